@@ -1,0 +1,134 @@
+//! Errors at the library's edge: each names the file, the place in it, and what to do next.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What can go wrong when a file is mapped, flushed or advised on.
+///
+/// Converts into [`std::io::Error`] (keeping the operating system's error kind), so `?` works in functions that
+/// return `io::Result`, as code written for `memmap2` does.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call on the file failed.
+    #[error("{path}: cannot {operation}: {source}", path = path.display())]
+    Io {
+        /// The file, as `/proc/self/fd` names it.
+        path: PathBuf,
+        /// What was attempted, as a verb phrase.
+        operation: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// Bytes could not be written back; they stay in memory, dirty, and the next flush tries again.
+    #[error(
+        "{path}: cannot write back {len} bytes at offset {offset}: {source}; they are kept in memory: remove the cause \
+         and flush again",
+        path = path.display()
+    )]
+    WriteBack {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The cache's capacity is below [`Cache::MIN_CAPACITY`](crate::Cache::MIN_CAPACITY).
+    #[error("a cache of {capacity} bytes is too small: give it at least {minimum} bytes")]
+    CapacityTooSmall {
+        /// Bytes asked for.
+        capacity: usize,
+        /// Bytes needed.
+        minimum: usize,
+    },
+    /// The map's offset lies past the end of the file.
+    #[error("{path}: offset {offset} is past the end of the file ({size} bytes): map from a smaller offset", path = path.display())]
+    OffsetPastEnd {
+        /// The file.
+        path: PathBuf,
+        /// Offset asked for, bytes.
+        offset: u64,
+        /// Length of the file, bytes.
+        size: u64,
+    },
+    /// Offset plus length does not fit the address space.
+    #[error("{path}: offset {offset} plus length {len} does not fit the address space: map a smaller part", path = path.display())]
+    LengthOverflow {
+        /// The file.
+        path: PathBuf,
+        /// Offset asked for, bytes.
+        offset: u64,
+        /// Length asked for, bytes.
+        len: u64,
+    },
+    /// A range given to a method of a map does not lie inside the map.
+    #[error("range of {len} bytes at {offset} is outside the map of {map_len} bytes")]
+    RangeOutside {
+        /// Start of the range in the map, bytes.
+        offset: usize,
+        /// Length of the range, bytes.
+        len: usize,
+        /// Length of the map, bytes.
+        map_len: usize,
+    },
+    /// A mutable map of a file opened for reading only.
+    #[error("{path}: opened for reading only: open it for reading and writing to map it mutable", path = path.display())]
+    ReadOnlyFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The descriptor cannot be read from.
+    #[error("{path}: opened for writing only: a map needs to read, open it for reading too", path = path.display())]
+    WriteOnlyFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{path}: is a {kind}: only regular files and block devices can be mapped", path = path.display())]
+    NotMappable {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        kind: &'static str,
+    },
+    /// The file is longer now than the address range its first map reserved.
+    #[error(
+        "{path}: has grown past {span} bytes, the address range reserved when it was first mapped: drop its other maps, \
+         then map it again",
+        path = path.display()
+    )]
+    Outgrown {
+        /// The file.
+        path: PathBuf,
+        /// Reserved bytes.
+        span: u64,
+    },
+    /// Something the engine needs is missing here and [`Fallback`](crate::Fallback) forbade doing without it.
+    #[error("{path}: {missing} is missing: {remedy}", path = path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        missing: &'static str,
+        /// What to do about it.
+        remedy: String,
+    },
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match &error {
+            Error::Io { source, .. } | Error::WriteBack { source, .. } => source.kind(),
+            Error::ReadOnlyFile { .. } | Error::WriteOnlyFile { .. } => io::ErrorKind::PermissionDenied,
+            Error::Missing { .. } => io::ErrorKind::Unsupported,
+            _ => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// Result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
