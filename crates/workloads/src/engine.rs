@@ -196,23 +196,22 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
                 Engine::MmapSequential => memmap2::Advice::Sequential,
                 _ => memmap2::Advice::Normal,
             };
-            // SAFETY, of both maps and of `Mapped::new`: the file is the benchmark's own, nobody cuts it short meanwhile,
-            // and the map lives until the load is over.
             if writes {
+                // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
                 let mut map = unsafe { memmap2::MmapOptions::new().len(len).map_mut(&file) }
                     .map_err(failed("mmap"))?;
                 map.advise(advice).map_err(failed("madvise"))?;
-                // SAFETY: see above; writable.
+                // SAFETY: the map is writable and lives until the load is over.
                 let output =
                     load.over(&unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) }, &none)?;
                 map.flush().map_err(failed("msync"))?;
                 Ok(output)
             } else {
-                // SAFETY: see above.
+                // SAFETY: as above.
                 let map = unsafe { memmap2::MmapOptions::new().len(len).map(&file) }
                     .map_err(failed("mmap"))?;
                 map.advise(advice).map_err(failed("madvise"))?;
-                // SAFETY: see above; a load that does not write never stores.
+                // SAFETY: the map lives until the load is over, and a load that does not write never stores.
                 load.over(
                     &unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) },
                     &none,
@@ -252,10 +251,10 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
             counters,
         })
     };
-    // SAFETY, of both maps and of `Mapped::new`: as for kernel mmap in `with`.
     if spec.op.writes() {
+        // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
         let mut map = unsafe { options.map_mut(&file) }.map_err(failed)?;
-        // SAFETY: see above; writable.
+        // SAFETY: the map is writable and lives until the load is over.
         let output = load.over(
             &unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) },
             &report,
@@ -263,9 +262,9 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
         map.flush().map_err(failed)?;
         Ok(output)
     } else {
-        // SAFETY: see above.
+        // SAFETY: as above.
         let map = unsafe { options.map(&file) }.map_err(failed)?;
-        // SAFETY: see above; a load that does not write never stores.
+        // SAFETY: the map lives until the load is over, and a load that does not write never stores.
         load.over(
             &unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) },
             &report,

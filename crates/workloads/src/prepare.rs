@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+pub use crate::sys::free_bytes;
+
 use crate::{Error, PAGE, Result, stamp, sys};
 
 /// Pages looked at to tell whether a file is a benchmark's.
