@@ -120,7 +120,7 @@ pub struct MicroArgs {
     #[arg(long, default_value_t = Op::Read)]
     pub op: Op,
     /// Threads, all on one map
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads)]
     pub threads: u32,
     /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it, refused
     /// otherwise [default: a temporary file in the current directory]
@@ -137,7 +137,7 @@ pub struct MicroArgs {
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub seconds: f64,
     /// Repetitions
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = repetitions)]
     pub repeat: u32,
     /// Also write the results here as JSON
     #[arg(long, value_name = "FILE")]
@@ -155,6 +155,21 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn threads(text: &str) -> Result<u32, String> {
+    count(text, "threads", 1024)
+}
+
+fn repetitions(text: &str) -> Result<u32, String> {
+    count(text, "repetitions", 10_000)
+}
+
+fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
+    match text.parse() {
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => Err(format!("\"{text}\" is no number of {of}: give 1 to {most}")),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -5,7 +5,7 @@ use fastmap_workloads::{Engine, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_f
 use super::report::{JsonFile, Report, Summary, best_mmap};
 use super::session::{Load, Session};
 use super::table::{figure, render};
-use super::target::{DEFAULT_BYTES, Target, directory_for, progress_bar};
+use super::target::{DEFAULT_BYTES, Target, directory_for, existing_bytes, progress_bar};
 use crate::args::MicroArgs;
 use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
@@ -71,11 +71,7 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
 /// Length the file will have, checked against what the load needs.
 fn planned_bytes(args: &MicroArgs) -> Result<u64, Failure> {
     let page = PAGE as u64;
-    let existing = args
-        .file
-        .as_deref()
-        .and_then(|path| std::fs::metadata(path).ok())
-        .map_or(0, |m| m.len() / page * page);
+    let existing = args.file.as_deref().map_or(0, existing_bytes);
     let bytes = match args.size {
         Some(size) if !size.0.is_multiple_of(page) || size.0 == 0 => {
             let up = Size(size.0.max(1).next_multiple_of(page));
@@ -93,7 +89,7 @@ fn planned_bytes(args: &MicroArgs) -> Result<u64, Failure> {
     if bytes < least {
         return Err(Failure::usage(
             "--size",
-            format!("{} is too small for {} threads", Size(bytes), args.threads),
+            format!("{} is too small for {}", Size(bytes), threads(args.threads)),
             format!("give at least {}, or fewer --threads", Size(least)),
         ));
     }
@@ -131,14 +127,13 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         ),
     };
     let caption = format!(
-        "{} {}, {} thread{}, {} file ({} on {}), {limit}; medians of {} x {} s\n\n",
+        "{} {}, {}, {} file ({} on {}), {limit}; medians of {} x {} s\n\n",
         match args.pattern {
             Pattern::Stride => "every 16th page,",
             other => other.name(),
         },
         args.op,
-        args.threads,
-        if args.threads == 1 { "" } else { "s" },
+        threads(args.threads),
         Size(report.file_bytes),
         report.machine.file_system,
         report.machine.device,
@@ -177,6 +172,10 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         ));
     }
     text
+}
+
+fn threads(count: u32) -> String {
+    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 fn row(s: &Summary, best: Option<&Summary>) -> Vec<String> {

@@ -174,6 +174,13 @@ impl Target {
     }
 }
 
+/// Length in whole pages' bytes of the regular file or block device at `path`; 0 if there is none that can be opened.
+pub fn existing_bytes(path: &Path) -> u64 {
+    let is_data = path.metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
+    let length = is_data.then(|| File::open(path)?.seek(SeekFrom::End(0)));
+    length.and_then(io::Result::ok).unwrap_or(0) / PAGE as u64 * PAGE as u64
+}
+
 /// A progress bar on standard error, drawn only on a terminal.
 pub fn progress_bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
