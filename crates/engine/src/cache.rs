@@ -1,0 +1,413 @@
+//! The cache: a budget of pages shared by any number of maps, and the per-core structures behind it.
+
+use crate::clean::CleanQueues;
+use crate::credits::{Credits, Padded};
+use crate::error::{Error, Result};
+use crate::evict;
+use crate::lock::Lock;
+use crate::region::{Entry, Region};
+use crate::stats::{Counters, Stats};
+use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sys::memory::Zeroed;
+use crate::sys::{PAGE, cgroup, cpu, futex};
+use crate::writeback::{self, Help, Writer};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Pages dropped with one system call, at most; the paper's batch (section 3.3).
+pub const MOST_BATCH: usize = 512;
+/// Pages read at a time by threads of one core. A thread asleep in a read keeps its buffer, so there are more than cores.
+const BUFFERS: usize = 64;
+
+/// A cache of pages of mapped files, with a hard limit.
+///
+/// Cloning is cheap and shares the cache; it lives as long as a clone or a map of it does. Pages in memory never exceed
+/// the capacity, whatever the number of maps and threads; bookkeeping comes on top: 4 bytes a page of each file touched
+/// and 8 bytes a page of the capacity, beside the kernel's page tables (8 bytes a page of each file touched).
+///
+/// ```
+/// # fn main() -> fastmap::Result<()> {
+/// use fastmap::Cache;
+///
+/// let cache = Cache::new(64 << 20)?; // 64 MiB
+/// assert_eq!(cache.capacity(), 64 << 20);
+/// assert_eq!(cache.stats().resident_pages, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Cache {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// Settings of a [`Cache`] to be made.
+///
+/// ```
+/// # fn main() -> fastmap::Result<()> {
+/// use fastmap::Cache;
+///
+/// let cache = Cache::builder().capacity(1 << 20).evict_batch(64).high_water(50).build()?;
+/// assert_eq!(cache.capacity(), 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct CacheBuilder {
+    capacity: Option<usize>,
+    evict_batch: usize,
+    high_water: u8,
+}
+
+impl Cache {
+    /// Smallest capacity, bytes: one instruction may touch four pages, and four threads must be able to.
+    pub const MIN_CAPACITY: usize = 16 * PAGE;
+
+    /// Makes a cache that holds up to `capacity` bytes, rounded down to pages of 4096.
+    ///
+    /// # Errors
+    /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::Io`] when the bookkeeping (0.2 % of the
+    /// capacity) cannot be mapped.
+    pub fn new(capacity: usize) -> Result<Cache> {
+        Cache::builder().capacity(capacity).build()
+    }
+
+    /// A builder, for settings beside the capacity.
+    ///
+    /// ```
+    /// let cache = fastmap::Cache::builder().capacity(1 << 20).build()?;
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn builder() -> CacheBuilder {
+        CacheBuilder { capacity: None, evict_batch: MOST_BATCH, high_water: 75 }
+    }
+
+    /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.
+    ///
+    /// # Errors
+    /// As [`Cache::new`]; not remembered, so a later call may succeed.
+    ///
+    /// ```
+    /// let cache = fastmap::Cache::global()?;
+    /// assert_eq!(cache.capacity(), fastmap::Cache::default_capacity());
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn global() -> Result<Cache> {
+        static GLOBAL: OnceLock<Cache> = OnceLock::new();
+        if let Some(cache) = GLOBAL.get() {
+            return Ok(cache.clone());
+        }
+        let cache = Cache::builder().build()?;
+        Ok(GLOBAL.get_or_init(|| cache).clone())
+    }
+
+    /// A quarter of the smaller of physical memory and the process's cgroup limits (versions 1 and 2, ancestors
+    /// included), bytes.
+    ///
+    /// ```
+    /// assert!(fastmap::Cache::default_capacity() >= fastmap::Cache::MIN_CAPACITY);
+    /// ```
+    pub fn default_capacity() -> usize {
+        static DEFAULT: OnceLock<usize> = OnceLock::new();
+        *DEFAULT.get_or_init(|| (cgroup::memory_limit() / 4 / PAGE * PAGE).max(Cache::MIN_CAPACITY))
+    }
+
+    /// The limit on pages in memory, bytes.
+    ///
+    /// ```
+    /// assert_eq!(fastmap::Cache::new(1_000_000)?.capacity(), 999_424); // whole pages
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn capacity(&self) -> usize {
+        self.inner.capacity * PAGE
+    }
+
+    /// What the cache has done and what it holds.
+    ///
+    /// ```
+    /// let stats = fastmap::Cache::new(1 << 20)?.stats();
+    /// assert_eq!((stats.misses, stats.dirty_pages), (0, 0));
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for core in &self.inner.cores {
+            stats.add(&core.0.counters);
+        }
+        stats.resident_pages = (self.inner.capacity - self.inner.credits.idle().min(self.inner.capacity)) as u64;
+        stats.dirty_pages = self.inner.dirty_pages() as u64;
+        stats
+    }
+}
+
+impl CacheBuilder {
+    /// Limit on pages in memory, bytes, rounded down to pages of 4096. Default: [`Cache::default_capacity`].
+    ///
+    /// ```
+    /// assert!(fastmap::Cache::builder().capacity(100).build().is_err()); // below the minimum
+    /// ```
+    pub fn capacity(mut self, bytes: usize) -> Self {
+        self.capacity = Some(bytes);
+        self
+    }
+
+    /// Pages dropped with one system call when room is needed, 1 to 512 (default). Small caches use smaller batches: at
+    /// most a sixteenth of their pages.
+    ///
+    /// ```
+    /// let cache = fastmap::Cache::builder().capacity(1 << 20).evict_batch(8).build()?;
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn evict_batch(mut self, pages: usize) -> Self {
+        self.evict_batch = pages.clamp(1, MOST_BATCH);
+        self
+    }
+
+    /// Percentage of the capacity that may be dirty before background write-back starts, 1 to 99 (default 75, as in the
+    /// paper, section 3.3). It stops at two thirds of that.
+    ///
+    /// ```
+    /// let cache = fastmap::Cache::builder().capacity(1 << 20).high_water(25).build()?;
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn high_water(mut self, percent: u8) -> Self {
+        self.high_water = percent.clamp(1, 99);
+        self
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    /// As [`Cache::new`].
+    ///
+    /// ```
+    /// let cache = fastmap::Cache::builder().build()?; // default capacity
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn build(self) -> Result<Cache> {
+        let bytes = self.capacity.unwrap_or_else(Cache::default_capacity);
+        if bytes < Cache::MIN_CAPACITY {
+            return Err(Error::CapacityTooSmall { capacity: bytes, minimum: Cache::MIN_CAPACITY });
+        }
+        let inner = Inner::new(bytes / PAGE, self.evict_batch, self.high_water).map_err(|source| Error::Io {
+            path: PathBuf::from("cache"),
+            operation: "map memory for its bookkeeping",
+            source,
+        })?;
+        Ok(Cache { inner: Arc::new(inner) })
+    }
+}
+
+/// What the clones of a [`Cache`] and its regions share.
+#[derive(Debug)]
+pub struct Inner {
+    /// Pages.
+    pub capacity: usize,
+    /// Pages per eviction.
+    pub batch: usize,
+    /// Dirty pages at which background write-back starts.
+    pub high_water: usize,
+    /// Dirty pages at which it stops.
+    pub low_water: usize,
+    pub credits: Credits,
+    pub clean: CleanQueues,
+    pub cores: Box<[Padded<Core>]>,
+    buffers: Zeroed<[u8; PAGE]>,
+    /// Raised whenever a credit or a clean page appears while a thread starves.
+    progress: AtomicU32,
+    starving: AtomicU32,
+    writer: OnceLock<Option<Writer>>,
+}
+
+/// What belongs to one core.
+#[derive(Debug)]
+pub struct Core {
+    pub counters: Counters,
+    /// Dirty pages, counted where they became so and where they ceased to be: only the sum means something.
+    dirty: AtomicIsize,
+    /// One bit per read buffer in use.
+    buffers_used: AtomicU64,
+    /// Held by the thread that evicts with this core's scratch space.
+    pub evicting: Lock,
+    pub scratch: evict::Scratch,
+}
+
+/// A read buffer, a page; free again when dropped.
+#[derive(Debug)]
+pub struct Buffer<'a> {
+    /// Start of the page.
+    pub at: *mut u8,
+    used: &'a AtomicU64,
+    bit: u64,
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        self.used.fetch_and(!self.bit, Ordering::Release);
+    }
+}
+
+impl Inner {
+    fn new(capacity: usize, batch: usize, high_water: u8) -> io::Result<Self> {
+        let cores = cpu::count();
+        let core = |_| {
+            Ok(Padded(Core {
+                counters: Counters::default(),
+                dirty: AtomicIsize::new(0),
+                buffers_used: AtomicU64::new(0),
+                evicting: Lock::new(),
+                scratch: evict::Scratch::new()?,
+            }))
+        };
+        let high_water = (capacity * usize::from(high_water) / 100).max(1);
+        Ok(Inner {
+            capacity,
+            batch: batch.min(capacity / 16).max(1),
+            high_water,
+            low_water: high_water * 2 / 3,
+            credits: Credits::new(capacity, cores),
+            clean: CleanQueues::new(capacity, cores)?,
+            cores: (0..cores).map(core).collect::<io::Result<_>>()?,
+            buffers: Zeroed::new(cores * BUFFERS)?,
+            progress: AtomicU32::new(0),
+            starving: AtomicU32::new(0),
+            writer: OnceLock::new(),
+        })
+    }
+
+    /// The core this thread runs on, as an index into `cores`.
+    #[inline]
+    pub fn here(&self) -> usize {
+        let core = cpu::current();
+        if core < self.cores.len() { core } else { core % self.cores.len() }
+    }
+
+    /// Takes a credit: from this core's share, else another's, else by evicting, else by writing dirty pages back, else
+    /// by waiting for whoever holds them all. Fails with an error number when memory is full of pages that cannot be
+    /// written.
+    #[inline]
+    pub fn take_credit(&self, core: usize) -> std::result::Result<(), i32> {
+        if self.credits.take(core) { Ok(()) } else { self.find_credit(core) }
+    }
+
+    #[cold]
+    fn find_credit(&self, core: usize) -> std::result::Result<(), i32> {
+        /// Failed writes in a row before the fault is given up: with a pause after every second one, a second.
+        const PATIENCE: usize = 40;
+        let mut failures = 0;
+        self.starve(|| {
+            loop {
+                if self.credits.take(core) || self.credits.steal(core, core + failures + 1) || evict::evict(self, core) {
+                    return Some(Ok(()));
+                }
+                match writeback::help(self) {
+                    Help::Wrote => failures = 0,
+                    Help::Nothing => return None,
+                    Help::Failed(error) if failures == PATIENCE => return Some(Err(error)),
+                    Help::Failed(_) => {
+                        failures += 1;
+                        return None;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Takes a read buffer, this core's if one is free.
+    #[inline]
+    pub fn buffer(&self, core: usize) -> Buffer<'_> {
+        match self.buffer_of(core) {
+            Some(buffer) => buffer,
+            None => self.starve(|| (0..self.cores.len()).find_map(|core| self.buffer_of(core))),
+        }
+    }
+
+    #[inline]
+    fn buffer_of(&self, core: usize) -> Option<Buffer<'_>> {
+        let used = &self.cores[core].0.buffers_used;
+        let lowest_free = |used: u64| (used != u64::MAX).then(|| used | (used + 1));
+        let before = used.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest_free).ok()?;
+        let number = before.trailing_ones() as usize;
+        // SAFETY: below `cores * BUFFERS`; the bit makes it this thread's.
+        let at = unsafe { self.buffers.as_mut_ptr().add(core * BUFFERS + number).cast() };
+        Some(Buffer { at, used, bit: 1 << number })
+    }
+
+    /// Repeats `attempt` until it gives something, asleep between tries. Whoever frees a credit, a clean page or a buffer
+    /// calls `note_progress`; a sleeper that announced itself before its last try cannot miss it.
+    fn starve<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
+        /// A bound on the sleep, for what makes no progress of its own accord: a full disk that somebody clears.
+        const NAP: Duration = Duration::from_millis(50);
+        loop {
+            if let Some(found) = attempt() {
+                return found;
+            }
+            self.starving.fetch_add(1, Ordering::SeqCst);
+            let before = self.progress.load(Ordering::SeqCst);
+            let found = attempt();
+            if found.is_none() {
+                futex::wait(&self.progress, before, Some(NAP));
+            }
+            self.starving.fetch_sub(1, Ordering::SeqCst);
+            if let Some(found) = found {
+                return found;
+            }
+        }
+    }
+
+    /// Tells starving threads that something was freed. The fence pairs with `starve`: either this thread sees it
+    /// announced, or its last try sees what was freed.
+    #[inline]
+    pub fn note_progress(&self) {
+        fence(Ordering::SeqCst);
+        if self.starving.load(Ordering::Relaxed) > 0 {
+            self.progress.fetch_add(1, Ordering::SeqCst);
+            futex::wake_all(&self.progress);
+        }
+    }
+
+    /// Gives credits back; the pages behind them are out of memory.
+    pub fn release_credits(&self, core: usize, credits: usize) {
+        self.credits.give(core, credits);
+        self.note_progress();
+    }
+
+    /// Makes a clean page known to the evictors.
+    #[inline]
+    pub fn enqueue(&self, core: usize, region: &Region, page: usize) {
+        self.clean.push(core, Entry::new(region.slot(), page));
+    }
+
+    /// Counts a page that became dirty, and wakes the writer at the high-water mark. The sum over the cores is taken now
+    /// and then only.
+    #[inline]
+    pub fn count_dirty(&self, core: usize) {
+        let interval = (self.high_water / 8).clamp(1, 64) as isize;
+        let dirty = self.cores[core].0.dirty.fetch_add(1, Ordering::Relaxed) + 1;
+        if dirty % interval == 0 && self.dirty_pages() > self.high_water {
+            self.wake_writer();
+        }
+    }
+
+    /// Counts pages that ceased to be dirty.
+    pub fn discount_dirty(&self, core: usize, pages: usize) {
+        self.cores[core].0.dirty.fetch_sub(pages as isize, Ordering::Relaxed);
+    }
+
+    /// Dirty pages now.
+    pub fn dirty_pages(&self) -> usize {
+        self.cores.iter().map(|core| core.0.dirty.load(Ordering::Relaxed)).sum::<isize>().max(0) as usize
+    }
+
+    /// Starts the background writer, once.
+    pub fn start_writer(self: &Arc<Self>) {
+        self.writer.get_or_init(|| Writer::start(Arc::downgrade(self)));
+    }
+
+    /// Gives the background writer a look at the cache; false if there is none.
+    pub fn wake_writer(&self) -> bool {
+        let writer = self.writer.get().and_then(Option::as_ref);
+        writer.inspect(|writer| writer.wake()).is_some()
+    }
+}

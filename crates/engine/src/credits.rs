@@ -1,0 +1,64 @@
+//! The budget: one credit is the right to hold one page in memory.
+//!
+//! Credits live in per-core shares (the paper's per-core free lists, section 3.3). Taking from one's own share is one
+//! compare-and-swap on a line no other core uses; an empty share steals half of another's, starting at a random one.
+//! A credit is always in exactly one place: a share, a thread's hands, or behind a resident page. So pages in memory
+//! never exceed the credits issued.
+
+use crate::sync::{AtomicUsize, Ordering};
+
+/// Keeps two cores' data out of one another's cache lines; 128 bytes, since x86 fetches lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Padded<T>(pub T);
+
+/// Per-core shares of a fixed number of credits.
+#[derive(Debug)]
+pub struct Credits {
+    shares: Box<[Padded<AtomicUsize>]>,
+}
+
+impl Credits {
+    /// Issues `total` credits, dealt evenly to `cores` shares.
+    pub fn new(total: usize, cores: usize) -> Self {
+        let share = |core| total / cores + usize::from(core < total % cores);
+        Credits { shares: (0..cores).map(|core| Padded(AtomicUsize::new(share(core)))).collect() }
+    }
+
+    /// Takes one credit from a core's own share. Acquire pairs with `give`: the memory given back is gone.
+    #[inline]
+    pub fn take(&self, core: usize) -> bool {
+        self.shares[core].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, |share| share.checked_sub(1)).is_ok()
+    }
+
+    /// Puts credits into a core's share; the pages behind them are out of memory.
+    #[inline]
+    pub fn give(&self, core: usize, credits: usize) {
+        self.shares[core].0.fetch_add(credits, Ordering::Release);
+    }
+
+    /// Takes one credit from another core, and moves half of what that core has over to this one. `start` says where to
+    /// look first.
+    pub fn steal(&self, core: usize, start: usize) -> bool {
+        let count = self.shares.len();
+        for victim in (0..count).map(|step| (start + step) % count) {
+            let mut loot = 0;
+            let taken = self.shares[victim].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, |share| {
+                loot = share.div_ceil(2);
+                (share > 0).then(|| share - loot)
+            });
+            if taken.is_ok() {
+                if loot > 1 {
+                    self.give(core, loot - 1);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Credits in all shares, for statistics: a moment's sum.
+    pub fn idle(&self) -> usize {
+        self.shares.iter().map(|share| share.0.load(Ordering::Relaxed)).sum()
+    }
+}

@@ -1,0 +1,121 @@
+//! Making room: one batch of the oldest clean pages leaves memory with one system call.
+
+use crate::cache::{Inner, MOST_BATCH};
+use crate::page::Eviction;
+use crate::region::{Entry, Region};
+use crate::registry;
+use crate::sys::memory::Zeroed;
+use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, futex, madvise};
+use std::io;
+use std::ops::Range;
+
+/// Space to put a batch together, one per core, held under the core's `evicting` lock. A fault handler may run on a
+/// small stack, which has no room for it.
+#[derive(Debug)]
+pub struct Scratch {
+    entries: Zeroed<u64>,
+    ranges: Zeroed<libc::iovec>,
+}
+
+// SAFETY: the addresses in it are only passed to the kernel, by the thread that holds the lock.
+unsafe impl Send for Scratch {}
+// SAFETY: likewise.
+unsafe impl Sync for Scratch {}
+
+impl Scratch {
+    /// Space for the largest batch.
+    pub fn new() -> io::Result<Self> {
+        Ok(Scratch { entries: Zeroed::new(MOST_BATCH)?, ranges: Zeroed::new(MOST_BATCH)? })
+    }
+}
+
+/// Evicts a batch from this core's clean queue, or from the next one that has pages. True: the caller has a credit, and
+/// the rest of the batch is in the core's share. False: nothing to evict at this moment.
+///
+/// Runs with signals blocked (in the fault handler, or under a guard): it holds a core's `evicting` lock.
+pub fn evict(cache: &Inner, core: usize) -> bool {
+    let cores = cache.cores.len();
+    for from in (0..cores).map(|step| (core + step) % cores) {
+        let Some(_held) = cache.cores[from].0.evicting.try_lock() else { continue };
+        let scratch = &cache.cores[from].0.scratch;
+        // SAFETY: the lock makes the scratch space this thread's.
+        let (entries, ranges) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(scratch.entries.as_mut_ptr(), cache.batch),
+                std::slice::from_raw_parts_mut(scratch.ranges.as_mut_ptr(), cache.batch),
+            )
+        };
+        // A batch of entries may be void, all of pages that were stored to: take the next.
+        loop {
+            let popped = cache.clean.pop(from, entries);
+            if popped == 0 {
+                break;
+            }
+            let freed = drop_batch(&mut entries[..popped], ranges);
+            if freed > 0 {
+                let counters = &cache.cores[core].0.counters;
+                counters.evicted_pages.add(freed);
+                counters.eviction_batches.add(1);
+                cache.release_credits(core, freed - 1);
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Takes the pages of a batch out of memory, region by region; the count of those that could go.
+fn drop_batch(entries: &mut [u64], ranges: &mut [libc::iovec]) -> usize {
+    let mut freed = 0;
+    let mut rest = entries;
+    while let Some(first) = rest.first() {
+        let slot = Entry::from(*first).slot();
+        let end = rest.iter().position(|entry| Entry::from(*entry).slot() != slot).unwrap_or(rest.len());
+        let (of_region, others) = rest.split_at_mut(end);
+        if let Some(region) = registry::enter(slot) {
+            freed += drop_pages(&region, of_region, ranges);
+        }
+        rest = others;
+    }
+    freed
+}
+
+/// Drops the clean pages of a range at once, for advice.
+pub fn evict_range(region: &Region, pages: Range<usize>) {
+    let cache = region.cache();
+    let mut entries: Vec<u64> = cache.clean.purge(region.slot(), pages).into_iter().map(u64::from).collect();
+    let mut ranges = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_BATCH];
+    for batch in entries.chunks_mut(MOST_BATCH) {
+        let _blocked = Blocked::all();
+        let freed = drop_pages(region, batch, &mut ranges);
+        let core = cache.here();
+        cache.cores[core].0.counters.evicted_pages.add(freed);
+        cache.release_credits(core, freed);
+    }
+}
+
+fn drop_pages(region: &Region, entries: &mut [u64], ranges: &mut [libc::iovec]) -> usize {
+    let mut freed = 0;
+    for at in 0..entries.len() {
+        let page = Entry::from(entries[at]).page();
+        // From here a store to the page traps and waits: it was write-protected when it became clean.
+        if region.word(page).begin_evict() == Eviction::Begun {
+            ranges[freed] = libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE };
+            entries[freed] = entries[at];
+            freed += 1;
+        }
+    }
+    // SAFETY: pages of this region that the state Evicting gives to this thread; the file has their contents.
+    if !unsafe { madvise::drop_pages(&ranges[..freed]) } {
+        // Not documented for such memory, and going on would lose stores to pages thought absent.
+        crate::fault::die(region, "the kernel refuses to drop pages (madvise)");
+    }
+    for entry in &entries[..freed] {
+        let word = region.word(Entry::from(*entry).page());
+        if word.finish_evict().wake {
+            futex::wake_all(word.futex());
+        }
+    }
+    freed
+}

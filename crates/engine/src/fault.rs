@@ -1,0 +1,198 @@
+//! One page fault, from trap to return: the SIGBUS handler and the miss and store paths it takes.
+//!
+//! This code interrupts arbitrary code: it allocates nothing, takes no lock that a program's thread can hold while it
+//! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
+
+use crate::page::State;
+use crate::region::Region;
+use crate::registry;
+use crate::store::ReadEnd;
+use crate::sys::signal;
+use crate::sys::{PAGE, futex};
+use std::fmt::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// How a fault ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The access will succeed now, or trap anew.
+    Resolved,
+    /// The page lies past the file's end.
+    PastEnd,
+    /// A system call failed: what it was for, and the error number.
+    Failed(&'static str, i32),
+}
+
+/// The SIGBUS handler.
+pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: errno is this thread's; the pointers are the kernel's; the thread touches the address it trapped on.
+    unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        let trap = signal::trap(info, context);
+        let hit = trap.and_then(|trap| Some((registry::find(trap.address)?, trap)));
+        let ours = hit.is_some_and(|(region, trap)| resolve(region, trap));
+        if !ours {
+            signal::hand_on(number, info, context);
+        }
+        *errno = saved;
+    }
+}
+
+/// Serves a trap; false when the access cannot succeed, which is then on standard error.
+#[inline]
+fn resolve(region: &Region, trap: signal::Trap) -> bool {
+    let page = (trap.address - region.addresses().0) / PAGE;
+    match serve(region, page, trap.is_store) {
+        Outcome::Resolved => true,
+        Outcome::PastEnd => {
+            let size = region.store().size();
+            say(region, page, format_args!("is past the end of the file ({size} bytes)"));
+            false
+        }
+        Outcome::Failed(what, error) => {
+            say(region, page, format_args!("cannot be served: {what} failed with error {error}"));
+            false
+        }
+    }
+}
+
+/// Decides by the page's word what a trap means.
+fn serve(region: &Region, page: usize, is_store: bool) -> Outcome {
+    let word = region.word(page);
+    loop {
+        let seen = word.look();
+        match seen.state() {
+            State::Absent if word.begin_load() => return load(region, page, is_store),
+            State::Absent => {}
+            // Another thread's installation came between this trap and now.
+            State::Clean | State::Dirty if !is_store => return Outcome::Resolved,
+            State::Clean | State::Dirty if !seen.is_upgrading() => {
+                if word.begin_upgrade(seen) {
+                    return upgrade(region, page);
+                }
+            }
+            State::Loading | State::Evicting | State::Clean | State::Dirty => {
+                let cache = region.cache();
+                cache.cores[cache.here()].0.counters.waits.add(1);
+                if let Some(expected) = word.announce_waiter(seen) {
+                    futex::wait(word.futex(), expected, None);
+                }
+            }
+        }
+    }
+}
+
+/// Brings in a page that this thread claimed: one credit, one read, one installation.
+fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
+    let cache = region.cache();
+    let core = cache.here();
+    if let Err(error) = cache.take_credit(core) {
+        return give_up(region, page, Outcome::Failed("writing back dirty pages to make room", error));
+    }
+    let buffer = cache.buffer(core);
+    // SAFETY: the buffer is this thread's page.
+    let outcome = match unsafe { region.store().read_page(page, buffer.at) } {
+        ReadEnd::PastEnd => Outcome::PastEnd,
+        ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
+        ReadEnd::Filled => {
+            // Write-protected unless a store waits for it: the first store must trap to make it Dirty. The bit comes
+            // before the page: another thread may store to it and flush before this one goes on.
+            if is_store {
+                region.word(page).begin_writable_install();
+                region.dirty().set(page);
+            }
+            // SAFETY: an absent page of this region that the state Loading gives to this thread.
+            match unsafe { region.userfaultfd(page).copy_page(region.address_of(page), buffer.at, !is_store) } {
+                Ok(()) => Outcome::Resolved,
+                Err(error) => Outcome::Failed("UFFDIO_COPY", error),
+            }
+        }
+    };
+    drop(buffer);
+    if outcome != Outcome::Resolved {
+        cache.release_credits(core, 1);
+        return give_up(region, page, outcome);
+    }
+    cache.cores[core].0.counters.misses.add(1);
+    let word = region.word(page);
+    let after = word.finish_load(is_store);
+    if after.newly_dirty {
+        cache.count_dirty(core);
+    }
+    if after.enqueue {
+        cache.enqueue(core, region, page);
+    }
+    if after.wake {
+        futex::wake_all(word.futex());
+    }
+    cache.note_progress();
+    Outcome::Resolved
+}
+
+/// Un-claims a page that could not be loaded; whoever waits for it tries itself.
+fn give_up(region: &Region, page: usize, outcome: Outcome) -> Outcome {
+    let word = region.word(page);
+    if word.abort_load().wake {
+        futex::wake_all(word.futex());
+    }
+    outcome
+}
+
+/// The first store to a clean page: makes it writable, then Dirty.
+fn upgrade(region: &Region, page: usize) -> Outcome {
+    let cache = region.cache();
+    let core = cache.here();
+    region.dirty().set(page);
+    // SAFETY: a resident page of this region; UPGRADING lets no one else change its protection or drop it.
+    let lifted = unsafe { region.userfaultfd(page).write_protect(region.address_of(page), PAGE, false) };
+    // On failure the page counts as dirty too, which is safe: it is written once too often.
+    let word = region.word(page);
+    let after = word.finish_upgrade();
+    if after.newly_dirty {
+        cache.count_dirty(core);
+    }
+    if after.wake {
+        futex::wake_all(word.futex());
+    }
+    cache.cores[core].0.counters.upgrades.add(1);
+    lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved)
+}
+
+/// A message built on the stack.
+struct Line {
+    text: [u8; 512],
+    len: usize,
+}
+
+impl Line {
+    fn push(&mut self, bytes: &[u8]) {
+        let count = bytes.len().min(self.text.len() - self.len);
+        self.text[self.len..self.len + count].copy_from_slice(&bytes[..count]);
+        self.len += count;
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Puts one line on standard error: the file, the offset, what is wrong with it.
+fn say(region: &Region, page: usize, what: fmt::Arguments<'_>) {
+    let mut line = Line { text: [0; 512], len: 0 };
+    line.push(b"fastmap: ");
+    let path = region.store().path().as_os_str().as_bytes();
+    line.push(&path[..path.len().min(300)]);
+    let _ = writeln!(line, ": page at offset {} {what}", page * PAGE);
+    // SAFETY: writes our own bytes; a failure has nowhere to be told.
+    unsafe { libc::write(2, line.text.as_ptr().cast(), line.len) };
+}
+
+/// Ends the process over a broken promise of the kernel.
+pub fn die(region: &Region, what: &'static str) -> ! {
+    say(region, 0, format_args!("and others: {what}"));
+    std::process::abort()
+}

@@ -1,0 +1,191 @@
+//! Which files are mapped: opening, sharing and closing their regions.
+
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::region::Region;
+use crate::registry;
+use crate::requirements::{self, Requirement};
+use crate::store::FileStore;
+use crate::sys::{PAGE, file, madvise, signal};
+use crate::writeback;
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+
+/// What to do where the engine lacks something it needs.
+///
+/// ```
+/// use fastmap::{Fallback, MapOptions};
+///
+/// let file = tempfile::tempfile()?;
+/// file.set_len(4096)?;
+/// // SAFETY: nobody else changes the file.
+/// let map = unsafe { MapOptions::new().fallback(Fallback::Kernel).map(&file)? };
+/// assert_eq!(map[0], 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fallback {
+    /// Map the file through the kernel instead (mmap(2)), with a warning through `tracing` that says what is missing.
+    /// Also where the file is in memory already (tmpfs, hugetlbfs): a cache above it would be a second copy.
+    #[default]
+    Kernel,
+    /// Where only direct I/O is missing, cache the file all the same, over buffered reads and writes: the page cache then
+    /// holds a second copy. Anything else missing is an error.
+    Buffered,
+    /// Fail, naming what is missing and what to do about it.
+    Refuse,
+}
+
+struct Entry {
+    region: Arc<Region>,
+    maps: usize,
+    /// Its last map is gone and its dirty pages are on their way to the file.
+    closing: bool,
+}
+
+#[derive(Default)]
+struct Files {
+    table: Mutex<HashMap<file::Identity, Entry>>,
+    closed: Condvar,
+}
+
+static FILES: OnceLock<Files> = OnceLock::new();
+
+impl Files {
+    fn get() -> (&'static Files, MutexGuard<'static, HashMap<file::Identity, Entry>>) {
+        let files = FILES.get_or_init(Files::default);
+        (files, files.table.lock().unwrap_or_else(|poison| poison.into_inner()))
+    }
+}
+
+/// Finds or makes the region of a file, for one map more of its first `need` bytes. `None`: map it through the kernel.
+pub fn attach(
+    from: &File,
+    facts: &file::Facts,
+    cache: Option<&Cache>,
+    need: usize,
+    writable: bool,
+    fallback: Fallback,
+) -> Result<Option<Arc<Region>>> {
+    let (files, mut table) = Files::get();
+    while table.get(&facts.identity).is_some_and(|entry| entry.closing) {
+        table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
+    }
+    if !table.contains_key(&facts.identity) {
+        let Some(direct) = check(from, fallback)? else { return Ok(None) };
+        let cache = cache.map_or_else(Cache::global, |cache| Ok(cache.clone()))?;
+        let store = FileStore::open(from, facts, direct)?;
+        madvise::prepare();
+        signal::install(fault::on_sigbus).map_err(|source| Error::Io {
+            path: file::path_of(from),
+            operation: "install a SIGBUS handler to serve its page faults",
+            source,
+        })?;
+        let region = Region::new(cache.inner, store, need)?;
+        table.insert(facts.identity, Entry { region, maps: 0, closing: false });
+    }
+    let entry = table.get_mut(&facts.identity).expect("found or made above");
+    let region = entry.region.clone();
+    region.store().refresh_size();
+    let prepared = match (need > region.span(), writable) {
+        (true, _) => Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 }),
+        (false, true) => region.allow_writing(from),
+        (false, false) => Ok(()),
+    };
+    entry.maps += 1;
+    if let Err(error) = prepared {
+        drop(table);
+        detach(facts.identity, region);
+        return Err(error);
+    }
+    if writable {
+        save_at_exit();
+    }
+    Ok(Some(region))
+}
+
+/// Whether a file can be cached, and if so with direct I/O. `None`: the caller chose the kernel where it cannot.
+fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
+    static MACHINE_IS_FIT: OnceLock<u32> = OnceLock::new();
+    let lacking = |requirement: Requirement| Error::Missing {
+        path: file::path_of(from),
+        missing: requirement.name,
+        remedy: format!("{}; {}", requirement.found.err().unwrap_or_default(), requirement.remedy),
+    };
+    let error = match MACHINE_IS_FIT.get() {
+        Some(process) if *process != std::process::id() => Some(Error::Missing {
+            path: file::path_of(from),
+            missing: "the process that started the engine",
+            remedy: "this is a child made by fork(2), where it does not run: call exec, or map before other files".into(),
+        }),
+        Some(_) => None,
+        None => requirements::missing().map(lacking).or_else(|| {
+            MACHINE_IS_FIT.get_or_init(std::process::id);
+            None
+        }),
+    };
+    let of_file = || requirements::of_file(from).into_iter().find(|one| !one.optional && one.found.is_err()).map(lacking);
+    match (error, fallback) {
+        (Some(error), Fallback::Kernel) => {
+            tracing::warn!(%error, "mapped through the kernel instead");
+            Ok(None)
+        }
+        (Some(error), _) => Err(error),
+        (None, Fallback::Buffered) => Ok(Some(of_file().is_none())),
+        (None, Fallback::Refuse) => of_file().map_or(Ok(Some(true)), Err),
+        (None, Fallback::Kernel) => Ok(of_file().map_or(Some(true), |error| {
+            tracing::warn!(%error, "mapped through the kernel instead");
+            None
+        })),
+    }
+}
+
+/// Takes back one map of a region. With the last one its dirty pages are written and it goes; if they cannot be written
+/// it stays, so that nothing is lost: the background writer tries again, and so does whoever maps the file next.
+pub fn detach(identity: file::Identity, region: Arc<Region>) {
+    if !region.is_ours() {
+        // A child after fork(2) has neither the pages nor the threads; the parent saves them.
+        return std::mem::forget(region);
+    }
+    {
+        let (_, mut table) = Files::get();
+        let Some(entry) = table.get_mut(&identity) else { return };
+        entry.maps -= 1;
+        if entry.maps > 0 {
+            return;
+        }
+        entry.closing = true;
+    }
+    let saved = writeback::flush(&region, 0..region.span() / PAGE, false);
+    if saved.is_ok() {
+        region.dissolve();
+    }
+    let (files, mut table) = Files::get();
+    match saved {
+        Ok(()) => drop(table.remove(&identity)),
+        Err(error) => {
+            eprintln!("fastmap: {error}");
+            if let Some(entry) = table.get_mut(&identity) {
+                entry.closing = false;
+            }
+        }
+    }
+    files.closed.notify_all();
+}
+
+/// Has the dirty pages of maps that are never dropped (in a static, or behind `process::exit`) written at exit, as the
+/// kernel does with its own.
+fn save_at_exit() {
+    extern "C" fn save() {
+        for region in registry::all().filter(|region| region.is_ours() && region.is_writable()) {
+            if let Err(error) = writeback::flush(&region, 0..region.span() / PAGE, false) {
+                eprintln!("fastmap: {error}; the process ends and they are lost");
+            }
+        }
+    }
+    static REGISTERED: OnceLock<i32> = OnceLock::new();
+    // SAFETY: a function without arguments that lives as long as the process.
+    REGISTERED.get_or_init(|| unsafe { libc::atexit(save) });
+}

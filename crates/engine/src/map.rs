@@ -1,0 +1,632 @@
+//! The face: maps of files, shaped like `memmap2`'s.
+
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::evict;
+use crate::files::{self, Fallback};
+use crate::kernel::KernelMapping;
+use crate::region::Region;
+use crate::sync::Ordering;
+use crate::sys::{PAGE, file};
+use crate::writeback;
+use std::fmt;
+use std::fs::File;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+/// How a file is to be mapped: a builder, as `memmap2::MmapOptions` is.
+///
+/// ```
+/// use fastmap::{Cache, MapOptions};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let file = tempfile::tempfile()?;
+/// file.set_len(1 << 20)?;
+/// let cache = Cache::new(256 << 10)?; // a quarter of the file
+/// // SAFETY: nobody else changes the file.
+/// let map = unsafe { MapOptions::new().cache(&cache).offset(10).len(5000).map(&file)? };
+/// assert_eq!(map.len(), 5000);
+/// assert!(map.iter().all(|byte| *byte == 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct MapOptions {
+    offset: u64,
+    len: Option<usize>,
+    cache: Option<Cache>,
+    fallback: Fallback,
+}
+
+/// Which path serves a map.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let file = tempfile::tempfile()?;
+/// # file.set_len(1)?;
+/// # // SAFETY: nobody else changes the file.
+/// # let map = unsafe { fastmap::Map::map(&file)? };
+/// match map.engine() {
+///     fastmap::Engine::Cached => println!("behind the cache"),
+///     fastmap::Engine::Kernel => println!("mmap(2): run `fastmap doctor` to learn why"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// The engine's cache: misses are served in user space, within the cache's budget.
+    Cached,
+    /// The kernel's page cache: the [`Fallback`] was taken.
+    Kernel,
+}
+
+/// Advice on a range of a map ([`Map::advise`]), after madvise(2).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use fastmap::{Advice, Map};
+///
+/// # let file = tempfile::tempfile()?;
+/// # file.set_len(1 << 16)?;
+/// // SAFETY: nobody else changes the file.
+/// let map = unsafe { Map::map(&file)? };
+/// map.advise(Advice::WillNeed)?;
+/// map.advise_range(Advice::DontNeed, 0, 4096)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Bring the range into memory now, as far as it fits the cache.
+    WillNeed,
+    /// Write the range's dirty pages back and drop it from memory. Unlike madvise(2) on private memory it loses nothing.
+    DontNeed,
+}
+
+impl MapOptions {
+    /// Options for a map of a whole file through the process's own cache.
+    ///
+    /// ```
+    /// let options = fastmap::MapOptions::new();
+    /// ```
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// First byte of the file to map; any offset, not only page multiples. Default 0.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// std::os::unix::fs::FileExt::write_all_at(&file, b"head body", 0)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::MapOptions::new().offset(5).map(&file)? };
+    /// assert_eq!(&map[..], b"body");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn offset(&mut self, bytes: u64) -> &mut Self {
+        self.offset = bytes;
+        self
+    }
+
+    /// Bytes to map. Default: from the offset to the end of the file. Bytes past the end may be mapped; touching a page
+    /// that lies wholly past it raises SIGBUS, as with mmap(2).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::MapOptions::new().len(10).map(&file)? };
+    /// assert_eq!(map.len(), 10);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn len(&mut self, bytes: usize) -> &mut Self {
+        self.len = Some(bytes);
+        self
+    }
+
+    /// The cache to hold the pages. Default: [`Cache::global`]. A file that is mapped already stays with the cache it is
+    /// in: there is one copy of each page.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// let cache = fastmap::Cache::new(1 << 20)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::MapOptions::new().cache(&cache).map(&file)? };
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cache(&mut self, cache: &Cache) -> &mut Self {
+        self.cache = Some(cache.clone());
+        self
+    }
+
+    /// What to do where the engine lacks something it needs. Default: [`Fallback::Kernel`].
+    ///
+    /// ```
+    /// use fastmap::{Fallback, MapOptions};
+    ///
+    /// let options = MapOptions::new().fallback(Fallback::Refuse).clone();
+    /// ```
+    pub fn fallback(&mut self, fallback: Fallback) -> &mut Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// Maps a file for reading. The file may be closed afterwards.
+    ///
+    /// # Safety
+    /// As with `memmap2`: nobody may change or truncate the mapped bytes while the map exists, inside or outside the
+    /// process, except through maps of this crate made with the same care. The pages of a map are not resident at all
+    /// times: a *system call* handed a slice of it may fail with EFAULT, so copy bytes for the kernel out first. Threads
+    /// that touch the map must not block SIGBUS, and the program must not replace the SIGBUS handler.
+    ///
+    /// # Errors
+    /// [`Error::NotMappable`], [`Error::OffsetPastEnd`], [`Error::LengthOverflow`], [`Error::WriteOnlyFile`],
+    /// [`Error::Outgrown`]; [`Error::Missing`] if the fall-back forbids the kernel; [`Error::Io`] from the system.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::MapOptions::new().map(&file)? };
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn map(&self, file: &File) -> Result<Map> {
+        Ok(Map { mapping: self.open(file, false)? })
+    }
+
+    /// Maps a file for reading and writing. Stores reach the file by write-back, at the latest when the last map of the
+    /// file is dropped or the process exits; [`MapMut::flush`] says when they are on stable storage.
+    ///
+    /// # Safety
+    /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias.
+    ///
+    /// # Errors
+    /// As for [`MapOptions::map`], and [`Error::ReadOnlyFile`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().map_mut(&file)? };
+    /// map[7] = 1;
+    /// map.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn map_mut(&self, file: &File) -> Result<MapMut> {
+        Ok(MapMut { mapping: self.open(file, true)? })
+    }
+
+    fn open(&self, from: &File, writable: bool) -> Result<Mapping> {
+        let path = || file::path_of(from);
+        let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
+        let facts = file::facts(from).map_err(|why| match why {
+            Ok(kind) => Error::NotMappable { path: path(), kind },
+            Err(source) => io("look at it")(source),
+        })?;
+        match file::access_mode(from) {
+            libc::O_WRONLY => return Err(Error::WriteOnlyFile { path: path() }),
+            libc::O_RDONLY if writable => return Err(Error::ReadOnlyFile { path: path() }),
+            _ => {}
+        }
+        if self.offset > facts.size {
+            return Err(Error::OffsetPastEnd { path: path(), offset: self.offset, size: facts.size });
+        }
+        let len = self.len.map_or(facts.size - self.offset, |len| len as u64);
+        let overflow = || Error::LengthOverflow { path: path(), offset: self.offset, len };
+        let end = self.offset.checked_add(len).filter(|end| *end <= 1 << 46).ok_or_else(overflow)? as usize;
+        let len = len as usize;
+        if len == 0 {
+            return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty });
+        }
+        match files::attach(from, &facts, self.cache.as_ref(), end, writable, self.fallback)? {
+            Some(region) => {
+                let start = region.address_of(0).wrapping_add(self.offset as usize);
+                let offset = self.offset as usize;
+                Ok(Mapping { start, len, kind: Kind::Cached { region, identity: facts.identity, offset } })
+            }
+            None => {
+                let kernel = KernelMapping::new(from, self.offset, len, writable).map_err(io("map it (mmap)"))?;
+                Ok(Mapping { start: kernel.start(), len, kind: Kind::Kernel(kernel) })
+            }
+        }
+    }
+}
+
+/// What both kinds of map are inside.
+struct Mapping {
+    start: *mut u8,
+    len: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Zero bytes: nothing is mapped.
+    Empty,
+    Cached {
+        region: Arc<Region>,
+        identity: file::Identity,
+        /// Of the map in the file, bytes.
+        offset: usize,
+    },
+    Kernel(KernelMapping),
+}
+
+// SAFETY: a range of memory that may be read from any thread; a mutable map hands out `&mut` through `&mut` only.
+unsafe impl Send for Mapping {}
+// SAFETY: likewise.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if inside { Ok(()) } else { Err(Error::RangeOutside { offset, len, map_len: self.len }) }
+    }
+
+    fn engine(&self) -> Engine {
+        if matches!(self.kind, Kind::Kernel(_)) { Engine::Kernel } else { Engine::Cached }
+    }
+
+    fn flush(&self, offset: usize, len: usize, wait: bool) -> Result<()> {
+        self.check(offset, len)?;
+        match &self.kind {
+            Kind::Empty => Ok(()),
+            Kind::Cached { region, offset: base, .. } => {
+                if wait {
+                    return writeback::flush(region, pages(base + offset, len), true);
+                }
+                region.flush_wanted().store(true, Ordering::Release);
+                if region.cache().wake_writer() { Ok(()) } else { self.flush(offset, len, true) }
+            }
+            Kind::Kernel(kernel) => kernel.sync(offset, len, wait).map_err(|source| Error::Io {
+                path: "kernel mapping".into(),
+                operation: "write it back (msync)",
+                source,
+            }),
+        }
+    }
+
+    fn advise(&self, advice: Advice, offset: usize, len: usize) -> Result<()> {
+        self.check(offset, len)?;
+        match &self.kind {
+            Kind::Empty => Ok(()),
+            Kind::Cached { region, offset: base, .. } => {
+                let pages = pages(base + offset, len);
+                match advice {
+                    Advice::WillNeed => {
+                        // Past the file's end there is nothing to bring in.
+                        let end = (region.store().size() as usize).div_ceil(PAGE).min(pages.end);
+                        for page in (pages.start..end).take(region.cache().capacity) {
+                            // SAFETY: inside the region, which this map keeps alive; pages there can be loaded.
+                            unsafe { region.address_of(page).read_volatile() };
+                        }
+                    }
+                    Advice::DontNeed => {
+                        if region.is_writable() {
+                            writeback::flush(region, pages.clone(), false)?;
+                        }
+                        evict::evict_range(region, pages);
+                    }
+                }
+                Ok(())
+            }
+            Kind::Kernel(kernel) => {
+                let number = match advice {
+                    Advice::WillNeed => libc::MADV_WILLNEED,
+                    Advice::DontNeed => libc::MADV_DONTNEED,
+                };
+                kernel.advise(offset, len, number).map_err(|source| Error::Io {
+                    path: "kernel mapping".into(),
+                    operation: "advise on it (madvise)",
+                    source,
+                })
+            }
+        }
+    }
+}
+
+/// The pages that a range of bytes touches.
+fn pages(offset: usize, len: usize) -> Range<usize> {
+    if len == 0 { 0..0 } else { offset / PAGE..(offset + len).div_ceil(PAGE) }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Kind::Cached { region, identity, .. } = std::mem::replace(&mut self.kind, Kind::Empty) {
+            files::detach(identity, region);
+        }
+    }
+}
+
+/// A file mapped for reading: a slice of its bytes.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use fastmap::Map;
+///
+/// # let file = tempfile::tempfile()?;
+/// std::os::unix::fs::FileExt::write_all_at(&file, b"hello", 0)?;
+/// // SAFETY: nobody else changes the file.
+/// let map = unsafe { Map::map(&file)? };
+/// assert_eq!(&map[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Map {
+    mapping: Mapping,
+}
+
+/// A file mapped for reading and writing.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use fastmap::MapMut;
+///
+/// # let file = tempfile::tempfile()?;
+/// file.set_len(8)?;
+/// // SAFETY: nobody else changes the file.
+/// let mut map = unsafe { MapMut::map_mut(&file)? };
+/// map[..5].copy_from_slice(b"hello");
+/// map.flush()?; // on stable storage
+/// assert_eq!(std::io::read_to_string(&file)?, "hello\0\0\0");
+/// # Ok(())
+/// # }
+/// ```
+pub struct MapMut {
+    mapping: Mapping,
+}
+
+impl Map {
+    /// Maps a whole file with default options.
+    ///
+    /// # Safety
+    /// As for [`MapOptions::map`].
+    ///
+    /// # Errors
+    /// As for [`MapOptions::map`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::Map::map(&file)? };
+    /// assert!(map.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn map(file: &File) -> Result<Map> {
+        // SAFETY: the caller's contract.
+        unsafe { MapOptions::new().map(file) }
+    }
+}
+
+impl MapMut {
+    /// Maps a whole file with default options.
+    ///
+    /// # Safety
+    /// As for [`MapOptions::map_mut`].
+    ///
+    /// # Errors
+    /// As for [`MapOptions::map_mut`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// map[0] = 1;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn map_mut(file: &File) -> Result<MapMut> {
+        // SAFETY: the caller's contract.
+        unsafe { MapOptions::new().map_mut(file) }
+    }
+
+    /// Writes every byte that is dirty at the call to the file and waits until it is on stable storage (fdatasync(2)).
+    ///
+    /// # Errors
+    /// [`Error::WriteBack`] when bytes could not be written: they stay in memory, dirty, and every later flush tries them
+    /// again. [`Error::Io`] when fdatasync fails, then and ever after.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// map[0] = 1;
+    /// map.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flush(&self) -> Result<()> {
+        self.mapping.flush(0, self.mapping.len, true)
+    }
+
+    /// Like [`MapMut::flush`], for `len` bytes of the map from `offset`. Works in pages of 4096: neighbours of the range
+    /// on its first and last page are written too.
+    ///
+    /// # Errors
+    /// As for [`MapMut::flush`], and [`Error::RangeOutside`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// map[20] = 1;
+    /// map.flush_range(20, 1)?;
+    /// assert!(map.flush_range(99, 2).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flush_range(&self, offset: usize, len: usize) -> Result<()> {
+        self.mapping.flush(offset, len, true)
+    }
+
+    /// Starts what [`MapMut::flush`] does, in the background, for all of the file, and returns. Errors come with the next
+    /// `flush`.
+    ///
+    /// # Errors
+    /// Where no background thread could be started it flushes at once, with the errors of [`MapMut::flush`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// map[0] = 1;
+    /// map.flush_async()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flush_async(&self) -> Result<()> {
+        self.mapping.flush(0, self.mapping.len, false)
+    }
+
+    /// The map's first byte, for stores through raw pointers.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// // SAFETY: inside the map.
+    /// unsafe { map.as_mut_ptr().write(3) };
+    /// assert_eq!(map[0], 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.mapping.start
+    }
+}
+
+/// What both kinds of map have.
+macro_rules! shared_face {
+    ($type:ident, $make:ident) => {
+        impl $type {
+            /// Which path serves this map.
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// println!("{:?}", map.engine());
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn engine(&self) -> Engine {
+                self.mapping.engine()
+            }
+
+            /// The map's first byte.
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            /// # file.set_len(1)?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// // SAFETY: inside the map.
+            /// assert_eq!(unsafe { map.as_ptr().read() }, 0);
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn as_ptr(&self) -> *const u8 {
+                self.mapping.start
+            }
+
+            /// Advises on the whole map (madvise(2)).
+            ///
+            /// # Errors
+            /// [`Error::WriteBack`] when [`Advice::DontNeed`] cannot save dirty pages: they stay in memory.
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// map.advise(fastmap::Advice::WillNeed)?;
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn advise(&self, advice: Advice) -> Result<()> {
+                self.mapping.advise(advice, 0, self.mapping.len)
+            }
+
+            /// Advises on `len` bytes of the map from `offset`, in whole pages.
+            ///
+            /// # Errors
+            /// As for `advise`, and [`Error::RangeOutside`].
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// assert!(map.advise_range(fastmap::Advice::WillNeed, 0, 1).is_err()); // the map is empty
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn advise_range(&self, advice: Advice, offset: usize, len: usize) -> Result<()> {
+                self.mapping.advise(advice, offset, len)
+            }
+        }
+
+        impl Deref for $type {
+            type Target = [u8];
+
+            fn deref(&self) -> &[u8] {
+                // SAFETY: mapped for as long as self is; the contract of `MapOptions::map` covers the contents.
+                unsafe { std::slice::from_raw_parts(self.mapping.start, self.mapping.len) }
+            }
+        }
+
+        impl AsRef<[u8]> for $type {
+            fn as_ref(&self) -> &[u8] {
+                self
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($type))
+                    .field("ptr", &self.as_ptr())
+                    .field("len", &self.len())
+                    .field("engine", &self.engine())
+                    .finish()
+            }
+        }
+    };
+}
+
+shared_face!(Map, map);
+shared_face!(MapMut, map_mut);
+
+impl DerefMut for MapMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`; mapped writable.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.start, self.mapping.len) }
+    }
+}
+
+impl AsMut<[u8]> for MapMut {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}

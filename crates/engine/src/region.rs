@@ -1,0 +1,288 @@
+//! A region: one mapped file, its address range, and the state of each of its pages. All maps of a file share one.
+
+use crate::cache::Inner;
+use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
+use crate::error::{Error, Result};
+use crate::lock::Lock;
+use crate::page::PageWord;
+pub use crate::registry::SlotIndex;
+use crate::registry;
+use crate::store::FileStore;
+use crate::sync::AtomicU64;
+use crate::sys::memory::{self, Zeroed};
+use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{PAGE, cpu, madvise};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Locks that writers hold, one for every sixteenth block. A writer holds the lock of the block it works on.
+const WRITE_LOCKS: usize = 16;
+/// Smallest part of a region with a userfaultfd, and so a kernel VMA lock, of its own.
+const STRIPE_BYTES: usize = 64 << 20;
+/// Largest number of such parts: each is a VMA, of which a process may have 65530.
+const MOST_STRIPES: usize = 64;
+
+/// One mapped file.
+#[derive(Debug)]
+pub struct Region {
+    slot: SlotIndex,
+    cache: Arc<Inner>,
+    store: FileStore,
+    base: *mut u8,
+    span: usize,
+    stripe_bytes: usize,
+    userfaultfds: &'static [Userfaultfd],
+    words: Zeroed<PageWord>,
+    dirty: DirtyBitmap<Zeroed<AtomicU64>>,
+    write_locks: [Lock; WRITE_LOCKS],
+    /// Where the next background write looks first, a block.
+    write_cursor: AtomicUsize,
+    writable: AtomicBool,
+    /// Somebody called `flush_async`; the writer takes it down.
+    flush_wanted: AtomicBool,
+    /// The process that made it: after fork(2) a child has the values but not the memory.
+    process: u32,
+    /// The last region error, told once (see `complain`).
+    complained: AtomicBool,
+    growing: Mutex<()>,
+}
+
+// SAFETY: `base` is an address range the region owns; everything else is shared safely by itself.
+unsafe impl Send for Region {}
+// SAFETY: likewise.
+unsafe impl Sync for Region {}
+
+/// A page of a region, as clean queues hold it: slot in the high 24 bits, page number in the low 40.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry(u64);
+
+impl Entry {
+    const PAGE_BITS: u32 = 40;
+
+    /// The entry of a page.
+    #[inline]
+    pub fn new(slot: SlotIndex, page: usize) -> Self {
+        Entry(u64::from(slot.0) << Self::PAGE_BITS | page as u64)
+    }
+
+    /// The region's slot.
+    #[inline]
+    pub fn slot(self) -> SlotIndex {
+        SlotIndex((self.0 >> Self::PAGE_BITS) as u32)
+    }
+
+    /// The page's number in its file.
+    #[inline]
+    pub fn page(self) -> usize {
+        (self.0 & ((1 << Self::PAGE_BITS) - 1)) as usize
+    }
+}
+
+impl From<u64> for Entry {
+    fn from(word: u64) -> Self {
+        Entry(word)
+    }
+}
+
+impl From<Entry> for u64 {
+    fn from(entry: Entry) -> u64 {
+        entry.0
+    }
+}
+
+/// The process's userfaultfds, shared by all regions: two neighbouring stripes never have the same one, so the kernel
+/// keeps their VMAs, and the locks in them, apart.
+fn userfaultfds() -> io::Result<&'static [Userfaultfd]> {
+    static OPENED: OnceLock<Vec<Userfaultfd>> = OnceLock::new();
+    if let Some(opened) = OPENED.get() {
+        return Ok(opened);
+    }
+    let count = cpu::count().clamp(2, 16);
+    let opened = (0..count).map(|_| Userfaultfd::open()).collect::<io::Result<Vec<_>>>()?;
+    Ok(OPENED.get_or_init(|| opened))
+}
+
+impl Region {
+    /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on.
+    pub fn new(cache: Arc<Inner>, store: FileStore, need: usize) -> Result<Arc<Self>> {
+        let fail = |operation| {
+            let path = store.path().to_owned();
+            move |source| Error::Io { path: path.clone(), operation, source }
+        };
+        // Room for the file to double: what is not touched costs nothing.
+        let span = need.max(store.size() as usize).saturating_mul(2).max(BLOCK_PAGES * PAGE);
+        let span = span.checked_next_multiple_of(STRIPE_BYTES).filter(|span| *span <= 1 << 46).ok_or_else(|| {
+            Error::LengthOverflow { path: store.path().to_owned(), offset: 0, len: need as u64 }
+        })?;
+        let stripe_bytes = (span / MOST_STRIPES).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
+        let pages = span / PAGE;
+        let userfaultfds = userfaultfds().map_err(fail("open a userfaultfd"))?;
+        let bookkeeping = fail("map memory for its page words");
+        let words = Zeroed::new(pages).map_err(&bookkeeping)?;
+        let mut levels = dirty::words_for(pages).into_iter().map(Zeroed::new);
+        let mut level = || levels.next().expect("three levels").map_err(&bookkeeping);
+        let dirty = DirtyBitmap::new(level()?, level()?, level()?);
+        let slot = registry::reserve().ok_or_else(|| {
+            fail("map it")(io::Error::other(format!("{} files are mapped already: drop some maps", registry::MOST_REGIONS)))
+        })?;
+        let base = memory::reserve(span, STRIPE_BYTES)
+            .inspect_err(|_| registry::cancel(slot))
+            .map_err(fail("reserve address space for it"))?;
+        let region = Arc::new(Region {
+            slot,
+            cache,
+            store,
+            base,
+            span,
+            stripe_bytes,
+            userfaultfds,
+            words,
+            dirty,
+            write_locks: std::array::from_fn(|_| Lock::new()),
+            write_cursor: AtomicUsize::new(0),
+            writable: AtomicBool::new(false),
+            flush_wanted: AtomicBool::new(false),
+            process: std::process::id(),
+            complained: AtomicBool::new(false),
+            growing: Mutex::new(()),
+        });
+        if let Err(error) = region.register() {
+            registry::cancel(slot);
+            // SAFETY: nobody knows the region yet.
+            unsafe { memory::release(base, span) };
+            return Err(region.io_error("register it with userfaultfd", error));
+        }
+        registry::publish(&region);
+        Ok(region)
+    }
+
+    /// Traps come before access: a locked address space (mlockall(2)) would fill the range with zeros otherwise.
+    fn register(&self) -> io::Result<()> {
+        // SAFETY: the range is this region's own, not handed out yet.
+        unsafe {
+            madvise::prepare_region(self.base, self.span);
+            for at in (0..self.span).step_by(self.stripe_bytes) {
+                let len = self.stripe_bytes.min(self.span - at);
+                self.userfaultfd(at / PAGE).register(self.base.add(at), len)?;
+            }
+            memory::protect(self.base, self.span, false)
+        }
+    }
+
+    /// Lets stores through to the fault path, and pages to the file, through a descriptor that may write.
+    pub fn allow_writing(&self, from: &std::fs::File) -> Result<()> {
+        let _growing = self.growing.lock().unwrap_or_else(|poison| poison.into_inner());
+        if !self.is_writable() {
+            self.store.allow_writing(from)?;
+            // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
+            unsafe { memory::protect(self.base, self.span, true) }
+                .map_err(|source| self.io_error("make its map writable", source))?;
+            self.writable.store(true, Ordering::Release);
+            self.cache.start_writer();
+        }
+        Ok(())
+    }
+
+    /// Ends a region that no map refers to and whose pages are all clean. Its credits go back.
+    pub fn dissolve(&self) {
+        registry::withdraw(self);
+        // SAFETY: no map refers to the region, and no thread is in it any more.
+        unsafe { memory::release(self.base, self.span) };
+        // All its resident pages are clean, and each clean page has one entry.
+        let credits = self.cache.clean.purge(self.slot, 0..self.span / PAGE).len();
+        registry::cancel(self.slot);
+        self.cache.release_credits(0, credits);
+    }
+
+    /// Its slot.
+    pub fn slot(&self) -> SlotIndex {
+        self.slot
+    }
+
+    /// The cache that holds its pages.
+    pub fn cache(&self) -> &Arc<Inner> {
+        &self.cache
+    }
+
+    /// The file.
+    pub fn store(&self) -> &FileStore {
+        &self.store
+    }
+
+    /// Bytes of address range it has.
+    pub fn span(&self) -> usize {
+        self.span
+    }
+
+    /// First address and the one past the last.
+    pub fn addresses(&self) -> (usize, usize) {
+        (self.base as usize, self.base as usize + self.span)
+    }
+
+    /// Whether stores are let through.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
+    /// Whether this process made it; a child after fork(2) did not, and must leave it alone.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Where a page lies in memory.
+    #[inline]
+    pub fn address_of(&self, page: usize) -> *mut u8 {
+        debug_assert!(page < self.span / PAGE);
+        self.base.wrapping_add(page * PAGE)
+    }
+
+    /// A page's word.
+    #[inline]
+    pub fn word(&self, page: usize) -> &PageWord {
+        &self.words[page]
+    }
+
+    /// The dirty pages.
+    pub fn dirty(&self) -> &DirtyBitmap<Zeroed<AtomicU64>> {
+        &self.dirty
+    }
+
+    /// The lock a writer of a block holds.
+    pub fn write_lock(&self, block: usize) -> &Lock {
+        &self.write_locks[block % WRITE_LOCKS]
+    }
+
+    /// The write locks: each guards the blocks whose number is its own modulo their count.
+    pub fn write_locks(&self) -> usize {
+        self.write_locks.len()
+    }
+
+    /// Where background writing looks next.
+    pub fn write_cursor(&self) -> &AtomicUsize {
+        &self.write_cursor
+    }
+
+    /// Raised by `flush_async`, taken down by the writer.
+    pub fn flush_wanted(&self) -> &AtomicBool {
+        &self.flush_wanted
+    }
+
+    /// True the first time something has to be said about this region's file.
+    pub fn complain(&self) -> bool {
+        !self.complained.swap(true, Ordering::AcqRel)
+    }
+
+    /// The userfaultfd that serves a page.
+    #[inline]
+    pub fn userfaultfd(&self, page: usize) -> &'static Userfaultfd {
+        let stripe = page * PAGE / self.stripe_bytes;
+        &self.userfaultfds[(stripe + self.slot.0 as usize) % self.userfaultfds.len()]
+    }
+
+    /// An error of a system call on this region's file.
+    pub fn io_error(&self, operation: &'static str, source: io::Error) -> Error {
+        Error::Io { path: self.store.path().to_owned(), operation, source }
+    }
+}

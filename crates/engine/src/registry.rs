@@ -1,0 +1,194 @@
+//! Which region an address or a queue entry belongs to; read inside fault handlers.
+//!
+//! Two static tables. *Addresses*: sorted ranges under a sequence lock, searched at every trap without a store to shared
+//! memory. *Slots*: number to region, with a count of the threads that use it, for threads that meet a page through a
+//! queue and not through an access of the program; a region that goes away waits for them.
+
+use crate::region::Region;
+use crate::sys::signal::Blocked;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+
+/// Files mapped at a time in one process, at most.
+pub const MOST_REGIONS: usize = 8192;
+
+struct Range {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    region: AtomicPtr<Region>,
+}
+
+/// Odd while the table changes.
+static SEQUENCE: AtomicUsize = AtomicUsize::new(0);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static RANGES: [Range; MOST_REGIONS] = [const {
+    Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), region: AtomicPtr::new(ptr::null_mut()) }
+}; MOST_REGIONS];
+/// Serialises changes to both tables.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+struct Slot {
+    region: AtomicPtr<Region>,
+    users: AtomicU32,
+}
+
+static SLOTS: [Slot; MOST_REGIONS] =
+    [const { Slot { region: AtomicPtr::new(ptr::null_mut()), users: AtomicU32::new(0) } }; MOST_REGIONS];
+/// Slots that were ever used.
+static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A slot's number, for queue entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotIndex(pub u32);
+
+/// The region that holds an address.
+///
+/// # Safety
+/// The caller is a thread that touches the address: its owner keeps the region alive for as long as threads do.
+#[inline]
+pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
+    loop {
+        let before = SEQUENCE.load(Ordering::Acquire);
+        if before % 2 == 1 {
+            std::thread::yield_now();
+            continue;
+        }
+        let (mut low, mut high) = (0, COUNT.load(Ordering::Relaxed).min(MOST_REGIONS));
+        while low < high {
+            let middle = (low + high) / 2;
+            if RANGES[middle].end.load(Ordering::Relaxed) <= address { low = middle + 1 } else { high = middle }
+        }
+        let mut found = ptr::null_mut();
+        if let Some(range) = RANGES.get(low)
+            && low < COUNT.load(Ordering::Relaxed)
+            && range.start.load(Ordering::Relaxed) <= address
+        {
+            found = range.region.load(Ordering::Relaxed);
+        }
+        // Pairs with the fence and store in `change`: all that was read belongs to one version of the table.
+        fence(Ordering::Acquire);
+        if SEQUENCE.load(Ordering::Relaxed) == before {
+            // SAFETY: non-null entries point to live regions (the caller's contract).
+            return unsafe { found.as_ref() };
+        }
+    }
+}
+
+/// Runs `edit` on the table with readers kept out. Signals are blocked, and `edit` touches nothing but the table: a
+/// fault on a map at this point would spin for ever.
+fn change(edit: impl FnOnce(usize) -> usize) {
+    let _blocked = Blocked::all();
+    SEQUENCE.fetch_add(1, Ordering::Relaxed);
+    fence(Ordering::Release);
+    COUNT.store(edit(COUNT.load(Ordering::Relaxed)), Ordering::Relaxed);
+    SEQUENCE.fetch_add(1, Ordering::Release);
+}
+
+fn copy_row(from: usize, to: usize) {
+    let (from, to) = (&RANGES[from], &RANGES[to]);
+    to.start.store(from.start.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.end.store(from.end.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.region.store(from.region.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Claims a slot for a region to be made. `None` when [`MOST_REGIONS`] are in use.
+pub fn reserve() -> Option<SlotIndex> {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    let free = |slot: &Slot| slot.region.load(Ordering::Relaxed).is_null() && slot.users.load(Ordering::Relaxed) == 0;
+    let index = SLOTS.iter().position(free)?;
+    // A user that is not there keeps the slot from being claimed twice; `publish` and `cancel` take it away.
+    SLOTS[index].users.fetch_add(1, Ordering::SeqCst);
+    SLOTS_USED.fetch_max(index + 1, Ordering::SeqCst);
+    Some(SlotIndex(index as u32))
+}
+
+/// Gives back a reserved slot that no region came for.
+pub fn cancel(slot: SlotIndex) {
+    SLOTS[slot.0 as usize].users.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Makes a region known by its slot and addresses; from here on its faults are served.
+pub fn publish(region: &Region) {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    let at = ptr::from_ref(region).cast_mut();
+    SLOTS[region.slot().0 as usize].region.store(at, Ordering::SeqCst);
+    cancel(region.slot());
+    let (start, end) = region.addresses();
+    change(|count| {
+        // There are as many rows as slots, and this region has a slot: there is room.
+        let place = (0..count).find(|row| RANGES[*row].start.load(Ordering::Relaxed) > start).unwrap_or(count);
+        (place..count).rev().for_each(|row| copy_row(row, row + 1));
+        RANGES[place].start.store(start, Ordering::Relaxed);
+        RANGES[place].end.store(end, Ordering::Relaxed);
+        RANGES[place].region.store(at, Ordering::Relaxed);
+        count + 1
+    });
+}
+
+/// Forgets a region's addresses and slot, and waits until no thread uses it. The slot stays claimed until `cancel`, so
+/// that entries with its number can be purged from the queues.
+pub fn withdraw(region: &Region) {
+    let at = ptr::from_ref(region).cast_mut();
+    let slot = &SLOTS[region.slot().0 as usize];
+    {
+        let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+        change(|count| match (0..count).find(|row| RANGES[*row].region.load(Ordering::Relaxed) == at) {
+            Some(place) => {
+                (place + 1..count).for_each(|row| copy_row(row, row - 1));
+                count - 1
+            }
+            None => count,
+        });
+        slot.users.fetch_add(1, Ordering::SeqCst);
+        // SeqCst with `enter`: either it sees the null, or this thread sees its count.
+        slot.region.store(ptr::null_mut(), Ordering::SeqCst);
+    }
+    while slot.users.load(Ordering::SeqCst) != 1 {
+        std::thread::yield_now();
+    }
+}
+
+/// A region in use by a thread that is not accessing its memory: it will not go away.
+#[derive(Debug)]
+pub struct InUse<'a> {
+    region: &'a Region,
+    slot: &'static AtomicU32,
+}
+
+/// Enters the region of a slot, if there is one.
+#[inline]
+pub fn enter<'a>(slot: SlotIndex) -> Option<InUse<'a>> {
+    let Slot { region, users } = &SLOTS[slot.0 as usize];
+    if region.load(Ordering::Relaxed).is_null() {
+        return None;
+    }
+    users.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: `withdraw` waits for the count before the region goes.
+    match unsafe { region.load(Ordering::SeqCst).as_ref() } {
+        Some(region) => Some(InUse { region, slot: users }),
+        None => {
+            users.fetch_sub(1, Ordering::SeqCst);
+            None
+        }
+    }
+}
+
+/// Every region there is, entered one at a time.
+pub fn all<'a>() -> impl Iterator<Item = InUse<'a>> {
+    (0..SLOTS_USED.load(Ordering::SeqCst)).filter_map(|index| enter(SlotIndex(index as u32)))
+}
+
+impl std::ops::Deref for InUse<'_> {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        self.region
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.slot.fetch_sub(1, Ordering::SeqCst);
+    }
+}

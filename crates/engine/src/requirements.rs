@@ -1,0 +1,184 @@
+//! What the engine asks of the machine and of a file, looked at one by one: for `fastmap doctor`, and for the message
+//! when a file cannot be cached.
+
+use crate::sys::userfaultfd::{self, Userfaultfd};
+use crate::sys::{PAGE, file, madvise};
+use std::fs::File;
+
+/// Oldest Linux the engine is built and tested for: per-VMA locks in the fault path, `UFFDIO_MOVE`.
+const OLDEST_LINUX: (u32, u32) = (6, 8);
+
+/// One thing the engine needs or can use.
+///
+/// ```
+/// for requirement in fastmap::requirements::of_machine() {
+///     match &requirement.found {
+///         Ok(what) => println!("{}: {what}", requirement.name),
+///         Err(why) => println!("{}: {why}: {}", requirement.name, requirement.remedy),
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Requirement {
+    /// What it is, in a word or two.
+    pub name: &'static str,
+    /// What the engine uses it for.
+    pub purpose: &'static str,
+    /// The engine works without it, slower or with less.
+    pub optional: bool,
+    /// What was found, or why it counts as missing.
+    pub found: Result<String, String>,
+    /// What to do when it is missing.
+    pub remedy: String,
+}
+
+/// Looks at the machine: architecture, page size, kernel version, userfaultfd(2) and its features, process_madvise(2).
+///
+/// ```
+/// let missing = fastmap::requirements::of_machine().into_iter().filter(|one| !one.optional && one.found.is_err());
+/// println!("{} things missing", missing.count());
+/// ```
+pub fn of_machine() -> Vec<Requirement> {
+    vec![page_size(), kernel(), user_faults(), batched_eviction(), moving()]
+}
+
+/// Looks at a file: direct I/O in units of a page.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let file = tempfile::tempfile()?;
+/// let direct = &fastmap::requirements::of_file(&file)[0];
+/// assert_eq!(direct.name, "O_DIRECT");
+/// # Ok(())
+/// # }
+/// ```
+pub fn of_file(file: &File) -> Vec<Requirement> {
+    vec![direct_io(file)]
+}
+
+/// The first requirement of the machine that is missing and not optional.
+pub(crate) fn missing() -> Option<Requirement> {
+    of_machine().into_iter().find(|one| !one.optional && one.found.is_err())
+}
+
+fn page_size() -> Requirement {
+    // SAFETY: sysconf has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Requirement {
+        name: "4 KiB pages",
+        purpose: "the unit of caching",
+        optional: false,
+        found: if size == PAGE as i64 { Ok("4 KiB".into()) } else { Err(format!("pages of {size} bytes")) },
+        remedy: "use a kernel with 4 KiB pages".into(),
+    }
+}
+
+fn kernel() -> Requirement {
+    // SAFETY: uname fills the structure; its release is a C string.
+    let release = unsafe {
+        let mut names: libc::utsname = std::mem::zeroed();
+        libc::uname(&mut names);
+        std::ffi::CStr::from_ptr(names.release.as_ptr()).to_string_lossy().into_owned()
+    };
+    let (major, minor) = OLDEST_LINUX;
+    Requirement {
+        name: "Linux 6.8",
+        purpose: "page faults that do not take a process-wide lock",
+        optional: false,
+        found: if is_recent(&release) { Ok(format!("Linux {release}")) } else { Err(format!("this is Linux {release}")) },
+        remedy: format!("boot Linux {major}.{minor} or later"),
+    }
+}
+
+/// Whether a release such as "6.18.44-generic" is no older than [`OLDEST_LINUX`].
+fn is_recent(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= OLDEST_LINUX
+}
+
+fn user_faults() -> Requirement {
+    let found = Userfaultfd::open().map(|_| "page faults handled in user mode, without privileges".to_owned());
+    let error = found.as_ref().err().and_then(std::io::Error::raw_os_error);
+    let remedy = match error {
+        Some(libc::ENOSYS) => "boot a kernel with CONFIG_USERFAULTFD=y, or allow userfaultfd in the seccomp filter",
+        Some(libc::EPERM) => "allow the userfaultfd system call in the container's seccomp filter",
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
+        _ => "boot a kernel with CONFIG_USERFAULTFD=y for x86-64 (write-protection needs Linux 5.7)",
+    };
+    Requirement {
+        name: "userfaultfd",
+        purpose: "page faults and first stores reach the engine (features SIGBUS and PAGEFAULT_FLAG_WP)",
+        optional: false,
+        found: found.map_err(|error| error.to_string()),
+        remedy: remedy.into(),
+    }
+}
+
+fn batched_eviction() -> Requirement {
+    let found = madvise::batches();
+    Requirement {
+        name: "process_madvise",
+        purpose: "a batch of pages leaves memory with one call and one TLB flush",
+        optional: true,
+        found: if found {
+            Ok("batched eviction".into())
+        } else {
+            Err("this kernel refuses MADV_DONTNEED there: one madvise a page instead, about twice the cost".into())
+        },
+        remedy: "boot Linux 6.13 or later, or allow process_madvise in the seccomp filter".into(),
+    }
+}
+
+fn moving() -> Requirement {
+    let features = Userfaultfd::features().map_err(|error| error.to_string());
+    let moves = |features| if features & userfaultfd::FEATURE_MOVE != 0 { Ok("zero-copy".into()) } else { Err("not offered".into()) };
+    Requirement {
+        name: "UFFDIO_MOVE",
+        purpose: "huge pages read ahead are moved into place, not copied",
+        optional: true,
+        found: features.and_then(moves),
+        remedy: "boot Linux 6.8 or later".into(),
+    }
+}
+
+fn direct_io(file: &File) -> Requirement {
+    let direct = file::reopen(file, false, true).map_err(|error| error.to_string());
+    let found = match &direct {
+        Ok(direct) if file::direct_works(direct) => Ok("pages are read past the page cache".into()),
+        Ok(_) => Err("direct I/O needs an alignment above 4096 bytes here".into()),
+        Err(error) => Err(error.clone()),
+    };
+    let (found, remedy) = match file::file_system(file) {
+        TMPFS | RAMFS | HUGETLBFS => (
+            Err("the file is in memory already".into()),
+            "map it through the kernel (the default): a cache above it would be a second copy",
+        ),
+        _ => (found, "put the file on ext4, xfs, btrfs, or a block device"),
+    };
+    Requirement {
+        name: "O_DIRECT",
+        purpose: "one copy of each page: the cache's, not the page cache's as well",
+        optional: false,
+        found,
+        remedy: remedy.into(),
+    }
+}
+
+const TMPFS: i64 = 0x0102_1994;
+const RAMFS: i64 = 0x8584_58f6;
+const HUGETLBFS: i64 = 0x9584_58f6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_releases_compare_by_number() {
+        for recent in ["6.8.0", "6.18.44-fc-v669", "7.0-rc1", "10.1"] {
+            assert!(is_recent(recent), "{recent}");
+        }
+        for old in ["6.7.12", "5.15.0-generic", "2.6.78", "", "unknown"] {
+            assert!(!is_recent(old), "{old}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Counters, one set per core, summed when somebody asks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a cache has done since it was made, and what it holds now. Counters are sums over cores, read one after another
+/// while they change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Pages read from files because a load or store found them absent.
+    pub misses: u64,
+    /// First stores to clean pages: each trapped once to make its page writable.
+    pub upgrades: u64,
+    /// Traps that found another thread at work on the page and slept until it was done.
+    pub waits: u64,
+    /// Pages dropped to make room.
+    pub evicted_pages: u64,
+    /// Batches they were dropped in: one system call each.
+    pub eviction_batches: u64,
+    /// Pages written back to files.
+    pub writeback_pages: u64,
+    /// Runs of neighbouring pages they were written in: one write each.
+    pub writeback_runs: u64,
+    /// Writes that failed; their pages are still dirty unless a later write saved them.
+    pub writeback_errors: u64,
+    /// Pages in memory now, those being read or dropped included.
+    pub resident_pages: u64,
+    /// Of these, pages newer than their file.
+    pub dirty_pages: u64,
+}
+
+/// One core's counters.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub misses: Counter,
+    pub upgrades: Counter,
+    pub waits: Counter,
+    pub evicted_pages: Counter,
+    pub eviction_batches: Counter,
+    pub writeback_pages: Counter,
+    pub writeback_runs: Counter,
+    pub writeback_errors: Counter,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+impl Stats {
+    /// Adds one core's counters.
+    pub(crate) fn add(&mut self, core: &Counters) {
+        let Counters {
+            misses,
+            upgrades,
+            waits,
+            evicted_pages,
+            eviction_batches,
+            writeback_pages,
+            writeback_runs,
+            writeback_errors,
+        } = core;
+        for (sum, counter) in [
+            (&mut self.misses, misses),
+            (&mut self.upgrades, upgrades),
+            (&mut self.waits, waits),
+            (&mut self.evicted_pages, evicted_pages),
+            (&mut self.eviction_batches, eviction_batches),
+            (&mut self.writeback_pages, writeback_pages),
+            (&mut self.writeback_runs, writeback_runs),
+            (&mut self.writeback_errors, writeback_errors),
+        ] {
+            *sum += counter.0.load(Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How much memory this process may use: sysconf(3), cgroups(7) versions 1 and 2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The smaller of physical memory and the memory limits of the process's cgroup and its ancestors, bytes.
+pub fn memory_limit() -> usize {
+    let limits = group_folders().into_iter().flat_map(|(root, folder, limit_file)| {
+        let mut limits = Vec::new();
+        let mut at = folder.as_path();
+        while at.starts_with(&root) {
+            limits.extend(fs::read_to_string(at.join(limit_file)).ok().and_then(|text| text.trim().parse::<usize>().ok()));
+            let Some(parent) = at.parent() else { break };
+            at = parent;
+        }
+        limits
+    });
+    limits.chain([physical_memory()]).min().unwrap_or(usize::MAX)
+}
+
+fn physical_memory() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PHYS_PAGES).max(0) as usize * libc::sysconf(libc::_SC_PAGESIZE).max(0) as usize }
+}
+
+/// For each hierarchy that limits memory: its mount point, this process's folder, and the file with the limit.
+fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut folders = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (file_system, limit_file) = match controllers {
+            "" => ("cgroup2", "memory.max"),
+            list if list.split(',').any(|one| one == "memory") => ("cgroup", "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        for (root, mount) in mount_points(&mounts, file_system) {
+            // Inside a container the mount shows a part of the hierarchy: `root` is what stands at the mount point.
+            let inside = Path::new(path).strip_prefix(&root).or_else(|_| Path::new(path).strip_prefix("/"));
+            let folder = inside.map_or(mount.clone(), |inside| mount.join(inside));
+            if folder.join(limit_file).exists() || mount.join(limit_file).exists() {
+                folders.push((mount, folder, limit_file));
+            }
+        }
+    }
+    folders
+}
+
+/// The (root, mount point) pairs of one file system type in /proc/self/mountinfo (proc_pid_mountinfo(5)).
+fn mount_points(mounts: &str, file_system: &str) -> Vec<(PathBuf, PathBuf)> {
+    let of_type = |line: &&str| line.split(" - ").nth(1).is_some_and(|tail| tail.split(' ').next() == Some(file_system));
+    let pair = |line: &str| {
+        let mut fields = line.split(' ').skip(3);
+        Some((PathBuf::from(fields.next()?), PathBuf::from(fields.next()?)))
+    };
+    mounts.lines().filter(of_type).filter_map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_mount_points_by_type() {
+        let mounts = "36 32 0:29 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n\
+                      37 32 0:30 /box /sys/fs/cgroup rw - cgroup2 none rw\n";
+        assert_eq!(mount_points(mounts, "cgroup"), [("/".into(), "/sys/fs/cgroup/memory".into())]);
+        assert_eq!(mount_points(mounts, "cgroup2"), [("/box".into(), "/sys/fs/cgroup".into())]);
+    }
+
+    #[test]
+    fn the_limit_is_no_more_than_physical_memory() {
+        assert!((1 << 20..=physical_memory()).contains(&memory_limit()));
+    }
+}

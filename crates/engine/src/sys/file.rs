@@ -1,0 +1,163 @@
+//! Files and block devices: openat(2) through /proc/self/fd, statx(2), pread(2), pwrite(2), fdatasync(2).
+
+use super::errno;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+/// What a descriptor leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// What fstat(2) says of a file that may be mapped.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
+    /// Same for every descriptor of one file.
+    pub identity: Identity,
+    /// Length, bytes.
+    pub size: u64,
+    /// A block device, not a regular file.
+    pub is_device: bool,
+}
+
+/// Looks at a file; `Err(Ok(kind))` names what it is when it cannot be mapped.
+pub fn facts(file: &File) -> Result<Facts, Result<&'static str, io::Error>> {
+    let metadata = file.metadata().map_err(Err)?;
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
+        return Ok(Facts { identity, size: metadata.len(), is_device: false });
+    }
+    if kind.is_block_device() {
+        // Two nodes of one device are one file: known by the device's number, in an inode space of its own.
+        let identity = Identity { device: u64::MAX, inode: metadata.rdev() };
+        let size = device_size(file).map_err(Err)?;
+        return Ok(Facts { identity, size, is_device: true });
+    }
+    Err(Ok(match () {
+        () if kind.is_dir() => "directory",
+        () if kind.is_char_device() => "character device",
+        () if kind.is_fifo() => "pipe",
+        () if kind.is_socket() => "socket",
+        () => "special file",
+    }))
+}
+
+fn device_size(file: &File) -> io::Result<u64> {
+    const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+    let mut size = 0u64;
+    // SAFETY: the request writes one u64.
+    match unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &mut size) } {
+        0 => Ok(size),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The current size, callable from a fault handler.
+pub fn size_now(file: &File, is_device: bool) -> Option<u64> {
+    if is_device {
+        return device_size(file).ok();
+    }
+    // SAFETY: all-zero bytes are a valid stat, which fstat fills.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(file.as_raw_fd(), &mut stat) == 0).then_some(stat.st_size as u64)
+    }
+}
+
+/// `O_RDONLY`, `O_WRONLY` or `O_RDWR` of an open descriptor.
+pub fn access_mode(file: &File) -> i32 {
+    // SAFETY: reads flags.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_ACCMODE }
+}
+
+/// The name /proc gives a descriptor, for messages.
+pub fn path_of(file: &File) -> PathBuf {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
+}
+
+/// Opens the same file anew, with flags of its own: unlike dup(2), which shares them with the program.
+pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<File> {
+    let flags = libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 };
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut options = OpenOptions::new();
+    options.read(true).write(writable);
+    // O_NOATIME saves the inode update on each read; only the owner may ask for it.
+    options.custom_flags(flags | libc::O_NOATIME).open(&path).or_else(|_| options.custom_flags(flags).open(&path))
+}
+
+/// Whether direct reads of 4 KiB at multiples of 4 KiB are possible: statx(2) `STATX_DIOALIGN` (Linux 6.1), or a try.
+pub fn direct_works(direct: &File) -> bool {
+    const STATX_DIOALIGN: u32 = 0x2000;
+    // SAFETY: an empty path with AT_EMPTY_PATH asks about the descriptor; statx fills the zeroed structure.
+    let answer = unsafe {
+        let mut facts: libc::statx = std::mem::zeroed();
+        let asked = libc::statx(direct.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, &mut facts);
+        (asked == 0 && facts.stx_mask & STATX_DIOALIGN != 0).then_some(facts)
+    };
+    if let Some(facts) = answer {
+        let fits = |align: u32| align != 0 && align as usize <= super::PAGE;
+        return fits(facts.stx_dio_mem_align) && fits(facts.stx_dio_offset_align);
+    }
+    #[repr(align(4096))]
+    struct Aligned([u8; super::PAGE]);
+    let mut page = Box::new(Aligned([0; super::PAGE]));
+    // SAFETY: the buffer is a page of our own.
+    unsafe { read_at(direct, page.0.as_mut_ptr(), super::PAGE, 0) }.is_ok()
+}
+
+/// pread(2) until `len` bytes or the end of the file; the count, or an error number. For fault handlers.
+///
+/// # Safety
+/// `to` is valid for `len` writes.
+#[inline]
+pub unsafe fn read_at(file: &File, to: *mut u8, len: usize, offset: u64) -> Result<usize, i32> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: inside the caller's buffer.
+        let got = unsafe { libc::pread64(file.as_raw_fd(), to.add(done).cast(), len - done, (offset + done as u64) as i64) };
+        match got {
+            0 => break,
+            1.. => done += got as usize,
+            _ if errno() == libc::EINTR => {}
+            // A direct read that ended at the file's end, inside a sector, is not aligned to go on.
+            _ if errno() == libc::EINVAL && done > 0 => break,
+            _ => return Err(errno()),
+        }
+    }
+    Ok(done)
+}
+
+/// pwrite(2) of all `len` bytes, or an error number.
+///
+/// # Safety
+/// `from` is valid for `len` reads by the kernel.
+pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) -> Result<(), i32> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: inside the caller's buffer.
+        let put = unsafe { libc::pwrite64(file.as_raw_fd(), from.add(done).cast(), len - done, (offset + done as u64) as i64) };
+        match put {
+            1.. => done += put as usize,
+            0 => return Err(libc::EIO),
+            _ if errno() == libc::EINTR => {}
+            _ => return Err(errno()),
+        }
+    }
+    Ok(())
+}
+
+/// The file system's magic number (statfs(2)); zero where it will not say.
+pub fn file_system(file: &File) -> i64 {
+    // SAFETY: fstatfs fills the zeroed structure.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        if libc::fstatfs(file.as_raw_fd(), &mut stat) == 0 { stat.f_type as i64 } else { 0 }
+    }
+}

@@ -1,0 +1,26 @@
+//! Sleeping on a 32-bit word: futex(2), process-private.
+
+use crate::sync::AtomicU32;
+use std::ptr;
+use std::time::Duration;
+
+/// Sleeps while `word` holds `expected`, until woken, or for at most `timeout`. Returns at once when it does not.
+pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    let spec = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as _, tv_nsec: t.subsec_nanos() as _ });
+    let spec = spec.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word outlives the call; the kernel only reads it.
+    unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), operation, expected, spec) };
+}
+
+/// Wakes up to `count` sleepers on `word`.
+pub fn wake(word: &AtomicU32, count: i32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: only the word's address is used.
+    unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), operation, count) };
+}
+
+/// Wakes every sleeper on `word`.
+pub fn wake_all(word: &AtomicU32) {
+    wake(word, i32::MAX);
+}

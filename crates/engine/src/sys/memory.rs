@@ -1,0 +1,126 @@
+//! Anonymous memory: mmap(2), mprotect(2), munmap(2).
+
+use super::PAGE;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr;
+
+/// Reserves `len` bytes of address space, neither readable nor backed. `align` is a power of two.
+pub fn reserve(len: usize, align: usize) -> io::Result<*mut u8> {
+    let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping where the kernel likes.
+    let at = unsafe { libc::mmap(ptr::null_mut(), padded, libc::PROT_NONE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let start = at.cast::<u8>();
+    let before = start.align_offset(align);
+    let aligned = start.wrapping_add(before);
+    // SAFETY: both trimmed parts belong to the mapping just made and nobody uses them.
+    unsafe {
+        if before > 0 {
+            release(start, before);
+        }
+        release(aligned.wrapping_add(len), align - before);
+    }
+    Ok(aligned)
+}
+
+/// Gives a reservation's pages their protection.
+///
+/// # Safety
+/// The range belongs to the caller, who upholds what the new protection implies for references into it.
+pub unsafe fn protect(at: *mut u8, len: usize, writable: bool) -> io::Result<()> {
+    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    // SAFETY: the caller's contract.
+    match unsafe { libc::mprotect(at.cast(), len, protection) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// Nothing uses the range any more.
+pub unsafe fn release(at: *mut u8, len: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { libc::munmap(at.cast(), len) };
+}
+
+/// A slice of zeroed words in memory of its own, which costs nothing where it is not touched.
+pub struct Zeroed<T> {
+    at: *mut u8,
+    count: usize,
+    items: PhantomData<T>,
+}
+
+// SAFETY: it owns its memory, like a boxed slice.
+unsafe impl<T: Send> Send for Zeroed<T> {}
+// SAFETY: likewise.
+unsafe impl<T: Sync> Sync for Zeroed<T> {}
+
+/// Types for which bytes of zero are a valid value.
+///
+/// # Safety
+/// All-zero bytes are a value of the type, and it needs no drop.
+pub unsafe trait Zeroable {}
+// SAFETY: an integer.
+unsafe impl Zeroable for u64 {}
+// SAFETY: bytes.
+unsafe impl Zeroable for [u8; PAGE] {}
+#[cfg(not(loom))]
+// SAFETY: an integer.
+unsafe impl Zeroable for std::sync::atomic::AtomicU64 {}
+#[cfg(loom)]
+// SAFETY: never touched in a model, which builds its bitmaps from boxed slices.
+unsafe impl Zeroable for crate::sync::AtomicU64 {}
+// SAFETY: a word of zero is an absent page.
+unsafe impl Zeroable for crate::page::PageWord {}
+// SAFETY: a null pointer and a length of zero.
+unsafe impl Zeroable for libc::iovec {}
+
+impl<T: Zeroable> Zeroed<T> {
+    /// Maps room for `count` items.
+    pub fn new(count: usize) -> io::Result<Self> {
+        let len = Self::bytes(count).ok_or(io::ErrorKind::OutOfMemory)?;
+        let at = reserve(len, PAGE)?;
+        // SAFETY: reserved just now, for this slice alone.
+        unsafe { protect(at, len, true)? };
+        Ok(Zeroed { at, count, items: PhantomData })
+    }
+
+    fn bytes(count: usize) -> Option<usize> {
+        count.checked_mul(size_of::<T>())?.max(1).checked_next_multiple_of(PAGE)
+    }
+
+    /// The first item, for code that hands out disjoint parts itself.
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.at.cast()
+    }
+}
+
+impl<T> Deref for Zeroed<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: mapped, page-aligned, zero is a valid T, and it lives as long as self.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), self.count) }
+    }
+}
+
+impl<T> Drop for Zeroed<T> {
+    fn drop(&mut self) {
+        let len = (self.count * size_of::<T>()).max(1).next_multiple_of(PAGE);
+        // SAFETY: the mapping is this value's own.
+        unsafe { release(self.at, len) };
+    }
+}
+
+impl<T> std::fmt::Debug for Zeroed<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Zeroed({} items)", self.count)
+    }
+}

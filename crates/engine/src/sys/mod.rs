@@ -1,0 +1,20 @@
+//! The kernel's edge: every raw interface the engine uses, one file each, nothing else.
+
+pub mod cgroup;
+pub mod cpu;
+pub mod file;
+pub mod futex;
+pub mod madvise;
+pub mod memory;
+pub mod signal;
+pub mod userfaultfd;
+
+/// Bytes in a page. The engine is built for 4 KiB pages (x86-64).
+pub const PAGE: usize = 4096;
+
+/// The last system call's error number.
+#[inline]
+pub fn errno() -> i32 {
+    // SAFETY: returns this thread's errno location, always valid.
+    unsafe { *libc::__errno_location() }
+}

@@ -1,0 +1,298 @@
+//! Dirty pages to the file: runs of neighbours, protected with one call and written with one.
+//!
+//! A writer holds the lock of the block it works on and has signals blocked. It takes a page's dirty bit, moves the word
+//! to Clean+WRITING, protects the run, writes it. A store that comes after the protection traps and makes the page Dirty
+//! again; one that came before is in what is written. Once a flusher has a block's lock, nobody's write is in flight in
+//! the block, so what its bits do not show is on its way to no one.
+
+use crate::cache::Inner;
+use crate::dirty::BLOCK_PAGES;
+use crate::error::{Error, Result};
+use crate::page::State;
+use crate::region::Region;
+use crate::registry;
+use crate::sync::Ordering;
+use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, futex};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Longest run, pages: 1 MiB.
+const MOST_RUN: usize = 256;
+/// Pages a faulting thread writes before it looks for a clean page again.
+const HELP_PAGES: usize = 64;
+
+/// Bytes that could not be written.
+#[derive(Debug, Clone, Copy)]
+struct Failure {
+    page: usize,
+    pages: usize,
+    error: i32,
+}
+
+/// What writing a block came to.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Pages now clean.
+    written: usize,
+    /// The first run that failed.
+    failure: Option<Failure>,
+}
+
+/// What a thread that needs a clean page achieved by writing.
+#[derive(Debug)]
+pub enum Help {
+    /// Some pages are clean now.
+    Wrote,
+    /// No dirty page, or other threads are writing.
+    Nothing,
+    /// Dirty pages, and none could be written: the error number.
+    Failed(i32),
+}
+
+/// Writes the dirty pages of a block that lie in `pages`, at most `limit`. The caller holds the block's lock.
+fn write_block(region: &Region, block: usize, pages: Range<usize>, limit: usize) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut run = 0..0;
+    region.dirty().take(block, pages, limit, |page| {
+        if !begin(region, page) {
+            return;
+        }
+        if page != run.end || run.len() == MOST_RUN {
+            write_run(region, run.clone(), &mut outcome);
+            run = page..page;
+        }
+        run.end = page + 1;
+    });
+    write_run(region, run, &mut outcome);
+    region.cache().note_progress();
+    outcome
+}
+
+/// Claims a dirty page for writing. A page that another thread is making writable may hold stores already: that thread
+/// waits for nothing any more, so it is waited for.
+fn begin(region: &Region, page: usize) -> bool {
+    let word = region.word(page);
+    while !word.begin_write() {
+        let seen = word.look();
+        if !seen.is_upgrading() {
+            if seen.state() != State::Dirty {
+                return false;
+            }
+        } else if let Some(expected) = word.announce_waiter(seen) {
+            futex::wait(word.futex(), expected, None);
+        }
+    }
+    true
+}
+
+/// Protects and writes pages claimed with `begin`, and gives them back.
+fn write_run(region: &Region, run: Range<usize>, outcome: &mut Outcome) {
+    if run.is_empty() {
+        return;
+    }
+    let cache = region.cache();
+    let core = cache.here();
+    let counters = &cache.cores[core].0.counters;
+    cache.discount_dirty(core, run.len());
+    let from = region.address_of(run.start);
+    // SAFETY: a run lies in one block, a block in one stripe, and the pages are resident: nobody evicts one that is
+    // being written.
+    let written = unsafe {
+        let protected = region.userfaultfd(run.start).write_protect(from, run.len() * PAGE, true);
+        protected.and_then(|()| region.store().write_pages(run.start, from, run.len()))
+    };
+    for page in run.clone() {
+        let after = region.word(page).finish_write(written.is_ok());
+        if after.enqueue {
+            cache.enqueue(core, region, page);
+        }
+        if after.newly_dirty {
+            cache.count_dirty(core);
+        }
+        if written.is_err() {
+            region.dirty().set(page);
+        }
+    }
+    match written {
+        Ok(()) => {
+            outcome.written += run.len();
+            counters.writeback_pages.add(run.len());
+            counters.writeback_runs.add(1);
+        }
+        Err(error) => {
+            counters.writeback_errors.add(1);
+            outcome.failure.get_or_insert(Failure { page: run.start, pages: run.len(), error });
+        }
+    }
+}
+
+/// Writes every page of the range that is dirty at the time of the call, and waits for writes in flight there. With
+/// `stable`, the file is then put on stable storage.
+pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
+    let mut failure = None;
+    let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
+    for lock in 0..region.write_locks() {
+        let mut block = blocks.start;
+        loop {
+            // One block at a time, so that signals are not kept waiting longer than a block takes.
+            let _blocked = Blocked::all();
+            let _held = region.write_lock(lock).lock();
+            while let Some(next) = region.dirty().next_block(block).filter(|next| *next % region.write_locks() != lock) {
+                block = next + 1;
+            }
+            let Some(next) = region.dirty().next_block(block).filter(|next| blocks.contains(next)) else { break };
+            let outcome = write_block(region, next, pages.clone(), usize::MAX);
+            failure = failure.or(outcome.failure);
+            block = next + 1;
+        }
+    }
+    if let Some(Failure { page, pages, error }) = failure {
+        return Err(Error::WriteBack {
+            path: region.store().path().to_owned(),
+            offset: (page * PAGE) as u64,
+            len: (pages * PAGE) as u64,
+            source: io::Error::from_raw_os_error(error),
+        });
+    }
+    if stable {
+        region.store().sync().map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))?;
+    }
+    Ok(())
+}
+
+/// Writes up to `limit` dirty pages of a region, from where the last such call stopped. Signals are blocked.
+fn write_some(region: &Region, limit: usize) -> Help {
+    let blocks = region.dirty().blocks();
+    let cursor = region.write_cursor().load(Ordering::Relaxed);
+    let mut from = cursor;
+    let mut wrapped = false;
+    let mut failed = None;
+    loop {
+        let next = match region.dirty().next_block(from) {
+            Some(next) if !wrapped || next < cursor => next,
+            None if !wrapped && cursor > 0 => {
+                (from, wrapped) = (0, true);
+                continue;
+            }
+            _ => break,
+        };
+        from = next + 1;
+        let Some(_held) = region.write_lock(next).try_lock() else { continue };
+        let outcome = write_block(region, next, 0..blocks * BLOCK_PAGES, limit);
+        if outcome.written > 0 {
+            // The block's rest is next, unless it was all.
+            let unfinished = outcome.written + outcome.failure.map_or(0, |failure| failure.pages) >= limit;
+            region.write_cursor().store(if unfinished { next } else { from % blocks }, Ordering::Relaxed);
+            return Help::Wrote;
+        }
+        failed = failed.or(outcome.failure);
+    }
+    failed.map_or(Help::Nothing, |failure| Help::Failed(failure.error))
+}
+
+/// Writes a few dirty pages of the cache, for a thread that found no clean one. Signals are blocked.
+pub fn help(cache: &Inner) -> Help {
+    let mut result = Help::Nothing;
+    for region in registry::all().filter(|region| std::ptr::eq(&**region.cache(), cache)) {
+        match write_some(&region, HELP_PAGES) {
+            Help::Wrote => return Help::Wrote,
+            Help::Failed(error) => result = Help::Failed(error),
+            Help::Nothing => {}
+        }
+    }
+    result
+}
+
+/// The background writer of a cache: one thread, asleep below the high-water mark.
+#[derive(Debug)]
+pub struct Writer(Arc<Control>);
+
+#[derive(Debug, Default)]
+struct Control {
+    calls: AtomicU32,
+    stop: AtomicBool,
+}
+
+impl Writer {
+    /// Starts the thread. Where none can be started, pages are written by the threads that need room and by flushes.
+    pub fn start(cache: Weak<Inner>) -> Option<Self> {
+        let control = Arc::new(Control::default());
+        let shared = control.clone();
+        let body = move || {
+            let _blocked = Blocked::all();
+            let mut seen = 0;
+            while !shared.stop.load(Ordering::Acquire) {
+                let pause = match cache.upgrade() {
+                    Some(cache) => write_down(&cache),
+                    None => return,
+                };
+                futex::wait(&shared.calls, seen, pause);
+                seen = shared.calls.load(Ordering::Acquire);
+            }
+        };
+        match std::thread::Builder::new().name("fastmap-writer".into()).spawn(body) {
+            Ok(_) => Some(Writer(control)),
+            Err(error) => {
+                tracing::warn!(%error, "no background writer: threads that need room write dirty pages themselves");
+                None
+            }
+        }
+    }
+
+    /// Makes the thread look at its cache.
+    pub fn wake(&self) {
+        self.0.calls.fetch_add(1, Ordering::AcqRel);
+        futex::wake(&self.0.calls, 1);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// Serves `flush_async`, then brings the dirty pages from above the high-water mark down to the low one. Returns how
+/// long to sleep at most: writes that failed are tried again.
+fn write_down(cache: &Inner) -> Option<Duration> {
+    const AGAIN: Duration = Duration::from_millis(200);
+    let mut again = false;
+    let ours = || registry::all().filter(|region| std::ptr::eq(&**region.cache(), cache));
+    for region in ours() {
+        if region.flush_wanted().swap(false, Ordering::AcqRel)
+            && let Err(error) = flush(&region, 0..region.span() / PAGE, true)
+        {
+            tell(&region, &error);
+            again = true;
+        }
+    }
+    if cache.dirty_pages() > cache.high_water {
+        let mut progress = true;
+        while progress && cache.dirty_pages() > cache.low_water {
+            progress = false;
+            for region in ours() {
+                match write_some(&region, BLOCK_PAGES) {
+                    Help::Wrote => progress = true,
+                    Help::Failed(error) => {
+                        tell(&region, &io::Error::from_raw_os_error(error));
+                        again = true;
+                    }
+                    Help::Nothing => {}
+                }
+            }
+        }
+    }
+    again.then_some(AGAIN)
+}
+
+/// Says once a region that background writing fails; the next flush returns the error.
+fn tell(region: &Region, error: &dyn std::fmt::Display) {
+    if region.complain() {
+        tracing::error!(file = %region.store().path().display(), %error, "write-back fails; the pages stay in memory");
+    }
+}
