@@ -176,7 +176,9 @@ impl Target {
 
 /// Length in whole pages' bytes of the regular file or block device at `path`; 0 if there is none that can be opened.
 pub fn existing_bytes(path: &Path) -> u64 {
-    let is_data = path.metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
+    let is_data = path
+        .metadata()
+        .is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
     let length = is_data.then(|| File::open(path)?.seek(SeekFrom::End(0)));
     length.and_then(io::Result::ok).unwrap_or(0) / PAGE as u64 * PAGE as u64
 }
