@@ -1,6 +1,7 @@
 //! What machine this is, for the JSON: processors, kernel, memory, and the file system under the file.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -16,9 +17,9 @@ pub struct Machine {
     pub kernel: String,
     /// Physical memory.
     pub memory_bytes: u64,
-    /// Type of the file system that holds the file.
+    /// Type of the file system that holds the file, or `block device` where the file is one itself.
     pub file_system: String,
-    /// What that file system is mounted from.
+    /// What that file system is mounted from, or the block device.
     pub device: String,
 }
 
@@ -49,6 +50,15 @@ impl FileSystem {
     /// From /proc/self/mountinfo: the last mount whose point is the longest beginning of the path.
     pub fn of(place: &Path) -> FileSystem {
         let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
+        if place
+            .metadata()
+            .is_ok_and(|m| m.file_type().is_block_device())
+        {
+            return FileSystem {
+                kind: "block device".to_owned(),
+                device: place.display().to_string(),
+            };
+        }
         find_mount(&read("/proc/self/mountinfo"), &place).unwrap_or_else(|| FileSystem {
             kind: "unknown".to_owned(),
             device: "unknown".to_owned(),

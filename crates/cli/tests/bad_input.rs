@@ -151,7 +151,7 @@ fn an_unreadable_file() {
     let dir = dir();
     let secret = dir.path().join("secret");
     fs::write(&secret, [0; 8192]).unwrap();
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
     let line = format!("bench micro {SHORT} --memory none --file secret");
     let ran = if is_root() {
         as_nobody(dir.path(), &line)

@@ -223,17 +223,13 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
 }
 
 fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
-    let failed = |source| Error::Fastmap {
-        thing: spec.label.clone(),
-        source,
-    };
     let file = open(spec, 0)?;
     let direct_io = takes_direct_io(&spec.path);
     let capacity = match spec.memory {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes())?,
         None => (spec.pages as usize * PAGE / 4).max(fastmap::Cache::MIN_CAPACITY),
     };
-    let cache = fastmap::Cache::new(capacity).map_err(failed)?;
+    let cache = fastmap::Cache::new(capacity)?;
     let mut options = fastmap::MapOptions::new();
     options
         .cache(&cache)
@@ -253,17 +249,17 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     };
     if spec.op.writes() {
         // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
-        let mut map = unsafe { options.map_mut(&file) }.map_err(failed)?;
+        let mut map = unsafe { options.map_mut(&file) }?;
         // SAFETY: the map is writable and lives until the load is over.
         let output = load.over(
             &unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) },
             &report,
         )?;
-        map.flush().map_err(failed)?;
+        map.flush()?;
         Ok(output)
     } else {
         // SAFETY: as above.
-        let map = unsafe { options.map(&file) }.map_err(failed)?;
+        let map = unsafe { options.map(&file) }?;
         // SAFETY: the map lives until the load is over, and a load that does not write never stores.
         load.over(
             &unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) },

@@ -81,14 +81,9 @@ pub enum Error {
         /// The least limit that works, bytes.
         least: u64,
     },
-    /// The fastmap engine refused.
-    #[error("{thing}: {source}: `fastmap doctor` tells what this machine lacks")]
-    Fastmap {
-        /// The file, as the user knows it.
-        thing: String,
-        /// The engine's reason.
-        source: fastmap::Error,
-    },
+    /// The fastmap engine refused; its reason names the file.
+    #[error("{0}: `fastmap doctor` tells what this machine lacks")]
+    Fastmap(#[from] fastmap::Error),
     /// The caller asked to stop.
     #[error("benchmark: interrupted: run it again")]
     Interrupted,

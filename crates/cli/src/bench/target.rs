@@ -83,7 +83,14 @@ impl Target {
             place,
         };
         if present > 0 {
-            prepare::survey(&target.file, &target.label, present.min(pages))?;
+            prepare::survey(&target.file, &target.label, present.min(pages)).map_err(|e| match e {
+                Error::Foreign { thing } if kind.is_block_device() => Failure::new(
+                    thing,
+                    "holds something other than a benchmark's pages, and devices are never overwritten",
+                    "copy a file that `fastmap bench` made onto it, and give that file's --size",
+                ),
+                other => other.into(),
+            })?;
         } else if length > 0 {
             return Err(Error::Foreign {
                 thing: target.label,

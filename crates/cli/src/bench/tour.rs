@@ -234,7 +234,7 @@ fn text(results: &[Summary]) -> String {
         "fastmap",
         "ratio",
         "fastmap is",
-        "O_DIRECT reads",
+        "O_DIRECT calls",
     ];
     let mut text = render(&headings, &rows) + "\n";
     for (what, names) in [
@@ -250,4 +250,107 @@ fn text(results: &[Summary]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastmap_workloads::LatencyUs;
+
+    fn summary(work: &'static str, engine: Engine, ops_per_s: f64) -> Summary {
+        let outcome = Outcome {
+            ops: 1,
+            seconds: 1.0,
+            ops_per_s,
+            bytes_per_s: 0.0,
+            cpu_us_per_op: 0.0,
+            latency_us: LatencyUs::default(),
+            peak_rss_bytes: 0,
+            fastmap: None,
+        };
+        let load = Load {
+            engine,
+            pattern: Pattern::Random,
+            op: Op::Read,
+            threads: 1,
+        };
+        Summary {
+            work: Some(work),
+            ..Summary::of(load, &[outcome])
+        }
+    }
+
+    #[test]
+    fn the_table_and_the_closing_lines_say_who_is_ahead() {
+        let mut results = Vec::new();
+        for (work, ours) in [("first", 150e3), ("second", 102e3), ("third", 50e3)] {
+            results.push(summary(work, Engine::Mmap, 20e3));
+            results.push(summary(work, Engine::MmapRandom, 100e3));
+            results.push(summary(work, Engine::Fastmap, ours));
+        }
+        results.push(summary("third", Engine::Direct, 70e3));
+        let text = text(&results);
+        let words = |line: usize| {
+            text.lines()
+                .nth(line)
+                .unwrap()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            words(1),
+            ["first", "mmap-random", "100", "150", "1.50", "ahead", "-"]
+        );
+        assert_eq!(
+            words(2),
+            ["second", "mmap-random", "100", "102", "1.02", "level", "-"]
+        );
+        assert_eq!(
+            words(3),
+            [
+                "third",
+                "mmap-random",
+                "100",
+                "50.0",
+                "0.50",
+                "behind",
+                "70.0"
+            ]
+        );
+        assert!(
+            text.contains("fastmap is ahead of the best mmap in: first (1.50x).\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("fastmap is level with the best mmap in: second (1.02x).\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("fastmap is behind the best mmap in: third (0.50x).\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_pace_keeps_to_two_minutes() {
+        let mut pace = Pace {
+            start: Instant::now(),
+            runs_left: 60,
+            overhead: 0.3,
+        };
+        assert!(
+            (0.8..0.9).contains(&pace.seconds()),
+            "two seconds a run, less overhead, halved: {}",
+            pace.seconds()
+        );
+        for _ in 0..30 {
+            pace.ran(3.0, 0.5);
+        }
+        assert!(
+            (0.95..1.05).contains(&pace.seconds()),
+            "half the runs left in the same time, two seconds of overhead each"
+        );
+        pace.start -= WHOLE;
+        assert_eq!(pace.seconds(), SECONDS.0, "late, but measured all the same");
+    }
 }
