@@ -177,7 +177,8 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
             // One block at a time, so that signals are not kept waiting longer than a block takes.
             let _blocked = Blocked::all();
             let _held = region.write_lock(lock).lock();
-            while let Some(next) = region.dirty().next_block(block).filter(|next| *next % region.write_locks() != lock) {
+            while let Some(next) = region.dirty().next_block(block).filter(|next| *next % region.write_locks() != lock)
+            {
                 block = next + 1;
             }
             let Some(next) = region.dirty().next_block(block).filter(|next| blocks.contains(next)) else { break };
