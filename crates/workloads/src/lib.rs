@@ -1,1 +1,30 @@
-//! Workloads.
+//! The loads that `fastmap bench` runs: which pages are touched ([`Pattern`]), what is done to each ([`Op`]), through
+//! what ([`Engine`]), and how every byte is proved right afterwards ([`stamp`]).
+//!
+//! One call of [`run()`] is one measurement in the calling process: it opens the file, warms the engine up, measures for
+//! a given time, lets go of the map, and, where the load wrote, reads the whole file back and checks it. Isolation (a
+//! fresh process, a memory limit, a cold cache) is the caller's affair; [`cold`] and [`prepare`] help with it.
+
+pub mod cold;
+mod engine;
+mod error;
+mod measure;
+mod pattern;
+pub mod prepare;
+mod readback;
+mod run;
+mod spec;
+pub mod stamp;
+mod sys;
+mod zipf;
+
+pub use engine::capacity_for;
+pub use engine::least_memory;
+pub use error::{Error, Result};
+pub use pattern::{Pattern, STRIDE_PAGES, Sequence};
+pub use run::run;
+pub use spec::{Counters, Engine, FastmapReport, LatencyUs, Op, Outcome, Spec, Unknown};
+pub use zipf::Zipf;
+
+/// Bytes in a page, the unit of every load.
+pub const PAGE: usize = 4096;

@@ -1,0 +1,12 @@
+//! `fastmap bench`: fair comparisons, one process and one memory cgroup a run.
+//!
+//! `micro` and `tour` say what to run; `target` makes the file; `session` runs one engine once, through `worker` in a
+//! fresh process; `report` turns repetitions into medians; `table` shows them.
+
+pub mod micro;
+mod report;
+mod session;
+mod table;
+mod target;
+pub mod tour;
+pub mod worker;

@@ -1,0 +1,198 @@
+//! `fastmap bench micro`: one load, the engines the user names.
+
+use fastmap_workloads::{Engine, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_for, least_memory};
+
+use super::report::{JsonFile, Report, Summary, best_mmap};
+use super::session::{Load, Session};
+use super::table::{figure, render};
+use super::target::{DEFAULT_BYTES, Target, directory_for, existing_bytes, progress_bar};
+use crate::args::MicroArgs;
+use crate::cgroup::{Controller, REMEDY};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::size::{Memory, Size};
+
+/// Runs it.
+///
+/// # Errors
+///
+/// Any run's failure; nothing but the file the user named is left behind.
+pub fn run(args: &MicroArgs) -> Result<(), Failure> {
+    interrupt::watch();
+    let bytes = planned_bytes(args)?;
+    let memory = limit_for(args, bytes)?;
+    let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+    let target = match &args.file {
+        Some(path) => Target::named(path, args.size, args.op.writes())?,
+        None => Target::temporary(&directory_for(bytes), Size(bytes))?,
+    };
+    let session = Session::new(&target, memory);
+    session.touch_memory()?;
+
+    let mut engines: Vec<Engine> = Vec::new();
+    args.engines.iter().for_each(|e| {
+        if !engines.contains(e) {
+            engines.push(*e)
+        }
+    });
+    let load = |engine| Load {
+        engine,
+        pattern: args.pattern,
+        op: args.op,
+        threads: args.threads,
+    };
+    let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); engines.len()];
+    let bar = progress_bar(
+        u64::from(args.repeat) * engines.len() as u64,
+        "{msg:40} {bar:30} {pos}/{len} runs, {eta} left",
+    );
+    for repetition in 1..=args.repeat {
+        for (engine, outcomes) in engines.iter().zip(&mut outcomes) {
+            bar.set_message(format!(
+                "{engine}, repetition {repetition} of {}",
+                args.repeat
+            ));
+            outcomes.push(session.run(load(*engine), args.seconds)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+
+    let mut report = Report::new("micro", &target, &session);
+    report.results = engines
+        .iter()
+        .zip(&outcomes)
+        .map(|(e, o)| Summary::of(load(*e), o))
+        .collect();
+    crate::print(&text(args, &report));
+    json.map_or(Ok(()), |json| json.write(&report))
+}
+
+/// Length the file will have, checked against what the load needs.
+fn planned_bytes(args: &MicroArgs) -> Result<u64, Failure> {
+    let page = PAGE as u64;
+    let existing = args.file.as_deref().map_or(0, existing_bytes);
+    let bytes = match args.size {
+        Some(size) if !size.0.is_multiple_of(page) || size.0 == 0 => {
+            let up = Size(size.0.max(1).next_multiple_of(page));
+            return Err(Failure::usage(
+                "--size",
+                format!("{size} is no multiple of 4096"),
+                format!("give {up}"),
+            ));
+        }
+        Some(size) => size.0,
+        None if existing > 0 => existing,
+        None => DEFAULT_BYTES,
+    };
+    let least = u64::from(args.threads) * STRIDE_PAGES * page;
+    if bytes < least {
+        return Err(Failure::usage(
+            "--size",
+            format!("{} is too small for {}", Size(bytes), threads(args.threads)),
+            format!("give at least {}, or fewer --threads", Size(least)),
+        ));
+    }
+    Ok(bytes)
+}
+
+/// The limit of each run, and the place to make its cgroup; None for no limit.
+fn limit_for(args: &MicroArgs, bytes: u64) -> Result<Option<(Controller, u64)>, Failure> {
+    let (pages, writes) = (bytes / PAGE as u64, args.op.writes());
+    let limit = match args.memory {
+        Some(Memory::Unlimited) => return Ok(None),
+        Some(Memory::Limit(size)) => size.0,
+        None => (bytes / 4).max(least_memory(pages, writes)),
+    };
+    if args.engines.contains(&Engine::Fastmap) {
+        capacity_for(limit, pages, writes)?;
+    }
+    match Controller::find() {
+        Ok(controller) => Ok(Some((controller, limit))),
+        Err(why) if args.memory.is_some() => Err(Failure::told(format!("{why}: {REMEDY}"))),
+        Err(why) => {
+            eprintln!("fastmap: {why}: no run is limited: {REMEDY}");
+            Ok(None)
+        }
+    }
+}
+
+fn text(args: &MicroArgs, report: &Report) -> String {
+    let best = best_mmap(&report.results);
+    let limit = match report.memory_limit_bytes {
+        Some(bytes) => format!("{} of memory each ({})", Size(bytes), report.memory_limit),
+        None => format!(
+            "NO LIMIT on memory: kernel mmap may use all of it, fastmap's cache is {}; the comparison favours mmap",
+            Size(report.file_bytes / 4)
+        ),
+    };
+    let caption = format!(
+        "{} {}, {}, {} file ({} on {}), {limit}; medians of {} x {} s\n\n",
+        match args.pattern {
+            Pattern::Stride => "every 16th page,",
+            other => other.name(),
+        },
+        args.op,
+        threads(args.threads),
+        Size(report.file_bytes),
+        report.machine.file_system,
+        report.machine.device,
+        args.repeat,
+        args.seconds,
+    );
+    let rows: Vec<Vec<String>> = report.results.iter().map(|s| row(s, best)).collect();
+    let headings = [
+        "engine",
+        "kops/s",
+        "min..max",
+        "GB/s",
+        "CPU us/op",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "peak MiB",
+        "x best mmap",
+    ];
+    let mut text = caption + &render(&headings, &rows);
+    if let Some(buffered) = report
+        .results
+        .iter()
+        .flat_map(|s| &s.fastmap)
+        .find(|f| !f.direct_io)
+    {
+        let capacity = Size(buffered.capacity_bytes);
+        text.push_str(&format!("\nThe file refuses O_DIRECT: fastmap's {capacity} cache reads through the page cache.\n"));
+    }
+    let ours = report.results.iter().find(|s| s.engine == Engine::Fastmap);
+    if let (Some(ours), Some(best)) = (ours, best) {
+        let ratio = ours.ops_per_s / best.ops_per_s;
+        text.push_str(&format!(
+            "\nfastmap is {ratio:.2}x the best mmap ({})\n",
+            best.engine
+        ));
+    }
+    text
+}
+
+fn threads(count: u32) -> String {
+    format!("{count} thread{}", if count == 1 { "" } else { "s" })
+}
+
+fn row(s: &Summary, best: Option<&Summary>) -> Vec<String> {
+    let (low, high) = s.spread();
+    vec![
+        s.engine.to_string(),
+        figure(s.ops_per_s / 1e3),
+        format!("{}..{}", figure(low / 1e3), figure(high / 1e3)),
+        figure(s.bytes_per_s / 1e9),
+        figure(s.cpu_us_per_op),
+        figure(s.latency_us.p50),
+        figure(s.latency_us.p99),
+        figure(s.latency_us.p999),
+        figure(s.peak_rss_bytes as f64 / f64::from(1 << 20)),
+        best.map_or_else(
+            || "-".to_owned(),
+            |best| format!("{:.2}", s.ops_per_s / best.ops_per_s),
+        ),
+    ]
+}

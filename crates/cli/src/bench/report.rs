@@ -1,0 +1,236 @@
+//! Results: repetitions into medians, and the JSON that carries them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use fastmap_workloads::{Engine, FastmapReport, LatencyUs, Outcome};
+use serde::Serialize;
+
+use super::session::{Load, Session};
+use super::target::Target;
+use crate::cgroup::Version;
+use crate::failure::Failure;
+use crate::machine::Machine;
+
+/// A whole command's results, as `--json` writes them.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// `micro` or `tour`.
+    pub experiment: &'static str,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// `cgroup-v1`, `cgroup-v2` or `none`.
+    pub memory_limit: &'static str,
+    /// The limit of each run.
+    pub memory_limit_bytes: Option<u64>,
+    /// How the file is called.
+    pub file: String,
+    /// Its length in use.
+    pub file_bytes: u64,
+    /// What was measured.
+    pub results: Vec<Summary>,
+}
+
+impl Report {
+    /// A report without results yet.
+    pub fn new(experiment: &'static str, target: &Target, session: &Session<'_>) -> Report {
+        Report {
+            experiment,
+            machine: Machine::of(&target.place),
+            memory_limit: match session.version() {
+                Some(Version::V1) => "cgroup-v1",
+                Some(Version::V2) => "cgroup-v2",
+                None => "none",
+            },
+            memory_limit_bytes: session.memory(),
+            file: target.label.clone(),
+            file_bytes: target.bytes(),
+            results: Vec::new(),
+        }
+    }
+}
+
+/// One engine under one load; figures are medians over the repetitions, each by itself.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// The tour's name for the load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<&'static str>,
+    /// The engine.
+    pub engine: Engine,
+    /// The order of pages.
+    pub pattern: &'static str,
+    /// What was done to each.
+    pub op: &'static str,
+    /// By how many threads.
+    pub threads: u32,
+    /// Operations a second.
+    pub ops_per_s: f64,
+    /// Bytes of touched pages a second.
+    pub bytes_per_s: f64,
+    /// Processor time of the process per operation.
+    pub cpu_us_per_op: f64,
+    /// Time between successive operations of a thread.
+    pub latency_us: LatencyUs,
+    /// Peak of memory.
+    pub peak_rss_bytes: u64,
+    /// The highest peak of any repetition.
+    pub peak_rss_bytes_max: u64,
+    /// Operations a second of each repetition, in order.
+    pub runs: Vec<f64>,
+    /// Seconds measured in each repetition.
+    pub seconds: Vec<f64>,
+    /// The fastmap engine's set-up and counters in each repetition.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fastmap: Vec<FastmapReport>,
+}
+
+impl Summary {
+    /// Sums up the repetitions of a load.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn of(load: Load, outcomes: &[Outcome]) -> Summary {
+        let by = |figure: fn(&Outcome) -> f64| median(outcomes.iter().map(figure).collect());
+        Summary {
+            work: None,
+            engine: load.engine,
+            pattern: load.pattern.name(),
+            op: load.op.name(),
+            threads: load.threads,
+            ops_per_s: by(|o| o.ops_per_s),
+            bytes_per_s: by(|o| o.bytes_per_s),
+            cpu_us_per_op: by(|o| o.cpu_us_per_op),
+            latency_us: LatencyUs {
+                p50: by(|o| o.latency_us.p50),
+                p99: by(|o| o.latency_us.p99),
+                p999: by(|o| o.latency_us.p999),
+                max: by(|o| o.latency_us.max),
+            },
+            peak_rss_bytes: by(|o| o.peak_rss_bytes as f64) as u64,
+            peak_rss_bytes_max: outcomes.iter().map(|o| o.peak_rss_bytes).max().unwrap_or(0),
+            runs: outcomes.iter().map(|o| o.ops_per_s).collect(),
+            seconds: outcomes.iter().map(|o| o.seconds).collect(),
+            fastmap: outcomes.iter().filter_map(|o| o.fastmap).collect(),
+        }
+    }
+
+    /// Slowest and fastest repetition, operations a second.
+    pub fn spread(&self) -> (f64, f64) {
+        self.runs
+            .iter()
+            .fold((f64::INFINITY, 0.0), |(low, high), &run| {
+                (low.min(run), high.max(run))
+            })
+    }
+}
+
+/// The fastest kernel mmap of some results.
+pub fn best_mmap<'a>(results: impl IntoIterator<Item = &'a Summary>) -> Option<&'a Summary> {
+    results
+        .into_iter()
+        .filter(|s| s.engine.is_mmap())
+        .max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    if figures.len().is_multiple_of(2) {
+        (figures[middle - 1] + figures[middle]) / 2.0
+    } else {
+        figures[middle]
+    }
+}
+
+/// The file of `--json`, opened before anything is measured, so that an unwritable path costs no benchmark.
+pub struct JsonFile {
+    file: File,
+    path: PathBuf,
+    /// Made here and not yet written: to be removed if it never is.
+    orphan: bool,
+}
+
+impl JsonFile {
+    /// Opens it; its contents, if it has any, stay until [`JsonFile::write`].
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn open(path: &Path) -> Result<JsonFile, Failure> {
+        let (file, orphan) = match OpenOptions::new().write(true).open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => (
+                OpenOptions::new().write(true).create_new(true).open(path),
+                true,
+            ),
+            opened => (opened, false),
+        };
+        let file = file.map_err(|e| refused(path, &e))?;
+        Ok(JsonFile {
+            file,
+            path: path.to_owned(),
+            orphan,
+        })
+    }
+
+    /// Replaces its contents.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written after all.
+    pub fn write(mut self, report: &Report) -> Result<(), Failure> {
+        let mut text =
+            serde_json::to_string_pretty(report).map_err(|e| refused(&self.path, &e.into()))?;
+        text.push('\n');
+        let truncated = match self.file.metadata() {
+            Ok(m) if m.is_file() => self.file.set_len(0),
+            _ => Ok(()), // a pipe or terminal
+        };
+        truncated
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .map_err(|e| refused(&self.path, &e))?;
+        self.orphan = false;
+        Ok(())
+    }
+}
+
+impl Drop for JsonFile {
+    fn drop(&mut self) {
+        if self.orphan {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        path.display(),
+        format!("cannot write the JSON: {error}"),
+        "name a writable file with --json",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(vec![7.0]), 7.0);
+    }
+
+    #[test]
+    fn a_json_file_that_is_never_written_does_not_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.json");
+        drop(JsonFile::open(&path).unwrap());
+        assert!(!path.exists());
+        fs::write(&path, "before").unwrap();
+        drop(JsonFile::open(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+    }
+}

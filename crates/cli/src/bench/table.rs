@@ -1,0 +1,63 @@
+//! Aligned tables on standard output.
+
+/// Renders rows under their headings: the first column to the left, figures to the right.
+pub fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells
+            .chain([headings[column].chars().count()])
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let mut out = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        for (column, (cell, width)) in cells.zip(&widths).enumerate() {
+            match column {
+                0 => text.push_str(&format!("{cell:<width$}")),
+                _ => text.push_str(&format!("  {cell:>width$}")),
+            }
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    };
+    line(&mut headings.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    out
+}
+
+/// A figure with about three significant digits.
+pub fn figure(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 1.0 || v == 0.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["mmap", "1.0"], ["mmap-random", "100"]].map(|r| r.map(String::from).to_vec());
+        assert_eq!(
+            render(&["engine", "k"], &rows),
+            "engine         k\nmmap         1.0\nmmap-random  100\n"
+        );
+    }
+
+    #[test]
+    fn figures_keep_three_digits() {
+        assert_eq!(
+            [0.0, 0.1234, 1.234, 12.34, 1234.4].map(figure),
+            ["0.00", "0.123", "1.23", "12.3", "1234"]
+        );
+    }
+}

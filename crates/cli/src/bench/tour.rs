@@ -1,0 +1,253 @@
+//! `fastmap bench`: the tour, about two minutes, nothing to set up.
+
+use std::time::{Duration, Instant};
+
+use fastmap_workloads::{Engine, Op, Outcome, Pattern};
+
+use super::report::{JsonFile, Report, Summary, best_mmap};
+use super::session::{Load, Session};
+use super::table::{figure, render};
+use super::target::{Target, directory_for, progress_bar};
+use crate::args::TourArgs;
+use crate::cgroup::{Controller, REMEDY};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::size::Size;
+
+const FILE: Size = Size(1 << 30);
+const MEMORY: u64 = 256 << 20;
+const REPETITIONS: u32 = 3;
+
+/// What the whole tour should take, preparation included.
+const WHOLE: Duration = Duration::from_secs(120);
+
+/// Shortest and longest measurement of a run, seconds, whatever the machine.
+const SECONDS: (f64, f64) = (0.25, 4.0);
+
+/// Ratios this close to 1 are called level: less than repetitions differ.
+const LEVEL: f64 = 0.03;
+
+/// One line of the tour.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    name: &'static str,
+    pattern: Pattern,
+    op: Op,
+    threads: u32,
+    /// The advice for kernel mmap that suits the work, beside none.
+    advised: Engine,
+}
+
+/// The lines of the tour; with one processor, one of them is the same twice and left out.
+fn works() -> Vec<Work> {
+    let two = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(2) as u32;
+    let random = Engine::MmapRandom;
+    let sequential = Engine::MmapSequential;
+    let work = |name, pattern, op, threads, advised| Work {
+        name,
+        pattern,
+        op,
+        threads,
+        advised,
+    };
+    let mut works = vec![
+        work(
+            "random read, 1 thread",
+            Pattern::Random,
+            Op::Read,
+            1,
+            random,
+        ),
+        work(
+            "random read, 2 threads",
+            Pattern::Random,
+            Op::Read,
+            2,
+            random,
+        ),
+        work("skewed read (zipf)", Pattern::Zipf, Op::Read, two, random),
+        work("random write", Pattern::Random, Op::Write, two, random),
+        work("forward scan", Pattern::Forward, Op::Read, 1, sequential),
+        work("backward scan", Pattern::Backward, Op::Read, 1, sequential),
+    ];
+    works.retain(|w| w.threads <= two);
+    works
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// Any run's failure; nothing is left behind.
+pub fn run(args: &TourArgs) -> Result<(), Failure> {
+    interrupt::watch();
+    let start = Instant::now();
+    let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+    let (limit, unlimited) = match Controller::find() {
+        Ok(controller) => (Some((controller, MEMORY)), None),
+        Err(why) => (None, Some(why)),
+    };
+    let dir = args.dir.clone().unwrap_or_else(|| directory_for(FILE.0));
+    let target = Target::temporary(&dir, FILE)?;
+    let session = Session::new(&target, limit);
+    session.touch_memory()?;
+
+    let mut report = Report::new("tour", &target, &session);
+    report.results = measure(&session, start, target.takes_direct_io())?;
+
+    let limit = match &unlimited {
+        None => format!(
+            "{} of memory for each run ({})",
+            Size(MEMORY),
+            report.memory_limit
+        ),
+        Some(why) => format!(
+            "NO LIMIT on memory, so that kernel mmap may keep the whole file while fastmap's cache is {}:\n\
+             the comparison favours mmap. No memory cgroup can be made ({why});\n\
+             for a fair one {REMEDY}",
+            Size(FILE.0 / 4)
+        ),
+    };
+    let caption = format!(
+        "\n{FILE} file on {} ({}), {limit}\nMedians of {REPETITIONS} interleaved repetitions, thousands of 4 KiB pages a second\n\n",
+        report.machine.file_system, report.machine.device
+    );
+    crate::print(&(caption + &text(&report.results)));
+    json.map_or(Ok(()), |json| json.write(&report))
+}
+
+/// All works, engines in turn within each repetition. `direct` is for reference and runs once.
+fn measure(session: &Session<'_>, start: Instant, direct: bool) -> Result<Vec<Summary>, Failure> {
+    let works = works();
+    let engines = |work: &Work| [Engine::Mmap, work.advised, Engine::Fastmap, Engine::Direct];
+    let runs_in = |repetition: u32| -> usize { if repetition == 0 && direct { 4 } else { 3 } };
+    let runs_each = (0..REPETITIONS).map(runs_in).sum::<usize>() as u32;
+    let bar = progress_bar(
+        u64::from(runs_each) * works.len() as u64,
+        "{msg:44} {bar:30} {pos}/{len} runs, {elapsed} so far",
+    );
+    let mut pace = Pace {
+        start,
+        runs_left: runs_each * works.len() as u32,
+        overhead: 0.3,
+    };
+    let mut results = Vec::new();
+    for work in &works {
+        let mut outcomes: [Vec<Outcome>; 4] = Default::default();
+        for repetition in 0..REPETITIONS {
+            let seconds = pace.seconds();
+            for (engine, outcomes) in engines(work)
+                .into_iter()
+                .zip(&mut outcomes)
+                .take(runs_in(repetition))
+            {
+                bar.set_message(format!("{}: {engine}", work.name));
+                let began = Instant::now();
+                outcomes.push(session.run(work.through(engine), seconds)?);
+                pace.ran(began.elapsed().as_secs_f64(), seconds);
+                bar.inc(1);
+            }
+        }
+        for (engine, outcomes) in engines(work)
+            .into_iter()
+            .zip(&outcomes)
+            .filter(|(_, o)| !o.is_empty())
+        {
+            results.push(Summary {
+                work: Some(work.name),
+                ..Summary::of(work.through(engine), outcomes)
+            });
+        }
+    }
+    bar.finish_and_clear();
+    Ok(results)
+}
+
+impl Work {
+    fn through(&self, engine: Engine) -> Load {
+        Load {
+            engine,
+            pattern: self.pattern,
+            op: self.op,
+            threads: self.threads,
+        }
+    }
+}
+
+/// Shares out what is left of the tour's time.
+struct Pace {
+    start: Instant,
+    runs_left: u32,
+    /// What a run takes beside warming up and measuring, seconds: starting, flushing, reading back. A moving average.
+    overhead: f64,
+}
+
+impl Pace {
+    /// Seconds to measure each of the next runs, if warming up takes as long.
+    fn seconds(&self) -> f64 {
+        let left = WHOLE.saturating_sub(self.start.elapsed()).as_secs_f64();
+        ((left / f64::from(self.runs_left.max(1)) - self.overhead) / 2.0)
+            .clamp(SECONDS.0, SECONDS.1)
+    }
+
+    fn ran(&mut self, took: f64, seconds: f64) {
+        self.runs_left -= 1;
+        self.overhead = 0.8 * self.overhead + 0.2 * (took - 2.0 * seconds).max(0.0);
+    }
+}
+
+fn text(results: &[Summary]) -> String {
+    let mut rows = Vec::new();
+    let (mut ahead, mut level, mut behind) = (Vec::new(), Vec::new(), Vec::new());
+    for lines in results.chunk_by(|a, b| a.work == b.work) {
+        let of = |engine| lines.iter().find(|s| s.engine == engine);
+        let (Some(name), Some(ours), Some(best)) =
+            (lines[0].work, of(Engine::Fastmap), best_mmap(lines))
+        else {
+            continue;
+        };
+        let ratio = ours.ops_per_s / best.ops_per_s;
+        let verdict = match ratio - 1.0 {
+            d if d > LEVEL => ("ahead", &mut ahead),
+            d if d < -LEVEL => ("behind", &mut behind),
+            _ => ("level", &mut level),
+        };
+        verdict.1.push(format!("{name} ({ratio:.2}x)"));
+        let k =
+            |s: Option<&Summary>| s.map_or_else(|| "-".to_owned(), |s| figure(s.ops_per_s / 1e3));
+        rows.push(vec![
+            name.to_owned(),
+            best.engine.to_string(),
+            k(Some(best)),
+            k(Some(ours)),
+            format!("{ratio:.2}"),
+            verdict.0.to_owned(),
+            k(of(Engine::Direct)),
+        ]);
+    }
+    let headings = [
+        "work",
+        "best mmap",
+        "its rate",
+        "fastmap",
+        "ratio",
+        "fastmap is",
+        "O_DIRECT reads",
+    ];
+    let mut text = render(&headings, &rows) + "\n";
+    for (what, names) in [
+        ("ahead of", ahead),
+        ("level with", level),
+        ("behind", behind),
+    ] {
+        if !names.is_empty() {
+            text.push_str(&format!(
+                "fastmap is {what} the best mmap in: {}.\n",
+                names.join(", ")
+            ));
+        }
+    }
+    text
+}

@@ -1,0 +1,188 @@
+//! A place for groups in the unified hierarchy, and their knobs. Kernel documentation, admin-guide/cgroup-v2.rst.
+//!
+//! A cgroup hands a controller to its children through `cgroup.subtree_control`, and may do so only while it holds no
+//! process itself ("no internal processes"; the root is exempt). So this process may first have to move into a leaf.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{PREFIX, Unavailable, remove};
+
+/// What was changed to be able to make groups; dropping it changes it back.
+#[derive(Default)]
+pub struct Delegation {
+    /// Where the controller was enabled for children, and its name.
+    enabled: Option<(PathBuf, String)>,
+    /// The cgroup this process was in, and the leaf it moved to.
+    moved: Option<(PathBuf, PathBuf)>,
+}
+
+impl Drop for Delegation {
+    fn drop(&mut self) {
+        // The order is the kernel's: no process may enter a cgroup that hands out controllers.
+        if let Some((dir, controller)) = &self.enabled {
+            let _ = fs::write(dir.join("cgroup.subtree_control"), format!("-{controller}"));
+        }
+        if let Some((from, leaf)) = &self.moved {
+            let _ = fs::write(from.join("cgroup.procs"), "0");
+            remove(leaf);
+        }
+    }
+}
+
+/// Finds or makes a cgroup whose children have `controller`: `own`, after moving this process to a leaf below it if
+/// need be; or, where other processes are in `own` too (a login session), the one above it.
+///
+/// # Errors
+///
+/// The step that failed.
+pub fn delegate(own: &Path, controller: &str) -> Result<(PathBuf, Delegation), Unavailable> {
+    let mut delegation = Delegation::default();
+    if hands_out(own, controller)? {
+        return Ok((own.to_owned(), delegation));
+    }
+    let offered = own.join("cgroup.controllers");
+    if !lists(&offered, controller)? {
+        return Err(Unavailable {
+            path: offered,
+            what: "the memory controller is not delegated to this cgroup",
+            error: io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+        });
+    }
+    let mut result = enable(own, controller);
+    if is_busy(&result) {
+        let leaf = own.join(format!("{PREFIX}{}-self", std::process::id()));
+        fs::create_dir(&leaf).map_err(Unavailable::at(&leaf, "cannot make a cgroup"))?;
+        delegation.moved = Some((own.to_owned(), leaf.clone()));
+        let join = leaf.join("cgroup.procs");
+        fs::write(&join, "0").map_err(Unavailable::at(&join, "cannot move into it"))?;
+        result = enable(own, controller);
+    }
+    match result {
+        Ok(()) => {
+            delegation.enabled = Some((own.to_owned(), controller.to_owned()));
+            Ok((own.to_owned(), delegation))
+        }
+        Err(busy) if busy.error.kind() == io::ErrorKind::ResourceBusy => match own.parent() {
+            Some(above) if hands_out(above, controller).unwrap_or(false) => {
+                drop(delegation);
+                Ok((above.to_owned(), Delegation::default()))
+            }
+            _ => Err(busy),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+fn is_busy(result: &Result<(), Unavailable>) -> bool {
+    matches!(result, Err(e) if e.error.kind() == io::ErrorKind::ResourceBusy)
+}
+
+fn enable(dir: &Path, controller: &str) -> Result<(), Unavailable> {
+    let file = dir.join("cgroup.subtree_control");
+    fs::write(&file, format!("+{controller}")).map_err(Unavailable::at(
+        &file,
+        "cannot enable the memory controller",
+    ))
+}
+
+fn hands_out(dir: &Path, controller: &str) -> Result<bool, Unavailable> {
+    lists(&dir.join("cgroup.subtree_control"), controller)
+}
+
+fn lists(file: &Path, controller: &str) -> Result<bool, Unavailable> {
+    let text = fs::read_to_string(file).map_err(Unavailable::at(file, "cannot read"))?;
+    Ok(text.split_whitespace().any(|c| c == controller))
+}
+
+/// Limits the group to `bytes`, kernel memory such as page tables included, and keeps it out of swap.
+pub fn limit(dir: &Path, bytes: u64) -> Result<(), Unavailable> {
+    let file = dir.join("memory.max");
+    fs::write(&file, bytes.to_string()).map_err(Unavailable::at(&file, "cannot set the limit"))?;
+    // Missing where the kernel has no swap accounting.
+    let _ = fs::write(dir.join("memory.swap.max"), "0");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The unified hierarchy's mount, wherever it is.
+    fn unified() -> Option<PathBuf> {
+        ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+            .into_iter()
+            .map(PathBuf::from)
+            .find(|p| p.join("cgroup.subtree_control").exists())
+    }
+
+    /// The real thing, with whichever controller the root offers: this process is moved into a fresh cgroup, which
+    /// then has to hand the controller down although a process is in it.
+    #[test]
+    fn a_busy_cgroup_is_made_to_delegate_and_left_as_it_was() {
+        let Some(root) = unified() else {
+            return println!("skipped: no unified hierarchy is mounted");
+        };
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap();
+        let home = root.join(own);
+        let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap();
+        let Some(controller) = controllers.split_whitespace().next() else {
+            return println!("skipped: the unified hierarchy has no controller");
+        };
+        let handed = hands_out(&root, controller).unwrap();
+        let dir = root.join(format!("{PREFIX}test-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&dir) {
+            return println!("skipped: cannot make a cgroup: {error}");
+        }
+        if !handed {
+            enable(&root, controller).unwrap();
+        }
+        fs::write(dir.join("cgroup.procs"), "0").unwrap();
+
+        let (parent, delegation) = delegate(&dir, controller).unwrap();
+        assert_eq!(parent, dir);
+        assert!(hands_out(&dir, controller).unwrap());
+        let now = fs::read_to_string("/proc/self/cgroup").unwrap();
+        assert!(now.contains("-self"), "{now}");
+        let child = dir.join("child");
+        fs::create_dir(&child).unwrap();
+        assert!(lists(&child.join("cgroup.controllers"), controller).unwrap());
+        fs::remove_dir(&child).unwrap();
+        drop(delegation);
+
+        assert!(!hands_out(&dir, controller).unwrap());
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap();
+        assert!(
+            procs.lines().any(|p| p == std::process::id().to_string()),
+            "not moved back"
+        );
+        fs::write(home.join("cgroup.procs"), "0").unwrap();
+        remove(&dir);
+        assert!(!dir.exists());
+        if !handed {
+            fs::write(
+                root.join("cgroup.subtree_control"),
+                format!("-{controller}"),
+            )
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn a_cgroup_without_the_controller_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.subtree_control"), "cpu\n").unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu pids\n").unwrap();
+        let Err(error) = delegate(dir.path(), "memory") else {
+            panic!("it was found")
+        };
+        assert!(
+            error
+                .to_string()
+                .contains("cgroup.controllers: the memory controller is not delegated"),
+            "{error}"
+        );
+    }
+}

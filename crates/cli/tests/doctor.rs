@@ -1,0 +1,60 @@
+//! `fastmap doctor` and the help, as a user sees them.
+
+mod common;
+
+use common::{dir, fastmap, files_in};
+use serde_json::Value;
+
+#[test]
+fn doctor_says_what_is_there_and_its_status_agrees() {
+    let dir = dir();
+    let ran = fastmap(dir.path(), "doctor");
+    let can = ran.stdout.contains("\nFastMap can cache files here.");
+    let cannot = ran.stdout.contains("\nFastMap cannot cache files here");
+    assert!(can != cannot, "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.status, Some(if can { 0 } else { 1 }));
+    assert!(ran.stdout.contains("memory cgroup"));
+    assert!(files_in(dir.path()).is_empty());
+    ran.left_no_cgroup();
+}
+
+#[test]
+fn doctor_in_json() {
+    let dir = dir();
+    let ran = fastmap(dir.path(), "doctor --json");
+    let out: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(out["can_cache"].as_bool().unwrap(), ran.status == Some(0));
+    let findings = out["findings"].as_array().unwrap();
+    assert!(findings.len() > 1);
+    for finding in findings {
+        for field in ["name", "purpose", "detail"] {
+            assert!(!finding[field].as_str().unwrap().is_empty(), "{finding}");
+        }
+        assert!(finding["ok"].is_boolean() && finding["optional"].is_boolean());
+        assert!(
+            finding["ok"] == true || !finding["remedy"].as_str().unwrap().is_empty(),
+            "{finding}"
+        );
+    }
+}
+
+#[test]
+fn help_documents_every_flag_and_goes_to_standard_output() {
+    let dir = dir();
+    let help = fastmap(dir.path(), "bench micro --help");
+    help.succeeded();
+    for flag in [
+        "engines", "pattern", "op", "threads", "file", "size", "memory", "seconds", "repeat",
+        "json",
+    ] {
+        assert!(help.stdout.contains(&format!("--{flag} ")), "--{flag}");
+    }
+    for line in ["--help", "bench --help", "doctor --help", "--version"] {
+        let ran = fastmap(dir.path(), line);
+        ran.succeeded();
+        assert!(
+            ran.stderr.is_empty() && !ran.stdout.is_empty() && !ran.stdout.contains("worker"),
+            "{line}"
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! One measurement from opening the file to the last byte checked.
+
+use crate::engine::{self, Access, Load};
+use crate::measure::{self, Measured, Shadow};
+use crate::readback;
+use crate::{FastmapReport, LatencyUs, Outcome, PAGE, Result, Spec};
+
+/// Runs `spec` in this process. `peak` is asked for the peak of memory once, after the map is let go.
+///
+/// # Errors
+///
+/// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back.
+pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
+    let writes = spec.op.writes();
+    let shadow = Shadow::new(spec.epoch, if writes { spec.pages } else { 0 });
+    let (measured, fastmap) = engine::with(
+        spec,
+        Measure {
+            spec,
+            shadow: &shadow,
+        },
+    )?;
+    let peak_rss_bytes = peak();
+    if writes {
+        readback::read_back(spec, &shadow)?;
+    }
+    let Measured {
+        ops,
+        window,
+        cpu,
+        latency,
+    } = measured;
+    let us = |ns: u64| ns as f64 / 1e3;
+    let ops_per_s = ops as f64 / window.as_secs_f64();
+    Ok(Outcome {
+        ops,
+        seconds: window.as_secs_f64(),
+        ops_per_s,
+        bytes_per_s: ops_per_s * PAGE as f64,
+        cpu_us_per_op: cpu.as_secs_f64() * 1e6 / ops.max(1) as f64,
+        latency_us: LatencyUs {
+            p50: us(latency.value_at_quantile(0.5)),
+            p99: us(latency.value_at_quantile(0.99)),
+            p999: us(latency.value_at_quantile(0.999)),
+            max: us(latency.max()),
+        },
+        peak_rss_bytes,
+        fastmap,
+    })
+}
+
+struct Measure<'a> {
+    spec: &'a Spec,
+    shadow: &'a Shadow,
+}
+
+impl Load for Measure<'_> {
+    type Output = (Measured, Option<FastmapReport>);
+
+    fn over<A: Access>(
+        self,
+        access: &A,
+        report: &dyn Fn() -> Option<FastmapReport>,
+    ) -> Result<Self::Output> {
+        let measured = measure::measure(self.spec, access, self.shadow)?;
+        Ok((measured, report()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::{Engine, Error, Op, Pattern, prepare};
+
+    const PAGES: u64 = 512;
+
+    fn spec(file: &tempfile::NamedTempFile, engine: Engine, pattern: Pattern, op: Op) -> Spec {
+        Spec {
+            engine,
+            pattern,
+            op,
+            threads: 2,
+            path: file.path().to_owned(),
+            label: "file".to_owned(),
+            pages: PAGES,
+            memory: None,
+            seconds: 0.05,
+            epoch: 0,
+        }
+    }
+
+    fn stamped() -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        prepare::fill(file.as_file(), "file", 0, PAGES, |_| true).unwrap();
+        file
+    }
+
+    /// Every kernel engine, pattern and op, one after the other on one file, generations rising.
+    fn run_all(engines: &[Engine]) {
+        let file = stamped();
+        for &engine in engines {
+            for pattern in [
+                Pattern::Random,
+                Pattern::Zipf,
+                Pattern::Forward,
+                Pattern::Backward,
+                Pattern::Stride,
+            ] {
+                for op in [Op::Read, Op::Write, Op::Rmw] {
+                    let mut spec = spec(&file, engine, pattern, op);
+                    if op.writes() {
+                        spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
+                    }
+                    let outcome =
+                        run(&spec, || 1).unwrap_or_else(|e| panic!("{engine} {pattern} {op}: {e}"));
+                    assert!(
+                        outcome.ops > 0
+                            && outcome.seconds >= 0.05
+                            && outcome.latency_us.p50 <= outcome.latency_us.max
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kernel_maps_run_every_load() {
+        run_all(&[Engine::Mmap, Engine::MmapRandom, Engine::MmapSequential]);
+    }
+
+    #[test]
+    fn calls_run_every_load() {
+        run_all(&[Engine::Pread, Engine::Direct]);
+    }
+
+    #[test]
+    fn fastmap_runs_every_load() {
+        run_all(&[Engine::Fastmap]);
+    }
+
+    #[test]
+    fn a_flipped_byte_fails_the_run_and_is_located() {
+        for engine in [Engine::Mmap, Engine::Pread] {
+            let file = stamped();
+            file.as_file()
+                .write_all_at(&[0xff], 300 * 4096 + 4095)
+                .unwrap();
+            match run(&spec(&file, engine, Pattern::Forward, Op::Read), || 1) {
+                Err(Error::Stamp {
+                    page: 300, offset, ..
+                }) => assert_eq!(offset, 300 * 4096 + 4088),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_read_back_finds_a_byte_that_no_operation_looks_at() {
+        let file = stamped();
+        file.as_file()
+            .write_all_at(&[0xff], 300 * 4096 + 1000)
+            .unwrap();
+        run(&spec(&file, Engine::Mmap, Pattern::Forward, Op::Read), || 1)
+            .expect("operations look at three words");
+        let mut spec = spec(&file, Engine::Mmap, Pattern::Forward, Op::Write);
+        spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
+        assert!(matches!(
+            run(&spec, || 1),
+            Err(Error::Stamp { page: 300, .. })
+        ));
+    }
+
+    #[test]
+    fn the_read_back_finds_a_lost_store() {
+        let file = stamped();
+        let spec = spec(&file, Engine::Mmap, Pattern::Random, Op::Write);
+        let shadow = Shadow::new(0, PAGES);
+        shadow.next(77);
+        assert!(matches!(
+            readback::read_back(&spec, &shadow),
+            Err(Error::Generation {
+                page: 77,
+                found: 0,
+                ..
+            })
+        ));
+        let bytes = shadow.next(77).to_le_bytes();
+        File::options()
+            .write(true)
+            .open(&spec.path)
+            .unwrap()
+            .write_all_at(&bytes, 77 * 4096 + 8)
+            .unwrap();
+        readback::read_back(&spec, &shadow).unwrap();
+    }
+}

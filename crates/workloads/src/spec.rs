@@ -1,0 +1,247 @@
+//! What is asked of one run and what it answers; both travel as JSON between the bench and its worker processes.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{PAGE, Pattern};
+
+/// A name that is none of the known ones.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{name}\" is no {kind}: choose from {known}")]
+pub struct Unknown {
+    /// What was given.
+    pub name: String,
+    /// `engine`, `pattern` or `op`.
+    pub kind: &'static str,
+    /// Every name that would do, separated by commas.
+    pub known: String,
+}
+
+/// Gives an enum its names on the command line and in JSON: `NAMES`, `name`, `Display`, `FromStr`.
+macro_rules! names {
+    ($type:ty, $kind:literal, { $($variant:ident => $name:literal),* $(,)? }) => {
+        impl $type {
+            /// Every name, in the order of the documentation.
+            pub const NAMES: &'static [&'static str] = &[$($name),*];
+
+            /// The name on the command line and in JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $crate::Unknown;
+
+            fn from_str(name: &str) -> std::result::Result<Self, Self::Err> {
+                match name {
+                    $($name => Ok(Self::$variant),)*
+                    _ => Err($crate::Unknown {
+                        name: name.to_owned(),
+                        kind: $kind,
+                        known: Self::NAMES.join(", "),
+                    }),
+                }
+            }
+        }
+    };
+}
+pub(crate) use names;
+
+/// The path by which a load reaches the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Kernel mmap without advice.
+    Mmap,
+    /// Kernel mmap with `MADV_RANDOM`.
+    MmapRandom,
+    /// Kernel mmap with `MADV_SEQUENTIAL`.
+    MmapSequential,
+    /// The engine of this project.
+    Fastmap,
+    /// Buffered `pread` and `pwrite` of one page a call.
+    Pread,
+    /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`).
+    Direct,
+}
+
+names!(Engine, "engine", {
+    Mmap => "mmap", MmapRandom => "mmap-random", MmapSequential => "mmap-sequential",
+    Fastmap => "fastmap", Pread => "pread", Direct => "direct",
+});
+
+impl Engine {
+    /// Whether this is kernel mmap, with whatever advice.
+    pub fn is_mmap(self) -> bool {
+        matches!(
+            self,
+            Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential
+        )
+    }
+}
+
+/// What is done to each page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// Load the stamp and check it.
+    Read,
+    /// Store a new generation, then load the stamp and check it.
+    Write,
+    /// Load the generation, check it, and store the next one.
+    Rmw,
+}
+
+names!(Op, "op", { Read => "read", Write => "write", Rmw => "rmw" });
+
+impl Op {
+    /// Whether the file changes.
+    pub fn writes(self) -> bool {
+        self != Op::Read
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// The path to the file's pages.
+    pub engine: Engine,
+    /// The order of pages.
+    pub pattern: Pattern,
+    /// What is done to each.
+    pub op: Op,
+    /// Threads, all on one map.
+    pub threads: u32,
+    /// Where the file can be opened.
+    pub path: PathBuf,
+    /// How messages call the file.
+    pub label: String,
+    /// Length of the file in pages of 4096 bytes.
+    pub pages: u64,
+    /// Bytes the whole process may use; the fastmap engine's cache is what [`crate::capacity_for`] leaves of it.
+    /// None: unlimited, and the cache is a quarter of the file.
+    pub memory: Option<u64>,
+    /// Upper bound of the warm-up and length of the measurement, seconds each.
+    pub seconds: f64,
+    /// The number of this write run in the file's life, as page 0 holds it (see [`crate::stamp`]).
+    pub epoch: u32,
+}
+
+impl Spec {
+    /// Operations after which the warm-up ends: 1.25 times the pages that fit into memory, so that every engine's cache
+    /// is full and evicting when the measurement begins.
+    pub fn warmup_ops(&self) -> u64 {
+        let memory = self.memory.unwrap_or(self.pages * PAGE as u64 / 4);
+        memory / PAGE as u64 * 5 / 4
+    }
+}
+
+/// What one run gave.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Operations of the measured window, all threads.
+    pub ops: u64,
+    /// Length of the measured window.
+    pub seconds: f64,
+    /// Operations a second.
+    pub ops_per_s: f64,
+    /// Bytes of touched pages a second.
+    pub bytes_per_s: f64,
+    /// User and system time of the whole process in the measured window, per operation. The kernel's own write-back
+    /// threads are not in it.
+    pub cpu_us_per_op: f64,
+    /// Time between successive operations of a thread.
+    pub latency_us: LatencyUs,
+    /// The memory cgroup's peak when the map was let go, before the file is read back; without a cgroup, the process's
+    /// peak resident set.
+    pub peak_rss_bytes: u64,
+    /// Only of the fastmap engine.
+    pub fastmap: Option<FastmapReport>,
+}
+
+/// Latency percentiles in microseconds.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct LatencyUs {
+    /// Half of the operations took no longer.
+    pub p50: f64,
+    /// 99 % took no longer.
+    pub p99: f64,
+    /// 99.9 % took no longer.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// How the fastmap engine was set up and what it counted, from the map's creation to the end of the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct FastmapReport {
+    /// Capacity of its cache.
+    pub capacity_bytes: u64,
+    /// Whether the file was read past the page cache; otherwise the file system refused `O_DIRECT`.
+    pub direct_io: bool,
+    /// Its counters.
+    pub counters: Counters,
+}
+
+/// [`fastmap::Stats`] as JSON.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[allow(missing_docs)] // each field is documented where it is counted, at `fastmap::Stats`
+pub struct Counters {
+    pub misses: u64,
+    pub upgrades: u64,
+    pub evicted_pages: u64,
+    pub eviction_batches: u64,
+    pub writeback_pages: u64,
+    pub writeback_runs: u64,
+    pub resident_pages: u64,
+    pub dirty_pages: u64,
+    pub waits: u64,
+}
+
+impl From<fastmap::Stats> for Counters {
+    fn from(s: fastmap::Stats) -> Counters {
+        Counters {
+            misses: s.misses,
+            upgrades: s.upgrades,
+            evicted_pages: s.evicted_pages,
+            eviction_batches: s.eviction_batches,
+            writeback_pages: s.writeback_pages,
+            writeback_runs: s.writeback_runs,
+            resident_pages: s.resident_pages,
+            dirty_pages: s.dirty_pages,
+            waits: s.waits,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_unknown_ones_list_the_known() {
+        for name in Engine::NAMES {
+            let engine: Engine = name.parse().unwrap();
+            assert_eq!(engine.name(), *name);
+            assert_eq!(
+                serde_json::to_string(&engine).unwrap(),
+                format!("\"{name}\"")
+            );
+        }
+        let unknown = "mmapp".parse::<Engine>().unwrap_err().to_string();
+        assert_eq!(
+            unknown,
+            "\"mmapp\" is no engine: choose from mmap, mmap-random, mmap-sequential, fastmap, pread, direct"
+        );
+        assert!("fill".parse::<Pattern>().is_err());
+        assert_eq!("rmw".parse::<Op>().unwrap(), Op::Rmw);
+    }
+}

@@ -1,0 +1,88 @@
+//! The system calls the loads need beyond the standard library, each behind a safe function.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// cachestat(2), Linux 6.5: its number is the same on every architecture, and libc does not name it yet.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// User and system time this process has used so far, all threads. getrusage(2).
+pub fn cpu_time() -> Duration {
+    // SAFETY: rusage is plain numbers, for which zero is a value; the call fills in the one it is given.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let of = |t: libc::timeval| {
+        Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64)
+    };
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
+/// Drops the file's clean pages from the page cache. posix_fadvise(2) with POSIX_FADV_DONTNEED.
+pub fn drop_cached(file: &File) -> io::Result<()> {
+    // SAFETY: no memory is handed over, and the descriptor is open as long as `file` lives.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Pages of the file's first `len` bytes in the page cache, dirty and under write-back included. cachestat(2).
+pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
+    let range = [0u64, len];
+    // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted
+    let mut counts = [0u64; 5];
+    // SAFETY: the kernel reads two and writes five u64, which is what the arrays hold.
+    let result = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            counts.as_mut_ptr(),
+            0,
+        )
+    };
+    if result == 0 {
+        Ok(counts[0])
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Pages of a mapping in the page cache. mincore(2), for kernels without cachestat.
+pub fn resident_pages(map: &memmap2::Mmap) -> io::Result<u64> {
+    let mut pages = vec![0u8; map.len().div_ceil(crate::PAGE)];
+    // SAFETY: the range is one live mapping, page-aligned by mmap, and `pages` has one byte for each of its pages.
+    let result = unsafe { libc::mincore(map.as_ptr() as *mut _, map.len(), pages.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(pages.iter().filter(|&&p| p & 1 != 0).count() as u64)
+}
+
+/// Reserves blocks for the first `len` bytes and makes the file at least that long. fallocate(2).
+///
+/// `Unsupported` where the file system cannot.
+pub fn reserve(file: &File, len: u64) -> io::Result<()> {
+    // SAFETY: no memory is handed over.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bytes the file's file system has left for an unprivileged user. fstatvfs(3).
+pub fn free_bytes(file: &File) -> io::Result<u64> {
+    // SAFETY: statvfs is plain numbers, for which zero is a value; the call fills in the one it is given.
+    unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        match libc::fstatvfs(file.as_raw_fd(), &mut stat) {
+            0 => Ok(stat.f_bavail * stat.f_frsize),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
