@@ -32,7 +32,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     random ^= random << 17;
                     // SAFETY: inside the map; 8-byte aligned.
                     let word = unsafe { &*((base + random as usize % pages * 4096) as *const AtomicU64) };
-                    if store { word.fetch_add(1, Ordering::Relaxed) } else { word.load(Ordering::Relaxed) };
+                    if store {
+                        word.fetch_add(1, Ordering::Relaxed)
+                    } else {
+                        word.load(Ordering::Relaxed)
+                    };
                     done += 1;
                 }
                 total.fetch_add(done, Ordering::Relaxed);
@@ -43,6 +47,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     })?;
     let rate = total.into_inner() as f64 / begin.elapsed().as_secs_f64();
-    println!("{op}, {threads} threads: {rate:.0} ops/s; {:?}", cache.stats());
+    // SAFETY: all-zero bytes are a valid rusage, which the call fills.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let micros = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
+    let cpu = (micros(usage.ru_utime) + micros(usage.ru_stime)) / (rate * begin.elapsed().as_secs_f64());
+    println!("{op}, {threads} threads: {rate:.0} ops/s, {cpu:.2} us CPU an op; {:?}", cache.stats());
     Ok(())
 }

@@ -298,7 +298,8 @@ impl Inner {
         let mut failures = 0;
         self.starve(|| {
             loop {
-                if self.credits.take(core) || self.credits.steal(core, core + failures + 1) || evict::evict(self, core) {
+                if self.credits.take(core) || self.credits.steal(core, core + failures + 1) || evict::evict(self, core)
+                {
                     return Some(Ok(()));
                 }
                 match writeback::help(self) {

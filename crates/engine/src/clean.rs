@@ -57,7 +57,10 @@ impl CleanQueues {
         // A queue's first and last chunk may be partly empty.
         let chunks = pages.div_ceil(CHUNK) + 2 * cores;
         let next = (1..=chunks as u32).map(|n| if n as usize == chunks { NONE } else { n });
-        let guarded = || Guarded { lock: Lock::new(), queue: UnsafeCell::new(Queue { head: NONE, tail: NONE, ..Queue::default() }) };
+        let guarded = || Guarded {
+            lock: Lock::new(),
+            queue: UnsafeCell::new(Queue { head: NONE, tail: NONE, ..Queue::default() }),
+        };
         Ok(CleanQueues {
             queues: (0..cores).map(|_| Padded(guarded())).collect(),
             chunks: Zeroed::new(chunks * CHUNK)?,

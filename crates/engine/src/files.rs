@@ -10,6 +10,7 @@ use crate::store::FileStore;
 use crate::sys::{PAGE, file, madvise, signal};
 use crate::writeback;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
@@ -38,7 +39,7 @@ pub enum Fallback {
     Refuse,
 }
 
-struct Entry {
+struct Mapped {
     region: Arc<Region>,
     maps: usize,
     /// Its last map is gone and its dirty pages are on their way to the file.
@@ -47,14 +48,14 @@ struct Entry {
 
 #[derive(Default)]
 struct Files {
-    table: Mutex<HashMap<file::Identity, Entry>>,
+    table: Mutex<HashMap<file::Identity, Mapped>>,
     closed: Condvar,
 }
 
 static FILES: OnceLock<Files> = OnceLock::new();
 
 impl Files {
-    fn get() -> (&'static Files, MutexGuard<'static, HashMap<file::Identity, Entry>>) {
+    fn get() -> (&'static Files, MutexGuard<'static, HashMap<file::Identity, Mapped>>) {
         let files = FILES.get_or_init(Files::default);
         (files, files.table.lock().unwrap_or_else(|poison| poison.into_inner()))
     }
@@ -73,28 +74,29 @@ pub fn attach(
     while table.get(&facts.identity).is_some_and(|entry| entry.closing) {
         table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
     }
-    if !table.contains_key(&facts.identity) {
-        let Some(direct) = check(from, fallback)? else { return Ok(None) };
-        let cache = cache.map_or_else(Cache::global, |cache| Ok(cache.clone()))?;
-        let store = FileStore::open(from, facts, direct)?;
-        madvise::prepare();
-        signal::install(fault::on_sigbus).map_err(|source| Error::Io {
-            path: file::path_of(from),
-            operation: "install a SIGBUS handler to serve its page faults",
-            source,
-        })?;
-        let region = Region::new(cache.inner, store, need)?;
-        table.insert(facts.identity, Entry { region, maps: 0, closing: false });
-    }
-    let entry = table.get_mut(&facts.identity).expect("found or made above");
-    let region = entry.region.clone();
+    let mapped = match table.entry(facts.identity) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(place) => {
+            let Some(direct) = check(from, fallback)? else { return Ok(None) };
+            let cache = cache.map_or_else(Cache::global, |cache| Ok(cache.clone()))?;
+            let store = FileStore::open(from, facts, direct)?;
+            madvise::prepare();
+            signal::install(fault::on_sigbus).map_err(|source| Error::Io {
+                path: file::path_of(from),
+                operation: "install a SIGBUS handler to serve its page faults",
+                source,
+            })?;
+            place.insert(Mapped { region: Region::new(cache.inner, store, need)?, maps: 0, closing: false })
+        }
+    };
+    let region = mapped.region.clone();
     region.store().refresh_size();
     let prepared = match (need > region.span(), writable) {
         (true, _) => Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 }),
         (false, true) => region.allow_writing(from),
         (false, false) => Ok(()),
     };
-    entry.maps += 1;
+    mapped.maps += 1;
     if let Err(error) = prepared {
         drop(table);
         detach(facts.identity, region);
@@ -118,7 +120,8 @@ fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
         Some(process) if *process != std::process::id() => Some(Error::Missing {
             path: file::path_of(from),
             missing: "the process that started the engine",
-            remedy: "this is a child made by fork(2), where it does not run: call exec, or map before other files".into(),
+            remedy: "this is a child made by fork(2), where it does not run: call exec, or map before other files"
+                .into(),
         }),
         Some(_) => None,
         None => requirements::missing().map(lacking).or_else(|| {
@@ -126,7 +129,8 @@ fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
             None
         }),
     };
-    let of_file = || requirements::of_file(from).into_iter().find(|one| !one.optional && one.found.is_err()).map(lacking);
+    let of_file =
+        || requirements::of_file(from).into_iter().find(|one| !one.optional && one.found.is_err()).map(lacking);
     match (error, fallback) {
         (Some(error), Fallback::Kernel) => {
             tracing::warn!(%error, "mapped through the kernel instead");

@@ -25,7 +25,11 @@ impl KernelMapping {
         // SAFETY: a fresh mapping where the kernel likes.
         let base =
             unsafe { libc::mmap(ptr::null_mut(), mapped, protection, libc::MAP_SHARED, file.as_raw_fd(), start) };
-        if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(KernelMapping { base, mapped, skip }) }
+        if base == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(KernelMapping { base, mapped, skip })
+        }
     }
 
     /// The map's first byte.

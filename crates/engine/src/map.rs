@@ -406,6 +406,7 @@ impl Map {
     /// # Ok(())
     /// # }
     /// ```
+    #[expect(clippy::self_named_constructors, reason = "memmap2's name")]
     pub unsafe fn map(file: &File) -> Result<Map> {
         // SAFETY: the caller's contract.
         unsafe { MapOptions::new().map(file) }
@@ -431,6 +432,7 @@ impl MapMut {
     /// # Ok(())
     /// # }
     /// ```
+    #[expect(clippy::self_named_constructors, reason = "memmap2's name")]
     pub unsafe fn map_mut(file: &File) -> Result<MapMut> {
         // SAFETY: the caller's contract.
         unsafe { MapOptions::new().map_mut(file) }

@@ -93,7 +93,7 @@ pub struct PageWord(AtomicU32);
 
 impl PageWord {
     /// An absent page.
-    #[cfg(any(test, loom))]
+    #[cfg(loom)]
     pub fn new() -> Self {
         PageWord(AtomicU32::new(ABSENT))
     }
@@ -160,10 +160,8 @@ impl PageWord {
     /// makes it Dirty again while the write is in flight. On false someone upgrades the page at this moment, or it is
     /// not dirty.
     pub fn begin_write(&self) -> bool {
-        self.update(|word| {
-            (word & (STATE | UPGRADING | WRITING) == DIRTY).then_some(word & !STATE | CLEAN | WRITING)
-        })
-        .is_ok()
+        self.update(|word| (word & (STATE | UPGRADING | WRITING) == DIRTY).then_some(word & !STATE | CLEAN | WRITING))
+            .is_ok()
     }
 
     /// Ends `begin_write`. Saved: drops WRITING, and if no store came meanwhile the page may be evicted. Not saved: the

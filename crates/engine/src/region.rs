@@ -5,8 +5,8 @@ use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::page::PageWord;
-pub use crate::registry::SlotIndex;
 use crate::registry;
+pub use crate::registry::SlotIndex;
 use crate::store::FileStore;
 use crate::sync::AtomicU64;
 use crate::sys::memory::{self, Zeroed};
@@ -112,9 +112,10 @@ impl Region {
         };
         // Room for the file to double: what is not touched costs nothing.
         let span = need.max(store.size() as usize).saturating_mul(2).max(BLOCK_PAGES * PAGE);
-        let span = span.checked_next_multiple_of(STRIPE_BYTES).filter(|span| *span <= 1 << 46).ok_or_else(|| {
-            Error::LengthOverflow { path: store.path().to_owned(), offset: 0, len: need as u64 }
-        })?;
+        let span = span
+            .checked_next_multiple_of(STRIPE_BYTES)
+            .filter(|span| *span <= 1 << 46)
+            .ok_or_else(|| Error::LengthOverflow { path: store.path().to_owned(), offset: 0, len: need as u64 })?;
         let stripe_bytes = (span / MOST_STRIPES).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
         let pages = span / PAGE;
         let userfaultfds = userfaultfds().map_err(fail("open a userfaultfd"))?;
@@ -124,7 +125,10 @@ impl Region {
         let mut level = || levels.next().expect("three levels").map_err(&bookkeeping);
         let dirty = DirtyBitmap::new(level()?, level()?, level()?);
         let slot = registry::reserve().ok_or_else(|| {
-            fail("map it")(io::Error::other(format!("{} files are mapped already: drop some maps", registry::MOST_REGIONS)))
+            fail("map it")(io::Error::other(format!(
+                "{} files are mapped already: drop some maps",
+                registry::MOST_REGIONS
+            )))
         })?;
         let base = memory::reserve(span, STRIPE_BYTES)
             .inspect_err(|_| registry::cancel(slot))

@@ -22,9 +22,9 @@ struct Range {
 /// Odd while the table changes.
 static SEQUENCE: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static RANGES: [Range; MOST_REGIONS] = [const {
-    Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), region: AtomicPtr::new(ptr::null_mut()) }
-}; MOST_REGIONS];
+static RANGES: [Range; MOST_REGIONS] =
+    [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), region: AtomicPtr::new(ptr::null_mut()) } };
+        MOST_REGIONS];
 /// Serialises changes to both tables.
 static CHANGES: Mutex<()> = Mutex::new(());
 

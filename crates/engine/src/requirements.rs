@@ -85,7 +85,11 @@ fn kernel() -> Requirement {
         name: "Linux 6.8",
         purpose: "page faults that do not take a process-wide lock",
         optional: false,
-        found: if is_recent(&release) { Ok(format!("Linux {release}")) } else { Err(format!("this is Linux {release}")) },
+        found: if is_recent(&release) {
+            Ok(format!("Linux {release}"))
+        } else {
+            Err(format!("this is Linux {release}"))
+        },
         remedy: format!("boot Linux {major}.{minor} or later"),
     }
 }
@@ -131,7 +135,9 @@ fn batched_eviction() -> Requirement {
 
 fn moving() -> Requirement {
     let features = Userfaultfd::features().map_err(|error| error.to_string());
-    let moves = |features| if features & userfaultfd::FEATURE_MOVE != 0 { Ok("zero-copy".into()) } else { Err("not offered".into()) };
+    let moves = |features| {
+        if features & userfaultfd::FEATURE_MOVE != 0 { Ok("zero-copy".into()) } else { Err("not offered".into()) }
+    };
     Requirement {
         name: "UFFDIO_MOVE",
         purpose: "huge pages read ahead are moved into place, not copied",

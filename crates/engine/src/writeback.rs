@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Longest run, pages: 1 MiB.
 const MOST_RUN: usize = 256;
 /// Pages a faulting thread writes before it looks for a clean page again.
-const HELP_PAGES: usize = 64;
+const HELP_PAGES: usize = 512;
 
 /// Bytes that could not be written.
 #[derive(Debug, Clone, Copy)]
@@ -56,20 +56,63 @@ pub enum Help {
 /// Writes the dirty pages of a block that lie in `pages`, at most `limit`. The caller holds the block's lock.
 fn write_block(region: &Region, block: usize, pages: Range<usize>, limit: usize) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut run = 0..0;
+    let first = block * BLOCK_PAGES;
+    let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
     region.dirty().take(block, pages, limit, |page| {
-        if !begin(region, page) {
-            return;
+        if begin(region, page) {
+            claimed.insert(page - first);
         }
-        if page != run.end || run.len() == MOST_RUN {
-            write_run(region, run.clone(), &mut outcome);
-            run = page..page;
-        }
-        run.end = page + 1;
     });
-    write_run(region, run, &mut outcome);
-    region.cache().note_progress();
+    if let Some(span) = claimed.span() {
+        // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
+        // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
+        let from = region.address_of(first + span.start);
+        // SAFETY: a block lies in one stripe of the region.
+        let protected = unsafe { region.userfaultfd(first).write_protect(from, span.len() * PAGE, true) };
+        let mut at = span.start;
+        while let Some(run) = claimed.run_from(at) {
+            at = run.end;
+            write_run(region, first + run.start..first + run.end, protected, &mut outcome);
+        }
+        region.cache().note_progress();
+    }
     outcome
+}
+
+/// Pages of a block that a writer has claimed: a set small enough for a signal handler's stack.
+struct Claimed([u64; BLOCK_PAGES / 64]);
+
+impl Claimed {
+    fn insert(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+
+    /// From the first to the last, or nothing.
+    fn span(&self) -> Option<Range<usize>> {
+        let first = self.next(0, 0)?;
+        let last = self.0.iter().rposition(|word| *word != 0)?;
+        Some(first..last * 64 + 64 - self.0[last].leading_zeros() as usize)
+    }
+
+    /// The first run of neighbours at or after a page, at most [`MOST_RUN`] long.
+    fn run_from(&self, page: usize) -> Option<Range<usize>> {
+        let start = self.next(page, 0)?;
+        let end = self.next(start, u64::MAX).unwrap_or(BLOCK_PAGES);
+        Some(start..end.min(start + MOST_RUN))
+    }
+
+    /// The first page at or after `page` that is in the set, or with `flip` all ones, that is not.
+    fn next(&self, page: usize, flip: u64) -> Option<usize> {
+        let mut mask = u64::MAX.checked_shl(page as u32 % 64)?;
+        for word in page / 64..self.0.len() {
+            let bits = (self.0[word] ^ flip) & mask;
+            if bits != 0 {
+                return Some(word * 64 + bits.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
 }
 
 /// Claims a dirty page for writing. A page that another thread is making writable may hold stores already: that thread
@@ -89,22 +132,15 @@ fn begin(region: &Region, page: usize) -> bool {
     true
 }
 
-/// Protects and writes pages claimed with `begin`, and gives them back.
-fn write_run(region: &Region, run: Range<usize>, outcome: &mut Outcome) {
-    if run.is_empty() {
-        return;
-    }
+/// Writes pages claimed with `begin`, if they could be protected, and gives them back.
+fn write_run(region: &Region, run: Range<usize>, protected: std::result::Result<(), i32>, outcome: &mut Outcome) {
     let cache = region.cache();
     let core = cache.here();
     let counters = &cache.cores[core].0.counters;
     cache.discount_dirty(core, run.len());
     let from = region.address_of(run.start);
-    // SAFETY: a run lies in one block, a block in one stripe, and the pages are resident: nobody evicts one that is
-    // being written.
-    let written = unsafe {
-        let protected = region.userfaultfd(run.start).write_protect(from, run.len() * PAGE, true);
-        protected.and_then(|()| region.store().write_pages(run.start, from, run.len()))
-    };
+    // SAFETY: the pages are resident: nobody evicts one that is being written.
+    let written = protected.and_then(|()| unsafe { region.store().write_pages(run.start, from, run.len()) });
     for page in run.clone() {
         let after = region.word(page).finish_write(written.is_ok());
         if after.enqueue {
@@ -141,7 +177,8 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
             // One block at a time, so that signals are not kept waiting longer than a block takes.
             let _blocked = Blocked::all();
             let _held = region.write_lock(lock).lock();
-            while let Some(next) = region.dirty().next_block(block).filter(|next| *next % region.write_locks() != lock) {
+            while let Some(next) = region.dirty().next_block(block).filter(|next| *next % region.write_locks() != lock)
+            {
                 block = next + 1;
             }
             let Some(next) = region.dirty().next_block(block).filter(|next| blocks.contains(next)) else { break };

@@ -9,7 +9,9 @@ pub fn memory_limit() -> usize {
         let mut limits = Vec::new();
         let mut at = folder.as_path();
         while at.starts_with(&root) {
-            limits.extend(fs::read_to_string(at.join(limit_file)).ok().and_then(|text| text.trim().parse::<usize>().ok()));
+            limits.extend(
+                fs::read_to_string(at.join(limit_file)).ok().and_then(|text| text.trim().parse::<usize>().ok()),
+            );
             let Some(parent) = at.parent() else { break };
             at = parent;
         }
@@ -50,7 +52,8 @@ fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
 
 /// The (root, mount point) pairs of one file system type in /proc/self/mountinfo (proc_pid_mountinfo(5)).
 fn mount_points(mounts: &str, file_system: &str) -> Vec<(PathBuf, PathBuf)> {
-    let of_type = |line: &&str| line.split(" - ").nth(1).is_some_and(|tail| tail.split(' ').next() == Some(file_system));
+    let of_type =
+        |line: &&str| line.split(" - ").nth(1).is_some_and(|tail| tail.split(' ').next() == Some(file_system));
     let pair = |line: &str| {
         let mut fields = line.split(' ').skip(3);
         Some((PathBuf::from(fields.next()?), PathBuf::from(fields.next()?)))

@@ -121,7 +121,8 @@ pub unsafe fn read_at(file: &File, to: *mut u8, len: usize, offset: u64) -> Resu
     let mut done = 0;
     while done < len {
         // SAFETY: inside the caller's buffer.
-        let got = unsafe { libc::pread64(file.as_raw_fd(), to.add(done).cast(), len - done, (offset + done as u64) as i64) };
+        let got =
+            unsafe { libc::pread64(file.as_raw_fd(), to.add(done).cast(), len - done, (offset + done as u64) as i64) };
         match got {
             0 => break,
             1.. => done += got as usize,
@@ -142,7 +143,9 @@ pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) ->
     let mut done = 0;
     while done < len {
         // SAFETY: inside the caller's buffer.
-        let put = unsafe { libc::pwrite64(file.as_raw_fd(), from.add(done).cast(), len - done, (offset + done as u64) as i64) };
+        let put = unsafe {
+            libc::pwrite64(file.as_raw_fd(), from.add(done).cast(), len - done, (offset + done as u64) as i64)
+        };
         match put {
             1.. => done += put as usize,
             0 => return Err(libc::EIO),

@@ -47,8 +47,7 @@ fn process_madvise(ranges: &[libc::iovec]) -> isize {
     let pidfd = PIDFD.load(Ordering::Acquire);
     // SAFETY: the kernel reads the list; what the advice does to the ranges is the contract of `drop_pages`.
     unsafe {
-        libc::syscall(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), MADV_DONTNEED_LOCKED, 0)
-            as isize
+        libc::syscall(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), MADV_DONTNEED_LOCKED, 0) as isize
     }
 }
 

@@ -50,6 +50,10 @@ pub unsafe fn release(at: *mut u8, len: usize) {
     unsafe { libc::munmap(at.cast(), len) };
 }
 
+/// Size of a huge page. Large tables are made of them: a random look-up then misses neither the TLB nor the page tables
+/// below it, which is worth 0.1 µs a fault on a virtual machine.
+const HUGE: usize = 2 << 20;
+
 /// A slice of zeroed words in memory of its own, which costs nothing where it is not touched.
 pub struct Zeroed<T> {
     at: *mut u8,
@@ -86,9 +90,15 @@ impl<T: Zeroable> Zeroed<T> {
     /// Maps room for `count` items.
     pub fn new(count: usize) -> io::Result<Self> {
         let len = Self::bytes(count).ok_or(io::ErrorKind::OutOfMemory)?;
-        let at = reserve(len, PAGE)?;
-        // SAFETY: reserved just now, for this slice alone.
-        unsafe { protect(at, len, true)? };
+        let huge = len >= HUGE;
+        let at = reserve(len, if huge { HUGE } else { PAGE })?;
+        // SAFETY: reserved just now, for this slice alone. Without huge pages it works the same.
+        unsafe {
+            if huge {
+                libc::madvise(at.cast(), len, libc::MADV_HUGEPAGE);
+            }
+            protect(at, len, true)?;
+        }
         Ok(Zeroed { at, count, items: PhantomData })
     }
 

@@ -1,0 +1,25 @@
+# make bench   the tour: FastMap beside kernel mmap on this machine, about two minutes
+# make test    everything CI checks
+# make loom    the models of the page word, the credits and the dirty bitmap alone
+.PHONY: build bench test lint docs loom
+SHELL := /bin/bash
+CARGO ?= cargo
+
+build:
+	$(CARGO) build --release --bin fastmap
+
+bench: build
+	./target/release/fastmap bench
+
+test: lint docs loom
+	$(CARGO) test --workspace
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+docs:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+loom:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom $(CARGO) test --release -p fastmap --lib models
