@@ -66,9 +66,7 @@ pub enum Error {
         free: u64,
     },
     /// An existing file that this benchmark did not write.
-    #[error(
-        "{thing}: holds something other than a benchmark's pages: name a new file, or remove this one yourself"
-    )]
+    #[error("{thing}: holds something other than a benchmark's pages: name a new file, or remove this one yourself")]
     Foreign {
         /// The file, as the user knows it.
         thing: String,
