@@ -43,9 +43,8 @@ pub struct Unavailable {
     pub error: io::Error,
 }
 
-/// What to do where no memory cgroup can be made.
-pub const REMEDY: &str =
-    "run as root, or `systemd-run --user --scope -p Delegate=yes fastmap bench ...`, or give --memory none";
+/// How to be allowed to make memory cgroups.
+pub const REMEDY: &str = "run as root, or `systemd-run --user --scope -p Delegate=yes fastmap bench ...`";
 
 impl std::fmt::Display for Unavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

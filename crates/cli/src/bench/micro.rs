@@ -91,9 +91,9 @@ fn limit_for(args: &MicroArgs, bytes: u64) -> Result<Option<(Controller, u64)>, 
     }
     match Controller::find() {
         Ok(controller) => Ok(Some((controller, limit))),
-        Err(why) if args.memory.is_some() => Err(Failure::told(format!("{why}: {REMEDY}"))),
+        Err(why) if args.memory.is_some() => Err(Failure::told(format!("{why}: {REMEDY}, or give --memory none"))),
         Err(why) => {
-            eprintln!("fastmap: {why}: no run is limited: {REMEDY}");
+            eprintln!("fastmap: {why}: no run is limited: {REMEDY}, or give --memory none to say so");
             Ok(None)
         }
     }
