@@ -3,7 +3,6 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
 
 use crate::measure::Shadow;
 use crate::{Counters, Engine, Error, FastmapReport, PAGE, Result, Spec, stamp};
@@ -195,7 +194,7 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
 
 fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     let file = open(spec, 0)?;
-    let direct_io = takes_direct_io(&spec.path);
+    let direct_io = takes_direct_io(&file);
     let capacity = match spec.memory {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes())?,
         None => (spec.pages as usize * PAGE / 4).max(fastmap::Cache::MIN_CAPACITY),
@@ -241,9 +240,9 @@ fn open(spec: &Spec, flags: i32) -> Result<File> {
     })
 }
 
-/// Whether the file system opens the file for direct I/O.
-fn takes_direct_io(path: &Path) -> bool {
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).is_ok()
+/// Whether the engine reads the file past the page cache; not where it is in memory already.
+fn takes_direct_io(file: &File) -> bool {
+    fastmap::requirements::of_file(file).iter().all(|requirement| requirement.found.is_ok())
 }
 
 /// The process itself, the counters of its threads and the engine's fixed parts.
