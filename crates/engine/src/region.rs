@@ -10,6 +10,7 @@ pub use crate::registry::SlotIndex;
 use crate::store::FileStore;
 use crate::sync::AtomicU64;
 use crate::sys::memory::{self, Zeroed};
+use crate::sys::signal::Blocked;
 use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, cpu, madvise};
 use std::io;
@@ -190,6 +191,10 @@ impl Region {
 
     /// Ends a region that no map refers to and whose pages are all clean. Its credits go back.
     pub fn dissolve(&self) {
+        // An evictor holds popped entries before it enters their region. Entries of this one in its hands would be in no
+        // queue when they are counted below, and their credits gone: no evictor may be between the two.
+        let _blocked = Blocked::all();
+        let _evicting: Vec<_> = self.cache.cores.iter().map(|core| core.0.evicting.lock()).collect();
         registry::withdraw(self);
         // SAFETY: no map refers to the region, and no thread is in it any more.
         unsafe { memory::release(self.base, self.span) };

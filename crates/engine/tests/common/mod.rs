@@ -1,0 +1,157 @@
+//! What the engine's tests share: files on a disk, random numbers, direct reads, and what the kernel says is resident.
+
+#![allow(dead_code)] // each test file uses its own part
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+pub const PAGE: usize = 4096;
+
+/// A folder on the disk of the build directory, which is no tmpfs: direct I/O works there.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder in the build directory")
+}
+
+/// Whether cached maps work here; otherwise says on standard output why a test is skipped.
+pub fn ready() -> bool {
+    for requirement in fastmap::requirements::of_machine() {
+        if let (false, Err(why)) = (requirement.optional, &requirement.found) {
+            println!("skipped: {} is missing: {why}", requirement.name);
+            return false;
+        }
+    }
+    let folder = folder();
+    let file = create(&folder.path().join("probe"), &[0; PAGE]);
+    if let Some(Err(why)) = fastmap::requirements::of_file(&file).first().map(|one| &one.found) {
+        println!("skipped: no direct I/O in the build directory: {why}");
+        return false;
+    }
+    true
+}
+
+/// Makes a file with these bytes, open for reading and writing.
+pub fn create(path: &Path, bytes: &[u8]) -> File {
+    std::fs::write(path, bytes).expect("the disk takes a small file");
+    open(path)
+}
+
+/// Opens a file for reading and writing.
+pub fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).expect("a file of our own")
+}
+
+/// xorshift64*: the same numbers for the same seed.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 33) as usize % bound
+    }
+}
+
+/// The seed of a run: `FASTMAP_SEED`, else the one given. Printed, so that a failure can be run again.
+pub fn seed(default: u64) -> u64 {
+    let seed = std::env::var("FASTMAP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    println!("FASTMAP_SEED={seed}");
+    seed
+}
+
+/// Reads pages of a file past the page cache: what is in the file and not in some copy of it.
+pub struct DirectReader {
+    file: File,
+    page: *mut u64,
+}
+
+// SAFETY: the buffer is the reader's own.
+unsafe impl Send for DirectReader {}
+
+impl DirectReader {
+    pub fn open(path: &Path) -> Self {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("O_DIRECT");
+        // SAFETY: a page-aligned allocation of a page.
+        let page = unsafe { libc::aligned_alloc(PAGE, PAGE) }.cast();
+        DirectReader { file, page }
+    }
+
+    pub fn page(&mut self, page: usize) -> &[u64] {
+        // SAFETY: the buffer is a page.
+        unsafe {
+            let got = libc::pread(self.file.as_raw_fd(), self.page.cast(), PAGE, (page * PAGE) as i64);
+            assert_eq!(got, PAGE as isize, "pread: {}", io::Error::last_os_error());
+            std::slice::from_raw_parts(self.page, PAGE / 8)
+        }
+    }
+}
+
+impl Drop for DirectReader {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `open`.
+        unsafe { libc::free(self.page.cast()) };
+    }
+}
+
+/// Bytes that /proc/self/smaps counts as resident in the kernel's mappings that overlap `addresses`.
+///
+/// The kernel counts one page table (2 MiB) at a time under its lock: for a map of at most that, which never crosses one
+/// (regions are aligned), the number is exact while others fault and evict.
+pub fn resident(addresses: Range<usize>) -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+    let mut inside = false;
+    let mut sum = 0;
+    for line in text.lines() {
+        let first = line.split(' ').next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let address = |text| usize::from_str_radix(text, 16).expect("an address");
+            inside = address(start) < addresses.end && addresses.start < address(end);
+        } else if inside && first == "Rss:" {
+            let kibibytes = line.split_whitespace().nth(1).expect("a number");
+            sum += kibibytes.parse::<usize>().expect("a number") << 10;
+        }
+    }
+    sum
+}
+
+/// The addresses of a map.
+pub fn addresses(bytes: &[u8]) -> Range<usize> {
+    let start = bytes.as_ptr() as usize;
+    start..start + bytes.len()
+}
+
+/// Why a loop device cannot be had, or a guard that takes it down again.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    pub fn over(backing: &Path) -> Result<Self, String> {
+        // SAFETY: no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err("a loop device needs root".into());
+        }
+        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(backing).output();
+        let made = made.map_err(|error| format!("losetup: {error}"))?;
+        if !made.status.success() {
+            return Err(format!("losetup: {}", String::from_utf8_lossy(&made.stderr).trim()));
+        }
+        Ok(Loop(String::from_utf8_lossy(&made.stdout).trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
