@@ -338,7 +338,7 @@ fn faults_against_an_evictor() {
 
 /// The evictor asks nobody.
 #[test]
-#[should_panic]
+#[should_panic(expected = "has all stores")]
 fn faults_against_an_evictor_bite() {
     faults_and_evictor(Omit::BeginEvict);
 }
@@ -368,13 +368,13 @@ fn a_store_against_write_back_and_eviction() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "a page dropped that the file has not")]
 fn a_store_against_write_back_bites_without_protection() {
     store_write_evict(Omit::ProtectBeforeWrite);
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "a writer can find it")]
 fn a_store_against_write_back_bites_with_a_late_bit() {
     store_write_evict(Omit::BitBeforeWrite);
 }
@@ -443,7 +443,7 @@ fn a_flush_saves_stores_to_a_page_that_another_thread_loads() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "flushed and not in the file")]
 fn a_flush_bites_without_the_announced_install() {
     flush_saves(World::absent, Omit::WritableInstall);
 }
@@ -454,7 +454,7 @@ fn a_flush_saves_stores_to_a_page_that_another_thread_upgrades() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "flushed and not in the file")]
 fn a_flush_bites_when_the_bit_comes_after_the_upgrade() {
     flush_saves(World::clean, Omit::BitBeforeUnprotect);
 }
