@@ -6,7 +6,7 @@
 //!
 //! `set` may run anywhere. `take` runs under the lock of its block (see `writeback.rs`), so two takers never meet.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 use std::ops::{Deref, Range};
 
 /// Pages under one summary word: the unit that one writer works on.
@@ -38,19 +38,27 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
         self.summary.len()
     }
 
-    /// Marks a page dirty. A level is told only when the one below was empty: a taker clears from the top down, so
-    /// whatever it leaves behind, or whatever comes after it, finds an empty word and tells the level above again.
+    /// Marks a page dirty. On return every level says so, whoever set it: another thread may have marked a neighbour a
+    /// moment ago and not come to the levels above yet, and whoever flushes next must find this page.
     #[inline]
     pub fn set(&self, page: usize) {
         let (leaf, block) = (page / 64, page / BLOCK_PAGES);
-        if self.leaves[leaf].fetch_or(1 << (page % 64), Ordering::AcqRel) == 0 {
-            self.tell_summary(block, 1 << (leaf % 64));
-        }
+        self.leaves[leaf].fetch_or(1 << (page % 64), Ordering::AcqRel);
+        // Pairs with the fence in `take`: either the levels above are seen cleared below, and told again, or the taker
+        // sees this page in the leaf.
+        fence(Ordering::SeqCst);
+        self.tell_summary(block, 1 << (leaf % 64));
     }
 
+    /// Looks before it writes, from the bottom up, as a taker clears from the top down: mostly there is nothing to tell,
+    /// and the lines stay shared between cores.
     fn tell_summary(&self, block: usize, leaves: u64) {
-        if self.summary[block].fetch_or(leaves, Ordering::AcqRel) == 0 {
-            self.top[block / 64].fetch_or(1 << (block % 64), Ordering::AcqRel);
+        if self.summary[block].load(Ordering::Acquire) & leaves != leaves {
+            self.summary[block].fetch_or(leaves, Ordering::AcqRel);
+        }
+        let (word, bit) = (block / 64, 1 << (block % 64));
+        if self.top[word].load(Ordering::Acquire) & bit == 0 {
+            self.top[word].fetch_or(bit, Ordering::AcqRel);
         }
     }
 
@@ -74,6 +82,7 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
     pub fn take(&self, block: usize, pages: Range<usize>, limit: usize, mut visit: impl FnMut(usize)) {
         self.top[block / 64].fetch_and(!(1 << (block % 64)), Ordering::AcqRel);
         let mut marked = self.summary[block].swap(0, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
         let mut left_behind = 0;
         let mut room = limit;
         while marked != 0 {

@@ -47,6 +47,8 @@ mod files;
 mod kernel;
 mod lock;
 mod map;
+#[cfg(all(test, loom))]
+mod models;
 mod page;
 mod region;
 mod registry;

@@ -11,12 +11,12 @@ use crate::error::{Error, Result};
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, futex};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

@@ -1,0 +1,589 @@
+//! Loom models of the page word, the credits and the dirty bitmap: every interleaving, up to a bound on preemptions.
+//!
+//! The word, the credits and the bitmap are the library's own. What the kernel does is a `Frame`: the page-table entry
+//! and the page behind it in one atomic, since an access either finds the entry as it is or traps. The model's `load`,
+//! `upgrade`, `write_back` and `evict` follow `fault.rs`, `writeback.rs` and `evict.rs` line by line; futex(2) is
+//! a lock and a condition. Values are sets of bits, one bit a store, so a lost store is a missing bit.
+//!
+//! The models bite: each step they guard can be left out ([`Omit`]), and then they fail (the tests that should panic).
+//!
+//! Run with `make loom`.
+
+use crate::credits::Credits;
+use crate::dirty::{self, DirtyBitmap};
+use crate::page::{After, Eviction, PageWord, State};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell};
+use loom::model::Builder;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// Explores a model. Two preemptions find nearly every bug of this kind; three where the model is small enough.
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// A step of the protocol to leave out, to see a model fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Omit {
+    Nothing,
+    /// `begin_writable_install` in the first store's miss.
+    WritableInstall,
+    /// Taking the dirty bit before the page is written: it is taken after.
+    BitBeforeWrite,
+    /// Protecting before writing: it is protected after.
+    ProtectBeforeWrite,
+    /// Setting the dirty bit in an upgrade before the page is writable: it is set after.
+    BitBeforeUnprotect,
+    /// Claiming the page to evict it.
+    BeginEvict,
+}
+
+/// A page-table entry with the page behind it: bit 0 resident, bit 1 write-protected, above them what was stored. The
+/// kernel changes it under the page table's lock, hence acquire and release.
+struct Frame(AtomicU32);
+
+impl Frame {
+    const RESIDENT: u32 = 1;
+    const PROTECTED: u32 = 2;
+
+    /// A program's store; false: it traps.
+    fn store(&self, bits: u32) -> bool {
+        let writable = |entry: u32| (entry & 3 == Self::RESIDENT).then_some(entry | bits << 2);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, writable).is_ok()
+    }
+
+    /// A program's load; `None`: it traps. Like every access here an update, to see the last entry, as processors do.
+    fn load(&self) -> Option<u32> {
+        let entry = self.0.fetch_or(0, Ordering::AcqRel);
+        (entry & Self::RESIDENT != 0).then_some(entry >> 2)
+    }
+
+    /// `UFFDIO_COPY`.
+    fn install(&self, bits: u32, protected: bool) {
+        let flags = Self::RESIDENT | if protected { Self::PROTECTED } else { 0 };
+        assert_eq!(self.0.swap(flags | bits << 2, Ordering::AcqRel), 0, "a page installed over another");
+    }
+
+    /// `UFFDIO_WRITEPROTECT`.
+    fn protect(&self, on: bool) {
+        if on { self.0.fetch_or(Self::PROTECTED, Ordering::AcqRel) } else { self.0.fetch_and(!Self::PROTECTED, Ordering::AcqRel) };
+    }
+
+    /// `MADV_DONTNEED`; what was there.
+    fn drop_memory(&self) -> u32 {
+        self.0.swap(0, Ordering::AcqRel) >> 2
+    }
+}
+
+/// One page of one file.
+struct World {
+    word: PageWord,
+    frame: Frame,
+    file: AtomicU32,
+    /// The page's dirty bit.
+    dirty: AtomicU32,
+    /// The block's lock.
+    writing: Mutex<()>,
+    /// Where sleepers on the word wait: one who is never woken is a deadlock, which loom reports.
+    bucket: Mutex<()>,
+    woken: Condvar,
+    /// Entries in clean queues.
+    entries: AtomicUsize,
+    /// Touched by whoever owns the page alone, in Loading or Evicting: loom sees two owners, and orderings too weak to
+    /// hand the page over.
+    owned: UnsafeCell<()>,
+    loads: AtomicUsize,
+    omit: Omit,
+}
+
+impl World {
+    fn absent(omit: Omit) -> Arc<Self> {
+        Arc::new(World {
+            word: PageWord::new(),
+            frame: Frame(AtomicU32::new(0)),
+            file: AtomicU32::new(0),
+            dirty: AtomicU32::new(0),
+            writing: Mutex::new(()),
+            bucket: Mutex::new(()),
+            woken: Condvar::new(),
+            entries: AtomicUsize::new(0),
+            owned: UnsafeCell::new(()),
+            loads: AtomicUsize::new(0),
+            omit,
+        })
+    }
+
+    /// Resident, clean, protected, in a queue.
+    fn clean(omit: Omit) -> Arc<Self> {
+        let world = Self::absent(omit);
+        world.trap(false);
+        world
+    }
+
+    /// `fault::serve`.
+    fn trap(&self, is_store: bool) {
+        loop {
+            let seen = self.word.look();
+            match seen.state() {
+                State::Absent if self.word.begin_load() => return self.load_page(is_store),
+                State::Absent => {}
+                State::Clean | State::Dirty if !is_store => return,
+                State::Clean | State::Dirty if !seen.is_upgrading() => {
+                    if self.word.begin_upgrade(seen) {
+                        return self.upgrade();
+                    }
+                }
+                State::Loading | State::Evicting | State::Clean | State::Dirty => {
+                    if let Some(expected) = self.word.announce_waiter(seen) {
+                        self.sleep(expected);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `fault::load`.
+    fn load_page(&self, is_store: bool) {
+        self.owned.with_mut(|_| {
+            self.loads.fetch_add(1, Ordering::Relaxed);
+            let read = self.file.fetch_or(0, Ordering::Relaxed);
+            if is_store {
+                if self.omit != Omit::WritableInstall {
+                    self.word.begin_writable_install();
+                }
+                self.dirty.swap(1, Ordering::AcqRel);
+            }
+            self.frame.install(read, !is_store);
+        });
+        self.after(self.word.finish_load(is_store));
+    }
+
+    /// `fault::upgrade`.
+    fn upgrade(&self) {
+        if self.omit == Omit::BitBeforeUnprotect {
+            self.frame.protect(false);
+            self.after(self.word.finish_upgrade());
+            self.dirty.swap(1, Ordering::AcqRel);
+            return;
+        }
+        self.dirty.swap(1, Ordering::AcqRel);
+        self.frame.protect(false);
+        self.after(self.word.finish_upgrade());
+    }
+
+    fn after(&self, after: After) {
+        if after.enqueue {
+            assert_eq!(self.entries.fetch_add(1, Ordering::AcqRel), 0, "two entries for one page");
+        }
+        if after.wake {
+            let _bucket = self.bucket.lock().unwrap();
+            self.woken.notify_all();
+        }
+    }
+
+    /// futex(2): the kernel compares and sleeps under a lock that the one who wakes takes too.
+    fn sleep(&self, expected: u32) {
+        let bucket = self.bucket.lock().unwrap();
+        if self.word.futex().fetch_or(0, Ordering::AcqRel) == expected {
+            drop(self.woken.wait(bucket).unwrap());
+        }
+    }
+
+    /// A program's store, until it succeeds.
+    fn store(&self, bits: u32) {
+        while !self.frame.store(bits) {
+            self.trap(true);
+        }
+    }
+
+    /// A program's load.
+    fn load(&self) -> u32 {
+        loop {
+            match self.frame.load() {
+                Some(bits) => return bits,
+                None => self.trap(false),
+            }
+        }
+    }
+
+    /// `writeback::flush`, of a file that takes the page or not.
+    fn flush(&self, saved: bool) {
+        let _held = self.writing.lock().unwrap();
+        if self.omit == Omit::BitBeforeWrite {
+            if self.dirty.fetch_or(0, Ordering::AcqRel) == 1 && self.begin_write() {
+                self.write(saved);
+                self.dirty.swap(0, Ordering::AcqRel);
+            }
+        } else if self.dirty.swap(0, Ordering::AcqRel) == 1 && self.begin_write() {
+            self.write(saved);
+        }
+    }
+
+    /// `writeback::begin`.
+    fn begin_write(&self) -> bool {
+        while !self.word.begin_write() {
+            let seen = self.word.look();
+            if !seen.is_upgrading() {
+                if seen.state() != State::Dirty {
+                    return false;
+                }
+            } else if let Some(expected) = self.word.announce_waiter(seen) {
+                self.sleep(expected);
+            }
+        }
+        true
+    }
+
+    /// `writeback::write_run`.
+    fn write(&self, saved: bool) {
+        if self.omit != Omit::ProtectBeforeWrite {
+            self.frame.protect(true);
+        }
+        let bits = self.frame.load().expect("a page that is being written is resident");
+        if saved {
+            self.file.swap(bits, Ordering::Relaxed);
+        }
+        if self.omit == Omit::ProtectBeforeWrite {
+            self.frame.protect(true);
+        }
+        self.after(self.word.finish_write(saved));
+        if !saved {
+            self.dirty.swap(1, Ordering::AcqRel);
+        }
+    }
+
+    /// `evict::evict`, of a batch of one.
+    fn evict(&self) {
+        if self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| entries.checked_sub(1)).is_err() {
+            return;
+        }
+        if self.omit == Omit::BeginEvict {
+            self.frame.drop_memory();
+        } else if self.word.begin_evict() == Eviction::Begun {
+            self.owned.with_mut(|_| {
+                let bits = self.frame.drop_memory();
+                assert_eq!(bits, self.file.fetch_or(0, Ordering::Relaxed), "a page dropped that the file has not");
+            });
+            self.after(self.word.finish_evict());
+        }
+    }
+
+    /// With all threads gone: every store is in memory or, if the page is not there, in the file; a clean page is the same
+    /// in both, protected and in a queue, a dirty one has its bit; and one more flush puts all in the file.
+    fn check(&self, stored: u32) {
+        let (seen, file) = (self.word.look(), self.file.load(Ordering::Relaxed));
+        let entry = self.frame.0.load(Ordering::Relaxed);
+        assert!(!seen.is_upgrading());
+        match seen.state() {
+            State::Absent => assert_eq!((entry, file), (0, stored), "absent: the file has all stores"),
+            State::Clean => {
+                assert_eq!((entry >> 2, file), (stored, stored), "clean: both have all stores");
+                assert_eq!(entry & 3, Frame::RESIDENT | Frame::PROTECTED, "clean: the next store traps");
+                assert_eq!(self.entries.load(Ordering::Relaxed), 1, "clean: an evictor can find it");
+            }
+            State::Dirty => {
+                assert_eq!(entry >> 2, stored, "dirty: memory has all stores");
+                assert_eq!(self.dirty.load(Ordering::Relaxed), 1, "dirty: a writer can find it");
+            }
+            state => panic!("{state:?} with nobody at work"),
+        }
+        self.flush(true);
+        assert_eq!(self.file.load(Ordering::Relaxed), stored, "flushed: the file has all stores");
+    }
+}
+
+fn spawn(world: &Arc<World>, body: impl Fn(&World) + 'static) -> thread::JoinHandle<()> {
+    let world = world.clone();
+    thread::spawn(move || body(&world))
+}
+
+fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Two threads miss at once: one of them reads.
+#[test]
+fn two_faults_make_one_load() {
+    explore(3, || {
+        let world = World::absent(Omit::Nothing);
+        let other = spawn(&world, |world| assert_eq!(world.load(), 0));
+        assert_eq!(world.load(), 0);
+        join([other]);
+        assert_eq!(world.loads.load(Ordering::Relaxed), 1);
+        world.check(0);
+    });
+}
+
+/// A load and a store miss while the page is evicted as soon as it is clean.
+fn faults_and_evictor(omit: Omit) {
+    explore(3, move || {
+        let world = World::absent(omit);
+        let threads = [
+            spawn(&world, |world| assert!(world.load() < 2)),
+            spawn(&world, |world| world.evict()),
+        ];
+        world.store(1);
+        assert_eq!(world.load(), 1);
+        join(threads);
+        world.check(1);
+    });
+}
+
+#[test]
+fn faults_against_an_evictor() {
+    faults_and_evictor(Omit::Nothing);
+}
+
+/// The evictor asks nobody.
+#[test]
+#[should_panic(expected = "has all stores")]
+fn faults_against_an_evictor_bite() {
+    faults_and_evictor(Omit::BeginEvict);
+}
+
+/// One thread stores twice, one writes back, one evicts what is clean.
+fn store_write_evict(omit: Omit) {
+    explore(2, move || {
+        let world = World::clean(omit);
+        let threads = [
+            spawn(&world, |world| {
+                world.flush(true);
+                world.evict();
+            }),
+            spawn(&world, |world| world.evict()),
+        ];
+        world.store(1);
+        world.store(2);
+        assert_eq!(world.load(), 3);
+        join(threads);
+        world.check(3);
+    });
+}
+
+#[test]
+fn a_store_against_write_back_and_eviction() {
+    store_write_evict(Omit::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "a page dropped that the file has not")]
+fn a_store_against_write_back_bites_without_protection() {
+    store_write_evict(Omit::ProtectBeforeWrite);
+}
+
+#[test]
+#[should_panic(expected = "a writer can find it")]
+fn a_store_against_write_back_bites_with_a_late_bit() {
+    store_write_evict(Omit::BitBeforeWrite);
+}
+
+/// A store, a write that fails, then one that works.
+#[test]
+fn a_failed_write_keeps_the_page_dirty() {
+    explore(2, || {
+        let world = World::clean(Omit::Nothing);
+        let other = spawn(&world, |world| {
+            world.flush(false);
+            world.evict();
+            world.flush(true);
+            world.evict();
+        });
+        world.store(1);
+        world.store(2);
+        join([other]);
+        world.check(3);
+    });
+}
+
+/// Two stores trap on a clean page, a third trap is late (its page was made writable meanwhile), and a writer comes by.
+#[test]
+fn upgrades_and_a_spurious_trap_against_a_writer() {
+    explore(2, || {
+        let world = World::clean(Omit::Nothing);
+        let threads = [
+            spawn(&world, |world| {
+                world.store(1);
+                world.trap(true);
+            }),
+            spawn(&world, |world| {
+                world.flush(true);
+                world.evict();
+            }),
+        ];
+        world.store(2);
+        join(threads);
+        world.check(3);
+    });
+}
+
+/// A flush saves what was stored before it, also by a thread whose page another thread's store brought in or made
+/// writable and has not finished with.
+fn flush_saves(world: fn(Omit) -> Arc<World>, omit: Omit) {
+    explore(2, move || {
+        let world = world(omit);
+        let threads = [
+            spawn(&world, |world| world.store(1)),
+            spawn(&world, |world| {
+                world.store(2);
+                world.flush(true);
+                assert_eq!(world.file.fetch_or(0, Ordering::Relaxed) & 2, 2, "flushed and not in the file");
+            }),
+        ];
+        world.evict();
+        join(threads);
+        world.check(3);
+    });
+}
+
+#[test]
+fn a_flush_saves_stores_to_a_page_that_another_thread_loads() {
+    flush_saves(World::absent, Omit::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "flushed and not in the file")]
+fn a_flush_bites_without_the_announced_install() {
+    flush_saves(World::absent, Omit::WritableInstall);
+}
+
+#[test]
+fn a_flush_saves_stores_to_a_page_that_another_thread_upgrades() {
+    flush_saves(World::clean, Omit::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "flushed and not in the file")]
+fn a_flush_bites_when_the_bit_comes_after_the_upgrade() {
+    flush_saves(World::clean, Omit::BitBeforeUnprotect);
+}
+
+/// Three threads on two credits in two shares: never three at work, and all credits back in the end.
+#[test]
+fn credits_are_conserved() {
+    explore(3, || {
+        let credits = Arc::new(Credits::new(2, 2));
+        let held = Arc::new(AtomicUsize::new(0));
+        let work = |core: usize| {
+            let (credits, held) = (credits.clone(), held.clone());
+            move || {
+                if credits.take(core) || credits.steal(core, core + 1) {
+                    assert!(held.fetch_add(1, Ordering::Relaxed) < 2, "more pages than credits");
+                    held.fetch_sub(1, Ordering::Relaxed);
+                    credits.give(core, 1);
+                }
+            }
+        };
+        let threads = [thread::spawn(work(0)), thread::spawn(work(0))];
+        work(1)();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(credits.idle(), 2);
+    });
+}
+
+/// Half of a share moves when one credit is stolen; a thief can be robbed.
+#[test]
+fn stolen_credits_are_conserved() {
+    explore(3, || {
+        let credits = Arc::new(Credits::new(0, 3));
+        credits.give(0, 4);
+        let thief = |core: usize| {
+            let credits = credits.clone();
+            move || {
+                if credits.steal(core, 0) {
+                    credits.give(core, 1);
+                }
+            }
+        };
+        let threads = [thread::spawn(thief(1)), thread::spawn(thief(2))];
+        let took = credits.take(0);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(credits.idle(), 4 - usize::from(took));
+    });
+}
+
+type Bitmap = DirtyBitmap<Box<[AtomicU64]>>;
+
+fn bitmap() -> Arc<Bitmap> {
+    let [leaves, summary, top] = dirty::words_for(128).map(|count| (0..count).map(|_| AtomicU64::new(0)).collect());
+    Arc::new(DirtyBitmap::new(leaves, summary, top))
+}
+
+/// What a flush finds; the caller holds the block's lock.
+fn taken(bitmap: &Bitmap, limit: usize) -> Vec<usize> {
+    let mut pages = Vec::new();
+    if bitmap.next_block(0).is_some() {
+        bitmap.take(0, 0..128, limit, |page| pages.push(page));
+    }
+    pages
+}
+
+/// Pages set while others are taken: each is taken once, then or later.
+#[test]
+fn no_dirty_bit_is_lost() {
+    explore(2, || {
+        let bitmap = bitmap();
+        bitmap.set(1);
+        let setters = [2, 70].map(|page| {
+            let bitmap = bitmap.clone();
+            thread::spawn(move || bitmap.set(page))
+        });
+        let mut pages = taken(&bitmap, 1);
+        pages.extend(taken(&bitmap, 128));
+        setters.into_iter().for_each(|setter| setter.join().unwrap());
+        pages.extend(taken(&bitmap, 128));
+        pages.sort_unstable();
+        assert_eq!(pages, [1, 2, 70]);
+        assert_eq!(bitmap.next_block(0), None);
+    });
+}
+
+/// A thread that has set its page finds it, whatever another thread is about in the same word or the same block.
+#[test]
+fn a_dirty_page_is_found_once_it_is_set() {
+    for other in [0, 70] {
+        explore(3, move || {
+            let bitmap = bitmap();
+            let lock = Arc::new(Mutex::new(()));
+            let setter = {
+                let bitmap = bitmap.clone();
+                thread::spawn(move || bitmap.set(other))
+            };
+            bitmap.set(1);
+            {
+                let _held = lock.lock().unwrap();
+                assert!(taken(&bitmap, 128).contains(&1), "set and not found");
+            }
+            setter.join().unwrap();
+        });
+    }
+}
+
+/// The same while a third thread takes pages of the block and leaves some behind.
+#[test]
+fn a_dirty_page_is_found_or_taken() {
+    explore(2, || {
+        let bitmap = bitmap();
+        bitmap.set(70);
+        let lock = Arc::new(Mutex::new(Vec::new()));
+        let threads = {
+            let (setter, taker, lock) = (bitmap.clone(), bitmap.clone(), lock.clone());
+            [
+                thread::spawn(move || setter.set(0)),
+                thread::spawn(move || {
+                    let mut pages = lock.lock().unwrap();
+                    taker.take(0, 64..128, 128, |page| pages.push(page));
+                }),
+            ]
+        };
+        bitmap.set(1);
+        {
+            let mut pages = lock.lock().unwrap();
+            let found = taken(&bitmap, 128);
+            pages.extend(found);
+            assert!(pages.contains(&1), "set and not found");
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
