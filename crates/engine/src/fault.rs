@@ -36,9 +36,6 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
             signal::hand_on(number, info, context);
         }
         *errno = saved;
-        if ours {
-            signal::resume(context);
-        }
     }
 }
 

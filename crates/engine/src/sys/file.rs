@@ -132,8 +132,7 @@ pub unsafe fn read_at(file: &File, to: *mut u8, len: usize, offset: u64) -> Resu
     let mut done = 0;
     while done < len {
         // SAFETY: inside the caller's buffer.
-        let got =
-            unsafe { libc::pread64(file.as_raw_fd(), to.add(done).cast(), len - done, (offset + done as u64) as i64) };
+        let got = unsafe { transfer(libc::SYS_pread64, file, to.add(done), len - done, offset + done as u64) };
         match got {
             0 => break,
             1.. => done += got as usize,
