@@ -154,8 +154,10 @@ fn direct_io(file: &File) -> Requirement {
         Ok(_) => Err("direct I/O needs an alignment above 4096 bytes here".into()),
         Err(error) => Err(error.clone()),
     };
+    // A device's node lies in a tmpfs (devtmpfs); its bytes do not.
+    let is_device = file::facts(file).is_ok_and(|facts| facts.is_device);
     let (found, remedy) = match file::file_system(file) {
-        TMPFS | RAMFS | HUGETLBFS => (
+        TMPFS | RAMFS | HUGETLBFS if !is_device => (
             Err("the file is in memory already".into()),
             "map it through the kernel (the default): a cache above it would be a second copy",
         ),
