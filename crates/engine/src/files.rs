@@ -7,6 +7,7 @@ use crate::region::Region;
 use crate::registry;
 use crate::requirements::{self, Requirement};
 use crate::store::FileStore;
+use crate::sync::Ordering;
 use crate::sys::{PAGE, file, madvise, signal};
 use crate::writeback;
 use std::collections::HashMap;
@@ -173,6 +174,8 @@ pub fn detach(identity: file::Identity, region: Arc<Region>) {
             eprintln!("fastmap: {error}");
             if let Some(entry) = table.get_mut(&identity) {
                 entry.closing = false;
+                entry.region.flush_wanted().store(true, Ordering::Release);
+                entry.region.cache().wake_writer();
             }
         }
     }

@@ -305,7 +305,11 @@ fn write_down(cache: &Inner) -> Option<Duration> {
             && let Err(error) = flush(&region, 0..region.span() / PAGE, true)
         {
             tell(&region, &error);
-            again = true;
+            // A disk may have room again; a failed fdatasync is final (see `FileStore::sync`).
+            if matches!(error, Error::WriteBack { .. }) {
+                region.flush_wanted().store(true, Ordering::Release);
+                again = true;
+            }
         }
     }
     if cache.dirty_pages() > cache.high_water {
