@@ -9,13 +9,7 @@ use crate::size::{Memory, Size};
 
 /// Memory-mapped files with a cache of their own, in user space: measure it here, and see what this machine offers.
 #[derive(Debug, Parser)]
-#[command(
-    name = "fastmap",
-    version,
-    max_term_width = 100,
-    subcommand_required = true,
-    arg_required_else_help = true
-)]
+#[command(name = "fastmap", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "\
 SIZE is a whole number of bytes or of KiB, MiB, GiB, TiB: 4096, 64KiB, 1GiB.
 Exit status: 0 done, 1 failed, 2 wrong usage.
@@ -175,9 +169,7 @@ fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!(
-            "\"{text}\" is no number of seconds: give 0.01 to 86400"
-        )),
+        _ => Err(format!("\"{text}\" is no number of seconds: give 0.01 to 86400")),
     }
 }
 

@@ -11,20 +11,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use serde::Serialize;
-
 /// Beginning of the names of all groups made here; the process's id and a number follow.
 const PREFIX: &str = "fastmap-bench-";
 
-/// What limits a run's memory, as the JSON names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// What limits a run's memory; `Display` is the JSON's name for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// The memory hierarchy of version 1.
-    #[serde(rename = "cgroup-v1")]
     V1,
     /// The unified hierarchy.
-    #[serde(rename = "cgroup-v2")]
     V2,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Version::V1 => "cgroup-v1",
+            Version::V2 => "cgroup-v2",
+        })
+    }
 }
 
 /// Why no memory cgroup can be made. `Display` is `PATH: what: errno`, without a remedy.
@@ -38,8 +43,8 @@ pub struct Unavailable {
     pub error: io::Error,
 }
 
-/// What to do where no memory cgroup can be made.
-pub const REMEDY: &str = "run as root, or `systemd-run --user --scope -p Delegate=yes fastmap bench ...`, or give --memory none";
+/// How to be allowed to make memory cgroups.
+pub const REMEDY: &str = "run as root, or `systemd-run --user --scope -p Delegate=yes fastmap bench ...`";
 
 impl std::fmt::Display for Unavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,11 +54,7 @@ impl std::fmt::Display for Unavailable {
 
 impl Unavailable {
     fn at<'a>(path: &'a Path, what: &'static str) -> impl FnOnce(io::Error) -> Unavailable + 'a {
-        move |error| Unavailable {
-            path: path.to_owned(),
-            what,
-            error,
-        }
+        move |error| Unavailable { path: path.to_owned(), what, error }
     }
 }
 
@@ -66,10 +67,7 @@ pub fn own_limit() -> u64 {
         Version::V1 => "memory.limit_in_bytes",
         Version::V2 => "memory.max",
     };
-    fs::read_to_string(own.join(file))
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(u64::MAX)
+    fs::read_to_string(own.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// The place where groups can be made.
@@ -88,18 +86,10 @@ impl Controller {
     /// The step that failed.
     pub fn find() -> Result<Controller, Unavailable> {
         let controller = match locate::own_memory_cgroup()? {
-            (Version::V1, own) => Controller {
-                version: Version::V1,
-                parent: own,
-                _delegation: None,
-            },
+            (Version::V1, own) => Controller { version: Version::V1, parent: own, _delegation: None },
             (Version::V2, own) => {
                 let (parent, delegation) = v2::delegate(&own, "memory")?;
-                Controller {
-                    version: Version::V2,
-                    parent,
-                    _delegation: Some(delegation),
-                }
+                Controller { version: Version::V2, parent, _delegation: Some(delegation) }
             }
         };
         remove_orphans(&controller.parent);
@@ -120,14 +110,9 @@ impl Controller {
     pub fn group(&self, limit: u64) -> Result<Group, Unavailable> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = self
-            .parent
-            .join(format!("{PREFIX}{}-{number}", std::process::id()));
+        let dir = self.parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&dir).map_err(Unavailable::at(&dir, "cannot make a memory cgroup"))?;
-        let group = Group {
-            version: self.version,
-            dir,
-        };
+        let group = Group { version: self.version, dir };
         match self.version {
             Version::V1 => v1::limit(&group.dir, limit)?,
             Version::V2 => v2::limit(&group.dir, limit)?,
@@ -168,9 +153,7 @@ impl Drop for Group {
 fn remove(dir: &Path) {
     for _ in 0..50 {
         match fs::remove_dir(dir) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                sleep(Duration::from_millis(10))
-            }
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(Duration::from_millis(10)),
             _ => return,
         }
     }
@@ -180,10 +163,7 @@ fn remove(dir: &Path) {
 fn remove_orphans(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|n| n.strip_prefix(PREFIX))
-            .and_then(|n| n.split('-').next());
+        let pid = name.to_str().and_then(|n| n.strip_prefix(PREFIX)).and_then(|n| n.split('-').next());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             let _ = fs::remove_dir(entry.path());
         }
@@ -215,15 +195,8 @@ mod tests {
         };
         let group = controller.group(64 << 20).unwrap();
         let dir = group.dir.clone();
-        let file = if controller.version() == Version::V1 {
-            "memory.limit_in_bytes"
-        } else {
-            "memory.max"
-        };
-        assert_eq!(
-            fs::read_to_string(dir.join(file)).unwrap().trim(),
-            (64 << 20).to_string()
-        );
+        let file = if controller.version() == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+        assert_eq!(fs::read_to_string(dir.join(file)).unwrap().trim(), (64 << 20).to_string());
         drop(group);
         assert!(!dir.exists());
     }

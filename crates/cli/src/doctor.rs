@@ -41,22 +41,14 @@ struct Finding {
 /// If the path cannot be looked at.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let file = file_at(&args.path)?;
-    let mut findings: Vec<Finding> = requirements::of_machine()
-        .into_iter()
-        .map(Finding::from)
-        .collect();
+    let mut findings: Vec<Finding> = requirements::of_machine().into_iter().map(Finding::from).collect();
     findings.extend(requirements::of_file(&file).into_iter().map(Finding::from));
     findings.push(memory_cgroup());
     let can_cache = findings.iter().all(|f| f.ok || f.optional);
-    let diagnosis = Diagnosis {
-        machine: Machine::of(&args.path),
-        can_cache,
-        findings,
-    };
+    let diagnosis = Diagnosis { machine: Machine::of(&args.path), can_cache, findings };
     if args.json {
-        let text = serde_json::to_string_pretty(&diagnosis).map_err(|e| {
-            Failure::new("doctor", e, "this is an error in fastmap: please report it")
-        })?;
+        let text = serde_json::to_string_pretty(&diagnosis)
+            .map_err(|e| Failure::new("doctor", e, "this is an error in fastmap: please report it"))?;
         crate::print(&(text + "\n"));
     } else {
         crate::print(&text(&args.path, &diagnosis));
@@ -77,9 +69,7 @@ fn file_at(path: &Path) -> Result<File, Failure> {
         return File::open(path).map_err(refused);
     }
     let mut file = tempfile::tempfile_in(path).map_err(refused)?;
-    file.write_all(&[0; 64 << 10])
-        .and_then(|()| file.sync_all())
-        .map_err(refused)?;
+    file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_all()).map_err(refused)?;
     Ok(file)
 }
 
@@ -91,7 +81,7 @@ fn memory_cgroup() -> Finding {
         optional: true,
         ok: found.is_ok(),
         detail: match found {
-            Ok(controller) => format!("{:?}, writable", controller.version()),
+            Ok(controller) => format!("{}, writable", controller.version()),
             Err(why) => why.to_string(),
         },
         remedy: cgroup::REMEDY.to_owned(),
@@ -125,12 +115,7 @@ fn text(path: &Path, diagnosis: &Diagnosis) -> String {
         m.file_system,
         m.device
     );
-    let width = diagnosis
-        .findings
-        .iter()
-        .map(|f| f.name.chars().count())
-        .max()
-        .unwrap_or(0);
+    let width = diagnosis.findings.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);
     for f in &diagnosis.findings {
         let mark = match (f.ok, f.optional) {
             (true, _) => "ok",
@@ -139,14 +124,8 @@ fn text(path: &Path, diagnosis: &Diagnosis) -> String {
         };
         text.push_str(&format!("{mark:<8} {:<width$}  {}\n", f.name, f.detail));
         if !f.ok {
-            text.push_str(&format!(
-                "{:8} {:width$}  it is for: {}\n",
-                "", "", f.purpose
-            ));
-            text.push_str(&format!(
-                "{:8} {:width$}  to have it: {}\n",
-                "", "", f.remedy
-            ));
+            text.push_str(&format!("{:8} {:width$}  it is for: {}\n", "", "", f.purpose));
+            text.push_str(&format!("{:8} {:width$}  to have it: {}\n", "", "", f.remedy));
         }
     }
     text.push_str(if diagnosis.can_cache {
@@ -177,17 +156,9 @@ mod tests {
             findings: vec![finding(optional, ok)],
         };
         let missing = text(Path::new("/"), &diagnosis(false, false));
-        assert!(
-            missing.contains("MISSING  userfaultfd  6.18")
-                && missing.contains("to have it: sysctl"),
-            "{missing}"
-        );
+        assert!(missing.contains("MISSING  userfaultfd  6.18") && missing.contains("to have it: sysctl"), "{missing}");
         assert!(missing.contains("it is for: catching misses") && missing.contains("cannot cache"));
         let fine = text(Path::new("/"), &diagnosis(true, true));
-        assert!(
-            fine.contains("ok       userfaultfd")
-                && !fine.contains("sysctl")
-                && fine.contains("can cache")
-        );
+        assert!(fine.contains("ok       userfaultfd") && !fine.contains("sysctl") && fine.contains("can cache"));
     }
 }

@@ -12,35 +12,18 @@ pub struct Failure {
 
 impl Failure {
     /// The run failed: exit status 1.
-    pub fn new(
-        thing: impl fmt::Display,
-        what: impl fmt::Display,
-        remedy: impl fmt::Display,
-    ) -> Failure {
-        Failure {
-            message: format!("{thing}: {what}: {remedy}"),
-            usage: false,
-        }
+    pub fn new(thing: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
+        Failure { message: format!("{thing}: {what}: {remedy}"), usage: false }
     }
 
     /// The command line asks for something that makes no sense: exit status 2.
-    pub fn usage(
-        thing: impl fmt::Display,
-        what: impl fmt::Display,
-        remedy: impl fmt::Display,
-    ) -> Failure {
-        Failure {
-            usage: true,
-            ..Failure::new(thing, what, remedy)
-        }
+    pub fn usage(thing: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
+        Failure { usage: true, ..Failure::new(thing, what, remedy) }
     }
 
     /// A failure whose message another process has already put together.
     pub fn told(message: String) -> Failure {
-        Failure {
-            message,
-            usage: false,
-        }
+        Failure { message, usage: false }
     }
 
     /// 1, or 2 for usage.
@@ -58,9 +41,6 @@ impl fmt::Display for Failure {
 
 impl From<fastmap_workloads::Error> for Failure {
     fn from(error: fastmap_workloads::Error) -> Failure {
-        Failure {
-            message: error.to_string(),
-            usage: matches!(error, fastmap_workloads::Error::Memory { .. }),
-        }
+        Failure { message: error.to_string(), usage: matches!(error, fastmap_workloads::Error::Memory { .. }) }
     }
 }

@@ -27,11 +27,7 @@ pub fn requested() -> bool {
 /// Fails if one of the signals has come.
 pub fn check() -> Result<(), Failure> {
     if requested() {
-        return Err(Failure::new(
-            "bench",
-            "interrupted",
-            "run it again; nothing was left behind",
-        ));
+        return Err(Failure::new("bench", "interrupted", "run it again; nothing was left behind"));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What machine this is, for the JSON: processors, kernel, memory, and the file system under the file.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -16,9 +17,9 @@ pub struct Machine {
     pub kernel: String,
     /// Physical memory.
     pub memory_bytes: u64,
-    /// Type of the file system that holds the file.
+    /// Type of the file system that holds the file, or `block device` where the file is one itself.
     pub file_system: String,
-    /// What that file system is mounted from.
+    /// What that file system is mounted from, or the block device.
     pub device: String,
 }
 
@@ -49,10 +50,11 @@ impl FileSystem {
     /// From /proc/self/mountinfo: the last mount whose point is the longest beginning of the path.
     pub fn of(place: &Path) -> FileSystem {
         let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
-        find_mount(&read("/proc/self/mountinfo"), &place).unwrap_or_else(|| FileSystem {
-            kind: "unknown".to_owned(),
-            device: "unknown".to_owned(),
-        })
+        if place.metadata().is_ok_and(|m| m.file_type().is_block_device()) {
+            return FileSystem { kind: "block device".to_owned(), device: place.display().to_string() };
+        }
+        find_mount(&read("/proc/self/mountinfo"), &place)
+            .unwrap_or_else(|| FileSystem { kind: "unknown".to_owned(), device: "unknown".to_owned() })
     }
 
     /// Whether files there live in memory only.
@@ -70,10 +72,7 @@ fn find_mount(mountinfo: &str, place: &Path) -> Option<FileSystem> {
         let point = unescape(left.split(' ').nth(4)?);
         let mut right = right.split(' ');
         if place.starts_with(&point) && best.as_ref().is_none_or(|(len, _)| point.len() >= *len) {
-            let file_system = FileSystem {
-                kind: right.next()?.to_owned(),
-                device: unescape(right.next()?),
-            };
+            let file_system = FileSystem { kind: right.next()?.to_owned(), device: unescape(right.next()?) };
             best = Some((point.len(), file_system));
         }
     }
@@ -83,13 +82,7 @@ fn find_mount(mountinfo: &str, place: &Path) -> Option<FileSystem> {
 /// A field of /proc/meminfo in bytes; 0 if it is not there.
 pub fn meminfo(field: &str) -> u64 {
     let kib = read("/proc/meminfo").lines().find_map(|line| {
-        line.strip_prefix(field)?
-            .strip_prefix(':')?
-            .trim()
-            .strip_suffix(" kB")?
-            .trim()
-            .parse::<u64>()
-            .ok()
+        line.strip_prefix(field)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
     });
     kib.unwrap_or(0) * 1024
 }
@@ -116,11 +109,8 @@ pub fn unescape(field: &str) -> String {
 }
 
 fn model(cpuinfo: &str) -> String {
-    let line = cpuinfo
-        .lines()
-        .find(|l| l.starts_with("model name") || l.starts_with("CPU part"));
-    line.and_then(|l| l.split_once(':'))
-        .map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned())
+    let line = cpuinfo.lines().find(|l| l.starts_with("model name") || l.starts_with("CPU part"));
+    line.and_then(|l| l.split_once(':')).map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
 fn read(path: &str) -> String {
@@ -138,16 +128,9 @@ mod tests {
 21 20 0:5 / /mnt rw - tmpfs tmpfs rw
 22 21 253:0 / /mnt/fast\\040disk rw shared:3 - ext4 /dev/zram0 rw
 23 21 253:1 / /mnt/fast\\040disk rw - xfs /dev/zram1 rw";
-        let at = |path: &str| {
-            find_mount(mounts, Path::new(path))
-                .map(|f| (f.kind, f.device))
-                .unwrap()
-        };
+        let at = |path: &str| find_mount(mounts, Path::new(path)).map(|f| (f.kind, f.device)).unwrap();
         assert_eq!(at("/home/me"), ("ext4".into(), "/dev/vda".into()));
-        assert_eq!(
-            at("/mnt/fast disk/file"),
-            ("xfs".into(), "/dev/zram1".into())
-        );
+        assert_eq!(at("/mnt/fast disk/file"), ("xfs".into(), "/dev/zram1".into()));
         assert_eq!(at("/mnt/faster"), ("tmpfs".into(), "tmpfs".into()));
     }
 

@@ -60,29 +60,19 @@ fn usage(error: &clap::Error) -> ExitCode {
         }
         ErrorKind::ValueValidation => {
             let flag = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::String(arg)) => {
-                    arg.split([' ', '<']).next().unwrap_or(arg).to_owned()
-                }
+                Some(ContextValue::String(arg)) => arg.split([' ', '<']).next().unwrap_or(arg).to_owned(),
                 _ => "command line".to_owned(),
             };
-            let reason = std::error::Error::source(error)
-                .map_or_else(|| error.to_string(), ToString::to_string);
+            let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
             format!("{flag}: {reason}")
         }
         _ => {
             let text = error.to_string();
-            let first = text
-                .split("\n\n")
-                .next()
-                .unwrap_or(&text)
-                .trim_start_matches("error: ");
+            let first = text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ");
             format!("command line: {first}: see `fastmap --help`")
         }
     };
-    eprintln!(
-        "fastmap: {}",
-        line.split_whitespace().collect::<Vec<_>>().join(" ")
-    );
+    eprintln!("fastmap: {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
     ExitCode::from(2)
 }
 

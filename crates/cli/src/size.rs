@@ -14,9 +14,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Size, String> {
         let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));
-        let (digits, shift) = unit.map_or((text, 0), |(unit, shift)| {
-            (&text[..text.len() - unit.len()], *shift)
-        });
+        let (digits, shift) = unit.map_or((text, 0), |(unit, shift)| (&text[..text.len() - unit.len()], *shift));
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(format!(
                 "\"{text}\" is no size: give whole bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB"
@@ -27,18 +25,10 @@ impl FromStr for Size {
             .ok()
             .and_then(|n| n.checked_mul(1 << shift))
             .map(Size)
-            .ok_or_else(|| {
-                format!(
-                    "\"{text}\" is too large: give at most {}",
-                    Size(i64::MAX as u64)
-                )
-            })
+            .ok_or_else(|| format!("\"{text}\" is too large: give at most {}", Size(i64::MAX as u64)))
             .and_then(|size| match i64::try_from(size.0) {
                 Ok(_) => Ok(size),
-                Err(_) => Err(format!(
-                    "\"{text}\" is too large: give at most {}",
-                    Size(i64::MAX as u64)
-                )),
+                Err(_) => Err(format!("\"{text}\" is too large: give at most {}", Size(i64::MAX as u64))),
             })
     }
 }
@@ -46,10 +36,7 @@ impl FromStr for Size {
 impl fmt::Display for Size {
     /// In the largest unit that divides it, so that it reads back as the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS
-            .iter()
-            .rev()
-            .find(|(_, shift)| self.0 != 0 && self.0.is_multiple_of(1 << shift));
+        let unit = UNITS.iter().rev().find(|(_, shift)| self.0 != 0 && self.0.is_multiple_of(1 << shift));
         match unit {
             Some((unit, shift)) => write!(f, "{}{unit}", self.0 >> shift),
             None => write!(f, "{}", self.0),
@@ -73,9 +60,7 @@ impl FromStr for Memory {
         if text == "none" {
             return Ok(Memory::Unlimited);
         }
-        text.parse()
-            .map(Memory::Limit)
-            .map_err(|e: String| format!("{e}, or none"))
+        text.parse().map(Memory::Limit).map_err(|e: String| format!("{e}, or none"))
     }
 }
 
@@ -85,14 +70,9 @@ mod tests {
 
     #[test]
     fn sizes_read_and_print() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("4096", 4096),
-            ("64KiB", 65536),
-            ("3MiB", 3 << 20),
-            ("1GiB", 1 << 30),
-            ("2TiB", 2 << 40),
-        ] {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("64KiB", 65536), ("3MiB", 3 << 20), ("1GiB", 1 << 30), ("2TiB", 2 << 40)]
+        {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
             assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
         }
@@ -102,25 +82,13 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in [
-            "", "KiB", "1.5GiB", "-1", "+1", " 1", "1 GiB", "1KB", "1kib", "1G", "0x10", "1e9",
-            "none", "１",
-        ] {
+        for text in ["", "KiB", "1.5GiB", "-1", "+1", " 1", "1 GiB", "1KB", "1kib", "1G", "0x10", "1e9", "none", "１"]
+        {
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains("is no size: give"), "{text}: {error}");
         }
-        for text in [
-            "18446744073709551616",
-            "9223372036854775808",
-            "8388608TiB",
-            "99999999999999999999TiB",
-        ] {
-            assert!(
-                text.parse::<Size>()
-                    .unwrap_err()
-                    .contains("is too large: give at most"),
-                "{text}"
-            );
+        for text in ["18446744073709551616", "9223372036854775808", "8388608TiB", "99999999999999999999TiB"] {
+            assert!(text.parse::<Size>().unwrap_err().contains("is too large: give at most"), "{text}");
         }
     }
 
@@ -128,11 +96,6 @@ mod tests {
     fn memory_may_be_none() {
         assert_eq!("none".parse(), Ok(Memory::Unlimited));
         assert_eq!("1GiB".parse(), Ok(Memory::Limit(Size(1 << 30))));
-        assert!(
-            "nothing"
-                .parse::<Memory>()
-                .unwrap_err()
-                .ends_with("or none")
-        );
+        assert!("nothing".parse::<Memory>().unwrap_err().ends_with("or none"));
     }
 }

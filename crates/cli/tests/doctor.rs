@@ -31,10 +31,7 @@ fn doctor_in_json() {
             assert!(!finding[field].as_str().unwrap().is_empty(), "{finding}");
         }
         assert!(finding["ok"].is_boolean() && finding["optional"].is_boolean());
-        assert!(
-            finding["ok"] == true || !finding["remedy"].as_str().unwrap().is_empty(),
-            "{finding}"
-        );
+        assert!(finding["ok"] == true || !finding["remedy"].as_str().unwrap().is_empty(), "{finding}");
     }
 }
 
@@ -43,18 +40,12 @@ fn help_documents_every_flag_and_goes_to_standard_output() {
     let dir = dir();
     let help = fastmap(dir.path(), "bench micro --help");
     help.succeeded();
-    for flag in [
-        "engines", "pattern", "op", "threads", "file", "size", "memory", "seconds", "repeat",
-        "json",
-    ] {
+    for flag in ["engines", "pattern", "op", "threads", "file", "size", "memory", "seconds", "repeat", "json"] {
         assert!(help.stdout.contains(&format!("--{flag} ")), "--{flag}");
     }
     for line in ["--help", "bench --help", "doctor --help", "--version"] {
         let ran = fastmap(dir.path(), line);
         ran.succeeded();
-        assert!(
-            ran.stderr.is_empty() && !ran.stdout.is_empty() && !ran.stdout.contains("worker"),
-            "{line}"
-        );
+        assert!(ran.stderr.is_empty() && !ran.stdout.is_empty() && !ran.stdout.contains("worker"), "{line}");
     }
 }

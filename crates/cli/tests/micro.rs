@@ -27,11 +27,7 @@ fn check_every_field(engines: &str, op: &str, threads: u64) -> Value {
     );
     let ran = fastmap(dir.path(), &line);
     ran.succeeded();
-    assert_eq!(
-        files_in(dir.path()),
-        ["out.json"],
-        "the temporary file is gone"
-    );
+    assert_eq!(files_in(dir.path()), ["out.json"], "the temporary file is gone");
     let out = json(&dir.path().join("out.json"));
 
     assert_eq!(out["experiment"], "micro");
@@ -51,19 +47,9 @@ fn check_every_field(engines: &str, op: &str, threads: u64) -> Value {
     assert_eq!(out["file_bytes"], 16 << 20);
 
     let results = out["results"].as_array().unwrap();
-    assert_eq!(
-        results
-            .iter()
-            .map(|r| r["engine"].as_str().unwrap())
-            .collect::<Vec<_>>()
-            .join(","),
-        engines
-    );
+    assert_eq!(results.iter().map(|r| r["engine"].as_str().unwrap()).collect::<Vec<_>>().join(","), engines);
     for r in results {
-        assert_eq!(
-            (r["pattern"].as_str(), r["op"].as_str()),
-            (Some("zipf"), Some(op))
-        );
+        assert_eq!((r["pattern"].as_str(), r["op"].as_str()), (Some("zipf"), Some(op)));
         assert_eq!(r["threads"], threads);
         let ops = r["ops_per_s"].as_f64().unwrap();
         assert!(ops > 0.0);
@@ -72,24 +58,12 @@ fn check_every_field(engines: &str, op: &str, threads: u64) -> Value {
         let latency = |p: &str| r["latency_us"][p].as_f64().unwrap();
         assert!(0.0 < latency("p50") && latency("p50") <= latency("p99"));
         assert!(latency("p99") <= latency("p999") && latency("p999") <= latency("max"));
-        let runs: Vec<f64> = r["runs"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|v| v.as_f64().unwrap())
-            .collect();
+        let runs: Vec<f64> = r["runs"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
         assert_eq!(runs.len(), 2);
-        assert!(
-            (runs.iter().sum::<f64>() / 2.0 - ops).abs() < 1e-3 * ops,
-            "the median of two is their mean"
-        );
+        assert!((runs.iter().sum::<f64>() / 2.0 - ops).abs() < 1e-3 * ops, "the median of two is their mean");
         let peak = r["peak_rss_bytes_max"].as_u64().unwrap();
         assert!(peak > 0 && r["peak_rss_bytes"].as_u64().unwrap() <= peak);
-        assert!(
-            memory == "none" || peak <= 24 << 20,
-            "{} used {peak} bytes",
-            r["engine"]
-        );
+        assert!(memory == "none" || peak <= 24 << 20, "{} used {peak} bytes", r["engine"]);
         assert!(ran.stdout.contains(r["engine"].as_str().unwrap()));
     }
     out
@@ -111,11 +85,7 @@ fn fastmap_beside_mmap() {
     for (op, threads) in [("read", 1), ("read", 2), ("write", 2), ("rmw", 2)] {
         let out = check_every_field("mmap,fastmap", op, threads);
         let ours = &out["results"][1]["fastmap"];
-        assert_eq!(
-            ours.as_array().unwrap().len(),
-            2,
-            "one set of counters a repetition"
-        );
+        assert_eq!(ours.as_array().unwrap().len(), 2, "one set of counters a repetition");
         assert!(ours[0]["counters"]["misses"].as_u64().unwrap() > 0);
         assert!(ours[0]["capacity_bytes"].as_u64().unwrap() >= 65536);
         assert!(ours[0]["direct_io"].is_boolean());
@@ -126,15 +96,11 @@ fn fastmap_beside_mmap() {
 #[test]
 fn the_closing_line_says_the_ratio() {
     let dir = dir();
-    let line =
-        "bench micro --engines mmap,fastmap --size 16MiB --memory none --seconds 0.1 --repeat 1";
+    let line = "bench micro --engines mmap,fastmap --size 16MiB --memory none --seconds 0.1 --repeat 1";
     let ran = fastmap(dir.path(), line);
     ran.succeeded();
     let last = ran.stdout.trim_end().lines().last().unwrap();
-    assert!(
-        last.starts_with("fastmap is ") && last.ends_with("x the best mmap (mmap)"),
-        "{last}"
-    );
+    assert!(last.starts_with("fastmap is ") && last.ends_with("x the best mmap (mmap)"), "{last}");
 }
 
 #[test]
@@ -142,23 +108,14 @@ fn a_named_file_is_made_used_again_and_extended() {
     let dir = dir();
     let path = dir.path().join("ours");
     let run = |flags: &str| {
-        let line = format!(
-            "bench micro --engines mmap --memory none --seconds 0.05 --repeat 1 --file ours {flags}"
-        );
+        let line = format!("bench micro --engines mmap --memory none --seconds 0.05 --repeat 1 --file ours {flags}");
         fastmap(dir.path(), &line).succeeded();
         path.metadata().unwrap().len()
     };
     assert_eq!(run("--size 1MiB --op write"), 1 << 20);
     assert_eq!(run("--op rmw"), 1 << 20, "its own size is the default");
-    assert_eq!(
-        run("--op write --size 512KiB"),
-        1 << 20,
-        "a part is used, nothing is cut off"
-    );
-    assert_eq!(
-        run("--size 2MiB --op rmw --threads 2 --pattern forward"),
-        2 << 20
-    );
+    assert_eq!(run("--op write --size 512KiB"), 1 << 20, "a part is used, nothing is cut off");
+    assert_eq!(run("--size 2MiB --op rmw --threads 2 --pattern forward"), 2 << 20);
     assert_eq!(run("--pattern stride"), 2 << 20);
     assert_eq!(files_in(dir.path()), ["ours"]);
 }
@@ -167,11 +124,7 @@ fn a_named_file_is_made_used_again_and_extended() {
 fn damaged(dir: &Path, offset: u64) {
     let line = "bench micro --engines pread --memory none --seconds 0.05 --repeat 1 --file ours --size 16MiB";
     fastmap(dir, line).succeeded();
-    let mut file = File::options()
-        .read(true)
-        .write(true)
-        .open(dir.join("ours"))
-        .unwrap();
+    let mut file = File::options().read(true).write(true).open(dir.join("ours")).unwrap();
     let mut byte = [0];
     file.seek(SeekFrom::Start(offset)).unwrap();
     file.read_exact(&mut byte).unwrap();
@@ -188,14 +141,7 @@ fn a_wrong_byte_fails_the_run_and_is_located() {
         let line = format!(
             "bench micro --engines {engine} --pattern forward --memory none --seconds 5 --repeat 1 --file ours"
         );
-        fastmap(dir.path(), &line).failed_with(
-            1,
-            &[
-                engine,
-                "page 2000 at offset 8192000: holds",
-                "remove the file",
-            ],
-        );
+        fastmap(dir.path(), &line).failed_with(1, &[engine, "page 2000 at offset 8192000: holds", "remove the file"]);
     }
 }
 
@@ -203,8 +149,7 @@ fn a_wrong_byte_fails_the_run_and_is_located() {
 fn a_wrong_byte_that_no_operation_looks_at_is_found_after_a_write_run() {
     let dir = dir();
     damaged(dir.path(), 2000 * 4096 + 1001);
-    let line =
-        "bench micro --engines mmap --op write --memory none --seconds 0.1 --repeat 1 --file ours";
+    let line = "bench micro --engines mmap --op write --memory none --seconds 0.1 --repeat 1 --file ours";
     fastmap(dir.path(), line).failed_with(1, &["mmap", "page 2000 at offset 8193000: holds"]);
 }
 
@@ -213,8 +158,7 @@ fn damage_to_the_pages_looked_at_beforehand_is_told_as_damage() {
     let dir = dir();
     damaged(dir.path(), 100);
     let line = "bench micro --engines mmap --memory none --seconds 5 --repeat 1 --file ours";
-    fastmap(dir.path(), line)
-        .failed_with(1, &["page 0 at offset 96: holds", "the file is damaged"]);
+    fastmap(dir.path(), line).failed_with(1, &["page 0 at offset 96: holds", "the file is damaged"]);
 }
 
 #[test]
@@ -222,29 +166,15 @@ fn terminated_in_the_middle_it_leaves_nothing() {
     for signal in ["TERM", "INT"] {
         let dir = dir();
         let memory = memory_flag("64MiB");
-        let line = format!(
-            "bench micro --engines pread --size 16MiB --memory {memory} --seconds 60 --json out.json"
-        );
-        let child = start_in(
-            dir.path(),
-            Command::new(FASTMAP).args(line.split_whitespace()),
-        );
+        let line = format!("bench micro --engines pread --size 16MiB --memory {memory} --seconds 60 --json out.json");
+        let child = start_in(dir.path(), Command::new(FASTMAP).args(line.split_whitespace()));
         let pid = child.id();
         let begun = Instant::now();
         while worker_of(pid).is_none() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(60),
-                "no worker appears"
-            );
+            assert!(begun.elapsed() < Duration::from_secs(60), "no worker appears");
             sleep(Duration::from_millis(10));
         }
-        assert!(
-            Command::new("kill")
-                .args([&format!("-{signal}"), &pid.to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap().success());
         let ran = finish(child);
         ran.failed_with(1, &["interrupted", "nothing was left behind"]);
         assert!(files_in(dir.path()).is_empty());
@@ -256,10 +186,7 @@ fn killed_it_takes_its_worker_along_and_the_next_one_removes_its_cgroup() {
     let dir = dir();
     let memory = memory_flag("64MiB");
     let line = format!("bench micro --engines pread --size 16MiB --memory {memory} --seconds 60");
-    let mut child = start_in(
-        dir.path(),
-        Command::new(FASTMAP).args(line.split_whitespace()),
-    );
+    let mut child = start_in(dir.path(), Command::new(FASTMAP).args(line.split_whitespace()));
     let begun = Instant::now();
     let worker = loop {
         // In its cgroup and at work: it has asked to die with its parent by then.
@@ -267,29 +194,19 @@ fn killed_it_takes_its_worker_along_and_the_next_one_removes_its_cgroup() {
             Some(worker) => break worker,
             None => sleep(Duration::from_millis(10)),
         }
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "no worker appears"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(60), "no worker appears");
     };
     child.kill().unwrap();
     child.wait().unwrap();
-    let running =
-        || fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|s| !s.contains(") Z "));
+    let running = || fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|s| !s.contains(") Z "));
     let killed = Instant::now();
     while running() {
-        assert!(
-            killed.elapsed() < Duration::from_secs(10),
-            "the worker lives on"
-        );
+        assert!(killed.elapsed() < Duration::from_secs(10), "the worker lives on");
         sleep(Duration::from_millis(10));
     }
     assert!(files_in(dir.path()).is_empty());
-    fastmap(
-        dir.path(),
-        &format!("bench micro --engines pread --size 1MiB --memory {memory} --seconds 0.01"),
-    )
-    .succeeded();
+    fastmap(dir.path(), &format!("bench micro --engines pread --size 1MiB --memory {memory} --seconds 0.01"))
+        .succeeded();
     assert!(cgroups_of(child.id()).is_empty());
 }
 

@@ -67,6 +67,7 @@ pub fn evict(cache: &Inner, core: usize) -> bool {
 
 /// Takes the pages of a batch out of memory, region by region; the count of those that could go.
 fn drop_batch(entries: &mut [u64], ranges: &mut [libc::iovec]) -> usize {
+    // By region first, then by address.
     entries.sort_unstable();
     let mut freed = 0;
     let mut rest = entries;

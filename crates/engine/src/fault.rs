@@ -36,6 +36,9 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
             signal::hand_on(number, info, context);
         }
         *errno = saved;
+        if ours {
+            signal::resume(context);
+        }
     }
 }
 
@@ -188,7 +191,7 @@ fn say(region: &Region, page: usize, what: fmt::Arguments<'_>) {
     line.push(&path[..path.len().min(300)]);
     let _ = writeln!(line, ": page at offset {} {what}", page * PAGE);
     // SAFETY: writes our own bytes; a failure has nowhere to be told.
-    unsafe { libc::write(2, line.text.as_ptr().cast(), line.len) };
+    unsafe { libc::syscall(libc::SYS_write, 2, line.text.as_ptr(), line.len) };
 }
 
 /// Ends the process over a broken promise of the kernel.

@@ -191,15 +191,17 @@ impl Region {
 
     /// Ends a region that no map refers to and whose pages are all clean. Its credits go back.
     pub fn dissolve(&self) {
-        // An evictor holds popped entries before it enters their region. Entries of this one in its hands would be in no
-        // queue when they are counted below, and their credits gone: no evictor may be between the two.
-        let _blocked = Blocked::all();
-        let _evicting: Vec<_> = self.cache.cores.iter().map(|core| core.0.evicting.lock()).collect();
-        registry::withdraw(self);
-        // SAFETY: no map refers to the region, and no thread is in it any more.
-        unsafe { memory::release(self.base, self.span) };
-        // All its resident pages are clean, and each clean page has one entry.
-        let credits = self.cache.clean.purge(self.slot, 0..self.span / PAGE).len();
+        let credits = {
+            // An evictor holds popped entries before it enters their region. Entries of this one in its hands would be in
+            // no queue when they are counted below, and their credits gone: no evictor may be between the two.
+            let _blocked = Blocked::all();
+            let _evicting: Vec<_> = self.cache.cores.iter().map(|core| core.0.evicting.lock()).collect();
+            registry::withdraw(self);
+            // SAFETY: no map refers to the region, and no thread is in it any more.
+            unsafe { memory::release(self.base, self.span) };
+            // All its resident pages are clean, and each clean page has one entry.
+            self.cache.clean.purge(self.slot, 0..self.span / PAGE).len()
+        };
         registry::cancel(self.slot);
         self.cache.release_credits(0, credits);
     }

@@ -154,10 +154,11 @@ fn direct_io(file: &File) -> Requirement {
         Ok(_) => Err("direct I/O needs an alignment above 4096 bytes here".into()),
         Err(error) => Err(error.clone()),
     };
-    // A device's node lies in a tmpfs (devtmpfs); its bytes do not.
+    // A block device's node lies on devtmpfs, which says nothing of the device.
     let is_device = file::facts(file).is_ok_and(|facts| facts.is_device);
     let (found, remedy) = match file::file_system(file) {
-        TMPFS | RAMFS | HUGETLBFS if !is_device => (
+        _ if is_device => (found, "use a device with logical blocks of at most 4096 bytes"),
+        TMPFS | RAMFS | HUGETLBFS => (
             Err("the file is in memory already".into()),
             "map it through the kernel (the default): a cache above it would be a second copy",
         ),

@@ -70,10 +70,11 @@ fn write_block(region: &Region, block: usize, pages: Range<usize>, limit: usize)
         let from = region.address_of(first + span.start);
         // SAFETY: a block lies in one stripe of the region.
         let protected = unsafe { region.userfaultfd(first).write_protect(from, span.len() * PAGE, true) };
+        let writable = protected.and_then(|()| region.store().write_end());
         let mut at = span.start;
         while let Some(run) = claimed.run_from(at) {
             at = run.end;
-            write_run(region, first + run.start..first + run.end, protected, &mut outcome);
+            write_run(region, first + run.start..first + run.end, writable, &mut outcome);
         }
         region.cache().note_progress();
     }
@@ -133,15 +134,16 @@ fn begin(region: &Region, page: usize) -> bool {
     true
 }
 
-/// Writes pages claimed with `begin`, if they could be protected, and gives them back.
-fn write_run(region: &Region, run: Range<usize>, protected: std::result::Result<(), i32>, outcome: &mut Outcome) {
+/// Writes pages claimed with `begin` and gives them back. `writable` says where the file ends, or that the pages could not
+/// be protected and must stay dirty.
+fn write_run(region: &Region, run: Range<usize>, writable: std::result::Result<u64, i32>, outcome: &mut Outcome) {
     let cache = region.cache();
     let core = cache.here();
     let counters = &cache.cores[core].0.counters;
     cache.discount_dirty(core, run.len());
     let from = region.address_of(run.start);
     // SAFETY: the pages are resident: nobody evicts one that is being written.
-    let written = protected.and_then(|()| unsafe { region.store().write_pages(run.start, from, run.len()) });
+    let written = writable.and_then(|end| unsafe { region.store().write_pages(run.start, from, run.len(), end) });
     for page in run.clone() {
         let after = region.word(page).finish_write(written.is_ok());
         if after.enqueue {

@@ -359,7 +359,8 @@ fn regions_of_several_stripes() {
     file.set_len(300 << 20).unwrap();
     let cache = small();
     let mut map = map_mut(&cache, &file);
-    let words: Vec<usize> = (1..5).flat_map(|stripe| [-4096i64, -8, -4, -1, 0, 4096].map(|at| ((stripe << 26) + at) as usize)).collect();
+    let words: Vec<usize> =
+        (1..5).flat_map(|stripe| [-4096i64, -8, -4, -1, 0, 4096].map(|at| ((stripe << 26) + at) as usize)).collect();
     for at in &words {
         // Some of them straddle two stripes.
         // SAFETY: inside the map.
@@ -1144,9 +1145,7 @@ extern "C" fn foreign_plain(signal: i32) {
 fn truncated_mapping(folder: &Path) -> *mut u8 {
     let file = create(&folder.join("kernel"), &pattern(PAGE));
     // SAFETY: a fresh mapping.
-    let at = unsafe {
-        libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     assert_ne!(at, libc::MAP_FAILED);
     file.set_len(0).unwrap();
     FOREIGN_PAGE.store(at, Ordering::SeqCst);
@@ -1159,7 +1158,8 @@ fn foreign_handler(flags: i32) {
     // SAFETY: handlers of the right kind for the flags; the touched page is repaired by them.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = if with_info { foreign_with_info as *const () as usize } else { foreign_plain as *const () as usize };
+        action.sa_sigaction =
+            if with_info { foreign_with_info as *const () as usize } else { foreign_plain as *const () as usize };
         action.sa_flags = flags;
         libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
         assert_eq!(libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()), 0);
@@ -1187,7 +1187,11 @@ fn foreign_handler(flags: i32) {
         }
         let mut mask = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
-        assert_eq!(libc::sigismember(&mask, libc::SIGUSR1) | libc::sigismember(&mask, libc::SIGBUS), 0, "and it is gone");
+        assert_eq!(
+            libc::sigismember(&mask, libc::SIGUSR1) | libc::sigismember(&mask, libc::SIGBUS),
+            0,
+            "and it is gone"
+        );
         assert!(map[..] == bytes[..], "our faults go on");
         println!("handled once");
         let page = truncated_mapping(folder.path());
@@ -1239,11 +1243,13 @@ extern "C" fn on_alarm(_: i32) {
 fn alarm() {
     let folder = folder();
     let path = folder.path().join("file");
-    let bytes: Vec<u8> = (0..ALARM_PAGES).flat_map(|page| {
-        let mut bytes = vec![0; PAGE];
-        bytes[..8].copy_from_slice(&(page as u64).to_le_bytes());
-        bytes
-    }).collect();
+    let bytes: Vec<u8> = (0..ALARM_PAGES)
+        .flat_map(|page| {
+            let mut bytes = vec![0; PAGE];
+            bytes[..8].copy_from_slice(&(page as u64).to_le_bytes());
+            bytes
+        })
+        .collect();
     let cache = small();
     let mut map = map_mut(&cache, &create(&path, &bytes));
     let base = map.as_mut_ptr() as usize;
@@ -1318,7 +1324,9 @@ fn fork() {
                         // The engine does not run here; the kernel serves unless that is forbidden.
                         let file = create(&folder.path().join("other"), &pattern(PAGE));
                         let refused = matches!(options(&small()).map(&file), Err(Error::Missing { .. }));
-                        let kernel = MapOptions::new().map(&file).is_ok_and(|map| map.engine() == Engine::Kernel && map[7] == pattern(8)[7]);
+                        let kernel = MapOptions::new()
+                            .map(&file)
+                            .is_ok_and(|map| map.engine() == Engine::Kernel && map[7] == pattern(8)[7]);
                         libc::_exit(i32::from(!(refused && kernel)))
                     }
                     _ => {

@@ -82,11 +82,17 @@ fn phase(threads: usize) -> impl Strategy<Value = Phase> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let size = prop_oneof![1 => 0..2usize, 2 => 1..3 * PAGE, 6 => 1..100 * PAGE, 1 => (1..100usize).prop_map(|n| n * PAGE)];
+    let size =
+        prop_oneof![1 => 0..2usize, 2 => 1..3 * PAGE, 6 => 1..100 * PAGE, 1 => (1..100usize).prop_map(|n| n * PAGE)];
     let chunk = prop_oneof![1..64usize, 64..2 * PAGE];
     (size, 16..=64usize, 1..=512usize, chunk, 1..=8usize).prop_flat_map(|(size, capacity, batch, chunk, threads)| {
-        prop::collection::vec(phase(threads), 1..5)
-            .prop_map(move |phases| Case { size, capacity, batch, chunk, phases })
+        prop::collection::vec(phase(threads), 1..5).prop_map(move |phases| Case {
+            size,
+            capacity,
+            batch,
+            chunk,
+            phases,
+        })
     })
 }
 
@@ -120,7 +126,15 @@ impl Either {
 }
 
 /// One thread's phase. `shadow` is its own copy of the file, true for the bytes it owns; `owned` says which those are.
-fn work(map: &Either, base: Base, offset: usize, len: usize, steps: &[Step], shadow: &mut [u8], owned: &dyn Fn(usize) -> usize) {
+fn work(
+    map: &Either,
+    base: Base,
+    offset: usize,
+    len: usize,
+    steps: &[Step],
+    shadow: &mut [u8],
+    owned: &dyn Fn(usize) -> usize,
+) {
     for (number, step) in steps.iter().enumerate() {
         // The owned bytes from a place on, at most so many: (place in the map, count).
         let span = |at: Fraction, want: usize| {
@@ -221,14 +235,18 @@ fn run(case: &Case, path: &Path) {
                 .map(|(thread, steps)| {
                     let (mut copy, map, chunk) = (shadow.clone(), &map, case.chunk);
                     // How many bytes from this one on are the thread's.
-                    let owned = move |byte: usize| if byte / chunk % threads == thread { chunk - byte % chunk } else { 0 };
+                    let owned =
+                        move |byte: usize| if byte / chunk % threads == thread { chunk - byte % chunk } else { 0 };
                     scope.spawn(move || {
                         work(map, base, offset, len, steps, &mut copy, &owned);
                         copy
                     })
                 })
                 .collect();
-            spawned.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            spawned
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
         });
         for (at, byte) in shadow.iter_mut().enumerate() {
             *byte = copies[at / case.chunk % threads][at];

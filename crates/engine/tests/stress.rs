@@ -139,7 +139,12 @@ fn run(
             std::thread::sleep(Duration::from_millis(2));
         }
         stop.store(true, Ordering::Relaxed);
-        println!("{looks} looks at smaps, at most {} of {} pages; {:?}", most / PAGE, cache.capacity() / PAGE, cache.stats());
+        println!(
+            "{looks} looks at smaps, at most {} of {} pages; {:?}",
+            most / PAGE,
+            cache.capacity() / PAGE,
+            cache.stats()
+        );
     });
 }
 
@@ -227,7 +232,8 @@ fn come_and_go(cache: &Cache, folder: &Path, seed: u64, stop: &AtomicBool) {
     const FILES: usize = 6;
     let mut random = Random::new(seed);
     let path = |number: usize| folder.join(format!("other-{seed}-{number}"));
-    let mut shadows: Vec<Vec<u8>> = (0..FILES).map(|number| vec![number as u8; (1 + 4 * number) * PAGE - 100]).collect();
+    let mut shadows: Vec<Vec<u8>> =
+        (0..FILES).map(|number| vec![number as u8; (1 + 4 * number) * PAGE - 100]).collect();
     (0..FILES).for_each(|number| drop(create(&path(number), &shadows[number])));
     while !stop.load(Ordering::Relaxed) {
         let number = random.below(FILES);
@@ -247,7 +253,10 @@ fn come_and_go(cache: &Cache, folder: &Path, seed: u64, stop: &AtomicBool) {
         }
         drop(map);
         if random.below(4) == 0 {
-            assert!(std::fs::read(path(number)).unwrap() == *shadow, "file {number} lacks stores after its map is gone");
+            assert!(
+                std::fs::read(path(number)).unwrap() == *shadow,
+                "file {number} lacks stores after its map is gone"
+            );
         }
     }
     for number in 0..FILES {

@@ -42,12 +42,7 @@ pub fn make_cold(file: &File, len: u64) -> io::Result<u64> {
 pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
     match sys::cached_pages(file, len) {
         Err(error)
-            if [
-                Some(libc::ENOSYS),
-                Some(libc::EPERM),
-                Some(libc::EOPNOTSUPP),
-            ]
-            .contains(&error.raw_os_error()) =>
+            if [Some(libc::ENOSYS), Some(libc::EPERM), Some(libc::EOPNOTSUPP)].contains(&error.raw_os_error()) =>
         {
             let len = len.next_multiple_of(PAGE as u64) as usize;
             // SAFETY: the mapping is never read; mincore looks only at the kernel's tables.

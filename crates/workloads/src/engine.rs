@@ -3,7 +3,6 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
 
 use crate::measure::Shadow;
 use crate::{Counters, Engine, Error, FastmapReport, PAGE, Result, Spec, stamp};
@@ -60,10 +59,7 @@ impl Mapped {
     #[inline]
     fn store_generation(&self, page: u64, generation: u64) {
         // SAFETY: as `load`; writable, see `new`.
-        unsafe {
-            self.word(page, stamp::GENERATION_OFFSET)
-                .write_volatile(generation)
-        }
+        unsafe { self.word(page, stamp::GENERATION_OFFSET).write_volatile(generation) }
     }
 }
 
@@ -103,24 +99,15 @@ pub struct Calls {
 impl Calls {
     fn failed(&self, what: &'static str, source: io::Error) -> Error {
         let remedy = "check the file and its device, or leave this engine out of --engines";
-        Error::Io {
-            thing: self.label.clone(),
-            what,
-            source,
-            remedy,
-        }
+        Error::Io { thing: self.label.clone(), what, source, remedy }
     }
 
     fn load(&self, bytes: &mut [u8], page: u64) -> Result<()> {
-        self.file
-            .read_exact_at(bytes, page * PAGE as u64)
-            .map_err(|e| self.failed("pread failed", e))
+        self.file.read_exact_at(bytes, page * PAGE as u64).map_err(|e| self.failed("pread failed", e))
     }
 
     fn store(&self, bytes: &[u8], page: u64) -> Result<()> {
-        self.file
-            .write_all_at(bytes, page * PAGE as u64)
-            .map_err(|e| self.failed("pwrite failed", e))
+        self.file.write_all_at(bytes, page * PAGE as u64).map_err(|e| self.failed("pwrite failed", e))
     }
 }
 
@@ -156,11 +143,7 @@ pub trait Load {
     /// What the load returns.
     type Output;
     /// Runs over one way to reach pages; `report` reads the fastmap engine's counters.
-    fn over<A: Access>(
-        self,
-        access: &A,
-        report: &dyn Fn() -> Option<FastmapReport>,
-    ) -> Result<Self::Output>;
+    fn over<A: Access>(self, access: &A, report: &dyn Fn() -> Option<FastmapReport>) -> Result<Self::Output>;
 }
 
 /// Opens the spec's file through its engine, runs the load, flushes what it stored and lets go of the file.
@@ -170,15 +153,8 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     let none = || None;
     match spec.engine {
         Engine::Pread | Engine::Direct => {
-            let flags = if spec.engine == Engine::Direct {
-                libc::O_DIRECT
-            } else {
-                0
-            };
-            let calls = Calls {
-                file: open(spec, flags)?,
-                label: spec.label.clone(),
-            };
+            let flags = if spec.engine == Engine::Direct { libc::O_DIRECT } else { 0 };
+            let calls = Calls { file: open(spec, flags)?, label: spec.label.clone() };
             load.over(&calls, &none)
         }
         Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential => {
@@ -198,24 +174,18 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
             };
             if writes {
                 // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
-                let mut map = unsafe { memmap2::MmapOptions::new().len(len).map_mut(&file) }
-                    .map_err(failed("mmap"))?;
+                let mut map = unsafe { memmap2::MmapOptions::new().len(len).map_mut(&file) }.map_err(failed("mmap"))?;
                 map.advise(advice).map_err(failed("madvise"))?;
                 // SAFETY: the map is writable and lives until the load is over.
-                let output =
-                    load.over(&unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) }, &none)?;
+                let output = load.over(&unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) }, &none)?;
                 map.flush().map_err(failed("msync"))?;
                 Ok(output)
             } else {
                 // SAFETY: as above.
-                let map = unsafe { memmap2::MmapOptions::new().len(len).map(&file) }
-                    .map_err(failed("mmap"))?;
+                let map = unsafe { memmap2::MmapOptions::new().len(len).map(&file) }.map_err(failed("mmap"))?;
                 map.advise(advice).map_err(failed("madvise"))?;
                 // SAFETY: the map lives until the load is over, and a load that does not write never stores.
-                load.over(
-                    &unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) },
-                    &none,
-                )
+                load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) }, &none)
             }
         }
         Engine::Fastmap => with_fastmap(spec, load),
@@ -223,84 +193,56 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
 }
 
 fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
-    let failed = |source| Error::Fastmap {
-        thing: spec.label.clone(),
-        source,
-    };
     let file = open(spec, 0)?;
-    let direct_io = takes_direct_io(&spec.path);
+    let direct_io = takes_direct_io(&file);
     let capacity = match spec.memory {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes())?,
         None => (spec.pages as usize * PAGE / 4).max(fastmap::Cache::MIN_CAPACITY),
     };
-    let cache = fastmap::Cache::new(capacity).map_err(failed)?;
+    let cache = fastmap::Cache::new(capacity)?;
     let mut options = fastmap::MapOptions::new();
-    options
-        .cache(&cache)
-        .len(spec.pages as usize * PAGE)
-        .fallback(if direct_io {
-            fastmap::Fallback::Refuse
-        } else {
-            fastmap::Fallback::Buffered
-        });
+    options.cache(&cache).len(spec.pages as usize * PAGE).fallback(if direct_io {
+        fastmap::Fallback::Refuse
+    } else {
+        fastmap::Fallback::Buffered
+    });
     let report = || {
         let counters = Counters::from(cache.stats());
-        Some(FastmapReport {
-            capacity_bytes: cache.capacity() as u64,
-            direct_io,
-            counters,
-        })
+        Some(FastmapReport { capacity_bytes: cache.capacity() as u64, direct_io, counters })
     };
     if spec.op.writes() {
         // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
-        let mut map = unsafe { options.map_mut(&file) }.map_err(failed)?;
+        let mut map = unsafe { options.map_mut(&file) }?;
         // SAFETY: the map is writable and lives until the load is over.
-        let output = load.over(
-            &unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) },
-            &report,
-        )?;
-        map.flush().map_err(failed)?;
+        let output = load.over(&unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) }, &report)?;
+        map.flush()?;
         Ok(output)
     } else {
         // SAFETY: as above.
-        let map = unsafe { options.map(&file) }.map_err(failed)?;
+        let map = unsafe { options.map(&file) }?;
         // SAFETY: the map lives until the load is over, and a load that does not write never stores.
-        load.over(
-            &unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) },
-            &report,
-        )
+        load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) }, &report)
     }
 }
 
 fn open(spec: &Spec, flags: i32) -> Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(spec.op.writes())
-        .custom_flags(flags)
-        .open(&spec.path)
-        .map_err(|source| Error::Io {
+    OpenOptions::new().read(true).write(spec.op.writes()).custom_flags(flags).open(&spec.path).map_err(|source| {
+        Error::Io {
             thing: spec.label.clone(),
-            what: if flags & libc::O_DIRECT != 0 {
-                "cannot open with O_DIRECT"
-            } else {
-                "cannot open"
-            },
+            what: if flags & libc::O_DIRECT != 0 { "cannot open with O_DIRECT" } else { "cannot open" },
             source,
             remedy: if flags & libc::O_DIRECT != 0 {
                 "name a file on another file system, or leave `direct` out of --engines"
             } else {
                 "make the file readable, and for write and rmw writable"
             },
-        })
+        }
+    })
 }
 
-/// Whether the file system opens the file for direct I/O.
-fn takes_direct_io(path: &Path) -> bool {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(path)
-        .is_ok()
+/// Whether the engine reads the file past the page cache; not where it is in memory already.
+fn takes_direct_io(file: &File) -> bool {
+    fastmap::requirements::of_file(file).iter().all(|requirement| requirement.found.is_ok())
 }
 
 /// The process itself, the counters of its threads and the engine's fixed parts.
@@ -321,13 +263,9 @@ const PER_PAGE_WRITTEN: u64 = 4;
 ///
 /// [`Error::Memory`] with the least memory that works, if less than [`fastmap::Cache::MIN_CAPACITY`] remains.
 pub fn capacity_for(memory: u64, pages: u64, writes: bool) -> Result<usize> {
-    let capacity =
-        (memory - memory / 100).saturating_sub(overhead(pages, writes)) / PAGE as u64 * PAGE as u64;
+    let capacity = (memory - memory / 100).saturating_sub(overhead(pages, writes)) / PAGE as u64 * PAGE as u64;
     if capacity < fastmap::Cache::MIN_CAPACITY as u64 {
-        return Err(Error::Memory {
-            memory,
-            least: least_memory(pages, writes),
-        });
+        return Err(Error::Memory { memory, least: least_memory(pages, writes) });
     }
     Ok(capacity as usize)
 }
@@ -339,13 +277,7 @@ pub fn least_memory(pages: u64, writes: bool) -> u64 {
 }
 
 fn overhead(pages: u64, writes: bool) -> u64 {
-    FIXED
-        + pages
-            * if writes {
-                PER_PAGE + PER_PAGE_WRITTEN
-            } else {
-                PER_PAGE
-            }
+    FIXED + pages * if writes { PER_PAGE + PER_PAGE_WRITTEN } else { PER_PAGE }
 }
 
 #[cfg(test)]
@@ -365,13 +297,8 @@ mod tests {
         for (pages, writes) in [(4096, false), (1 << 20, true), (1 << 26, false)] {
             let least = least_memory(pages, writes);
             assert!(capacity_for(least, pages, writes).unwrap() >= fastmap::Cache::MIN_CAPACITY);
-            let error = capacity_for(least - (1 << 20) - (1 << 16), pages, writes)
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.contains(&format!("give at least {}MiB", least >> 20)),
-                "{error}"
-            );
+            let error = capacity_for(least - (1 << 20) - (1 << 16), pages, writes).unwrap_err().to_string();
+            assert!(error.contains(&format!("give at least {}MiB", least >> 20)), "{error}");
         }
         assert!(capacity_for(0, 1, false).is_err());
     }

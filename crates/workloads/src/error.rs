@@ -66,9 +66,7 @@ pub enum Error {
         free: u64,
     },
     /// An existing file that this benchmark did not write.
-    #[error(
-        "{thing}: holds something other than a benchmark's pages: name a new file, or remove this one yourself"
-    )]
+    #[error("{thing}: holds something other than a benchmark's pages: name a new file, or remove this one yourself")]
     Foreign {
         /// The file, as the user knows it.
         thing: String,
@@ -81,14 +79,9 @@ pub enum Error {
         /// The least limit that works, bytes.
         least: u64,
     },
-    /// The fastmap engine refused.
-    #[error("{thing}: {source}: `fastmap doctor` tells what this machine lacks")]
-    Fastmap {
-        /// The file, as the user knows it.
-        thing: String,
-        /// The engine's reason.
-        source: fastmap::Error,
-    },
+    /// The fastmap engine refused; its reason names the file.
+    #[error("{0}: `fastmap doctor` tells what this machine lacks")]
+    Fastmap(#[from] fastmap::Error),
     /// The caller asked to stop.
     #[error("benchmark: interrupted: run it again")]
     Interrupted,

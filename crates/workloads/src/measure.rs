@@ -28,10 +28,7 @@ pub struct Shadow {
 impl Shadow {
     /// Of `pages` pages none of which was stored to yet in the write run `epoch`.
     pub fn new(epoch: u32, pages: u64) -> Shadow {
-        Shadow {
-            base: stamp::base_generation(epoch),
-            stores: (0..pages).map(|_| AtomicU32::new(0)).collect(),
-        }
+        Shadow { base: stamp::base_generation(epoch), stores: (0..pages).map(|_| AtomicU32::new(0)).collect() }
     }
 
     /// Counts a store to `page` and returns the generation to store.
@@ -57,11 +54,7 @@ impl Shadow {
         Err(Error::Generation {
             page,
             found,
-            expected: if expected == self.base {
-                format!("at most {expected:#x}")
-            } else {
-                format!("{expected:#x}")
-            },
+            expected: if expected == self.base { format!("at most {expected:#x}") } else { format!("{expected:#x}") },
         })
     }
 }
@@ -103,81 +96,49 @@ struct Warmup {
 /// The first operation that fails or finds a wrong byte, which stops all threads.
 pub fn measure<A: Access>(spec: &Spec, access: &A, shadow: &Shadow) -> Result<Measured> {
     let seconds = Duration::from_secs_f64(spec.seconds);
-    let sequences = Sequence::of_all(
-        spec.pattern,
-        spec.pages,
-        u64::from(spec.threads),
-        spec.op.writes(),
-    );
+    let sequences = Sequence::of_all(spec.pattern, spec.pages, u64::from(spec.threads), spec.op.writes());
     let shared = Shared {
         access,
         op: spec.op,
         shadow,
-        warmup_left: Warmup {
-            done: AtomicU64::new(0),
-            enough: spec.warmup_ops(),
-            deadline: Instant::now() + seconds,
-        },
+        warmup_left: Warmup { done: AtomicU64::new(0), enough: spec.warmup_ops(), deadline: Instant::now() + seconds },
         barrier: Barrier::new(spec.threads as usize + 1),
         window_end: OnceLock::new(),
         failed: AtomicBool::new(false),
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = sequences
-            .into_iter()
-            .map(|s| scope.spawn(|| one_thread(&shared, s)))
-            .collect();
+        let threads: Vec<_> = sequences.into_iter().map(|s| scope.spawn(|| one_thread(&shared, s))).collect();
         shared.barrier.wait();
         let cpu = sys::cpu_time();
         let start = Instant::now();
         shared.window_end.get_or_init(|| start + seconds);
         shared.barrier.wait();
-        let ended: Vec<Result<(Instant, Histogram<u32>)>> = threads
-            .into_iter()
-            .map(|t| {
-                t.join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect();
+        let ended: Vec<Result<(Instant, Histogram<u32>)>> =
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect();
         let cpu = sys::cpu_time() - cpu;
         let (mut window, mut latency) = (Duration::ZERO, histogram());
         for one in ended {
             let (end, histogram) = one?;
             window = window.max(end - start);
-            latency
-                .add(histogram)
-                .expect("all histograms have the same bounds");
+            latency.add(histogram).expect("all histograms have the same bounds");
         }
-        Ok(Measured {
-            ops: latency.len(),
-            window,
-            cpu,
-            latency,
-        })
+        Ok(Measured { ops: latency.len(), window, cpu, latency })
     })
 }
 
-fn one_thread<A: Access>(
-    shared: &Shared<'_, A>,
-    mut sequence: Sequence,
-) -> Result<(Instant, Histogram<u32>)> {
+fn one_thread<A: Access>(shared: &Shared<'_, A>, mut sequence: Sequence) -> Result<(Instant, Histogram<u32>)> {
     let mut latency = histogram();
     let mut local = shared.access.local();
     let warm = match &mut local {
         Ok(local) => warm_up(shared, local, &mut sequence),
         Err(_) => Ok(()),
     };
-    shared
-        .failed
-        .fetch_or(warm.is_err() || local.is_err(), Relaxed);
+    shared.failed.fetch_or(warm.is_err() || local.is_err(), Relaxed);
     shared.barrier.wait();
     shared.barrier.wait();
     warm?;
     let mut local = local?;
-    let end = *shared
-        .window_end
-        .get()
-        .expect("set between the two barriers");
+    let end = *shared.window_end.get().expect("set between the two barriers");
     let mut before = Instant::now();
     loop {
         if let Err(error) = operate(shared, &mut local, &mut sequence) {
@@ -194,15 +155,9 @@ fn one_thread<A: Access>(
 }
 
 /// Operates until all threads together did enough, or time is up.
-fn warm_up<A: Access>(
-    shared: &Shared<'_, A>,
-    local: &mut A::Local,
-    sequence: &mut Sequence,
-) -> Result<()> {
+fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
     let warmup = &shared.warmup_left;
-    while warmup.done.load(Relaxed) < warmup.enough
-        && Instant::now() < warmup.deadline
-        && !shared.failed.load(Relaxed)
+    while warmup.done.load(Relaxed) < warmup.enough && Instant::now() < warmup.deadline && !shared.failed.load(Relaxed)
     {
         for _ in 0..WARMUP_BATCH {
             operate(shared, local, sequence)?;
@@ -213,11 +168,7 @@ fn warm_up<A: Access>(
 }
 
 #[inline]
-fn operate<A: Access>(
-    shared: &Shared<'_, A>,
-    local: &mut A::Local,
-    sequence: &mut Sequence,
-) -> Result<()> {
+fn operate<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
     let page = sequence.next_page();
     match shared.op {
         Op::Read => shared.access.read(local, page),
@@ -240,17 +191,11 @@ mod tests {
         let shadow = Shadow::new(3, 10);
         shadow.check(4, 0).unwrap();
         shadow.check(4, 3 << 32).unwrap();
-        assert!(
-            shadow.check(4, (3 << 32) + 1).is_err(),
-            "a generation of this run that nobody stored"
-        );
+        assert!(shadow.check(4, (3 << 32) + 1).is_err(), "a generation of this run that nobody stored");
         assert_eq!(shadow.next(4), (3 << 32) + 1);
         assert_eq!(shadow.next(4), (3 << 32) + 2);
         shadow.check(4, (3 << 32) + 2).unwrap();
-        assert!(
-            shadow.check(4, (3 << 32) + 1).is_err(),
-            "the last store was lost"
-        );
+        assert!(shadow.check(4, (3 << 32) + 1).is_err(), "the last store was lost");
         assert!(shadow.check(4, 0).is_err());
         shadow.check(5, 0).unwrap();
     }

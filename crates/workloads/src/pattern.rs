@@ -47,22 +47,9 @@ pub struct Sequence {
 enum Order {
     Random(Pcg64Mcg),
     Zipf(Pcg64Mcg, Arc<Zipf>, Scatter),
-    Forward {
-        start: u64,
-        end: u64,
-        next: u64,
-    },
-    Backward {
-        start: u64,
-        end: u64,
-        next: u64,
-    },
-    Stride {
-        start: u64,
-        end: u64,
-        phase: u64,
-        next: u64,
-    },
+    Forward { start: u64, end: u64, next: u64 },
+    Backward { start: u64, end: u64, next: u64 },
+    Stride { start: u64, end: u64, phase: u64, next: u64 },
 }
 
 impl Sequence {
@@ -78,33 +65,14 @@ impl Sequence {
             let rng = Pcg64Mcg::seed_from_u64(0x5eed_0000 + thread);
             let (start, end) = (pages * thread / threads, pages * (thread + 1) / threads);
             let order = match (pattern, &zipf) {
-                (Pattern::Zipf, Some(zipf)) => {
-                    Order::Zipf(rng, Arc::clone(zipf), Scatter::over(pages))
-                }
+                (Pattern::Zipf, Some(zipf)) => Order::Zipf(rng, Arc::clone(zipf), Scatter::over(pages)),
                 (Pattern::Random | Pattern::Zipf, _) => Order::Random(rng),
-                (Pattern::Forward, _) => Order::Forward {
-                    start,
-                    end,
-                    next: start,
-                },
-                (Pattern::Backward, _) => Order::Backward {
-                    start,
-                    end,
-                    next: end,
-                },
-                (Pattern::Stride, _) => Order::Stride {
-                    start,
-                    end,
-                    phase: 0,
-                    next: start,
-                },
+                (Pattern::Forward, _) => Order::Forward { start, end, next: start },
+                (Pattern::Backward, _) => Order::Backward { start, end, next: end },
+                (Pattern::Stride, _) => Order::Stride { start, end, phase: 0, next: start },
             };
             let drawn = matches!(order, Order::Random(_) | Order::Zipf(..));
-            Sequence {
-                order,
-                owner: (writes && drawn && threads > 1).then_some((thread, threads)),
-                pages,
-            }
+            Sequence { order, owner: (writes && drawn && threads > 1).then_some((thread, threads)), pages }
         };
         (0..threads).map(sequence).collect()
     }
@@ -125,12 +93,7 @@ impl Sequence {
                 *next = if page == *start { *end } else { page };
                 page
             }
-            Order::Stride {
-                start,
-                end,
-                phase,
-                next,
-            } => {
+            Order::Stride { start, end, phase, next } => {
                 let page = *next;
                 *next += STRIDE_PAGES;
                 if *next >= *end {
@@ -143,11 +106,7 @@ impl Sequence {
         match self.owner {
             Some((thread, threads)) => {
                 let owned = page - page % threads + thread;
-                if owned < self.pages {
-                    owned
-                } else {
-                    owned - threads
-                }
+                if owned < self.pages { owned } else { owned - threads }
             }
             None => page,
         }
@@ -162,10 +121,7 @@ struct Scatter {
 
 impl Scatter {
     fn over(pages: u64) -> Scatter {
-        Scatter {
-            pages,
-            bits: (64 - (pages - 1).leading_zeros()).max(2),
-        }
+        Scatter { pages, bits: (64 - (pages - 1).leading_zeros()).max(2) }
     }
 
     /// Each round (odd multiplication, xor-shift) is a bijection of the next power of two; walking the cycle until it
@@ -175,11 +131,7 @@ impl Scatter {
         let half = self.bits / 2;
         let mut page = rank;
         loop {
-            for odd in [
-                0x9e37_79b9_7f4a_7c15u64,
-                0xd1b5_4a32_d192_ed03,
-                0xbf58_476d_1ce4_e5b9,
-            ] {
+            for odd in [0x9e37_79b9_7f4a_7c15u64, 0xd1b5_4a32_d192_ed03, 0xbf58_476d_1ce4_e5b9] {
                 page = page.wrapping_add(odd >> 17).wrapping_mul(odd) & mask;
                 page ^= page >> half;
             }
@@ -195,13 +147,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const ALL: [Pattern; 5] = [
-        Pattern::Random,
-        Pattern::Zipf,
-        Pattern::Forward,
-        Pattern::Backward,
-        Pattern::Stride,
-    ];
+    const ALL: [Pattern; 5] = [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride];
 
     fn take(sequence: &mut Sequence, count: usize) -> Vec<u64> {
         (0..count).map(|_| sequence.next_page()).collect()
@@ -212,10 +158,7 @@ mod tests {
         for pattern in ALL {
             for (pages, threads) in [(16, 1), (100, 3), (1023, 8)] {
                 for mut sequence in Sequence::of_all(pattern, pages, threads, true) {
-                    assert!(
-                        take(&mut sequence, 5000).iter().all(|&p| p < pages),
-                        "{pattern}"
-                    );
+                    assert!(take(&mut sequence, 5000).iter().all(|&p| p < pages), "{pattern}");
                 }
             }
         }
@@ -230,26 +173,16 @@ mod tests {
                 assert!(seen.is_disjoint(&own), "{pattern}");
                 seen.extend(own);
             }
-            assert!(
-                seen.len() > 900,
-                "{pattern} reaches {} pages of 1001",
-                seen.len()
-            );
+            assert!(seen.len() > 900, "{pattern} reaches {} pages of 1001", seen.len());
         }
     }
 
     #[test]
     fn orders_are_what_they_say_and_wrap_around() {
         let mut all = Sequence::of_all(Pattern::Forward, 40, 2, false);
-        assert_eq!(
-            take(&mut all[1], 22),
-            (20..40).chain(20..22).collect::<Vec<_>>()
-        );
+        assert_eq!(take(&mut all[1], 22), (20..40).chain(20..22).collect::<Vec<_>>());
         let mut all = Sequence::of_all(Pattern::Backward, 40, 2, false);
-        assert_eq!(
-            take(&mut all[0], 22),
-            (0..20).rev().chain([19, 18]).collect::<Vec<_>>()
-        );
+        assert_eq!(take(&mut all[0], 22), (0..20).rev().chain([19, 18]).collect::<Vec<_>>());
         let mut all = Sequence::of_all(Pattern::Stride, 40, 1, false);
         assert_eq!(take(&mut all[0], 6), [0, 16, 32, 1, 17, 33]);
         let whole: HashSet<u64> = take(&mut all[0], 34 + 6).into_iter().collect();

@@ -28,17 +28,14 @@ pub fn survey(file: &File, label: &str, pages: u64) -> Result<()> {
     let mut wrong = None;
     let mut right = 0;
     for page in (0..SAMPLE.min(pages)).map(|i| i * (pages - 1) / (SAMPLE.min(pages) - 1).max(1)) {
-        file.read_exact_at(&mut bytes, page * PAGE as u64)
-            .map_err(|e| read_failed(label, e))?;
+        file.read_exact_at(&mut bytes, page * PAGE as u64).map_err(|e| read_failed(label, e))?;
         match stamp::check_page(page, &bytes) {
             Ok(_) => right += 1,
             Err(error) => wrong = wrong.or(Some(error)),
         }
     }
     match wrong {
-        Some(_) if right == 0 => Err(Error::Foreign {
-            thing: label.to_owned(),
-        }),
+        Some(_) if right == 0 => Err(Error::Foreign { thing: label.to_owned() }),
         Some(error) => Err(error),
         None => Ok(()),
     }
@@ -52,21 +49,11 @@ pub fn survey(file: &File, label: &str, pages: u64) -> Result<()> {
 /// # Errors
 ///
 /// [`Error::NoSpace`], [`Error::Interrupted`] when `progress` said so, [`Error::Io`].
-pub fn fill(
-    file: &File,
-    label: &str,
-    from: u64,
-    to: u64,
-    mut progress: impl FnMut(u64) -> bool,
-) -> Result<()> {
+pub fn fill(file: &File, label: &str, from: u64, to: u64, mut progress: impl FnMut(u64) -> bool) -> Result<()> {
     let needed = (to - from) * PAGE as u64;
     let free = sys::free_bytes(file).unwrap_or(u64::MAX);
     let failed = |source: io::Error| match source.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT) => Error::NoSpace {
-            thing: label.to_owned(),
-            needed,
-            free,
-        },
+        Some(libc::ENOSPC | libc::EDQUOT) => Error::NoSpace { thing: label.to_owned(), needed, free },
         _ => Error::Io {
             thing: label.to_owned(),
             what: "cannot write the benchmark's pages",
@@ -75,12 +62,7 @@ pub fn fill(
         },
     };
     match sys::reserve(file, to * PAGE as u64) {
-        Err(e)
-            if !matches!(
-                e.raw_os_error(),
-                Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
-            ) =>
-        {
+        Err(e) if !matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) => {
             return Err(failed(e));
         }
         _ => {}
@@ -93,8 +75,7 @@ pub fn fill(
         for (number, bytes) in (page..).zip(bytes.chunks_exact_mut(PAGE)) {
             stamp::fill(bytes, number);
         }
-        file.write_all_at(bytes, page * PAGE as u64)
-            .map_err(failed)?;
+        file.write_all_at(bytes, page * PAGE as u64).map_err(failed)?;
         page += count;
         if (page * PAGE as u64).is_multiple_of(WRITE_BACK_BYTES) {
             file.sync_data().map_err(failed)?;
@@ -114,8 +95,7 @@ pub fn fill(
 /// [`Error::Stamp`] if page 0 is none of ours, [`Error::Io`].
 pub fn next_epoch(file: &File, label: &str) -> Result<u32> {
     let mut bytes = [0; PAGE];
-    file.read_exact_at(&mut bytes, 0)
-        .map_err(|e| read_failed(label, e))?;
+    file.read_exact_at(&mut bytes, 0).map_err(|e| read_failed(label, e))?;
     stamp::check_page(0, &bytes)?;
     let epoch = stamp::epoch(&bytes) as u32 + 1;
     file.write_all_at(&u64::from(epoch).to_le_bytes(), stamp::EPOCH_OFFSET as u64)
@@ -161,37 +141,22 @@ mod tests {
     fn other_files_are_foreign_and_damaged_ones_damaged() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(100 * 4096).unwrap();
-        assert!(matches!(
-            survey(&file, "file", 100),
-            Err(Error::Foreign { .. })
-        ));
+        assert!(matches!(survey(&file, "file", 100), Err(Error::Foreign { .. })));
         let file = stamped(100);
         file.write_all_at(&[1], 99 * 4096 + 100).unwrap();
-        assert!(matches!(
-            survey(&file, "file", 100),
-            Err(Error::Stamp { page: 99, .. })
-        ));
+        assert!(matches!(survey(&file, "file", 100), Err(Error::Stamp { page: 99, .. })));
     }
 
     #[test]
     fn epochs_rise_and_keep_the_file_ours() {
         let file = stamped(16);
-        assert_eq!(
-            [
-                next_epoch(&file, "file").unwrap(),
-                next_epoch(&file, "file").unwrap()
-            ],
-            [1, 2]
-        );
+        assert_eq!([next_epoch(&file, "file").unwrap(), next_epoch(&file, "file").unwrap()], [1, 2]);
         survey(&file, "file", 16).unwrap();
     }
 
     #[test]
     fn filling_stops_when_told() {
         let file = tempfile::tempfile().unwrap();
-        assert!(matches!(
-            fill(&file, "file", 0, 4096, |done| done < 2000),
-            Err(Error::Interrupted)
-        ));
+        assert!(matches!(fill(&file, "file", 0, 4096, |done| done < 2000), Err(Error::Interrupted)));
     }
 }

@@ -37,8 +37,7 @@ pub fn read_back(spec: &Spec, shadow: &Shadow) -> Result<()> {
             }
             let count = CHUNK_PAGES.min(spec.pages - first);
             let bytes = &mut chunk[..count as usize * PAGE];
-            file.read_exact_at(bytes, first * PAGE as u64)
-                .map_err(failed)?;
+            file.read_exact_at(bytes, first * PAGE as u64).map_err(failed)?;
             for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
                 shadow.check(page, stamp::check_page(page, bytes)?)?;
             }
@@ -47,9 +46,6 @@ pub fn read_back(spec: &Spec, shadow: &Shadow) -> Result<()> {
     let threads = thread::available_parallelism().map_or(1, |n| n.get().min(8));
     thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(check_chunks)).collect();
-        threads.into_iter().try_for_each(|t| {
-            t.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }

@@ -13,23 +13,12 @@ use crate::{FastmapReport, LatencyUs, Outcome, PAGE, Result, Spec};
 pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
     let writes = spec.op.writes();
     let shadow = Shadow::new(spec.epoch, if writes { spec.pages } else { 0 });
-    let (measured, fastmap) = engine::with(
-        spec,
-        Measure {
-            spec,
-            shadow: &shadow,
-        },
-    )?;
+    let (measured, fastmap) = engine::with(spec, Measure { spec, shadow: &shadow })?;
     let peak_rss_bytes = peak();
     if writes {
         readback::read_back(spec, &shadow)?;
     }
-    let Measured {
-        ops,
-        window,
-        cpu,
-        latency,
-    } = measured;
+    let Measured { ops, window, cpu, latency } = measured;
     let us = |ns: u64| ns as f64 / 1e3;
     let ops_per_s = ops as f64 / window.as_secs_f64();
     Ok(Outcome {
@@ -57,11 +46,7 @@ struct Measure<'a> {
 impl Load for Measure<'_> {
     type Output = (Measured, Option<FastmapReport>);
 
-    fn over<A: Access>(
-        self,
-        access: &A,
-        report: &dyn Fn() -> Option<FastmapReport>,
-    ) -> Result<Self::Output> {
+    fn over<A: Access>(self, access: &A, report: &dyn Fn() -> Option<FastmapReport>) -> Result<Self::Output> {
         let measured = measure::measure(self.spec, access, self.shadow)?;
         Ok((measured, report()))
     }
@@ -102,24 +87,15 @@ mod tests {
     fn run_all(engines: &[Engine]) {
         let file = stamped();
         for &engine in engines {
-            for pattern in [
-                Pattern::Random,
-                Pattern::Zipf,
-                Pattern::Forward,
-                Pattern::Backward,
-                Pattern::Stride,
-            ] {
+            for pattern in [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride] {
                 for op in [Op::Read, Op::Write, Op::Rmw] {
                     let mut spec = spec(&file, engine, pattern, op);
                     if op.writes() {
                         spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
                     }
-                    let outcome =
-                        run(&spec, || 1).unwrap_or_else(|e| panic!("{engine} {pattern} {op}: {e}"));
+                    let outcome = run(&spec, || 1).unwrap_or_else(|e| panic!("{engine} {pattern} {op}: {e}"));
                     assert!(
-                        outcome.ops > 0
-                            && outcome.seconds >= 0.05
-                            && outcome.latency_us.p50 <= outcome.latency_us.max
+                        outcome.ops > 0 && outcome.seconds >= 0.05 && outcome.latency_us.p50 <= outcome.latency_us.max
                     );
                 }
             }
@@ -145,13 +121,9 @@ mod tests {
     fn a_flipped_byte_fails_the_run_and_is_located() {
         for engine in [Engine::Mmap, Engine::Pread] {
             let file = stamped();
-            file.as_file()
-                .write_all_at(&[0xff], 300 * 4096 + 4095)
-                .unwrap();
+            file.as_file().write_all_at(&[0xff], 300 * 4096 + 4095).unwrap();
             match run(&spec(&file, engine, Pattern::Forward, Op::Read), || 1) {
-                Err(Error::Stamp {
-                    page: 300, offset, ..
-                }) => assert_eq!(offset, 300 * 4096 + 4088),
+                Err(Error::Stamp { page: 300, offset, .. }) => assert_eq!(offset, 300 * 4096 + 4088),
                 other => panic!("{other:?}"),
             }
         }
@@ -160,17 +132,11 @@ mod tests {
     #[test]
     fn the_read_back_finds_a_byte_that_no_operation_looks_at() {
         let file = stamped();
-        file.as_file()
-            .write_all_at(&[0xff], 300 * 4096 + 1000)
-            .unwrap();
-        run(&spec(&file, Engine::Mmap, Pattern::Forward, Op::Read), || 1)
-            .expect("operations look at three words");
+        file.as_file().write_all_at(&[0xff], 300 * 4096 + 1000).unwrap();
+        run(&spec(&file, Engine::Mmap, Pattern::Forward, Op::Read), || 1).expect("operations look at three words");
         let mut spec = spec(&file, Engine::Mmap, Pattern::Forward, Op::Write);
         spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
-        assert!(matches!(
-            run(&spec, || 1),
-            Err(Error::Stamp { page: 300, .. })
-        ));
+        assert!(matches!(run(&spec, || 1), Err(Error::Stamp { page: 300, .. })));
     }
 
     #[test]
@@ -179,21 +145,9 @@ mod tests {
         let spec = spec(&file, Engine::Mmap, Pattern::Random, Op::Write);
         let shadow = Shadow::new(0, PAGES);
         shadow.next(77);
-        assert!(matches!(
-            readback::read_back(&spec, &shadow),
-            Err(Error::Generation {
-                page: 77,
-                found: 0,
-                ..
-            })
-        ));
+        assert!(matches!(readback::read_back(&spec, &shadow), Err(Error::Generation { page: 77, found: 0, .. })));
         let bytes = shadow.next(77).to_le_bytes();
-        File::options()
-            .write(true)
-            .open(&spec.path)
-            .unwrap()
-            .write_all_at(&bytes, 77 * 4096 + 8)
-            .unwrap();
+        File::options().write(true).open(&spec.path).unwrap().write_all_at(&bytes, 77 * 4096 + 8).unwrap();
         readback::read_back(&spec, &shadow).unwrap();
     }
 }

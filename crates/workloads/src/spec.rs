@@ -81,10 +81,7 @@ names!(Engine, "engine", {
 impl Engine {
     /// Whether this is kernel mmap, with whatever advice.
     pub fn is_mmap(self) -> bool {
-        matches!(
-            self,
-            Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential
-        )
+        matches!(self, Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential)
     }
 }
 
@@ -231,10 +228,7 @@ mod tests {
         for name in Engine::NAMES {
             let engine: Engine = name.parse().unwrap();
             assert_eq!(engine.name(), *name);
-            assert_eq!(
-                serde_json::to_string(&engine).unwrap(),
-                format!("\"{name}\"")
-            );
+            assert_eq!(serde_json::to_string(&engine).unwrap(), format!("\"{name}\""));
         }
         let unknown = "mmapp".parse::<Engine>().unwrap_err().to_string();
         assert_eq!(

@@ -128,12 +128,7 @@ pub fn check_page(page: u64, bytes: &[u8]) -> Result<u64> {
 
 #[cold]
 fn mismatch(page: u64, index: usize, expected: u64, found: u64) -> Error {
-    Error::Stamp {
-        page,
-        offset: page * PAGE as u64 + index as u64 * 8,
-        expected,
-        found,
-    }
+    Error::Stamp { page, offset: page * PAGE as u64 + index as u64 * 8, expected, found }
 }
 
 #[cfg(test)]
@@ -160,15 +155,10 @@ mod tests {
     #[test]
     fn any_flipped_byte_is_found_and_located() {
         let mut bytes = stamped(9);
-        for offset in (0..PAGE).filter(|o| !(GENERATION_OFFSET..GENERATION_OFFSET + 8).contains(o))
-        {
+        for offset in (0..PAGE).filter(|o| !(GENERATION_OFFSET..GENERATION_OFFSET + 8).contains(o)) {
             bytes[offset] ^= 0x40;
             match check_page(9, &bytes) {
-                Err(Error::Stamp {
-                    page: 9,
-                    offset: at,
-                    ..
-                }) => assert_eq!(at, 9 * 4096 + (offset as u64 & !7)),
+                Err(Error::Stamp { page: 9, offset: at, .. }) => assert_eq!(at, 9 * 4096 + (offset as u64 & !7)),
                 other => panic!("byte {offset} flipped, and the page gives {other:?}"),
             }
             bytes[offset] ^= 0x40;
@@ -198,14 +188,9 @@ mod tests {
         // Byte histogram of 64 pages: flat within 15 %, so no entropy coder gains anything.
         let mut counts = [0u32; 256];
         for page in 0..64 {
-            stamped(page)[24..]
-                .iter()
-                .for_each(|&b| counts[usize::from(b)] += 1);
+            stamped(page)[24..].iter().for_each(|&b| counts[usize::from(b)] += 1);
         }
         let mean = counts.iter().sum::<u32>() / 256;
-        assert!(
-            counts.iter().all(|&c| c.abs_diff(mean) * 100 < mean * 15),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|&c| c.abs_diff(mean) * 100 < mean * 15), "{counts:?}");
     }
 }

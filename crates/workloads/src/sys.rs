@@ -16,9 +16,7 @@ pub fn cpu_time() -> Duration {
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
         usage
     };
-    let of = |t: libc::timeval| {
-        Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64)
-    };
+    let of = |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
@@ -37,20 +35,8 @@ pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
     // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted
     let mut counts = [0u64; 5];
     // SAFETY: the kernel reads two and writes five u64, which is what the arrays hold.
-    let result = unsafe {
-        libc::syscall(
-            SYS_CACHESTAT,
-            file.as_raw_fd(),
-            range.as_ptr(),
-            counts.as_mut_ptr(),
-            0,
-        )
-    };
-    if result == 0 {
-        Ok(counts[0])
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0) };
+    if result == 0 { Ok(counts[0]) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Pages of a mapping in the page cache. mincore(2), for kernels without cachestat.

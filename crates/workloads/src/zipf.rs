@@ -44,20 +44,12 @@ impl Zipf {
         while low <= n {
             let width = (low / SPLIT).max(1).min(n - low + 1);
             let high = low + width - 1;
-            buckets.push(Bucket {
-                low,
-                width,
-                sure: (low as f64 / high as f64).powf(theta),
-            });
+            buckets.push(Bucket { low, width, sure: (low as f64 / high as f64).powf(theta) });
             weights.push(weight_between(low, high, theta));
             low += width;
         }
         let choose = WeightedAliasIndex::new(weights).expect("weights are finite and positive");
-        Zipf {
-            theta,
-            buckets,
-            choose,
-        }
+        Zipf { theta, buckets, choose }
     }
 
     /// One rank, `0..n`; 0 is the most frequent.
@@ -108,23 +100,12 @@ mod tests {
         }
         let total: f64 = (1..=n).map(|r| (r as f64).powf(-theta)).sum();
         // Single ranks at the head, whole decades below: each within five standard deviations.
-        for (from, to) in [
-            (1, 1),
-            (2, 2),
-            (3, 3),
-            (10, 10),
-            (100, 199),
-            (1000, 1999),
-            (5000, 10_000),
-        ] {
+        for (from, to) in [(1, 1), (2, 2), (3, 3), (10, 10), (100, 199), (1000, 1999), (5000, 10_000)] {
             let share: f64 = (from..=to).map(|r| (r as f64).powf(-theta)).sum::<f64>() / total;
             let expected = share * draws as f64;
             let found: u64 = counts[from as usize - 1..to as usize].iter().sum();
             let sigma = (expected * (1.0 - share)).sqrt();
-            assert!(
-                (found as f64 - expected).abs() < 5.0 * sigma,
-                "ranks {from} to {to}: {found}, not {expected}"
-            );
+            assert!((found as f64 - expected).abs() < 5.0 * sigma, "ranks {from} to {to}: {found}, not {expected}");
         }
     }
 

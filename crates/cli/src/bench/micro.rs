@@ -35,23 +35,13 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
             engines.push(*e)
         }
     });
-    let load = |engine| Load {
-        engine,
-        pattern: args.pattern,
-        op: args.op,
-        threads: args.threads,
-    };
+    let load = |engine| Load { engine, pattern: args.pattern, op: args.op, threads: args.threads };
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); engines.len()];
-    let bar = progress_bar(
-        u64::from(args.repeat) * engines.len() as u64,
-        "{msg:40} {bar:30} {pos}/{len} runs, {eta} left",
-    );
+    let bar =
+        progress_bar(u64::from(args.repeat) * engines.len() as u64, "{msg:40} {bar:30} {pos}/{len} runs, {eta} left");
     for repetition in 1..=args.repeat {
         for (engine, outcomes) in engines.iter().zip(&mut outcomes) {
-            bar.set_message(format!(
-                "{engine}, repetition {repetition} of {}",
-                args.repeat
-            ));
+            bar.set_message(format!("{engine}, repetition {repetition} of {}", args.repeat));
             outcomes.push(session.run(load(*engine), args.seconds)?);
             bar.inc(1);
         }
@@ -59,11 +49,7 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
 
     let mut report = Report::new("micro", &target, &session);
-    report.results = engines
-        .iter()
-        .zip(&outcomes)
-        .map(|(e, o)| Summary::of(load(*e), o))
-        .collect();
+    report.results = engines.iter().zip(&outcomes).map(|(e, o)| Summary::of(load(*e), o)).collect();
     crate::print(&text(args, &report));
     json.map_or(Ok(()), |json| json.write(&report))
 }
@@ -75,11 +61,7 @@ fn planned_bytes(args: &MicroArgs) -> Result<u64, Failure> {
     let bytes = match args.size {
         Some(size) if !size.0.is_multiple_of(page) || size.0 == 0 => {
             let up = Size(size.0.max(1).next_multiple_of(page));
-            return Err(Failure::usage(
-                "--size",
-                format!("{size} is no multiple of 4096"),
-                format!("give {up}"),
-            ));
+            return Err(Failure::usage("--size", format!("{size} is no multiple of 4096"), format!("give {up}")));
         }
         Some(size) => size.0,
         None if existing > 0 => existing,
@@ -109,9 +91,9 @@ fn limit_for(args: &MicroArgs, bytes: u64) -> Result<Option<(Controller, u64)>, 
     }
     match Controller::find() {
         Ok(controller) => Ok(Some((controller, limit))),
-        Err(why) if args.memory.is_some() => Err(Failure::told(format!("{why}: {REMEDY}"))),
+        Err(why) if args.memory.is_some() => Err(Failure::told(format!("{why}: {REMEDY}, or give --memory none"))),
         Err(why) => {
-            eprintln!("fastmap: {why}: no run is limited: {REMEDY}");
+            eprintln!("fastmap: {why}: no run is limited: {REMEDY}, or give --memory none to say so");
             Ok(None)
         }
     }
@@ -154,22 +136,16 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         "x best mmap",
     ];
     let mut text = caption + &render(&headings, &rows);
-    if let Some(buffered) = report
-        .results
-        .iter()
-        .flat_map(|s| &s.fastmap)
-        .find(|f| !f.direct_io)
-    {
+    if let Some(buffered) = report.results.iter().flat_map(|s| &s.fastmap).find(|f| !f.direct_io) {
         let capacity = Size(buffered.capacity_bytes);
-        text.push_str(&format!("\nThe file refuses O_DIRECT: fastmap's {capacity} cache reads through the page cache.\n"));
+        text.push_str(&format!(
+            "\nThe file refuses O_DIRECT: fastmap's {capacity} cache reads through the page cache.\n"
+        ));
     }
     let ours = report.results.iter().find(|s| s.engine == Engine::Fastmap);
     if let (Some(ours), Some(best)) = (ours, best) {
         let ratio = ours.ops_per_s / best.ops_per_s;
-        text.push_str(&format!(
-            "\nfastmap is {ratio:.2}x the best mmap ({})\n",
-            best.engine
-        ));
+        text.push_str(&format!("\nfastmap is {ratio:.2}x the best mmap ({})\n", best.engine));
     }
     text
 }
@@ -190,9 +166,6 @@ fn row(s: &Summary, best: Option<&Summary>) -> Vec<String> {
         figure(s.latency_us.p99),
         figure(s.latency_us.p999),
         figure(s.peak_rss_bytes as f64 / f64::from(1 << 20)),
-        best.map_or_else(
-            || "-".to_owned(),
-            |best| format!("{:.2}", s.ops_per_s / best.ops_per_s),
-        ),
+        best.map_or_else(|| "-".to_owned(), |best| format!("{:.2}", s.ops_per_s / best.ops_per_s)),
     ]
 }

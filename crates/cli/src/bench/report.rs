@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::session::{Load, Session};
 use super::target::Target;
-use crate::cgroup::Version;
 use crate::failure::Failure;
 use crate::machine::Machine;
 
@@ -21,7 +20,7 @@ pub struct Report {
     /// Where it was measured.
     pub machine: Machine,
     /// `cgroup-v1`, `cgroup-v2` or `none`.
-    pub memory_limit: &'static str,
+    pub memory_limit: String,
     /// The limit of each run.
     pub memory_limit_bytes: Option<u64>,
     /// How the file is called.
@@ -38,11 +37,7 @@ impl Report {
         Report {
             experiment,
             machine: Machine::of(&target.place),
-            memory_limit: match session.version() {
-                Some(Version::V1) => "cgroup-v1",
-                Some(Version::V2) => "cgroup-v2",
-                None => "none",
-            },
+            memory_limit: session.version().map_or_else(|| "none".to_owned(), |version| version.to_string()),
             memory_limit_bytes: session.memory(),
             file: target.label.clone(),
             file_bytes: target.bytes(),
@@ -119,30 +114,19 @@ impl Summary {
 
     /// Slowest and fastest repetition, operations a second.
     pub fn spread(&self) -> (f64, f64) {
-        self.runs
-            .iter()
-            .fold((f64::INFINITY, 0.0), |(low, high), &run| {
-                (low.min(run), high.max(run))
-            })
+        self.runs.iter().fold((f64::INFINITY, 0.0), |(low, high), &run| (low.min(run), high.max(run)))
     }
 }
 
 /// The fastest kernel mmap of some results.
 pub fn best_mmap<'a>(results: impl IntoIterator<Item = &'a Summary>) -> Option<&'a Summary> {
-    results
-        .into_iter()
-        .filter(|s| s.engine.is_mmap())
-        .max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
+    results.into_iter().filter(|s| s.engine.is_mmap()).max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;
-    if figures.len().is_multiple_of(2) {
-        (figures[middle - 1] + figures[middle]) / 2.0
-    } else {
-        figures[middle]
-    }
+    if figures.len().is_multiple_of(2) { (figures[middle - 1] + figures[middle]) / 2.0 } else { figures[middle] }
 }
 
 /// The file of `--json`, opened before anything is measured, so that an unwritable path costs no benchmark.
@@ -161,18 +145,13 @@ impl JsonFile {
     /// If it cannot be written.
     pub fn open(path: &Path) -> Result<JsonFile, Failure> {
         let (file, orphan) = match OpenOptions::new().write(true).open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => (
-                OpenOptions::new().write(true).create_new(true).open(path),
-                true,
-            ),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                (OpenOptions::new().write(true).create_new(true).open(path), true)
+            }
             opened => (opened, false),
         };
         let file = file.map_err(|e| refused(path, &e))?;
-        Ok(JsonFile {
-            file,
-            path: path.to_owned(),
-            orphan,
-        })
+        Ok(JsonFile { file, path: path.to_owned(), orphan })
     }
 
     /// Replaces its contents.
@@ -181,16 +160,13 @@ impl JsonFile {
     ///
     /// If it cannot be written after all.
     pub fn write(mut self, report: &Report) -> Result<(), Failure> {
-        let mut text =
-            serde_json::to_string_pretty(report).map_err(|e| refused(&self.path, &e.into()))?;
+        let mut text = serde_json::to_string_pretty(report).map_err(|e| refused(&self.path, &e.into()))?;
         text.push('\n');
         let truncated = match self.file.metadata() {
             Ok(m) if m.is_file() => self.file.set_len(0),
             _ => Ok(()), // a pipe or terminal
         };
-        truncated
-            .and_then(|()| self.file.write_all(text.as_bytes()))
-            .map_err(|e| refused(&self.path, &e))?;
+        truncated.and_then(|()| self.file.write_all(text.as_bytes())).map_err(|e| refused(&self.path, &e))?;
         self.orphan = false;
         Ok(())
     }
@@ -205,11 +181,7 @@ impl Drop for JsonFile {
 }
 
 fn refused(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(
-        path.display(),
-        format!("cannot write the JSON: {error}"),
-        "name a writable file with --json",
-    )
+    Failure::new(path.display(), format!("cannot write the JSON: {error}"), "name a writable file with --json")
 }
 
 #[cfg(test)]

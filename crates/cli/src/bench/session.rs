@@ -43,11 +43,7 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// A session on `target`, with every run limited if `limit` is given.
     pub fn new(target: &'a Target, limit: Option<(Controller, u64)>) -> Session<'a> {
-        Session {
-            target,
-            limit,
-            warned_warm: Cell::new(false),
-        }
+        Session { target, limit, warned_warm: Cell::new(false) }
     }
 
     /// The limit of each run in bytes.
@@ -57,9 +53,7 @@ impl<'a> Session<'a> {
 
     /// What limits it.
     pub fn version(&self) -> Option<cgroup::Version> {
-        self.limit
-            .as_ref()
-            .map(|(controller, _)| controller.version())
+        self.limit.as_ref().map(|(controller, _)| controller.version())
     }
 
     /// Touches, once, as much memory as the runs will: on a virtual machine the first touch of guest memory can take
@@ -70,9 +64,7 @@ impl<'a> Session<'a> {
     /// Only an interruption; with less memory to be had, less is touched.
     pub fn touch_memory(&self) -> Result<(), Failure> {
         let wanted = self.memory().unwrap_or(self.target.bytes() / 4);
-        let bytes = wanted
-            .min(machine::meminfo("MemAvailable") / 2)
-            .min(cgroup::own_limit() / 2) as usize;
+        let bytes = wanted.min(machine::meminfo("MemAvailable") / 2).min(cgroup::own_limit() / 2) as usize;
         let Ok(mut memory) = memmap2::MmapMut::map_anon(bytes.max(1)) else {
             return Ok(());
         };
@@ -90,33 +82,16 @@ impl<'a> Session<'a> {
     /// Whatever the worker failed with, an unusable cgroup, or an interruption. Nothing is left behind.
     pub fn run(&self, load: Load, seconds: f64) -> Result<Outcome, Failure> {
         interrupt::check()?;
-        let Target {
-            file,
-            path,
-            label,
-            pages,
-            ..
-        } = self.target;
-        let epoch = if load.op.writes() {
-            prepare::next_epoch(file, label)?
-        } else {
-            0
-        };
+        let Target { file, path, label, pages, .. } = self.target;
+        let epoch = if load.op.writes() { prepare::next_epoch(file, label)? } else { 0 };
         self.make_cold()?;
         let group = match &self.limit {
-            Some((controller, bytes)) => Some(
-                controller
-                    .group(*bytes)
-                    .map_err(|e| Failure::told(format!("{e}: {REMEDY}")))?,
-            ),
+            Some((controller, bytes)) => {
+                Some(controller.group(*bytes).map_err(|e| Failure::told(format!("{e}: {REMEDY}")))?)
+            }
             None => None,
         };
-        let Load {
-            engine,
-            pattern,
-            op,
-            threads,
-        } = load;
+        let Load { engine, pattern, op, threads } = load;
         let order = Order {
             spec: Spec {
                 engine,
@@ -146,11 +121,7 @@ impl<'a> Session<'a> {
     fn make_cold(&self) -> Result<(), Failure> {
         let label = &self.target.label;
         let left = cold::make_cold(&self.target.file, self.target.bytes()).map_err(|e| {
-            Failure::new(
-                label,
-                format!("cannot be dropped from the page cache: {e}"),
-                "check the file and its device",
-            )
+            Failure::new(label, format!("cannot be dropped from the page cache: {e}"), "check the file and its device")
         })?;
         if left > 0 && !self.warned_warm.replace(true) {
             eprintln!(
@@ -163,27 +134,16 @@ impl<'a> Session<'a> {
 
     /// A worker that ended without an answer.
     fn died(&self, engine: Engine, ended: &Ended) -> Failure {
-        let last_words = ended
-            .stderr
-            .lines()
-            .rfind(|l| !l.trim().is_empty())
-            .unwrap_or("it said nothing")
-            .trim();
+        let last_words = ended.stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing").trim();
         match (ended.status.signal(), self.memory()) {
             (Some(libc::SIGKILL), Some(bytes)) => Failure::new(
                 engine,
-                format!(
-                    "killed, most likely since it used more memory than {}",
-                    Size(bytes)
-                ),
+                format!("killed, most likely since it used more memory than {}", Size(bytes)),
                 "give more --memory or fewer --threads",
             ),
             (Some(libc::SIGBUS), _) => Failure::new(
                 engine,
-                format!(
-                    "a page of {} could not be read (SIGBUS): {last_words}",
-                    self.target.label
-                ),
+                format!("a page of {} could not be read (SIGBUS): {last_words}", self.target.label),
                 "check the file and its device",
             ),
             _ => Failure::new(
@@ -204,13 +164,8 @@ struct Ended {
 
 /// Runs this executable again as a worker, and kills it when a signal asks the bench to stop.
 fn in_fresh_process(order: &Order) -> Result<Ended, Failure> {
-    let failed = |e: io::Error| {
-        Failure::new(
-            "bench worker",
-            format!("cannot run: {e}"),
-            "check `ulimit -u` and free memory",
-        )
-    };
+    let failed =
+        |e: io::Error| Failure::new("bench worker", format!("cannot run: {e}"), "check `ulimit -u` and free memory");
     let order = serde_json::to_string(order).map_err(|e| failed(e.into()))?;
     let mut child = Command::new("/proc/self/exe")
         .arg0("fastmap")
@@ -226,11 +181,7 @@ fn in_fresh_process(order: &Order) -> Result<Ended, Failure> {
     let status = wait(&mut child).map_err(failed)?;
     let stdout = stdout.join().unwrap_or_default();
     let stderr = String::from_utf8_lossy(&stderr.join().unwrap_or_default()).into_owned();
-    Ok(Ended {
-        status,
-        stdout,
-        stderr,
-    })
+    Ok(Ended { status, stdout, stderr })
 }
 
 fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {

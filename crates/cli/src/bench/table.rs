@@ -4,10 +4,7 @@
 pub fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
-        cells
-            .chain([headings[column].chars().count()])
-            .max()
-            .unwrap_or(0)
+        cells.chain([headings[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..headings.len()).map(width).collect();
     let mut out = String::new();
@@ -47,17 +44,11 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = [["mmap", "1.0"], ["mmap-random", "100"]].map(|r| r.map(String::from).to_vec());
-        assert_eq!(
-            render(&["engine", "k"], &rows),
-            "engine         k\nmmap         1.0\nmmap-random  100\n"
-        );
+        assert_eq!(render(&["engine", "k"], &rows), "engine         k\nmmap         1.0\nmmap-random  100\n");
     }
 
     #[test]
     fn figures_keep_three_digits() {
-        assert_eq!(
-            [0.0, 0.1234, 1.234, 12.34, 1234.4].map(figure),
-            ["0.00", "0.123", "1.23", "12.3", "1234"]
-        );
+        assert_eq!([0.0, 0.1234, 1.234, 12.34, 1234.4].map(figure), ["0.00", "0.123", "1.23", "12.3", "1234"]);
     }
 }

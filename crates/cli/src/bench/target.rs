@@ -41,8 +41,7 @@ impl Target {
     /// Whatever keeps it from being stamped; a file made or extended here is then as it was before.
     pub fn named(path: &Path, size: Option<Size>, writes: bool) -> Result<Target, Failure> {
         let label = path.display().to_string();
-        let cannot_open =
-            |e: io::Error| Failure::new(&label, format!("cannot open: {e}"), remedy_of_open(&e));
+        let cannot_open = |e: io::Error| Failure::new(&label, format!("cannot open: {e}"), remedy_of_open(&e));
         let (mut file, made) = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => (file, false),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -50,18 +49,12 @@ impl Target {
                 options.read(true).write(true).create_new(true).mode(0o644);
                 (options.open(path).map_err(cannot_open)?, true)
             }
-            Err(e) if is_read_only(&e) && !writes => {
-                (File::open(path).map_err(cannot_open)?, false)
-            }
+            Err(e) if is_read_only(&e) && !writes => (File::open(path).map_err(cannot_open)?, false),
             Err(e) => return Err(cannot_open(e)),
         };
         let kind = file.metadata().map_err(cannot_open)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            return Err(Failure::new(
-                &label,
-                "is no file",
-                "name a regular file, a block device, or a new file",
-            ));
+            return Err(Failure::new(&label, "is no file", "name a regular file, a block device, or a new file"));
         }
         let length = file.seek(SeekFrom::End(0)).map_err(cannot_open)?;
         let present = length / PAGE as u64;
@@ -70,25 +63,19 @@ impl Target {
             None if present > 0 => present,
             None => DEFAULT_BYTES / PAGE as u64,
         };
-        let place = if kind.is_file() {
-            directory_of(path)
-        } else {
-            path.to_owned()
-        };
-        let target = Target {
-            file,
-            path: path.to_owned(),
-            label,
-            pages,
-            place,
-        };
+        let place = if kind.is_file() { directory_of(path) } else { path.to_owned() };
+        let target = Target { file, path: path.to_owned(), label, pages, place };
         if present > 0 {
-            prepare::survey(&target.file, &target.label, present.min(pages))?;
+            prepare::survey(&target.file, &target.label, present.min(pages)).map_err(|e| match e {
+                Error::Foreign { thing } if kind.is_block_device() => Failure::new(
+                    thing,
+                    "holds something other than a benchmark's pages, and devices are never overwritten",
+                    "copy a file that `fastmap bench` made onto it, and give that file's --size",
+                ),
+                other => other.into(),
+            })?;
         } else if length > 0 {
-            return Err(Error::Foreign {
-                thing: target.label,
-            }
-            .into());
+            return Err(Error::Foreign { thing: target.label }.into());
         }
         if present < pages {
             if kind.is_block_device() {
@@ -96,18 +83,10 @@ impl Target {
                 return Err(Failure::new(&target.label, what, "give a smaller --size"));
             }
             if let Err(failure) = target.stamp(present) {
-                let undone = if made {
-                    fs::remove_file(path)
-                } else {
-                    target.file.set_len(length)
-                };
+                let undone = if made { fs::remove_file(path) } else { target.file.set_len(length) };
                 return match undone {
                     Ok(()) => Err(failure),
-                    Err(e) => Err(Failure::new(
-                        failure,
-                        format!("and cannot undo: {e}"),
-                        "remove it yourself",
-                    )),
+                    Err(e) => Err(Failure::new(failure, format!("and cannot undo: {e}"), "remove it yourself")),
                 };
             }
         }
@@ -122,25 +101,11 @@ impl Target {
     pub fn temporary(dir: &Path, size: Size) -> Result<Target, Failure> {
         let label = format!("temporary file in {}", dir.display());
         let file = tempfile::tempfile_in(dir).map_err(|e| {
-            Failure::new(
-                &label,
-                format!("cannot make it: {e}"),
-                "name a writable place with --file or --dir",
-            )
+            Failure::new(&label, format!("cannot make it: {e}"), "name a writable place with --file or --dir")
         })?;
         // Workers open it through this process's descriptor, since it has no name.
-        let path = PathBuf::from(format!(
-            "/proc/{}/fd/{}",
-            std::process::id(),
-            file.as_raw_fd()
-        ));
-        let target = Target {
-            file,
-            path,
-            label,
-            pages: size.0 / PAGE as u64,
-            place: dir.to_owned(),
-        };
+        let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        let target = Target { file, path, label, pages: size.0 / PAGE as u64, place: dir.to_owned() };
         target.stamp(0)?;
         Ok(target)
     }
@@ -152,11 +117,7 @@ impl Target {
 
     /// Whether its file system opens it for direct I/O.
     pub fn takes_direct_io(&self) -> bool {
-        OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(&self.path)
-            .is_ok()
+        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path).is_ok()
     }
 
     fn stamp(&self, from: u64) -> Result<(), Failure> {
@@ -176,9 +137,7 @@ impl Target {
 
 /// Length in whole pages' bytes of the regular file or block device at `path`; 0 if there is none that can be opened.
 pub fn existing_bytes(path: &Path) -> u64 {
-    let is_data = path
-        .metadata()
-        .is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
+    let is_data = path.metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
     let length = is_data.then(|| File::open(path)?.seek(SeekFrom::End(0)));
     length.and_then(io::Result::ok).unwrap_or(0) / PAGE as u64 * PAGE as u64
 }
@@ -189,9 +148,7 @@ pub fn progress_bar(length: u64, template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    bar.set_style(
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
@@ -199,22 +156,18 @@ pub fn progress_bar(length: u64, template: &str) -> ProgressBar {
 /// is writable, on no memory file system, and has room; else the current directory, with a warning if it is memory.
 pub fn directory_for(bytes: u64) -> PathBuf {
     let home = env::var_os("HOME").map(PathBuf::from);
-    let candidates = [
-        Some(PathBuf::from(".")),
-        Some(PathBuf::from("/var/tmp")),
-        home,
-    ];
+    let candidates = [Some(PathBuf::from(".")), Some(PathBuf::from("/var/tmp")), home];
     let suits = |dir: &PathBuf| {
         !FileSystem::of(dir).is_memory()
             && tempfile::tempfile_in(dir).is_ok()
-            && File::open(dir)
-                .and_then(|d| prepare::free_bytes(&d))
-                .is_ok_and(|free| free > bytes + bytes / 20)
+            && File::open(dir).and_then(|d| prepare::free_bytes(&d)).is_ok_and(|free| free > bytes + bytes / 20)
     };
     candidates.into_iter().flatten().find(suits).unwrap_or_else(|| {
         let here = PathBuf::from(".");
         if FileSystem::of(&here).is_memory() {
-            eprintln!("fastmap: current directory: is a memory file system: name a place on a disk with --file or --dir");
+            eprintln!(
+                "fastmap: current directory: is a memory file system: name a place on a disk with --file or --dir"
+            );
         }
         here
     })
@@ -228,10 +181,7 @@ fn directory_of(path: &Path) -> PathBuf {
 }
 
 fn is_read_only(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-    )
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 fn remedy_of_open(error: &io::Error) -> &'static str {
@@ -239,9 +189,7 @@ fn remedy_of_open(error: &io::Error) -> &'static str {
         io::ErrorKind::IsADirectory => "name a file in it",
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "make its directory first",
         io::ErrorKind::PermissionDenied => "make it readable and writable, or name another file",
-        io::ErrorKind::ReadOnlyFilesystem => {
-            "name a file on a writable file system, or use --op read"
-        }
+        io::ErrorKind::ReadOnlyFilesystem => "name a file on a writable file system, or use --op read",
         _ => "name another file",
     }
 }

@@ -40,33 +40,13 @@ struct Work {
 
 /// The lines of the tour; with one processor, one of them is the same twice and left out.
 fn works() -> Vec<Work> {
-    let two = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(2) as u32;
+    let two = std::thread::available_parallelism().map_or(1, usize::from).min(2) as u32;
     let random = Engine::MmapRandom;
     let sequential = Engine::MmapSequential;
-    let work = |name, pattern, op, threads, advised| Work {
-        name,
-        pattern,
-        op,
-        threads,
-        advised,
-    };
+    let work = |name, pattern, op, threads, advised| Work { name, pattern, op, threads, advised };
     let mut works = vec![
-        work(
-            "random read, 1 thread",
-            Pattern::Random,
-            Op::Read,
-            1,
-            random,
-        ),
-        work(
-            "random read, 2 threads",
-            Pattern::Random,
-            Op::Read,
-            2,
-            random,
-        ),
+        work("random read, 1 thread", Pattern::Random, Op::Read, 1, random),
+        work("random read, 2 threads", Pattern::Random, Op::Read, 2, random),
         work("skewed read (zipf)", Pattern::Zipf, Op::Read, two, random),
         work("random write", Pattern::Random, Op::Write, two, random),
         work("forward scan", Pattern::Forward, Op::Read, 1, sequential),
@@ -98,11 +78,7 @@ pub fn run(args: &TourArgs) -> Result<(), Failure> {
     report.results = measure(&session, start, target.takes_direct_io())?;
 
     let limit = match &unlimited {
-        None => format!(
-            "{} of memory for each run ({})",
-            Size(MEMORY),
-            report.memory_limit
-        ),
+        None => format!("{} of memory for each run ({})", Size(MEMORY), report.memory_limit),
         Some(why) => format!(
             "NO LIMIT on memory, so that kernel mmap may keep the whole file while fastmap's cache is {}:\n\
              the comparison favours mmap. No memory cgroup can be made ({why});\n\
@@ -124,25 +100,15 @@ fn measure(session: &Session<'_>, start: Instant, direct: bool) -> Result<Vec<Su
     let engines = |work: &Work| [Engine::Mmap, work.advised, Engine::Fastmap, Engine::Direct];
     let runs_in = |repetition: u32| -> usize { if repetition == 0 && direct { 4 } else { 3 } };
     let runs_each = (0..REPETITIONS).map(runs_in).sum::<usize>() as u32;
-    let bar = progress_bar(
-        u64::from(runs_each) * works.len() as u64,
-        "{msg:44} {bar:30} {pos}/{len} runs, {elapsed} so far",
-    );
-    let mut pace = Pace {
-        start,
-        runs_left: runs_each * works.len() as u32,
-        overhead: 0.3,
-    };
+    let bar =
+        progress_bar(u64::from(runs_each) * works.len() as u64, "{msg:44} {bar:30} {pos}/{len} runs, {elapsed} so far");
+    let mut pace = Pace { start, runs_left: runs_each * works.len() as u32, overhead: 0.3 };
     let mut results = Vec::new();
     for work in &works {
         let mut outcomes: [Vec<Outcome>; 4] = Default::default();
         for repetition in 0..REPETITIONS {
             let seconds = pace.seconds();
-            for (engine, outcomes) in engines(work)
-                .into_iter()
-                .zip(&mut outcomes)
-                .take(runs_in(repetition))
-            {
+            for (engine, outcomes) in engines(work).into_iter().zip(&mut outcomes).take(runs_in(repetition)) {
                 bar.set_message(format!("{}: {engine}", work.name));
                 let began = Instant::now();
                 outcomes.push(session.run(work.through(engine), seconds)?);
@@ -150,15 +116,8 @@ fn measure(session: &Session<'_>, start: Instant, direct: bool) -> Result<Vec<Su
                 bar.inc(1);
             }
         }
-        for (engine, outcomes) in engines(work)
-            .into_iter()
-            .zip(&outcomes)
-            .filter(|(_, o)| !o.is_empty())
-        {
-            results.push(Summary {
-                work: Some(work.name),
-                ..Summary::of(work.through(engine), outcomes)
-            });
+        for (engine, outcomes) in engines(work).into_iter().zip(&outcomes).filter(|(_, o)| !o.is_empty()) {
+            results.push(Summary { work: Some(work.name), ..Summary::of(work.through(engine), outcomes) });
         }
     }
     bar.finish_and_clear();
@@ -167,12 +126,7 @@ fn measure(session: &Session<'_>, start: Instant, direct: bool) -> Result<Vec<Su
 
 impl Work {
     fn through(&self, engine: Engine) -> Load {
-        Load {
-            engine,
-            pattern: self.pattern,
-            op: self.op,
-            threads: self.threads,
-        }
+        Load { engine, pattern: self.pattern, op: self.op, threads: self.threads }
     }
 }
 
@@ -188,8 +142,7 @@ impl Pace {
     /// Seconds to measure each of the next runs, if warming up takes as long.
     fn seconds(&self) -> f64 {
         let left = WHOLE.saturating_sub(self.start.elapsed()).as_secs_f64();
-        ((left / f64::from(self.runs_left.max(1)) - self.overhead) / 2.0)
-            .clamp(SECONDS.0, SECONDS.1)
+        ((left / f64::from(self.runs_left.max(1)) - self.overhead) / 2.0).clamp(SECONDS.0, SECONDS.1)
     }
 
     fn ran(&mut self, took: f64, seconds: f64) {
@@ -203,9 +156,7 @@ fn text(results: &[Summary]) -> String {
     let (mut ahead, mut level, mut behind) = (Vec::new(), Vec::new(), Vec::new());
     for lines in results.chunk_by(|a, b| a.work == b.work) {
         let of = |engine| lines.iter().find(|s| s.engine == engine);
-        let (Some(name), Some(ours), Some(best)) =
-            (lines[0].work, of(Engine::Fastmap), best_mmap(lines))
-        else {
+        let (Some(name), Some(ours), Some(best)) = (lines[0].work, of(Engine::Fastmap), best_mmap(lines)) else {
             continue;
         };
         let ratio = ours.ops_per_s / best.ops_per_s;
@@ -215,8 +166,7 @@ fn text(results: &[Summary]) -> String {
             _ => ("level", &mut level),
         };
         verdict.1.push(format!("{name} ({ratio:.2}x)"));
-        let k =
-            |s: Option<&Summary>| s.map_or_else(|| "-".to_owned(), |s| figure(s.ops_per_s / 1e3));
+        let k = |s: Option<&Summary>| s.map_or_else(|| "-".to_owned(), |s| figure(s.ops_per_s / 1e3));
         rows.push(vec![
             name.to_owned(),
             best.engine.to_string(),
@@ -227,27 +177,67 @@ fn text(results: &[Summary]) -> String {
             k(of(Engine::Direct)),
         ]);
     }
-    let headings = [
-        "work",
-        "best mmap",
-        "its rate",
-        "fastmap",
-        "ratio",
-        "fastmap is",
-        "O_DIRECT reads",
-    ];
+    let headings = ["work", "best mmap", "its rate", "fastmap", "ratio", "fastmap is", "O_DIRECT calls"];
     let mut text = render(&headings, &rows) + "\n";
-    for (what, names) in [
-        ("ahead of", ahead),
-        ("level with", level),
-        ("behind", behind),
-    ] {
+    for (what, names) in [("ahead of", ahead), ("level with", level), ("behind", behind)] {
         if !names.is_empty() {
-            text.push_str(&format!(
-                "fastmap is {what} the best mmap in: {}.\n",
-                names.join(", ")
-            ));
+            text.push_str(&format!("fastmap is {what} the best mmap in: {}.\n", names.join(", ")));
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastmap_workloads::LatencyUs;
+
+    fn summary(work: &'static str, engine: Engine, ops_per_s: f64) -> Summary {
+        let outcome = Outcome {
+            ops: 1,
+            seconds: 1.0,
+            ops_per_s,
+            bytes_per_s: 0.0,
+            cpu_us_per_op: 0.0,
+            latency_us: LatencyUs::default(),
+            peak_rss_bytes: 0,
+            fastmap: None,
+        };
+        let load = Load { engine, pattern: Pattern::Random, op: Op::Read, threads: 1 };
+        Summary { work: Some(work), ..Summary::of(load, &[outcome]) }
+    }
+
+    #[test]
+    fn the_table_and_the_closing_lines_say_who_is_ahead() {
+        let mut results = Vec::new();
+        for (work, ours) in [("first", 150e3), ("second", 102e3), ("third", 50e3)] {
+            results.push(summary(work, Engine::Mmap, 20e3));
+            results.push(summary(work, Engine::MmapRandom, 100e3));
+            results.push(summary(work, Engine::Fastmap, ours));
+        }
+        results.push(summary("third", Engine::Direct, 70e3));
+        let text = text(&results);
+        let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words(1), ["first", "mmap-random", "100", "150", "1.50", "ahead", "-"]);
+        assert_eq!(words(2), ["second", "mmap-random", "100", "102", "1.02", "level", "-"]);
+        assert_eq!(words(3), ["third", "mmap-random", "100", "50.0", "0.50", "behind", "70.0"]);
+        assert!(text.contains("fastmap is ahead of the best mmap in: first (1.50x).\n"), "{text}");
+        assert!(text.contains("fastmap is level with the best mmap in: second (1.02x).\n"), "{text}");
+        assert!(text.contains("fastmap is behind the best mmap in: third (0.50x).\n"), "{text}");
+    }
+
+    #[test]
+    fn the_pace_keeps_to_two_minutes() {
+        let mut pace = Pace { start: Instant::now(), runs_left: 60, overhead: 0.3 };
+        assert!((0.8..0.9).contains(&pace.seconds()), "two seconds a run, less overhead, halved: {}", pace.seconds());
+        for _ in 0..30 {
+            pace.ran(3.0, 0.5);
+        }
+        assert!(
+            (0.95..1.05).contains(&pace.seconds()),
+            "half the runs left in the same time, two seconds of overhead each"
+        );
+        pace.start -= WHOLE;
+        assert_eq!(pace.seconds(), SECONDS.0, "late, but measured all the same");
+    }
 }

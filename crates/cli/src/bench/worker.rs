@@ -34,9 +34,7 @@ pub enum Answer {
 pub fn run(order: &str) -> ExitCode {
     let answer = match serde_json::from_str::<Order>(order) {
         Ok(order) => obey(&order),
-        Err(error) => Answer::Failed(format!(
-            "bench worker: {error}: it is started by `fastmap bench`, not by hand"
-        )),
+        Err(error) => Answer::Failed(format!("bench worker: {error}: it is started by `fastmap bench`, not by hand")),
     };
     let failed = matches!(answer, Answer::Failed(_));
     crate::print(&serde_json::to_string(&answer).unwrap_or_default());
@@ -47,11 +45,7 @@ fn obey(order: &Order) -> Answer {
     if let Some(join) = &order.join
         && let Err(error) = fs::write(join, "0")
     {
-        return Answer::Failed(format!(
-            "{}: cannot join: {error}: {}",
-            join.display(),
-            crate::cgroup::REMEDY
-        ));
+        return Answer::Failed(format!("{}: cannot join: {error}: {}", join.display(), crate::cgroup::REMEDY));
     }
     die_with_parent(order.parent);
     match fastmap_workloads::run(&order.spec, || peak_of(order.peak.as_deref())) {
@@ -65,14 +59,9 @@ fn peak_of(file: Option<&std::path::Path>) -> u64 {
     let of_group = file.and_then(|f| fs::read_to_string(f).ok()?.trim().parse().ok());
     of_group.unwrap_or_else(|| {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let kib = status.lines().find_map(|l| {
-            l.strip_prefix("VmHWM:")?
-                .trim()
-                .strip_suffix("kB")?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        });
+        let kib = status
+            .lines()
+            .find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
         kib.unwrap_or(0) * 1024
     })
 }

@@ -8,9 +8,7 @@ use super::{Unavailable, Version};
 
 /// The hierarchy that has the memory controller, and the directory of this process in it.
 pub fn own_memory_cgroup() -> Result<(Version, PathBuf), Unavailable> {
-    let read = |path: &str| {
-        fs::read_to_string(path).map_err(Unavailable::at(Path::new(path), "cannot read"))
-    };
+    let read = |path: &str| fs::read_to_string(path).map_err(Unavailable::at(Path::new(path), "cannot read"));
     locate(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
 }
 
@@ -20,9 +18,7 @@ fn locate(cgroups: &str, mounts: &str) -> Result<(Version, PathBuf), Unavailable
         what,
         error: io::Error::from_raw_os_error(libc::ENOENT),
     };
-    if let Some(own) = path_in(cgroups, |controllers| {
-        controllers.split(',').any(|c| c == "memory")
-    }) {
+    if let Some(own) = path_in(cgroups, |controllers| controllers.split(',').any(|c| c == "memory")) {
         let mount = mounts
             .lines()
             .filter_map(Mount::parse)
@@ -30,8 +26,7 @@ fn locate(cgroups: &str, mounts: &str) -> Result<(Version, PathBuf), Unavailable
             .ok_or_else(|| missing("the memory hierarchy of cgroup v1 is not mounted"))?;
         return Ok((Version::V1, mount.directory_of(own)));
     }
-    let own = path_in(cgroups, str::is_empty)
-        .ok_or_else(|| missing("this process is in no memory cgroup"))?;
+    let own = path_in(cgroups, str::is_empty).ok_or_else(|| missing("this process is in no memory cgroup"))?;
     let mount = mounts
         .lines()
         .filter_map(Mount::parse)
@@ -82,10 +77,8 @@ impl<'a> Mount<'a> {
 mod tests {
     use super::*;
 
-    const V1_MOUNT: &str =
-        "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
-    const V2_MOUNT: &str =
-        "41 31 0:38 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+    const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
+    const V2_MOUNT: &str = "41 31 0:38 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
 
     fn found(cgroups: &str, mounts: &str) -> (Version, String) {
         let (version, path) = locate(cgroups, mounts).unwrap();
@@ -95,13 +88,8 @@ mod tests {
     #[test]
     fn version_1_wins_where_it_has_the_controller() {
         let cgroups = "9:name=systemd:/\n4:memory:/api/42\n1:cpu,cpuacct:/\n0::/\n";
-        let mounts = format!(
-            "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n{V1_MOUNT}\n{V2_MOUNT}"
-        );
-        assert_eq!(
-            found(cgroups, &mounts),
-            (Version::V1, "/sys/fs/cgroup/memory/api/42".into())
-        );
+        let mounts = format!("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n{V1_MOUNT}\n{V2_MOUNT}");
+        assert_eq!(found(cgroups, &mounts), (Version::V1, "/sys/fs/cgroup/memory/api/42".into()));
     }
 
     #[test]
@@ -109,23 +97,14 @@ mod tests {
         let cgroups = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope\n";
         let (version, path) = found(cgroups, V2_MOUNT);
         assert_eq!(version, Version::V2);
-        assert_eq!(
-            path,
-            "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope"
-        );
+        assert_eq!(path, "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope");
     }
 
     #[test]
     fn containers_see_only_their_part() {
         let bound = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
-        assert_eq!(
-            found("4:memory:/docker/abc/x\n", bound).1,
-            "/sys/fs/cgroup/memory/x"
-        );
-        assert_eq!(
-            found("4:memory:/elsewhere\n", bound).1,
-            "/sys/fs/cgroup/memory"
-        );
+        assert_eq!(found("4:memory:/docker/abc/x\n", bound).1, "/sys/fs/cgroup/memory/x");
+        assert_eq!(found("4:memory:/elsewhere\n", bound).1, "/sys/fs/cgroup/memory");
         assert_eq!(found("0::/\n", V2_MOUNT).1, "/sys/fs/cgroup/");
     }
 
@@ -138,10 +117,7 @@ mod tests {
     #[test]
     fn nothing_mounted_is_told() {
         let error = locate("0::/\n", "").unwrap_err().to_string();
-        assert!(
-            error.starts_with("/proc/self/mountinfo: no cgroup file system is mounted"),
-            "{error}"
-        );
+        assert!(error.starts_with("/proc/self/mountinfo: no cgroup file system is mounted"), "{error}");
         assert!(locate("4:memory:/\n", V2_MOUNT).is_err());
         assert!(locate("", V2_MOUNT).is_err());
     }

@@ -81,10 +81,7 @@ fn is_busy(result: &Result<(), Unavailable>) -> bool {
 
 fn enable(dir: &Path, controller: &str) -> Result<(), Unavailable> {
     let file = dir.join("cgroup.subtree_control");
-    fs::write(&file, format!("+{controller}")).map_err(Unavailable::at(
-        &file,
-        "cannot enable the memory controller",
-    ))
+    fs::write(&file, format!("+{controller}")).map_err(Unavailable::at(&file, "cannot enable the memory controller"))
 }
 
 fn hands_out(dir: &Path, controller: &str) -> Result<bool, Unavailable> {
@@ -154,19 +151,12 @@ mod tests {
 
         assert!(!hands_out(&dir, controller).unwrap());
         let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap();
-        assert!(
-            procs.lines().any(|p| p == std::process::id().to_string()),
-            "not moved back"
-        );
+        assert!(procs.lines().any(|p| p == std::process::id().to_string()), "not moved back");
         fs::write(home.join("cgroup.procs"), "0").unwrap();
         remove(&dir);
         assert!(!dir.exists());
         if !handed {
-            fs::write(
-                root.join("cgroup.subtree_control"),
-                format!("-{controller}"),
-            )
-            .unwrap();
+            fs::write(root.join("cgroup.subtree_control"), format!("-{controller}")).unwrap();
         }
     }
 
@@ -175,14 +165,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cgroup.subtree_control"), "cpu\n").unwrap();
         fs::write(dir.path().join("cgroup.controllers"), "cpu pids\n").unwrap();
-        let Err(error) = delegate(dir.path(), "memory") else {
-            panic!("it was found")
-        };
-        assert!(
-            error
-                .to_string()
-                .contains("cgroup.controllers: the memory controller is not delegated"),
-            "{error}"
-        );
+        let Err(error) = delegate(dir.path(), "memory") else { panic!("it was found") };
+        assert!(error.to_string().contains("cgroup.controllers: the memory controller is not delegated"), "{error}");
     }
 }

@@ -27,29 +27,14 @@ pub fn run_in(dir: &Path, program: &mut Command) -> Ran {
 }
 
 pub fn start_in(dir: &Path, program: &mut Command) -> Child {
-    program
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    program.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 pub fn finish(child: Child) -> Ran {
     let pid = child.id();
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = child.wait_with_output().unwrap();
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran {
-        pid,
-        status: status.code(),
-        stdout: text(stdout),
-        stderr: text(stderr),
-    }
+    Ran { pid, status: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
 /// `fastmap LINE` in `dir`; LINE is split at spaces.
@@ -63,15 +48,8 @@ impl Ran {
     pub fn failed_with(&self, status: i32, parts: &[&str]) {
         let stderr = &self.stderr;
         assert_eq!(self.status, Some(status), "{stderr}");
-        assert_eq!(
-            self.stdout, "",
-            "a failure prints nothing on standard output"
-        );
-        assert_eq!(
-            stderr.trim_end().lines().count(),
-            1,
-            "one line, not:\n{stderr}"
-        );
+        assert_eq!(self.stdout, "", "a failure prints nothing on standard output");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "one line, not:\n{stderr}");
         assert!(stderr.starts_with("fastmap: "), "{stderr}");
         let mut rest = stderr.as_str();
         for part in parts {
@@ -115,33 +93,21 @@ pub fn cgroups_of(pid: u32) -> Vec<PathBuf> {
 
 /// Names of the files in a directory.
 pub fn files_in(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
 
 pub fn is_root() -> bool {
-    Command::new("id")
-        .arg("-u")
-        .output()
-        .is_ok_and(|o| o.stdout == b"0\n")
+    Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n")
 }
 
 /// Whether this machine lets the tests make memory cgroups: then what is limited is tested with limits.
 pub fn memory_flag(limit: &'static str) -> &'static str {
     let dir = dir();
-    let probe = fastmap(
-        dir.path(),
-        "bench micro --engines pread --size 1MiB --memory 64MiB --seconds 0.01 --repeat 1",
-    );
-    if probe.status == Some(0) {
-        limit
-    } else {
-        "none"
-    }
+    let probe = fastmap(dir.path(), "bench micro --engines pread --size 1MiB --memory 64MiB --seconds 0.01 --repeat 1");
+    if probe.status == Some(0) { limit } else { "none" }
 }
 
 /// Runs the command as the user nobody, who may read and write `dir`. None, with the reason printed, if it cannot.
@@ -161,13 +127,7 @@ pub fn as_nobody(dir: &Path, line: &str) -> Option<Ran> {
     open_to_all(open.path());
     open_to_all(dir);
     let args = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    Some(run_in(
-        dir,
-        Command::new("setpriv")
-            .args(args)
-            .arg(program)
-            .args(line.split_whitespace()),
-    ))
+    Some(run_in(dir, Command::new("setpriv").args(args).arg(program).args(line.split_whitespace())))
 }
 
 fn open_to_all(path: &Path) {

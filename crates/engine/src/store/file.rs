@@ -111,17 +111,26 @@ impl FileStore {
         }
     }
 
-    /// Writes `pages` pages from memory to the file, up to its end: what a truncation has cut off is dropped, as the
-    /// kernel does with mapped pages past the end (mmap(2)).
+    /// Where writing has to stop now, bytes: what a truncation has cut off is not written, as the kernel does with mapped
+    /// pages past the end (mmap(2)).
+    pub fn write_end(&self) -> std::result::Result<u64, i32> {
+        file::size_now(&self.reading.plain, self.is_device).map(|now| now.min(self.size())).ok_or(libc::EIO)
+    }
+
+    /// Writes `pages` pages from memory to the file, up to `end`.
     ///
     /// # Safety
     /// `from` is valid for the kernel to read.
-    pub unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize) -> std::result::Result<(), i32> {
+    pub unsafe fn write_pages(
+        &self,
+        page: usize,
+        from: *const u8,
+        pages: usize,
+        end: u64,
+    ) -> std::result::Result<(), i32> {
         let Some(handles) = self.writing.get() else { return Err(libc::EBADF) };
         let offset = page as u64 * PAGE as u64;
-        let Some(now) = file::size_now(&handles.plain, self.is_device) else { return Err(libc::EIO) };
-        let end = now.min(self.size()).min(offset + (pages * PAGE) as u64);
-        let len = end.saturating_sub(offset) as usize;
+        let len = end.min(offset + (pages * PAGE) as u64).saturating_sub(offset) as usize;
         let whole = len - len % PAGE;
         // SAFETY: inside the caller's memory.
         unsafe {

@@ -112,6 +112,17 @@ pub fn direct_works(direct: &File) -> bool {
     unsafe { read_at(direct, page.0.as_mut_ptr(), super::PAGE, 0) }.is_ok()
 }
 
+/// One pread(2) or pwrite(2), not through glibc's wrappers: those are cancellation points (pthreads(7)), and a thread
+/// cancelled in a fault would leave its page claimed for ever.
+///
+/// # Safety
+/// `buffer` is valid for `len` bytes of what the call does.
+#[inline]
+unsafe fn transfer(call: libc::c_long, file: &File, buffer: *mut u8, len: usize, offset: u64) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { libc::syscall(call, file.as_raw_fd(), buffer, len, offset as i64) as isize }
+}
+
 /// pread(2) until `len` bytes or the end of the file; the count, or an error number. For fault handlers.
 ///
 /// # Safety
@@ -143,9 +154,8 @@ pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) ->
     let mut done = 0;
     while done < len {
         // SAFETY: inside the caller's buffer.
-        let put = unsafe {
-            libc::pwrite64(file.as_raw_fd(), from.add(done).cast(), len - done, (offset + done as u64) as i64)
-        };
+        let put =
+            unsafe { transfer(libc::SYS_pwrite64, file, from.add(done).cast_mut(), len - done, offset + done as u64) };
         match put {
             1.. => done += put as usize,
             0 => return Err(libc::EIO),

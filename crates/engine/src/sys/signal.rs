@@ -4,13 +4,16 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 /// Signature of a handler installed with `SA_SIGINFO`.
 pub type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// Who had SIGBUS before. Read by the handler: set before the handler can run.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// An address just above the main thread's stack: the program's file name (getauxval(3)).
+static MAIN_STACK_END: AtomicUsize = AtomicUsize::new(0);
 
 /// The address and kind of a trap.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +39,7 @@ pub fn install(handler: Handler) -> io::Result<()> {
                 return Err(super::errno());
             }
             let _ = PREVIOUS.set(previous.assume_init());
+            MAIN_STACK_END.store(libc::getauxval(libc::AT_EXECFN) as usize, Ordering::Relaxed);
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -139,4 +143,111 @@ impl Drop for Blocked {
         // SAFETY: the mask found when this was made.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
     }
+}
+
+/// Ends a handler without sigreturn(2): restores the signal mask with one short system call and the registers from the
+/// saved context in user space. Worth 0.25 µs of a 5.4 µs miss (docs/measurements.md).
+///
+/// Returns, having done nothing, where only the kernel can do it: the interrupted stack is of a kind we do not know, its
+/// alternate stack was disarmed, a shadow stack is on, or the program is single-stepped.
+///
+/// # Safety
+/// Called last in the handler, with the context the kernel gave it.
+#[inline]
+pub unsafe fn resume(context: *mut libc::c_void) {
+    const TRAP_FLAG: i64 = 1 << 8;
+    const SS_AUTODISARM: i32 = 1 << 31;
+    // SAFETY: the kernel's structure.
+    unsafe {
+        let saved = context.cast::<libc::ucontext_t>();
+        let registers = &(*saved).uc_mcontext.gregs;
+        let plain = registers[libc::REG_EFL as usize] & TRAP_FLAG == 0
+            && (*saved).uc_stack.ss_flags & SS_AUTODISARM == 0
+            && is_thread_stack(registers[libc::REG_RSP as usize] as usize);
+        if plain && !shadow_stack() {
+            let mask = &raw const (*saved).uc_sigmask;
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, mask, ptr::null_mut::<u8>(), 8);
+            restore(context);
+        }
+    }
+}
+
+/// Whether a stack pointer is on the stack the C library gave this thread, so that `restore` may use the bytes below it.
+/// A coroutine's or goroutine's stack may end there. A thread's control block lies just above its stack, except in the
+/// main thread, whose stack ends with the program's arguments.
+#[inline]
+fn is_thread_stack(pointer: usize) -> bool {
+    /// The usual limit on a stack; nothing else lies so close below either mark.
+    const NEAR: usize = 8 << 20;
+    let control_block: usize;
+    // SAFETY: the x86-64 ABI keeps the control block's own address at its start.
+    unsafe { core::arch::asm!("mov {}, fs:[0]", out(reg) control_block, options(nostack, readonly, preserves_flags)) };
+    let arguments = MAIN_STACK_END.load(Ordering::Relaxed);
+    control_block.wrapping_sub(pointer) < NEAR || arguments.wrapping_sub(pointer) < NEAR
+}
+
+/// Whether this process runs with a user shadow stack (Linux 6.6 on processors with CET), asked once.
+fn shadow_stack() -> bool {
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    const ARCH_SHSTK_STATUS: i32 = 0x5005;
+    match ANSWER.load(Ordering::Relaxed) {
+        0 => {
+            let mut enabled = 0u64;
+            // SAFETY: writes one word; kernels without it answer EINVAL.
+            let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SHSTK_STATUS, &mut enabled) };
+            let on = asked == 0 && enabled & 1 != 0;
+            ANSWER.store(1 + u8::from(on), Ordering::Relaxed);
+            on
+        }
+        answer => answer == 2,
+    }
+}
+
+/// Loads every register from a saved context and goes on where it was interrupted. The last four travel over the
+/// interrupted stack, below the 128 bytes that the ABI reserves under its pointer.
+///
+/// Offsets: `uc_mcontext.gregs` starts at 40, eight bytes a register in the order of `REG_R8` and so on; `fpregs` is at
+/// 224. The extended state's features are at 472 of it when the magic number at 464 says so (Linux `_fpx_sw_bytes`).
+#[unsafe(naked)]
+unsafe extern "C" fn restore(context: *mut libc::c_void) -> ! {
+    core::arch::naked_asm!(
+        "mov rcx, [rdi + 224]",
+        "cmp dword ptr [rcx + 464], 0x46505853",
+        "jne 2f",
+        "mov eax, [rcx + 472]",
+        "mov edx, [rcx + 476]",
+        "xrstor64 [rcx]",
+        "jmp 3f",
+        "2:",
+        "fxrstor64 [rcx]",
+        "3:",
+        "mov rcx, [rdi + 160]",
+        "sub rcx, 160",
+        "mov rax, [rdi + 104]", // rdi
+        "mov [rcx], rax",
+        "mov rax, [rdi + 152]", // rcx
+        "mov [rcx + 8], rax",
+        "mov rax, [rdi + 176]", // flags
+        "mov [rcx + 16], rax",
+        "mov rax, [rdi + 168]", // rip
+        "mov [rcx + 24], rax",
+        "mov r8, [rdi + 40]",
+        "mov r9, [rdi + 48]",
+        "mov r10, [rdi + 56]",
+        "mov r11, [rdi + 64]",
+        "mov r12, [rdi + 72]",
+        "mov r13, [rdi + 80]",
+        "mov r14, [rdi + 88]",
+        "mov r15, [rdi + 96]",
+        "mov rsi, [rdi + 112]",
+        "mov rbp, [rdi + 120]",
+        "mov rbx, [rdi + 128]",
+        "mov rdx, [rdi + 136]",
+        "mov rax, [rdi + 144]",
+        "mov rsp, rcx",
+        "pop rdi",
+        "pop rcx",
+        "popfq",
+        "ret 128",
+    )
 }
