@@ -6,7 +6,7 @@
 //!
 //! `set` may run anywhere. `take` runs under the lock of its block (see `writeback.rs`), so two takers never meet.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering};
 use std::ops::{Deref, Range};
 
 /// Pages under one summary word: the unit that one writer works on.
@@ -43,10 +43,9 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
     #[inline]
     pub fn set(&self, page: usize) {
         let (leaf, block) = (page / 64, page / BLOCK_PAGES);
+        // Pairs with the update of the leaf in `take`, even of one it takes nothing from: either the taker sees this page
+        // there, or this thread sees the levels above as the taker cleared them, and tells them again.
         self.leaves[leaf].fetch_or(1 << (page % 64), Ordering::AcqRel);
-        // Pairs with the fence in `take`: either the levels above are seen cleared below, and told again, or the taker
-        // sees this page in the leaf.
-        fence(Ordering::SeqCst);
         self.tell_summary(block, 1 << (leaf % 64));
     }
 
@@ -82,7 +81,6 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
     pub fn take(&self, block: usize, pages: Range<usize>, limit: usize, mut visit: impl FnMut(usize)) {
         self.top[block / 64].fetch_and(!(1 << (block % 64)), Ordering::AcqRel);
         let mut marked = self.summary[block].swap(0, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
         let mut left_behind = 0;
         let mut room = limit;
         while marked != 0 {

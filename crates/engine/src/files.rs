@@ -1,12 +1,13 @@
 //! Which files are mapped: opening, sharing and closing their regions.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Inner};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::region::Region;
 use crate::registry;
 use crate::requirements::{self, Requirement};
 use crate::store::FileStore;
+use crate::sync::Ordering;
 use crate::sys::{PAGE, file, madvise, signal};
 use crate::writeback;
 use std::collections::HashMap;
@@ -162,7 +163,29 @@ pub fn detach(identity: file::Identity, region: Arc<Region>) {
         }
         entry.closing = true;
     }
-    let saved = writeback::flush(&region, 0..region.span() / PAGE, false);
+    close(identity, &region);
+}
+
+/// Ends the regions of a cache that no map refers to any more and that could not be saved when the last one went: the
+/// background writer has saved one now.
+pub fn close_abandoned(cache: &Inner) {
+    let abandoned: Vec<_> = {
+        let (_, mut table) = Files::get();
+        let ours = |mapped: &Mapped| std::ptr::eq(&**mapped.region.cache(), cache);
+        let waiting = table.iter_mut().filter(|(_, mapped)| mapped.maps == 0 && !mapped.closing && ours(mapped));
+        waiting
+            .map(|(identity, mapped)| {
+                mapped.closing = true;
+                (*identity, mapped.region.clone())
+            })
+            .collect()
+    };
+    abandoned.into_iter().for_each(|(identity, region)| close(identity, &region));
+}
+
+/// Saves and ends a region that is marked as closing.
+fn close(identity: file::Identity, region: &Region) {
+    let saved = writeback::flush(region, 0..region.span() / PAGE, false);
     if saved.is_ok() {
         region.dissolve();
     }
@@ -173,6 +196,8 @@ pub fn detach(identity: file::Identity, region: Arc<Region>) {
             eprintln!("fastmap: {error}");
             if let Some(entry) = table.get_mut(&identity) {
                 entry.closing = false;
+                entry.region.flush_wanted().store(true, Ordering::Release);
+                entry.region.cache().wake_writer();
             }
         }
     }

@@ -49,6 +49,7 @@ mod lock;
 mod map;
 #[cfg(all(test, loom))]
 mod models;
+mod options;
 mod page;
 mod region;
 mod registry;
@@ -62,5 +63,6 @@ mod writeback;
 pub use cache::{Cache, CacheBuilder};
 pub use error::{Error, Result};
 pub use files::Fallback;
-pub use map::{Advice, Engine, Map, MapMut, MapOptions};
+pub use map::{Advice, Engine, Map, MapMut};
+pub use options::MapOptions;
 pub use stats::Stats;

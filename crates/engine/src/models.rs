@@ -68,7 +68,11 @@ impl Frame {
 
     /// `UFFDIO_WRITEPROTECT`.
     fn protect(&self, on: bool) {
-        if on { self.0.fetch_or(Self::PROTECTED, Ordering::AcqRel) } else { self.0.fetch_and(!Self::PROTECTED, Ordering::AcqRel) };
+        if on {
+            self.0.fetch_or(Self::PROTECTED, Ordering::AcqRel)
+        } else {
+            self.0.fetch_and(!Self::PROTECTED, Ordering::AcqRel)
+        };
     }
 
     /// `MADV_DONTNEED`; what was there.
@@ -320,10 +324,7 @@ fn two_faults_make_one_load() {
 fn faults_and_evictor(omit: Omit) {
     explore(3, move || {
         let world = World::absent(omit);
-        let threads = [
-            spawn(&world, |world| assert!(world.load() < 2)),
-            spawn(&world, |world| world.evict()),
-        ];
+        let threads = [spawn(&world, |world| assert!(world.load() < 2)), spawn(&world, |world| world.evict())];
         world.store(1);
         assert_eq!(world.load(), 1);
         join(threads);

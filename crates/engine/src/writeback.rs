@@ -8,6 +8,7 @@
 use crate::cache::Inner;
 use crate::dirty::BLOCK_PAGES;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
@@ -300,15 +301,26 @@ impl Drop for Writer {
 /// long to sleep at most: writes that failed are tried again.
 fn write_down(cache: &Inner) -> Option<Duration> {
     const AGAIN: Duration = Duration::from_millis(200);
-    let mut again = false;
+    let (mut again, mut saved) = (false, false);
     let ours = || registry::all().filter(|region| std::ptr::eq(&**region.cache(), cache));
     for region in ours() {
-        if region.flush_wanted().swap(false, Ordering::AcqRel)
-            && let Err(error) = flush(&region, 0..region.span() / PAGE, true)
-        {
-            tell(&region, &error);
-            again = true;
+        if !region.flush_wanted().swap(false, Ordering::AcqRel) {
+            continue;
         }
+        match flush(&region, 0..region.span() / PAGE, true) {
+            Ok(()) => saved = true,
+            Err(error) => {
+                tell(&region, &error);
+                // A disk may have room again; a failed fdatasync is final (see `FileStore::sync`).
+                if matches!(error, Error::WriteBack { .. }) {
+                    region.flush_wanted().store(true, Ordering::Release);
+                    again = true;
+                }
+            }
+        }
+    }
+    if saved {
+        files::close_abandoned(cache);
     }
     if cache.dirty_pages() > cache.high_water {
         let mut progress = true;

@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Signature of a handler installed with `SA_SIGINFO`.
 pub type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
@@ -72,11 +73,15 @@ pub unsafe fn trap(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
 /// # Safety
 /// Called from the handler with what the kernel gave it.
 pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    /// A handler with SA_RESETHAND has run: the default action is in force since.
+    static RESET: AtomicBool = AtomicBool::new(false);
     let Some(previous) = PREVIOUS.get() else { return };
+    let once = previous.sa_flags & libc::SA_RESETHAND != 0;
+    let action = if once && RESET.swap(true, Ordering::Relaxed) { libc::SIG_DFL } else { previous.sa_sigaction };
     // SAFETY: the kernel's structures; `previous` came from sigaction(2).
     unsafe {
         let sent = (*info).si_code <= 0; // by a process: SI_USER and its kin are zero or negative
-        match previous.sa_sigaction {
+        match action {
             libc::SIG_IGN if sent => {}
             libc::SIG_IGN | libc::SIG_DFL => {
                 let mut action: libc::sigaction = std::mem::zeroed();

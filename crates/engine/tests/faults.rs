@@ -1,0 +1,1354 @@
+//! What a file, a program or a machine can confront a map with, one thing after another.
+//!
+//! What ends a process or changes it for good happens in a child: this program run again with a role ([`role`]).
+
+mod common;
+
+use common::{Loop, PAGE, Random, addresses, create, folder, open, ready, resident};
+use fastmap::{Advice, Cache, Engine, Error, Fallback, Map, MapMut, MapOptions};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+fn small() -> Cache {
+    Cache::new(Cache::MIN_CAPACITY).unwrap()
+}
+
+fn options(cache: &Cache) -> MapOptions {
+    MapOptions::new().cache(cache).fallback(Fallback::Refuse).clone()
+}
+
+fn map(cache: &Cache, file: &File) -> Map {
+    // SAFETY: files of these tests are their own.
+    unsafe { options(cache).map(file) }.unwrap()
+}
+
+fn map_mut(cache: &Cache, file: &File) -> MapMut {
+    // SAFETY: likewise.
+    unsafe { options(cache).map_mut(file) }.unwrap()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / PAGE * 3 + 1) as u8).collect()
+}
+
+// --- offsets, lengths, ends -------------------------------------------------------------------------------------------
+
+#[test]
+fn offsets_and_lengths_need_not_be_page_multiples() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let bytes = pattern(5 * PAGE + 17);
+    let file = create(&folder.path().join("file"), &bytes);
+    let cache = small();
+    for offset in [0, 1, 8, 4095, 4096, 4097, 9999, bytes.len() - 1] {
+        for len in [1, 2, 4095, 4096, 4097, 12_288, bytes.len()] {
+            let len = len.min(bytes.len() - offset);
+            // SAFETY: the file is this test's own.
+            let map = unsafe { options(&cache).offset(offset as u64).len(len).map(&file) }.unwrap();
+            assert_eq!((map.len(), map.engine()), (len, Engine::Cached));
+            assert!(map[..] == bytes[offset..offset + len], "{len} bytes at {offset}");
+        }
+    }
+}
+
+#[test]
+fn nothing_can_be_mapped() {
+    let folder = folder();
+    let empty = create(&folder.path().join("empty"), &[]);
+    let file = create(&folder.path().join("file"), &pattern(100));
+    let cache = small();
+    // SAFETY: files of this test's own.
+    let maps = unsafe {
+        [
+            options(&cache).map_mut(&empty).unwrap(),
+            options(&cache).len(0).map_mut(&file).unwrap(),
+            options(&cache).offset(100).map_mut(&file).unwrap(),
+            options(&cache).offset(50).len(0).map_mut(&file).unwrap(),
+        ]
+    };
+    for mut map in maps {
+        assert!(map.is_empty() && map.iter().next().is_none() && map.as_mut().is_empty());
+        map.flush().unwrap();
+        map.flush_range(0, 0).unwrap();
+        map.flush_async().unwrap();
+        map.advise(Advice::WillNeed).unwrap();
+        map.advise(Advice::DontNeed).unwrap();
+        assert!(matches!(map.flush_range(0, 1), Err(Error::RangeOutside { offset: 0, len: 1, map_len: 0 })));
+    }
+    assert!(std::fs::read(folder.path().join("empty")).unwrap().is_empty());
+}
+
+#[test]
+fn tails_are_zero_and_no_flush_extends_the_file() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    for size in [1, 511, 512, 4095, 5000, 3 * PAGE + 2000] {
+        let mut bytes = pattern(size);
+        let file = create(&path, &bytes);
+        let cache = small();
+        let whole = size.next_multiple_of(PAGE);
+        {
+            // SAFETY: the file is this test's own; the last page holds its end.
+            let mut map = unsafe { options(&cache).len(whole).map_mut(&file) }.unwrap();
+            assert!(map[..size] == bytes[..] && map[size..].iter().all(|byte| *byte == 0), "{size}");
+            map[size - 1] = 99;
+            bytes[size - 1] = 99;
+            if size < whole {
+                map[whole - 1] = 55; // past the end: in memory only
+            }
+            map.flush().unwrap();
+            assert!(std::fs::read(&path).unwrap() == bytes, "{size}");
+            map[0] = 98;
+            bytes[0] = 98;
+        }
+        assert!(std::fs::read(&path).unwrap() == bytes, "{size}: after the map is gone");
+        assert!(map(&cache, &file)[..] == bytes[..]);
+    }
+}
+
+#[test]
+fn a_file_that_grew_is_mapped_to_its_new_end() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(1000));
+    let cache = small();
+    let mut first = map_mut(&cache, &file);
+    first[10] = 77;
+    file.set_len(100_000).unwrap();
+    {
+        let mut second = map_mut(&cache, &file);
+        assert_eq!((second.len(), second[10], second[99_999]), (100_000, 77, 0));
+        second[2000] = 5;
+        second[99_999] = 6;
+    }
+    first.flush().unwrap(); // its own page, where the other map stored too
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes.len(), bytes[10], bytes[2000]), (100_000, 77, 5));
+    drop(first);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes.len(), bytes[10], bytes[2000], bytes[99_999]), (100_000, 77, 5, 6));
+}
+
+#[test]
+fn ranges_outside_the_map_are_refused() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let map = map_mut(&small(), &create(&folder.path().join("file"), &pattern(5000)));
+    for (offset, len) in [(0, 5001), (5000, 1), (usize::MAX, 2), (1, usize::MAX), (5001, 0)] {
+        assert!(matches!(map.flush_range(offset, len), Err(Error::RangeOutside { .. })), "{len} at {offset}");
+        assert!(matches!(map.advise_range(Advice::DontNeed, offset, len), Err(Error::RangeOutside { .. })));
+    }
+    map.flush_range(5000, 0).unwrap();
+}
+
+// --- what is refused --------------------------------------------------------------------------------------------------
+
+/// The error's text, which must name the file.
+fn refusal<T>(path: &Path, result: fastmap::Result<T>) -> String {
+    let Err(error) = result else { panic!("{} was mapped", path.display()) };
+    let text = error.to_string();
+    assert!(text.contains(&path.display().to_string()) && !text.contains('\n'), "{text}");
+    text
+}
+
+#[test]
+fn descriptors_that_may_not_read_or_write() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    create(&path, &pattern(5000));
+    let cache = small();
+    let read_only = File::open(&path).unwrap();
+    let write_only = OpenOptions::new().write(true).open(&path).unwrap();
+    // SAFETY: the file is this test's own, here and below.
+    unsafe {
+        if ready() {
+            assert!(options(&cache).map(&read_only).unwrap()[..] == pattern(5000));
+        }
+        assert!(matches!(options(&cache).map_mut(&read_only), Err(Error::ReadOnlyFile { .. })));
+        assert!(matches!(options(&cache).map_mut(&write_only), Err(Error::WriteOnlyFile { .. })));
+        assert!(matches!(options(&cache).map(&write_only), Err(Error::WriteOnlyFile { .. })));
+        assert!(refusal(&path, options(&cache).map_mut(&read_only)).contains("for reading and writing"));
+        refusal(&path, options(&cache).map(&write_only));
+    }
+}
+
+#[test]
+fn what_is_no_file_is_refused_by_name() {
+    let folder = folder();
+    let fifo = folder.path().join("fifo");
+    let name = std::ffi::CString::new(fifo.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let cache = small();
+    let things = [
+        (folder.path().to_owned(), "directory", File::open(folder.path()).unwrap()),
+        (fifo.clone(), "pipe", open(&fifo)),
+        ("/dev/null".into(), "character device", open(Path::new("/dev/null"))),
+    ];
+    for (path, kind, file) in things {
+        // SAFETY: nothing is mapped.
+        let result = unsafe { options(&cache).map(&file) };
+        assert!(matches!(&result, Err(Error::NotMappable { kind: found, .. }) if *found == kind), "{result:?}");
+        assert!(refusal(&path, result).contains(kind));
+    }
+}
+
+#[test]
+fn places_that_do_not_exist_are_refused() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(5000));
+    let cache = small();
+    let at = |offset: u64, len: usize| {
+        // SAFETY: the file is this test's own.
+        unsafe { options(&cache).offset(offset).len(len).map(&file) }
+    };
+    assert!(matches!(at(5001, 0), Err(Error::OffsetPastEnd { offset: 5001, size: 5000, .. })));
+    assert!(refusal(&path, at(5001, 1)).contains("5001"));
+    assert!(matches!(at(u64::MAX, 1), Err(Error::OffsetPastEnd { .. })));
+    for len in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 47] {
+        assert!(matches!(at(1, len), Err(Error::LengthOverflow { .. })), "{len}");
+        refusal(&path, at(1, len));
+    }
+}
+
+#[test]
+fn a_capacity_under_the_minimum_is_refused_with_both_numbers() {
+    for capacity in [0, 1, PAGE, Cache::MIN_CAPACITY - 1] {
+        let Err(error) = Cache::new(capacity) else { panic!("a cache of {capacity}") };
+        assert!(matches!(error, Error::CapacityTooSmall { .. }));
+        let text = error.to_string();
+        assert!(text.contains(&capacity.to_string()) && text.contains(&Cache::MIN_CAPACITY.to_string()), "{text}");
+    }
+    assert_eq!(Cache::new(Cache::MIN_CAPACITY + PAGE - 1).unwrap().capacity(), Cache::MIN_CAPACITY);
+}
+
+// --- sharing and lifetimes --------------------------------------------------------------------------------------------
+
+#[test]
+fn maps_of_one_file_share_one_copy() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    create(&path, &pattern(8 * PAGE));
+    let cache = small();
+    // Descriptors and names of their own: it is the same file.
+    std::fs::hard_link(&path, folder.path().join("link")).unwrap();
+    let read = map(&cache, &File::open(folder.path().join("link")).unwrap());
+    // SAFETY: the file is this test's own.
+    let mut write = unsafe { options(&cache).offset(PAGE as u64).map_mut(&open(&path)) }.unwrap();
+    let before = cache.stats().misses;
+    assert_eq!(read[PAGE + 5], write[5]);
+    write[5] = 200;
+    let seen = || std::hint::black_box(&read)[PAGE + 5];
+    assert_eq!(seen(), 200);
+    write[5] = 201;
+    assert_eq!(seen(), 201);
+    assert_eq!(cache.stats().misses - before, 1, "one copy, read once");
+    // The cache of the first map is the cache of all.
+    let other = small();
+    assert_eq!(map(&other, &open(&path))[PAGE + 5], 201);
+    assert_eq!(other.stats().misses, 0);
+    drop(read);
+    assert_eq!(write[5], 201);
+    drop(write);
+    assert_eq!(cache.stats().resident_pages, 0);
+}
+
+#[test]
+fn a_file_may_be_closed_and_deleted_while_it_is_mapped() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let cache = small();
+    let file = create(&path, &pattern(40 * PAGE));
+    let mut map = map_mut(&cache, &file);
+    drop(file);
+    std::fs::remove_file(&path).unwrap();
+    // More pages than the cache has, dirty: they leave and come back.
+    for round in 0..3 {
+        for page in 0..40 {
+            map[page * PAGE + round] = page as u8 + round as u8;
+        }
+    }
+    map.flush().unwrap();
+    for page in 0..40 {
+        assert_eq!(map[page * PAGE + 1], page as u8 + 1);
+        assert_eq!(map[page * PAGE + 100], pattern(40 * PAGE)[page * PAGE + 100]);
+    }
+}
+
+#[test]
+fn two_caches_keep_apart() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let (one, two) = (small(), Cache::new(64 * PAGE).unwrap());
+    let bytes = pattern(100 * PAGE);
+    let maps = [
+        map_mut(&one, &create(&folder.path().join("one"), &bytes)),
+        map_mut(&two, &create(&folder.path().join("two"), &bytes)),
+    ];
+    std::thread::scope(|scope| {
+        for map in &maps {
+            scope.spawn(|| (0..3).for_each(|_| assert!(map[..] == bytes[..])));
+        }
+    });
+    assert!(resident(addresses(&maps[0])) <= one.capacity() && resident(addresses(&maps[1])) <= two.capacity());
+    // Each keeps what fits from one scan to the next at best.
+    for cache in [&one, &two] {
+        let kept = (cache.capacity() / PAGE) as u64;
+        assert!((300 - 2 * kept..=300).contains(&cache.stats().misses), "{:?}", cache.stats());
+    }
+}
+
+#[test]
+fn thirty_two_threads_on_one_page_read_it_once() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let cache = small();
+    let bytes = pattern(200 * PAGE);
+    let map = map(&cache, &create(&folder.path().join("file"), &bytes));
+    let barrier = Barrier::new(32);
+    std::thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| {
+                for page in 0..12 {
+                    barrier.wait();
+                    assert_eq!(map[page * PAGE + 9], bytes[page * PAGE + 9]);
+                }
+            });
+        }
+    });
+    assert_eq!(cache.stats().misses, 12, "twelve pages, and room for all");
+}
+
+#[test]
+fn regions_of_several_stripes() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &[]);
+    file.set_len(300 << 20).unwrap();
+    let cache = small();
+    let mut map = map_mut(&cache, &file);
+    let words: Vec<usize> =
+        (1..5).flat_map(|stripe| [-4096i64, -8, -4, -1, 0, 4096].map(|at| ((stripe << 26) + at) as usize)).collect();
+    for at in &words {
+        // Some of them straddle two stripes.
+        // SAFETY: inside the map.
+        unsafe { map.as_mut_ptr().add(*at).cast::<u32>().write_unaligned(*at as u32 | 1) };
+    }
+    map.flush().unwrap();
+    for at in &words {
+        if words.iter().any(|other| other > at && other - at < 4) {
+            continue; // the next store covered part of it
+        }
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, *at as u64).unwrap();
+        assert_eq!(u32::from_le_bytes(bytes), *at as u32 | 1, "in the file at {at}");
+        // SAFETY: inside the map.
+        assert_eq!(unsafe { map.as_ptr().add(*at).cast::<u32>().read_unaligned() }, *at as u32 | 1);
+    }
+    // A scan and a copy across a stripe's end.
+    assert!(map[(1 << 26) + PAGE + 8..(2 << 26) - PAGE].iter().step_by(64 << 10).all(|byte| *byte == 0));
+    map.copy_within((1 << 26) - 8..(1 << 26) + 64, (2 << 26) - 30);
+    let (from, to) = (map[(1 << 26) - 8..][..72].to_vec(), map[(2 << 26) - 30..][..72].to_vec());
+    assert_eq!(from, to);
+}
+
+#[test]
+fn a_sparse_terabyte_touched_here_and_there() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let file = create(&folder.path().join("file"), &[]);
+    if let Err(error) = file.set_len(1 << 40) {
+        return println!("skipped: no file of 1 TiB here: {error}");
+    }
+    let cache = small();
+    let mut map = map_mut(&cache, &file);
+    let places: Vec<usize> = (0..200).map(|n| (n * 5_497_558_139) % (1 << 40)).chain([(1 << 40) - 1]).collect();
+    places.iter().for_each(|at| assert_eq!(map[*at], 0));
+    places.iter().for_each(|at| map[*at] = *at as u8 | 1);
+    map.flush().unwrap();
+    for at in places {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at as u64).unwrap();
+        assert_eq!((byte[0], map[at]), (at as u8 | 1, at as u8 | 1));
+    }
+}
+
+#[test]
+fn advice_brings_pages_in_and_puts_them_out() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let cache = Cache::new(64 * PAGE).unwrap();
+    let mut map = map_mut(&cache, &create(&path, &pattern(20 * PAGE)));
+    map.advise(Advice::WillNeed).unwrap();
+    assert_eq!((cache.stats().misses, resident(addresses(&map))), (20, 20 * PAGE));
+    map[3 * PAGE] = 9;
+    map.advise_range(Advice::DontNeed, 2 * PAGE, 4 * PAGE).unwrap();
+    assert_eq!((cache.stats().resident_pages, resident(addresses(&map))), (16, 16 * PAGE));
+    assert_eq!((std::fs::read(&path).unwrap()[3 * PAGE], map[3 * PAGE]), (9, 9));
+}
+
+// --- block devices, full disks ----------------------------------------------------------------------------------------
+
+#[test]
+fn a_block_device() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let backing = folder.path().join("backing");
+    // Devices come in units of 512 bytes: the last page is not whole.
+    let mut bytes = pattern((1 << 20) + 3 * 512);
+    create(&backing, &bytes);
+    let device = match Loop::over(&backing) {
+        Ok(device) => device,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    {
+        let cache = small();
+        let mut map = map_mut(&cache, &open(&device.0));
+        assert_eq!((map.len(), map.engine()), (bytes.len(), Engine::Cached));
+        assert!(map[..] == bytes[..]);
+        for at in [0, 4095, 4096, 500_000, bytes.len() - 1] {
+            map[at] = 7;
+            bytes[at] = 7;
+        }
+        map.flush().unwrap();
+        assert!(std::fs::read(&backing).unwrap() == bytes);
+        assert!(map[..] == bytes[..]);
+    }
+}
+
+/// A small ext4 on a loop device, unmounted when dropped.
+struct SmallDisk {
+    folder: tempfile::TempDir,
+    _device: Loop,
+}
+
+impl SmallDisk {
+    fn new() -> Result<Self, String> {
+        let image = folder();
+        let file = create(&image.path().join("image"), &[]);
+        file.set_len(24 << 20).map_err(|error| error.to_string())?;
+        let device = Loop::over(&image.path().join("image"))?;
+        let mounted = image.path().join("mounted");
+        std::fs::create_dir(&mounted).map_err(|error| error.to_string())?;
+        let run = |program: &str, args: &[&std::ffi::OsStr]| {
+            let done = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            if done.status.success() { Ok(()) } else { Err(format!("{program}: {said}")) }
+        };
+        run("mkfs.ext4", &["-q".as_ref(), "-m0".as_ref(), device.0.as_os_str()])?;
+        run("mount", &[device.0.as_os_str(), mounted.as_os_str()])?;
+        Ok(SmallDisk { folder: image, _device: device })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join("mounted").join(name)
+    }
+
+    /// Leaves no block free. The files that came first may have blocks of their own.
+    fn fill(&self) {
+        let file = create(&self.path("filler"), &[]);
+        let block = vec![1; PAGE];
+        let mut at = 0;
+        while file.write_all_at(&block, at).and_then(|()| file.sync_data()).is_ok() {
+            at += PAGE as u64;
+            // Most of it in large steps.
+            let large = vec![1; 1 << 20];
+            while file.write_all_at(&large, at).and_then(|()| file.sync_data()).is_ok() {
+                at += large.len() as u64;
+            }
+        }
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.path("filler")).unwrap();
+        // SAFETY: no preconditions. Journalled deletion frees the blocks at the next commit.
+        unsafe { libc::sync() };
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path().join("mounted")).status();
+    }
+}
+
+fn small_disk() -> Option<SmallDisk> {
+    if !ready() {
+        return None;
+    }
+    SmallDisk::new().inspect_err(|why| println!("skipped: {why}")).ok()
+}
+
+#[test]
+fn a_full_disk_loses_nothing() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("sparse");
+    let file = create(&path, &[]);
+    file.set_len(64 << 20).unwrap(); // more than the disk has
+    let cache = Cache::new(8 << 20).unwrap();
+    let mut map = map_mut(&cache, &file);
+    map[0] = 1;
+    map.flush().unwrap();
+    disk.fill();
+    let places: Vec<usize> = (0..1000).map(|page| page * 16 * PAGE + 5).collect();
+    places.iter().for_each(|at| map[*at] = *at as u8 | 1);
+    for _ in 0..2 {
+        let Err(error) = map.flush() else { panic!("flushed to a full disk") };
+        let Error::WriteBack { path: named, len, source, .. } = &error else { panic!("{error}") };
+        assert_eq!((named, source.kind(), *len > 0), (&path, std::io::ErrorKind::StorageFull, true), "{error}");
+        assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::StorageFull);
+    }
+    assert!(map.advise(Advice::DontNeed).is_err());
+    places.iter().for_each(|at| assert_eq!(map[*at], *at as u8 | 1, "in memory at {at}"));
+    assert!(cache.stats().writeback_errors > 0);
+    disk.make_room();
+    map.flush().unwrap();
+    assert_eq!(cache.stats().dirty_pages, 0);
+    for at in places {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at as u64).unwrap();
+        assert_eq!(byte[0], at as u8 | 1, "in the file at {at}");
+    }
+}
+
+#[test]
+fn a_map_dropped_on_a_full_disk_keeps_its_bytes() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("sparse");
+    let file = create(&path, &[]);
+    file.set_len(1 << 20).unwrap();
+    let cache = Cache::new(1 << 20).unwrap();
+    disk.fill();
+    let mut first = map_mut(&cache, &file);
+    (0..100).for_each(|page| first[page * PAGE] = page as u8 + 1);
+    drop(first); // says so on standard error
+    assert_eq!(std::fs::read(&path).unwrap()[PAGE], 0);
+    let again = map(&cache, &file);
+    (0..100).for_each(|page| assert_eq!(again[page * PAGE], page as u8 + 1));
+    drop(again);
+    disk.make_room();
+    map_mut(&cache, &file).flush().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    (0..100).for_each(|page| assert_eq!(bytes[page * PAGE], page as u8 + 1));
+    assert_eq!(cache.stats().resident_pages, 0);
+}
+
+#[test]
+fn what_a_dropped_map_could_not_save_is_saved_when_there_is_room() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("sparse");
+    let file = create(&path, &[]);
+    file.set_len(1 << 20).unwrap();
+    let cache = Cache::new(1 << 20).unwrap();
+    disk.fill();
+    let mut map = map_mut(&cache, &file);
+    map[12_345] = 67;
+    drop(map);
+    disk.make_room();
+    let begin = Instant::now();
+    while std::fs::read(&path).unwrap()[12_345] != 67 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "nobody tried again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Saved, it goes as it would have: its memory, its descriptors.
+    while cache.stats().resident_pages > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "it is held for ever");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn flush_async_is_tried_again_when_there_is_room() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("sparse");
+    let file = create(&path, &[]);
+    file.set_len(1 << 20).unwrap();
+    let cache = Cache::new(1 << 20).unwrap();
+    disk.fill();
+    let mut map = map_mut(&cache, &file);
+    map[12_345] = 67;
+    map.flush_async().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    disk.make_room();
+    let begin = Instant::now();
+    while std::fs::read(&path).unwrap()[12_345] != 67 {
+        assert!(begin.elapsed() < Duration::from_secs(5), "nobody tried again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+// --- what is missing --------------------------------------------------------------------------------------------------
+
+#[test]
+fn tmpfs_is_mapped_by_the_callers_choice() {
+    if !ready() || !Path::new("/dev/shm").is_dir() {
+        return println!("skipped: no /dev/shm");
+    }
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = folder.path().join("file");
+    let mut bytes = pattern(40 * PAGE + 100);
+    let file = create(&path, &bytes);
+    let cache = small();
+    // SAFETY: the file is this test's own.
+    unsafe {
+        let mut kernel = MapOptions::new().cache(&cache).offset(100).map_mut(&file).unwrap();
+        assert_eq!((kernel.engine(), kernel.len()), (Engine::Kernel, bytes.len() - 100));
+        kernel[0] = 3;
+        bytes[100] = 3;
+        kernel.flush().unwrap();
+        kernel.flush_range(5, 7000).unwrap();
+        kernel.advise_range(Advice::WillNeed, 100, 9000).unwrap();
+        kernel.advise(Advice::DontNeed).unwrap();
+        assert!(kernel[..] == bytes[100..]);
+        drop(kernel);
+
+        let refused = options(&cache).map(&file);
+        assert!(matches!(refused, Err(Error::Missing { missing: "O_DIRECT", .. })), "{refused:?}");
+        assert!(refusal(&path, refused).contains("memory already"));
+
+        let mut buffered = MapOptions::new().cache(&cache).fallback(Fallback::Buffered).map_mut(&file).unwrap();
+        assert_eq!(buffered.engine(), Engine::Cached);
+        assert!(buffered[..] == bytes[..]);
+        let last = bytes.len() - 1;
+        for at in (0..bytes.len()).step_by(3000).chain([last]) {
+            buffered[at] = 201;
+            bytes[at] = 201;
+        }
+        buffered.flush().unwrap();
+        assert!(std::fs::read(&path).unwrap() == bytes && buffered[..] == bytes[..]);
+        assert!(resident(addresses(&buffered)) <= cache.capacity());
+    }
+}
+
+#[test]
+fn without_userfaultfd_the_kernel_maps() {
+    assert_role("without-userfaultfd", 0);
+}
+
+#[test]
+fn without_process_madvise_the_budget_holds() {
+    if ready() {
+        assert_role("without-process-madvise", 0);
+    }
+}
+
+#[test]
+fn an_old_kernel_is_named() {
+    assert_role("old-kernel", 0);
+}
+
+/// seccomp(2): a system call fails with EPERM in this thread from now on.
+fn deny(call: libc::c_long) {
+    const LOAD_NUMBER: u16 = 0x20;
+    const IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(LOAD_NUMBER, 0, 0, 0),
+        step(IF_EQUAL, 0, 1, call as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the program is valid for the call.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+/// Maps where the engine lacks something: by the kernel unless forbidden, and then by name.
+fn expect_missing(missing: &str, found: &str) {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(3 * PAGE));
+    let cache = small();
+    // SAFETY: the file is this test's own.
+    unsafe {
+        let kernel = MapOptions::new().cache(&cache).map(&file).unwrap();
+        assert_eq!(kernel.engine(), Engine::Kernel);
+        assert!(kernel[..] == pattern(3 * PAGE));
+        for fallback in [Fallback::Refuse, Fallback::Buffered] {
+            let refused = MapOptions::new().cache(&cache).fallback(fallback).map(&file);
+            assert!(matches!(&refused, Err(Error::Missing { missing: what, .. }) if *what == missing), "{refused:?}");
+            assert!(refusal(&path, refused).contains(found));
+        }
+    }
+}
+
+// --- signals ----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_load_past_the_end_kills_and_says_where() {
+    if !ready() {
+        return;
+    }
+    let output = assert_role("past-end", libc::SIGBUS);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("past-end-file") && said.contains("offset 8192") && said.contains("5000 bytes"), "{said}");
+}
+
+#[test]
+fn a_load_of_what_was_truncated_kills_and_says_where() {
+    if !ready() {
+        return;
+    }
+    let output = assert_role("truncated", libc::SIGBUS);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("truncated-file") && said.contains("offset 8192"), "{said}");
+}
+
+#[test]
+fn a_fault_that_finds_only_pages_a_full_disk_refuses_kills_and_says_why() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("sparse");
+    create(&path, &[]).set_len(1 << 20).unwrap();
+    disk.fill();
+    let output = assert_role_with("full-of-dirty", libc::SIGBUS, &path);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("sparse") && said.contains("writing back"), "{said}");
+}
+
+#[test]
+fn a_foreign_handler_gets_a_foreign_sigbus() {
+    if ready() {
+        assert_role("foreign-handler", 0);
+    }
+}
+
+#[test]
+fn a_foreign_handler_without_siginfo_and_with_nodefer() {
+    if ready() {
+        assert_role("foreign-nodefer", 0);
+    }
+}
+
+#[test]
+fn a_foreign_handler_for_one_signal_runs_once() {
+    if ready() {
+        let output = assert_role("foreign-resethand", libc::SIGBUS);
+        assert!(String::from_utf8_lossy(&output.stdout).contains("handled once"));
+    }
+}
+
+#[test]
+fn a_sigbus_that_was_sent_kills_as_it_would_have() {
+    if ready() {
+        assert_role("raise", libc::SIGBUS);
+        assert_role("kill", libc::SIGBUS);
+        assert_role("foreign-fault", libc::SIGBUS);
+        assert_role("ignored", 0);
+    }
+}
+
+#[test]
+fn errno_survives_a_fault() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let file = create(&folder.path().join("file"), &pattern(100 * PAGE));
+    let cache = small();
+    let mut map = map_mut(&cache, &file);
+    let base = map.as_mut_ptr();
+    // SAFETY: errno is this thread's; the accesses are inside the map.
+    unsafe {
+        let errno = libc::__errno_location();
+        for page in 0..100 {
+            errno.write_volatile(1000 + page as i32);
+            base.add(page * PAGE).read_volatile();
+            assert_eq!(errno.read_volatile(), 1000 + page as i32);
+            base.add(page * PAGE).write_volatile(1);
+            assert_eq!(errno.read_volatile(), 1000 + page as i32);
+        }
+    }
+}
+
+#[test]
+fn registers_survive_a_fault() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let bytes: Vec<u8> = (0..100 * PAGE / 8).flat_map(|word| (word as f64 + 0.5).to_le_bytes()).collect();
+    let map = map(&small(), &create(&folder.path().join("file"), &bytes));
+    // Sums in vector registers and in many integers across misses; the same work on a copy in memory.
+    let work = |bytes: &[u8]| {
+        let mut sums = [0f64; 8];
+        let mut numbers = [1u64; 12];
+        for (at, chunk) in bytes.chunks_exact(1000).enumerate() {
+            for (lane, word) in chunk.chunks_exact(8).enumerate() {
+                let word: [u8; 8] = word.try_into().unwrap();
+                sums[lane % 8] = sums[lane % 8] * 0.999 + f64::from_le_bytes(word);
+                numbers[(lane + at) % 12] = numbers[(lane + at) % 12].rotate_left(7) ^ u64::from_le_bytes(word);
+            }
+        }
+        (sums.map(f64::to_bits), numbers)
+    };
+    for _ in 0..3 {
+        assert_eq!(work(&map), work(&bytes));
+    }
+}
+
+/// Every path through the handler, a write-back by a starving thread included, on SIGSTKSZ bytes with a guard below.
+#[test]
+fn faults_on_a_small_alternate_stack() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let file = create(&folder.path().join("file"), &pattern(200 * PAGE));
+    let cache = small();
+    let mut map = map_mut(&cache, &file);
+    let thread = std::thread::scope(|scope| {
+        let map = &mut map;
+        scope
+            .spawn(move || {
+                // SAFETY: a stack of this thread's own over a page without access; taken down before it is unmapped.
+                unsafe {
+                    let stack = libc::mmap(
+                        std::ptr::null_mut(),
+                        PAGE + libc::SIGSTKSZ,
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                        -1,
+                        0,
+                    );
+                    assert_eq!(libc::mprotect(stack, PAGE, libc::PROT_NONE), 0);
+                    let mut before = std::mem::zeroed();
+                    let small = libc::stack_t { ss_sp: stack.byte_add(PAGE), ss_flags: 0, ss_size: libc::SIGSTKSZ };
+                    assert_eq!(libc::sigaltstack(&small, &mut before), 0);
+                    for round in 0..2 {
+                        for page in 0..200 {
+                            assert_eq!(map[page * PAGE + 1], pattern(200 * PAGE)[page * PAGE + 1]);
+                            map[page * PAGE] = page as u8 ^ round;
+                        }
+                    }
+                    libc::sigaltstack(&before, std::ptr::null_mut());
+                    // Untouched words at the bottom show how much was used.
+                    let words = std::slice::from_raw_parts(stack.byte_add(PAGE).cast::<u64>(), libc::SIGSTKSZ / 8);
+                    let unused = words.iter().position(|word| *word != 0).unwrap_or(words.len()) * 8;
+                    println!("the deepest fault used {} of {} bytes", libc::SIGSTKSZ - unused, libc::SIGSTKSZ);
+                    libc::munmap(stack, PAGE + libc::SIGSTKSZ);
+                }
+            })
+            .join()
+    });
+    thread.unwrap();
+    assert!((0..200).all(|page| map[page * PAGE] == page as u8 ^ 1));
+}
+
+/// Threads without an alternate stack: the frame lies on the ordinary one.
+#[test]
+fn faults_without_an_alternate_stack() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let map = map(&small(), &create(&folder.path().join("file"), &pattern(100 * PAGE)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: this thread lives without one from here on.
+            unsafe {
+                let mut before: libc::stack_t = std::mem::zeroed();
+                let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+                assert_eq!(libc::sigaltstack(&none, &mut before), 0);
+                assert!(map[..] == pattern(100 * PAGE));
+                libc::sigaltstack(&before, std::ptr::null_mut());
+            }
+        });
+    });
+}
+
+#[test]
+fn faults_amid_allocations() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let cache = small();
+    let bytes = pattern(200 * PAGE);
+    let map = map(&cache, &create(&folder.path().join("file"), &bytes));
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let (map, bytes) = (&map, &bytes);
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                let mut kept: Vec<Vec<u8>> = Vec::new();
+                for _ in 0..3000 {
+                    let at = random.below(bytes.len() - 9000);
+                    // Copies straight out of the map into fresh memory, small and beyond the mmap threshold.
+                    let len = if random.below(50) == 0 { 9000 } else { 1 + random.below(300) };
+                    let copy = map[at..at + len].to_vec();
+                    assert!(copy == bytes[at..at + len]);
+                    let mut grown: Vec<u8> = Vec::new();
+                    map[at..at + len.min(100)].iter().for_each(|byte| grown.push(*byte));
+                    assert!(grown == bytes[at..at + len.min(100)]);
+                    kept.push(copy);
+                    if kept.len() > 40 {
+                        kept.swap_remove(random.below(40));
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_programs_own_handler_touches_the_map() {
+    if ready() {
+        let output = assert_role("alarm", 0);
+        println!("{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+/// Threads that come, fault once and go.
+#[test]
+fn threads_that_end_after_a_fault() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let cache = small();
+    let mut map = map_mut(&cache, &create(&folder.path().join("file"), &vec![0; 64 * PAGE]));
+    let base = map.as_mut_ptr() as usize;
+    for round in 0..40 {
+        std::thread::scope(|scope| {
+            for thread in 0..16 {
+                scope.spawn(move || {
+                    let at = base + ((round * 16 + thread) * 37 % 64) * PAGE + 8 * thread;
+                    // SAFETY: inside the map.
+                    unsafe { &*(at as *const AtomicU64) }.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        });
+    }
+    let total: u64 = map.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).sum();
+    assert_eq!(total, 640);
+}
+
+// --- processes --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn children_of_fork_end_well_and_save_nothing() {
+    if ready() {
+        assert_role("fork", 0);
+    }
+}
+
+#[test]
+fn programs_are_started_while_files_are_mapped() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let mut map = map_mut(&small(), &create(&path, &pattern(40 * PAGE)));
+    for page in 0..40 {
+        map[page * PAGE] = 1;
+        let output = Command::new("echo").arg(page.to_string()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), page.to_string());
+    }
+    drop(map);
+    assert!(std::fs::read(&path).unwrap().iter().step_by(PAGE).all(|byte| *byte == 1));
+}
+
+#[test]
+fn stores_are_saved_at_exit() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    create(&path, &pattern(40 * PAGE));
+    assert_role_with("exit", 0, &path);
+    let bytes = std::fs::read(&path).unwrap();
+    (0..40).for_each(|page| assert_eq!(bytes[page * PAGE], 200 - page as u8, "page {page}"));
+}
+
+// --- roles of children ------------------------------------------------------------------------------------------------
+
+fn assert_role(role: &str, signal: i32) -> Output {
+    assert_role_with(role, signal, Path::new(""))
+}
+
+/// Runs a child in a role and expects it to end by a signal, or well.
+fn assert_role_with(role: &str, signal: i32, argument: &Path) -> Output {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+        .env("FASTMAP_TEST_ROLE", role)
+        .env("FASTMAP_TEST_ARGUMENT", argument)
+        .output()
+        .unwrap();
+    let as_expected = if signal == 0 { output.status.success() } else { output.status.signal() == Some(signal) };
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(as_expected, "{role}: {}, not signal {signal}\n{out}\n{err}", output.status);
+    output
+}
+
+/// Not a test: what a child does.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var("FASTMAP_TEST_ROLE") else { return };
+    let argument = PathBuf::from(std::env::var_os("FASTMAP_TEST_ARGUMENT").unwrap_or_default());
+    // SAFETY: no preconditions. A role that hangs ends; one that crashes leaves no core file.
+    unsafe {
+        libc::alarm(40);
+        libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+    }
+    match role.as_str() {
+        "without-userfaultfd" => {
+            deny(libc::SYS_userfaultfd);
+            expect_missing("userfaultfd", "seccomp");
+        }
+        "old-kernel" => {
+            const UNAME26: libc::c_ulong = 0x0020000;
+            // SAFETY: changes what uname says in this thread.
+            assert!(unsafe { libc::personality(UNAME26) } >= 0);
+            expect_missing("Linux 6.8", "this is Linux 2.6");
+        }
+        "without-process-madvise" => without_process_madvise(),
+        "past-end" => {
+            let folder = folder();
+            let file = create(&folder.path().join("past-end-file"), &pattern(5000));
+            // SAFETY: past the end on purpose.
+            let map = unsafe { options(&small()).len(4 * PAGE).map(&file) }.unwrap();
+            assert_eq!(map[2 * PAGE - 1], 0);
+            std::hint::black_box(map[2 * PAGE + 5]);
+        }
+        "truncated" => {
+            let folder = folder();
+            let file = create(&folder.path().join("truncated-file"), &pattern(5 * PAGE));
+            let map = map(&small(), &file);
+            file.set_len(5000).unwrap();
+            std::hint::black_box(map[2 * PAGE + 5]);
+        }
+        "full-of-dirty" => {
+            let mut map = map_mut(&small(), &open(&argument));
+            (0..200).for_each(|page| map[page * PAGE] = 1);
+        }
+        "foreign-handler" => foreign_handler(libc::SA_SIGINFO | libc::SA_ONSTACK),
+        "foreign-nodefer" => foreign_handler(libc::SA_NODEFER),
+        "foreign-resethand" => foreign_handler(libc::SA_SIGINFO | libc::SA_RESETHAND),
+        "raise" | "kill" | "foreign-fault" | "ignored" => sent(&role),
+        "alarm" => alarm(),
+        "fork" => fork(),
+        "exit" => {
+            let mut map = map_mut(&Cache::new(64 * PAGE).unwrap(), &open(&argument));
+            (0..40).for_each(|page| map[page * PAGE] = 200 - page as u8);
+            std::process::exit(0);
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn without_process_madvise() {
+    deny(libc::SYS_process_madvise);
+    let batching = fastmap::requirements::of_machine().into_iter().find(|one| one.name == "process_madvise").unwrap();
+    assert!(batching.optional && batching.found.is_err());
+    let folder = folder();
+    let mut bytes = pattern(200 * PAGE);
+    let path = folder.path().join("file");
+    let cache = Cache::builder().capacity(64 * PAGE).evict_batch(16).build().unwrap();
+    {
+        let mut map = map_mut(&cache, &create(&path, &bytes));
+        for page in 0..200 {
+            assert!(map[page * PAGE..][..PAGE] == bytes[page * PAGE..][..PAGE]);
+            map[page * PAGE] = 3;
+            bytes[page * PAGE] = 3;
+            assert!(resident(addresses(&map)) <= cache.capacity());
+        }
+        assert!(map[..] == bytes[..]);
+        assert!(cache.stats().evicted_pages >= 136);
+    }
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    assert_eq!(cache.stats().resident_pages, 0);
+}
+
+static FOREIGN_CALLS: AtomicUsize = AtomicUsize::new(0);
+static FOREIGN_ADDRESS: AtomicUsize = AtomicUsize::new(0);
+static FOREIGN_CODE: AtomicI32 = AtomicI32::new(0);
+static FOREIGN_MASK: AtomicUsize = AtomicUsize::new(0);
+static FOREIGN_STACK: AtomicUsize = AtomicUsize::new(0);
+static FOREIGN_PAGE: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Repairs the page that was truncated away, so that the program goes on.
+fn repair() {
+    let here = 0u8;
+    FOREIGN_STACK.store(&raw const here as usize, Ordering::SeqCst);
+    FOREIGN_CALLS.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: reads the mask; maps over a page of the test's own.
+    unsafe {
+        let mut mask = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
+        let blocked = |signal| usize::from(libc::sigismember(&mask, signal) == 1) << signal;
+        FOREIGN_MASK.store(blocked(libc::SIGBUS) | blocked(libc::SIGUSR1) | blocked(libc::SIGUSR2), Ordering::SeqCst);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        libc::mmap(FOREIGN_PAGE.load(Ordering::SeqCst), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+    }
+}
+
+extern "C" fn foreign_with_info(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: what the kernel gave.
+    unsafe {
+        FOREIGN_ADDRESS.store((*info).si_addr() as usize, Ordering::SeqCst);
+        FOREIGN_CODE.store((*info).si_code, Ordering::SeqCst);
+    }
+    repair();
+}
+
+extern "C" fn foreign_plain(signal: i32) {
+    FOREIGN_CODE.store(signal, Ordering::SeqCst);
+    repair();
+}
+
+/// A kernel mapping of a file truncated to nothing: touching it is a SIGBUS of the kernel's own.
+fn truncated_mapping(folder: &Path) -> *mut u8 {
+    let file = create(&folder.join("kernel"), &pattern(PAGE));
+    // SAFETY: a fresh mapping.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    file.set_len(0).unwrap();
+    FOREIGN_PAGE.store(at, Ordering::SeqCst);
+    at.cast()
+}
+
+fn foreign_handler(flags: i32) {
+    let folder = folder();
+    let with_info = flags & libc::SA_SIGINFO != 0;
+    // SAFETY: handlers of the right kind for the flags; the touched page is repaired by them.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction =
+            if with_info { foreign_with_info as *const () as usize } else { foreign_plain as *const () as usize };
+        action.sa_flags = flags;
+        libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
+        assert_eq!(libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()), 0);
+        let bytes = pattern(100 * PAGE);
+        let map = map(&small(), &create(&folder.path().join("file"), &bytes));
+        assert!(map[..] == bytes[..]);
+        assert_eq!(FOREIGN_CALLS.load(Ordering::SeqCst), 0, "our faults are not its");
+
+        let page = truncated_mapping(folder.path());
+        assert_eq!(page.add(77).read_volatile(), 0);
+        assert_eq!(FOREIGN_CALLS.load(Ordering::SeqCst), 1);
+        if with_info {
+            assert_eq!(FOREIGN_ADDRESS.load(Ordering::SeqCst), page as usize + 77);
+            assert_eq!(FOREIGN_CODE.load(Ordering::SeqCst), libc::BUS_ADRERR);
+        } else {
+            assert_eq!(FOREIGN_CODE.load(Ordering::SeqCst), libc::SIGBUS);
+        }
+        let own = if flags & libc::SA_NODEFER == 0 { 1 << libc::SIGBUS } else { 0 };
+        assert_eq!(FOREIGN_MASK.load(Ordering::SeqCst), own | 1 << libc::SIGUSR1, "the mask it asked for");
+        if flags & libc::SA_ONSTACK != 0 {
+            let mut stack: libc::stack_t = std::mem::zeroed();
+            libc::sigaltstack(std::ptr::null(), &mut stack);
+            let start = stack.ss_sp as usize;
+            assert!((start..start + stack.ss_size).contains(&FOREIGN_STACK.load(Ordering::SeqCst)));
+        }
+        let mut mask = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
+        assert_eq!(
+            libc::sigismember(&mask, libc::SIGUSR1) | libc::sigismember(&mask, libc::SIGBUS),
+            0,
+            "and it is gone"
+        );
+        assert!(map[..] == bytes[..], "our faults go on");
+        println!("handled once");
+        let page = truncated_mapping(folder.path());
+        page.read_volatile(); // kills with SA_RESETHAND
+        assert_eq!(FOREIGN_CALLS.load(Ordering::SeqCst), 2);
+        assert!(map[..] == bytes[..]);
+    }
+}
+
+/// Default action, or none, for a SIGBUS that is not a map's.
+fn sent(role: &str) {
+    let folder = folder();
+    // SAFETY: plain calls; touches what is not there on purpose.
+    unsafe {
+        libc::signal(libc::SIGBUS, if role == "ignored" { libc::SIG_IGN } else { libc::SIG_DFL });
+        let bytes = pattern(100 * PAGE);
+        let map = map(&small(), &create(&folder.path().join("file"), &bytes));
+        assert!(map[..] == bytes[..]);
+        match role {
+            "raise" => drop(libc::raise(libc::SIGBUS)),
+            "foreign-fault" => drop(truncated_mapping(folder.path()).read_volatile()),
+            _ => drop(libc::kill(libc::getpid(), libc::SIGBUS)),
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(map[..] == bytes[..], "still served");
+    }
+}
+
+static ALARM_MAP: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static ALARMS: AtomicU64 = AtomicU64::new(0);
+static ALARM_WRONG: AtomicBool = AtomicBool::new(false);
+const ALARM_PAGES: usize = 100;
+
+/// Loads a stamp and counts in a word of the map.
+extern "C" fn on_alarm(_: i32) {
+    let base = ALARM_MAP.load(Ordering::SeqCst);
+    let count = ALARMS.fetch_add(1, Ordering::SeqCst);
+    let page = (count.wrapping_mul(2_654_435_761) >> 8) as usize % ALARM_PAGES;
+    // SAFETY: inside the map; the words are only reached as atomics.
+    unsafe {
+        let words = base.add(page * PAGE).cast::<AtomicU64>();
+        if (*words).load(Ordering::Relaxed) != page as u64 {
+            ALARM_WRONG.store(true, Ordering::SeqCst);
+        }
+        (*words.add(1)).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn alarm() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let bytes: Vec<u8> = (0..ALARM_PAGES)
+        .flat_map(|page| {
+            let mut bytes = vec![0; PAGE];
+            bytes[..8].copy_from_slice(&(page as u64).to_le_bytes());
+            bytes
+        })
+        .collect();
+    let cache = small();
+    let mut map = map_mut(&cache, &create(&path, &bytes));
+    let base = map.as_mut_ptr() as usize;
+    ALARM_MAP.store(map.as_mut_ptr(), Ordering::SeqCst);
+    let every = |micros| {
+        let interval = libc::timeval { tv_sec: 0, tv_usec: micros };
+        let timer = libc::itimerval { it_interval: interval, it_value: interval };
+        // SAFETY: a valid timer.
+        assert_eq!(unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) }, 0);
+    };
+    // SAFETY: a handler that touches atomics only.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_alarm as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+    }
+    every(1000);
+    let added = AtomicU64::new(0);
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (added, map) = (&added, &map);
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                while begin.elapsed() < Duration::from_millis(1500) {
+                    let page = random.below(ALARM_PAGES);
+                    // SAFETY: inside the map; the words are only reached as atomics.
+                    let word = |word: usize| unsafe { &*((base + page * PAGE + word * 8) as *const AtomicU64) };
+                    assert_eq!(word(0).load(Ordering::Relaxed), page as u64);
+                    word(2).fetch_add(1, Ordering::Relaxed);
+                    added.fetch_add(1, Ordering::Relaxed);
+                    if random.below(500) == 0 {
+                        map.flush_range(page * PAGE, 10).unwrap();
+                        map.advise_range(Advice::DontNeed, page * PAGE, 10 * PAGE.min(map.len() - page * PAGE)).ok();
+                    }
+                }
+            });
+        }
+    });
+    every(0);
+    drop(map);
+    let bytes = std::fs::read(&path).unwrap();
+    let sum = |word: usize| -> u64 {
+        bytes.chunks(PAGE).map(|page| u64::from_le_bytes(page[word * 8..][..8].try_into().unwrap())).sum()
+    };
+    assert!(!ALARM_WRONG.load(Ordering::SeqCst), "the handler loaded something else");
+    assert_eq!((sum(1), sum(2)), (ALARMS.load(Ordering::SeqCst), added.load(Ordering::SeqCst)));
+    println!("{} alarms, {} adds", sum(1), sum(2));
+    assert!(sum(1) > 100);
+}
+
+fn fork() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let mut map = map_mut(&small(), &create(&path, &pattern(40 * PAGE)));
+    map[0] = 11;
+    for ending in ["_exit", "exit", "drop", "map", "touch"] {
+        // SAFETY: the child calls little; the other thread is the test runner's, asleep.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends this process.
+            unsafe {
+                match ending {
+                    "_exit" => libc::_exit(0),
+                    "exit" => libc::exit(0),
+                    "drop" => {
+                        drop(map);
+                        libc::_exit(0)
+                    }
+                    "map" => {
+                        // The engine does not run here; the kernel serves unless that is forbidden.
+                        let file = create(&folder.path().join("other"), &pattern(PAGE));
+                        let refused = matches!(options(&small()).map(&file), Err(Error::Missing { .. }));
+                        let kernel = MapOptions::new()
+                            .map(&file)
+                            .is_ok_and(|map| map.engine() == Engine::Kernel && map[7] == pattern(8)[7]);
+                        libc::_exit(i32::from(!(refused && kernel)))
+                    }
+                    _ => {
+                        std::hint::black_box(map[0]);
+                        libc::_exit(0)
+                    }
+                }
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child just made.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        if ending == "touch" {
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{ending}: {status:#x}");
+        } else {
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{ending}: {status:#x}");
+        }
+        assert_eq!(map[0], 11);
+        map[PAGE] = map[PAGE].wrapping_add(1);
+    }
+    let last = map[PAGE];
+    drop(map);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes[0], bytes[PAGE]), (11, last));
+}
