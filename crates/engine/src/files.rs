@@ -2,6 +2,7 @@
 
 use crate::cache::{Cache, Inner};
 use crate::error::{Error, Result};
+use crate::evict;
 use crate::fault;
 use crate::region::Region;
 use crate::registry;
@@ -91,7 +92,8 @@ pub fn attach(
         }
     };
     let region = mapped.region.clone();
-    region.store().refresh_size();
+    follow_growth(&region, facts.size)?;
+    region.store().note_mapped(need);
     let prepared = match (need > region.span(), writable) {
         (true, _) => Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 }),
         (false, true) => region.allow_writing(from),
@@ -107,6 +109,21 @@ pub fn attach(
         save_at_exit();
     }
     Ok(Some(region))
+}
+
+/// A file that has grown since it was mapped: the page that held its old end was read with zeros behind it. It is saved up
+/// to there and dropped, so that it is read anew with what was appended.
+fn follow_growth(region: &Region, size: u64) -> Result<()> {
+    let before = region.store().size();
+    if size > before && !before.is_multiple_of(PAGE as u64) {
+        let page = before as usize / PAGE;
+        if region.is_writable() {
+            writeback::flush(region, page..page + 1, false)?;
+        }
+        evict::evict_range(region, page..page + 1);
+    }
+    region.store().refresh_size();
+    Ok(())
 }
 
 /// Whether a file can be cached, and if so with direct I/O. `None`: the caller chose the kernel where it cannot.

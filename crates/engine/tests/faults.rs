@@ -145,6 +145,63 @@ fn a_file_that_grew_is_mapped_to_its_new_end() {
     assert_eq!((bytes.len(), bytes[10], bytes[2000], bytes[99_999]), (100_000, 77, 5, 6));
 }
 
+/// As with mmap(2): a program maps more than there is, extends the file, and stores to the new bytes, on the page that
+/// held the old end and beyond.
+#[test]
+fn a_file_extended_under_its_map_gets_the_stores_to_its_new_bytes() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(1000));
+    let cache = small();
+    // SAFETY: the file is this test's own; nothing past its end is touched before it is there.
+    let mut map = unsafe { options(&cache).len(5 * PAGE).map_mut(&file) }.unwrap();
+    map[10] = 1; // the page of the old end is in memory
+    file.set_len(5 * PAGE as u64).unwrap();
+    map[2000] = 2;
+    map.flush().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[2000], 2, "on the page of the old end");
+    map[3 * PAGE] = 3;
+    map[3000] = 4;
+    map.flush().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes[10], bytes[2000], bytes[3 * PAGE], bytes[3000]), (1, 2, 3, 4));
+}
+
+/// What was appended with write(2) is not mapped bytes: a map made before must not overwrite it, one made after shows it.
+#[test]
+fn appended_bytes_are_kept_and_seen() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let mut bytes = pattern(1000);
+    let file = create(&path, &bytes);
+    let cache = small();
+    let mut old = map_mut(&cache, &file);
+    old[10] = 1;
+    bytes[10] = 1;
+    file.write_all_at(&pattern(5000)[1000..], 1000).unwrap();
+    bytes.extend_from_slice(&pattern(5000)[1000..]);
+    old.flush().unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes, "the old map's flush");
+    old[11] = 2;
+    bytes[11] = 2;
+    {
+        let mut new = map_mut(&cache, &file);
+        assert!(new[..] == bytes[..], "the new map's bytes");
+        new[2000] = 3;
+        bytes[2000] = 3;
+        new.flush().unwrap();
+        assert!(std::fs::read(&path).unwrap() == bytes, "the new map's flush");
+    }
+    drop(old);
+    assert!(std::fs::read(&path).unwrap() == bytes, "at the end");
+}
+
 #[test]
 fn ranges_outside_the_map_are_refused() {
     if !ready() {
@@ -1005,6 +1062,34 @@ fn stores_are_saved_at_exit() {
     (0..40).for_each(|page| assert_eq!(bytes[page * PAGE], 200 - page as u8, "page {page}"));
 }
 
+#[test]
+fn nothing_is_left_behind() {
+    if ready() {
+        assert_role("come-and-go", 0);
+    }
+}
+
+#[test]
+fn a_locked_address_space() {
+    if ready() {
+        assert_role("mlockall", 0);
+    }
+}
+
+#[test]
+fn signals_rain_on_threads_that_fault() {
+    if ready() {
+        assert_role("rain", 0);
+    }
+}
+
+#[test]
+fn no_descriptors_left() {
+    if ready() {
+        assert_role("no-descriptors", 0);
+    }
+}
+
 // --- roles of children ------------------------------------------------------------------------------------------------
 
 fn assert_role(role: &str, signal: i32) -> Output {
@@ -1071,6 +1156,10 @@ fn role() {
         "foreign-resethand" => foreign_handler(libc::SA_SIGINFO | libc::SA_RESETHAND),
         "raise" | "kill" | "foreign-fault" | "ignored" => sent(&role),
         "alarm" => alarm(),
+        "come-and-go" => come_and_go(),
+        "mlockall" => locked(),
+        "rain" => rain(),
+        "no-descriptors" => no_descriptors(),
         "fork" => fork(),
         "exit" => {
             let mut map = map_mut(&Cache::new(64 * PAGE).unwrap(), &open(&argument));
@@ -1222,6 +1311,7 @@ fn sent(role: &str) {
 
 static ALARM_MAP: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static ALARMS: AtomicU64 = AtomicU64::new(0);
+static ALARMS_OVER: AtomicU64 = AtomicU64::new(0);
 static ALARM_WRONG: AtomicBool = AtomicBool::new(false);
 const ALARM_PAGES: usize = 100;
 
@@ -1238,6 +1328,7 @@ extern "C" fn on_alarm(_: i32) {
         }
         (*words.add(1)).fetch_add(1, Ordering::Relaxed);
     }
+    ALARMS_OVER.fetch_add(1, Ordering::SeqCst);
 }
 
 fn alarm() {
@@ -1291,6 +1382,11 @@ fn alarm() {
         }
     });
     every(0);
+    // One may still be at work in another thread.
+    std::thread::sleep(Duration::from_millis(20));
+    while ALARMS_OVER.load(Ordering::SeqCst) != ALARMS.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
     drop(map);
     let bytes = std::fs::read(&path).unwrap();
     let sum = |word: usize| -> u64 {
@@ -1300,6 +1396,154 @@ fn alarm() {
     assert_eq!((sum(1), sum(2)), (ALARMS.load(Ordering::SeqCst), added.load(Ordering::SeqCst)));
     println!("{} alarms, {} adds", sum(1), sum(2));
     assert!(sum(1) > 100);
+}
+
+/// Threads, descriptors and kernel mappings of this process.
+fn belongings() -> [usize; 3] {
+    let count = |folder| std::fs::read_dir(folder).unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    [count("/proc/self/task"), count("/proc/self/fd"), maps.lines().count()]
+}
+
+/// Caches and maps by the hundred, with and without errors on the way.
+fn come_and_go() {
+    let folder = folder();
+    let file = create(&folder.path().join("file"), &pattern(30 * PAGE));
+    let read_only = File::open(folder.path().join("file")).unwrap();
+    let round = |number: usize| {
+        let cache = small();
+        let mut map = map_mut(&cache, &file);
+        map[number % 30 * PAGE] = number as u8;
+        map.flush_async().unwrap();
+        // SAFETY: the file is this test's own.
+        assert!(unsafe { options(&cache).map_mut(&read_only) }.is_err());
+        if number.is_multiple_of(2) {
+            drop(cache);
+        }
+        drop(map);
+    };
+    (0..20).for_each(round);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = belongings();
+    (0..300).for_each(round);
+    std::thread::sleep(Duration::from_millis(300));
+    let after = belongings();
+    println!("threads, descriptors, mappings: {before:?}, {after:?}");
+    assert_eq!(before[..2], after[..2], "threads and descriptors");
+    assert!(after[2] <= before[2] + 10, "mappings: {before:?} {after:?}");
+}
+
+/// mlockall(2) brings no page into a map and keeps none there.
+fn locked() {
+    // SAFETY: locks this process, which ends soon.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        return println!("skipped: mlockall: {}", std::io::Error::last_os_error());
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let mut bytes = pattern(200 * PAGE);
+    let cache = small();
+    {
+        let mut map = map_mut(&cache, &create(&path, &bytes));
+        assert_eq!(resident(addresses(&map)), 0);
+        for page in 0..200 {
+            assert!(map[page * PAGE..][..PAGE] == bytes[page * PAGE..][..PAGE]);
+            map[page * PAGE] = 3;
+            bytes[page * PAGE] = 3;
+            assert!(resident(addresses(&map)) <= cache.capacity());
+        }
+        assert!(map[..] == bytes[..]);
+    }
+    assert!(std::fs::read(&path).unwrap() == bytes);
+}
+
+extern "C" fn drop_of_rain(_: i32) {
+    // Vector registers of its own, as any handler's code may use.
+    let numbers = std::hint::black_box([1.5f64; 16]);
+    ALARMS.fetch_add(numbers.iter().map(|number| number * 2.0).sum::<f64>() as u64 / 48, Ordering::Relaxed);
+}
+
+/// Signals as fast as they can be sent, with an alternate stack and without, to threads that compute over a map: neither
+/// registers nor data may suffer when one comes at any point of a fault.
+fn rain() {
+    let folder = folder();
+    let bytes = pattern(60 * PAGE);
+    let map = map(&small(), &create(&folder.path().join("file"), &bytes));
+    // SAFETY: a handler that touches an atomic only.
+    let install = |signal, flags| unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = drop_of_rain as *const () as usize;
+        action.sa_flags = flags | libc::SA_RESTART;
+        assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+    };
+    install(libc::SIGUSR1, 0);
+    install(libc::SIGUSR2, libc::SA_ONSTACK);
+    let work = |bytes: &[u8]| {
+        let mut sums = [0f64; 8];
+        let mut numbers = [1u64; 10];
+        for (at, word) in bytes.chunks_exact(8).enumerate().step_by(61) {
+            let word = u64::from_le_bytes(word.try_into().unwrap());
+            sums[at % 8] = sums[at % 8] * 0.999 + word as f64;
+            numbers[at % 10] = numbers[at % 10].rotate_left(7) ^ word;
+        }
+        (sums.map(f64::to_bits), numbers)
+    };
+    let want = work(&bytes);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let targets: Vec<_> = (0..4)
+            .map(|_| {
+                let (map, work, want, stop) = (&map, &work, &want, &stop);
+                let (tell, told) = std::sync::mpsc::channel();
+                scope.spawn(move || {
+                    // SAFETY: no preconditions.
+                    tell.send(unsafe { libc::pthread_self() }).unwrap();
+                    while !stop.load(Ordering::Relaxed) {
+                        assert_eq!(work(map), *want);
+                    }
+                });
+                told.recv().unwrap()
+            })
+            .collect();
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(1500) {
+            for target in &targets {
+                // SAFETY: the threads live until they are told to stop.
+                unsafe {
+                    libc::pthread_kill(*target, libc::SIGUSR1);
+                    libc::pthread_kill(*target, libc::SIGUSR2);
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{} signals", ALARMS.load(Ordering::Relaxed));
+}
+
+/// A process at its limit of open files: an error that says so, and no harm to what is mapped.
+fn no_descriptors() {
+    let folder = folder();
+    let cache = small();
+    let bytes = pattern(40 * PAGE);
+    let map = map(&cache, &create(&folder.path().join("one"), &bytes));
+    let file = create(&folder.path().join("two"), &bytes);
+    let mut kept = Vec::new();
+    // SAFETY: lowers this process's own limit.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 64, rlim_max: 64 }) };
+    while let Ok(one) = File::open("/dev/null") {
+        kept.push(one);
+    }
+    for free in 0..6 {
+        // SAFETY: the file is this test's own.
+        match unsafe { options(&cache).map_mut(&file) } {
+            Ok(map) => assert!(map[..] == bytes[..]),
+            Err(error) => println!("{free} descriptors free: {error}"),
+        }
+        assert!(map[..] == bytes[..]);
+        kept.pop();
+    }
+    // SAFETY: likewise.
+    assert!(unsafe { options(&cache).map_mut(&file) }.unwrap()[..] == bytes[..]);
 }
 
 fn fork() {

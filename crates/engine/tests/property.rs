@@ -74,7 +74,7 @@ fn phase(threads: usize) -> impl Strategy<Value = Phase> {
     (prop::bool::weighted(0.8), any::<Fraction>(), any::<Fraction>(), any::<bool>(), any::<bool>(), steps).prop_map(
         |(mutable, offset, len, sibling, flush, steps)| {
             // Whole files too: a small offset is none, a large length all.
-            let offset = if offset < 20_000 { 0 } else { offset - 20_000 };
+            let offset = offset.saturating_sub(20_000);
             let len = if len > 40_000 { Fraction::MAX } else { len };
             Phase { mutable, offset, len, sibling, flush, steps }
         },
@@ -211,7 +211,7 @@ fn run(case: &Case, path: &Path) {
     options.cache(&cache).fallback(Fallback::Refuse);
     let mut sibling = None;
     for phase in &case.phases {
-        // SAFETY: the file is this test's own, here and below.
+        // SAFETY: the file is this test's own.
         let beside = phase.sibling.then(|| unsafe { options.clone().map(&file) }.unwrap());
         drop(std::mem::replace(&mut sibling, beside));
         let offset = of(phase.offset, case.size + 1);
@@ -219,11 +219,13 @@ fn run(case: &Case, path: &Path) {
         let mut options = options.clone();
         let options = options.offset(offset as u64).len(len);
         let (map, base) = if phase.mutable {
+            // SAFETY: as above.
             let mut map = unsafe { options.map_mut(&file) }.unwrap();
             let base = map.as_mut_ptr();
             assert_eq!((map.len(), map.engine()), (len, Engine::Cached));
             (Either::Write(map), Base(base))
         } else {
+            // SAFETY: as above.
             let map = unsafe { options.map(&file) }.unwrap();
             assert_eq!((map.len(), map.engine()), (len, Engine::Cached));
             let base = map.as_ptr().cast_mut();
@@ -296,5 +298,9 @@ fn maps_agree_with_a_shadow_copy() {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let path = folder.path().join("file");
-    runner.run(&case(), |case| Ok(run(&case, &path))).unwrap_or_else(|failure| panic!("{failure}"));
+    let result = runner.run(&case(), |case| {
+        run(&case, &path);
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -259,8 +259,8 @@ fn come_and_go(cache: &Cache, folder: &Path, seed: u64, stop: &AtomicBool) {
             );
         }
     }
-    for number in 0..FILES {
-        assert!(std::fs::read(path(number)).unwrap() == shadows[number], "file {number} at the end");
+    for (number, shadow) in shadows.iter().enumerate() {
+        assert!(std::fs::read(path(number)).unwrap() == *shadow, "file {number} at the end");
     }
 }
 
@@ -399,4 +399,77 @@ fn one_file_mapped_and_unmapped_from_every_thread() {
     run(&cache, &[], 2000, body, &[]);
     file.check_file();
     check_credits(&cache);
+}
+
+/// Sixteen threads on sixteen pages, each copying 64 KiB at a time within its own part of the file, unaligned: every copy
+/// needs two pages at once, and more pages than there are.
+#[test]
+fn long_copies_with_a_page_a_thread() {
+    if !ready() {
+        return;
+    }
+    const PART: usize = 256 << 10;
+    const COPY: usize = 64 << 10;
+    let seed = seed(100);
+    let folder = folder();
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let path = folder.path().join("file");
+    let bytes: Vec<u8> = (0..16 * PART).map(|at| (at * 13 + at / 509) as u8).collect();
+    let file = create(&path, &bytes);
+    let mut parts: Vec<Vec<u8>> = bytes.chunks(PART).map(<[u8]>::to_vec).collect();
+    {
+        // SAFETY: the file is this test's own.
+        let mut map = unsafe { options(&cache).map_mut(&file) }.unwrap();
+        std::thread::scope(|scope| {
+            for (thread, (own, shadow)) in map.chunks_mut(PART).zip(&mut parts).enumerate() {
+                scope.spawn(move || {
+                    let mut random = Random::new(seed * 100 + thread as u64);
+                    let begin = Instant::now();
+                    while begin.elapsed() < Duration::from_millis(2000) {
+                        let (from, to) = (random.below(PART - COPY), random.below(PART - COPY));
+                        own.copy_within(from..from + COPY, to);
+                        shadow.copy_within(from..from + COPY, to);
+                        let at = random.below(PART - PAGE);
+                        assert!(own[at..at + PAGE] == shadow[at..at + PAGE], "part {thread} at {at}");
+                    }
+                });
+            }
+        });
+        println!("{:?}", cache.stats());
+    }
+    assert!(std::fs::read(&path).unwrap() == parts.concat());
+    check_credits(&cache);
+}
+
+/// One instruction that needs two pages, from as many threads as pairs of pages fit. (With more it still gets through,
+/// but each page is likely gone again when the other comes: 32 threads read 33 pages a load instead of 2.)
+#[test]
+fn straddling_loads_with_two_pages_a_thread() {
+    if !ready() {
+        return;
+    }
+    let seed = seed(120);
+    let folder = folder();
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let bytes: Vec<u8> = (0..256 * PAGE).map(|at| (at * 13 + at / 509) as u8).collect();
+    // SAFETY: the file is this test's own.
+    let map = unsafe { options(&cache).map(&create(&folder.path().join("file"), &bytes)) }.unwrap();
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (map, bytes, most) = (&map, &bytes, &most);
+            scope.spawn(move || {
+                let mut random = Random::new(seed * 100 + thread);
+                for _ in 0..150 {
+                    let at = (1 + random.below(255)) * PAGE - 1 - random.below(7);
+                    let begin = Instant::now();
+                    // SAFETY: inside the map.
+                    let word = unsafe { map.as_ptr().add(at).cast::<u64>().read_unaligned() };
+                    most.fetch_max(begin.elapsed().as_micros() as u64, Ordering::Relaxed);
+                    assert_eq!(word.to_ne_bytes(), bytes[at..at + 8]);
+                }
+            });
+        }
+    });
+    println!("the slowest load took {} µs; {:?}", most.into_inner(), cache.stats());
 }

@@ -39,6 +39,8 @@ pub struct FileStore {
     is_device: bool,
     direct: bool,
     size: AtomicU64,
+    /// Where the longest map ends or ended, bytes: a program may map more than there is and extend the file after.
+    mapped: AtomicU64,
     reading: Handles,
     writing: OnceLock<Handles>,
     /// fdatasync(2) failed once: the kernel forgets which bytes that cost (fsyncgate), so it is remembered here.
@@ -56,6 +58,7 @@ impl FileStore {
             is_device: facts.is_device,
             direct,
             size: AtomicU64::new(facts.size),
+            mapped: AtomicU64::new(0),
             reading,
             writing: OnceLock::new(),
             sync_failed: AtomicBool::new(false),
@@ -111,10 +114,16 @@ impl FileStore {
         }
     }
 
+    /// Notes a map of the first `end` bytes.
+    pub fn note_mapped(&self, end: usize) {
+        self.mapped.fetch_max(end as u64, Ordering::AcqRel);
+    }
+
     /// Where writing has to stop now, bytes: what a truncation has cut off is not written, as the kernel does with mapped
-    /// pages past the end (mmap(2)).
+    /// pages past the end (mmap(2)), nor what others have appended behind everything that is mapped.
     pub fn write_end(&self) -> std::result::Result<u64, i32> {
-        file::size_now(&self.reading.plain, self.is_device).map(|now| now.min(self.size())).ok_or(libc::EIO)
+        let ours = self.size().max(self.mapped.load(Ordering::Acquire));
+        file::size_now(&self.reading.plain, self.is_device).map(|now| now.min(ours)).ok_or(libc::EIO)
     }
 
     /// Writes `pages` pages from memory to the file, up to `end`.
