@@ -1,6 +1,5 @@
 //! The cache: a budget of pages shared by any number of maps, and the per-core structures behind it.
 
-use crate::background::Background;
 use crate::clean::CleanQueues;
 use crate::credits::{Credits, Padded};
 use crate::error::{Error, Result};
@@ -11,7 +10,7 @@ use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sys::memory::Zeroed;
 use crate::sys::{PAGE, cgroup, cpu, futex};
-use crate::writeback::{self, Help};
+use crate::writeback::{self, Help, Writer};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -218,10 +217,7 @@ pub struct Inner {
     /// Raised whenever a credit or a clean page appears while a thread starves.
     progress: AtomicU32,
     starving: AtomicU32,
-    /// Credits of a core at which the evictor is woken; zero in small caches, where threads evict for themselves.
-    pub reserve: usize,
-    evictor: OnceLock<Option<Background>>,
-    writer: OnceLock<Option<Background>>,
+    writer: OnceLock<Option<Writer>>,
 }
 
 /// What belongs to one core.
@@ -276,9 +272,6 @@ impl Inner {
             buffers: Zeroed::new(cores * BUFFERS)?,
             progress: AtomicU32::new(0),
             starving: AtomicU32::new(0),
-            // A quarter of a batch is what a thread loads while the evictor wakes up.
-            reserve: batch.min(capacity / 16) / 4,
-            evictor: OnceLock::new(),
             writer: OnceLock::new(),
         })
     }
@@ -295,15 +288,7 @@ impl Inner {
     /// written.
     #[inline]
     pub fn take_credit(&self, core: usize) -> std::result::Result<(), i32> {
-        if !self.credits.take(core) {
-            return self.find_credit(core);
-        }
-        if self.credits.share(core) == self.reserve
-            && let Some(Some(evictor)) = self.evictor.get()
-        {
-            evictor.wake();
-        }
-        Ok(())
+        if self.credits.take(core) { Ok(()) } else { self.find_credit(core) }
     }
 
     #[cold]
@@ -313,9 +298,7 @@ impl Inner {
         let mut failures = 0;
         self.starve(|| {
             loop {
-                if self.credits.take(core)
-                    || self.credits.steal(core, core + failures + 1, 0)
-                    || evict::evict(self, core)
+                if self.credits.take(core) || self.credits.steal(core, core + failures + 1) || evict::evict(self, core)
                 {
                     return Some(Ok(()));
                 }
@@ -418,14 +401,9 @@ impl Inner {
         self.cores.iter().map(|core| core.0.dirty.load(Ordering::Relaxed)).sum::<isize>().max(0) as usize
     }
 
-    /// Starts the background evictor, once.
-    pub fn start_evictor(self: &Arc<Self>) {
-        self.evictor.get_or_init(|| Background::start("fastmap-evictor", Arc::downgrade(self), evict::evict_ahead));
-    }
-
     /// Starts the background writer, once.
     pub fn start_writer(self: &Arc<Self>) {
-        self.writer.get_or_init(|| Background::start("fastmap-writer", Arc::downgrade(self), writeback::write_down));
+        self.writer.get_or_init(|| Writer::start(Arc::downgrade(self)));
     }
 
     /// Gives the background writer a look at the cache; false if there is none.

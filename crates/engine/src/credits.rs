@@ -37,21 +37,15 @@ impl Credits {
         self.shares[core].0.fetch_add(credits, Ordering::Release);
     }
 
-    /// Credits in a core's share at this moment.
-    #[inline]
-    pub fn share(&self, core: usize) -> usize {
-        self.shares[core].0.load(Ordering::Relaxed)
-    }
-
-    /// Takes one credit from another core that has more than `floor`, and moves half of what that core has over to this
-    /// one. `start` says where to look first.
-    pub fn steal(&self, core: usize, start: usize, floor: usize) -> bool {
+    /// Takes one credit from another core, and moves half of what that core has over to this one. `start` says where to
+    /// look first.
+    pub fn steal(&self, core: usize, start: usize) -> bool {
         let count = self.shares.len();
         for victim in (0..count).map(|step| (start + step) % count) {
             let mut loot = 0;
             let taken = self.shares[victim].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, |share| {
                 loot = share.div_ceil(2);
-                (share > floor).then(|| share - loot)
+                (share > 0).then(|| share - loot)
             });
             if taken.is_ok() {
                 if loot > 1 {

@@ -9,7 +9,6 @@ use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, futex, madvise};
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
 
 /// Space to put a batch together, one per core, held under the core's `evicting` lock. A fault handler may run on a
 /// small stack, which has no room for it.
@@ -29,21 +28,6 @@ impl Scratch {
     pub fn new() -> io::Result<Self> {
         Ok(Scratch { entries: Zeroed::new(MOST_BATCH)?, ranges: Zeroed::new(MOST_BATCH)? })
     }
-}
-
-/// What the background evictor does when it is woken: brings every core's share of credits from below the reserve to
-/// above it, so that faulting threads need not stop to evict. Credits that lie idle with other cores come first.
-pub fn evict_ahead(cache: &Inner) -> Option<Duration> {
-    for core in 0..cache.cores.len() {
-        while cache.credits.share(core) <= cache.reserve {
-            let idle_elsewhere = cache.credits.steal(core, core + 1, 2 * cache.batch);
-            if !idle_elsewhere && !evict(cache, core) {
-                break;
-            }
-            cache.release_credits(core, 1);
-        }
-    }
-    None
 }
 
 /// Evicts a batch from this core's clean queue, or from the next one that has pages. True: the caller has a credit, and

@@ -36,7 +36,6 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");
 
-mod background;
 mod cache;
 mod clean;
 mod credits;

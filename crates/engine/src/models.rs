@@ -469,7 +469,7 @@ fn credits_are_conserved() {
         let work = |core: usize| {
             let (credits, held) = (credits.clone(), held.clone());
             move || {
-                if credits.take(core) || credits.steal(core, core + 1, 0) {
+                if credits.take(core) || credits.steal(core, core + 1) {
                     assert!(held.fetch_add(1, Ordering::Relaxed) < 2, "more pages than credits");
                     held.fetch_sub(1, Ordering::Relaxed);
                     credits.give(core, 1);
@@ -492,7 +492,7 @@ fn stolen_credits_are_conserved() {
         let thief = |core: usize| {
             let credits = credits.clone();
             move || {
-                if credits.steal(core, 0, 0) {
+                if credits.steal(core, 0) {
                     credits.give(core, 1);
                 }
             }

@@ -158,7 +158,6 @@ impl Region {
             unsafe { memory::release(base, span) };
             return Err(region.io_error("register it with userfaultfd", error));
         }
-        region.cache.start_evictor();
         registry::publish(&region);
         Ok(region)
     }

@@ -12,11 +12,13 @@ use crate::files;
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, futex};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Longest run, pages: 1 MiB.
@@ -245,9 +247,59 @@ pub fn help(cache: &Inner) -> Help {
     result
 }
 
-/// What the background writer does when it is woken: serves `flush_async`, then brings the dirty pages from above the
-/// high-water mark down to the low one. Returns how long to sleep at most: writes that failed are tried again.
-pub fn write_down(cache: &Inner) -> Option<Duration> {
+/// The background writer of a cache: one thread, asleep below the high-water mark.
+#[derive(Debug)]
+pub struct Writer(Arc<Control>);
+
+#[derive(Debug, Default)]
+struct Control {
+    calls: AtomicU32,
+    stop: AtomicBool,
+}
+
+impl Writer {
+    /// Starts the thread. Where none can be started, pages are written by the threads that need room and by flushes.
+    pub fn start(cache: Weak<Inner>) -> Option<Self> {
+        let control = Arc::new(Control::default());
+        let shared = control.clone();
+        let body = move || {
+            let _blocked = Blocked::all();
+            let mut seen = 0;
+            while !shared.stop.load(Ordering::Acquire) {
+                let pause = match cache.upgrade() {
+                    Some(cache) => write_down(&cache),
+                    None => return,
+                };
+                futex::wait(&shared.calls, seen, pause);
+                seen = shared.calls.load(Ordering::Acquire);
+            }
+        };
+        match std::thread::Builder::new().name("fastmap-writer".into()).spawn(body) {
+            Ok(_) => Some(Writer(control)),
+            Err(error) => {
+                tracing::warn!(%error, "no background writer: threads that need room write dirty pages themselves");
+                None
+            }
+        }
+    }
+
+    /// Makes the thread look at its cache.
+    pub fn wake(&self) {
+        self.0.calls.fetch_add(1, Ordering::AcqRel);
+        futex::wake(&self.0.calls, 1);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// Serves `flush_async`, then brings the dirty pages from above the high-water mark down to the low one. Returns how
+/// long to sleep at most: writes that failed are tried again.
+fn write_down(cache: &Inner) -> Option<Duration> {
     const AGAIN: Duration = Duration::from_millis(200);
     let (mut again, mut saved) = (false, false);
     let ours = || registry::all().filter(|region| std::ptr::eq(&**region.cache(), cache));
