@@ -61,7 +61,9 @@ pub struct CacheBuilder {
 }
 
 impl Cache {
-    /// Smallest capacity, bytes: one instruction may touch four pages, and four threads must be able to.
+    /// Smallest capacity, bytes: one instruction may touch four pages, and four threads must be able to. More threads need
+    /// more: with less than four pages a thread, accesses that cross page borders take each other's pages away again and
+    /// again, and get on slowly.
     pub const MIN_CAPACITY: usize = 16 * PAGE;
 
     /// Makes a cache that holds up to `capacity` bytes, rounded down to pages of 4096.
