@@ -99,11 +99,6 @@ pub fn evict_range(region: &Region, pages: Range<usize>) {
 
 fn drop_pages(region: &Region, entries: &mut [u64], ranges: &mut [libc::iovec]) -> usize {
     let mut freed = 0;
-    // The words lie anywhere, and an atomic operation waits for its cache line before the next may start: fetch them all
-    // at once first.
-    for entry in &*entries {
-        region.word(Entry::from(*entry).page()).prefetch();
-    }
     for at in 0..entries.len() {
         let page = Entry::from(entries[at]).page();
         // From here a store to the page traps and waits: it was write-protected when it became clean.

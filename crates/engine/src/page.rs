@@ -104,13 +104,6 @@ impl PageWord {
         Seen(self.0.load(Ordering::Acquire))
     }
 
-    /// Asks the processor to have the word at hand soon.
-    #[inline]
-    pub fn prefetch(&self) {
-        // SAFETY: a hint on an address that is valid anyway.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>((&raw const self.0).cast()) };
-    }
-
     /// Absent → Loading, by a thread that missed. On true the caller alone reads and installs the page, then calls
     /// `finish_load` or `abort_load`. Acquire pairs with `finish_evict`: the old mapping is gone.
     #[inline]
