@@ -7,6 +7,21 @@ use std::path::PathBuf;
 ///
 /// Converts into [`std::io::Error`] (keeping the operating system's error kind), so `?` works in functions that
 /// return `io::Result`, as code written for `memmap2` does.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use fastmap::{Error, MapOptions};
+///
+/// # let file = tempfile::tempfile()?;
+/// file.set_len(100)?;
+/// // SAFETY: nobody else changes the file.
+/// match unsafe { MapOptions::new().offset(101).map(&file) } {
+///     Err(Error::OffsetPastEnd { offset: 101, size: 100, .. }) => {}
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -131,4 +146,12 @@ impl From<Error> for io::Error {
 }
 
 /// Result with this crate's [`Error`].
+///
+/// ```
+/// fn capacity() -> fastmap::Result<usize> {
+///     Ok(fastmap::Cache::new(1 << 20)?.capacity())
+/// }
+/// assert_eq!(capacity()?, 1 << 20);
+/// # Ok::<(), fastmap::Error>(())
+/// ```
 pub type Result<T> = std::result::Result<T, Error>;

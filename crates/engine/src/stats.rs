@@ -4,6 +4,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a cache has done since it was made, and what it holds now. Counters are sums over cores, read one after another
 /// while they change.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use fastmap::{Cache, MapOptions};
+///
+/// # let file = tempfile::tempfile()?;
+/// # file.set_len(1 << 20)?;
+/// let cache = Cache::new(256 << 10)?;
+/// // SAFETY: nobody else changes the file.
+/// let map = unsafe { MapOptions::new().cache(&cache).map(&file)? };
+/// let sum: u64 = map.iter().map(|byte| u64::from(*byte)).sum();
+/// let stats = cache.stats();
+/// println!("{} pages read, {} dropped, {} here (sum {sum})", stats.misses, stats.evicted_pages, stats.resident_pages);
+/// assert!(stats.resident_pages <= 64);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
