@@ -2,12 +2,15 @@
 
 #![allow(dead_code)] // each test file uses its own part
 
+use fastmap::{Cache, Fallback, Map, MapMut, MapOptions};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 pub const PAGE: usize = 4096;
 
@@ -154,4 +157,98 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
+}
+
+/// A cache of the smallest size.
+pub fn small() -> Cache {
+    Cache::new(Cache::MIN_CAPACITY).unwrap()
+}
+
+pub fn options(cache: &Cache) -> MapOptions {
+    MapOptions::new().cache(cache).fallback(Fallback::Refuse).clone()
+}
+
+pub fn map(cache: &Cache, file: &File) -> Map {
+    // SAFETY: files of these tests are their own.
+    unsafe { options(cache).map(file) }.unwrap()
+}
+
+pub fn map_mut(cache: &Cache, file: &File) -> MapMut {
+    // SAFETY: likewise.
+    unsafe { options(cache).map_mut(file) }.unwrap()
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / PAGE * 3 + 1) as u8).collect()
+}
+
+/// A small ext4 on a loop device, unmounted when dropped.
+pub struct SmallDisk {
+    folder: tempfile::TempDir,
+    _device: Loop,
+}
+
+impl SmallDisk {
+    pub fn new() -> Result<Self, String> {
+        let image = folder();
+        let file = create(&image.path().join("image"), &[]);
+        file.set_len(24 << 20).map_err(|error| error.to_string())?;
+        let device = Loop::over(&image.path().join("image"))?;
+        let mounted = image.path().join("mounted");
+        std::fs::create_dir(&mounted).map_err(|error| error.to_string())?;
+        let run = |program: &str, args: &[&std::ffi::OsStr]| {
+            let done = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            if done.status.success() { Ok(()) } else { Err(format!("{program}: {said}")) }
+        };
+        run("mkfs.ext4", &["-q".as_ref(), "-m0".as_ref(), device.0.as_os_str()])?;
+        run("mount", &[device.0.as_os_str(), mounted.as_os_str()])?;
+        Ok(SmallDisk { folder: image, _device: device })
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join("mounted").join(name)
+    }
+
+    /// Leaves no block free. The files that came first may have blocks of their own.
+    pub fn fill(&self) {
+        let file = create(&self.path("filler"), &[]);
+        let block = vec![1; PAGE];
+        let mut at = 0;
+        while file.write_all_at(&block, at).and_then(|()| file.sync_data()).is_ok() {
+            at += PAGE as u64;
+            // Most of it in large steps.
+            let large = vec![1; 1 << 20];
+            while file.write_all_at(&large, at).and_then(|()| file.sync_data()).is_ok() {
+                at += large.len() as u64;
+            }
+        }
+    }
+
+    pub fn make_room(&self) {
+        std::fs::remove_file(self.path("filler")).unwrap();
+        // SAFETY: no preconditions. Journalled deletion frees the blocks at the next commit.
+        unsafe { libc::sync() };
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path().join("mounted")).status();
+    }
+}
+
+pub fn small_disk() -> Option<SmallDisk> {
+    if !ready() {
+        return None;
+    }
+    SmallDisk::new().inspect_err(|why| println!("skipped: {why}")).ok()
+}
+
+/// The error's text, which must name the file.
+pub fn refusal<T>(path: &Path, result: fastmap::Result<T>) -> String {
+    let Err(error) = result else { panic!("{} was mapped", path.display()) };
+    let text = error.to_string();
+    assert!(text.contains(&path.display().to_string()) && !text.contains('\n'), "{text}");
+    text
 }
