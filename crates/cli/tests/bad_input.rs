@@ -53,7 +53,7 @@ fn numbers_out_of_range() {
 fn memory_under_the_minimum_names_the_minimum_and_the_minimum_passes_the_check() {
     let dir = dir();
     fastmap(dir.path(), "bench micro --size 64MiB --memory 1MiB --engines fastmap")
-        .failed_with(2, &["--memory", "too few for the engine fastmap: give at least 17MiB"]);
+        .failed_with(2, &["--memory", "too few for the engine fastmap: give at least 9MiB"]);
     assert!(files_in(dir.path()).is_empty());
 }
 
