@@ -165,7 +165,7 @@ fn remove_orphans(parent: &Path) {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|n| n.strip_prefix(PREFIX)).and_then(|n| n.split('-').next());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            let _ = fs::remove_dir(entry.path());
+            remove(&entry.path());
         }
     }
 }
