@@ -1,6 +1,6 @@
 //! Clean queues: per core, the pages that may be evicted, oldest first (the paper's `clean_queue`, section 3.3).
 //!
-//! Each core's queue has a lock of its own that is only ever tried: a thread that finds it taken (it was moved to
+//! Each core's queue has a lock of its own that loads and stores only ever try: a thread that finds it taken (it was moved to
 //! another core in the middle) uses the next core's queue. Entries lie in chunks of 512 that the queues share, so the
 //! memory is 8 bytes a page of the budget whatever the split between cores. A page has at most one entry (`QUEUED` in
 //! its word).

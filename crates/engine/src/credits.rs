@@ -1,7 +1,7 @@
 //! The budget: one credit is the right to hold one page in memory.
 //!
 //! Credits live in per-core shares (the paper's per-core free lists, section 3.3). Taking from one's own share is one
-//! compare-and-swap on a line no other core uses; an empty share steals half of another's, starting at a random one.
+//! compare-and-swap on a line no other core uses; an empty share steals half of another's, the next core's first.
 //! A credit is always in exactly one place: a share, a thread's hands, or behind a resident page. So pages in memory
 //! never exceed the credits issued.
 

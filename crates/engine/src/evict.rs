@@ -1,7 +1,6 @@
 //! Making room: one batch of the oldest clean pages leaves memory with one system call.
 
 use crate::cache::{Inner, MOST_BATCH};
-use crate::page::Eviction;
 use crate::region::{Entry, Region};
 use crate::registry;
 use crate::sys::memory::Zeroed;
@@ -83,18 +82,21 @@ fn drop_batch(entries: &mut [u64], ranges: &mut [libc::iovec]) -> usize {
     freed
 }
 
-/// Drops the clean pages of a range at once, for advice.
-pub fn evict_range(region: &Region, pages: Range<usize>) {
+/// Drops the clean pages of a range at once, for advice; their count.
+pub fn evict_range(region: &Region, pages: Range<usize>) -> usize {
     let cache = region.cache();
     let mut entries: Vec<u64> = cache.clean.purge(region.slot(), pages).into_iter().map(u64::from).collect();
     let mut ranges = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_BATCH];
+    let mut dropped = 0;
     for batch in entries.chunks_mut(MOST_BATCH) {
         let _blocked = Blocked::all();
         let freed = drop_pages(region, batch, &mut ranges);
         let core = cache.here();
         cache.cores[core].0.counters.evicted_pages.add(freed);
         cache.release_credits(core, freed);
+        dropped += freed;
     }
+    dropped
 }
 
 fn drop_pages(region: &Region, entries: &mut [u64], ranges: &mut [libc::iovec]) -> usize {
@@ -102,7 +104,7 @@ fn drop_pages(region: &Region, entries: &mut [u64], ranges: &mut [libc::iovec]) 
     for at in 0..entries.len() {
         let page = Entry::from(entries[at]).page();
         // From here a store to the page traps and waits: it was write-protected when it became clean.
-        if region.word(page).begin_evict() == Eviction::Begun {
+        if region.word(page).begin_evict() {
             ranges[freed] = libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE };
             entries[freed] = entries[at];
             freed += 1;

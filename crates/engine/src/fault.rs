@@ -144,7 +144,8 @@ fn upgrade(region: &Region, page: usize) -> Outcome {
     let cache = region.cache();
     let core = cache.here();
     region.dirty().set(page);
-    // SAFETY: a resident page of this region; UPGRADING lets no one else change its protection or drop it.
+    // SAFETY: a resident page of this region; UPGRADING lets no one drop it. A writer of
+    // its neighbours may protect it once more, and then the store traps once more.
     let lifted = unsafe { region.userfaultfd(page).write_protect(region.address_of(page), PAGE, false) };
     // On failure the page counts as dirty too, which is safe: it is written once too often.
     let word = region.word(page);

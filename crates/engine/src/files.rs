@@ -4,6 +4,7 @@ use crate::cache::{Cache, Inner};
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::fault;
+use crate::page::State;
 use crate::region::Region;
 use crate::registry;
 use crate::requirements::{self, Requirement};
@@ -14,6 +15,7 @@ use crate::writeback;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 /// What to do where the engine lacks something it needs.
@@ -73,6 +75,11 @@ pub fn attach(
     fallback: Fallback,
 ) -> Result<Option<Arc<Region>>> {
     let (files, mut table) = Files::get();
+    if table.get(&facts.identity).is_some_and(|mapped| !mapped.region.is_ours()) {
+        // A child made by fork(2): the entry is its parent's.
+        drop(table);
+        return if fallback == Fallback::Kernel { Ok(None) } else { Err(in_a_child(&file::path_of(from))) };
+    }
     while table.get(&facts.identity).is_some_and(|entry| entry.closing) {
         table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
     }
@@ -117,10 +124,17 @@ fn follow_growth(region: &Region, size: u64) -> Result<()> {
     let before = region.store().size();
     if size > before && !before.is_multiple_of(PAGE as u64) {
         let page = before as usize / PAGE;
-        if region.is_writable() {
-            writeback::flush(region, page..page + 1, false)?;
+        // Until it was out of memory once: whoever loads it after that reads what was appended. A page that is being
+        // loaded or stored to at this moment is met in the next round.
+        while region.word(page).look().state() != State::Absent {
+            if region.is_writable() {
+                writeback::flush(region, page..page + 1, false)?;
+            }
+            if evict::evict_range(region, page..page + 1) > 0 {
+                break;
+            }
+            std::thread::yield_now();
         }
-        evict::evict_range(region, page..page + 1);
     }
     region.store().refresh_size();
     Ok(())
@@ -135,12 +149,7 @@ fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
         remedy: format!("{}; {}", requirement.found.err().unwrap_or_default(), requirement.remedy),
     };
     let error = match MACHINE_IS_FIT.get() {
-        Some(process) if *process != std::process::id() => Some(Error::Missing {
-            path: file::path_of(from),
-            missing: "the process that started the engine",
-            remedy: "this is a child made by fork(2), where it does not run: call exec, or map before other files"
-                .into(),
-        }),
+        Some(process) if *process != std::process::id() => Some(in_a_child(&file::path_of(from))),
         Some(_) => None,
         None => requirements::missing().map(lacking).or_else(|| {
             MACHINE_IS_FIT.get_or_init(std::process::id);
@@ -161,6 +170,16 @@ fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
             tracing::warn!(%error, "mapped through the kernel instead");
             None
         })),
+    }
+}
+
+/// The error of a child made by fork(2): it has none of the engine's threads, memory or userfaultfds.
+pub fn in_a_child(path: &Path) -> Error {
+    Error::Missing {
+        path: path.to_owned(),
+        missing: "the process that started the engine",
+        remedy: "this is a child made by fork(2), where the engine does not run: call exec, or map through the kernel"
+            .into(),
     }
 }
 

@@ -26,10 +26,10 @@
 //! # What a program must know
 //!
 //! * A system call given a slice of a map (`write(2)` from it, `read(2)` into it) can fail with EFAULT, since its pages
-//!   come and go: copy through a buffer of your own.
+//!   come and go, or, reading with direct I/O into it, succeed and have its bytes lost: copy through a buffer of your own.
 //! * The crate installs a SIGBUS handler with the first map and hands on what is not its own. A thread that blocks
 //!   SIGBUS, or a handler installed later without handing on, ends the process at the first miss.
-//! * A child made by fork(2) has no maps (touching one raises SIGSEGV); after exec(2) nothing is left to care about.
+//! * A child made by fork(2) has no maps (touching one is a fault or worse); after exec(2) nothing is left to care about.
 //! * A store reaches the file by write-back, when the last map is dropped, at exit, or by [`MapMut::flush`], which alone
 //!   waits for stable storage. A process killed by a signal loses what was not written.
 

@@ -99,6 +99,7 @@ impl Mapping {
         self.check(offset, len)?;
         match &self.kind {
             Kind::Empty => Ok(()),
+            Kind::Cached { region, .. } if !region.is_ours() => Err(files::in_a_child(region.store().path())),
             Kind::Cached { region, offset: base, .. } => {
                 if wait {
                     return writeback::flush(region, pages(base + offset, len), true);
@@ -118,6 +119,7 @@ impl Mapping {
         self.check(offset, len)?;
         match &self.kind {
             Kind::Empty => Ok(()),
+            Kind::Cached { region, .. } if !region.is_ours() => Err(files::in_a_child(region.store().path())),
             Kind::Cached { region, offset: base, .. } => {
                 let pages = pages(base + offset, len);
                 match advice {

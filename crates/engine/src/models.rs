@@ -11,7 +11,7 @@
 
 use crate::credits::Credits;
 use crate::dirty::{self, DirtyBitmap};
-use crate::page::{After, Eviction, PageWord, State};
+use crate::page::{After, PageWord, State};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell};
 use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -265,7 +265,7 @@ impl World {
         }
         if self.omit == Omit::BeginEvict {
             self.frame.drop_memory();
-        } else if self.word.begin_evict() == Eviction::Begun {
+        } else if self.word.begin_evict() {
             self.owned.with_mut(|_| {
                 let bits = self.frame.drop_memory();
                 assert_eq!(bits, self.file.fetch_or(0, Ordering::Relaxed), "a page dropped that the file has not");

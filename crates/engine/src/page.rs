@@ -24,7 +24,7 @@ const EVICTING: u32 = 4;
 const WAITERS: u32 = 1 << 3;
 /// A clean queue holds an entry for the page: at most one ever does.
 const QUEUED: u32 = 1 << 4;
-/// A thread is making the page writable; nobody else may change its protection.
+/// A thread is making the page writable; nobody else may drop it or begin to write it.
 const UPGRADING: u32 = 1 << 5;
 /// A write of the page to the file is in flight.
 const WRITING: u32 = 1 << 6;
@@ -64,15 +64,6 @@ impl Seen {
     pub fn is_upgrading(self) -> bool {
         self.0 & UPGRADING != 0
     }
-}
-
-/// What `begin_evict` found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Eviction {
-    /// The caller owns the page and must drop its memory, then call `finish_evict`.
-    Begun,
-    /// The page may not go (dirty, being written, being stored to); its queue entry is void.
-    Refused,
 }
 
 /// What a page's owner has to do after giving it back.
@@ -181,18 +172,14 @@ impl PageWord {
         }
     }
 
-    /// Clean → Evicting, by a thread that popped the page's entry from a clean queue; the entry is spent either way.
-    /// On `Begun` the caller drops the memory and calls `finish_evict`. Refused pages come back to a queue when their
-    /// write ends.
+    /// Clean → Evicting, by a thread that popped the page's entry from a clean queue; the entry is spent either way. On true
+    /// the caller drops the memory and calls `finish_evict`. On false the page may not go (dirty, being written, being
+    /// stored to); it comes back to a queue when its write ends.
     #[inline]
-    pub fn begin_evict(&self) -> Eviction {
-        let next = |word: u32| {
-            if word & (STATE | UPGRADING | WRITING) == CLEAN { EVICTING | word & WAITERS } else { word & !QUEUED }
-        };
-        match self.update(|word| Some(next(word))) {
-            Ok(old) if next(old) & STATE == EVICTING => Eviction::Begun,
-            _ => Eviction::Refused,
-        }
+    pub fn begin_evict(&self) -> bool {
+        let may_go = |word: u32| word & (STATE | UPGRADING | WRITING) == CLEAN;
+        let old = self.update(|word| Some(if may_go(word) { EVICTING } else { word & !QUEUED }));
+        may_go(old.unwrap_or_else(|word| word))
     }
 
     /// Evicting → Absent, by the evictor, after the memory is gone. Release pairs with `begin_load`.

@@ -1,7 +1,7 @@
 //! A region: one mapped file, its address range, and the state of each of its pages. All maps of a file share one.
 
 use crate::cache::Inner;
-use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
+use crate::dirty::{self, DirtyBitmap};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::page::PageWord;
@@ -45,7 +45,7 @@ pub struct Region {
     flush_wanted: AtomicBool,
     /// The process that made it: after fork(2) a child has the values but not the memory.
     process: u32,
-    /// The last region error, told once (see `complain`).
+    /// An error of background writing has been told (see `complain`).
     complained: AtomicBool,
     growing: Mutex<()>,
 }
@@ -112,12 +112,15 @@ impl Region {
             let path = store.path().to_owned();
             move |source| Error::Io { path: path.clone(), operation, source }
         };
-        // Room for the file to double: what is not touched costs nothing.
-        let span = need.max(store.size() as usize).saturating_mul(2).max(BLOCK_PAGES * PAGE);
-        let span = span
-            .checked_next_multiple_of(STRIPE_BYTES)
-            .filter(|span| *span <= 1 << 46)
-            .ok_or_else(|| Error::LengthOverflow { path: store.path().to_owned(), offset: 0, len: need as u64 })?;
+        // Room for the file to double, as far as addresses go: what is not touched costs nothing.
+        const MOST: usize = 1 << 46;
+        let least = need.max(store.size() as usize);
+        let span = least.saturating_mul(2).min(MOST).max(least).checked_next_multiple_of(STRIPE_BYTES);
+        let span = span.filter(|span| *span <= MOST).ok_or_else(|| Error::LengthOverflow {
+            path: store.path().to_owned(),
+            offset: 0,
+            len: least as u64,
+        })?;
         let most_stripes = (STRIPES_PER_CORE * cpu::count()).min(64);
         let stripe_bytes = (span / most_stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
         let pages = span / PAGE;

@@ -1,11 +1,11 @@
 //! What the engine asks of the machine and of a file, looked at one by one: for `fastmap doctor`, and for the message
 //! when a file cannot be cached.
 
-use crate::sys::userfaultfd::{self, Userfaultfd};
+use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, file, madvise};
 use std::fs::File;
 
-/// Oldest Linux the engine is built and tested for: per-VMA locks in the fault path, `UFFDIO_MOVE`.
+/// Oldest Linux the engine is made for; later ones lock a VMA and not the address space where a page is installed.
 const OLDEST_LINUX: (u32, u32) = (6, 8);
 
 /// One thing the engine needs or can use.
@@ -39,7 +39,7 @@ pub struct Requirement {
 /// println!("{} things missing", missing.count());
 /// ```
 pub fn of_machine() -> Vec<Requirement> {
-    vec![page_size(), kernel(), user_faults(), batched_eviction(), moving()]
+    vec![page_size(), kernel(), user_faults(), batched_eviction()]
 }
 
 /// Looks at a file: direct I/O in units of a page.
@@ -133,20 +133,6 @@ fn batched_eviction() -> Requirement {
     }
 }
 
-fn moving() -> Requirement {
-    let features = Userfaultfd::features().map_err(|error| error.to_string());
-    let moves = |features| {
-        if features & userfaultfd::FEATURE_MOVE != 0 { Ok("zero-copy".into()) } else { Err("not offered".into()) }
-    };
-    Requirement {
-        name: "UFFDIO_MOVE",
-        purpose: "huge pages read ahead are moved into place, not copied",
-        optional: true,
-        found: features.and_then(moves),
-        remedy: "boot Linux 6.8 or later".into(),
-    }
-}
-
 fn direct_io(file: &File) -> Requirement {
     let direct = file::reopen(file, false, true).map_err(|error| error.to_string());
     let found = match &direct {
@@ -162,7 +148,7 @@ fn direct_io(file: &File) -> Requirement {
             Err("the file is in memory already".into()),
             "map it through the kernel (the default): a cache above it would be a second copy",
         ),
-        _ => (found, "put the file on ext4, xfs, btrfs, or a block device"),
+        _ => (found, "put the file on ext4, xfs or a block device (on btrfs: chattr +C before it has data)"),
     };
     Requirement {
         name: "O_DIRECT",

@@ -30,9 +30,9 @@ pub struct Stats {
     pub upgrades: u64,
     /// Traps that found another thread at work on the page and slept until it was done.
     pub waits: u64,
-    /// Pages dropped to make room.
+    /// Pages dropped, to make room or on advice.
     pub evicted_pages: u64,
-    /// Batches they were dropped in: one system call each.
+    /// Batches that made room: one system call each, where the kernel takes a batch.
     pub eviction_batches: u64,
     /// Pages written back to files.
     pub writeback_pages: u64,

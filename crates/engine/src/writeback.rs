@@ -105,7 +105,7 @@ impl Claimed {
 
     /// The first page at or after `page` that is in the set, or with `flip` all ones, that is not.
     fn next(&self, page: usize, flip: u64) -> Option<usize> {
-        let mut mask = u64::MAX.checked_shl(page as u32 % 64)?;
+        let mut mask = u64::MAX << (page % 64);
         for word in page / 64..self.0.len() {
             let bits = (self.0[word] ^ flip) & mask;
             if bits != 0 {
@@ -335,6 +335,10 @@ fn write_down(cache: &Inner) -> Option<Duration> {
                     }
                     Help::Nothing => {}
                 }
+            }
+            // A flush that somebody asks for meanwhile is served first: its call starts the next round at once.
+            if !again && ours().any(|region| region.flush_wanted().load(Ordering::Acquire)) {
+                break;
             }
         }
     }

@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use fastmap::{Advice, Cache, Engine, Error, Fallback, MapOptions};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -900,7 +900,7 @@ fn fork() {
     let path = folder.path().join("file");
     let mut map = map_mut(&small(), &create(&path, &pattern(40 * PAGE)));
     map[0] = 11;
-    for ending in ["_exit", "exit", "drop", "map", "touch"] {
+    for ending in ["_exit", "exit", "drop", "map", "same", "flush", "touch"] {
         // SAFETY: the child calls little; the other thread is the test runner's, asleep.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -921,6 +921,20 @@ fn fork() {
                             .map(&file)
                             .is_ok_and(|map| map.engine() == Engine::Kernel && map[7] == pattern(8)[7]);
                         libc::_exit(i32::from(!(refused && kernel)))
+                    }
+                    "same" => {
+                        // The file that the parent has mapped: never the parent's region.
+                        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+                        let refused = matches!(options(&small()).map(&file), Err(Error::Missing { .. }));
+                        let kernel = MapOptions::new()
+                            .map(&file)
+                            .is_ok_and(|map| map.engine() == Engine::Kernel && map[7] == pattern(8)[7]);
+                        libc::_exit(i32::from(!(refused && kernel)))
+                    }
+                    "flush" => {
+                        let flushed = matches!(map.flush(), Err(Error::Missing { .. }));
+                        let advised = matches!(map.advise(Advice::DontNeed), Err(Error::Missing { .. }));
+                        libc::_exit(i32::from(!(flushed && advised)))
                     }
                     _ => {
                         std::hint::black_box(map[0]);

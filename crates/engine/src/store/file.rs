@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// A pair of descriptors of one file, opened by us with flags of our own.
 #[derive(Debug)]
@@ -44,7 +44,8 @@ pub struct FileStore {
     reading: Handles,
     writing: OnceLock<Handles>,
     /// fdatasync(2) failed once: the kernel forgets which bytes that cost (fsyncgate), so it is remembered here.
-    sync_failed: AtomicBool,
+    /// Held over the call: the kernel reports a failure to one of two that call at the same time.
+    sync_failed: Mutex<bool>,
 }
 
 impl FileStore {
@@ -61,7 +62,7 @@ impl FileStore {
             mapped: AtomicU64::new(0),
             reading,
             writing: OnceLock::new(),
-            sync_failed: AtomicBool::new(false),
+            sync_failed: Mutex::new(false),
         })
     }
 
@@ -83,7 +84,7 @@ impl FileStore {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Asks for the length again, for a file that others may have extended. A shorter file is left to `write` and
+    /// Asks for the length again, for a file that others may have extended. A shorter file is left to `write_end` and
     /// `read_page`, which meet its end themselves.
     pub fn refresh_size(&self) -> u64 {
         let now = file::size_now(&self.reading.plain, self.is_device).unwrap_or(0);
@@ -157,10 +158,11 @@ impl FileStore {
     /// the kernel drops the pages it could not write and calls the next sync a success.
     pub fn sync(&self) -> io::Result<()> {
         let Some(handles) = self.writing.get() else { return Ok(()) };
-        if self.sync_failed.load(Ordering::Acquire) {
+        let mut failed = self.sync_failed.lock().unwrap_or_else(|poison| poison.into_inner());
+        if *failed {
             return Err(io::Error::other("an earlier fdatasync failed: written data may be lost; restore the file"));
         }
-        handles.plain.sync_data().inspect_err(|_| self.sync_failed.store(true, Ordering::Release))
+        handles.plain.sync_data().inspect_err(|_| *failed = true)
     }
 }
 

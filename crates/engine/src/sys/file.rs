@@ -1,4 +1,4 @@
-//! Files and block devices: openat(2) through /proc/self/fd, statx(2), pread(2), pwrite(2), fdatasync(2).
+//! Files and block devices: openat(2) through /proc/self/fd, statx(2), pread(2), pwrite(2).
 
 use super::errno;
 use std::fs::{File, OpenOptions};

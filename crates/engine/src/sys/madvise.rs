@@ -85,7 +85,7 @@ pub unsafe fn drop_pages(ranges: &[libc::iovec]) -> bool {
 }
 
 /// Keeps a region as the engine needs it: 4 KiB pages only, not inherited by fork(2) (a child would read zeros where
-/// pages are absent), and out of kernel same-page merging by default.
+/// pages are absent).
 ///
 /// # Safety
 /// The range is the caller's own mapping.

@@ -97,7 +97,7 @@ impl<T: Zeroable> Zeroed<T> {
             if huge {
                 libc::madvise(at.cast(), len, libc::MADV_HUGEPAGE);
             }
-            protect(at, len, true)?;
+            protect(at, len, true).inspect_err(|_| release(at, len))?;
         }
         Ok(Zeroed { at, count, items: PhantomData })
     }

@@ -80,7 +80,9 @@ pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     let action = if once && RESET.swap(true, Ordering::Relaxed) { libc::SIG_DFL } else { previous.sa_sigaction };
     // SAFETY: the kernel's structures; `previous` came from sigaction(2).
     unsafe {
-        let sent = (*info).si_code <= 0; // by a process: SI_USER and its kin are zero or negative
+        // By a process (SI_USER and its kin are zero or negative), or over a bad page that nobody touched: no access is
+        // going to repeat it.
+        let sent = (*info).si_code <= 0 || (*info).si_code == libc::BUS_MCEERR_AO;
         match action {
             libc::SIG_IGN if sent => {}
             libc::SIG_IGN | libc::SIG_DFL => {

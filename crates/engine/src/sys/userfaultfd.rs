@@ -10,11 +10,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const USER_MODE_ONLY: i32 = 1;
 const API: u64 = 0xAA;
 /// Write-protect faults are delivered (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
-pub const FEATURE_WP: u64 = 1 << 0;
+const FEATURE_WP: u64 = 1 << 0;
 /// Faults are delivered as SIGBUS to the faulting thread (`UFFD_FEATURE_SIGBUS`).
-pub const FEATURE_SIGBUS: u64 = 1 << 7;
-/// Pages can be moved instead of copied (`UFFD_FEATURE_MOVE`, Linux 6.8).
-pub const FEATURE_MOVE: u64 = 1 << 16;
+const FEATURE_SIGBUS: u64 = 1 << 7;
 
 const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
@@ -76,11 +74,6 @@ impl Userfaultfd {
         Ok(Userfaultfd(fd))
     }
 
-    /// The features the kernel offers, as a bit set.
-    pub fn features() -> io::Result<u64> {
-        Self::agree(&Self::open_raw()?, 0)
-    }
-
     fn open_raw() -> io::Result<OwnedFd> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: takes flags, returns a descriptor that is ours.
@@ -92,11 +85,11 @@ impl Userfaultfd {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
+    fn agree(fd: &OwnedFd, features: u64) -> io::Result<()> {
         let mut api = Api { api: API, features, ioctls: 0 };
         // SAFETY: UFFDIO_API reads and writes this structure.
         match unsafe { libc::ioctl(fd.as_raw_fd(), request::<Api>(0x3F), &mut api) } {
-            0 => Ok(api.features),
+            0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
