@@ -86,9 +86,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// Whether something may be done with a range: it is inside the map, and the map is this process's.
     fn check(&self, offset: usize, len: usize) -> Result<()> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        if inside { Ok(()) } else { Err(Error::RangeOutside { offset, len, map_len: self.len }) }
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(Error::RangeOutside { offset, len, map_len: self.len });
+        }
+        match &self.kind {
+            Kind::Cached { region, .. } if !region.is_ours() => Err(files::in_a_child(region.store().path())),
+            _ => Ok(()),
+        }
     }
 
     fn engine(&self) -> Engine {
@@ -99,7 +105,6 @@ impl Mapping {
         self.check(offset, len)?;
         match &self.kind {
             Kind::Empty => Ok(()),
-            Kind::Cached { region, .. } if !region.is_ours() => Err(files::in_a_child(region.store().path())),
             Kind::Cached { region, offset: base, .. } => {
                 if wait {
                     return writeback::flush(region, pages(base + offset, len), true);
@@ -119,7 +124,6 @@ impl Mapping {
         self.check(offset, len)?;
         match &self.kind {
             Kind::Empty => Ok(()),
-            Kind::Cached { region, .. } if !region.is_ours() => Err(files::in_a_child(region.store().path())),
             Kind::Cached { region, offset: base, .. } => {
                 let pages = pages(base + offset, len);
                 match advice {

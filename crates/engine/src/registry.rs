@@ -54,14 +54,15 @@ pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
             std::thread::yield_now();
             continue;
         }
-        let (mut low, mut high) = (0, COUNT.load(Ordering::Relaxed).min(MOST_REGIONS));
+        let count = COUNT.load(Ordering::Relaxed);
+        let (mut low, mut high) = (0, count);
         while low < high {
             let middle = (low + high) / 2;
             if RANGES[middle].end.load(Ordering::Relaxed) <= address { low = middle + 1 } else { high = middle }
         }
         let mut found = ptr::null_mut();
-        if let Some(range) = RANGES.get(low)
-            && low < COUNT.load(Ordering::Relaxed)
+        if low < count
+            && let range = &RANGES[low]
             && range.start.load(Ordering::Relaxed) <= address
         {
             found = range.region.load(Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, futex};
 use std::io;
+use std::iter::successors;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -180,11 +181,10 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
             // One block at a time, so that signals are not kept waiting longer than a block takes.
             let _blocked = Blocked::all();
             let _held = region.write_lock(lock).lock();
-            while let Some(next) = region.dirty().next_block(block).filter(|next| *next % region.write_locks() != lock)
-            {
-                block = next + 1;
-            }
-            let Some(next) = region.dirty().next_block(block).filter(|next| blocks.contains(next)) else { break };
+            let dirty = region.dirty();
+            let mut marked = successors(dirty.next_block(block), |block| dirty.next_block(block + 1));
+            let next = marked.find(|block| block % region.write_locks() == lock);
+            let Some(next) = next.filter(|next| blocks.contains(next)) else { break };
             let outcome = write_block(region, next, pages.clone(), usize::MAX);
             failure = failure.or(outcome.failure);
             block = next + 1;
@@ -234,10 +234,15 @@ fn write_some(region: &Region, limit: usize) -> Help {
     failed.map_or(Help::Nothing, |failure| Help::Failed(failure.error))
 }
 
+/// The regions whose pages a cache holds.
+fn regions_of(cache: &Inner) -> impl Iterator<Item = registry::InUse<'_>> {
+    registry::all().filter(move |region| std::ptr::eq(&**region.cache(), cache))
+}
+
 /// Writes a few dirty pages of the cache, for a thread that found no clean one. Signals are blocked.
 pub fn help(cache: &Inner) -> Help {
     let mut result = Help::Nothing;
-    for region in registry::all().filter(|region| std::ptr::eq(&**region.cache(), cache)) {
+    for region in regions_of(cache) {
         match write_some(&region, HELP_PAGES) {
             Help::Wrote => return Help::Wrote,
             Help::Failed(error) => result = Help::Failed(error),
@@ -302,8 +307,7 @@ impl Drop for Writer {
 fn write_down(cache: &Inner) -> Option<Duration> {
     const AGAIN: Duration = Duration::from_millis(200);
     let (mut again, mut saved) = (false, false);
-    let ours = || registry::all().filter(|region| std::ptr::eq(&**region.cache(), cache));
-    for region in ours() {
+    for region in regions_of(cache) {
         if !region.flush_wanted().swap(false, Ordering::AcqRel) {
             continue;
         }
@@ -326,7 +330,7 @@ fn write_down(cache: &Inner) -> Option<Duration> {
         let mut progress = true;
         while progress && cache.dirty_pages() > cache.low_water {
             progress = false;
-            for region in ours() {
+            for region in regions_of(cache) {
                 match write_some(&region, BLOCK_PAGES) {
                     Help::Wrote => progress = true,
                     Help::Failed(error) => {
@@ -337,7 +341,7 @@ fn write_down(cache: &Inner) -> Option<Duration> {
                 }
             }
             // A flush that somebody asks for meanwhile is served first: its call starts the next round at once.
-            if !again && ours().any(|region| region.flush_wanted().load(Ordering::Acquire)) {
+            if !again && regions_of(cache).any(|region| region.flush_wanted().load(Ordering::Acquire)) {
                 break;
             }
         }
