@@ -7,10 +7,11 @@ use crate::evict;
 use crate::lock::Lock;
 use crate::region::{Entry, Region};
 use crate::stats::{Counters, Stats};
-use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys::memory::Zeroed;
 use crate::sys::{PAGE, cgroup, cpu, futex};
-use crate::writeback::{self, Help, Writer};
+use crate::writeback::{self, Help};
+use crate::writers::Writers;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -20,6 +21,8 @@ use std::time::Duration;
 pub const MOST_BATCH: usize = 512;
 /// Pages read at a time by threads of one core. A thread asleep in a read keeps its buffer, so there are more than cores.
 const BUFFERS: usize = 64;
+/// Age at which a dirty page is written, unless the cache's maker says otherwise: the kernel's own (`dirty_expire_centisecs`).
+const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
 
 /// A cache of pages of mapped files, with a hard limit.
 ///
@@ -58,6 +61,7 @@ pub struct CacheBuilder {
     capacity: Option<usize>,
     evict_batch: usize,
     high_water: u8,
+    dirty_expire: Option<Duration>,
 }
 
 impl Cache {
@@ -82,7 +86,7 @@ impl Cache {
     /// # Ok::<(), fastmap::Error>(())
     /// ```
     pub fn builder() -> CacheBuilder {
-        CacheBuilder { capacity: None, evict_batch: MOST_BATCH, high_water: 75 }
+        CacheBuilder { capacity: None, evict_batch: MOST_BATCH, high_water: 75, dirty_expire: Some(DIRTY_EXPIRE) }
     }
 
     /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.
@@ -178,6 +182,21 @@ impl CacheBuilder {
         self
     }
 
+    /// How long a page may stay dirty before it is written in the background, to within a quarter of it; `None`: as long
+    /// as there is room. Default 30 s, as the kernel's `vm.dirty_expire_centisecs`. It bounds what a power failure can cost a
+    /// program that never flushes; it is no promise, which only [`MapMut::flush`](crate::MapMut::flush) gives.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let cache = fastmap::Cache::builder().capacity(1 << 20).dirty_expire(Some(Duration::from_secs(5))).build()?;
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn dirty_expire(mut self, age: Option<Duration>) -> Self {
+        self.dirty_expire = age;
+        self
+    }
+
     /// Makes the cache.
     ///
     /// # Errors
@@ -192,7 +211,7 @@ impl CacheBuilder {
         if bytes < Cache::MIN_CAPACITY {
             return Err(Error::CapacityTooSmall { capacity: bytes, minimum: Cache::MIN_CAPACITY });
         }
-        let inner = Inner::new(bytes / PAGE, self.evict_batch, self.high_water).map_err(|source| Error::Io {
+        let inner = Inner::new(bytes / PAGE, &self).map_err(|source| Error::Io {
             path: PathBuf::from("cache"),
             operation: "map memory for its bookkeeping",
             source,
@@ -208,10 +227,9 @@ pub struct Inner {
     pub capacity: usize,
     /// Pages per eviction.
     pub batch: usize,
-    /// Dirty pages at which background write-back starts.
-    pub high_water: usize,
-    /// Dirty pages at which it stops.
-    pub low_water: usize,
+    /// Percentage of the capacity that may be dirty.
+    high_water: usize,
+    dirty_expire: Option<Duration>,
     pub credits: Credits,
     pub clean: CleanQueues,
     pub cores: Box<[Padded<Core>]>,
@@ -219,7 +237,9 @@ pub struct Inner {
     /// Raised whenever a credit or a clean page appears while a thread starves.
     progress: AtomicU32,
     starving: AtomicU32,
-    writer: OnceLock<Option<Writer>>,
+    writers: OnceLock<Option<Writers>>,
+    /// Runs that writers have started and not finished.
+    pub writes_in_flight: AtomicUsize,
 }
 
 /// What belongs to one core.
@@ -251,7 +271,7 @@ impl Drop for Buffer<'_> {
 }
 
 impl Inner {
-    fn new(capacity: usize, batch: usize, high_water: u8) -> io::Result<Self> {
+    fn new(capacity: usize, settings: &CacheBuilder) -> io::Result<Self> {
         let cores = cpu::count();
         let core = |_| {
             Ok(Padded(Core {
@@ -262,19 +282,19 @@ impl Inner {
                 scratch: evict::Scratch::new()?,
             }))
         };
-        let high_water = (capacity * usize::from(high_water) / 100).max(1);
         Ok(Inner {
             capacity,
-            batch: batch.min(capacity / 16).max(1),
-            high_water,
-            low_water: high_water * 2 / 3,
+            batch: settings.evict_batch.min(capacity / 16).max(1),
+            high_water: usize::from(settings.high_water),
+            dirty_expire: settings.dirty_expire,
             credits: Credits::new(capacity, cores),
             clean: CleanQueues::new(capacity, cores)?,
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,
             buffers: Zeroed::new(cores * BUFFERS)?,
             progress: AtomicU32::new(0),
             starving: AtomicU32::new(0),
-            writer: OnceLock::new(),
+            writers: OnceLock::new(),
+            writes_in_flight: AtomicUsize::new(0),
         })
     }
 
@@ -304,7 +324,7 @@ impl Inner {
                 {
                     return Some(Ok(()));
                 }
-                match writeback::help(self) {
+                match writeback::help(self, core) {
                     Help::Wrote => failures = 0,
                     Help::Nothing => return None,
                     Help::Failed(error) if failures == PATIENCE => return Some(Err(error)),
@@ -382,14 +402,14 @@ impl Inner {
         self.clean.push(core, Entry::new(region.slot(), page));
     }
 
-    /// Counts a page that became dirty, and wakes the writer at the high-water mark. The sum over the cores is taken now
+    /// Counts a page that became dirty, and wakes the writers at the high-water mark. The sum over the cores is taken now
     /// and then only.
     #[inline]
     pub fn count_dirty(&self, core: usize) {
-        let interval = (self.high_water / 8).clamp(1, 64) as isize;
+        let interval = (self.high_water() / 8).clamp(1, 64) as isize;
         let dirty = self.cores[core].0.dirty.fetch_add(1, Ordering::Relaxed) + 1;
-        if dirty % interval == 0 && self.dirty_pages() > self.high_water {
-            self.wake_writer();
+        if dirty % interval == 0 && self.dirty_pages() > self.high_water() {
+            self.wake_writers();
         }
     }
 
@@ -403,14 +423,30 @@ impl Inner {
         self.cores.iter().map(|core| core.0.dirty.load(Ordering::Relaxed)).sum::<isize>().max(0) as usize
     }
 
-    /// Starts the background writer, once.
-    pub fn start_writer(self: &Arc<Self>) {
-        self.writer.get_or_init(|| Writer::start(Arc::downgrade(self)));
+    /// Dirty pages at which background write-back starts.
+    pub fn high_water(&self) -> usize {
+        (self.capacity * self.high_water / 100).max(1)
     }
 
-    /// Gives the background writer a look at the cache; false if there is none.
-    pub fn wake_writer(&self) -> bool {
-        let writer = self.writer.get().and_then(Option::as_ref);
-        writer.inspect(|writer| writer.wake()).is_some()
+    /// Dirty pages at which it stops.
+    pub fn low_water(&self) -> usize {
+        self.high_water() * 2 / 3
+    }
+
+    /// Starts the background writers, once.
+    pub fn start_writers(self: &Arc<Self>) {
+        self.writers.get_or_init(|| Writers::start(Arc::downgrade(self), self.dirty_expire));
+    }
+
+    /// The background writers, if they could be started.
+    pub fn writers(&self) -> Option<&Writers> {
+        self.writers.get()?.as_ref()
+    }
+
+    /// Gives the background writers a look at the cache.
+    pub fn wake_writers(&self) {
+        if let Some(writers) = self.writers() {
+            writers.wake();
+        }
     }
 }

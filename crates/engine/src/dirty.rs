@@ -76,6 +76,28 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
         None
     }
 
+    /// Whether a block may hold dirty pages.
+    #[inline]
+    pub fn is_marked(&self, block: usize) -> bool {
+        self.top[block / 64].load(Ordering::Acquire) & 1 << (block % 64) != 0
+    }
+
+    /// Dirty pages in a range, or some number above `enough` when there are that many: a moment's count.
+    pub fn count(&self, pages: Range<usize>, enough: usize) -> usize {
+        let mut count = 0;
+        let mut block = pages.start / BLOCK_PAGES;
+        while let Some(next) = self.next_block(block).filter(|next| next * BLOCK_PAGES < pages.end && count <= enough) {
+            let mut marked = self.summary[next].load(Ordering::Acquire);
+            while marked != 0 {
+                let leaf = next * 64 + marked.trailing_zeros() as usize;
+                marked &= marked - 1;
+                count += (self.leaves[leaf].load(Ordering::Acquire) & mask_of(leaf, &pages)).count_ones() as usize;
+            }
+            block = next + 1;
+        }
+        count
+    }
+
     /// Clears the bits of `block` that lie in `pages`, at most `limit` of them, and hands each page to `visit` in
     /// ascending order. The caller holds the block's lock.
     pub fn take(&self, block: usize, pages: Range<usize>, limit: usize, mut visit: impl FnMut(usize)) {
@@ -153,7 +175,10 @@ mod tests {
                 prop_assert_eq!(got, want);
                 for page in &model {
                     prop_assert!(bitmap.next_block(0).unwrap() <= page / BLOCK_PAGES);
+                    prop_assert!(bitmap.is_marked(page / BLOCK_PAGES));
                 }
+                prop_assert_eq!(bitmap.count(range.clone(), usize::MAX), model.range(range.clone()).count());
+                prop_assert!(bitmap.count(range.clone(), 10) >= model.range(range).count().min(11));
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::requirements::{self, Requirement};
 use crate::store::FileStore;
 use crate::sync::Ordering;
 use crate::sys::{PAGE, file, madvise, signal};
-use crate::writeback;
+use crate::writers;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
@@ -128,7 +128,7 @@ fn follow_growth(region: &Region, size: u64) -> Result<()> {
         // loaded or stored to at this moment is met in the next round.
         while region.word(page).look().state() != State::Absent {
             if region.is_writable() {
-                writeback::flush(region, page..page + 1, false)?;
+                writers::write_out(region, page..page + 1)?;
             }
             if evict::evict_range(region, page..page + 1) > 0 {
                 break;
@@ -199,7 +199,7 @@ pub fn detach(identity: file::Identity, region: Arc<Region>) {
         }
         entry.closing = true;
     }
-    close(identity, &region);
+    close(identity, &region, writers::flush(&region, 0..region.span() / PAGE, false));
 }
 
 /// Ends the regions of a cache that no map refers to any more and that could not be saved when the last one went: the
@@ -216,12 +216,14 @@ pub fn close_abandoned(cache: &Inner) {
             })
             .collect()
     };
-    abandoned.into_iter().for_each(|(identity, region)| close(identity, &region));
+    for (identity, region) in abandoned {
+        // By this thread alone: it is the writer that the others' part would wait for.
+        close(identity, &region, writers::write_out(&region, 0..region.span() / PAGE));
+    }
 }
 
-/// Saves and ends a region that is marked as closing.
-fn close(identity: file::Identity, region: &Region) {
-    let saved = writeback::flush(region, 0..region.span() / PAGE, false);
+/// Ends a region that is marked as closing, if its pages are saved.
+fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
     if saved.is_ok() {
         region.dissolve();
     }
@@ -232,8 +234,8 @@ fn close(identity: file::Identity, region: &Region) {
             eprintln!("fastmap: {error}");
             if let Some(entry) = table.get_mut(&identity) {
                 entry.closing = false;
-                entry.region.flush_wanted().store(true, Ordering::Release);
-                entry.region.cache().wake_writer();
+                entry.region.unsaved().store(true, Ordering::Release);
+                entry.region.cache().wake_writers();
             }
         }
     }
@@ -245,7 +247,7 @@ fn close(identity: file::Identity, region: &Region) {
 fn save_at_exit() {
     extern "C" fn save() {
         for region in registry::all().filter(|region| region.is_ours() && region.is_writable()) {
-            if let Err(error) = writeback::flush(&region, 0..region.span() / PAGE, false) {
+            if let Err(error) = writers::write_out(&region, 0..region.span() / PAGE) {
                 eprintln!("fastmap: {error}; the process ends and they are lost");
             }
         }

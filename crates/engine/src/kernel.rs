@@ -1,5 +1,6 @@
 //! The fall-back: an ordinary shared mapping (mmap(2)), for what the engine cannot cache.
 
+use crate::error::{Error, Result};
 use crate::sys::PAGE;
 use std::fs::File;
 use std::io;
@@ -38,11 +39,15 @@ impl KernelMapping {
     }
 
     /// msync(2) of part of the map; `wait` for stable storage, or start only.
-    pub fn sync(&self, offset: usize, len: usize, wait: bool) -> io::Result<()> {
+    pub fn flush(&self, offset: usize, len: usize, wait: bool) -> Result<()> {
         let (at, len) = self.whole_pages(offset, len);
         let how = if wait { libc::MS_SYNC } else { libc::MS_ASYNC };
         // SAFETY: inside the mapping.
-        if unsafe { libc::msync(at, len, how) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if unsafe { libc::msync(at, len, how) } == 0 {
+            return Ok(());
+        }
+        let source = io::Error::last_os_error();
+        Err(Error::Io { path: "kernel mapping".into(), operation: "write it back (msync)", source })
     }
 
     /// madvise(2) on part of the map.
@@ -64,3 +69,8 @@ impl Drop for KernelMapping {
         unsafe { libc::munmap(self.base, self.mapped) };
     }
 }
+
+// SAFETY: a range of memory that any thread may hand to the kernel.
+unsafe impl Send for KernelMapping {}
+// SAFETY: likewise.
+unsafe impl Sync for KernelMapping {}

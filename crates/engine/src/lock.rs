@@ -40,13 +40,23 @@ impl Lock {
         }
         Held(self)
     }
+
+    /// Releases the lock without a guard.
+    ///
+    /// # Safety
+    /// The caller holds the lock: it took it and forgot the guard.
+    #[inline]
+    pub unsafe fn release(&self) {
+        if self.0.swap(FREE, Ordering::Release) == CONTENDED {
+            crate::sys::futex::wake(&self.0, 1);
+        }
+    }
 }
 
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.0.swap(FREE, Ordering::Release) == CONTENDED {
-            crate::sys::futex::wake(&self.0.0, 1);
-        }
+        // SAFETY: the guard stands for the lock being held.
+        unsafe { self.0.release() };
     }
 }

@@ -3,12 +3,12 @@
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::files;
+use crate::flush::{Flush, Unsaved, Way};
 use crate::kernel::KernelMapping;
 use crate::options::MapOptions;
 use crate::region::Region;
-use crate::sync::Ordering;
 use crate::sys::{PAGE, file};
-use crate::writeback;
+use crate::writers;
 use std::fmt;
 use std::fs::File;
 use std::ops::{Deref, DerefMut, Range};
@@ -77,7 +77,7 @@ pub(crate) enum Kind {
         /// Of the map in the file, bytes.
         offset: usize,
     },
-    Kernel(KernelMapping),
+    Kernel(Arc<KernelMapping>),
 }
 
 // SAFETY: a range of memory that may be read from any thread; a mutable map hands out `&mut` through `&mut` only.
@@ -101,22 +101,36 @@ impl Mapping {
         if matches!(self.kind, Kind::Kernel(_)) { Engine::Kernel } else { Engine::Cached }
     }
 
-    fn flush(&self, offset: usize, len: usize, wait: bool) -> Result<()> {
+    fn flush(&self, offset: usize, len: usize) -> Result<()> {
         self.check(offset, len)?;
         match &self.kind {
             Kind::Empty => Ok(()),
-            Kind::Cached { region, offset: base, .. } => {
-                if wait {
-                    return writeback::flush(region, pages(base + offset, len), true);
-                }
-                region.flush_wanted().store(true, Ordering::Release);
-                if region.cache().wake_writer() { Ok(()) } else { self.flush(offset, len, true) }
+            Kind::Cached { region, offset: base, .. } => writers::flush(region, pages(base + offset, len), true),
+            Kind::Kernel(kernel) => kernel.flush(offset, len, true),
+        }
+    }
+
+    fn flush_async(&self) -> Flush {
+        let done = || Way::Done(self.flush(0, self.len));
+        Flush(match &self.kind {
+            Kind::Cached { region, offset, .. } if region.is_ours() => {
+                writers::flush_later(region, pages(*offset, self.len)).map_or_else(done, Way::Writers)
             }
-            Kind::Kernel(kernel) => kernel.sync(offset, len, wait).map_err(|source| Error::Io {
-                path: "kernel mapping".into(),
-                operation: "write it back (msync)",
-                source,
-            }),
+            Kind::Kernel(kernel) => match kernel.flush(0, self.len, false) {
+                Ok(()) => Way::Kernel(kernel.clone(), 0, self.len),
+                Err(error) => Way::Done(Err(error)),
+            },
+            Kind::Empty | Kind::Cached { .. } => done(),
+        })
+    }
+
+    /// Writes what is dirty to the file, which need not reach stable storage.
+    fn save(&self) -> Result<()> {
+        self.check(0, self.len)?;
+        match &self.kind {
+            Kind::Cached { region, offset, .. } => writers::flush(region, pages(*offset, self.len), false),
+            // The kernel saves its own.
+            Kind::Empty | Kind::Kernel(_) => Ok(()),
         }
     }
 
@@ -137,7 +151,7 @@ impl Mapping {
                     }
                     Advice::DontNeed => {
                         if region.is_writable() {
-                            writeback::flush(region, pages.clone(), false)?;
+                            writers::flush(region, pages.clone(), false)?;
                         }
                         evict::evict_range(region, pages);
                     }
@@ -278,7 +292,7 @@ impl MapMut {
     /// # }
     /// ```
     pub fn flush(&self) -> Result<()> {
-        self.mapping.flush(0, self.mapping.len, true)
+        self.mapping.flush(0, self.mapping.len)
     }
 
     /// Like [`MapMut::flush`], for `len` bytes of the map from `offset`. Works in pages of 4096: neighbours of the range
@@ -300,14 +314,11 @@ impl MapMut {
     /// # }
     /// ```
     pub fn flush_range(&self, offset: usize, len: usize) -> Result<()> {
-        self.mapping.flush(offset, len, true)
+        self.mapping.flush(offset, len)
     }
 
-    /// Starts what [`MapMut::flush`] does, in the background, for all of the file, and returns. Errors come with the next
-    /// `flush`.
-    ///
-    /// # Errors
-    /// Where no background thread could be started it flushes at once, with the errors of [`MapMut::flush`].
+    /// Starts what [`MapMut::flush`] does, in the background, and returns a handle to wait for it. Errors come with the
+    /// handle's [`wait`](Flush::wait), and with the next `flush`.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -316,12 +327,62 @@ impl MapMut {
     /// # // SAFETY: nobody else changes the file.
     /// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
     /// map[0] = 1;
-    /// map.flush_async()?;
+    /// let flush = map.flush_async();
+    /// // … something else meanwhile …
+    /// flush.wait()?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn flush_async(&self) -> Result<()> {
-        self.mapping.flush(0, self.mapping.len, false)
+    pub fn flush_async(&self) -> Flush {
+        self.mapping.flush_async()
+    }
+
+    /// Writes the map's dirty pages to the file and unmaps it; what dropping it does, with an answer. The bytes need not be
+    /// on stable storage afterwards (munmap(2) makes no such promise): call [`MapMut::flush`] before.
+    ///
+    /// # Errors
+    /// [`Unsaved`], which holds the map, when pages could not be written.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// map[0] = 1;
+    /// map.unmap()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unmap(self) -> std::result::Result<(), Unsaved> {
+        match self.mapping.save() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Unsaved { error, map: self }),
+        }
+    }
+
+    /// Like [`MapMut::unmap`], but where pages cannot be written it waits until they can (somebody makes room on the
+    /// disk), and tries five times a second. The first error goes to `tracing`.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// map[0] = 1;
+    /// map.unmap_blocking();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unmap_blocking(self) {
+        let mut told = false;
+        while let Err(error @ Error::WriteBack { .. }) = self.mapping.save() {
+            if !std::mem::replace(&mut told, true) {
+                tracing::error!(%error, "unmapping waits until the pages can be written");
+            }
+            std::thread::sleep(writers::AGAIN);
+        }
     }
 
     /// The map's first byte, for stores through raw pointers.

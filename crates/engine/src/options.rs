@@ -7,6 +7,7 @@ use crate::kernel::KernelMapping;
 use crate::map::{Kind, Map, MapMut, Mapping};
 use crate::sys::file;
 use std::fs::File;
+use std::sync::Arc;
 
 /// How a file is to be mapped: a builder, as `memmap2::MmapOptions` is.
 ///
@@ -186,7 +187,7 @@ impl MapOptions {
             }
             None => {
                 let kernel = KernelMapping::new(from, self.offset, len, writable).map_err(io("map it (mmap)"))?;
-                Ok(Mapping { start: kernel.start(), len, kind: Kind::Kernel(kernel) })
+                Ok(Mapping { start: kernel.start(), len, kind: Kind::Kernel(Arc::new(kernel)) })
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A region: one mapped file, its address range, and the state of each of its pages. All maps of a file share one.
 
 use crate::cache::Inner;
-use crate::dirty::{self, DirtyBitmap};
+use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::page::PageWord;
@@ -13,12 +13,13 @@ use crate::sys::memory::{self, Zeroed};
 use crate::sys::signal::Blocked;
 use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, cpu, madvise};
+use crate::writers::MOST_WRITERS;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Locks that writers hold, one for every sixteenth block. A writer holds the lock of the block it works on.
-const WRITE_LOCKS: usize = 16;
+/// Locks that writers hold, one for every 64th block. A writer holds the locks of the blocks it works on.
+pub const WRITE_LOCKS: usize = 64;
 /// Smallest part of a region with a userfaultfd, and so a kernel VMA lock, of its own.
 const STRIPE_BYTES: usize = 64 << 20;
 /// Such parts a processor, at most: enough that two threads seldom meet in one, and no more, because each is a VMA (of
@@ -38,11 +39,13 @@ pub struct Region {
     words: Zeroed<PageWord>,
     dirty: DirtyBitmap<Zeroed<AtomicU64>>,
     write_locks: [Lock; WRITE_LOCKS],
-    /// Where the next background write looks first, a block.
-    write_cursor: AtomicUsize,
+    /// Where each background writer looks first, a block.
+    write_cursors: [AtomicUsize; MOST_WRITERS],
+    /// For each block, for how many looks of the writers it has been dirty (see `write_aged`).
+    ages: Zeroed<AtomicU8>,
     writable: AtomicBool,
-    /// Somebody called `flush_async`; the writer takes it down.
-    flush_wanted: AtomicBool,
+    /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
+    unsaved: AtomicBool,
     /// The process that made it: after fork(2) a child has the values but not the memory.
     process: u32,
     /// An error of background writing has been told (see `complain`).
@@ -130,6 +133,7 @@ impl Region {
         let mut levels = dirty::words_for(pages).into_iter().map(Zeroed::new);
         let mut level = || levels.next().expect("three levels").map_err(&bookkeeping);
         let dirty = DirtyBitmap::new(level()?, level()?, level()?);
+        let ages = Zeroed::new(pages.div_ceil(BLOCK_PAGES)).map_err(&bookkeeping)?;
         let slot = registry::reserve().ok_or_else(|| {
             fail("map it")(io::Error::other(format!(
                 "{} files are mapped already: drop some maps",
@@ -150,9 +154,10 @@ impl Region {
             words,
             dirty,
             write_locks: std::array::from_fn(|_| Lock::new()),
-            write_cursor: AtomicUsize::new(0),
+            write_cursors: std::array::from_fn(|_| AtomicUsize::new(0)),
+            ages,
             writable: AtomicBool::new(false),
-            flush_wanted: AtomicBool::new(false),
+            unsaved: AtomicBool::new(false),
             process: std::process::id(),
             complained: AtomicBool::new(false),
             growing: Mutex::new(()),
@@ -189,7 +194,7 @@ impl Region {
             unsafe { memory::protect(self.base, self.span, true) }
                 .map_err(|source| self.io_error("make its map writable", source))?;
             self.writable.store(true, Ordering::Release);
-            self.cache.start_writer();
+            self.cache.start_writers();
         }
         Ok(())
     }
@@ -265,24 +270,24 @@ impl Region {
         &self.dirty
     }
 
-    /// The lock a writer of a block holds.
-    pub fn write_lock(&self, block: usize) -> &Lock {
-        &self.write_locks[block % WRITE_LOCKS]
+    /// A write lock: each guards the blocks whose number is its own modulo their count.
+    pub fn write_lock(&self, lock: usize) -> &Lock {
+        &self.write_locks[lock]
     }
 
-    /// The write locks: each guards the blocks whose number is its own modulo their count.
-    pub fn write_locks(&self) -> usize {
-        self.write_locks.len()
+    /// Where a background writer looks next.
+    pub fn write_cursor(&self, writer: usize) -> &AtomicUsize {
+        &self.write_cursors[writer]
     }
 
-    /// Where background writing looks next.
-    pub fn write_cursor(&self) -> &AtomicUsize {
-        &self.write_cursor
+    /// For each block, for how many looks of the writers it has been dirty.
+    pub fn ages(&self) -> &[AtomicU8] {
+        &self.ages
     }
 
-    /// Raised by `flush_async`, taken down by the writer.
-    pub fn flush_wanted(&self) -> &AtomicBool {
-        &self.flush_wanted
+    /// Raised when the file could not be saved as somebody wanted; taken down by the writers, who try again.
+    pub fn unsaved(&self) -> &AtomicBool {
+        &self.unsaved
     }
 
     /// True the first time something has to be said about this region's file.

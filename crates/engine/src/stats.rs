@@ -1,5 +1,6 @@
 //! Counters, one set per core, summed when somebody asks.
 
+use crate::sys::PAGE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a cache has done since it was made, and what it holds now. Counters are sums over cores, read one after another
@@ -38,6 +39,9 @@ pub struct Stats {
     pub writeback_pages: u64,
     /// Runs of neighbouring pages they were written in: one write each.
     pub writeback_runs: u64,
+    /// Summed over runs: how many of the cache's runs were under way when each was started, itself included. Divided by
+    /// `writeback_runs` it is the average queue depth ([`Stats::writeback_queue_depth`]).
+    pub writeback_depth: u64,
     /// Writes that failed; their pages are still dirty unless a later write saved them.
     pub writeback_errors: u64,
     /// Pages in memory now, those being read or dropped included.
@@ -56,6 +60,7 @@ pub struct Counters {
     pub eviction_batches: Counter,
     pub writeback_pages: Counter,
     pub writeback_runs: Counter,
+    pub writeback_depth: Counter,
     pub writeback_errors: Counter,
 }
 
@@ -71,6 +76,37 @@ impl Counter {
 }
 
 impl Stats {
+    /// Bytes written back to files.
+    ///
+    /// ```
+    /// assert_eq!(fastmap::Cache::new(1 << 20)?.stats().writeback_bytes(), 0);
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn writeback_bytes(&self) -> u64 {
+        self.writeback_pages * PAGE as u64
+    }
+
+    /// Pages written with one write, on average: what sorting and merging achieve (paper, section 3.3). Zero before the
+    /// first write.
+    ///
+    /// ```
+    /// assert_eq!(fastmap::Cache::new(1 << 20)?.stats().writeback_merge_ratio(), 0.0);
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn writeback_merge_ratio(&self) -> f64 {
+        self.writeback_pages as f64 / self.writeback_runs.max(1) as f64
+    }
+
+    /// Writes handed to the kernel and not finished, on average over the moments at which one was added.
+    ///
+    /// ```
+    /// assert_eq!(fastmap::Cache::new(1 << 20)?.stats().writeback_queue_depth(), 0.0);
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn writeback_queue_depth(&self) -> f64 {
+        self.writeback_depth as f64 / (self.writeback_runs + self.writeback_errors).max(1) as f64
+    }
+
     /// Adds one core's counters.
     pub(crate) fn add(&mut self, core: &Counters) {
         let Counters {
@@ -81,6 +117,7 @@ impl Stats {
             eviction_batches,
             writeback_pages,
             writeback_runs,
+            writeback_depth,
             writeback_errors,
         } = core;
         for (sum, counter) in [
@@ -91,6 +128,7 @@ impl Stats {
             (&mut self.eviction_batches, eviction_batches),
             (&mut self.writeback_pages, writeback_pages),
             (&mut self.writeback_runs, writeback_runs),
+            (&mut self.writeback_depth, writeback_depth),
             (&mut self.writeback_errors, writeback_errors),
         ] {
             *sum += counter.0.load(Ordering::Relaxed);

@@ -1,50 +1,55 @@
-//! Dirty pages to the file: runs of neighbours, protected with one call and written with one.
+//! Dirty pages to the file: sorted runs of neighbours, many writes under way at a time.
 //!
-//! A writer holds the lock of the block it works on and has signals blocked. It takes a page's dirty bit, moves the word
-//! to Clean+WRITING, protects the run, writes it. A store that comes after the protection traps and makes the page Dirty
+//! A writer holds the locks of the blocks it works on and has signals blocked. It takes a page's dirty bit, moves the word
+//! to Clean+WRITING, protects the page, writes it. A store that comes after the protection traps and makes the page Dirty
 //! again; one that came before is in what is written. Once a flusher has a block's lock, nobody's write is in flight in
 //! the block, so what its bits do not show is on its way to no one.
+//!
+//! No deadlock: a thread waits for a lock only while all it holds are of lower number, or else just tries; and writes in
+//! flight end by themselves.
 
 use crate::cache::Inner;
 use crate::dirty::BLOCK_PAGES;
-use crate::error::{Error, Result};
-use crate::files;
+use crate::error::Error;
 use crate::page::State;
-use crate::region::Region;
+use crate::region::{Region, WRITE_LOCKS};
 use crate::registry;
-use crate::sync::{AtomicU32, Ordering};
+use crate::rings::Taken;
+use crate::sync::Ordering;
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, futex};
+use crate::sys::{PAGE, futex, uring};
 use std::io;
 use std::iter::successors;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Longest run, pages: 1 MiB.
 const MOST_RUN: usize = 256;
 /// Pages a faulting thread writes before it looks for a clean page again.
 const HELP_PAGES: usize = 512;
+/// Writes gathered before the kernel is told.
+const SUBMIT: usize = 32;
 
 /// Bytes that could not be written.
 #[derive(Debug, Clone, Copy)]
-struct Failure {
+pub struct Failure {
     page: usize,
     pages: usize,
     error: i32,
 }
 
-/// What writing a block came to.
-#[derive(Debug, Default)]
-struct Outcome {
-    /// Pages now clean.
-    written: usize,
-    /// The first run that failed.
-    failure: Option<Failure>,
+impl Failure {
+    /// What a flush returns for it.
+    pub fn into_error(self, region: &Region) -> Error {
+        Error::WriteBack {
+            path: region.store().path().to_owned(),
+            offset: (self.page * PAGE) as u64,
+            len: (self.pages * PAGE) as u64,
+            source: io::Error::from_raw_os_error(self.error),
+        }
+    }
 }
 
-/// What a thread that needs a clean page achieved by writing.
+/// What a thread achieved that looked for dirty pages to write.
 #[derive(Debug)]
 pub enum Help {
     /// Some pages are clean now.
@@ -55,31 +60,249 @@ pub enum Help {
     Failed(i32),
 }
 
-/// Writes the dirty pages of a block that lie in `pages`, at most `limit`. The caller holds the block's lock.
-fn write_block(region: &Region, block: usize, pages: Range<usize>, limit: usize) -> Outcome {
-    let mut outcome = Outcome::default();
-    let first = block * BLOCK_PAGES;
-    let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
-    region.dirty().take(block, pages, limit, |page| {
-        if begin(region, page) {
-            claimed.insert(page - first);
-        }
-    });
-    if let Some(span) = claimed.span() {
-        // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
-        // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
-        let from = region.address_of(first + span.start);
-        // SAFETY: a block lies in one stripe of the region.
-        let protected = unsafe { region.userfaultfd(first).write_protect(from, span.len() * PAGE, true) };
-        let writable = protected.and_then(|()| region.store().write_end());
-        let mut at = span.start;
-        while let Some(run) = claimed.run_from(at) {
-            at = run.end;
-            write_run(region, first + run.start..first + run.end, writable, &mut outcome);
-        }
-        region.cache().note_progress();
+/// A share of every region's blocks: those whose number is `index` modulo `count`, a power of two up to [`WRITE_LOCKS`].
+/// So whoever owns the stripe shares its locks with no other owner.
+#[derive(Debug, Clone, Copy)]
+pub struct Stripe {
+    /// Which.
+    pub index: usize,
+    /// Of how many.
+    pub count: usize,
+}
+
+impl Stripe {
+    /// All blocks.
+    pub const ALL: Stripe = Stripe { index: 0, count: 1 };
+
+    fn has(self, block: usize) -> bool {
+        block % self.count == self.index
     }
-    outcome
+}
+
+/// Writes of one thread under way in one region. Dropping it waits for them.
+struct Flight<'a> {
+    region: &'a Region,
+    ring: Option<Taken<'a>>,
+    /// Write locks held by this thread, a bit each.
+    held: u64,
+    /// Of these, the ones to release when the last run under them has ended.
+    closing: u64,
+    /// Runs in flight under each lock.
+    pending: [u8; WRITE_LOCKS],
+    /// Handed to the ring and not submitted.
+    gathered: usize,
+    /// Pages now clean.
+    written: usize,
+    /// The first run that failed.
+    failure: Option<Failure>,
+}
+
+const _: () = assert!(WRITE_LOCKS == u64::BITS as usize && uring::DEPTH <= u8::MAX as usize);
+
+impl<'a> Flight<'a> {
+    fn new(region: &'a Region) -> Self {
+        Flight {
+            region,
+            ring: region.store().direct_writes().and_then(|_| region.cache().writers()?.take_ring()),
+            held: 0,
+            closing: 0,
+            pending: [0; WRITE_LOCKS],
+            gathered: 0,
+            written: 0,
+            failure: None,
+        }
+    }
+
+    /// Takes a block's lock, waiting for it. Locks waited for come in ascending order.
+    fn lock(&mut self, lock: usize) {
+        debug_assert!(self.held >> lock == 0);
+        std::mem::forget(self.region.write_lock(lock).lock());
+        self.held |= 1 << lock;
+    }
+
+    /// Takes a block's lock if it is free or this thread's.
+    fn try_lock(&mut self, lock: usize) -> bool {
+        if self.held & 1 << lock == 0 {
+            let Some(held) = self.region.write_lock(lock).try_lock() else { return false };
+            std::mem::forget(held);
+            self.held |= 1 << lock;
+        }
+        self.closing &= !(1 << lock);
+        true
+    }
+
+    /// Releases a lock as soon as nothing is in flight under it.
+    fn close(&mut self, lock: usize) {
+        self.closing |= 1 << lock;
+        self.release_idle(lock);
+    }
+
+    fn release_idle(&mut self, lock: usize) {
+        if self.pending[lock] == 0 && self.closing & 1 << lock != 0 {
+            self.closing &= !(1 << lock);
+            self.held &= !(1 << lock);
+            // SAFETY: `lock` or `try_lock` took it and forgot the guard.
+            unsafe { self.region.write_lock(lock).release() };
+        }
+    }
+
+    /// Writes the dirty pages of a block that lie in `pages`, at most `limit`, under the block's lock; the count of those
+    /// it found.
+    fn write_block(&mut self, block: usize, pages: Range<usize>, limit: usize) -> usize {
+        let region = self.region;
+        let first = block * BLOCK_PAGES;
+        let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
+        let mut found = 0;
+        region.dirty().take(block, pages.clone(), limit, |page| {
+            found += 1;
+            if begin(region, page) {
+                claimed.insert(page - first);
+            }
+        });
+        if found < limit && pages.start <= first && pages.end >= first + BLOCK_PAGES {
+            region.ages()[block].store(0, Ordering::Relaxed);
+        }
+        if let Some(span) = claimed.span() {
+            // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
+            // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
+            let from = region.address_of(first + span.start);
+            // SAFETY: a block lies in one stripe of the region.
+            let protected = unsafe { region.userfaultfd(first).write_protect(from, span.len() * PAGE, true) };
+            let writable = protected.and_then(|()| region.store().write_end());
+            let mut at = span.start;
+            while let Some(run) = claimed.run_from(at) {
+                at = run.end;
+                self.write_run(first + run.start..first + run.end, writable);
+            }
+            self.submit(0);
+            region.cache().note_progress();
+        }
+        found
+    }
+
+    /// Starts writing pages claimed with `begin`. `writable` says where the file ends, or that the pages could not be
+    /// protected and must stay dirty.
+    fn write_run(&mut self, run: Range<usize>, writable: Result<u64, i32>) {
+        let region = self.region;
+        let cache = region.cache();
+        cache.discount_dirty(cache.here(), run.len());
+        let from = region.address_of(run.start);
+        let whole = writable.is_ok_and(|end| (run.end * PAGE) as u64 <= end);
+        let depth = cache.writes_in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        cache.cores[cache.here()].0.counters.writeback_depth.add(depth);
+        if let (true, Some(file)) = (whole && self.has_room(), region.store().direct_writes()) {
+            let lock = run.start / BLOCK_PAGES % WRITE_LOCKS;
+            if let Some(ring) = &mut self.ring {
+                let offset = (run.start * PAGE) as u64;
+                let tag = (run.start << 16 | run.len()) as u64;
+                // SAFETY: the pages are resident until `finish`: nobody evicts one that is being written.
+                unsafe { ring.write(file, from, run.len() * PAGE, offset, tag) };
+                self.pending[lock] += 1;
+                self.gathered += 1;
+                if self.gathered == SUBMIT {
+                    self.submit(0);
+                }
+                return;
+            }
+        }
+        // SAFETY: as above.
+        let written = writable.and_then(|end| unsafe { region.store().write_pages(run.start, from, run.len(), end) });
+        self.finish(run, written);
+    }
+
+    /// Makes room for one more write in the ring, if there is a ring that works.
+    fn has_room(&mut self) -> bool {
+        while self.ring.as_ref().is_some_and(|ring| ring.works() && ring.in_flight() == uring::DEPTH) {
+            self.submit(uring::DEPTH / 8);
+        }
+        self.ring.as_ref().is_some_and(|ring| ring.works())
+    }
+
+    /// Tells the kernel of the writes gathered, waits for `wanted` to end, and finishes those that have ended.
+    fn submit(&mut self, wanted: usize) {
+        let Some(ring) = &mut self.ring else { return };
+        if wanted > 0 || self.gathered > 0 {
+            ring.submit(wanted);
+            self.gathered = 0;
+        }
+        let mut ended = false;
+        while let Some((tag, result)) = self.ring.as_mut().and_then(|ring| ring.next_done()) {
+            ended = true;
+            let (start, len) = (tag as usize >> 16, tag as usize & 0xFFFF);
+            let written = match result {
+                // Cut short or put off: the ordinary path says how it really ends.
+                _ if result == -libc::EAGAIN
+                    || result == -libc::EINTR
+                    || (0..(len * PAGE) as i32).contains(&result) =>
+                {
+                    let from = self.region.address_of(start);
+                    // SAFETY: still resident and claimed.
+                    self.region
+                        .store()
+                        .write_end()
+                        .and_then(|end| unsafe { self.region.store().write_pages(start, from, len, end) })
+                }
+                ..0 => Err(-result),
+                _ => Ok(()),
+            };
+            self.finish(start..start + len, written);
+            let lock = start / BLOCK_PAGES % WRITE_LOCKS;
+            self.pending[lock] -= 1;
+            self.release_idle(lock);
+        }
+        if ended {
+            self.region.cache().note_progress();
+        }
+    }
+
+    /// Gives the pages of a run back after its write.
+    fn finish(&mut self, run: Range<usize>, written: Result<(), i32>) {
+        let region = self.region;
+        let cache = region.cache();
+        let here = cache.here();
+        cache.writes_in_flight.fetch_sub(1, Ordering::Relaxed);
+        // To the tail of a queue that its block always has: writers are few, and every core evicts.
+        let queue = run.start / BLOCK_PAGES % cache.cores.len();
+        for page in run.clone() {
+            let after = region.word(page).finish_write(written.is_ok());
+            if after.enqueue {
+                cache.enqueue(queue, region, page);
+            }
+            if after.newly_dirty {
+                cache.count_dirty(here);
+            }
+            if written.is_err() {
+                region.dirty().set(page);
+            }
+        }
+        let counters = &cache.cores[here].0.counters;
+        match written {
+            Ok(()) => {
+                self.written += run.len();
+                counters.writeback_pages.add(run.len());
+                counters.writeback_runs.add(1);
+            }
+            Err(error) => {
+                counters.writeback_errors.add(1);
+                self.failure.get_or_insert(Failure { page: run.start, pages: run.len(), error });
+            }
+        }
+    }
+
+    /// Waits for everything in flight and releases every lock.
+    fn land(&mut self) {
+        self.closing = self.held;
+        while let Some(in_flight) = self.ring.as_ref().map(|ring| ring.in_flight()).filter(|count| *count > 0) {
+            self.submit(in_flight);
+        }
+        (0..WRITE_LOCKS).for_each(|lock| self.release_idle(lock));
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.land();
+    }
 }
 
 /// Pages of a block that a writer has claimed: a set small enough for a signal handler's stack.
@@ -135,223 +358,101 @@ fn begin(region: &Region, page: usize) -> bool {
     true
 }
 
-/// Writes pages claimed with `begin` and gives them back. `writable` says where the file ends, or that the pages could not
-/// be protected and must stay dirty.
-fn write_run(region: &Region, run: Range<usize>, writable: std::result::Result<u64, i32>, outcome: &mut Outcome) {
-    let cache = region.cache();
-    let core = cache.here();
-    let counters = &cache.cores[core].0.counters;
-    cache.discount_dirty(core, run.len());
-    let from = region.address_of(run.start);
-    // SAFETY: the pages are resident: nobody evicts one that is being written.
-    let written = writable.and_then(|end| unsafe { region.store().write_pages(run.start, from, run.len(), end) });
-    for page in run.clone() {
-        let after = region.word(page).finish_write(written.is_ok());
-        if after.enqueue {
-            cache.enqueue(core, region, page);
-        }
-        if after.newly_dirty {
-            cache.count_dirty(core);
-        }
-        if written.is_err() {
-            region.dirty().set(page);
-        }
-    }
-    match written {
-        Ok(()) => {
-            outcome.written += run.len();
-            counters.writeback_pages.add(run.len());
-            counters.writeback_runs.add(1);
-        }
-        Err(error) => {
-            counters.writeback_errors.add(1);
-            outcome.failure.get_or_insert(Failure { page: run.start, pages: run.len(), error });
-        }
-    }
-}
-
-/// Writes every page of the range that is dirty at the time of the call, and waits for writes in flight there. With
-/// `stable`, the file is then put on stable storage.
-pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
-    let mut failure = None;
+/// Writes every page of the range, as far as it lies in the stripe, that is dirty at the time of the call, and waits for
+/// others' writes in flight there.
+pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result<(), Failure> {
     let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
-    for lock in 0..region.write_locks() {
-        let mut block = blocks.start;
-        loop {
-            // One block at a time, so that signals are not kept waiting longer than a block takes.
-            let _blocked = Blocked::all();
-            let _held = region.write_lock(lock).lock();
-            let dirty = region.dirty();
-            let mut marked = successors(dirty.next_block(block), |block| dirty.next_block(block + 1));
-            let next = marked.find(|block| block % region.write_locks() == lock);
-            let Some(next) = next.filter(|next| blocks.contains(next)) else { break };
-            let outcome = write_block(region, next, pages.clone(), usize::MAX);
-            failure = failure.or(outcome.failure);
-            block = next + 1;
+    let _blocked = Blocked::all();
+    let mut flight = Flight::new(region);
+    for lock in (stripe.index..WRITE_LOCKS).step_by(stripe.count) {
+        let first = blocks.start + (lock + WRITE_LOCKS - blocks.start % WRITE_LOCKS) % WRITE_LOCKS;
+        if first >= blocks.end {
+            continue;
         }
+        flight.lock(lock);
+        for block in (first..blocks.end).step_by(WRITE_LOCKS) {
+            if region.dirty().is_marked(block) {
+                flight.write_block(block, pages.clone(), usize::MAX);
+            }
+        }
+        flight.close(lock);
     }
-    if let Some(Failure { page, pages, error }) = failure {
-        return Err(Error::WriteBack {
-            path: region.store().path().to_owned(),
-            offset: (page * PAGE) as u64,
-            len: (pages * PAGE) as u64,
-            source: io::Error::from_raw_os_error(error),
-        });
-    }
-    if stable {
-        region.store().sync().map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))?;
-    }
-    Ok(())
+    flight.land();
+    flight.failure.map_or(Ok(()), Err)
 }
 
-/// Writes up to `limit` dirty pages of a region, from where the last such call stopped. Signals are blocked.
-fn write_some(region: &Region, limit: usize) -> Help {
-    let blocks = region.dirty().blocks();
-    let cursor = region.write_cursor().load(Ordering::Relaxed);
-    let mut from = cursor;
-    let mut wrapped = false;
-    let mut failed = None;
-    loop {
-        let next = match region.dirty().next_block(from) {
-            Some(next) if !wrapped || next < cursor => next,
-            None if !wrapped && cursor > 0 => {
-                (from, wrapped) = (0, true);
-                continue;
+/// Writes dirty pages of a stripe of a region, block after block from where the last such call stopped, until `enough`
+/// or `limit` pages were found. Blocks that others are writing are left to them. Signals are blocked.
+pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnMut() -> bool) -> Help {
+    let dirty = region.dirty();
+    let cursor = region.write_cursor(stripe.index);
+    let start = cursor.load(Ordering::Relaxed);
+    let mut flight = Flight::new(region);
+    let mut left = limit;
+    // From the cursor to the end, then from the beginning to the cursor.
+    for part in [start..dirty.blocks(), 0..start] {
+        let marked = successors(dirty.next_block(part.start), |block| dirty.next_block(block + 1));
+        for block in marked.take_while(|block| part.contains(block)).filter(|block| stripe.has(*block)) {
+            let lock = block % WRITE_LOCKS;
+            if left == 0 || enough() {
+                break;
             }
-            _ => break,
-        };
-        from = next + 1;
-        let Some(_held) = region.write_lock(next).try_lock() else { continue };
-        let outcome = write_block(region, next, 0..blocks * BLOCK_PAGES, limit);
-        if outcome.written > 0 {
-            // The block's rest is next, unless it was all.
-            let unfinished = outcome.written + outcome.failure.map_or(0, |failure| failure.pages) >= limit;
-            region.write_cursor().store(if unfinished { next } else { from % blocks }, Ordering::Relaxed);
-            return Help::Wrote;
+            if flight.try_lock(lock) {
+                left -= flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, left);
+                flight.close(lock);
+                // The block's rest is next, unless it was all.
+                cursor.store(if left == 0 { block } else { block + 1 }, Ordering::Relaxed);
+            }
         }
-        failed = failed.or(outcome.failure);
     }
-    failed.map_or(Help::Nothing, |failure| Help::Failed(failure.error))
+    flight.land();
+    match flight.failure {
+        _ if flight.written > 0 => Help::Wrote,
+        Some(failure) => Help::Failed(failure.error),
+        None => Help::Nothing,
+    }
+}
+
+/// Writes the blocks of a stripe of a region that were dirty at the last `ticks` calls. Signals are blocked.
+pub fn write_aged(region: &Region, stripe: Stripe, ticks: u8) -> Help {
+    let dirty = region.dirty();
+    let mut flight = Flight::new(region);
+    let marked = successors(dirty.next_block(0), |block| dirty.next_block(block + 1));
+    for block in marked.filter(|block| stripe.has(*block)) {
+        let age = &region.ages()[block];
+        let seen = age.load(Ordering::Relaxed);
+        if seen < ticks {
+            age.store(seen + 1, Ordering::Relaxed);
+        } else if flight.try_lock(block % WRITE_LOCKS) {
+            flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, usize::MAX);
+            flight.close(block % WRITE_LOCKS);
+        }
+    }
+    flight.land();
+    match flight.failure {
+        Some(failure) => Help::Failed(failure.error),
+        None if flight.written > 0 => Help::Wrote,
+        None => Help::Nothing,
+    }
 }
 
 /// The regions whose pages a cache holds.
-fn regions_of(cache: &Inner) -> impl Iterator<Item = registry::InUse<'_>> {
+pub fn regions_of(cache: &Inner) -> impl Iterator<Item = registry::InUse<'_>> {
     registry::all().filter(move |region| std::ptr::eq(&**region.cache(), cache))
 }
 
 /// Writes a few dirty pages of the cache, for a thread that found no clean one. Signals are blocked.
-pub fn help(cache: &Inner) -> Help {
+pub fn help(cache: &Inner, core: usize) -> Help {
+    let count = cache.writers().map_or(1, |writers| writers.count());
     let mut result = Help::Nothing;
     for region in regions_of(cache) {
-        match write_some(&region, HELP_PAGES) {
-            Help::Wrote => return Help::Wrote,
-            Help::Failed(error) => result = Help::Failed(error),
-            Help::Nothing => {}
+        for step in 0..count {
+            match sweep(&region, Stripe { index: (core + step) % count, count }, HELP_PAGES, || false) {
+                Help::Wrote => return Help::Wrote,
+                Help::Failed(error) => result = Help::Failed(error),
+                Help::Nothing => {}
+            }
         }
     }
     result
-}
-
-/// The background writer of a cache: one thread, asleep below the high-water mark.
-#[derive(Debug)]
-pub struct Writer(Arc<Control>);
-
-#[derive(Debug, Default)]
-struct Control {
-    calls: AtomicU32,
-    stop: AtomicBool,
-}
-
-impl Writer {
-    /// Starts the thread. Where none can be started, pages are written by the threads that need room and by flushes.
-    pub fn start(cache: Weak<Inner>) -> Option<Self> {
-        let control = Arc::new(Control::default());
-        let shared = control.clone();
-        let body = move || {
-            let _blocked = Blocked::all();
-            let mut seen = 0;
-            while !shared.stop.load(Ordering::Acquire) {
-                let pause = match cache.upgrade() {
-                    Some(cache) => write_down(&cache),
-                    None => return,
-                };
-                futex::wait(&shared.calls, seen, pause);
-                seen = shared.calls.load(Ordering::Acquire);
-            }
-        };
-        match std::thread::Builder::new().name("fastmap-writer".into()).spawn(body) {
-            Ok(_) => Some(Writer(control)),
-            Err(error) => {
-                tracing::warn!(%error, "no background writer: threads that need room write dirty pages themselves");
-                None
-            }
-        }
-    }
-
-    /// Makes the thread look at its cache.
-    pub fn wake(&self) {
-        self.0.calls.fetch_add(1, Ordering::AcqRel);
-        futex::wake(&self.0.calls, 1);
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Release);
-        self.wake();
-    }
-}
-
-/// Serves `flush_async`, then brings the dirty pages from above the high-water mark down to the low one. Returns how
-/// long to sleep at most: writes that failed are tried again.
-fn write_down(cache: &Inner) -> Option<Duration> {
-    const AGAIN: Duration = Duration::from_millis(200);
-    let (mut again, mut saved) = (false, false);
-    for region in regions_of(cache) {
-        if !region.flush_wanted().swap(false, Ordering::AcqRel) {
-            continue;
-        }
-        match flush(&region, 0..region.span() / PAGE, true) {
-            Ok(()) => saved = true,
-            Err(error) => {
-                tell(&region, &error);
-                // A disk may have room again; a failed fdatasync is final (see `FileStore::sync`).
-                if matches!(error, Error::WriteBack { .. }) {
-                    region.flush_wanted().store(true, Ordering::Release);
-                    again = true;
-                }
-            }
-        }
-    }
-    if saved {
-        files::close_abandoned(cache);
-    }
-    if cache.dirty_pages() > cache.high_water {
-        let mut progress = true;
-        while progress && cache.dirty_pages() > cache.low_water {
-            progress = false;
-            for region in regions_of(cache) {
-                match write_some(&region, BLOCK_PAGES) {
-                    Help::Wrote => progress = true,
-                    Help::Failed(error) => {
-                        tell(&region, &io::Error::from_raw_os_error(error));
-                        again = true;
-                    }
-                    Help::Nothing => {}
-                }
-            }
-            // A flush that somebody asks for meanwhile is served first: its call starts the next round at once.
-            if !again && regions_of(cache).any(|region| region.flush_wanted().load(Ordering::Acquire)) {
-                break;
-            }
-        }
-    }
-    again.then_some(AGAIN)
-}
-
-/// Says once a region that background writing fails; the next flush returns the error.
-fn tell(region: &Region, error: &dyn std::fmt::Display) {
-    if region.complain() {
-        tracing::error!(file = %region.store().path().display(), %error, "write-back fails; the pages stay in memory");
-    }
 }

@@ -126,7 +126,11 @@ fn flush_async_is_tried_again_when_there_is_room() {
     disk.fill();
     let mut map = map_mut(&cache, &file);
     map[12_345] = 67;
-    map.flush_async().unwrap();
+    let error = map.flush_async().wait().unwrap_err();
+    assert!(
+        matches!(&error, Error::WriteBack { source, .. } if source.kind() == std::io::ErrorKind::StorageFull),
+        "{error}"
+    );
     std::thread::sleep(Duration::from_millis(300));
     disk.make_room();
     let begin = Instant::now();

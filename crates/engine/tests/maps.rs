@@ -51,7 +51,7 @@ fn nothing_can_be_mapped() {
         assert!(map.is_empty() && map.iter().next().is_none() && map.as_mut().is_empty());
         map.flush().unwrap();
         map.flush_range(0, 0).unwrap();
-        map.flush_async().unwrap();
+        map.flush_async().wait().unwrap();
         map.advise(Advice::WillNeed).unwrap();
         map.advise(Advice::DontNeed).unwrap();
         assert!(matches!(map.flush_range(0, 1), Err(Error::RangeOutside { offset: 0, len: 1, map_len: 0 })));

@@ -160,7 +160,12 @@ fn work(
                 shadow[offset + at..][..count].copy_from_slice(&bytes);
             }
             (Step::Flush, Either::Write(map)) => map.flush().unwrap(),
-            (Step::FlushAsync, Either::Write(map)) => map.flush_async().unwrap(),
+            (Step::FlushAsync, Either::Write(map)) => {
+                let flush = map.flush_async();
+                if number % 2 == 0 {
+                    flush.wait().unwrap();
+                }
+            }
             (Step::FlushRange { at, len: want }, Either::Write(map)) => {
                 let at = of(*at, len);
                 map.flush_range(at, of(*want, len - at)).unwrap();

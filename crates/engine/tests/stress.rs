@@ -197,7 +197,7 @@ fn mixed(pages_of_cache: usize) {
                 let pages = first..(first + 1 + random.below(24)).min(file.pages());
                 match random.below(4) {
                     0 => file.check_flush(&mut reader, pages, || all.flush().unwrap()),
-                    1 => all.flush_async().unwrap(),
+                    1 => file.check_flush(&mut reader, 0..file.pages(), || all.flush_async().wait().unwrap()),
                     2 if pages.start >= 4 => {
                         let at = pages.start * PAGE - offset;
                         let len = pages.len() * PAGE;

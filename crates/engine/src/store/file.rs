@@ -154,6 +154,11 @@ impl FileStore {
         Ok(())
     }
 
+    /// The descriptor that whole pages are written through, for writes that bypass `write_pages`.
+    pub fn direct_writes(&self) -> Option<&File> {
+        self.writing.get().map(|handles| &handles.pages)
+    }
+
     /// Puts everything written so far on stable storage (fdatasync(2)). Once it has failed it reports an error for good:
     /// the kernel drops the pages it could not write and calls the next sync a success.
     pub fn sync(&self) -> io::Result<()> {

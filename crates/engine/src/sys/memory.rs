@@ -73,6 +73,8 @@ unsafe impl<T: Sync> Sync for Zeroed<T> {}
 pub unsafe trait Zeroable {}
 // SAFETY: an integer.
 unsafe impl Zeroable for u64 {}
+// SAFETY: an integer.
+unsafe impl Zeroable for std::sync::atomic::AtomicU8 {}
 // SAFETY: bytes.
 unsafe impl Zeroable for [u8; PAGE] {}
 #[cfg(not(loom))]

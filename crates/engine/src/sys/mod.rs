@@ -7,6 +7,7 @@ pub mod futex;
 pub mod madvise;
 pub mod memory;
 pub mod signal;
+pub mod uring;
 pub mod userfaultfd;
 
 /// Bytes in a page. The engine is built for 4 KiB pages (x86-64).

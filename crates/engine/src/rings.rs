@@ -1,0 +1,65 @@
+//! The rings of a cache: whoever writes takes one that is free, or writes without.
+
+use crate::lock::Lock;
+use crate::sys::uring::Ring;
+use std::cell::UnsafeCell;
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+/// A few rings, each used by one thread at a time.
+#[derive(Debug)]
+pub struct Rings(Box<[Place]>);
+
+#[derive(Debug)]
+struct Place {
+    taken: Lock,
+    ring: UnsafeCell<Ring>,
+}
+
+// SAFETY: a ring is reached only under its lock.
+unsafe impl Sync for Rings {}
+// SAFETY: nothing in a ring belongs to a thread; writes in it end before it is given back.
+unsafe impl Send for Rings {}
+
+/// A ring, given back when dropped; nothing is in flight in it then.
+#[derive(Debug)]
+pub struct Taken<'a>(&'a Place);
+
+impl Rings {
+    /// Opens `count` rings.
+    pub fn open(count: usize) -> io::Result<Self> {
+        let place = |_| Ok(Place { taken: Lock::new(), ring: UnsafeCell::new(Ring::open()?) });
+        Ok(Rings((0..count).map(place).collect::<io::Result<_>>()?))
+    }
+
+    /// A free ring that works. Signals are blocked.
+    pub fn take(&self) -> Option<Taken<'_>> {
+        self.0.iter().find_map(|place| {
+            std::mem::forget(place.taken.try_lock()?);
+            Some(Taken(place)).filter(|ring| ring.works())
+        })
+    }
+}
+
+impl Deref for Taken<'_> {
+    type Target = Ring;
+
+    fn deref(&self) -> &Ring {
+        // SAFETY: this thread holds the place's lock.
+        unsafe { &*self.0.ring.get() }
+    }
+}
+
+impl DerefMut for Taken<'_> {
+    fn deref_mut(&mut self) -> &mut Ring {
+        // SAFETY: this thread holds the place's lock.
+        unsafe { &mut *self.0.ring.get() }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        // SAFETY: `take` locked it and forgot the guard.
+        unsafe { self.0.taken.release() };
+    }
+}
