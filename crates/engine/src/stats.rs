@@ -40,6 +40,8 @@ pub struct Stats {
     pub writeback_runs: u64,
     /// Writes that failed; their pages are still dirty unless a later write saved them.
     pub writeback_errors: u64,
+    /// fdatasync(2) calls. Flushes of one file at the same time share them.
+    pub syncs: u64,
     /// Pages in memory now, those being read or dropped included.
     pub resident_pages: u64,
     /// Of these, pages newer than their file.
@@ -57,6 +59,7 @@ pub struct Counters {
     pub writeback_pages: Counter,
     pub writeback_runs: Counter,
     pub writeback_errors: Counter,
+    pub syncs: Counter,
 }
 
 /// A number that only grows.
@@ -82,6 +85,7 @@ impl Stats {
             writeback_pages,
             writeback_runs,
             writeback_errors,
+            syncs,
         } = core;
         for (sum, counter) in [
             (&mut self.misses, misses),
@@ -92,6 +96,7 @@ impl Stats {
             (&mut self.writeback_pages, writeback_pages),
             (&mut self.writeback_runs, writeback_runs),
             (&mut self.writeback_errors, writeback_errors),
+            (&mut self.syncs, syncs),
         ] {
             *sum += counter.0.load(Ordering::Relaxed);
         }

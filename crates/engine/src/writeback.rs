@@ -199,7 +199,9 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
         });
     }
     if stable {
-        region.store().sync().map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))?;
+        let cache = region.cache();
+        let syncs = &cache.cores[cache.here()].0.counters.syncs;
+        region.store().sync(syncs).map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))?;
     }
     Ok(())
 }
@@ -315,7 +317,7 @@ fn write_down(cache: &Inner) -> Option<Duration> {
             Ok(()) => saved = true,
             Err(error) => {
                 tell(&region, &error);
-                // A disk may have room again; a failed fdatasync is final (see `FileStore::sync`).
+                // A disk may have room again; a failed fdatasync is final (see `Store::sync`).
                 if matches!(error, Error::WriteBack { .. }) {
                     region.flush_wanted().store(true, Ordering::Release);
                     again = true;

@@ -3,15 +3,17 @@
 //! Whole pages go through a descriptor opened with `O_DIRECT`; the page that holds the file's end, whose tail must not
 //! be written, goes through an ordinary one. The kernel keeps the two coherent.
 
+use super::group::GroupSync;
 use super::{ReadEnd, Store};
 use crate::error::{Error, Result};
+use crate::stats::Counter;
 use crate::sys::{PAGE, file};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 /// A pair of descriptors of one file, opened by us with flags of our own.
 #[derive(Debug)]
@@ -33,9 +35,8 @@ pub struct FileStore {
     mapped: AtomicU64,
     reading: Handles,
     writing: OnceLock<Handles>,
-    /// fdatasync(2) failed once: the kernel forgets which bytes that cost (fsyncgate), so it is remembered here.
-    /// Held over the call: the kernel reports a failure to one of two that call at the same time.
-    sync_failed: Mutex<bool>,
+    /// One at a time: the kernel reports a failure to one of two that call fdatasync(2) at the same time.
+    syncs: GroupSync,
 }
 
 impl FileStore {
@@ -52,7 +53,7 @@ impl FileStore {
             mapped: AtomicU64::new(0),
             reading,
             writing: OnceLock::new(),
-            sync_failed: Mutex::new(false),
+            syncs: GroupSync::default(),
         })
     }
 }
@@ -123,14 +124,12 @@ impl Store for FileStore {
         Ok(())
     }
 
-    /// fdatasync(2). After a failure the kernel drops the pages it could not write and calls the next sync a success.
-    fn sync(&self) -> io::Result<()> {
+    fn sync(&self, syncs: &Counter) -> io::Result<()> {
         let Some(handles) = self.writing.get() else { return Ok(()) };
-        let mut failed = self.sync_failed.lock().unwrap_or_else(|poison| poison.into_inner());
-        if *failed {
-            return Err(io::Error::other("an earlier fdatasync failed: written data may be lost; restore the file"));
-        }
-        handles.plain.sync_data().inspect_err(|_| *failed = true)
+        self.syncs.run(|| {
+            syncs.add(1);
+            handles.plain.sync_data()
+        })
     }
 }
 

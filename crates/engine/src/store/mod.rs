@@ -1,10 +1,14 @@
 //! Where the bytes of a region live.
 
 mod file;
+mod group;
 
 pub use file::FileStore;
+#[cfg(all(test, loom))]
+pub use group::GroupSync;
 
 use crate::error::Result;
+use crate::stats::Counter;
 use crate::sys::file::Facts;
 use std::fmt::Debug;
 use std::fs::File;
@@ -61,8 +65,9 @@ pub trait Store: Debug + Send + Sync {
     /// `from` is valid for the kernel to read.
     unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32>;
 
-    /// Puts everything written before the call on stable storage. Once it has failed it reports an error for good.
-    fn sync(&self) -> io::Result<()>;
+    /// Puts everything written before the call on stable storage, and counts in `syncs` the system calls this made: none
+    /// when another thread's did it. Once one has failed, an error is reported for good.
+    fn sync(&self, syncs: &Counter) -> io::Result<()>;
 }
 
 /// Opens the store of a file, from the program's descriptor, with or without `O_DIRECT`.
