@@ -8,7 +8,7 @@ use crate::page::State;
 use crate::region::Region;
 use crate::registry;
 use crate::requirements::{self, Requirement};
-use crate::store::FileStore;
+use crate::store;
 use crate::sync::Ordering;
 use crate::sys::{PAGE, file, madvise, signal};
 use crate::writers;
@@ -65,7 +65,8 @@ impl Files {
     }
 }
 
-/// Finds or makes the region of a file, for one map more of its first `need` bytes. `None`: map it through the kernel.
+/// Finds or makes the region of a file, for one map more of its first `need` bytes; `open` opens the store of a new one.
+/// `None`: map it through the kernel.
 pub fn attach(
     from: &File,
     facts: &file::Facts,
@@ -73,6 +74,7 @@ pub fn attach(
     need: usize,
     writable: bool,
     fallback: Fallback,
+    open: store::Open<'_>,
 ) -> Result<Option<Arc<Region>>> {
     let (files, mut table) = Files::get();
     if table.get(&facts.identity).is_some_and(|mapped| !mapped.region.is_ours()) {
@@ -88,7 +90,7 @@ pub fn attach(
         Entry::Vacant(place) => {
             let Some(direct) = check(from, fallback)? else { return Ok(None) };
             let cache = cache.map_or_else(Cache::global, |cache| Ok(cache.clone()))?;
-            let store = FileStore::open(from, facts, direct)?;
+            let store = open(from, facts, direct)?;
             madvise::prepare();
             signal::install(fault::on_sigbus).map_err(|source| Error::Io {
                 path: file::path_of(from),

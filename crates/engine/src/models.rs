@@ -12,10 +12,12 @@
 use crate::credits::Credits;
 use crate::dirty::{self, DirtyBitmap};
 use crate::page::{After, PageWord, State};
+use crate::store::GroupSync;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell};
 use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use std::io;
 
 /// Explores a model. Two preemptions find nearly every bug of this kind; three where the model is small enough.
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -587,4 +589,74 @@ fn a_dirty_page_is_found_or_taken() {
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
+}
+
+/// Threads that write, then sync. `failing` is the number of the sync that fails.
+struct Device {
+    written: AtomicU32,
+    stable: AtomicU32,
+    syncs: AtomicUsize,
+    failing: Option<usize>,
+    group: GroupSync,
+    /// Touched by the sync that runs: there is one at a time.
+    running: UnsafeCell<()>,
+}
+
+impl Device {
+    /// Whether the write is on stable storage; if so, it is looked for there.
+    fn write_and_sync(&self, bit: u32) -> bool {
+        self.written.fetch_or(bit, Ordering::AcqRel);
+        let synced = self.group.run(|| self.running.with_mut(|_| self.fdatasync())).is_ok();
+        assert!(!synced || self.stable.fetch_or(0, Ordering::AcqRel) & bit != 0, "synced and not on stable storage");
+        synced
+    }
+
+    fn fdatasync(&self) -> io::Result<()> {
+        let covered = self.written.fetch_or(0, Ordering::AcqRel);
+        if self.failing == Some(self.syncs.fetch_add(1, Ordering::AcqRel)) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.stable.fetch_or(covered, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// Three threads share syncs: whoever is told of success has its write on stable storage.
+fn shared_syncs(failing: Option<usize>) {
+    explore(3, move || {
+        let device = Arc::new(Device {
+            written: AtomicU32::new(0),
+            stable: AtomicU32::new(0),
+            syncs: AtomicUsize::new(0),
+            failing,
+            group: GroupSync::default(),
+            running: UnsafeCell::new(()),
+        });
+        let others = [2, 4].map(|bit| {
+            let device = device.clone();
+            thread::spawn(move || device.write_and_sync(bit))
+        });
+        let mut synced = usize::from(device.write_and_sync(1));
+        synced += others.into_iter().map(|other| usize::from(other.join().unwrap())).sum::<usize>();
+        let syncs = device.syncs.load(Ordering::Relaxed);
+        match failing.filter(|failing| *failing < syncs) {
+            None => assert_eq!(synced, 3, "no sync failed"),
+            Some(failing) => {
+                assert!(synced <= failing, "a failure that somebody was not told of");
+                assert_eq!(syncs, failing + 1, "none after the one that failed");
+                assert!(!device.write_and_sync(8), "a failure that is forgotten");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_shared_sync_covers_what_was_written_before_it() {
+    shared_syncs(None);
+}
+
+#[test]
+fn a_sync_that_fails_is_told_to_all_it_covered_and_for_good() {
+    shared_syncs(Some(0));
+    shared_syncs(Some(1));
 }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::files::{self, Fallback};
 use crate::kernel::KernelMapping;
 use crate::map::{Kind, Map, MapMut, Mapping};
+use crate::store;
 use crate::sys::file;
 use std::fs::File;
 use std::sync::Arc;
@@ -130,7 +131,7 @@ impl MapOptions {
     /// # }
     /// ```
     pub unsafe fn map(&self, file: &File) -> Result<Map> {
-        Ok(Map { mapping: self.open(file, false)? })
+        Ok(Map { mapping: self.open(file, false, &store::open)? })
     }
 
     /// Maps a file for reading and writing. Stores reach the file by write-back, at the latest when the last map of the
@@ -154,10 +155,11 @@ impl MapOptions {
     /// # }
     /// ```
     pub unsafe fn map_mut(&self, file: &File) -> Result<MapMut> {
-        Ok(MapMut { mapping: self.open(file, true)? })
+        Ok(MapMut { mapping: self.open(file, true, &store::open)? })
     }
 
-    fn open(&self, from: &File, writable: bool) -> Result<Mapping> {
+    /// Maps a file; `open_store` opens its store if it is not mapped yet.
+    pub(crate) fn open(&self, from: &File, writable: bool, open_store: store::Open<'_>) -> Result<Mapping> {
         let path = || file::path_of(from);
         let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
         let facts = file::facts(from).map_err(|why| match why {
@@ -179,7 +181,7 @@ impl MapOptions {
         if len == 0 {
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty });
         }
-        match files::attach(from, &facts, self.cache.as_ref(), end, writable, self.fallback)? {
+        match files::attach(from, &facts, self.cache.as_ref(), end, writable, self.fallback, open_store)? {
             Some(region) => {
                 let start = region.address_of(0).wrapping_add(self.offset as usize);
                 let offset = self.offset as usize;

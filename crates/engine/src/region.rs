@@ -7,7 +7,7 @@ use crate::lock::Lock;
 use crate::page::PageWord;
 use crate::registry;
 pub use crate::registry::SlotIndex;
-use crate::store::FileStore;
+use crate::store::Store;
 use crate::sync::AtomicU64;
 use crate::sys::memory::{self, Zeroed};
 use crate::sys::signal::Blocked;
@@ -31,7 +31,7 @@ const STRIPES_PER_CORE: usize = 4;
 pub struct Region {
     slot: SlotIndex,
     cache: Arc<Inner>,
-    store: FileStore,
+    store: Box<dyn Store>,
     base: *mut u8,
     span: usize,
     stripe_bytes: usize,
@@ -110,7 +110,7 @@ fn userfaultfds() -> io::Result<&'static [Userfaultfd]> {
 
 impl Region {
     /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on.
-    pub fn new(cache: Arc<Inner>, store: FileStore, need: usize) -> Result<Arc<Self>> {
+    pub fn new(cache: Arc<Inner>, store: Box<dyn Store>, need: usize) -> Result<Arc<Self>> {
         let fail = |operation| {
             let path = store.path().to_owned();
             move |source| Error::Io { path: path.clone(), operation, source }
@@ -227,8 +227,8 @@ impl Region {
     }
 
     /// The file.
-    pub fn store(&self) -> &FileStore {
-        &self.store
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
     }
 
     /// Bytes of address range it has.

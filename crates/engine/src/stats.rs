@@ -44,6 +44,8 @@ pub struct Stats {
     pub writeback_depth: u64,
     /// Writes that failed; their pages are still dirty unless a later write saved them.
     pub writeback_errors: u64,
+    /// fdatasync(2) calls. Flushes of one file at the same time share them.
+    pub syncs: u64,
     /// Pages in memory now, those being read or dropped included.
     pub resident_pages: u64,
     /// Of these, pages newer than their file.
@@ -62,6 +64,7 @@ pub struct Counters {
     pub writeback_runs: Counter,
     pub writeback_depth: Counter,
     pub writeback_errors: Counter,
+    pub syncs: Counter,
 }
 
 /// A number that only grows.
@@ -119,6 +122,7 @@ impl Stats {
             writeback_runs,
             writeback_depth,
             writeback_errors,
+            syncs,
         } = core;
         for (sum, counter) in [
             (&mut self.misses, misses),
@@ -130,6 +134,7 @@ impl Stats {
             (&mut self.writeback_runs, writeback_runs),
             (&mut self.writeback_depth, writeback_depth),
             (&mut self.writeback_errors, writeback_errors),
+            (&mut self.syncs, syncs),
         ] {
             *sum += counter.0.load(Ordering::Relaxed);
         }

@@ -1,13 +1,17 @@
-//! Atomics for the structures that loom models: std's in the library, loom's under `--cfg loom`.
+//! Atomics and locks for the structures that loom models: std's in the library, loom's under `--cfg loom`.
 
 #[cfg(loom)]
 pub use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Condvar, Mutex},
 };
 
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::sync::{
+    Condvar, Mutex,
+    atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
 
 /// std's cell with loom's interface, so that one source serves both.
 #[cfg(not(loom))]

@@ -263,7 +263,9 @@ pub fn write_out(region: &Region, pages: Range<usize>) -> Result<()> {
 }
 
 fn sync(region: &Region) -> Result<()> {
-    region.store().sync().map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))
+    let cache = region.cache();
+    let syncs = &cache.cores[cache.here()].0.counters.syncs;
+    region.store().sync(syncs).map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))
 }
 
 /// Writes what has been dirty for as long as the cache allows; true: some cannot be written.

@@ -3,14 +3,17 @@
 //! Whole pages go through a descriptor opened with `O_DIRECT`; the page that holds the file's end, whose tail must not
 //! be written, goes through an ordinary one. The kernel keeps the two coherent.
 
+use super::group::GroupSync;
+use super::{ReadEnd, Store};
 use crate::error::{Error, Result};
+use crate::stats::Counter;
 use crate::sys::{PAGE, file};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 /// A pair of descriptors of one file, opened by us with flags of our own.
 #[derive(Debug)]
@@ -19,17 +22,6 @@ struct Handles {
     pages: File,
     /// For the page at the end of the file, and for sizes and syncing.
     plain: File,
-}
-
-/// What reading a page came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadEnd {
-    /// The page is in the buffer; what lies past the file's end is zero.
-    Filled,
-    /// The page lies past the file's end.
-    PastEnd,
-    /// The read failed with this error number.
-    Failed(i32),
 }
 
 /// An open file, ready for faults.
@@ -43,9 +35,8 @@ pub struct FileStore {
     mapped: AtomicU64,
     reading: Handles,
     writing: OnceLock<Handles>,
-    /// fdatasync(2) failed once: the kernel forgets which bytes that cost (fsyncgate), so it is remembered here.
-    /// Held over the call: the kernel reports a failure to one of two that call at the same time.
-    sync_failed: Mutex<bool>,
+    /// One at a time: the kernel reports a failure to one of two that call fdatasync(2) at the same time.
+    syncs: GroupSync,
 }
 
 impl FileStore {
@@ -62,41 +53,33 @@ impl FileStore {
             mapped: AtomicU64::new(0),
             reading,
             writing: OnceLock::new(),
-            sync_failed: Mutex::new(false),
+            syncs: GroupSync::default(),
         })
     }
+}
 
-    /// Makes writing possible, through a descriptor that may write.
-    pub fn allow_writing(&self, from: &File) -> Result<()> {
+impl Store for FileStore {
+    fn allow_writing(&self, from: &File) -> Result<()> {
         if self.writing.get().is_none() {
             let _ = self.writing.set(Handles::open(from, &self.path, true, self.direct)?);
         }
         Ok(())
     }
 
-    /// The file's name, for messages.
-    pub fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Length of the file as far as known, bytes.
-    pub fn size(&self) -> u64 {
+    fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Asks for the length again, for a file that others may have extended. A shorter file is left to `write_end` and
-    /// `read_page`, which meet its end themselves.
-    pub fn refresh_size(&self) -> u64 {
+    fn refresh_size(&self) -> u64 {
         let now = file::size_now(&self.reading.plain, self.is_device).unwrap_or(0);
         self.size.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
-    /// Reads one page into `buffer`. Called by the fault handler: system calls only.
-    ///
-    /// # Safety
-    /// `buffer` is a page, aligned to its size, that the caller owns.
-    #[inline]
-    pub unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd {
+    unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd {
         let offset = page as u64 * PAGE as u64;
         if offset >= self.size() && offset >= self.refresh_size() {
             return ReadEnd::PastEnd;
@@ -115,29 +98,16 @@ impl FileStore {
         }
     }
 
-    /// Notes a map of the first `end` bytes.
-    pub fn note_mapped(&self, end: usize) {
+    fn note_mapped(&self, end: usize) {
         self.mapped.fetch_max(end as u64, Ordering::AcqRel);
     }
 
-    /// Where writing has to stop now, bytes: what a truncation has cut off is not written, as the kernel does with mapped
-    /// pages past the end (mmap(2)), nor what others have appended behind everything that is mapped.
-    pub fn write_end(&self) -> std::result::Result<u64, i32> {
+    fn write_end(&self) -> std::result::Result<u64, i32> {
         let ours = self.size().max(self.mapped.load(Ordering::Acquire));
         file::size_now(&self.reading.plain, self.is_device).map(|now| now.min(ours)).ok_or(libc::EIO)
     }
 
-    /// Writes `pages` pages from memory to the file, up to `end`.
-    ///
-    /// # Safety
-    /// `from` is valid for the kernel to read.
-    pub unsafe fn write_pages(
-        &self,
-        page: usize,
-        from: *const u8,
-        pages: usize,
-        end: u64,
-    ) -> std::result::Result<(), i32> {
+    unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32> {
         let Some(handles) = self.writing.get() else { return Err(libc::EBADF) };
         let offset = page as u64 * PAGE as u64;
         let len = end.min(offset + (pages * PAGE) as u64).saturating_sub(offset) as usize;
@@ -154,20 +124,16 @@ impl FileStore {
         Ok(())
     }
 
-    /// The descriptor that whole pages are written through, for writes that bypass `write_pages`.
-    pub fn direct_writes(&self) -> Option<&File> {
+    fn direct_writes(&self) -> Option<&File> {
         self.writing.get().map(|handles| &handles.pages)
     }
 
-    /// Puts everything written so far on stable storage (fdatasync(2)). Once it has failed it reports an error for good:
-    /// the kernel drops the pages it could not write and calls the next sync a success.
-    pub fn sync(&self) -> io::Result<()> {
+    fn sync(&self, syncs: &Counter) -> io::Result<()> {
         let Some(handles) = self.writing.get() else { return Ok(()) };
-        let mut failed = self.sync_failed.lock().unwrap_or_else(|poison| poison.into_inner());
-        if *failed {
-            return Err(io::Error::other("an earlier fdatasync failed: written data may be lost; restore the file"));
-        }
-        handles.plain.sync_data().inspect_err(|_| *failed = true)
+        self.syncs.run(|| {
+            syncs.add(1);
+            handles.plain.sync_data()
+        })
     }
 }
 

@@ -1,5 +1,83 @@
 //! Where the bytes of a region live.
 
 mod file;
+mod group;
 
-pub use file::{FileStore, ReadEnd};
+pub use file::FileStore;
+#[cfg(all(test, loom))]
+pub use group::GroupSync;
+
+use crate::error::Result;
+use crate::stats::Counter;
+use crate::sys::file::Facts;
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// What reading a page came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// The page is in the buffer; what lies past the file's end is zero.
+    Filled,
+    /// The page lies past the file's end.
+    PastEnd,
+    /// The read failed with this error number.
+    Failed(i32),
+}
+
+/// What the engine asks of the place where a region's bytes live.
+///
+/// The methods called *by fault handlers* make system calls and nothing else: no allocation, no lock that is held while
+/// program code runs, no panic. A handler reads pages, and writes dirty ones when it finds no clean one to drop.
+pub trait Store: Debug + Send + Sync {
+    /// The file's name, for messages. Called by fault handlers.
+    fn path(&self) -> &Path;
+
+    /// Makes writing possible, through a descriptor that may write.
+    fn allow_writing(&self, from: &File) -> Result<()>;
+
+    /// Length of the file as far as known, bytes. Called by fault handlers.
+    fn size(&self) -> u64;
+
+    /// Asks for the length again, for a file that others may have extended. A shorter file is left to `write_end` and
+    /// `read_page`, which meet its end themselves. Called by fault handlers.
+    fn refresh_size(&self) -> u64;
+
+    /// Notes a map of the first `end` bytes.
+    fn note_mapped(&self, end: usize);
+
+    /// Reads one page into `buffer`. Called by fault handlers.
+    ///
+    /// # Safety
+    /// `buffer` is a page, aligned to its size, that the caller owns.
+    unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd;
+
+    /// Where writing has to stop now, bytes, or an error number: what a truncation has cut off is not written, as the
+    /// kernel does with mapped pages past the end (mmap(2)), nor what others have appended behind everything that is
+    /// mapped. Called by fault handlers.
+    fn write_end(&self) -> std::result::Result<u64, i32>;
+
+    /// Writes `pages` pages from memory to the file, up to `end`, or fails with an error number: then any part of them may
+    /// have been written. Called by fault handlers.
+    ///
+    /// # Safety
+    /// `from` is valid for the kernel to read.
+    unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32>;
+
+    /// The descriptor through which whole pages inside the file may be written past `write_pages`, many at a time with
+    /// io_uring(7), if there is one. Called by fault handlers.
+    fn direct_writes(&self) -> Option<&File>;
+
+    /// Puts everything written before the call on stable storage, and counts in `syncs` the system calls this made: none
+    /// when another thread's did it. Once one has failed, an error is reported for good.
+    fn sync(&self, syncs: &Counter) -> io::Result<()>;
+}
+
+/// Opens the store of a file, from the program's descriptor, with or without `O_DIRECT`.
+pub type Open<'a> = &'a dyn Fn(&File, &Facts, bool) -> Result<Box<dyn Store>>;
+
+/// The store of a file as it is.
+pub fn open(from: &File, facts: &Facts, direct: bool) -> Result<Box<dyn Store>> {
+    Ok(Box::new(FileStore::open(from, facts, direct)?))
+}
