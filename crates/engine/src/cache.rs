@@ -21,6 +21,8 @@ use std::time::Duration;
 pub const MOST_BATCH: usize = 512;
 /// Pages read at a time by threads of one core. A thread asleep in a read keeps its buffer, so there are more than cores.
 const BUFFERS: usize = 64;
+/// Pages installed at a time ahead of a program that fills a hole.
+pub const MOST_AHEAD: usize = 64;
 /// Age at which a dirty page is written, unless the cache's maker says otherwise: the kernel's own (`dirty_expire_centisecs`).
 const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
 
@@ -234,6 +236,8 @@ pub struct Inner {
     pub clean: CleanQueues,
     pub cores: Box<[Padded<Core>]>,
     buffers: Zeroed<[u8; PAGE]>,
+    /// Never written: all of it is the kernel's one page of zeros.
+    zeros: Zeroed<[u8; PAGE]>,
     /// Raised whenever a credit or a clean page appears while a thread starves.
     progress: AtomicU32,
     starving: AtomicU32,
@@ -291,6 +295,7 @@ impl Inner {
             clean: CleanQueues::new(capacity, cores)?,
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,
             buffers: Zeroed::new(cores * BUFFERS)?,
+            zeros: Zeroed::new(MOST_AHEAD)?,
             progress: AtomicU32::new(0),
             starving: AtomicU32::new(0),
             writers: OnceLock::new(),
@@ -311,6 +316,17 @@ impl Inner {
     #[inline]
     pub fn take_credit(&self, core: usize) -> std::result::Result<(), i32> {
         if self.credits.take(core) { Ok(()) } else { self.find_credit(core) }
+    }
+
+    /// Takes a credit of this core's share, for a page that nobody waits for.
+    #[inline]
+    pub fn take_spare_credit(&self, core: usize) -> bool {
+        self.credits.take(core)
+    }
+
+    /// [`MOST_AHEAD`] pages of zeros.
+    pub fn zeros(&self) -> *const u8 {
+        self.zeros.as_mut_ptr().cast()
     }
 
     #[cold]

@@ -3,6 +3,8 @@
 //! This code interrupts arbitrary code: it allocates nothing, takes no lock that a program's thread can hold while it
 //! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
 
+use crate::cache::MOST_AHEAD;
+use crate::habits;
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
@@ -10,6 +12,7 @@ use crate::store::ReadEnd;
 use crate::sys::signal;
 use crate::sys::{PAGE, futex};
 use std::fmt::{self, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
 /// How a fault ended.
@@ -90,44 +93,106 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
     if let Err(error) = cache.take_credit(core) {
         return give_up(region, page, Outcome::Failed("writing back dirty pages to make room", error));
     }
-    let buffer = cache.buffer(core);
-    // SAFETY: the buffer is this thread's page.
-    let outcome = match unsafe { region.store().read_page(page, buffer.at) } {
-        ReadEnd::PastEnd => Outcome::PastEnd,
-        ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
-        ReadEnd::Filled => {
-            // Write-protected unless a store waits for it: the first store must trap to make it Dirty. The bit comes
-            // before the page: another thread may store to it and flush before this one goes on.
-            if is_store {
-                region.word(page).begin_writable_install();
-                region.dirty().set(page);
-            }
-            // SAFETY: an absent page of this region that the state Loading gives to this thread.
-            match unsafe { region.userfaultfd(page).copy_page(region.address_of(page), buffer.at, !is_store) } {
-                Ok(()) => Outcome::Resolved,
-                Err(error) => Outcome::Failed("UFFDIO_COPY", error),
+    // Write-protected unless a store waits for it or is expected: the first store must trap to make the page Dirty.
+    let control = !is_store && region.is_writable() && habits::is_control(page);
+    let writable = is_store || !control && region.is_writable() && region.store_habit(page).expects_store();
+    let counters = &cache.cores[core].0.counters;
+    let hole = region.hole_at(page);
+    let outcome = match hole {
+        Some(_) => install(region, page, cache.zeros(), writable),
+        None => {
+            let buffer = cache.buffer(core);
+            // SAFETY: the buffer is this thread's page.
+            match unsafe { region.store().read_page(page, buffer.at) } {
+                ReadEnd::PastEnd => Outcome::PastEnd,
+                ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
+                ReadEnd::Filled => install(region, page, buffer.at, writable),
             }
         }
     };
-    drop(buffer);
     if outcome != Outcome::Resolved {
         cache.release_credits(core, 1);
         return give_up(region, page, outcome);
     }
-    cache.cores[core].0.counters.misses.add(1);
+    counters.misses.add(1);
+    finish(region, page, core, writable, control);
+    if control {
+        counters.wrong_guesses.add(region.store_habit(page).note_load() as usize * habits::CONTROLS);
+    }
+    if writable && !is_store {
+        counters.guessed_stores.add(1);
+    }
+    if let Some(end) = hole {
+        counters.born_zero.add(1);
+        if is_store {
+            fill_ahead(region, page + 1..end, core);
+        }
+    }
+    cache.note_progress();
+    Outcome::Resolved
+}
+
+/// Makes a claimed page resident with the bytes at `from`.
+fn install(region: &Region, page: usize, from: *const u8, writable: bool) -> Outcome {
+    // The bit comes before the page: another thread may store to it and flush before this one goes on.
+    if writable {
+        region.word(page).begin_writable_install();
+        region.dirty().set(page);
+    }
+    // SAFETY: an absent page of this region that the state Loading gives to this thread; `from` is a page.
+    match unsafe { region.userfaultfd(page).copy_page(region.address_of(page), from, !writable) } {
+        Ok(()) => Outcome::Resolved,
+        Err(error) => Outcome::Failed("UFFDIO_COPY", error),
+    }
+}
+
+/// Publishes an installed page.
+fn finish(region: &Region, page: usize, core: usize, writable: bool, control: bool) {
     let word = region.word(page);
-    let after = word.finish_load(is_store);
+    let after = word.finish_load(writable, control);
     if after.newly_dirty {
-        cache.count_dirty(core);
+        region.cache().count_dirty(core);
     }
     if after.enqueue {
-        cache.enqueue(core, region, page);
+        region.cache().enqueue(core, region, page);
     }
     if after.wake {
         futex::wake_all(word.futex());
     }
-    cache.note_progress();
-    Outcome::Resolved
+}
+
+/// A program that fills a hole from front to back: the pages behind the one it just stored to are installed writable, as
+/// many as lie filled before it, so twice as many each time. They need no read, and one trap serves them all. Should the
+/// program stop, at most as many pages of zeros as it wrote pages are written to the file in place of a hole.
+fn fill_ahead(region: &Region, hole: Range<usize>, core: usize) {
+    let cache = region.cache();
+    let is_resident = |page: &usize| matches!(region.word(*page).look().state(), State::Clean | State::Dirty);
+    let filled = (hole.start.saturating_sub(MOST_AHEAD)..hole.start).rev().take_while(is_resident).count();
+    // The first page counts too, but a single store is no sign of more.
+    let room =
+        filled.saturating_sub(1).min(cache.batch).min(hole.len()).min(region.stripe_end(hole.start - 1) - hole.start);
+    let mut claimed = hole.start;
+    while claimed < hole.start + room && cache.take_spare_credit(core) {
+        if !region.word(claimed).begin_load() {
+            cache.release_credits(core, 1);
+            break;
+        }
+        region.word(claimed).begin_writable_install();
+        region.dirty().set(claimed);
+        claimed += 1;
+    }
+    if claimed == hole.start {
+        return;
+    }
+    let (to, count) = (region.address_of(hole.start), claimed - hole.start);
+    // SAFETY: absent pages of one stripe that the state Loading gives to this thread; as many zeros are there.
+    let installed = unsafe { region.userfaultfd(hole.start).copy_pages(to, cache.zeros(), count) };
+    (hole.start..hole.start + installed).for_each(|page| finish(region, page, core, true, false));
+    for page in hole.start + installed..claimed {
+        cache.release_credits(core, 1);
+        give_up(region, page, Outcome::Resolved);
+    }
+    cache.cores[core].0.counters.born_zero.add(installed);
 }
 
 /// Un-claims a page that could not be loaded; whoever waits for it tries itself.
@@ -155,6 +220,9 @@ fn upgrade(region: &Region, page: usize) -> Outcome {
     }
     if after.wake {
         futex::wake_all(word.futex());
+    }
+    if after.control_stored {
+        region.store_habit(page).note_store();
     }
     cache.cores[core].0.counters.upgrades.add(1);
     lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved)

@@ -45,6 +45,7 @@ mod evict;
 mod fault;
 mod files;
 mod flush;
+mod habits;
 mod kernel;
 mod lock;
 mod map;

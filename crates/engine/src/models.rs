@@ -163,7 +163,7 @@ impl World {
             }
             self.frame.install(read, !is_store);
         });
-        self.after(self.word.finish_load(is_store));
+        self.after(self.word.finish_load(is_store, false));
     }
 
     /// `fault::upgrade`.

@@ -29,6 +29,9 @@ const UPGRADING: u32 = 1 << 5;
 /// A write of the page to the file is in flight.
 const WRITING: u32 = 1 << 6;
 
+/// Loaded by a read as a control of a guess (see `habits.rs`), and not stored to since.
+const CONTROL: u32 = 1 << 7;
+
 /// Where a page is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -75,6 +78,8 @@ pub struct After {
     pub enqueue: bool,
     /// The page became dirty with this transition: count it.
     pub newly_dirty: bool,
+    /// It was the first store to a control page.
+    pub control_stored: bool,
 }
 
 /// The state of one page of a file.
@@ -110,14 +115,18 @@ impl PageWord {
         debug_assert_eq!(old & (STATE | UPGRADING), LOADING);
     }
 
-    /// Loading → Clean (installed write-protected) or Dirty (installed writable for a store), by the loader.
-    /// Release hands the installed page to whoever looks.
+    /// Loading → Clean (installed write-protected) or Dirty (installed writable, for a store or in expectation of one), by
+    /// the loader. Release hands the installed page to whoever looks.
     #[inline]
-    pub fn finish_load(&self, stored: bool) -> After {
-        let next = if stored { DIRTY } else { CLEAN | QUEUED };
+    pub fn finish_load(&self, writable: bool, control: bool) -> After {
+        let next = match (writable, control) {
+            (true, _) => DIRTY,
+            (false, false) => CLEAN | QUEUED,
+            (false, true) => CLEAN | QUEUED | CONTROL,
+        };
         let old = self.0.swap(next, Ordering::AcqRel);
         debug_assert_eq!(old & STATE, LOADING);
-        After { wake: old & WAITERS != 0, enqueue: !stored, newly_dirty: stored }
+        After { wake: old & WAITERS != 0, enqueue: !writable, newly_dirty: writable, ..After::default() }
     }
 
     /// Loading → Absent, by the loader whose read failed.
@@ -141,9 +150,15 @@ impl PageWord {
     /// protects after this thread's unprotect, never before.
     #[inline]
     pub fn finish_upgrade(&self) -> After {
-        let old = self.update(|word| Some(word & !(STATE | UPGRADING | WAITERS) | DIRTY)).unwrap_or_else(|word| word);
+        let next = |word: u32| word & !(STATE | UPGRADING | WAITERS | CONTROL) | DIRTY;
+        let old = self.update(|word| Some(next(word))).unwrap_or_else(|word| word);
         debug_assert!(old & UPGRADING != 0);
-        After { wake: old & WAITERS != 0, enqueue: false, newly_dirty: old & STATE == CLEAN }
+        After {
+            wake: old & WAITERS != 0,
+            enqueue: false,
+            newly_dirty: old & STATE == CLEAN,
+            control_stored: old & CONTROL != 0,
+        }
     }
 
     /// Dirty → Clean+WRITING, by a writer that holds the block's lock and took the page's dirty bit. On true the
@@ -169,6 +184,7 @@ impl PageWord {
             wake: false,
             enqueue: next(old) & QUEUED != 0 && old & QUEUED == 0,
             newly_dirty: next(old) & STATE == DIRTY && old & STATE == CLEAN,
+            control_stored: false,
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::cache::Inner;
 use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
 use crate::error::{Error, Result};
+use crate::habits::{Layout, StoreHabit};
 use crate::lock::Lock;
 use crate::page::PageWord;
 use crate::registry;
@@ -43,6 +44,8 @@ pub struct Region {
     write_cursors: [AtomicUsize; MOST_WRITERS],
     /// For each block, for how many looks of the writers it has been dirty (see `write_aged`).
     ages: Zeroed<AtomicU8>,
+    habits: Zeroed<StoreHabit>,
+    layouts: Zeroed<Layout>,
     writable: AtomicBool,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
     unsaved: AtomicBool,
@@ -133,7 +136,10 @@ impl Region {
         let mut levels = dirty::words_for(pages).into_iter().map(Zeroed::new);
         let mut level = || levels.next().expect("three levels").map_err(&bookkeeping);
         let dirty = DirtyBitmap::new(level()?, level()?, level()?);
-        let ages = Zeroed::new(pages.div_ceil(BLOCK_PAGES)).map_err(&bookkeeping)?;
+        let blocks = pages.div_ceil(BLOCK_PAGES);
+        let ages = Zeroed::new(blocks).map_err(&bookkeeping)?;
+        let habits = Zeroed::new(blocks).map_err(&bookkeeping)?;
+        let layouts = Zeroed::new(blocks).map_err(&bookkeeping)?;
         let slot = registry::reserve().ok_or_else(|| {
             fail("map it")(io::Error::other(format!(
                 "{} files are mapped already: drop some maps",
@@ -156,6 +162,8 @@ impl Region {
             write_locks: std::array::from_fn(|_| Lock::new()),
             write_cursors: std::array::from_fn(|_| AtomicUsize::new(0)),
             ages,
+            habits,
+            layouts,
             writable: AtomicBool::new(false),
             unsaved: AtomicBool::new(false),
             process: std::process::id(),
@@ -288,6 +296,36 @@ impl Region {
     /// Raised when the file could not be saved as somebody wanted; taken down by the writers, who try again.
     pub fn unsaved(&self) -> &AtomicBool {
         &self.unsaved
+    }
+
+    /// Whether pages around this one are soon written after they are read.
+    #[inline]
+    pub fn store_habit(&self, page: usize) -> &StoreHabit {
+        &self.habits[page / BLOCK_PAGES]
+    }
+
+    /// The page at which the hole ends that holds this page, if one does. Called by fault handlers.
+    #[inline]
+    pub fn hole_at(&self, page: usize) -> Option<usize> {
+        let layout = &self.layouts[page / BLOCK_PAGES];
+        let start = (page / BLOCK_PAGES * BLOCK_PAGES * PAGE) as u64;
+        let end = start + (BLOCK_PAGES * PAGE) as u64;
+        if !layout.may_be_hole(|| self.store.next_hole(start) < end) {
+            return None;
+        }
+        // Asked of the file each time, so that what others have written since is not taken for zeros.
+        let hole = self.store.next_data((page * PAGE) as u64) as usize / PAGE;
+        if hole > page {
+            return Some(hole);
+        }
+        layout.note_data();
+        None
+    }
+
+    /// The end of the stripe that holds a page.
+    pub fn stripe_end(&self, page: usize) -> usize {
+        let stripe = self.stripe_bytes / PAGE;
+        (page / stripe + 1) * stripe
     }
 
     /// True the first time something has to be said about this region's file.

@@ -25,8 +25,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Pages read from files because a load or store found them absent.
+    /// Loads and stores that found their page absent: one trap each.
     pub misses: u64,
+    /// Pages installed without a read because the file has a hole there.
+    pub born_zero: u64,
+    /// Pages installed writable for a load, since those around them were soon stored to.
+    pub guessed_stores: u64,
+    /// Of these, how many were not stored to soon: an estimate from one page in 16 that is not guessed about. Each cost
+    /// a needless write.
+    pub wrong_guesses: u64,
     /// First stores to clean pages: each trapped once to make its page writable.
     pub upgrades: u64,
     /// Traps that found another thread at work on the page and slept until it was done.
@@ -56,6 +63,9 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub struct Counters {
     pub misses: Counter,
+    pub born_zero: Counter,
+    pub guessed_stores: Counter,
+    pub wrong_guesses: Counter,
     pub upgrades: Counter,
     pub waits: Counter,
     pub evicted_pages: Counter,
@@ -114,6 +124,9 @@ impl Stats {
     pub(crate) fn add(&mut self, core: &Counters) {
         let Counters {
             misses,
+            born_zero,
+            guessed_stores,
+            wrong_guesses,
             upgrades,
             waits,
             evicted_pages,
@@ -126,6 +139,9 @@ impl Stats {
         } = core;
         for (sum, counter) in [
             (&mut self.misses, misses),
+            (&mut self.born_zero, born_zero),
+            (&mut self.guessed_stores, guessed_stores),
+            (&mut self.wrong_guesses, wrong_guesses),
             (&mut self.upgrades, upgrades),
             (&mut self.waits, waits),
             (&mut self.evicted_pages, evicted_pages),

@@ -779,7 +779,8 @@ fn come_and_go() {
     let after = settled();
     println!("threads, descriptors, mappings: {before:?}, {after:?}");
     assert_eq!(before[..2], after[..2], "threads and descriptors");
-    assert!(after[2] <= before[2] + 10, "mappings: {before:?} {after:?}");
+    // The C library keeps the stacks of up to 20 threads that have ended, two mappings each.
+    assert!(after[2] <= before[2] + 50, "mappings: {before:?} {after:?}");
 }
 
 /// mlockall(2) brings no page into a map and keeps none there.

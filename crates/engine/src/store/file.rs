@@ -20,8 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct Handles {
     /// For whole pages: `O_DIRECT` unless the file refuses it.
     pages: File,
-    /// For the page at the end of the file, and for sizes and syncing.
+    /// For the page at the end of the file, and for sizes, holes and syncing.
     plain: File,
+    /// `plain` is the program's own descriptor under another number: its position is not ours to move.
+    shared: bool,
 }
 
 /// An open file, ready for faults.
@@ -98,6 +100,25 @@ impl Store for FileStore {
         }
     }
 
+    fn next_data(&self, offset: u64) -> u64 {
+        match file::seek(&self.reading.plain, libc::SEEK_DATA, offset) {
+            Ok(found) => found,
+            Err(libc::ENXIO) => file::size_now(&self.reading.plain, self.is_device).unwrap_or(offset),
+            Err(_) => offset,
+        }
+    }
+
+    fn next_hole(&self, offset: u64) -> u64 {
+        if self.reading.shared {
+            return u64::MAX;
+        }
+        match file::seek(&self.reading.plain, libc::SEEK_HOLE, offset) {
+            Ok(found) => found,
+            Err(libc::ENXIO) => offset,
+            Err(_) => u64::MAX,
+        }
+    }
+
     fn note_mapped(&self, end: usize) {
         self.mapped.fetch_max(end as u64, Ordering::AcqRel);
     }
@@ -142,9 +163,12 @@ impl Handles {
         let fail = |operation| move |source| Error::Io { path: path.to_owned(), operation, source };
         // A file whose permissions changed since it was opened cannot be opened anew: a duplicate shares its flags,
         // which is as good for the descriptor that needs none of its own.
-        let plain = file::reopen(from, writable, false).or_else(|_| from.try_clone()).map_err(fail("duplicate it"))?;
+        let (plain, shared) = match file::reopen(from, writable, false) {
+            Ok(plain) => (plain, false),
+            Err(_) => (from.try_clone().map_err(fail("duplicate it"))?, true),
+        };
         let pages = if direct { file::reopen(from, writable, true) } else { plain.try_clone() };
-        let handles = Handles { pages: pages.map_err(fail("open it anew for direct I/O"))?, plain };
+        let handles = Handles { pages: pages.map_err(fail("open it anew for direct I/O"))?, plain, shared };
         if !direct {
             // The cache above decides what to read ahead and what to keep; the page cache need not guess as well.
             // SAFETY: advice on our own descriptor.

@@ -53,6 +53,14 @@ pub trait Store: Debug + Send + Sync {
     /// `buffer` is a page, aligned to its size, that the caller owns.
     unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd;
 
+    /// The first byte at or after `offset` that is not in a hole; in a hole that reaches the file's end, that end; `offset`
+    /// where holes cannot be told (lseek(2), `SEEK_DATA`). Called by fault handlers.
+    fn next_data(&self, offset: u64) -> u64;
+
+    /// The first byte at or after `offset` that is in a hole; the file's end is one (lseek(2), `SEEK_HOLE`), nothing where
+    /// holes cannot be told. Called by fault handlers.
+    fn next_hole(&self, offset: u64) -> u64;
+
     /// Where writing has to stop now, bytes, or an error number: what a truncation has cut off is not written, as the
     /// kernel does with mapped pages past the end (mmap(2)), nor what others have appended behind everything that is
     /// mapped. Called by fault handlers.

@@ -112,6 +112,13 @@ pub fn direct_works(direct: &File) -> bool {
     unsafe { read_at(direct, page.0.as_mut_ptr(), super::PAGE, 0) }.is_ok()
 }
 
+/// lseek(2), callable from a fault handler.
+pub fn seek(file: &File, whence: i32, offset: u64) -> Result<u64, i32> {
+    // SAFETY: moves the position of a descriptor of our own, which nobody reads from.
+    let found = unsafe { libc::syscall(libc::SYS_lseek, file.as_raw_fd(), offset, whence) };
+    if found < 0 { Err(errno()) } else { Ok(found as u64) }
+}
+
 /// One pread(2) or pwrite(2), not through glibc's wrappers: those are cancellation points (pthreads(7)), and a thread
 /// cancelled in a fault would leave its page claimed for ever.
 ///

@@ -130,6 +130,28 @@ impl Userfaultfd {
         }
     }
 
+    /// `UFFDIO_COPY` of neighbouring pages at once, writable; the count of those that are resident now. 0.9 µs a page.
+    ///
+    /// # Safety
+    /// As for `copy_page`, for each of them.
+    pub unsafe fn copy_pages(&self, to: *mut u8, from: *const u8, pages: usize) -> usize {
+        let mut done = 0;
+        while done < pages * super::PAGE {
+            let (dst, src, len) =
+                (to as u64 + done as u64, from as u64 + done as u64, (pages * super::PAGE - done) as u64);
+            let mut copy = Copy { dst, src, len, mode: COPY_DONTWAKE, copied: 0 };
+            // SAFETY: UFFDIO_COPY reads and writes this structure; the pages are the caller's.
+            let all = unsafe { libc::ioctl(self.0.as_raw_fd(), request::<Copy>(0x03), &mut copy) } == 0;
+            // Cut short, it says how far it came and asks to be called again.
+            match (all, errno()) {
+                (true, _) => done += len as usize,
+                (false, libc::EAGAIN) => done += copy.copied.max(0) as usize,
+                (false, _) => break,
+            }
+        }
+        done / super::PAGE
+    }
+
     /// `UFFDIO_WRITEPROTECT`: protects the range, or lifts the protection. 0.7 µs for a page, 0.1 µs a page in ranges.
     ///
     /// # Safety

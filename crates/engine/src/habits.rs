@@ -1,0 +1,165 @@
+//! What is known of each block of a file that spares traps and reads: whether pages that are read there are soon written,
+//! and whether there are holes.
+//!
+//! A page that is read is installed write-protected, and the first store to it traps once more (4 µs). Where nearly every
+//! page read is soon written (a read-modify-write load) it is installed writable from the start, and counts as dirty from
+//! then on. A wrong guess costs one needless write to the file. So one page in 16, chosen by a hash of its number, is a *control*: installed
+//! write-protected whatever the guess. Its next store traps and tells. Every 16 control pages the block decides anew: it guesses
+//! while at least 12 of them were stored to before the decision. A block whose pages are no longer written has guessed wrong about 240 times when it stops.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// One page in so many is a control.
+pub const CONTROLS: usize = 16;
+/// Control pages loaded between two decisions.
+const WINDOW: u32 = 16;
+/// Of these, stored to for the block to guess.
+const ENOUGH: u32 = 12;
+
+const LOADS: u32 = 0xFF;
+const STORE: u32 = 1 << 8;
+const STORES: u32 = 0xFF << 8;
+const GUESSING: u32 = 1 << 16;
+
+/// Whether a page's trap is kept as a test of the guess.
+#[inline]
+pub fn is_control(page: usize) -> bool {
+    // The high bits of a multiplicative hash: a program that writes every 16th page is not mistaken for one that writes all.
+    (page as u32).wrapping_mul(0x9E37_79B1) >> 28 == 0
+}
+
+/// Whether the pages of a block are soon written after they are read. Zero: not that one knows.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct StoreHabit(AtomicU32);
+
+impl StoreHabit {
+    /// Whether a page that is read should be installed writable.
+    #[inline]
+    pub fn expects_store(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & GUESSING != 0
+    }
+
+    /// Notes that a control page was loaded by a read. Returns how many control pages showed the guess wrong, when this
+    /// load closed a window in which the block was guessing.
+    pub fn note_load(&self) -> u32 {
+        let mut wrong = 0;
+        let decide = |seen: u32| {
+            let loads = (seen & LOADS) + 1;
+            let stores = (seen & STORES) / STORE;
+            wrong = 0;
+            if loads < WINDOW {
+                return Some(seen + 1);
+            }
+            if seen & GUESSING != 0 {
+                wrong = WINDOW.saturating_sub(stores);
+            }
+            Some(if stores >= ENOUGH { GUESSING } else { 0 })
+        };
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decide);
+        wrong
+    }
+
+    /// Notes the first store to a control page that was loaded by a read.
+    pub fn note_store(&self) {
+        let add = |seen: u32| (seen & STORES != STORES).then_some(seen + STORE);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+}
+
+/// What a block's part of the file is made of. Zero: nobody has asked.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Layout(AtomicU8);
+
+const UNKNOWN: u8 = 0;
+/// No hole when last asked: pages are read, which is right in any case.
+const DATA: u8 = 1;
+/// Holes when last asked; so many pages turned out to be data since. The file is asked about each page.
+const HOLES: u8 = 2;
+
+impl Layout {
+    /// Whether a page may lie in a hole. `has_hole` asks the file about the whole block.
+    #[inline]
+    pub fn may_be_hole(&self, has_hole: impl FnOnce() -> bool) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            DATA => false,
+            UNKNOWN => {
+                let found = has_hole();
+                self.0.store(if found { HOLES } else { DATA }, Ordering::Relaxed);
+                found
+            }
+            _ => true,
+        }
+    }
+
+    /// Notes that a page which might have been a hole is data: now and then the block is looked at anew, so that one that
+    /// has filled up costs nothing more.
+    pub fn note_data(&self) {
+        let next = |seen: u8| match seen {
+            UNKNOWN | DATA => None,
+            u8::MAX => Some(UNKNOWN),
+            seen => Some(seen + 1),
+        };
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+}
+
+// SAFETY: integers.
+unsafe impl crate::sys::memory::Zeroable for StoreHabit {}
+// SAFETY: likewise.
+unsafe impl crate::sys::memory::Zeroable for Layout {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_guesses_while_most_controls_are_written_and_counts_what_was_wrong() {
+        let habit = StoreHabit(AtomicU32::new(0));
+        for _ in 0..WINDOW {
+            assert!(!habit.expects_store());
+            habit.note_store(); // late and early stores count alike
+            assert_eq!(habit.note_load(), 0);
+        }
+        assert!(habit.expects_store());
+        // A quarter not written: goes on, counted.
+        (0..ENOUGH).for_each(|_| habit.note_store());
+        let wrong: u32 = (0..WINDOW).map(|_| habit.note_load()).sum();
+        assert_eq!((wrong, habit.expects_store()), (WINDOW - ENOUGH, true));
+        // Nothing written any more: one window, then it stops.
+        let wrong: u32 = (0..WINDOW).map(|_| habit.note_load()).sum();
+        assert_eq!((wrong, habit.expects_store()), (WINDOW, false));
+        assert_eq!((0..10 * WINDOW).map(|_| habit.note_load()).sum::<u32>(), 0);
+    }
+
+    #[test]
+    fn stores_without_end_do_not_overflow_into_the_guess() {
+        let habit = StoreHabit(AtomicU32::new(0));
+        (0..1000).for_each(|_| habit.note_store());
+        assert!(!habit.expects_store());
+    }
+
+    #[test]
+    fn controls_are_a_sixteenth_of_any_stride() {
+        for stride in [1usize, 2, 3, 7, 16, 17, 64, 512] {
+            let count = (0..16_000).filter(|step| is_control(step * stride)).count();
+            assert!((500..1500).contains(&count), "stride {stride}: {count}");
+        }
+    }
+
+    #[test]
+    fn a_block_without_holes_is_asked_about_once_and_one_with_holes_now_and_then() {
+        let layout = Layout(AtomicU8::new(0));
+        assert!(!layout.may_be_hole(|| false));
+        assert!(!layout.may_be_hole(|| panic!("asked again")));
+        let layout = Layout(AtomicU8::new(0));
+        assert!(layout.may_be_hole(|| true));
+        for _ in 0..253 {
+            assert!(layout.may_be_hole(|| panic!("asked again")));
+            layout.note_data();
+        }
+        layout.note_data();
+        assert!(!layout.may_be_hole(|| false), "full by now");
+    }
+}
