@@ -45,10 +45,12 @@ fn works() -> Vec<Work> {
     let sequential = Engine::MmapSequential;
     let work = |name, pattern, op, threads, advised| Work { name, pattern, op, threads, advised };
     let mut works = vec![
+        work("fill a new file", Pattern::Fill, Op::Write, 1, sequential),
         work("random read, 1 thread", Pattern::Random, Op::Read, 1, random),
         work("random read, 2 threads", Pattern::Random, Op::Read, 2, random),
         work("skewed read (zipf)", Pattern::Zipf, Op::Read, two, random),
         work("random write", Pattern::Random, Op::Write, two, random),
+        work("random read-modify-write", Pattern::Random, Op::Rmw, two, random),
         work("forward scan", Pattern::Forward, Op::Read, 1, sequential),
         work("backward scan", Pattern::Backward, Op::Read, 1, sequential),
     ];
@@ -202,6 +204,8 @@ mod tests {
             latency_us: LatencyUs::default(),
             peak_rss_bytes: 0,
             fastmap: None,
+            writeback: None,
+            device: None,
         };
         let load = Load { engine, pattern: Pattern::Random, op: Op::Read, threads: 1 };
         Summary { work: Some(work), ..Summary::of(load, &[outcome]) }
