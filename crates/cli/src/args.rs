@@ -88,7 +88,8 @@ fails the command. Figures are medians over the repetitions.
 
 The pattern fill is another kind of load: every run starts with an empty file, extended to --size without a write, and \
 writes it forward, each page once and whole, then flushes it. What is measured is the time until the file is on stable \
-storage, for every engine, so --seconds bounds nothing; latencies are those of single pages, without the flush.")]
+storage, for every engine, so --seconds bounds nothing; latencies are those of single pages, without the flush (pread and direct write when 256 have come \
+together).")]
 #[command(after_help = "\
 Engines:
   mmap, mmap-random, mmap-sequential   kernel mmap: no advice, MADV_RANDOM, MADV_SEQUENTIAL

@@ -39,7 +39,8 @@ pub struct Counts {
     sectors_read: u64,
     writes: u64,
     sectors_written: u64,
-    /// Milliseconds requests have spent on the device or queued for it, summed over requests.
+    /// Milliseconds that reads and writes have spent on the device or queued for it, summed over requests. The kernel's own
+    /// sum has discards in it too, which a file system sends at leisure for what a file held before.
     queued_ms: u64,
 }
 
@@ -47,11 +48,10 @@ impl Counts {
     /// The columns of Documentation/block/stat.rst.
     fn parse(stat: &str) -> Option<Counts> {
         let columns: Vec<u64> = stat.split_whitespace().map_while(|column| column.parse().ok()).collect();
-        let &[reads, _, sectors_read, _, writes, _, sectors_written, _, _, _, queued_ms, ..] = columns.as_slice()
-        else {
+        let &[reads, _, sectors_read, read_ms, writes, _, sectors_written, write_ms, ..] = columns.as_slice() else {
             return None;
         };
-        Some(Counts { at: Instant::now(), reads, sectors_read, writes, sectors_written, queued_ms })
+        Some(Counts { at: Instant::now(), reads, sectors_read, writes, sectors_written, queued_ms: read_ms + write_ms })
     }
 
     /// What it did between this moment and a `later` one.
@@ -77,14 +77,14 @@ mod tests {
 
     #[test]
     fn the_difference_of_two_moments_in_bytes_and_requests_in_flight() {
-        let before = Counts::parse(" 10 0 80 5  100 7 1600 900 0 50 905 0 0 0 0 3 1\n").unwrap();
-        let mut after = Counts::parse(" 12 0 96 5  104 7 1728 900 2 60 4905\n").unwrap();
+        let before = Counts::parse(" 10 0 80 5  100 7 1600 900 0 50 905 9 0 72 1000 3 1\n").unwrap();
+        let mut after = Counts::parse(" 12 0 96 1005  104 7 1728 3900 2 60 6905 19 0 152 3000 3 1\n").unwrap();
         after.at = before.at + Duration::from_secs(2);
         let report = before.until(&after);
         assert_eq!((report.reads, report.read_bytes), (2, 16 * 512));
         assert_eq!((report.writes, report.write_bytes), (4, 128 * 512));
         assert_eq!(report.average_write_bytes, 16384.0);
-        assert_eq!(report.average_queue_depth, 2.0, "4 s of requests in 2 s");
+        assert_eq!(report.average_queue_depth, 2.0, "4 s of reads and writes in 2 s");
         assert_eq!(before.until(&before).average_write_bytes, 0.0);
     }
 

@@ -207,7 +207,7 @@ pub struct DeviceReport {
     pub write_bytes: u64,
     /// Bytes a write; 0 where there was none.
     pub average_write_bytes: f64,
-    /// Requests queued or in flight, averaged over the window.
+    /// Reads and writes queued or in flight, averaged over the window.
     pub average_queue_depth: f64,
 }
 

@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
             ),
             (Some(libc::SIGBUS), _) => Failure::new(
                 engine,
-                format!("a page of {} could not be read (SIGBUS): {last_words}", self.target.label),
+                format!("a page of {} could not be read, or has no room (SIGBUS): {last_words}", self.target.label),
                 "check the file and its device",
             ),
             _ => Failure::new(
