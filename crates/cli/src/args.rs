@@ -23,22 +23,22 @@ pub struct Args {
     pub command: Command,
 }
 
-/// What to do.
+/// What to do. (A description here would replace the longer one of the arguments' type.)
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure FastMap beside kernel mmap: a tour of about two minutes, or one load in detail (`bench micro`)
     Bench(BenchArgs),
     /// Say what this machine offers FastMap, what is missing, and what to do about it
     Doctor(DoctorArgs),
 }
 
+/// Measure FastMap beside kernel mmap: a tour of about two minutes, or one load in detail (`bench micro`)
 #[derive(Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(long_about = "\
 Measure FastMap beside kernel mmap.
 
-Without a subcommand: the tour. It makes a temporary file of 1 GiB, allows every engine 256 MiB of memory, and runs six \
-loads three times over with kernel mmap under the advice that can suit it, FastMap, and direct reads for reference. It \
+Without a subcommand: the tour. It makes a temporary file of 1 GiB, allows every engine 256 MiB of memory, and runs eight \
+loads three times over with kernel mmap under the advice that can suit it, FastMap, and direct calls for reference. It \
 needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
 limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so.")]
 #[command(after_help = "\
@@ -66,7 +66,6 @@ pub struct TourArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Measure one load, with the engines, threads, sizes and repetitions you choose
     Micro(MicroArgs),
     /// One run of one engine, in a process of its own
     #[command(hide = true)]
@@ -76,6 +75,7 @@ pub enum BenchCommand {
     },
 }
 
+/// Measure one load, with the engines, threads, sizes and repetitions you choose
 #[derive(Debug, ClapArgs)]
 #[command(long_about = "\
 Measure one load.
@@ -83,19 +83,25 @@ Measure one load.
 Every engine and repetition is a fresh process in a memory cgroup of its own, limited to --memory; engines take turns \
 within each repetition; the file is dropped from the page cache before each run. A run warms up until 1.25 times the \
 pages that fit into memory were touched (or --seconds have passed) and is then measured for --seconds. Every operation \
-checks the page's stamp; after a load that writes, the whole file is read back and every byte checked. One wrong byte \
-fails the command. Figures are medians over the repetitions.")]
+checks the page's stamp. After a load that writes, the whole file is read back and every byte checked. One wrong byte \
+fails the command. Figures are medians over the repetitions.
+
+The pattern fill is another kind of load: every run starts with an empty file, extended to --size without a write, and \
+writes it forward, each page once and whole, then flushes it. What is measured is the time until the file is on stable \
+storage, for every engine, so --seconds bounds nothing; latencies are those of single pages, without the flush (pread and direct write when 256 have come \
+together).")]
 #[command(after_help = "\
 Engines:
   mmap, mmap-random, mmap-sequential   kernel mmap: no advice, MADV_RANDOM, MADV_SEQUENTIAL
   fastmap                              this project
-  pread                                buffered pread and pwrite, one page a call
+  pread                                buffered pread and pwrite, one page a call (fill: 1 MiB)
   direct                               the same past the page cache (O_DIRECT)
 
 Examples:
   fastmap bench micro
   fastmap bench micro --pattern zipf --threads 2 --size 4GiB --memory 1GiB --repeat 5
   fastmap bench micro --engines mmap,fastmap --op write --file /mnt/disk/bench --size 4GiB --json out.json
+  fastmap bench micro --engines mmap-sequential,fastmap,direct --pattern fill --op write --size 4GiB
   fastmap bench micro --memory none       without root: nothing limits kernel mmap then")]
 pub struct MicroArgs {
     /// Engines to compare, separated by commas
@@ -106,7 +112,8 @@ pub struct MicroArgs {
         default_value = "mmap,mmap-random,mmap-sequential,fastmap"
     )]
     pub engines: Vec<Engine>,
-    /// Order of the pages: random, zipf (theta 0.99), forward, backward, stride (every 16th page)
+    /// Order of the pages: random, zipf (theta 0.99), forward, backward, stride (every 16th page), fill (forward, a fresh
+    /// file written whole; needs --op write)
     #[arg(long, default_value_t = Pattern::Random)]
     pub pattern: Pattern,
     /// What to do with each page: read (load and check its stamp), write (store a new generation, check the stamp),
@@ -116,8 +123,8 @@ pub struct MicroArgs {
     /// Threads, all on one map
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads)]
     pub threads: u32,
-    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it, refused
-    /// otherwise [default: a temporary file in the current directory]
+    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it (fill writes it
+    /// anew, --size long), refused otherwise [default: a temporary file in the current directory]
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 1GiB]
@@ -127,7 +134,7 @@ pub struct MicroArgs {
     /// [default: a quarter of --size, or none where no memory cgroup can be made]
     #[arg(long, value_name = "SIZE|none")]
     pub memory: Option<Memory>,
-    /// Seconds to measure each run, and at most to warm up
+    /// Seconds to measure each run, and at most to warm up; fill takes what it takes
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub seconds: f64,
     /// Repetitions

@@ -35,10 +35,38 @@ fn unknown_names_list_the_known_ones() {
         &["--engines", "\"fastmmap\" is no engine", "mmap, mmap-random, mmap-sequential, fastmap, pread, direct"],
     );
     fastmap(dir.path(), "bench micro --pattern sideways")
-        .failed_with(2, &["--pattern", "\"sideways\" is no pattern", "random, zipf, forward, backward, stride"]);
+        .failed_with(2, &["--pattern", "\"sideways\" is no pattern", "random, zipf, forward, backward, stride, fill"]);
     fastmap(dir.path(), "bench micro --op erase").failed_with(2, &["--op", "\"erase\" is no op", "read, write, rmw"]);
     fastmap(dir.path(), "bench micro --bogus").failed_with(2, &["--bogus", "see `fastmap --help`"]);
     fastmap(dir.path(), "frobnicate").failed_with(2, &["frobnicate", "see `fastmap --help`"]);
+}
+
+#[test]
+fn a_fill_only_writes() {
+    let dir = dir();
+    for op in ["read", "rmw"] {
+        fastmap(dir.path(), &format!("bench micro --pattern fill --op {op}"))
+            .failed_with(2, &["--op: fill writes a fresh file", op, "give --op write, or --pattern forward"]);
+    }
+    fastmap(dir.path(), "bench micro --pattern fill").failed_with(2, &["--op", "give --op write"]);
+    assert!(files_in(dir.path()).is_empty());
+}
+
+#[test]
+fn a_fill_on_a_device() {
+    let dir = dir();
+    let image = dir.path().join("image");
+    fastmap(dir.path(), &format!("bench micro {SHORT} --memory none --size 1MiB --file image")).succeeded();
+    let attached = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let Some(attached) = attached.ok().filter(|o| o.status.success()) else {
+        return println!("skipped: only root can attach a loop device");
+    };
+    let device = String::from_utf8(attached.stdout).unwrap();
+    let device = device.trim();
+    let ran =
+        fastmap(dir.path(), &format!("bench micro {SHORT} --memory none --pattern fill --op write --file {device}"));
+    assert!(Command::new("losetup").args(["--detach", device]).status().unwrap().success());
+    ran.failed_with(1, &[device, "is a device, and fill begins with an empty file", "name a regular file"]);
 }
 
 #[test]

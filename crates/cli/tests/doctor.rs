@@ -43,6 +43,8 @@ fn help_documents_every_flag_and_goes_to_standard_output() {
     for flag in ["engines", "pattern", "op", "threads", "file", "size", "memory", "seconds", "repeat", "json"] {
         assert!(help.stdout.contains(&format!("--{flag} ")), "--{flag}");
     }
+    assert!(help.stdout.contains("The pattern fill is another kind of load"), "the long description is there");
+    assert!(fastmap(dir.path(), "bench --help").stdout.contains("Without a subcommand: the tour."));
     for line in ["--help", "bench --help", "doctor --help", "--version"] {
         let ran = fastmap(dir.path(), line);
         ran.succeeded();

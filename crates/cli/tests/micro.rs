@@ -18,11 +18,11 @@ fn json(path: &Path) -> Value {
 }
 
 /// Runs engines on a temporary file of 16 MiB and checks every field of the JSON.
-fn check_every_field(engines: &str, op: &str, threads: u64) -> Value {
+fn check_every_field(engines: &str, pattern: &str, op: &str, threads: u64) -> Value {
     let dir = dir();
     let memory = memory_flag("24MiB");
     let line = format!(
-        "bench micro --engines {engines} --pattern zipf --op {op} --threads {threads} --size 16MiB \
+        "bench micro --engines {engines} --pattern {pattern} --op {op} --threads {threads} --size 16MiB \
          --memory {memory} --seconds 0.2 --repeat 2 --json out.json"
     );
     let ran = fastmap(dir.path(), &line);
@@ -49,7 +49,7 @@ fn check_every_field(engines: &str, op: &str, threads: u64) -> Value {
     let results = out["results"].as_array().unwrap();
     assert_eq!(results.iter().map(|r| r["engine"].as_str().unwrap()).collect::<Vec<_>>().join(","), engines);
     for r in results {
-        assert_eq!((r["pattern"].as_str(), r["op"].as_str()), (Some("zipf"), Some(op)));
+        assert_eq!((r["pattern"].as_str(), r["op"].as_str()), (Some(pattern), Some(op)));
         assert_eq!(r["threads"], threads);
         let ops = r["ops_per_s"].as_f64().unwrap();
         assert!(ops > 0.0);
@@ -65,25 +65,102 @@ fn check_every_field(engines: &str, op: &str, threads: u64) -> Value {
         assert!(peak > 0 && r["peak_rss_bytes"].as_u64().unwrap() <= peak);
         assert!(memory == "none" || peak <= 24 << 20, "{} used {peak} bytes", r["engine"]);
         assert!(ran.stdout.contains(r["engine"].as_str().unwrap()));
+        check_device(r, pattern, &dir);
+        let writeback = &r["writeback"];
+        assert_eq!(writeback.is_object(), r["engine"] == "fastmap" && op != "read", "{r}");
+        if writeback.is_object() {
+            let of = |field: &str| writeback[field].as_f64().unwrap();
+            assert!((of("bytes") - of("pages") * 4096.0).abs() < 4096.0);
+            assert!(of("pages") >= of("runs") && (of("runs") == 0.0 || of("merge_ratio") > 0.0), "{writeback}");
+            assert!(ran.stdout.contains("pages a run"));
+        }
     }
     out
 }
 
+/// What the device did is told if and only if there is one, and for a fill it wrote the whole file.
+fn check_device(result: &Value, pattern: &str, dir: &tempfile::TempDir) {
+    use std::os::unix::fs::MetadataExt;
+    let number = dir.path().metadata().unwrap().dev();
+    let stat = format!("/sys/dev/block/{}:{}/stat", libc::major(number), libc::minor(number));
+    let device = &result["device"];
+    assert_eq!(device.is_object(), Path::new(&stat).exists(), "{result}");
+    if device.is_object() {
+        let of = |field: &str| device[field].as_f64().unwrap();
+        assert!(of("reads") >= 0.0 && of("read_bytes") >= 0.0 && of("average_queue_depth") >= 0.0);
+        if pattern == "fill" {
+            assert!(of("write_bytes") >= f64::from(16 << 20) && of("writes") > 0.0, "{device}");
+            assert!(of("average_write_bytes") >= 512.0);
+        }
+    }
+}
+
 #[test]
 fn reads_through_the_kernel() {
-    check_every_field("mmap,pread,direct", "read", 1);
+    check_every_field("mmap,pread,direct", "zipf", "read", 1);
 }
 
 #[test]
 fn writes_and_read_modify_writes_through_the_kernel() {
-    check_every_field("mmap-random,mmap-sequential,pread,direct", "write", 2);
-    check_every_field("mmap,direct", "rmw", 2);
+    check_every_field("mmap-random,mmap-sequential,pread,direct", "zipf", "write", 2);
+    check_every_field("mmap,direct", "zipf", "rmw", 2);
+}
+
+#[test]
+fn every_engine_fills_a_file() {
+    let engines = "mmap,mmap-random,mmap-sequential,fastmap,pread,direct";
+    let out = check_every_field(engines, "fill", "write", 3);
+    for r in out["results"].as_array().unwrap() {
+        // The work bounds a fill, not the time: all pages, in whatever the run took.
+        for (rate, seconds) in r["runs"].as_array().unwrap().iter().zip(r["seconds"].as_array().unwrap()) {
+            assert!((rate.as_f64().unwrap() * seconds.as_f64().unwrap() - 4096.0).abs() < 0.5, "{r}");
+        }
+    }
+    assert!(out["results"][3]["writeback"]["pages"].as_u64().unwrap() >= 4096);
+}
+
+#[test]
+fn a_fill_leaves_a_file_that_other_loads_take_and_makes_it_as_long_as_asked() {
+    let dir = dir();
+    let run = |flags: &str| {
+        let line = format!("bench micro --memory none --seconds 0.05 --repeat 1 --file ours {flags}");
+        let ran = fastmap(dir.path(), &line);
+        ran.succeeded();
+        (dir.path().join("ours").metadata().unwrap().len(), ran.stdout)
+    };
+    let (len, stdout) = run("--engines mmap,fastmap --pattern fill --op write --size 2MiB");
+    assert_eq!(len, 2 << 20);
+    assert!(stdout.starts_with("a fresh file filled and flushed, 1 thread, 2MiB file"), "{stdout}");
+    assert_eq!(run("--engines fastmap,direct --op rmw").0, 2 << 20);
+    assert_eq!(run("--engines pread --pattern fill --op write").0, 2 << 20, "its own size is the default");
+    assert_eq!(run("--engines direct --pattern fill --op write --size 1MiB").0, 1 << 20);
+    assert_eq!(run("--engines mmap --pattern forward").0, 1 << 20);
+}
+
+#[test]
+fn a_fill_interrupted_leaves_an_empty_file_that_is_used_again() {
+    let dir = dir();
+    let line = "bench micro --engines mmap-random --memory none --pattern fill --op write --repeat 10000 \
+                --size 64MiB --file ours";
+    let child = start_in(dir.path(), Command::new(FASTMAP).args(line.split_whitespace()));
+    let pid = child.id();
+    let begun = Instant::now();
+    while worker_of(pid).is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no worker appears");
+        sleep(Duration::from_millis(1));
+    }
+    assert!(Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap().success());
+    finish(child).failed_with(1, &["interrupted"]);
+    let len = dir.path().join("ours").metadata().unwrap().len();
+    assert!(len == 0 || len == 64 << 20, "empty, or filled just before the signal: {len}");
+    let line = "bench micro --engines mmap --memory none --seconds 0.05 --repeat 1 --size 64MiB --file ours";
+    fastmap(dir.path(), line).succeeded();
 }
 
 #[test]
 fn fastmap_beside_mmap() {
     for (op, threads) in [("read", 1), ("read", 2), ("write", 2), ("rmw", 2)] {
-        let out = check_every_field("mmap,fastmap", op, threads);
+        let out = check_every_field("mmap,fastmap", "zipf", op, threads);
         let ours = &out["results"][1]["fastmap"];
         assert_eq!(ours.as_array().unwrap().len(), 2, "one set of counters a repetition");
         assert!(ours[0]["counters"]["misses"].as_u64().unwrap() > 0);

@@ -23,25 +23,32 @@ pub trait Access: Sync {
 
     /// [`crate::Op::Rmw`] on `page`, which no other thread writes.
     fn rmw(&self, local: &mut Self::Local, page: u64, shadow: &Shadow) -> Result<()>;
+
+    /// [`crate::Pattern::Fill`] on `page`: all of its bytes. A thread's pages come in order; `last` marks its last one.
+    fn fill(&self, local: &mut Self::Local, page: u64, last: bool, shadow: &Shadow) -> Result<()>;
+
+    /// Puts every store so far on stable storage.
+    fn flush(&self) -> Result<()>;
 }
 
 /// Any mapped engine: loads and stores through raw pointers.
-pub struct Mapped {
+pub struct Mapped<'a> {
     base: *mut u8,
     pages: u64,
+    flush: &'a (dyn Fn() -> Result<()> + Sync),
 }
 
 // SAFETY: the pointer stands for a mapping that the caller of `Mapped::new` keeps, writable wherever stores are asked
 // for. Threads race only on words that nobody stores to; a page's generation is touched by its owner alone.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for Mapped<'_> {}
 
-impl Mapped {
+impl<'a> Mapped<'a> {
     /// # Safety
     ///
     /// `base` points to `pages` pages, page-aligned, that stay mapped as long as this value is used; they are writable
-    /// if `write` or `rmw` is called.
-    unsafe fn new(base: *mut u8, pages: u64) -> Mapped {
-        Mapped { base, pages }
+    /// if `write`, `rmw` or `fill` is called. `flush` flushes the mapping.
+    unsafe fn new(base: *mut u8, pages: u64, flush: &'a (dyn Fn() -> Result<()> + Sync)) -> Mapped<'a> {
+        Mapped { base, pages, flush }
     }
 
     #[inline]
@@ -63,7 +70,7 @@ impl Mapped {
     }
 }
 
-impl Access for Mapped {
+impl Access for Mapped<'_> {
     type Local = ();
 
     fn local(&self) -> Result<()> {
@@ -87,7 +94,23 @@ impl Access for Mapped {
         self.store_generation(page, shadow.next(page));
         Ok(())
     }
+
+    #[inline]
+    fn fill(&self, (): &mut (), page: u64, _last: bool, shadow: &Shadow) -> Result<()> {
+        debug_assert!(page < self.pages);
+        // SAFETY: inside the mapping and writable, see `new`; this thread alone fills the page.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.base.wrapping_add(page as usize * PAGE), PAGE) };
+        stamp::fill(bytes, page, shadow.next(page));
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        (self.flush)()
+    }
 }
+
+/// Pages a call in [`crate::Pattern::Fill`], 1 MiB: enough that neither calls nor the device's requests are what costs.
+const FILL_PAGES: usize = 256;
 
 /// `pread` and `pwrite`, buffered or direct. Each thread has one page-aligned buffer. A store is a read and a write of
 /// the whole page: the file's other bytes are to survive, and the stamp is to be checked, as through a map.
@@ -112,50 +135,95 @@ impl Calls {
 }
 
 impl Access for Calls {
-    /// Anonymous memory: page-aligned, as direct I/O wants it.
-    type Local = memmap2::MmapMut;
+    type Local = Buffer;
 
     fn local(&self) -> Result<Self::Local> {
-        memmap2::MmapMut::map_anon(PAGE).map_err(|e| self.failed("no memory for a buffer", e))
+        let memory = memmap2::MmapMut::map_anon(FILL_PAGES * PAGE);
+        Ok(Buffer { memory: memory.map_err(|e| self.failed("no memory for a buffer", e))?, filled: 0 })
     }
 
     fn read(&self, local: &mut Self::Local, page: u64) -> Result<()> {
-        self.load(local, page)?;
-        stamp::check_stamp_in(page, local)
+        let bytes = &mut local.memory[..PAGE];
+        self.load(bytes, page)?;
+        stamp::check_stamp_in(page, bytes)
     }
 
     fn write(&self, local: &mut Self::Local, page: u64, shadow: &Shadow) -> Result<()> {
         self.read(local, page)?;
-        stamp::set_generation(local, shadow.next(page));
-        self.store(local, page)
+        let bytes = &mut local.memory[..PAGE];
+        stamp::set_generation(bytes, shadow.next(page));
+        self.store(bytes, page)
     }
 
     fn rmw(&self, local: &mut Self::Local, page: u64, shadow: &Shadow) -> Result<()> {
-        self.load(local, page)?;
-        shadow.check(page, stamp::generation(local))?;
-        stamp::set_generation(local, shadow.next(page));
-        self.store(local, page)
+        let bytes = &mut local.memory[..PAGE];
+        self.load(bytes, page)?;
+        shadow.check(page, stamp::generation(bytes))?;
+        stamp::set_generation(bytes, shadow.next(page));
+        self.store(bytes, page)
     }
+
+    fn fill(&self, local: &mut Self::Local, page: u64, last: bool, shadow: &Shadow) -> Result<()> {
+        let from = local.filled * PAGE;
+        stamp::fill(&mut local.memory[from..from + PAGE], page, shadow.next(page));
+        local.filled += 1;
+        // Calls end where the file's megabytes do, wherever the thread's part began.
+        if last || (page + 1).is_multiple_of(FILL_PAGES as u64) {
+            let count = std::mem::take(&mut local.filled);
+            self.store(&local.memory[..count * PAGE], page + 1 - count as u64)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| self.failed("fdatasync failed", e))
+    }
+}
+
+/// A thread's memory for [`Calls`].
+pub struct Buffer {
+    /// Anonymous: page-aligned, as direct I/O wants it, and no memory where it is not touched.
+    memory: memmap2::MmapMut,
+    /// Pages at its start that `fill` has stamped and not yet written.
+    filled: usize,
 }
 
 /// An engine opened on a spec's file, for `use_it` by [`with`].
 pub trait Load {
     /// What the load returns.
     type Output;
-    /// Runs over one way to reach pages; `report` reads the fastmap engine's counters.
-    fn over<A: Access>(self, access: &A, report: &dyn Fn() -> Option<FastmapReport>) -> Result<Self::Output>;
+    /// Runs over one way to reach pages, and flushes what it stored; `cached` is there with the fastmap engine.
+    fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Self::Output>;
 }
 
-/// Opens the spec's file through its engine, runs the load, flushes what it stored and lets go of the file.
+/// How the fastmap engine was set up.
+pub struct Cached<'a> {
+    cache: &'a fastmap::Cache,
+    direct_io: bool,
+}
+
+impl Cached<'_> {
+    /// Its counters.
+    pub fn stats(&self) -> fastmap::Stats {
+        self.cache.stats()
+    }
+
+    /// The set-up with counters read at some time.
+    pub fn report(&self, stats: fastmap::Stats) -> FastmapReport {
+        let capacity_bytes = self.cache.capacity() as u64;
+        FastmapReport { capacity_bytes, direct_io: self.direct_io, counters: Counters::from(stats) }
+    }
+}
+
+/// Opens the spec's file through its engine, runs the load and lets go of the file.
 pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     let writes = spec.op.writes();
     let len = spec.pages as usize * PAGE;
-    let none = || None;
     match spec.engine {
         Engine::Pread | Engine::Direct => {
             let flags = if spec.engine == Engine::Direct { libc::O_DIRECT } else { 0 };
             let calls = Calls { file: open(spec, flags)?, label: spec.label.clone() };
-            load.over(&calls, &none)
+            load.over(&calls, None)
         }
         Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential => {
             let file = open(spec, 0)?;
@@ -176,16 +244,16 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
                 // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
                 let mut map = unsafe { memmap2::MmapOptions::new().len(len).map_mut(&file) }.map_err(failed("mmap"))?;
                 map.advise(advice).map_err(failed("madvise"))?;
+                let base = map.as_mut_ptr();
+                let flush = || map.flush().map_err(failed("msync"));
                 // SAFETY: the map is writable and lives until the load is over.
-                let output = load.over(&unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) }, &none)?;
-                map.flush().map_err(failed("msync"))?;
-                Ok(output)
+                load.over(&unsafe { Mapped::new(base, spec.pages, &flush) }, None)
             } else {
                 // SAFETY: as above.
                 let map = unsafe { memmap2::MmapOptions::new().len(len).map(&file) }.map_err(failed("mmap"))?;
                 map.advise(advice).map_err(failed("madvise"))?;
                 // SAFETY: the map lives until the load is over, and a load that does not write never stores.
-                load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) }, &none)
+                load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) }, None)
             }
         }
         Engine::Fastmap => with_fastmap(spec, load),
@@ -206,22 +274,19 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     } else {
         fastmap::Fallback::Buffered
     });
-    let report = || {
-        let counters = Counters::from(cache.stats());
-        Some(FastmapReport { capacity_bytes: cache.capacity() as u64, direct_io, counters })
-    };
+    let cached = Some(&Cached { cache: &cache, direct_io });
     if spec.op.writes() {
         // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
         let mut map = unsafe { options.map_mut(&file) }?;
+        let base = map.as_mut_ptr();
+        let flush = || Ok(map.flush()?);
         // SAFETY: the map is writable and lives until the load is over.
-        let output = load.over(&unsafe { Mapped::new(map.as_mut_ptr(), spec.pages) }, &report)?;
-        map.flush()?;
-        Ok(output)
+        load.over(&unsafe { Mapped::new(base, spec.pages, &flush) }, cached)
     } else {
         // SAFETY: as above.
         let map = unsafe { options.map(&file) }?;
         // SAFETY: the map lives until the load is over, and a load that does not write never stores.
-        load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages) }, &report)
+        load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) }, cached)
     }
 }
 

@@ -2,10 +2,12 @@
 //! what ([`Engine`]), and how every byte is proved right afterwards ([`stamp`]).
 //!
 //! One call of [`run()`] is one measurement in the calling process: it opens the file, warms the engine up, measures for
-//! a given time, lets go of the map, and, where the load wrote, reads the whole file back and checks it. Isolation (a
+//! a given time (or, with [`Pattern::Fill`], until a file is written), lets go of the map, and, where the load wrote,
+//! reads the whole file back and checks it. Isolation (a
 //! fresh process, a memory limit, a cold cache) is the caller's affair; [`cold`] and [`prepare`] help with it.
 
 pub mod cold;
+mod device;
 mod engine;
 mod error;
 mod measure;
@@ -23,7 +25,7 @@ pub use engine::least_memory;
 pub use error::{Error, Result};
 pub use pattern::{Pattern, STRIDE_PAGES, Sequence};
 pub use run::run;
-pub use spec::{Counters, Engine, FastmapReport, LatencyUs, Op, Outcome, Spec, Unknown};
+pub use spec::{Counters, DeviceReport, Engine, FastmapReport, LatencyUs, Op, Outcome, Spec, Unknown, Writeback};
 pub use zipf::Zipf;
 
 /// Bytes in a page, the unit of every load.

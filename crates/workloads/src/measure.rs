@@ -1,5 +1,5 @@
-//! The measuring loop, the same for every engine: warm up together, measure for a given time, one clock reading an
-//! operation.
+//! The measuring loop, the same for every engine: warm up together, measure for a given time (or until a file is filled and
+//! flushed), one clock reading an operation.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::engine::Access;
-use crate::{Error, Op, Result, Sequence, Spec, stamp, sys};
+use crate::device::Device;
+use crate::engine::{Access, Cached};
+use crate::{DeviceReport, Error, Op, Pattern, Result, Sequence, Spec, stamp, sys};
 
 /// Operations between two looks at the shared count of the warm-up.
 const WARMUP_BATCH: u64 = 16;
@@ -63,12 +64,16 @@ impl Shadow {
 pub struct Measured {
     /// Operations, all threads.
     pub ops: u64,
-    /// From the common start to the end of the last operation.
+    /// From the common start to the end of the last operation, or of the flush that ends a fill.
     pub window: Duration,
     /// User and system time of the process in the window.
     pub cpu: Duration,
     /// Nanoseconds between successive operations, all threads.
     pub latency: Histogram<u32>,
+    /// The fastmap engine's counters at the window's beginning and end.
+    pub stats: Option<(fastmap::Stats, fastmap::Stats)>,
+    /// What the device under the file did in the window.
+    pub device: Option<DeviceReport>,
 }
 
 /// What the threads of a run share.
@@ -79,7 +84,8 @@ struct Shared<'a, A> {
     warmup_left: Warmup,
     /// Passed twice: when all are warm, and when the window's end is set.
     barrier: Barrier,
-    window_end: OnceLock<Instant>,
+    /// None where the work bounds the window.
+    window_end: OnceLock<Option<Instant>>,
     failed: AtomicBool,
 }
 
@@ -94,7 +100,9 @@ struct Warmup {
 /// # Errors
 ///
 /// The first operation that fails or finds a wrong byte, which stops all threads.
-pub fn measure<A: Access>(spec: &Spec, access: &A, shadow: &Shadow) -> Result<Measured> {
+pub fn measure<A: Access>(spec: &Spec, access: &A, shadow: &Shadow, cached: Option<&Cached<'_>>) -> Result<Measured> {
+    let fills = spec.pattern == Pattern::Fill;
+    let device = Device::of(&spec.path);
     let seconds = Duration::from_secs_f64(spec.seconds);
     let sequences = Sequence::of_all(spec.pattern, spec.pages, u64::from(spec.threads), spec.op.writes());
     let shared = Shared {
@@ -109,20 +117,34 @@ pub fn measure<A: Access>(spec: &Spec, access: &A, shadow: &Shadow) -> Result<Me
     thread::scope(|scope| {
         let threads: Vec<_> = sequences.into_iter().map(|s| scope.spawn(|| one_thread(&shared, s))).collect();
         shared.barrier.wait();
+        let stats = cached.map(Cached::stats);
+        let requests = device.as_ref().and_then(Device::counts);
         let cpu = sys::cpu_time();
         let start = Instant::now();
-        shared.window_end.get_or_init(|| start + seconds);
+        shared.window_end.get_or_init(|| (!fills).then(|| start + seconds));
         shared.barrier.wait();
         let ended: Vec<Result<(Instant, Histogram<u32>)>> =
             threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect();
-        let cpu = sys::cpu_time() - cpu;
         let (mut window, mut latency) = (Duration::ZERO, histogram());
         for one in ended {
             let (end, histogram) = one?;
             window = window.max(end - start);
             latency.add(histogram).expect("all histograms have the same bounds");
         }
-        Ok(Measured { ops: latency.len(), window, cpu, latency })
+        if fills {
+            access.flush()?;
+            window = start.elapsed();
+        }
+        let cpu = sys::cpu_time() - cpu;
+        let requests = requests.zip(device.as_ref().and_then(Device::counts));
+        Ok(Measured {
+            ops: latency.len(),
+            window,
+            cpu,
+            latency,
+            stats: stats.zip(cached.map(Cached::stats)),
+            device: requests.map(|(before, after)| before.until(&after)),
+        })
     })
 }
 
@@ -140,15 +162,22 @@ fn one_thread<A: Access>(shared: &Shared<'_, A>, mut sequence: Sequence) -> Resu
     let mut local = local?;
     let end = *shared.window_end.get().expect("set between the two barriers");
     let mut before = Instant::now();
+    let mut left = sequence.once();
     loop {
-        if let Err(error) = operate(shared, &mut local, &mut sequence) {
+        left = left.map(|pages| pages - 1);
+        let done = left == Some(0);
+        let operated = match left {
+            Some(_) => shared.access.fill(&mut local, sequence.next_page(), done, shared.shadow),
+            None => operate(shared, &mut local, &mut sequence),
+        };
+        if let Err(error) = operated {
             shared.failed.store(true, Relaxed);
             return Err(error);
         }
         let now = Instant::now();
         latency.saturating_record((now - before).as_nanos() as u64);
         before = now;
-        if now >= end || shared.failed.load(Relaxed) {
+        if done || end.is_some_and(|end| now >= end) || shared.failed.load(Relaxed) {
             return Ok((now, latency));
         }
     }

@@ -29,19 +29,24 @@ pub enum Pattern {
     Backward,
     /// Every 16th page, then the same shifted by one page, until all were touched; parts as forward.
     Stride,
+    /// A fresh, sparse file written whole: each page once, forward, all of its bytes; parts as forward. Measured until the
+    /// file is on stable storage, so the work bounds it and not the time. Only with [`crate::Op::Write`].
+    Fill,
 }
 
 names!(Pattern, "pattern", {
     Random => "random", Zipf => "zipf", Forward => "forward", Backward => "backward", Stride => "stride",
+    Fill => "fill",
 });
 
-/// The endless sequence of pages of one thread.
+/// The sequence of pages of one thread, endless but for `fill`.
 pub struct Sequence {
     order: Order,
     /// Where the load writes and the order is random: this thread's number and the number of threads. Page `p` then
     /// belongs to thread `p % threads`, so that each page has one writer and its generation one history.
     owner: Option<(u64, u64)>,
     pages: u64,
+    once: Option<u64>,
 }
 
 enum Order {
@@ -67,14 +72,20 @@ impl Sequence {
             let order = match (pattern, &zipf) {
                 (Pattern::Zipf, Some(zipf)) => Order::Zipf(rng, Arc::clone(zipf), Scatter::over(pages)),
                 (Pattern::Random | Pattern::Zipf, _) => Order::Random(rng),
-                (Pattern::Forward, _) => Order::Forward { start, end, next: start },
+                (Pattern::Forward | Pattern::Fill, _) => Order::Forward { start, end, next: start },
                 (Pattern::Backward, _) => Order::Backward { start, end, next: end },
                 (Pattern::Stride, _) => Order::Stride { start, end, phase: 0, next: start },
             };
             let drawn = matches!(order, Order::Random(_) | Order::Zipf(..));
-            Sequence { order, owner: (writes && drawn && threads > 1).then_some((thread, threads)), pages }
+            let once = (pattern == Pattern::Fill).then_some(end - start);
+            Sequence { order, owner: (writes && drawn && threads > 1).then_some((thread, threads)), pages, once }
         };
         (0..threads).map(sequence).collect()
+    }
+
+    /// After how many pages the sequence is over; None for one that never is.
+    pub fn once(&self) -> Option<u64> {
+        self.once
     }
 
     /// The next page to touch.
@@ -147,7 +158,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const ALL: [Pattern; 5] = [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride];
+    const ALL: [Pattern; 6] =
+        [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride, Pattern::Fill];
 
     fn take(sequence: &mut Sequence, count: usize) -> Vec<u64> {
         (0..count).map(|_| sequence.next_page()).collect()
@@ -187,6 +199,17 @@ mod tests {
         assert_eq!(take(&mut all[0], 6), [0, 16, 32, 1, 17, 33]);
         let whole: HashSet<u64> = take(&mut all[0], 34 + 6).into_iter().collect();
         assert_eq!(whole.len(), 40);
+    }
+
+    #[test]
+    fn a_fill_takes_every_page_once() {
+        let mut pages = Vec::new();
+        for mut sequence in Sequence::of_all(Pattern::Fill, 1001, 3, true) {
+            let count = sequence.once().unwrap() as usize;
+            pages.extend(take(&mut sequence, count));
+        }
+        assert_eq!(pages, (0..1001).collect::<Vec<_>>());
+        assert!(Sequence::of_all(Pattern::Forward, 1001, 1, true)[0].once().is_none());
     }
 
     #[test]

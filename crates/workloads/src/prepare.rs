@@ -73,7 +73,7 @@ pub fn fill(file: &File, label: &str, from: u64, to: u64, mut progress: impl FnM
         let count = (to - page).min(CHUNK_PAGES as u64);
         let bytes = &mut chunk[..count as usize * PAGE];
         for (number, bytes) in (page..).zip(bytes.chunks_exact_mut(PAGE)) {
-            stamp::fill(bytes, number);
+            stamp::fill(bytes, number, stamp::FIRST_GENERATION);
         }
         file.write_all_at(bytes, page * PAGE as u64).map_err(failed)?;
         page += count;
@@ -86,6 +86,21 @@ pub fn fill(file: &File, label: &str, from: u64, to: u64, mut progress: impl FnM
         }
     }
     file.sync_all().map_err(failed)
+}
+
+/// Makes the file sparse: nothing but a hole of `pages` pages, as a program meets that is about to write a new file of a
+/// size it knows.
+///
+/// # Errors
+///
+/// [`Error::Io`].
+pub fn make_sparse(file: &File, label: &str, pages: u64) -> Result<()> {
+    file.set_len(0).and_then(|()| file.set_len(pages * PAGE as u64)).map_err(|source| Error::Io {
+        thing: label.to_owned(),
+        what: "cannot be emptied for the pattern fill",
+        source,
+        remedy: "make the file writable, or name another with --file",
+    })
 }
 
 /// Counts one more write run in page 0 and returns its number; its generations are above all that the file holds.
@@ -152,6 +167,16 @@ mod tests {
         let file = stamped(16);
         assert_eq!([next_epoch(&file, "file").unwrap(), next_epoch(&file, "file").unwrap()], [1, 2]);
         survey(&file, "file", 16).unwrap();
+    }
+
+    #[test]
+    fn a_sparse_file_has_its_length_and_takes_no_room() {
+        use std::os::unix::fs::MetadataExt;
+        let file = stamped(100);
+        make_sparse(&file, "file", 50).unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.len(), 50 * 4096);
+        assert!(metadata.blocks() * 512 <= 4096, "{} sectors", metadata.blocks());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! One measurement from opening the file to the last byte checked.
 
-use crate::engine::{self, Access, Load};
+use crate::engine::{self, Access, Cached, Load};
 use crate::measure::{self, Measured, Shadow};
 use crate::readback;
-use crate::{FastmapReport, LatencyUs, Outcome, PAGE, Result, Spec};
+use crate::{FastmapReport, LatencyUs, Outcome, PAGE, Pattern, Result, Spec, Writeback};
 
 /// Runs `spec` in this process. `peak` is asked for the peak of memory once, after the map is let go.
 ///
@@ -18,7 +18,7 @@ pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
     if writes {
         readback::read_back(spec, &shadow)?;
     }
-    let Measured { ops, window, cpu, latency } = measured;
+    let Measured { ops, window, cpu, latency, stats, device } = measured;
     let us = |ns: u64| ns as f64 / 1e3;
     let ops_per_s = ops as f64 / window.as_secs_f64();
     Ok(Outcome {
@@ -35,6 +35,8 @@ pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
         },
         peak_rss_bytes,
         fastmap,
+        writeback: stats.filter(|_| writes).map(|(before, after)| Writeback::between(&before, &after)),
+        device,
     })
 }
 
@@ -46,9 +48,14 @@ struct Measure<'a> {
 impl Load for Measure<'_> {
     type Output = (Measured, Option<FastmapReport>);
 
-    fn over<A: Access>(self, access: &A, report: &dyn Fn() -> Option<FastmapReport>) -> Result<Self::Output> {
-        let measured = measure::measure(self.spec, access, self.shadow)?;
-        Ok((measured, report()))
+    fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Self::Output> {
+        let measured = measure::measure(self.spec, access, self.shadow, cached)?;
+        // What `fill` wrote was flushed before the window closed.
+        if self.spec.op.writes() && self.spec.pattern != Pattern::Fill {
+            access.flush()?;
+        }
+        let report = cached.zip(measured.stats).map(|(cached, (_, after))| cached.report(after));
+        Ok((measured, report))
     }
 }
 
@@ -81,6 +88,41 @@ mod tests {
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         prepare::fill(file.as_file(), "file", 0, PAGES, |_| true).unwrap();
         file
+    }
+
+    #[test]
+    fn every_engine_fills_a_file_to_the_last_byte() {
+        for &name in Engine::NAMES {
+            let engine = name.parse().unwrap();
+            // 515 pages: a thread's part and the file end within a call's megabyte.
+            for pages in [PAGES, 515] {
+                let file = stamped();
+                let mut spec = spec(&file, engine, Pattern::Fill, Op::Write);
+                (spec.pages, spec.threads) = (pages, 3);
+                spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
+                prepare::make_sparse(file.as_file(), "file", pages).unwrap();
+                let outcome = run(&spec, || 1).unwrap_or_else(|e| panic!("{engine}: {e}"));
+                assert_eq!(outcome.ops, pages, "{engine}");
+                assert_eq!(prepare::next_epoch(file.as_file(), "file").unwrap(), spec.epoch + 1, "{engine}");
+                prepare::survey(file.as_file(), "file", pages).unwrap();
+                if let Some(writeback) = outcome.writeback {
+                    assert!(writeback.pages >= pages && writeback.bytes == writeback.pages * PAGE as u64);
+                    assert!(writeback.runs > 0 && writeback.merge_ratio >= 1.0);
+                }
+                if let Some(device) = outcome.device {
+                    assert!(device.write_bytes >= pages * PAGE as u64, "{engine}: {device:?}");
+                    assert!(device.writes > 0 && device.average_write_bytes >= 512.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_that_a_fill_did_not_reach_is_found() {
+        let file = stamped();
+        prepare::make_sparse(file.as_file(), "file", PAGES).unwrap();
+        let spec = spec(&file, Engine::Pread, Pattern::Fill, Op::Write);
+        assert!(matches!(readback::read_back(&spec, &Shadow::new(1, PAGES)), Err(Error::Stamp { found: 0, .. })));
     }
 
     /// Every kernel engine, pattern and op, one after the other on one file, generations rising.

@@ -67,9 +67,9 @@ pub enum Engine {
     MmapSequential,
     /// The engine of this project.
     Fastmap,
-    /// Buffered `pread` and `pwrite` of one page a call.
+    /// Buffered `pread` and `pwrite` of one page a call; `fill` writes 1 MiB a call.
     Pread,
-    /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`).
+    /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`); `fill` writes 1 MiB a call.
     Direct,
 }
 
@@ -126,7 +126,7 @@ pub struct Spec {
     /// Bytes the whole process may use; the fastmap engine's cache is what [`crate::capacity_for`] leaves of it.
     /// None: unlimited, and the cache is a quarter of the file.
     pub memory: Option<u64>,
-    /// Upper bound of the warm-up and length of the measurement, seconds each.
+    /// Upper bound of the warm-up and length of the measurement, seconds each. `fill` does not look at it.
     pub seconds: f64,
     /// The number of this write run in the file's life, as page 0 holds it (see [`crate::stamp`]).
     pub epoch: u32,
@@ -134,8 +134,11 @@ pub struct Spec {
 
 impl Spec {
     /// Operations after which the warm-up ends: 1.25 times the pages that fit into memory, so that every engine's cache
-    /// is full and evicting when the measurement begins.
+    /// is full and evicting when the measurement begins. None for `fill`, which measures everything.
     pub fn warmup_ops(&self) -> u64 {
+        if self.pattern == Pattern::Fill {
+            return 0;
+        }
         let memory = self.memory.unwrap_or(self.pages * PAGE as u64 / 4);
         memory / PAGE as u64 * 5 / 4
     }
@@ -162,6 +165,50 @@ pub struct Outcome {
     pub peak_rss_bytes: u64,
     /// Only of the fastmap engine.
     pub fastmap: Option<FastmapReport>,
+    /// Only of the fastmap engine in a load that writes.
+    pub writeback: Option<Writeback>,
+    /// What the device under the file did; None where the file is on no block device.
+    pub device: Option<DeviceReport>,
+}
+
+/// The fastmap engine's write-back in the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Writeback {
+    /// Runs of neighbouring pages, one write each.
+    pub runs: u64,
+    /// Pages in them.
+    pub pages: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Pages a run; 0 where nothing was written.
+    pub merge_ratio: f64,
+}
+
+impl Writeback {
+    /// What was written between two readings of a cache's counters.
+    pub fn between(before: &fastmap::Stats, after: &fastmap::Stats) -> Writeback {
+        let runs = after.writeback_runs - before.writeback_runs;
+        let pages = after.writeback_pages - before.writeback_pages;
+        Writeback { runs, pages, bytes: pages * PAGE as u64, merge_ratio: pages as f64 / runs.max(1) as f64 }
+    }
+}
+
+/// What the block device under the file did in the measured window, everybody's requests together, write-back by kernel
+/// threads included; `/sys/dev/block/MAJOR:MINOR/stat`, see the kernel's Documentation/block/stat.rst.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Reads completed.
+    pub reads: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Bytes a write; 0 where there was none.
+    pub average_write_bytes: f64,
+    /// Reads and writes queued or in flight, averaged over the window.
+    pub average_queue_depth: f64,
 }
 
 /// Latency percentiles in microseconds.
@@ -235,7 +282,8 @@ mod tests {
             unknown,
             "\"mmapp\" is no engine: choose from mmap, mmap-random, mmap-sequential, fastmap, pread, direct"
         );
-        assert!("fill".parse::<Pattern>().is_err());
+        assert!("sideways".parse::<Pattern>().is_err());
+        assert_eq!("fill".parse::<Pattern>().unwrap(), Pattern::Fill);
         assert_eq!("rmw".parse::<Op>().unwrap(), Op::Rmw);
     }
 }

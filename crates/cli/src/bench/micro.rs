@@ -1,6 +1,6 @@
 //! `fastmap bench micro`: one load, the engines the user names.
 
-use fastmap_workloads::{Engine, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_for, least_memory};
+use fastmap_workloads::{Engine, Op, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_for, least_memory};
 
 use super::report::{JsonFile, Report, Summary, best_mmap};
 use super::session::{Load, Session};
@@ -19,6 +19,10 @@ use crate::size::{Memory, Size};
 /// Any run's failure; nothing but the file the user named is left behind.
 pub fn run(args: &MicroArgs) -> Result<(), Failure> {
     interrupt::watch();
+    if args.pattern == Pattern::Fill && args.op != Op::Write {
+        let what = format!("fill writes a fresh file, {} has nothing to read in it", args.op);
+        return Err(Failure::usage("--op", what, "give --op write, or --pattern forward"));
+    }
     let bytes = planned_bytes(args)?;
     let memory = limit_for(args, bytes)?;
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
@@ -26,6 +30,10 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
         Some(path) => Target::named(path, args.size, args.op.writes())?,
         None => Target::temporary(&directory_for(bytes), Size(bytes))?,
     };
+    if args.pattern == Pattern::Fill && !target.is_regular() {
+        let what = "is a device, and fill begins with an empty file";
+        return Err(Failure::new(&target.label, what, "name a regular file on it, or give --pattern forward"));
+    }
     let session = Session::new(&target, memory);
     session.touch_memory()?;
 
@@ -109,18 +117,20 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         ),
     };
     let caption = format!(
-        "{} {}, {}, {} file ({} on {}), {limit}; medians of {} x {} s\n\n",
+        "{}, {}, {} file ({} on {}), {limit}; medians of {}\n\n",
         match args.pattern {
-            Pattern::Stride => "every 16th page,",
-            other => other.name(),
+            Pattern::Stride => format!("every 16th page, {}", args.op),
+            Pattern::Fill => "a fresh file filled and flushed".to_owned(),
+            other => format!("{other} {}", args.op),
         },
-        args.op,
         threads(args.threads),
         Size(report.file_bytes),
         report.machine.file_system,
         report.machine.device,
-        args.repeat,
-        args.seconds,
+        match args.pattern {
+            Pattern::Fill => args.repeat.to_string(),
+            _ => format!("{} x {} s", args.repeat, args.seconds),
+        },
     );
     let rows: Vec<Vec<String>> = report.results.iter().map(|s| row(s, best)).collect();
     let headings = [
@@ -132,6 +142,7 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         "p50 us",
         "p99 us",
         "p99.9 us",
+        "max us",
         "peak MiB",
         "x best mmap",
     ];
@@ -142,10 +153,31 @@ fn text(args: &MicroArgs, report: &Report) -> String {
             "\nThe file refuses O_DIRECT: fastmap's {capacity} cache reads through the page cache.\n"
         ));
     }
+    if args.op.writes() {
+        text.push_str(&writes(&report.results));
+    }
     let ours = report.results.iter().find(|s| s.engine == Engine::Fastmap);
     if let (Some(ours), Some(best)) = (ours, best) {
         let ratio = ours.ops_per_s / best.ops_per_s;
         text.push_str(&format!("\nfastmap is {ratio:.2}x the best mmap ({})\n", best.engine));
+    }
+    text
+}
+
+/// How writes reached the device: two lines at most, and none where neither device nor engine counts them.
+fn writes(results: &[Summary]) -> String {
+    let at_device = |s: &Summary| {
+        let device = s.device?;
+        let kib = figure(device.average_write_bytes / 1024.0);
+        Some(format!("{} {kib} KiB at depth {}", s.engine, figure(device.average_queue_depth)))
+    };
+    let devices: Vec<String> = results.iter().filter_map(at_device).collect();
+    let mut text = String::new();
+    if !devices.is_empty() {
+        text.push_str(&format!("\nA write at the device, and its queue: {}\n", devices.join(", ")));
+    }
+    if let Some(ours) = results.iter().find_map(|s| s.writeback) {
+        text.push_str(&format!("\nfastmap wrote {} pages a run\n", figure(ours.merge_ratio)));
     }
     text
 }
@@ -165,6 +197,7 @@ fn row(s: &Summary, best: Option<&Summary>) -> Vec<String> {
         figure(s.latency_us.p50),
         figure(s.latency_us.p99),
         figure(s.latency_us.p999),
+        figure(s.latency_us.max),
         figure(s.peak_rss_bytes as f64 / f64::from(1 << 20)),
         best.map_or_else(|| "-".to_owned(), |best| format!("{:.2}", s.ops_per_s / best.ops_per_s)),
     ]

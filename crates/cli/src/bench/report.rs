@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use fastmap_workloads::{Engine, FastmapReport, LatencyUs, Outcome};
+use fastmap_workloads::{DeviceReport, Engine, FastmapReport, LatencyUs, Outcome, Writeback};
 use serde::Serialize;
 
 use super::session::{Load, Session};
@@ -79,6 +79,12 @@ pub struct Summary {
     /// The fastmap engine's set-up and counters in each repetition.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fastmap: Vec<FastmapReport>,
+    /// The fastmap engine's write-back in the measured window, in a load that writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writeback: Option<Writeback>,
+    /// What the device under the file did in the measured window; nothing where the file is on no block device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceReport>,
 }
 
 impl Summary {
@@ -109,6 +115,8 @@ impl Summary {
             runs: outcomes.iter().map(|o| o.ops_per_s).collect(),
             seconds: outcomes.iter().map(|o| o.seconds).collect(),
             fastmap: outcomes.iter().filter_map(|o| o.fastmap).collect(),
+            writeback: median_writeback(outcomes),
+            device: median_device(outcomes),
         }
     }
 
@@ -121,6 +129,30 @@ impl Summary {
 /// The fastest kernel mmap of some results.
 pub fn best_mmap<'a>(results: impl IntoIterator<Item = &'a Summary>) -> Option<&'a Summary> {
     results.into_iter().filter(|s| s.engine.is_mmap()).max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
+}
+
+fn median_writeback(outcomes: &[Outcome]) -> Option<Writeback> {
+    let all: Vec<Writeback> = outcomes.iter().map(|o| o.writeback).collect::<Option<_>>()?;
+    let by = |figure: fn(&Writeback) -> f64| median(all.iter().map(figure).collect());
+    Some(Writeback {
+        runs: by(|w| w.runs as f64) as u64,
+        pages: by(|w| w.pages as f64) as u64,
+        bytes: by(|w| w.bytes as f64) as u64,
+        merge_ratio: by(|w| w.merge_ratio),
+    })
+}
+
+fn median_device(outcomes: &[Outcome]) -> Option<DeviceReport> {
+    let all: Vec<DeviceReport> = outcomes.iter().map(|o| o.device).collect::<Option<_>>()?;
+    let by = |figure: fn(&DeviceReport) -> f64| median(all.iter().map(figure).collect());
+    Some(DeviceReport {
+        reads: by(|d| d.reads as f64) as u64,
+        writes: by(|d| d.writes as f64) as u64,
+        read_bytes: by(|d| d.read_bytes as f64) as u64,
+        write_bytes: by(|d| d.write_bytes as f64) as u64,
+        average_write_bytes: by(|d| d.average_write_bytes),
+        average_queue_depth: by(|d| d.average_queue_depth),
+    })
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {

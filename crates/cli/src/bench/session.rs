@@ -1,6 +1,7 @@
 //! Running one engine once, fairly: cold file, fresh process, fresh memory cgroup.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -79,11 +80,19 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     ///
-    /// Whatever the worker failed with, an unusable cgroup, or an interruption. Nothing is left behind.
+    /// Whatever the worker failed with, an unusable cgroup, or an interruption. Nothing is left behind; a file that was
+    /// being filled is left empty unless the worker told what was wrong with it.
     pub fn run(&self, load: Load, seconds: f64) -> Result<Outcome, Failure> {
         interrupt::check()?;
         let Target { file, path, label, pages, .. } = self.target;
         let epoch = if load.op.writes() { prepare::next_epoch(file, label)? } else { 0 };
+        let half_filled = match load.pattern {
+            Pattern::Fill => {
+                prepare::make_sparse(file, label, *pages)?;
+                Some(HalfFilled(file))
+            }
+            _ => None,
+        };
         self.make_cold()?;
         let group = match &self.limit {
             Some((controller, bytes)) => {
@@ -111,10 +120,13 @@ impl<'a> Session<'a> {
         };
         let ended = in_fresh_process(&order)?;
         interrupt::check()?;
-        match serde_json::from_slice(&ended.stdout) {
-            Ok(Answer::Done(outcome)) => Ok(*outcome),
-            Ok(Answer::Failed(why)) => Err(Failure::told(format!("{engine}: {why}"))),
-            Err(_) => Err(self.died(engine, &ended)),
+        let Ok(answer) = serde_json::from_slice(&ended.stdout) else {
+            return Err(self.died(engine, &ended));
+        };
+        std::mem::forget(half_filled);
+        match answer {
+            Answer::Done(outcome) => Ok(*outcome),
+            Answer::Failed(why) => Err(Failure::told(format!("{engine}: {why}"))),
         }
     }
 
@@ -143,7 +155,7 @@ impl<'a> Session<'a> {
             ),
             (Some(libc::SIGBUS), _) => Failure::new(
                 engine,
-                format!("a page of {} could not be read (SIGBUS): {last_words}", self.target.label),
+                format!("a page of {} could not be read, or has no room (SIGBUS): {last_words}", self.target.label),
                 "check the file and its device",
             ),
             _ => Failure::new(
@@ -152,6 +164,17 @@ impl<'a> Session<'a> {
                 "this is an error in fastmap: please report it",
             ),
         }
+    }
+}
+
+/// A file that a worker is filling. Dropped, it empties the file: holes among its pages would be taken for damage when the
+/// file is used again.
+struct HalfFilled<'a>(&'a File);
+
+impl Drop for HalfFilled<'_> {
+    fn drop(&mut self) {
+        // At worst the file stays, and is refused with a message that says so.
+        let _ = self.0.set_len(0);
     }
 }
 

@@ -115,6 +115,11 @@ impl Target {
         self.pages * PAGE as u64
     }
 
+    /// Whether it is a file, which can be emptied, and no device.
+    pub fn is_regular(&self) -> bool {
+        self.file.metadata().is_ok_and(|m| m.is_file())
+    }
+
     /// Whether its file system opens it for direct I/O.
     pub fn takes_direct_io(&self) -> bool {
         OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path).is_ok()
