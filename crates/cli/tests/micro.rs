@@ -72,6 +72,7 @@ fn check_every_field(engines: &str, pattern: &str, op: &str, threads: u64) -> Va
             let of = |field: &str| writeback[field].as_f64().unwrap();
             assert!((of("bytes") - of("pages") * 4096.0).abs() < 4096.0);
             assert!(of("pages") >= of("runs") && (of("runs") == 0.0 || of("merge_ratio") > 0.0), "{writeback}");
+            assert!(of("runs") == 0.0 || of("queue_depth") >= 0.9, "{writeback}");
             assert!(ran.stdout.contains("pages a run"));
         }
     }

@@ -182,6 +182,8 @@ pub struct Writeback {
     pub bytes: u64,
     /// Pages a run; 0 where nothing was written.
     pub merge_ratio: f64,
+    /// Runs handed to the kernel and not finished, averaged over the moments at which one was added.
+    pub queue_depth: f64,
 }
 
 impl Writeback {
@@ -189,7 +191,9 @@ impl Writeback {
     pub fn between(before: &fastmap::Stats, after: &fastmap::Stats) -> Writeback {
         let runs = after.writeback_runs - before.writeback_runs;
         let pages = after.writeback_pages - before.writeback_pages;
-        Writeback { runs, pages, bytes: pages * PAGE as u64, merge_ratio: pages as f64 / runs.max(1) as f64 }
+        let depth = after.writeback_depth - before.writeback_depth;
+        let a_run = |sum: u64| sum as f64 / runs.max(1) as f64;
+        Writeback { runs, pages, bytes: pages * PAGE as u64, merge_ratio: a_run(pages), queue_depth: a_run(depth) }
     }
 }
 

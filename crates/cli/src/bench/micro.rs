@@ -177,7 +177,8 @@ fn writes(results: &[Summary]) -> String {
         text.push_str(&format!("\nA write at the device, and its queue: {}\n", devices.join(", ")));
     }
     if let Some(ours) = results.iter().find_map(|s| s.writeback) {
-        text.push_str(&format!("\nfastmap wrote {} pages a run\n", figure(ours.merge_ratio)));
+        let (ratio, depth) = (figure(ours.merge_ratio), figure(ours.queue_depth));
+        text.push_str(&format!("\nfastmap wrote {ratio} pages a run, {depth} runs under way at a time\n"));
     }
     text
 }

@@ -139,6 +139,7 @@ fn median_writeback(outcomes: &[Outcome]) -> Option<Writeback> {
         pages: by(|w| w.pages as f64) as u64,
         bytes: by(|w| w.bytes as f64) as u64,
         merge_ratio: by(|w| w.merge_ratio),
+        queue_depth: by(|w| w.queue_depth),
     })
 }
 
