@@ -4,6 +4,7 @@
 //! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
 
 use crate::cache::MOST_AHEAD;
+use crate::dirty::BLOCK_PAGES;
 use crate::habits;
 use crate::page::State;
 use crate::region::Region;
@@ -11,9 +12,10 @@ use crate::registry;
 use crate::store::ReadEnd;
 use crate::sys::signal;
 use crate::sys::{PAGE, futex};
+use crate::writeback::RIPE;
 use std::fmt::{self, Write};
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
 
 /// How a fault ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +99,10 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
     let control = !is_store && region.is_writable() && habits::is_control(page);
     let writable = is_store || !control && region.is_writable() && region.store_habit(page).expects_store();
     let counters = &cache.cores[core].0.counters;
-    let hole = region.hole_at(page);
-    let outcome = match hole {
+    // Where whole pages end now: a hole that somebody has cut off is no zeros but past the end.
+    let whole = region.take_hole(page).then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
+    let whole = whole.filter(|end| page < *end);
+    let outcome = match whole {
         Some(_) => install(region, page, cache.zeros(), writable),
         None => {
             let buffer = cache.buffer(core);
@@ -122,10 +126,10 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
     if writable && !is_store {
         counters.guessed_stores.add(1);
     }
-    if let Some(end) = hole {
+    if let Some(end) = whole {
         counters.born_zero.add(1);
         if is_store {
-            fill_ahead(region, page + 1..end, core);
+            fill_ahead(region, page, end, core);
         }
     }
     cache.note_progress();
@@ -164,31 +168,40 @@ fn finish(region: &Region, page: usize, core: usize, writable: bool, control: bo
 /// A program that fills a hole from front to back: the pages behind the one it just stored to are installed writable, as
 /// many as lie filled before it, so twice as many each time. They need no read, and one trap serves them all. Should the
 /// program stop, at most as many pages of zeros as it wrote pages are written to the file in place of a hole.
-fn fill_ahead(region: &Region, hole: Range<usize>, core: usize) {
+fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
     let cache = region.cache();
     let is_resident = |page: &usize| matches!(region.word(*page).look().state(), State::Clean | State::Dirty);
-    let filled = (hole.start.saturating_sub(MOST_AHEAD)..hole.start).rev().take_while(is_resident).count();
-    // The first page counts too, but a single store is no sign of more.
-    let room =
-        filled.saturating_sub(1).min(cache.batch).min(hole.len()).min(region.stripe_end(hole.start - 1) - hole.start);
-    let mut claimed = hole.start;
-    while claimed < hole.start + room && cache.take_spare_credit(core) {
-        if !region.word(claimed).begin_load() {
+    let filled = (page.saturating_sub(MOST_AHEAD)..page).rev().take_while(is_resident).count();
+    let (block, within) = (page / BLOCK_PAGES, page % BLOCK_PAGES);
+    if block > 0 && within < filled {
+        // The block before is full, and who fills a file does not come back soon: writing it goes along with filling on.
+        region.ages()[block - 1].store(RIPE, Ordering::Relaxed);
+        cache.wake_writers();
+    }
+    let start = page + 1;
+    let end = end.min(region.stripe_end(page)).min(start + filled.min(cache.batch));
+    let mut claimed = start;
+    while claimed < end && cache.take_spare_credit(core) {
+        let loading = region.word(claimed).begin_load();
+        if !loading || !region.take_hole(claimed) {
             cache.release_credits(core, 1);
+            if loading {
+                give_up(region, claimed, Outcome::Resolved);
+            }
             break;
         }
         region.word(claimed).begin_writable_install();
         region.dirty().set(claimed);
         claimed += 1;
     }
-    if claimed == hole.start {
+    if claimed == start {
         return;
     }
-    let (to, count) = (region.address_of(hole.start), claimed - hole.start);
     // SAFETY: absent pages of one stripe that the state Loading gives to this thread; as many zeros are there.
-    let installed = unsafe { region.userfaultfd(hole.start).copy_pages(to, cache.zeros(), count) };
-    (hole.start..hole.start + installed).for_each(|page| finish(region, page, core, true, false));
-    for page in hole.start + installed..claimed {
+    let installed =
+        unsafe { region.userfaultfd(start).copy_pages(region.address_of(start), cache.zeros(), claimed - start) };
+    (start..start + installed).for_each(|page| finish(region, page, core, true, false));
+    for page in start + installed..claimed {
         cache.release_credits(core, 1);
         give_up(region, page, Outcome::Resolved);
     }

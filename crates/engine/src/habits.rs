@@ -1,5 +1,4 @@
-//! What is known of each block of a file that spares traps and reads: whether pages that are read there are soon written,
-//! and whether there are holes.
+//! Whether pages that are read in a block are soon written, learnt from what happens: it spares traps.
 //!
 //! A page that is read is installed write-protected, and the first store to it traps once more (4 µs). Where nearly every
 //! page read is soon written (a read-modify-write load) it is installed writable from the start, and counts as dirty from
@@ -7,7 +6,7 @@
 //! write-protected whatever the guess. Its next store traps and tells. Every 16 control pages the block decides anew: it guesses
 //! while at least 12 of them were stored to before the decision. A block whose pages are no longer written has guessed wrong about 240 times when it stops.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One page in so many is a control.
 pub const CONTROLS: usize = 16;
@@ -67,48 +66,8 @@ impl StoreHabit {
     }
 }
 
-/// What a block's part of the file is made of. Zero: nobody has asked.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct Layout(AtomicU8);
-
-const UNKNOWN: u8 = 0;
-/// No hole when last asked: pages are read, which is right in any case.
-const DATA: u8 = 1;
-/// Holes when last asked; so many pages turned out to be data since. The file is asked about each page.
-const HOLES: u8 = 2;
-
-impl Layout {
-    /// Whether a page may lie in a hole. `has_hole` asks the file about the whole block.
-    #[inline]
-    pub fn may_be_hole(&self, has_hole: impl FnOnce() -> bool) -> bool {
-        match self.0.load(Ordering::Relaxed) {
-            DATA => false,
-            UNKNOWN => {
-                let found = has_hole();
-                self.0.store(if found { HOLES } else { DATA }, Ordering::Relaxed);
-                found
-            }
-            _ => true,
-        }
-    }
-
-    /// Notes that a page which might have been a hole is data: now and then the block is looked at anew, so that one that
-    /// has filled up costs nothing more.
-    pub fn note_data(&self) {
-        let next = |seen: u8| match seen {
-            UNKNOWN | DATA => None,
-            u8::MAX => Some(UNKNOWN),
-            seen => Some(seen + 1),
-        };
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-    }
-}
-
-// SAFETY: integers.
+// SAFETY: an integer.
 unsafe impl crate::sys::memory::Zeroable for StoreHabit {}
-// SAFETY: likewise.
-unsafe impl crate::sys::memory::Zeroable for Layout {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -146,20 +105,5 @@ mod tests {
             let count = (0..16_000).filter(|step| is_control(step * stride)).count();
             assert!((500..1500).contains(&count), "stride {stride}: {count}");
         }
-    }
-
-    #[test]
-    fn a_block_without_holes_is_asked_about_once_and_one_with_holes_now_and_then() {
-        let layout = Layout(AtomicU8::new(0));
-        assert!(!layout.may_be_hole(|| false));
-        assert!(!layout.may_be_hole(|| panic!("asked again")));
-        let layout = Layout(AtomicU8::new(0));
-        assert!(layout.may_be_hole(|| true));
-        for _ in 0..253 {
-            assert!(layout.may_be_hole(|| panic!("asked again")));
-            layout.note_data();
-        }
-        layout.note_data();
-        assert!(!layout.may_be_hole(|| false), "full by now");
     }
 }

@@ -46,6 +46,7 @@ mod fault;
 mod files;
 mod flush;
 mod habits;
+mod holes;
 mod kernel;
 mod lock;
 mod map;

@@ -3,7 +3,8 @@
 use crate::cache::Inner;
 use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
 use crate::error::{Error, Result};
-use crate::habits::{Layout, StoreHabit};
+use crate::habits::StoreHabit;
+use crate::holes::Holes;
 use crate::lock::Lock;
 use crate::page::PageWord;
 use crate::registry;
@@ -42,10 +43,10 @@ pub struct Region {
     write_locks: [Lock; WRITE_LOCKS],
     /// Where each background writer looks first, a block.
     write_cursors: [AtomicUsize; MOST_WRITERS],
-    /// For each block, for how many looks of the writers it has been dirty (see `write_aged`).
+    /// For each block, for how many looks of the writers it has been dirty (see `write_ripe`).
     ages: Zeroed<AtomicU8>,
     habits: Zeroed<StoreHabit>,
-    layouts: Zeroed<Layout>,
+    holes: Holes,
     writable: AtomicBool,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
     unsaved: AtomicBool,
@@ -139,7 +140,7 @@ impl Region {
         let blocks = pages.div_ceil(BLOCK_PAGES);
         let ages = Zeroed::new(blocks).map_err(&bookkeeping)?;
         let habits = Zeroed::new(blocks).map_err(&bookkeeping)?;
-        let layouts = Zeroed::new(blocks).map_err(&bookkeeping)?;
+        let holes = Holes::new(pages).map_err(&bookkeeping)?;
         let slot = registry::reserve().ok_or_else(|| {
             fail("map it")(io::Error::other(format!(
                 "{} files are mapped already: drop some maps",
@@ -163,7 +164,7 @@ impl Region {
             write_cursors: std::array::from_fn(|_| AtomicUsize::new(0)),
             ages,
             habits,
-            layouts,
+            holes,
             writable: AtomicBool::new(false),
             unsaved: AtomicBool::new(false),
             process: std::process::id(),
@@ -304,22 +305,15 @@ impl Region {
         &self.habits[page / BLOCK_PAGES]
     }
 
-    /// The page at which the hole ends that holds this page, if one does. Called by fault handlers.
+    /// Whether a page that this thread is loading lies in a hole of the file: it is zeros then. Called by fault handlers.
     #[inline]
-    pub fn hole_at(&self, page: usize) -> Option<usize> {
-        let layout = &self.layouts[page / BLOCK_PAGES];
-        let start = (page / BLOCK_PAGES * BLOCK_PAGES * PAGE) as u64;
-        let end = start + (BLOCK_PAGES * PAGE) as u64;
-        if !layout.may_be_hole(|| self.store.next_hole(start) < end) {
-            return None;
-        }
-        // Asked of the file each time, so that what others have written since is not taken for zeros.
-        let hole = self.store.next_data((page * PAGE) as u64) as usize / PAGE;
-        if hole > page {
-            return Some(hole);
-        }
-        layout.note_data();
-        None
+    pub fn take_hole(&self, page: usize) -> bool {
+        self.holes.take(page, &*self.store)
+    }
+
+    /// What is known of the file's holes.
+    pub fn holes(&self) -> &Holes {
+        &self.holes
     }
 
     /// The end of the stripe that holds a page.

@@ -1,6 +1,7 @@
 //! What the engine asks of the machine and of a file, looked at one by one: for `fastmap doctor`, and for the message
 //! when a file cannot be cached.
 
+use crate::sys::uring::Ring;
 use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, file, madvise};
 use std::fs::File;
@@ -39,7 +40,7 @@ pub struct Requirement {
 /// println!("{} things missing", missing.count());
 /// ```
 pub fn of_machine() -> Vec<Requirement> {
-    vec![page_size(), kernel(), user_faults(), batched_eviction()]
+    vec![page_size(), kernel(), user_faults(), batched_eviction(), deep_queues()]
 }
 
 /// Looks at a file: direct I/O in units of a page.
@@ -130,6 +131,18 @@ fn batched_eviction() -> Requirement {
             Err("this kernel refuses MADV_DONTNEED there: one madvise a page instead, about twice the cost".into())
         },
         remedy: "boot Linux 6.13 or later, or allow process_madvise in the seccomp filter".into(),
+    }
+}
+
+fn deep_queues() -> Requirement {
+    Requirement {
+        name: "io_uring",
+        purpose: "many writes under way at a time from a few threads",
+        optional: true,
+        found: Ring::open()
+            .map(|_| "deep write-back queues".into())
+            .map_err(|error| format!("{error}: more threads write instead, one run of pages each at a time")),
+        remedy: "set the sysctl kernel.io_uring_disabled to 0, or allow io_uring_setup in the seccomp filter".into(),
     }
 }
 

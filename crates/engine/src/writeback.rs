@@ -26,6 +26,8 @@ use std::ops::Range;
 const MOST_RUN: usize = 256;
 /// Pages a faulting thread writes before it looks for a clean page again.
 const HELP_PAGES: usize = 512;
+/// The age at which a block is written, in looks of the writers.
+pub const RIPE: u8 = 4;
 /// Writes gathered before the kernel is told.
 const SUBMIT: usize = 32;
 
@@ -413,16 +415,17 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
     }
 }
 
-/// Writes the blocks of a stripe of a region that were dirty at the last `ticks` calls. Signals are blocked.
-pub fn write_aged(region: &Region, stripe: Stripe, ticks: u8) -> Help {
+/// Writes the blocks of a stripe of a region that are ripe: dirty at each of the last [`RIPE`] looks, or filled from front to
+/// back. With `look`, this is one more look. Signals are blocked.
+pub fn write_ripe(region: &Region, stripe: Stripe, look: bool) -> Help {
     let dirty = region.dirty();
     let mut flight = Flight::new(region);
     let marked = successors(dirty.next_block(0), |block| dirty.next_block(block + 1));
     for block in marked.filter(|block| stripe.has(*block)) {
         let age = &region.ages()[block];
         let seen = age.load(Ordering::Relaxed);
-        if seen < ticks {
-            age.store(seen + 1, Ordering::Relaxed);
+        if seen < RIPE {
+            age.store(seen + u8::from(look), Ordering::Relaxed);
         } else if flight.try_lock(block % WRITE_LOCKS) {
             flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, usize::MAX);
             flight.close(block % WRITE_LOCKS);

@@ -13,7 +13,7 @@ use crate::rings::{Rings, Taken};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, cpu, futex};
-use crate::writeback::{self, Failure, Help, Stripe, regions_of};
+use crate::writeback::{self, Failure, Help, RIPE, Stripe, regions_of};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -23,8 +23,6 @@ use std::time::{Duration, Instant};
 
 /// Writers, at most; a region keeps a cursor for each.
 pub const MOST_WRITERS: usize = 16;
-/// Looks at a dirty block before it counts as old.
-const TICKS: u8 = 4;
 /// Pages from which on a flush is shared out between the writers: below, handing it over takes longer.
 const MANY_PAGES: usize = 256;
 /// Pause after which writes that failed are tried again.
@@ -132,7 +130,7 @@ impl Shared {
     /// The life of one writer.
     fn run(&self, cache: &Weak<Inner>, stripe: Stripe, age: Option<Duration>) {
         let _blocked = Blocked::all();
-        let interval = age.map(|age| (age / u32::from(TICKS)).max(Duration::from_millis(1)));
+        let interval = age.map(|age| (age / u32::from(RIPE)).max(Duration::from_millis(1)));
         let mut next_look = Instant::now();
         let mut seen = 0;
         while !self.stop.load(Ordering::Acquire) {
@@ -140,12 +138,12 @@ impl Shared {
                 Some(cache) => {
                     self.carry_out(stripe);
                     let mut again = stripe.index == 0 && close_unsaved(&cache);
-                    again |= self.write_down(&cache, stripe);
-                    if let Some(interval) = interval.filter(|_| Instant::now() >= next_look) {
+                    let look = interval.filter(|_| Instant::now() >= next_look);
+                    if let Some(interval) = look {
                         next_look = Instant::now() + interval;
-                        again |= write_aged(&cache, stripe);
                     }
-                    again
+                    again |= write_ripe(&cache, stripe, look.is_some());
+                    again | self.write_down(&cache, stripe)
                 }
                 None => return,
             };
@@ -268,11 +266,12 @@ fn sync(region: &Region) -> Result<()> {
     region.store().sync(syncs).map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))
 }
 
-/// Writes what has been dirty for as long as the cache allows; true: some cannot be written.
-fn write_aged(cache: &Inner, stripe: Stripe) -> bool {
+/// Writes what has been dirty for as long as the cache allows, or is not likely to change any more; true: some cannot be
+/// written.
+fn write_ripe(cache: &Inner, stripe: Stripe, look: bool) -> bool {
     let mut failed = false;
     for region in regions_of(cache) {
-        if let Help::Failed(error) = writeback::write_aged(&region, stripe, TICKS) {
+        if let Help::Failed(error) = writeback::write_ripe(&region, stripe, look) {
             failed = true;
             tell(&region, &io::Error::from_raw_os_error(error));
         }

@@ -70,6 +70,13 @@ fn without_process_madvise_the_budget_holds() {
 }
 
 #[test]
+fn without_io_uring_more_threads_write() {
+    if ready() {
+        assert_role("without-io_uring", 0);
+    }
+}
+
+#[test]
 fn an_old_kernel_is_named() {
     assert_role("old-kernel", 0);
 }
@@ -92,6 +99,33 @@ fn deny(call: libc::c_long) {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
     }
+}
+
+/// Write-back by threads with one write each under way.
+fn without_io_uring() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(2000 * PAGE));
+    let cache = Cache::builder().capacity(4 << 20).high_water(30).build().unwrap();
+    let mut map = map_mut(&cache, &file);
+    let mut bytes = pattern(2000 * PAGE);
+    let mut random = Random::new(seed(1));
+    for step in 0..20_000 {
+        let at = random.below(bytes.len());
+        map[at] = step as u8;
+        bytes[at] = step as u8;
+        if step % 5000 == 0 {
+            map.flush().unwrap();
+        }
+    }
+    map.flush_async().wait().unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    let comms = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
+    assert_eq!(comms.filter(|comm| comm.starts_with("fastmap-write")).count(), 16);
+    let found = fastmap::requirements::of_machine().into_iter().find(|one| one.name == "io_uring").unwrap();
+    assert!(found.optional && found.found.is_err(), "{:?}", found.found);
 }
 
 /// Maps where the engine lacks something: by the kernel unless forbidden, and then by name.
@@ -465,6 +499,10 @@ fn role() {
         "without-userfaultfd" => {
             deny(libc::SYS_userfaultfd);
             expect_missing("userfaultfd", "seccomp");
+        }
+        "without-io_uring" => {
+            deny(libc::SYS_io_uring_setup);
+            without_io_uring();
         }
         "old-kernel" => {
             const UNAME26: libc::c_ulong = 0x0020000;

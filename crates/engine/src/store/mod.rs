@@ -53,8 +53,8 @@ pub trait Store: Debug + Send + Sync {
     /// `buffer` is a page, aligned to its size, that the caller owns.
     unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd;
 
-    /// The first byte at or after `offset` that is not in a hole; in a hole that reaches the file's end, that end; `offset`
-    /// where holes cannot be told (lseek(2), `SEEK_DATA`). Called by fault handlers.
+    /// The first byte at or after `offset`, which is in a hole, that is not; the file's end where none follows (lseek(2),
+    /// `SEEK_DATA`). Called by fault handlers.
     fn next_data(&self, offset: u64) -> u64;
 
     /// The first byte at or after `offset` that is in a hole; the file's end is one (lseek(2), `SEEK_HOLE`), nothing where
