@@ -77,7 +77,10 @@ fn write_block(region: &Region, block: usize, pages: Range<usize>, limit: usize)
             at = run.end;
             write_run(region, first + run.start..first + run.end, writable, &mut outcome);
         }
-        region.cache().note_progress();
+        // Not after failures alone: whoever waits for room naps between tries.
+        if outcome.written > 0 {
+            region.cache().note_progress();
+        }
     }
     outcome
 }

@@ -1,5 +1,7 @@
 //! Where the bytes of a region live.
 
+#[cfg(all(test, not(loom)))]
+pub mod faulty;
 mod file;
 mod group;
 
