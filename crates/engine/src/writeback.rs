@@ -154,7 +154,7 @@ fn write_run(region: &Region, run: Range<usize>, writable: std::result::Result<u
             cache.enqueue(core, region, page);
         }
         if after.newly_dirty {
-            cache.count_dirty(core);
+            cache.recount_dirty(core);
         }
         if written.is_err() {
             region.dirty().set(page);
