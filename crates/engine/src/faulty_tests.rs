@@ -345,7 +345,7 @@ fn seed(default: u64) -> u64 {
 
 #[test]
 fn one_thread_on_a_faulty_disk_loses_nothing() {
-    let config = Config { cases: 150, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    let config = Config { cases: 100, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed(11).to_le_bytes());
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
