@@ -1,6 +1,6 @@
 # make bench   the tour: FastMap beside kernel mmap on this machine, about two minutes
 # make test    everything CI checks
-# make loom    the models of the page word, the credits and the dirty bitmap alone
+# make loom    the models alone: page word, credits, dirty bitmap, shared syncs
 .PHONY: build bench test lint docs loom
 SHELL := /bin/bash
 CARGO ?= cargo

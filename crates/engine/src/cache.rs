@@ -429,6 +429,12 @@ impl Inner {
         }
     }
 
+    /// Counts a page that is dirty again because its write failed. The writer is not woken: it would wake itself with each
+    /// write that fails, and never pause before it tries again.
+    pub fn recount_dirty(&self, core: usize) {
+        self.cores[core].0.dirty.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts pages that ceased to be dirty.
     pub fn discount_dirty(&self, core: usize, pages: usize) {
         self.cores[core].0.dirty.fetch_sub(pages as isize, Ordering::Relaxed);

@@ -43,6 +43,8 @@ mod dirty;
 mod error;
 mod evict;
 mod fault;
+#[cfg(all(test, not(loom)))]
+mod faulty_tests;
 mod files;
 mod flush;
 mod habits;

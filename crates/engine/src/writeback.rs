@@ -177,7 +177,6 @@ impl<'a> Flight<'a> {
                 self.write_run(first + run.start..first + run.end, writable);
             }
             self.submit(0);
-            region.cache().note_progress();
         }
         found
     }
@@ -209,7 +208,16 @@ impl<'a> Flight<'a> {
         }
         // SAFETY: as above.
         let written = writable.and_then(|end| unsafe { region.store().write_pages(run.start, from, run.len(), end) });
+        let before = self.written;
         self.finish(run, written);
+        self.note_progress(before);
+    }
+
+    /// Tells whoever waits for room of pages that became clean. Not of failures: who waits naps between tries.
+    fn note_progress(&self, before: usize) {
+        if self.written > before {
+            self.region.cache().note_progress();
+        }
     }
 
     /// Makes room for one more write in the ring, if there is a ring that works.
@@ -227,9 +235,8 @@ impl<'a> Flight<'a> {
             ring.submit(wanted);
             self.gathered = 0;
         }
-        let mut ended = false;
+        let before = self.written;
         while let Some((tag, result)) = self.ring.as_mut().and_then(|ring| ring.next_done()) {
-            ended = true;
             let (start, len) = (tag as usize >> 16, tag as usize & 0xFFFF);
             let written = match result {
                 // Cut short or put off: the ordinary path says how it really ends.
@@ -252,9 +259,7 @@ impl<'a> Flight<'a> {
             self.pending[lock] -= 1;
             self.release_idle(lock);
         }
-        if ended {
-            self.region.cache().note_progress();
-        }
+        self.note_progress(before);
     }
 
     /// Gives the pages of a run back after its write.
@@ -271,7 +276,7 @@ impl<'a> Flight<'a> {
                 cache.enqueue(queue, region, page);
             }
             if after.newly_dirty {
-                cache.count_dirty(here);
+                cache.recount_dirty(here);
             }
             if written.is_err() {
                 region.dirty().set(page);

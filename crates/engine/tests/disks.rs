@@ -1,10 +1,14 @@
-//! Block devices, and disks that are full.
+//! Block devices, disks that are full, and disks that go away.
 
 mod common;
 
 use common::*;
-use fastmap::{Advice, Cache, Engine, Error};
+use fastmap::{Advice, Cache, Engine, Error, MapMut};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 // --- block devices, full disks ----------------------------------------------------------------------------------------
@@ -138,4 +142,78 @@ fn flush_async_is_tried_again_when_there_is_room() {
         assert!(begin.elapsed() < Duration::from_secs(5), "nobody tried again");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+// --- disks that go away -----------------------------------------------------------------------------------------------
+
+/// A flush must fail with this number, naming the file and a place in `bytes`.
+fn assert_refused(map: &MapMut, path: &Path, number: i32, bytes: Range<u64>) {
+    let Err(error) = map.flush() else { panic!("flushed to a disk that is gone") };
+    let Error::WriteBack { path: named, offset, source, .. } = &error else { panic!("{error}") };
+    assert_eq!((named.as_path(), source.raw_os_error()), (path, Some(number)), "{error}");
+    assert!(bytes.contains(offset), "{error}");
+}
+
+/// As when its disk is pulled: every read and write fails from then on.
+#[test]
+fn a_file_system_that_goes_down_under_a_map() {
+    const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587D;
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("file");
+    let mut bytes = pattern(1 << 20);
+    let file = create(&path, &bytes);
+    let cache = Cache::new(1 << 20).unwrap();
+    let mut map = map_mut(&cache, &file);
+    assert!(map[..] == bytes[..]);
+    let stored = 10 * PAGE..20 * PAGE;
+    map[stored.clone()].fill(7);
+    bytes[stored.clone()].fill(7);
+    let without_its_log = 2u32;
+    // SAFETY: the request reads one u32.
+    if unsafe { libc::ioctl(file.as_raw_fd(), EXT4_IOC_SHUTDOWN, &without_its_log) } != 0 {
+        return println!("skipped: ext4 cannot be shut down: {}", std::io::Error::last_os_error());
+    }
+    for _ in 0..2 {
+        assert_refused(&map, &path, libc::EIO, stored.start as u64..stored.end as u64);
+        assert!(map.advise(Advice::DontNeed).is_err());
+        assert!(map[..] == bytes[..], "what is in memory");
+    }
+    // In vain, and said on standard error; so it is again at exit. Neither may hang.
+    drop(map);
+    assert_eq!(cache.stats().dirty_pages, 10);
+}
+
+/// A device does not get shorter as a file does that is truncated: what lay behind its new end is not to be forgotten.
+#[test]
+fn a_device_that_loses_its_medium_under_a_map() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let backing = folder.path().join("backing");
+    let mut bytes = pattern(1 << 20);
+    let medium = create(&backing, &bytes);
+    let device = match Loop::over(&backing) {
+        Ok(device) => device,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let resize = |len: usize| {
+        medium.set_len(len as u64).unwrap();
+        let done = Command::new("losetup").arg("--set-capacity").arg(&device.0).status().unwrap();
+        assert!(done.success(), "losetup: {done}");
+    };
+    let cache = Cache::new(1 << 20).unwrap();
+    let mut map = map_mut(&cache, &open(&device.0));
+    let stored = 10 * PAGE..20 * PAGE;
+    map[stored.clone()].fill(7);
+    resize(0);
+    for _ in 0..2 {
+        assert_refused(&map, &device.0, libc::ENOSPC, stored.start as u64..stored.end as u64);
+        assert!(map[stored.clone()].iter().all(|byte| *byte == 7), "what is in memory");
+    }
+    resize(bytes.len());
+    map.flush().unwrap();
+    bytes.fill(0);
+    bytes[stored].fill(7);
+    assert!(std::fs::read(&backing).unwrap() == bytes);
 }

@@ -473,3 +473,36 @@ fn straddling_loads_with_two_pages_a_thread() {
     });
     println!("the slowest load took {} µs; {:?}", most.into_inner(), cache.stats());
 }
+
+#[test]
+fn flushes_from_every_thread_share_syncs() {
+    const THREADS: usize = 8;
+    const ROUNDS: usize = 40;
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let stamped = Stamped::new(&path, THREADS);
+    let cache = Cache::new(64 * PAGE).unwrap();
+    let (map, base) = stamped.map_mut(&cache, 0);
+    std::thread::scope(|scope| {
+        for page in 0..THREADS {
+            let (stamped, map, path) = (&stamped, &map, &path);
+            scope.spawn(move || {
+                let mut reader = DirectReader::open(path);
+                for round in 0..ROUNDS {
+                    stamped.store(base, page * WORDS + round);
+                    stamped.check_flush(&mut reader, page..page + 1, || map.flush().unwrap());
+                }
+            });
+        }
+    });
+    let syncs = cache.stats().syncs;
+    println!("{syncs} syncs for {} flushes", THREADS * ROUNDS);
+    assert!((1..=(THREADS * ROUNDS) as u64).contains(&syncs));
+    map.flush().unwrap();
+    assert_eq!(cache.stats().syncs, syncs + 1, "alone, each flush syncs");
+    drop(map);
+    stamped.check_file();
+}

@@ -125,6 +125,10 @@ impl Store for FileStore {
 
     fn write_end(&self) -> std::result::Result<u64, i32> {
         let ours = self.size().max(self.mapped.load(Ordering::Acquire));
+        if self.is_device {
+            // It has not been truncated: one that is gone is empty, and must refuse the write.
+            return Ok(self.refresh_size().min(ours));
+        }
         file::size_now(&self.reading.plain, self.is_device).map(|now| now.min(ours)).ok_or(libc::EIO)
     }
 

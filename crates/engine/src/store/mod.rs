@@ -1,5 +1,7 @@
 //! Where the bytes of a region live.
 
+#[cfg(all(test, not(loom)))]
+pub mod faulty;
 mod file;
 mod group;
 
@@ -63,7 +65,7 @@ pub trait Store: Debug + Send + Sync {
 
     /// Where writing has to stop now, bytes, or an error number: what a truncation has cut off is not written, as the
     /// kernel does with mapped pages past the end (mmap(2)), nor what others have appended behind everything that is
-    /// mapped. Called by fault handlers.
+    /// mapped. A device is not truncated: behind the end of one that shrank, writes fail. Called by fault handlers.
     fn write_end(&self) -> std::result::Result<u64, i32>;
 
     /// Writes `pages` pages from memory to the file, up to `end`, or fails with an error number: then any part of them may
