@@ -58,6 +58,7 @@ pub struct CacheBuilder {
     capacity: Option<usize>,
     evict_batch: usize,
     high_water: u8,
+    keeper: bool,
 }
 
 impl Cache {
@@ -82,7 +83,7 @@ impl Cache {
     /// # Ok::<(), fastmap::Error>(())
     /// ```
     pub fn builder() -> CacheBuilder {
-        CacheBuilder { capacity: None, evict_batch: MOST_BATCH, high_water: 75 }
+        CacheBuilder { capacity: None, evict_batch: MOST_BATCH, high_water: 75, keeper: true }
     }
 
     /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.
@@ -178,6 +179,25 @@ impl CacheBuilder {
         self
     }
 
+    /// Whether stores to this cache's files survive the sudden end of the program (default true). With the first mutable
+    /// map of such a cache the process starts a *keeper*: a process `fastmap-keeper` that shares its memory, sleeps, and
+    /// when the program is killed, crashes, exits without unmapping or calls exec(2), writes to the files what is not
+    /// there yet. It costs nothing meanwhile and wait(2) does not see it, though tools that add up processes count the
+    /// memory twice. A file read right after the program's end may not be complete yet: a map of it waits for the keeper.
+    ///
+    /// The keeper cannot help when the power fails, when everything that shares the memory is killed (out of memory, a
+    /// whole cgroup, PID 1 of a container), or when it is killed itself: there, what counts is
+    /// [`MapMut::flush`](crate::MapMut::flush).
+    ///
+    /// ```
+    /// let scratch = fastmap::Cache::builder().capacity(1 << 20).keeper(false).build()?;
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn keeper(mut self, on: bool) -> Self {
+        self.keeper = on;
+        self
+    }
+
     /// Makes the cache.
     ///
     /// # Errors
@@ -192,10 +212,8 @@ impl CacheBuilder {
         if bytes < Cache::MIN_CAPACITY {
             return Err(Error::CapacityTooSmall { capacity: bytes, minimum: Cache::MIN_CAPACITY });
         }
-        let inner = Inner::new(bytes / PAGE, self.evict_batch, self.high_water).map_err(|source| Error::Io {
-            path: PathBuf::from("cache"),
-            operation: "map memory for its bookkeeping",
-            source,
+        let inner = Inner::new(bytes / PAGE, self.evict_batch, self.high_water, self.keeper).map_err(|source| {
+            Error::Io { path: PathBuf::from("cache"), operation: "map memory for its bookkeeping", source }
         })?;
         Ok(Cache { inner: Arc::new(inner) })
     }
@@ -212,6 +230,8 @@ pub struct Inner {
     pub high_water: usize,
     /// Dirty pages at which it stops.
     pub low_water: usize,
+    /// The keeper saves its regions.
+    pub keeper: bool,
     pub credits: Credits,
     pub clean: CleanQueues,
     pub cores: Box<[Padded<Core>]>,
@@ -251,7 +271,7 @@ impl Drop for Buffer<'_> {
 }
 
 impl Inner {
-    fn new(capacity: usize, batch: usize, high_water: u8) -> io::Result<Self> {
+    fn new(capacity: usize, batch: usize, high_water: u8, keeper: bool) -> io::Result<Self> {
         let cores = cpu::count();
         let core = |_| {
             Ok(Padded(Core {
@@ -268,6 +288,7 @@ impl Inner {
             batch: batch.min(capacity / 16).max(1),
             high_water,
             low_water: high_water * 2 / 3,
+            keeper,
             credits: Credits::new(capacity, cores),
             clean: CleanQueues::new(capacity, cores)?,
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,

@@ -4,12 +4,13 @@
 //! be written, goes through an ordinary one. The kernel keeps the two coherent.
 
 use crate::error::{Error, Result};
+use crate::file_lock;
 use crate::sys::{PAGE, file};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// A pair of descriptors of one file, opened by us with flags of our own.
@@ -46,6 +47,8 @@ pub struct FileStore {
     /// fdatasync(2) failed once: the kernel forgets which bytes that cost (fsyncgate), so it is remembered here.
     /// Held over the call: the kernel reports a failure to one of two that call at the same time.
     sync_failed: Mutex<bool>,
+    /// `writing` holds the lock of `file_lock.rs`.
+    locked: AtomicBool,
 }
 
 impl FileStore {
@@ -63,6 +66,7 @@ impl FileStore {
             reading,
             writing: OnceLock::new(),
             sync_failed: Mutex::new(false),
+            locked: AtomicBool::new(false),
         })
     }
 
@@ -72,6 +76,33 @@ impl FileStore {
             let _ = self.writing.set(Handles::open(from, &self.path, true, self.direct)?);
         }
         Ok(())
+    }
+
+    /// Keeps other processes from writing the file through a cache, as far as its file system can. Writing has been made
+    /// possible; callers take turns.
+    pub fn lock(&self) -> Result<()> {
+        if let (false, Some(handles)) = (self.is_locked(), self.writing.get()) {
+            self.locked.store(file_lock::lock(&handles.plain, &self.path)?, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether this store keeps other processes from writing.
+    pub fn is_locked(&self) -> bool {
+        self.locked.load(Ordering::Acquire)
+    }
+
+    /// Lets other processes write. For the keeper, too.
+    pub fn unlock(&self) {
+        if let (true, Some(handles)) = (self.locked.swap(false, Ordering::AcqRel), self.writing.get()) {
+            file_lock::unlock(&handles.plain);
+        }
+    }
+
+    /// The descriptors that `write_end`, `write_pages` and `unlock` use.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let writing = self.writing.get().map(|handles| [&handles.pages, &handles.plain]);
+        writing.into_iter().flatten().chain([&self.reading.plain]).map(|file| file.as_raw_fd())
     }
 
     /// The file's name, for messages.
