@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use fastmap::{Cache, MapMut};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 
@@ -108,20 +109,53 @@ fn the_ends_of_forked_children_are_none_of_its_business() {
     assert!(saved(&path).iter().step_by(PAGE).all(|byte| *byte == 9));
 }
 
+/// A file system that takes no writes for a while (fsfreeze(8)); thawed when dropped.
+struct Frozen(std::fs::File);
+
+impl Frozen {
+    fn new(folder: &Path) -> Self {
+        let folder = std::fs::File::open(folder).unwrap();
+        // SAFETY: a request without an argument.
+        assert_eq!(unsafe { libc::ioctl(folder.as_raw_fd(), 0xC004_5877, 0) }, 0, "FIFREEZE");
+        Frozen(folder)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // SAFETY: likewise.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), 0xC004_5878, 0) };
+    }
+}
+
 #[test]
 fn what_the_program_held_is_let_go_before_all_is_saved() {
-    if !ready() {
-        return;
-    }
+    let Some(disk) = small_disk() else { return };
     let folder = folder();
-    let path = file_in(&folder, "file");
-    let mut child = Waiting::start("work", &path);
-    let keeper = keeper_of(&path).expect("a keeper");
+    let (path, other) = (disk.path("file"), file_in(&folder, "file"));
+    create(&path, &pattern(40 * PAGE)).sync_all().unwrap();
+    std::os::unix::fs::symlink(&path, folder.path().join("link")).unwrap();
+    let mut child = Waiting::start("holder", folder.path());
+    let lock = open(&other);
+    assert!(!fcntl_lock(&lock), "the child has it");
+    let frozen = Frozen::new(path.parent().unwrap());
     child.kill();
-    // The keeper holds no pipe of the program's but standard error, which it may need: reading to the end returns.
-    let mut stdout = child.0.stdout.take().unwrap();
-    std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
-    until("the keeper's end", || keeper_of(&path) != Some(keeper));
+    // The keeper saves, for as long as the disk takes nothing; output, sockets and locks end with the program.
+    std::io::copy(child.0.stdout.as_mut().unwrap(), &mut std::io::sink()).unwrap();
+    until("the end of the child's lock", || fcntl_lock(&lock));
+    assert!(keeper_of(&path).is_some());
+    drop(frozen);
+    assert!(saved(&path).iter().step_by(PAGE).all(|byte| *byte == 9));
+}
+
+/// Locks a whole file for this process (fcntl(2)); false if somebody else has it.
+fn fcntl_lock(file: &std::fs::File) -> bool {
+    // SAFETY: a zeroed flock is a valid one.
+    unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = libc::F_WRLCK as i16;
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock) == 0
+    }
 }
 
 #[test]
@@ -244,6 +278,12 @@ fn role() {
                 }
             }
             assert!(map.iter().step_by(PAGE).all(|byte| *byte == 9));
+            wait_for_parent();
+        }
+        "holder" => {
+            let lock = open(&argument.join("file"));
+            assert!(fcntl_lock(&lock));
+            touch(&large(true), &argument.join("link").canonicalize().unwrap());
             wait_for_parent();
         }
         "full-disk" => {
