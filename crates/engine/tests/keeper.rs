@@ -148,6 +148,31 @@ fn what_the_program_held_is_let_go_before_all_is_saved() {
     assert!(saved(&path).iter().step_by(PAGE).all(|byte| *byte == 9));
 }
 
+/// A write of the dead program's that is still in flight could land on top of what the keeper writes.
+#[test]
+fn it_waits_for_writes_in_flight() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("file");
+    create(&path, &pattern(40 * PAGE)).sync_all().unwrap();
+    let mut child = Waiting::start("flush", &path);
+    let keeper = keeper_of(&path).expect("a keeper");
+    let frozen = Frozen::new(path.parent().unwrap());
+    drop(child.0.stdin.take());
+    let pid = child.pid();
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+    until("a write that the disk does not take", || threads().any(|thread| stat(thread).contains(") D ")));
+    child.0.kill().unwrap();
+    // It looks at the threads again and again; in a write of its own it would not wake.
+    for _ in 0..5 {
+        let before = voluntary_switches(keeper);
+        until("another look", || voluntary_switches(keeper) != before);
+    }
+    drop(frozen);
+    child.0.wait().unwrap();
+    assert!(saved(&path).iter().step_by(PAGE).all(|byte| *byte == 9));
+}
+
 /// Locks a whole file for this process (fcntl(2)); false if somebody else has it.
 fn fcntl_lock(file: &std::fs::File) -> bool {
     // SAFETY: a zeroed flock is a valid one.
@@ -279,6 +304,12 @@ fn role() {
             }
             assert!(map.iter().step_by(PAGE).all(|byte| *byte == 9));
             wait_for_parent();
+        }
+        "flush" => {
+            let map = touch(&large(true), &argument);
+            wait_for_parent();
+            map.flush().unwrap();
+            panic!("the disk took it");
         }
         "holder" => {
             let lock = open(&argument.join("file"));
