@@ -64,6 +64,7 @@ pub struct CacheBuilder {
     evict_batch: usize,
     high_water: u8,
     dirty_expire: Option<Duration>,
+    keeper: bool,
 }
 
 impl Cache {
@@ -88,7 +89,13 @@ impl Cache {
     /// # Ok::<(), fastmap::Error>(())
     /// ```
     pub fn builder() -> CacheBuilder {
-        CacheBuilder { capacity: None, evict_batch: MOST_BATCH, high_water: 75, dirty_expire: Some(DIRTY_EXPIRE) }
+        CacheBuilder {
+            capacity: None,
+            evict_batch: MOST_BATCH,
+            high_water: 75,
+            dirty_expire: Some(DIRTY_EXPIRE),
+            keeper: true,
+        }
     }
 
     /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.
@@ -199,6 +206,25 @@ impl CacheBuilder {
         self
     }
 
+    /// Whether stores to this cache's files survive the sudden end of the program (default true). With the first mutable
+    /// map of such a cache the process starts a *keeper*: a process `fastmap-keeper` that shares its memory, sleeps, and
+    /// when the program is killed, crashes, exits without unmapping or calls exec(2), writes to the files what is not
+    /// there yet. It costs nothing meanwhile and wait(2) does not see it, though tools that add up processes count the
+    /// memory twice. A file read right after the program's end may not be complete yet: a map of it waits for the keeper.
+    ///
+    /// The keeper cannot help when the power fails, when everything that shares the memory is killed (out of memory, a
+    /// whole cgroup, PID 1 of a container), or when it is killed itself: there, what counts is
+    /// [`MapMut::flush`](crate::MapMut::flush).
+    ///
+    /// ```
+    /// let scratch = fastmap::Cache::builder().capacity(1 << 20).keeper(false).build()?;
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn keeper(mut self, on: bool) -> Self {
+        self.keeper = on;
+        self
+    }
+
     /// Makes the cache.
     ///
     /// # Errors
@@ -232,6 +258,8 @@ pub struct Inner {
     /// Percentage of the capacity that may be dirty.
     high_water: usize,
     dirty_expire: Option<Duration>,
+    /// The keeper saves its regions.
+    pub keeper: bool,
     pub credits: Credits,
     pub clean: CleanQueues,
     pub cores: Box<[Padded<Core>]>,
@@ -291,6 +319,7 @@ impl Inner {
             batch: settings.evict_batch.min(capacity / 16).max(1),
             high_water: usize::from(settings.high_water),
             dirty_expire: settings.dirty_expire,
+            keeper: settings.keeper,
             credits: Credits::new(capacity, cores),
             clean: CleanQueues::new(capacity, cores)?,
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,

@@ -109,6 +109,21 @@ pub enum Error {
         /// What it is instead.
         kind: &'static str,
     },
+    /// Another process has the file mapped for writing, and [`MapOptions::one_writer`](crate::MapOptions::one_writer) is on
+    /// in both.
+    #[error(
+        "{path}: is mapped for writing by {holder}: end it, map for reading only, or let several write \
+         (MapOptions::one_writer)",
+        path = path.display()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// The other process, if this one may see it.
+        pid: Option<u32>,
+        /// The same for people: number and command name.
+        holder: String,
+    },
     /// The file is longer now than the address range its first map reserved.
     #[error(
         "{path}: has grown past {span} bytes, the address range reserved when it was first mapped: drop its other maps, \
@@ -138,6 +153,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Io { source, .. } | Error::WriteBack { source, .. } => source.kind(),
             Error::ReadOnlyFile { .. } | Error::WriteOnlyFile { .. } => io::ErrorKind::PermissionDenied,
+            Error::Locked { .. } => io::ErrorKind::ResourceBusy,
             Error::Missing { .. } => io::ErrorKind::Unsupported,
             _ => io::ErrorKind::InvalidInput,
         };

@@ -263,7 +263,7 @@ impl fmt::Write for Line {
 }
 
 /// Puts one line on standard error: the file, the offset, what is wrong with it.
-fn say(region: &Region, page: usize, what: fmt::Arguments<'_>) {
+pub fn say(region: &Region, page: usize, what: fmt::Arguments<'_>) {
     let mut line = Line { text: [0; 512], len: 0 };
     line.push(b"fastmap: ");
     let path = region.store().path().as_os_str().as_bytes();

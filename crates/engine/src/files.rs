@@ -4,6 +4,8 @@ use crate::cache::{Cache, Inner};
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::fault;
+use crate::file_lock;
+use crate::keeper;
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
@@ -65,18 +67,32 @@ impl Files {
     }
 }
 
+/// How a file is to be mapped.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a> {
+    pub cache: Option<&'a Cache>,
+    pub writable: bool,
+    pub one_writer: bool,
+    pub fallback: Fallback,
+}
+
 /// Finds or makes the region of a file, for one map more of its first `need` bytes; `open` opens the store of a new one.
 /// `None`: map it through the kernel.
 pub fn attach(
     from: &File,
     facts: &file::Facts,
-    cache: Option<&Cache>,
     need: usize,
-    writable: bool,
-    fallback: Fallback,
+    how: How<'_>,
     open: store::Open<'_>,
 ) -> Result<Option<Arc<Region>>> {
+    let How { cache, writable, one_writer, fallback } = how;
     let (files, mut table) = Files::get();
+    let settled = |mapped: &Mapped| !writable || mapped.region.store().is_locked();
+    if one_writer && !table.get(&facts.identity).is_some_and(settled) {
+        drop(table);
+        file_lock::wait_for_keeper(from);
+        table = Files::get().1;
+    }
     if table.get(&facts.identity).is_some_and(|mapped| !mapped.region.is_ours()) {
         // A child made by fork(2): the entry is its parent's.
         drop(table);
@@ -105,7 +121,7 @@ pub fn attach(
     region.store().note_mapped(need);
     let prepared = match (need > region.span(), writable) {
         (true, _) => Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 }),
-        (false, true) => region.allow_writing(from),
+        (false, true) => region.allow_writing(from, one_writer),
         (false, false) => Ok(()),
     };
     mapped.maps += 1;
@@ -116,6 +132,9 @@ pub fn attach(
     }
     if writable {
         save_at_exit();
+        if region.cache().keeper {
+            keeper::start();
+        }
     }
     Ok(Some(region))
 }

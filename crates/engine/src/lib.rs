@@ -31,7 +31,9 @@
 //!   SIGBUS, or a handler installed later without handing on, ends the process at the first miss.
 //! * A child made by fork(2) has no maps (touching one is a fault or worse); after exec(2) nothing is left to care about.
 //! * A store reaches the file by write-back, when the last map is dropped, at exit, or by [`MapMut::flush`], which alone
-//!   waits for stable storage. A process killed by a signal loses what was not written.
+//!   waits for stable storage. When the program is killed, crashes or calls exec(2), its keeper writes the rest
+//!   ([`CacheBuilder::keeper`], which also says what it cannot do).
+//! * One process at a time maps a file mutable; another is refused ([`MapOptions::one_writer`]).
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");
@@ -45,10 +47,12 @@ mod evict;
 mod fault;
 #[cfg(all(test, not(loom)))]
 mod faulty_tests;
+mod file_lock;
 mod files;
 mod flush;
 mod habits;
 mod holes;
+mod keeper;
 mod kernel;
 mod lock;
 mod map;

@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::files::{self, Fallback};
+use crate::files::{self, Fallback, How};
 use crate::kernel::KernelMapping;
 use crate::map::{Kind, Map, MapMut, Mapping};
 use crate::store;
@@ -26,12 +26,19 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct MapOptions {
     offset: u64,
     len: Option<usize>,
     cache: Option<Cache>,
     fallback: Fallback,
+    one_writer: bool,
+}
+
+impl Default for MapOptions {
+    fn default() -> Self {
+        MapOptions { offset: 0, len: None, cache: None, fallback: Fallback::default(), one_writer: true }
+    }
 }
 
 impl MapOptions {
@@ -109,6 +116,30 @@ impl MapOptions {
         self
     }
 
+    /// Whether a mutable map keeps other processes from mapping the file mutable (default true): two caches over one file
+    /// would write their pages over each other's. The lock is advisory and lasts until the file's last map in this process
+    /// is dropped; maps for reading take none and are not refused, and kernel mappings ([`Fallback::Kernel`]) do without.
+    /// A file whose last writer has died is waited for, up to half a minute, until that program's keeper
+    /// ([`CacheBuilder::keeper`](crate::CacheBuilder::keeper)) has saved it.
+    ///
+    /// It is an open-file-description lock on one byte at the far end of the file (fcntl(2)). It does not meet other locks
+    /// but those on the *whole* file: a program that takes such a lock with fcntl(2) takes it before it maps the file, or
+    /// passes false here.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// // SAFETY: several processes write, each a part of its own, in whole pages.
+    /// let map = unsafe { fastmap::MapOptions::new().one_writer(false).map_mut(&file)? };
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn one_writer(&mut self, on: bool) -> &mut Self {
+        self.one_writer = on;
+        self
+    }
+
     /// Maps a file for reading. The file may be closed afterwards.
     ///
     /// # Safety
@@ -141,7 +172,7 @@ impl MapOptions {
     /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias.
     ///
     /// # Errors
-    /// As for [`MapOptions::map`], and [`Error::ReadOnlyFile`].
+    /// As for [`MapOptions::map`]; [`Error::ReadOnlyFile`]; [`Error::Locked`] while another process writes the file.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -181,7 +212,8 @@ impl MapOptions {
         if len == 0 {
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty });
         }
-        match files::attach(from, &facts, self.cache.as_ref(), end, writable, self.fallback, open_store)? {
+        let (cache, one_writer, fallback) = (self.cache.as_ref(), self.one_writer, self.fallback);
+        match files::attach(from, &facts, end, How { cache, writable, one_writer, fallback }, open_store)? {
             Some(region) => {
                 let start = region.address_of(0).wrapping_add(self.offset as usize);
                 let offset = self.offset as usize;

@@ -63,6 +63,12 @@ impl Seen {
         }
     }
 
+    /// The page may hold stores that the file does not: it is dirty, on its way to the file, or being made writable. For
+    /// whoever finds the word after the threads that moved it have died.
+    pub fn may_hold_stores(self) -> bool {
+        self.state() == State::Dirty || self.0 & (WRITING | UPGRADING) != 0
+    }
+
     /// Another thread is making the page writable.
     pub fn is_upgrading(self) -> bool {
         self.0 & UPGRADING != 0

@@ -17,6 +17,7 @@ use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, cpu, madvise};
 use crate::writers::MOST_WRITERS;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -194,11 +195,15 @@ impl Region {
         }
     }
 
-    /// Lets stores through to the fault path, and pages to the file, through a descriptor that may write.
-    pub fn allow_writing(&self, from: &std::fs::File) -> Result<()> {
+    /// Lets stores through to the fault path, and pages to the file, through a descriptor that may write. With
+    /// `one_writer`, no other process may do so meanwhile.
+    pub fn allow_writing(&self, from: &std::fs::File, one_writer: bool) -> Result<()> {
         let _growing = self.growing.lock().unwrap_or_else(|poison| poison.into_inner());
+        self.store.allow_writing(from)?;
+        if one_writer {
+            self.store.lock()?;
+        }
         if !self.is_writable() {
-            self.store.allow_writing(from)?;
             // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
             unsafe { memory::protect(self.base, self.span, true) }
                 .map_err(|source| self.io_error("make its map writable", source))?;
@@ -222,6 +227,7 @@ impl Region {
             self.cache.clean.purge(self.slot, 0..self.span / PAGE).len()
         };
         registry::cancel(self.slot);
+        self.store.unlock();
         self.cache.release_credits(0, credits);
     }
 
@@ -332,6 +338,12 @@ impl Region {
     pub fn userfaultfd(&self, page: usize) -> &'static Userfaultfd {
         let stripe = page * PAGE / self.stripe_bytes;
         &self.userfaultfds[(stripe + self.slot.0 as usize) % self.userfaultfds.len()]
+    }
+
+    /// The descriptors that the keeper needs: the file's, and the userfaultfds. With the last of those closed, absent pages
+    /// would read as zeros, and be written.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.store.descriptors().into_iter().flatten().chain(self.userfaultfds.iter().map(|one| one.as_raw_fd()))
     }
 
     /// An error of a system call on this region's file.

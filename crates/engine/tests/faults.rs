@@ -801,8 +801,8 @@ fn come_and_go() {
         }
         drop(map);
     };
-    /// The main thread and the one that runs this.
-    const OWN_THREADS: usize = 2;
+    /// The main thread, the one that runs this, and the one that the keeper watches.
+    const OWN_THREADS: usize = 3;
     // Background writers end by themselves after their caches: what counts is that they do, not when.
     let settled = || {
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -14,6 +14,7 @@ use crate::sys::{PAGE, file};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,6 +205,22 @@ impl Store for FaultyStore {
 
     fn allow_writing(&self, from: &File) -> Result<()> {
         self.file.allow_writing(from)
+    }
+
+    fn lock(&self) -> Result<()> {
+        self.file.lock()
+    }
+
+    fn is_locked(&self) -> bool {
+        self.file.is_locked()
+    }
+
+    fn unlock(&self) {
+        self.file.unlock();
+    }
+
+    fn descriptors(&self) -> [Option<RawFd>; 3] {
+        self.file.descriptors()
     }
 
     fn size(&self) -> u64 {

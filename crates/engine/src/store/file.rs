@@ -6,14 +6,15 @@
 use super::group::GroupSync;
 use super::{ReadEnd, Store};
 use crate::error::{Error, Result};
+use crate::file_lock;
 use crate::stats::Counter;
 use crate::sys::{PAGE, file};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A pair of descriptors of one file, opened by us with flags of our own.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct FileStore {
     writing: OnceLock<Handles>,
     /// One at a time: the kernel reports a failure to one of two that call fdatasync(2) at the same time.
     syncs: GroupSync,
+    /// `writing` holds the lock of `file_lock.rs`.
+    locked: AtomicBool,
 }
 
 impl FileStore {
@@ -56,6 +59,7 @@ impl FileStore {
             reading,
             writing: OnceLock::new(),
             syncs: GroupSync::default(),
+            locked: AtomicBool::new(false),
         })
     }
 }
@@ -66,6 +70,29 @@ impl Store for FileStore {
             let _ = self.writing.set(Handles::open(from, &self.path, true, self.direct)?);
         }
         Ok(())
+    }
+
+    fn lock(&self) -> Result<()> {
+        if let (false, Some(handles)) = (self.is_locked(), self.writing.get()) {
+            self.locked.store(file_lock::lock(&handles.plain, &self.path)?, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn is_locked(&self) -> bool {
+        self.locked.load(Ordering::Acquire)
+    }
+
+    fn unlock(&self) {
+        if let (true, Some(handles)) = (self.locked.swap(false, Ordering::AcqRel), self.writing.get()) {
+            file_lock::unlock(&handles.plain);
+        }
+    }
+
+    fn descriptors(&self) -> [Option<RawFd>; 3] {
+        let writing = self.writing.get();
+        let files = [Some(&self.reading.plain), writing.map(|one| &one.plain), writing.map(|one| &one.pages)];
+        files.map(|file| file.map(|file| file.as_raw_fd()))
     }
 
     fn path(&self) -> &Path {

@@ -15,6 +15,7 @@ use crate::sys::file::Facts;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
+use std::os::fd::RawFd;
 use std::path::Path;
 
 /// What reading a page came to.
@@ -38,6 +39,19 @@ pub trait Store: Debug + Send + Sync {
 
     /// Makes writing possible, through a descriptor that may write.
     fn allow_writing(&self, from: &File) -> Result<()>;
+
+    /// Keeps other processes from writing the file through a cache, as far as its file system can. Writing has been made
+    /// possible; callers take turns.
+    fn lock(&self) -> Result<()>;
+
+    /// Whether this store keeps other processes from writing.
+    fn is_locked(&self) -> bool;
+
+    /// Lets other processes write. Called by the keeper, too.
+    fn unlock(&self);
+
+    /// The descriptors that `write_end`, `write_pages` and `unlock` use. Called by the keeper.
+    fn descriptors(&self) -> [Option<RawFd>; 3];
 
     /// Length of the file as far as known, bytes. Called by fault handlers.
     fn size(&self) -> u64;

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a descriptor leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,15 +29,10 @@ pub struct Facts {
 pub fn facts(file: &File) -> Result<Facts, Result<&'static str, io::Error>> {
     let metadata = file.metadata().map_err(Err)?;
     let kind = metadata.file_type();
-    if kind.is_file() {
-        let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
-        return Ok(Facts { identity, size: metadata.len(), is_device: false });
-    }
-    if kind.is_block_device() {
-        // Two nodes of one device are one file: known by the device's number, in an inode space of its own.
-        let identity = Identity { device: u64::MAX, inode: metadata.rdev() };
-        let size = device_size(file).map_err(Err)?;
-        return Ok(Facts { identity, size, is_device: true });
+    if let Some(identity) = identity(&metadata) {
+        let is_device = kind.is_block_device();
+        let size = if is_device { device_size(file).map_err(Err)? } else { metadata.len() };
+        return Ok(Facts { identity, size, is_device });
     }
     Err(Ok(match () {
         () if kind.is_dir() => "directory",
@@ -46,6 +41,20 @@ pub fn facts(file: &File) -> Result<Facts, Result<&'static str, io::Error>> {
         () if kind.is_socket() => "socket",
         () => "special file",
     }))
+}
+
+/// Which file a path leads to, without opening it; `None` if it cannot be told or is of no kind that is mapped.
+pub fn identity_of(path: &Path) -> Option<Identity> {
+    identity(&std::fs::metadata(path).ok()?)
+}
+
+fn identity(metadata: &std::fs::Metadata) -> Option<Identity> {
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        return Some(Identity { device: metadata.dev(), inode: metadata.ino() });
+    }
+    // Two nodes of one device are one file: known by the device's number, in an inode space of its own.
+    kind.is_block_device().then(|| Identity { device: u64::MAX, inode: metadata.rdev() })
 }
 
 fn device_size(file: &File) -> io::Result<u64> {
@@ -178,5 +187,53 @@ pub fn file_system(file: &File) -> i64 {
     unsafe {
         let mut stat: libc::statfs = std::mem::zeroed();
         if libc::fstatfs(file.as_raw_fd(), &mut stat) == 0 { stat.f_type as i64 } else { 0 }
+    }
+}
+
+/// What locking a byte came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteLock {
+    /// It is this descriptor's.
+    Taken,
+    /// Another open file has the same byte.
+    Held,
+    /// A lock over a longer range lies on it, of this process or another.
+    Covered,
+    /// No such locks here (an error number).
+    Failed(i32),
+}
+
+/// Locks one byte for the open file behind a descriptor (`F_OFD_SETLK`, Linux 3.15), which may write, without waiting.
+pub fn lock_byte(file: &File, at: i64) -> ByteLock {
+    match byte_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK, at) {
+        Ok(_) => ByteLock::Taken,
+        Err(libc::EAGAIN | libc::EACCES) => match byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, at) {
+            Ok(other) if other.l_type != libc::F_UNLCK as i16 && other.l_len != 1 => ByteLock::Covered,
+            _ => ByteLock::Held,
+        },
+        Err(error) => ByteLock::Failed(error),
+    }
+}
+
+/// Whether another open file has locked just this byte for itself.
+pub fn byte_is_locked(file: &File, at: i64) -> bool {
+    byte_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK, at)
+        .is_ok_and(|other| other.l_type != libc::F_UNLCK as i16 && other.l_len == 1)
+}
+
+/// Takes back `lock_byte`. For the keeper, too.
+pub fn unlock_byte(file: &File, at: i64) {
+    let _ = byte_lock(file, libc::F_OFD_SETLK, libc::F_UNLCK, at);
+}
+
+fn byte_lock(file: &File, command: i32, kind: i32, at: i64) -> Result<libc::flock, i32> {
+    // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes.
+    unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (kind as i16, libc::SEEK_SET as i16, at, 1);
+        match libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &mut lock) {
+            0 => Ok(lock),
+            _ => Err(errno()),
+        }
     }
 }

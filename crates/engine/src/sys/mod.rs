@@ -6,6 +6,7 @@ pub mod file;
 pub mod futex;
 pub mod madvise;
 pub mod memory;
+pub mod process;
 pub mod signal;
 pub mod uring;
 pub mod userfaultfd;

@@ -5,7 +5,7 @@
 
 use super::errno;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const USER_MODE_ONLY: i32 = 1;
 const API: u64 = 0xAA;
@@ -64,6 +64,12 @@ const fn request<T>(number: u64) -> u64 {
 /// One userfaultfd, with its features agreed.
 #[derive(Debug)]
 pub struct Userfaultfd(OwnedFd);
+
+impl AsRawFd for Userfaultfd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 impl Userfaultfd {
     /// Opens one in SIGBUS mode. ENOSYS or EPERM: this kernel, or its seccomp filter, has none to give. EINVAL: it

@@ -252,3 +252,101 @@ pub fn refusal<T>(path: &Path, result: fastmap::Result<T>) -> String {
     assert!(text.contains(&path.display().to_string()) && !text.contains('\n'), "{text}");
     text
 }
+
+/// This program run again as a child with a role, which its test `role` reads ([`role`]).
+pub fn child(role: &str, argument: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+        .env("FASTMAP_TEST_ROLE", role)
+        .env("FASTMAP_TEST_ARGUMENT", argument);
+    command
+}
+
+/// The role that this process was given by [`child`], and its argument. Such a process ends after a minute, and leaves no
+/// core file.
+pub fn role_of_child() -> Option<(String, PathBuf)> {
+    let role = std::env::var("FASTMAP_TEST_ROLE").ok()?;
+    // SAFETY: no preconditions.
+    unsafe {
+        libc::alarm(60);
+        libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+    }
+    Some((role, PathBuf::from(std::env::var_os("FASTMAP_TEST_ARGUMENT").unwrap_or_default())))
+}
+
+/// Runs a child to its end and returns what it said; it must end well.
+pub fn run_child(role: &str, argument: &Path) -> String {
+    let output = child(role, argument).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success(), "{role}: {}\n{said}", output.status);
+    said
+}
+
+/// A child that has mapped something and waits to be told to go on, or to be killed.
+pub struct Waiting(pub std::process::Child);
+
+impl Waiting {
+    /// Runs a child up to its first [`wait_for_parent`].
+    pub fn start(role: &str, argument: &Path) -> Self {
+        use std::io::Read;
+        use std::process::Stdio;
+        let mut command = child(role, argument);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = child.stdout.as_mut().unwrap();
+        let (mut said, mut byte) = (String::new(), [0]);
+        while !said.contains(READY) {
+            assert_eq!(stdout.read(&mut byte).unwrap(), 1, "{role} ended: {said}");
+            said.push(char::from(byte[0]));
+        }
+        Waiting(child)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills the child and waits for its end, not for its keeper's.
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Lets the child go on to its end, which must be a good one.
+    pub fn finish(mut self) {
+        drop(self.0.stdin.take());
+        let output = self.0.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+const READY: &str = "ready for the parent";
+
+/// For a child started with [`Waiting::start`].
+pub fn wait_for_parent() {
+    println!("{READY}");
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+}
+
+/// The living keeper of the program that has this file mapped for writing.
+pub fn keeper_of(path: &Path) -> Option<u32> {
+    let path = path.canonicalize().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let keepers = processes.filter(|process| {
+        std::fs::read_to_string(process.path().join("comm")).is_ok_and(|name| name == "fastmap-keeper\n")
+    });
+    let with_file = keepers.into_iter().find(|process| {
+        let descriptors = std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        descriptors.into_iter().any(|one| std::fs::read_link(one.path()).is_ok_and(|file| file == path))
+    });
+    with_file.and_then(|process| process.file_name().to_str()?.parse().ok())
+}
+
+/// Waits for what has to happen, half a minute at most.
+pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !happened() {
+        assert!(std::time::Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,110 @@
+//! One process at a time writes a file through a cache: an advisory lock, and finding out who holds it.
+//!
+//! The lock is an open-file-description lock (fcntl(2), `F_OFD_SETLK`) on one byte far behind any data, so that locks of
+//! the program on ranges of the file (SQLite's, for one) do not meet it. It belongs to the store's own descriptor: it goes
+//! with the region, or with the process; the keeper, which shares the descriptor, holds it until it has saved.
+
+use crate::error::{Error, Result};
+use crate::keeper;
+use crate::sys::file::{self, ByteLock, Identity};
+use std::fs::{self, File};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The byte: the last but one that a lock can name.
+const BYTE: i64 = i64::MAX - 1;
+
+/// Locks the file behind a descriptor of our own for writing. False where that is not possible, which is logged: the file
+/// system has no such locks, or somebody has locked the whole file to its end, which is not a cache's way.
+pub fn lock(own: &File, path: &Path) -> Result<bool> {
+    let mut holder = None;
+    // Who held it may end while being looked for: the second try decides.
+    for _ in 0..2 {
+        match file::lock_byte(own, BYTE) {
+            ByteLock::Taken => return Ok(true),
+            ByteLock::Held => holder = find_holder(own),
+            ByteLock::Covered => {
+                tracing::warn!(file = %path.display(), "locked as a whole by a program: other writers are not refused");
+                return Ok(false);
+            }
+            ByteLock::Failed(error) => {
+                let error = std::io::Error::from_raw_os_error(error);
+                tracing::warn!(file = %path.display(), %error, "cannot be locked: other writers are not refused");
+                return Ok(false);
+            }
+        }
+        if holder.is_some() {
+            break;
+        }
+    }
+    Err(Error::Locked { path: path.to_owned(), pid: holder.as_ref().map(|one| one.pid), holder: Holder::name(holder) })
+}
+
+/// Gives the lock back. Others that inherited the descriptor by fork(2) would keep it otherwise. For the keeper, too.
+pub fn unlock(own: &File) {
+    file::unlock_byte(own, BYTE);
+}
+
+/// Waits while the file is held by nobody but the keeper of a program that has ended: what it has yet to write is not in
+/// the file. For half a minute at most.
+pub fn wait_for_keeper(from: &File) {
+    const POLL: Duration = Duration::from_millis(10);
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
+    while file::byte_is_locked(from, BYTE)
+        && find_holder(from).is_some_and(|holder| holder.is_keeper())
+        && Instant::now() < deadline
+    {
+        sleep(POLL);
+    }
+}
+
+/// A process that holds the lock.
+#[derive(Debug)]
+struct Holder {
+    pid: u32,
+    command: String,
+}
+
+impl Holder {
+    fn is_keeper(&self) -> bool {
+        self.command.as_bytes() == keeper::NAME.to_bytes()
+    }
+
+    fn name(holder: Option<Holder>) -> String {
+        holder.map_or("another process".into(), |Holder { pid, command }| format!("process {pid} ({command})"))
+    }
+}
+
+/// Who holds the lock of the file behind a descriptor, as far as this process may see (proc(5)); the kernel itself names
+/// no owner of such a lock. A program comes before its keeper.
+fn find_holder(from: &File) -> Option<Holder> {
+    let identity = file::facts(from).ok()?.identity;
+    let mut found = None;
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if !holds(&process.path(), identity) {
+            continue;
+        }
+        let command = fs::read_to_string(process.path().join("comm")).unwrap_or_default().trim_end().to_owned();
+        let holder = Holder { pid, command };
+        if !holder.is_keeper() {
+            return Some(holder);
+        }
+        found = Some(holder);
+    }
+    found
+}
+
+/// Whether a process, a folder of /proc, has a descriptor that the lock of a file belongs to.
+fn holds(process: &Path, identity: Identity) -> bool {
+    let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { return false };
+    descriptors.flatten().any(|descriptor| {
+        let ours = format!(" {BYTE} {BYTE}");
+        let locks = fs::read_to_string(descriptor.path()).unwrap_or_default();
+        // The line names a device by a number that some file systems (btrfs) do not tell elsewhere: the file is compared.
+        locks.lines().any(|line| line.starts_with("lock:") && line.contains(" OFDLCK ") && line.ends_with(&ours))
+            && file::identity_of(&process.join("fd").join(descriptor.file_name())) == Some(identity)
+    })
+}

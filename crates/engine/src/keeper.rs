@@ -1,0 +1,137 @@
+//! The keeper: what the program stored reaches the file, whatever ends the program.
+//!
+//! A process that shares the program's memory and descriptors, made with the first mutable map. It sleeps on one word. A
+//! thread of the program, `fastmap-watch`, does nothing but live: when it ends, the kernel clears the word and wakes the
+//! keeper. That happens at exit, at any deadly signal (after the core dump), and at exec(2), so one event stands for all
+//! of them. The keeper then waits until the program's other threads are out of their system calls, for a write of theirs
+//! that is still in flight could otherwise land on top of a newer one, writes every page that may hold stores, gives up
+//! the files' locks, and ends.
+//!
+//! The threads may have died anywhere, inside the allocator or with a lock held: the keeper allocates nothing, takes no
+//! lock, and reads the page words, whose transitions leave no moment at which a store is in a page that no word shows.
+
+use crate::fault;
+use crate::page::State;
+use crate::region::Region;
+use crate::registry;
+use crate::sys::PAGE;
+use crate::sys::process;
+use crate::sys::signal::Blocked;
+use std::ffi::CStr;
+use std::ops::Range;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Once, mpsc};
+
+/// Longest run written at once, pages: 1 MiB.
+const MOST_RUN: usize = 256;
+
+/// What ps(1) calls it.
+pub const NAME: &CStr = c"fastmap-keeper";
+
+/// Not zero while the program lives: the kernel clears it.
+static ALIVE: AtomicU32 = AtomicU32::new(0);
+/// The program's threads (`process::threads`).
+static THREADS: AtomicI32 = AtomicI32::new(-1);
+
+/// Starts the process's keeper, once. On return it watches. Without one (no process to be had, a seccomp filter) the
+/// program goes on as it would with the keeper turned off.
+pub fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        if std::process::id() == 1 {
+            // The kernel kills everything in a container with its first process.
+            return tracing::warn!("no keeper for PID 1 of a container: only what is flushed survives its sudden end");
+        }
+        if let Err(error) = watch() {
+            tracing::warn!(%error, "no keeper: only what is flushed survives a sudden end of this process");
+        }
+    });
+}
+
+fn watch() -> std::io::Result<()> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let threads = process::threads()?;
+    let body = move || {
+        // Open for good.
+        THREADS.store(threads.into_raw_fd(), Ordering::Release);
+        process::note_death_in(&ALIVE);
+        let _ = tell.send(process::spawn_sharing(keep));
+        // The keeper has this thread's errno from here on, if there is one. If not, the thread stays all the same: the
+        // C library would wait for its word.
+        loop {
+            // SAFETY: no preconditions.
+            unsafe { libc::syscall(libc::SYS_pause) };
+        }
+    };
+    // Thread and keeper inherit the mask: no signal ever comes to either.
+    let _blocked = Blocked::all();
+    std::thread::Builder::new().name("fastmap-watch".into()).spawn(body)?;
+    let made = told.recv().map_err(std::io::Error::other)?;
+    made.map_err(std::io::Error::from_raw_os_error)
+}
+
+/// The keeper's life.
+extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
+    process::name_and_detach(NAME);
+    process::await_death(&ALIVE);
+    let threads = THREADS.load(Ordering::Acquire);
+    process::close_descriptors(|from| next_needed(from, threads));
+    process::await_threads(threads);
+    // Entering a region counts the keeper among its users: nobody is left to wait for it.
+    for region in registry::all().filter(|region| region.is_writable()) {
+        if region.cache().keeper {
+            save(&region);
+        }
+        region.store().unlock();
+    }
+    0
+}
+
+/// The first descriptor at or after `from` that the keeper needs.
+fn next_needed(from: RawFd, threads: RawFd) -> Option<RawFd> {
+    let own = [libc::STDERR_FILENO, threads];
+    let at_least = |descriptors: &mut dyn Iterator<Item = RawFd>| descriptors.filter(|one| *one >= from).min();
+    let writable = registry::all().filter(|region| region.is_writable());
+    writable.filter_map(|region| at_least(&mut region.descriptors())).chain(at_least(&mut own.into_iter())).min()
+}
+
+/// Writes every page of a region that may hold stores.
+fn save(region: &Region) {
+    let end = match region.store().write_end() {
+        Ok(end) => end,
+        Err(error) => return fault::say(region, 0, format_args!("and others cannot be saved: error {error}")),
+    };
+    let pages = (end as usize).div_ceil(PAGE).min(region.span() / PAGE);
+    let unsaved = |page: &usize| region.word(*page).look().may_hold_stores();
+    let mut lost = None;
+    let mut at = 0;
+    while let Some(start) = (at..pages).find(unsaved) {
+        at = (start..pages.min(start + MOST_RUN)).find(|page| !unsaved(page)).unwrap_or(pages.min(start + MOST_RUN));
+        write(region, start..at, end, &mut lost);
+    }
+    if let Some(Lost { page, pages, error }) = lost {
+        fault::say(region, page, format_args!("cannot be saved: error {error}; stores to {pages} pages are lost"));
+    }
+}
+
+/// Pages that could not be saved.
+struct Lost {
+    /// The first.
+    page: usize,
+    pages: usize,
+    /// Its error number.
+    error: i32,
+}
+
+/// Writes a run; where that fails, each of its pages.
+fn write(region: &Region, run: Range<usize>, end: u64, lost: &mut Option<Lost>) {
+    // SAFETY: the kernel may read the pages, or finds them absent and says so (EFAULT).
+    match unsafe { region.store().write_pages(run.start, region.address_of(run.start), run.len(), end) } {
+        Ok(()) => {}
+        Err(_) if run.len() > 1 => run.for_each(|page| write(region, page..page + 1, end, lost)),
+        // Claimed by a thread that died before it installed the page: there was nothing to store to.
+        Err(libc::EFAULT) if region.word(run.start).look().state() == State::Loading => {}
+        Err(error) => lost.get_or_insert(Lost { page: run.start, pages: 0, error }).pages += 1,
+    }
+}
