@@ -3,9 +3,9 @@
 //! A process that shares the program's memory and descriptors, made with the first mutable map. It sleeps on one word. A
 //! thread of the program, `fastmap-watch`, does nothing but live: when it ends, the kernel clears the word and wakes the
 //! keeper. That happens at exit, at any deadly signal (after the core dump), and at exec(2), so one event stands for all
-//! of them. The keeper then waits until the program's other threads are out of their system calls, for a write of theirs
-//! that is still in flight could otherwise land on top of a newer one, writes every page that may hold stores, gives up
-//! the files' locks, and ends.
+//! of them. The keeper then waits until the program's other threads are out of their system calls and its rings are
+//! empty, for a write that is still in flight could otherwise land on top of a newer one, writes every page that may hold
+//! stores, gives up the files' locks, and ends.
 //!
 //! The threads may have died anywhere, inside the allocator or with a lock held: the keeper allocates nothing, takes no
 //! lock, and reads the page words, whose transitions leave no moment at which a store is in a page that no word shows.
@@ -14,6 +14,7 @@ use crate::fault;
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
+use crate::rings::Rings;
 use crate::sys::PAGE;
 use crate::sys::process;
 use crate::sys::signal::Blocked;
@@ -78,6 +79,7 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     let threads = THREADS.load(Ordering::Acquire);
     process::close_descriptors(|from| next_needed(from, threads));
     process::await_threads(threads);
+    rings().for_each(Rings::await_writes);
     // Entering a region counts the keeper among its users: nobody is left to wait for it.
     for region in registry::all().filter(|region| region.is_writable()) {
         if region.cache().keeper {
@@ -88,12 +90,24 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     0
 }
 
+/// The rings that writes of the program's may be in flight in.
+fn rings() -> impl Iterator<Item = &'static Rings> {
+    let writable = registry::all().filter(|region| region.is_writable());
+    // SAFETY: neither region nor cache goes away any more.
+    writable.filter_map(|region| unsafe { &*std::sync::Arc::as_ptr(region.cache()) }.writers()?.rings())
+}
+
 /// The first descriptor at or after `from` that the keeper needs.
 fn next_needed(from: RawFd, threads: RawFd) -> Option<RawFd> {
     let own = [libc::STDERR_FILENO, threads];
     let at_least = |descriptors: &mut dyn Iterator<Item = RawFd>| descriptors.filter(|one| *one >= from).min();
     let writable = registry::all().filter(|region| region.is_writable());
-    writable.filter_map(|region| at_least(&mut region.descriptors())).chain(at_least(&mut own.into_iter())).min()
+    let of_rings = rings().filter_map(|rings| at_least(&mut rings.descriptors()));
+    writable
+        .filter_map(|region| at_least(&mut region.descriptors()))
+        .chain(of_rings)
+        .chain(at_least(&mut own.into_iter()))
+        .min()
 }
 
 /// Writes every page of a region that may hold stores.

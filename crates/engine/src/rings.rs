@@ -1,10 +1,12 @@
 //! The rings of a cache: whoever writes takes one that is free, or writes without.
 
 use crate::lock::Lock;
+use crate::sys::process;
 use crate::sys::uring::Ring;
 use std::cell::UnsafeCell;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::RawFd;
 
 /// A few rings, each used by one thread at a time.
 #[derive(Debug)]
@@ -38,6 +40,30 @@ impl Rings {
             std::mem::forget(place.taken.try_lock()?);
             Some(Taken(place)).filter(|ring| ring.works())
         })
+    }
+}
+
+impl Rings {
+    /// Waits for the writes in flight of a program that has ended; for the keeper, which alone is left. Nobody's count of
+    /// them is exact if a thread died between the ring's memory and ours, hence a bound.
+    pub fn await_writes(&self) {
+        const PATIENCE: usize = 10_000;
+        for place in &self.0 {
+            // SAFETY: whoever had the lock is dead.
+            let ring = unsafe { &mut *place.ring.get() };
+            for _ in 0..PATIENCE {
+                if ring.unfinished() == 0 {
+                    break;
+                }
+                process::pause();
+            }
+        }
+    }
+
+    /// Their descriptors.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        // SAFETY: a descriptor is set once and for all.
+        self.0.iter().map(|place| unsafe { &*place.ring.get() }.descriptor())
     }
 }
 

@@ -95,6 +95,11 @@ impl Writers {
         self.rings.as_ref()?.take()
     }
 
+    /// The rings, if there are any.
+    pub fn rings(&self) -> Option<&Rings> {
+        self.rings.as_ref()
+    }
+
     /// Makes the threads look at their cache.
     pub fn wake(&self) {
         self.shared.calls.fetch_add(1, Ordering::AcqRel);

@@ -320,7 +320,7 @@ fn role() {
         "full-disk" => {
             let full = argument.join("full").canonicalize().unwrap();
             let map = Box::leak(Box::new(map_mut(&large(true), &open(&full))));
-            [5, 6, 20].into_iter().for_each(|page| map[page * PAGE] = 1);
+            [5, 8, 20].into_iter().for_each(|page| map[page * PAGE] = 1);
             touch(&large(true), &argument.join("file"));
             wait_for_parent();
         }

@@ -127,11 +127,16 @@ pub fn threads() -> std::io::Result<std::fs::File> {
 /// from [`threads`]. SIGKILL, a crash, exit and exec(2) mark all threads under one lock, so whoever has seen one of them
 /// end (`await_death`) sees the others marked; they end when their system calls do.
 pub fn await_threads(threads: RawFd) {
-    const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
     while any_is_ending(threads) {
-        // SAFETY: a valid time. Not glibc's wrapper: that is a cancellation point.
-        unsafe { libc::syscall(libc::SYS_nanosleep, &PAUSE, ptr::null_mut::<u8>()) };
+        pause();
     }
+}
+
+/// Half a millisecond's sleep.
+pub fn pause() {
+    const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
+    // SAFETY: a valid time. Not glibc's wrapper: that is a cancellation point.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &PAUSE, ptr::null_mut::<u8>()) };
 }
 
 fn any_is_ending(threads: RawFd) -> bool {

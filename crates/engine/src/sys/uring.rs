@@ -3,7 +3,7 @@
 use io_uring::{IoUring, opcode, types};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// Writes in flight in one ring, at most.
 pub const DEPTH: usize = 128;
@@ -28,6 +28,11 @@ impl Ring {
         Ok(Ring { uring, tags: [0; DEPTH], used: 0, broken: false })
     }
 
+    /// Its descriptor.
+    pub fn descriptor(&self) -> RawFd {
+        self.uring.as_raw_fd()
+    }
+
     /// Whether it still works.
     pub fn works(&self) -> bool {
         !self.broken
@@ -36,6 +41,13 @@ impl Ring {
     /// Writes handed over that `next_done` has not returned.
     pub fn in_flight(&self) -> usize {
         self.used.count_ones() as usize
+    }
+
+    /// Writes that the kernel has begun and not ended, by what the ring's memory says: for a ring that nobody uses any more.
+    pub fn unfinished(&mut self) -> usize {
+        let not_begun = self.uring.submission().len();
+        let ended = self.uring.completion().len();
+        self.in_flight().saturating_sub(not_begun + ended)
     }
 
     /// Hands a write over; it starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight.
