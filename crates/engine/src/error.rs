@@ -59,6 +59,14 @@ pub enum Error {
         /// Bytes needed.
         minimum: usize,
     },
+    /// A cache is to be larger than it can become ([`Cache::resize`](crate::Cache::resize)).
+    #[error("a cache cannot be resized to {capacity} bytes: {maximum} is the most here; make a new one of that size")]
+    CapacityTooLarge {
+        /// Bytes asked for.
+        capacity: usize,
+        /// The largest capacity this cache can have, bytes.
+        maximum: usize,
+    },
     /// The map's offset lies past the end of the file.
     #[error("{path}: offset {offset} is past the end of the file ({size} bytes): map from a smaller offset", path = path.display())]
     OffsetPastEnd {

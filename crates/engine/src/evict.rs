@@ -30,10 +30,20 @@ impl Scratch {
 }
 
 /// Evicts a batch from this core's clean queue, or from the next one that has pages. True: the caller has a credit, and
-/// the rest of the batch is in the core's share. False: nothing to evict at this moment.
+/// the rest of the batch is in the core's share. False: nothing to evict at this moment. Runs with signals blocked.
+pub fn evict(cache: &Inner, core: usize) -> bool {
+    let freed = evict_batch(cache, core);
+    if freed > 0 {
+        cache.release_credits(core, freed - 1);
+    }
+    freed > 0
+}
+
+/// Evicts a batch likewise; its pages' credits are the caller's.
 ///
 /// Runs with signals blocked (in the fault handler, or under a guard): it holds a core's `evicting` lock.
-pub fn evict(cache: &Inner, core: usize) -> bool {
+pub fn evict_batch(cache: &Inner, core: usize) -> usize {
+    let batch = cache.batch();
     let cores = cache.cores.len();
     for from in (0..cores).map(|step| (core + step) % cores) {
         let Some(_held) = cache.cores[from].0.evicting.try_lock() else { continue };
@@ -41,8 +51,8 @@ pub fn evict(cache: &Inner, core: usize) -> bool {
         // SAFETY: the lock makes the scratch space this thread's.
         let (entries, ranges) = unsafe {
             (
-                std::slice::from_raw_parts_mut(scratch.entries.as_mut_ptr(), cache.batch),
-                std::slice::from_raw_parts_mut(scratch.ranges.as_mut_ptr(), cache.batch),
+                std::slice::from_raw_parts_mut(scratch.entries.as_mut_ptr(), batch),
+                std::slice::from_raw_parts_mut(scratch.ranges.as_mut_ptr(), batch),
             )
         };
         // A batch of entries may be void, all of pages that were stored to: take the next.
@@ -56,12 +66,11 @@ pub fn evict(cache: &Inner, core: usize) -> bool {
                 let counters = &cache.cores[core].0.counters;
                 counters.evicted_pages.add(freed);
                 counters.eviction_batches.add(1);
-                cache.release_credits(core, freed - 1);
-                return true;
+                return freed;
             }
         }
     }
-    false
+    0
 }
 
 /// Takes the pages of a batch out of memory, region by region; the count of those that could go.

@@ -130,7 +130,7 @@ impl Mapping {
                     Advice::WillNeed => {
                         // Past the file's end there is nothing to bring in.
                         let end = (region.store().size() as usize).div_ceil(PAGE).min(pages.end);
-                        for page in (pages.start..end).take(region.cache().capacity) {
+                        for page in (pages.start..end).take(region.cache().capacity()) {
                             // SAFETY: inside the region, which this map keeps alive; pages there can be loaded.
                             unsafe { region.address_of(page).read_volatile() };
                         }

@@ -483,6 +483,28 @@ fn credits_are_conserved() {
     });
 }
 
+/// A resize destroys a credit while others take and steal: it is gone from wherever it was, and no other is.
+#[test]
+fn destroyed_credits_are_gone() {
+    explore(3, || {
+        let credits = Arc::new(Credits::new(3, 2));
+        let other = {
+            let credits = credits.clone();
+            thread::spawn(move || {
+                if credits.take(1) || credits.steal(1, 0) {
+                    credits.give(1, 1);
+                }
+            })
+        };
+        let destroyed = credits.withdraw(2);
+        other.join().unwrap();
+        assert!(destroyed <= 2);
+        assert_eq!(credits.idle(), 3 - destroyed);
+        credits.issue(2);
+        assert_eq!(credits.idle(), 5 - destroyed);
+    });
+}
+
 /// Half of a share moves when one credit is stolen; a thief can be robbed.
 #[test]
 fn stolen_credits_are_conserved() {

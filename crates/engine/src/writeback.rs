@@ -204,6 +204,11 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
     Ok(())
 }
 
+/// Writes every dirty page of a cache, or says which file refuses.
+pub fn flush_all(cache: &Inner) -> Result<()> {
+    regions_of(cache).try_for_each(|region| flush(&region, 0..region.span() / PAGE, false))
+}
+
 /// Writes up to `limit` dirty pages of a region, from where the last such call stopped. Signals are blocked.
 fn write_some(region: &Region, limit: usize) -> Help {
     let blocks = region.dirty().blocks();
@@ -326,9 +331,9 @@ fn write_down(cache: &Inner) -> Option<Duration> {
     if saved {
         files::close_abandoned(cache);
     }
-    if cache.dirty_pages() > cache.high_water {
+    if cache.dirty_pages() > cache.high_water() {
         let mut progress = true;
-        while progress && cache.dirty_pages() > cache.low_water {
+        while progress && cache.dirty_pages() > cache.low_water() {
             progress = false;
             for region in regions_of(cache) {
                 match write_some(&region, BLOCK_PAGES) {

@@ -898,9 +898,10 @@ fn no_descriptors() {
 fn fork() {
     let folder = folder();
     let path = folder.path().join("file");
-    let mut map = map_mut(&small(), &create(&path, &pattern(40 * PAGE)));
+    let cache = small();
+    let mut map = map_mut(&cache, &create(&path, &pattern(40 * PAGE)));
     map[0] = 11;
-    for ending in ["_exit", "exit", "drop", "map", "same", "flush", "touch"] {
+    for ending in ["_exit", "exit", "drop", "map", "same", "flush", "resize", "touch"] {
         // SAFETY: the child calls little; the other thread is the test runner's, asleep.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -935,6 +936,11 @@ fn fork() {
                         let flushed = matches!(map.flush(), Err(Error::Missing { .. }));
                         let advised = matches!(map.advise(Advice::DontNeed), Err(Error::Missing { .. }));
                         libc::_exit(i32::from(!(flushed && advised)))
+                    }
+                    "resize" => {
+                        // Evicting by address would reach into the parent.
+                        let refused = matches!(cache.resize(Cache::MIN_CAPACITY), Err(Error::Missing { .. }));
+                        libc::_exit(i32::from(!refused))
                     }
                     _ => {
                         std::hint::black_box(map[0]);
