@@ -32,6 +32,18 @@ impl KernelMapping {
         }
     }
 
+    /// Makes the map `len` bytes long, elsewhere if there is no room behind it (mremap(2)).
+    pub fn grow(&mut self, len: usize) -> io::Result<()> {
+        let mapped = len.checked_add(self.skip).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the mapping is this value's own, and the caller's `&mut` is to it alone.
+        let base = unsafe { libc::mremap(self.base, self.mapped, mapped, libc::MREMAP_MAYMOVE) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        (self.base, self.mapped) = (base, mapped);
+        Ok(())
+    }
+
     /// The map's first byte.
     pub fn start(&self) -> *mut u8 {
         self.base.cast::<u8>().wrapping_add(self.skip)

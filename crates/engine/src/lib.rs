@@ -54,6 +54,7 @@ mod page;
 mod region;
 mod registry;
 pub mod requirements;
+mod sizes;
 mod stats;
 mod store;
 mod sync;

@@ -4,8 +4,9 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::files;
 use crate::kernel::KernelMapping;
-use crate::options::MapOptions;
+use crate::options::{self, MapOptions};
 use crate::region::Region;
+use crate::sizes;
 use crate::sync::Ordering;
 use crate::sys::{PAGE, file};
 use crate::writeback;
@@ -70,14 +71,23 @@ pub(crate) struct Mapping {
 
 pub(crate) enum Kind {
     /// Zero bytes: nothing is mapped.
-    Empty,
+    Empty(Option<Box<Source>>),
     Cached {
         region: Arc<Region>,
         identity: file::Identity,
         /// Of the map in the file, bytes.
         offset: usize,
+        /// Disk space is allocated for what it covers.
+        reserve: bool,
     },
-    Kernel(KernelMapping),
+    Kernel(KernelMapping, Option<Box<Source>>),
+}
+
+/// What a mutable map that is not in the cache grows by.
+pub(crate) struct Source {
+    /// Shares the flags of the descriptor it was mapped through: for its length only.
+    pub(crate) file: File,
+    pub(crate) options: MapOptions,
 }
 
 // SAFETY: a range of memory that may be read from any thread; a mutable map hands out `&mut` through `&mut` only.
@@ -98,21 +108,22 @@ impl Mapping {
     }
 
     fn engine(&self) -> Engine {
-        if matches!(self.kind, Kind::Kernel(_)) { Engine::Kernel } else { Engine::Cached }
+        if matches!(self.kind, Kind::Kernel(..)) { Engine::Kernel } else { Engine::Cached }
     }
 
     fn flush(&self, offset: usize, len: usize, wait: bool) -> Result<()> {
         self.check(offset, len)?;
         match &self.kind {
-            Kind::Empty => Ok(()),
+            Kind::Empty(_) => Ok(()),
             Kind::Cached { region, offset: base, .. } => {
                 if wait {
+                    sizes::follow(region)?;
                     return writeback::flush(region, pages(base + offset, len), true);
                 }
                 region.flush_wanted().store(true, Ordering::Release);
                 if region.cache().wake_writer() { Ok(()) } else { self.flush(offset, len, true) }
             }
-            Kind::Kernel(kernel) => kernel.sync(offset, len, wait).map_err(|source| Error::Io {
+            Kind::Kernel(kernel, _) => kernel.sync(offset, len, wait).map_err(|source| Error::Io {
                 path: "kernel mapping".into(),
                 operation: "write it back (msync)",
                 source,
@@ -120,12 +131,67 @@ impl Mapping {
         }
     }
 
+    /// Has the file reach to the end of a part of the map, and disk space allocated for the part if the map wants that.
+    pub(crate) fn extend(&self, part: Range<usize>) -> Result<()> {
+        match &self.kind {
+            Kind::Cached { region, offset, reserve, .. } => {
+                let path = region.store().path();
+                sizes::extend(region, options::part_of_file(path, *offset as u64, part)?, *reserve)
+            }
+            Kind::Kernel(_, Some(source)) => {
+                let Source { file, options } = &**source;
+                let part = options::part_of_file(&file::path_of(file), options.offset, part)?;
+                sizes::extend_file(file, part, options.reserve)
+            }
+            Kind::Kernel(_, None) | Kind::Empty(_) => Ok(()),
+        }
+    }
+
+    /// Nothing changes but, perhaps, the file's length before all that can fail is done.
+    fn grow(&mut self, new_len: usize) -> Result<()> {
+        self.check(0, self.len)?;
+        if new_len < self.len {
+            return Err(Error::Shrinking { len: self.len, new_len });
+        }
+        let part = self.len..new_len;
+        if let Kind::Cached { region, identity, offset, reserve } = &mut self.kind {
+            let of_file = options::part_of_file(region.store().path(), *offset as u64, part)?;
+            let end = of_file.end as usize;
+            if end > region.span() {
+                *region = files::replace(*identity, region, of_file, *reserve)?;
+                self.start = region.address_of(0).wrapping_add(*offset);
+            } else {
+                sizes::extend(region, of_file, *reserve)?;
+            }
+            region.store().note_mapped(end);
+        } else if let Kind::Empty(Some(source)) = &self.kind
+            && new_len > 0
+        {
+            let mapping = source.options.place(&source.file, new_len, true)?;
+            mapping.extend(part)?;
+            *self = mapping;
+        } else {
+            self.extend(part)?;
+            if let Kind::Kernel(kernel, _) = &mut self.kind {
+                kernel.grow(new_len).map_err(|source| Error::Io {
+                    path: "kernel mapping".into(),
+                    operation: "map more of it (mremap)",
+                    source,
+                })?;
+                self.start = kernel.start();
+            }
+        }
+        self.len = new_len;
+        Ok(())
+    }
+
     fn advise(&self, advice: Advice, offset: usize, len: usize) -> Result<()> {
         self.check(offset, len)?;
         match &self.kind {
-            Kind::Empty => Ok(()),
+            Kind::Empty(_) => Ok(()),
             Kind::Cached { region, offset: base, .. } => {
                 let pages = pages(base + offset, len);
+                sizes::follow(region)?;
                 match advice {
                     Advice::WillNeed => {
                         // Past the file's end there is nothing to bring in.
@@ -144,7 +210,7 @@ impl Mapping {
                 }
                 Ok(())
             }
-            Kind::Kernel(kernel) => {
+            Kind::Kernel(kernel, _) => {
                 let number = match advice {
                     Advice::WillNeed => libc::MADV_WILLNEED,
                     Advice::DontNeed => libc::MADV_DONTNEED,
@@ -166,7 +232,7 @@ fn pages(offset: usize, len: usize) -> Range<usize> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Kind::Cached { region, identity, .. } = std::mem::replace(&mut self.kind, Kind::Empty) {
+        if let Kind::Cached { region, identity, .. } = std::mem::replace(&mut self.kind, Kind::Empty(None)) {
             files::detach(identity, region);
         }
     }
@@ -322,6 +388,36 @@ impl MapMut {
     /// ```
     pub fn flush_async(&self) -> Result<()> {
         self.mapping.flush(0, self.mapping.len, false)
+    }
+
+    /// Makes the map `new_len` bytes long, and its file at least as long as the map then reaches; neither is made shorter.
+    /// New bytes of the file are zero, also where somebody stored past the old end.
+    ///
+    /// The map may move, like mremap(2) with `MREMAP_MAYMOVE`: pointers into it from before are void. It stays where it is
+    /// up to twice what was mapped or the file had, whichever was more, when it was first mapped. A larger one gets a new
+    /// place, with all its dirty pages written back first and all its pages to be read anew.
+    ///
+    /// # Errors
+    /// The map is then as it was, though the file may be longer already. [`Error::Shrinking`] when `new_len` is less than
+    /// the map has; [`Error::LengthOverflow`]; [`Error::FixedSize`] past the end of a block device; [`Error::Outgrown`] when
+    /// the map would have to move and the file has other maps; [`Error::WriteBack`] when it would have to move, or others
+    /// changed the file's length, and pages cannot be written back; [`Error::Reserve`] when it was mapped with
+    /// [`MapOptions::reserve`] and there is no room; [`Error::Io`] from ftruncate(2), mmap(2) and their kin.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapMut::map_mut(&file)? }; // an empty file
+    /// map.grow(10_000)?;
+    /// map[9_999] = 1;
+    /// assert_eq!((map.len(), file.metadata()?.len()), (10_000, 10_000));
+    /// assert!(map.grow(100).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn grow(&mut self, new_len: usize) -> Result<()> {
+        self.mapping.grow(new_len)
     }
 
     /// The map's first byte, for stores through raw pointers.

@@ -15,7 +15,7 @@ use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, cpu, madvise};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Locks that writers hold, one for every sixteenth block. A writer holds the lock of the block it works on.
 const WRITE_LOCKS: usize = 16;
@@ -30,7 +30,7 @@ const STRIPES_PER_CORE: usize = 4;
 pub struct Region {
     slot: SlotIndex,
     cache: Arc<Inner>,
-    store: FileStore,
+    store: Arc<FileStore>,
     base: *mut u8,
     span: usize,
     stripe_bytes: usize,
@@ -48,6 +48,7 @@ pub struct Region {
     /// An error of background writing has been told (see `complain`).
     complained: AtomicBool,
     growing: Mutex<()>,
+    length: Mutex<u64>,
 }
 
 // SAFETY: `base` is an address range the region owns; everything else is shared safely by itself.
@@ -107,7 +108,7 @@ fn userfaultfds() -> io::Result<&'static [Userfaultfd]> {
 
 impl Region {
     /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on.
-    pub fn new(cache: Arc<Inner>, store: FileStore, need: usize) -> Result<Arc<Self>> {
+    pub fn new(cache: Arc<Inner>, store: Arc<FileStore>, need: usize) -> Result<Arc<Self>> {
         let fail = |operation| {
             let path = store.path().to_owned();
             move |source| Error::Io { path: path.clone(), operation, source }
@@ -136,6 +137,7 @@ impl Region {
                 registry::MOST_REGIONS
             )))
         })?;
+        let length = Mutex::new(store.size());
         let base = memory::reserve(span, STRIPE_BYTES)
             .inspect_err(|_| registry::cancel(slot))
             .map_err(fail("reserve address space for it"))?;
@@ -156,6 +158,7 @@ impl Region {
             process: std::process::id(),
             complained: AtomicBool::new(false),
             growing: Mutex::new(()),
+            length,
         });
         if let Err(error) = region.register() {
             registry::cancel(slot);
@@ -185,12 +188,18 @@ impl Region {
         let _growing = self.growing.lock().unwrap_or_else(|poison| poison.into_inner());
         if !self.is_writable() {
             self.store.allow_writing(from)?;
-            // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
-            unsafe { memory::protect(self.base, self.span, true) }
-                .map_err(|source| self.io_error("make its map writable", source))?;
-            self.writable.store(true, Ordering::Release);
-            self.cache.start_writer();
+            self.allow_stores()?;
         }
+        Ok(())
+    }
+
+    /// Lets stores through to the fault path; the file can be written to.
+    pub fn allow_stores(&self) -> Result<()> {
+        // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
+        unsafe { memory::protect(self.base, self.span, true) }
+            .map_err(|source| self.io_error("make its map writable", source))?;
+        self.writable.store(true, Ordering::Release);
+        self.cache.start_writer();
         Ok(())
     }
 
@@ -222,8 +231,14 @@ impl Region {
     }
 
     /// The file.
-    pub fn store(&self) -> &FileStore {
+    pub fn store(&self) -> &Arc<FileStore> {
         &self.store
+    }
+
+    /// The file's length that was followed last (`sizes.rs`), bytes. Held while it is followed or changed; taken after the
+    /// table of files, if both are.
+    pub fn lock_length(&self) -> MutexGuard<'_, u64> {
+        self.length.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// Bytes of address range it has.

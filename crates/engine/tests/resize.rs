@@ -8,15 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const THREADS: usize = 4;
 
-/// Raised when the test's own thread is done, or fails: the others must not go on for ever.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Loads and stores words of a map that one thread owns: every fourth, so that pages have several owners.
 struct Owner {
     base: usize,
@@ -85,7 +76,7 @@ fn resized_at_random_while_threads_load_store_and_flush() {
         let _stop = Stop(stop);
         let mut random = Random::new(seed);
         let mut capacity = cache.capacity() / PAGE;
-        for round in 0..300 {
+        for round in 0..150 {
             let pages = if random.below(4) == 0 { 16 } else { 16 + random.below(500) };
             cache.resize(pages * PAGE + random.below(PAGE)).unwrap();
             assert_eq!(cache.capacity(), pages * PAGE);

@@ -87,8 +87,30 @@ impl FileStore {
     /// Asks for the length again, for a file that others may have extended. A shorter file is left to `write_end` and
     /// `read_page`, which meet its end themselves.
     pub fn refresh_size(&self) -> u64 {
-        let now = file::size_now(&self.reading.plain, self.is_device).unwrap_or(0);
-        self.size.fetch_max(now, Ordering::AcqRel).max(now)
+        loop {
+            let known = self.size();
+            let now = file::size_now(&self.reading.plain, self.is_device).unwrap_or(0);
+            // Not over a `note_shorter` since: `now` may be from before the file was cut.
+            let update = || self.size.compare_exchange(known, now, Ordering::AcqRel, Ordering::Acquire);
+            if now <= known || update().is_ok() {
+                return known.max(now);
+            }
+        }
+    }
+
+    /// The file's length now, bytes.
+    pub fn length(&self) -> io::Result<u64> {
+        file::size_now(&self.reading.plain, self.is_device).ok_or_else(io::Error::last_os_error)
+    }
+
+    /// Notes that the file was cut to `size` bytes. Pages past that have left memory.
+    pub fn note_shorter(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// The descriptor that may write and change the length, if there is one.
+    pub fn writer(&self) -> Option<&File> {
+        self.writing.get().map(|handles| &handles.plain)
     }
 
     /// Reads one page into `buffer`. Called by the fault handler: system calls only.
@@ -127,7 +149,9 @@ impl FileStore {
         file::size_now(&self.reading.plain, self.is_device).map(|now| now.min(ours)).ok_or(libc::EIO)
     }
 
-    /// Writes `pages` pages from memory to the file, up to `end`.
+    /// Writes `pages` pages from memory to the file, up to `end`, and no further than to where the file ends now: a write
+    /// past that would undo a truncation. One that comes between this look and the write is undone all the same, for about
+    /// a microsecond; a write under way is waited for by the file system.
     ///
     /// # Safety
     /// `from` is valid for the kernel to read.
@@ -140,6 +164,7 @@ impl FileStore {
     ) -> std::result::Result<(), i32> {
         let Some(handles) = self.writing.get() else { return Err(libc::EBADF) };
         let offset = page as u64 * PAGE as u64;
+        let end = end.min(self.write_end()?);
         let len = end.min(offset + (pages * PAGE) as u64).saturating_sub(offset) as usize;
         let whole = len - len % PAGE;
         // SAFETY: inside the caller's memory.
