@@ -151,8 +151,9 @@ impl MapOptions {
     /// length again as when last looked at counts as unchanged.
     ///
     /// # Safety
-    /// As with `memmap2`: nobody may change or truncate the mapped bytes while the map exists, inside or outside the
-    /// process, except through maps of this crate made with the same care. The pages of a map are not resident at all
+    /// As with `memmap2`: nobody may change the mapped bytes while the map exists, inside or outside the process, except
+    /// through maps of this crate made with the same care; of a file that is cut, bytes past the new end must not be touched.
+    /// The pages of a map are not resident at all
     /// times: a *system call* handed a slice of it may fail with EFAULT, so copy bytes for the kernel out first. Threads
     /// that touch the map must not block SIGBUS, and the program must not replace the SIGBUS handler.
     ///

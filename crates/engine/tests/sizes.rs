@@ -511,7 +511,7 @@ fn random_changes_of_length_agree_with_a_model() {
     let mut random = Random::new(seed(21));
     let folder = folder();
     let path = folder.path().join("file");
-    for case in 0..60 {
+    for case in 0..30 {
         let mut model = pattern(1 + random.below(20 * PAGE));
         let file = create(&path, &model);
         // A write-back that begins at the moment of a cut may undo it. So either nobody writes but this thread, or there is
