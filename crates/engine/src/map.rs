@@ -205,6 +205,7 @@ impl Mapping {
                         if region.is_writable() {
                             writeback::flush(region, pages.clone(), false)?;
                         }
+                        let _length = region.lock_length();
                         evict::evict_range(region, pages);
                     }
                 }

@@ -147,15 +147,16 @@ impl MapOptions {
     /// matters.
     ///
     /// A change is noticed by [`MapMut::flush`] and [`MapMut::flush_range`], by [`MapMut::grow`], by `advise`, and by a new
-    /// map of the file, if of no less than a byte; the last one that goes leaves nothing in memory. A file that has the same
-    /// length again as when last looked at counts as unchanged.
+    /// map of the file, if of no less than a byte; the last one that goes leaves nothing in memory. What
+    /// counts is the length found then: of a file that was cut and made longer again before, all below its end counts as
+    /// never cut.
     ///
     /// # Safety
     /// As with `memmap2`: nobody may change the mapped bytes while the map exists, inside or outside the process, except
     /// through maps of this crate made with the same care; of a file that is cut, bytes past the new end must not be touched.
-    /// The pages of a map are not resident at all
-    /// times: a *system call* handed a slice of it may fail with EFAULT, so copy bytes for the kernel out first. Threads
-    /// that touch the map must not block SIGBUS, and the program must not replace the SIGBUS handler.
+    /// The pages of a map are not resident at all times: a *system call* handed a slice of it may fail with EFAULT, so copy
+    /// bytes for the kernel out first. Threads that touch the map must not block SIGBUS, and the program must not replace
+    /// the SIGBUS handler.
     ///
     /// # Errors
     /// [`Error::NotMappable`], [`Error::OffsetPastEnd`], [`Error::LengthOverflow`], [`Error::WriteOnlyFile`],

@@ -13,6 +13,7 @@ use crate::region::Region;
 use crate::sys::{PAGE, file};
 use crate::writeback;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
@@ -56,21 +57,28 @@ fn page_after(end: u64) -> usize {
     end.div_ceil(PAGE as u64) as usize
 }
 
-/// Sees to it that each of these pages is out of memory once, its dirty bytes saved. One that is being loaded or stored to
+/// Sees to it that each of these pages is out of memory once, its dirty bytes saved. One that another thread is at work on
 /// at this moment is met in the next round.
 fn leave_memory(region: &Region, pages: Range<usize>) -> Result<()> {
     let pages = pages.start..pages.end.min(region.span() / PAGE);
-    let out = |pages: Range<usize>| {
+    if pages.len() > 1 {
+        // Most of them at little cost a page.
         if region.is_writable() {
             writeback::flush(region, pages.clone(), false)?;
         }
-        Ok(evict::evict_range(region, pages))
-    };
-    if pages.len() > 1 {
-        out(pages.clone())?;
+        evict::evict_range(region, pages.clone());
     }
     for page in pages {
-        while region.word(page).look().state() != State::Absent && out(page..page + 1)? == 0 {
+        while region.word(page).look().state() != State::Absent {
+            let expelled = evict::expel(region, page).map_err(|error| Error::WriteBack {
+                path: region.store().path().to_owned(),
+                offset: (page * PAGE) as u64,
+                len: PAGE as u64,
+                source: io::Error::from_raw_os_error(error),
+            })?;
+            if expelled {
+                break;
+            }
             std::thread::yield_now();
         }
     }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes of address range that a small file gets: one stripe.
 const SPAN: usize = 64 << 20;
@@ -380,6 +380,53 @@ fn threads_grow_maps_of_one_file() {
     }
     assert!(bytes == want);
     assert_eq!(cache.stats().resident_pages, 0);
+}
+
+/// The page of the old end, never still: every store before the growth, during it and after it is there in the end.
+#[test]
+fn a_map_grows_while_threads_store_to_its_last_page() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &vec![0; 5000]);
+    let cache = small();
+    let mut storing = map_mut(&cache, &file);
+    let mut map = map_mut(&cache, &file);
+    let base = storing.as_mut_ptr() as usize;
+    let stop = AtomicBool::new(false);
+    let counts: Vec<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3)
+            .map(|thread| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    // SAFETY: inside the map, aligned; each thread has a word of its own.
+                    let word = unsafe { &*((base + PAGE + thread * 8) as *const AtomicU64) };
+                    let mut count = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        assert_eq!(word.load(Ordering::Relaxed), count);
+                        count += 1;
+                        word.store(count, Ordering::Relaxed);
+                    }
+                    count
+                })
+            })
+            .collect();
+        let stopping = Stop(&stop);
+        for len in 5001..5151 {
+            map.grow(len).unwrap();
+            map[len - 1] = 7;
+        }
+        drop(stopping);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    drop((map, storing));
+    let bytes = std::fs::read(&path).unwrap();
+    let word = |thread: usize| u64::from_le_bytes(bytes[PAGE + thread * 8..][..8].try_into().unwrap());
+    assert_eq!((0..3).map(word).collect::<Vec<_>>(), counts);
+    assert!(bytes[5000..5150].iter().all(|byte| *byte == 7) && bytes.len() == 5150);
+    assert_eq!((cache.stats().resident_pages, cache.stats().dirty_pages), (0, 0));
 }
 
 // --- cut and extended by others ---------------------------------------------------------------------------------------
