@@ -4,17 +4,19 @@ use crate::clean::CleanQueues;
 use crate::credits::{Credits, Padded};
 use crate::error::{Error, Result};
 use crate::evict;
+use crate::files;
 use crate::lock::Lock;
 use crate::region::{Entry, Region};
 use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys::memory::Zeroed;
+use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, cgroup, cpu, futex};
 use crate::writeback::{self, Help};
-use crate::writers::Writers;
+use crate::writers::{self, Writers};
 use std::io;
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Pages dropped with one system call, at most; the paper's batch (section 3.3).
@@ -30,7 +32,8 @@ const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
 ///
 /// Cloning is cheap and shares the cache; it lives as long as a clone or a map of it does. Pages in memory never exceed
 /// the capacity, whatever the number of maps and threads; bookkeeping comes on top: 4 bytes a page of each file touched
-/// and 8 bytes a page of the capacity, beside the kernel's page tables (8 bytes a page of each file touched).
+/// and 8 bytes a page of the largest capacity it had, beside the kernel's page tables (8 bytes a page of each file
+/// touched). [`Cache::resize`] changes the capacity while the cache is in use.
 ///
 /// ```
 /// # fn main() -> fastmap::Result<()> {
@@ -135,7 +138,34 @@ impl Cache {
     /// # Ok::<(), fastmap::Error>(())
     /// ```
     pub fn capacity(&self) -> usize {
-        self.inner.capacity * PAGE
+        self.inner.capacity() * PAGE
+    }
+
+    /// Changes the capacity to `capacity` bytes, rounded down to pages of 4096, while other threads load, store and flush.
+    ///
+    /// More is there at once. Less takes as long as pages need to leave memory, dirty ones to be written back first: when
+    /// this returns, pages in memory are within the new capacity. [`Cache::capacity`] goes down with the pages. One call
+    /// runs at a time, others wait for it.
+    ///
+    /// # Errors
+    /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::CapacityTooLarge`] above physical memory and
+    /// above what the cache was made with; [`Error::WriteBack`] when dirty pages that would have to leave cannot be
+    /// written: the capacity is then what was reached ([`Cache::capacity`]), and a later call goes on from there.
+    /// [`Error::Io`] when memory for the bookkeeping cannot be had; [`Error::Missing`] in a child made by fork(2).
+    ///
+    /// ```
+    /// let cache = fastmap::Cache::new(1 << 20)?;
+    /// cache.resize(4 << 20)?;
+    /// assert_eq!(cache.capacity(), 4 << 20);
+    /// cache.resize(fastmap::Cache::MIN_CAPACITY)?;
+    /// assert!(cache.stats().resident_pages <= 16);
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn resize(&self, capacity: usize) -> Result<()> {
+        if capacity < Cache::MIN_CAPACITY {
+            return Err(Error::CapacityTooSmall { capacity, minimum: Cache::MIN_CAPACITY });
+        }
+        self.inner.resize(capacity / PAGE)
     }
 
     /// What the cache has done and what it holds.
@@ -150,8 +180,9 @@ impl Cache {
         for core in &self.inner.cores {
             stats.add(&core.0.counters);
         }
-        stats.resident_pages = (self.inner.capacity - self.inner.credits.idle().min(self.inner.capacity)) as u64;
-        stats.dirty_pages = self.inner.dirty_pages() as u64;
+        stats.resident_pages = self.inner.resident_pages() as u64;
+        // The two are sums of different moments.
+        stats.dirty_pages = (self.inner.dirty_pages() as u64).min(stats.resident_pages);
         stats
     }
 }
@@ -239,27 +270,32 @@ impl CacheBuilder {
         if bytes < Cache::MIN_CAPACITY {
             return Err(Error::CapacityTooSmall { capacity: bytes, minimum: Cache::MIN_CAPACITY });
         }
-        let inner = Inner::new(bytes / PAGE, &self).map_err(|source| Error::Io {
-            path: PathBuf::from("cache"),
-            operation: "map memory for its bookkeeping",
-            source,
-        })?;
+        let inner = Inner::new(bytes / PAGE, &self).map_err(no_bookkeeping)?;
         Ok(Cache { inner: Arc::new(inner) })
     }
+}
+
+fn no_bookkeeping(source: io::Error) -> Error {
+    Error::Io { path: PathBuf::from("cache"), operation: "map memory for its bookkeeping", source }
 }
 
 /// What the clones of a [`Cache`] and its regions share.
 #[derive(Debug)]
 pub struct Inner {
-    /// Pages.
-    pub capacity: usize,
-    /// Pages per eviction.
-    pub batch: usize,
+    /// Pages: the credits issued. Changed under `resizing` only.
+    capacity: AtomicUsize,
+    /// The capacity it can grow to, pages.
+    most: usize,
+    /// Pages per eviction in a large cache.
+    evict_batch: usize,
     /// Percentage of the capacity that may be dirty.
-    high_water: usize,
+    high_water: u8,
     dirty_expire: Option<Duration>,
     /// The keeper saves its regions.
     pub keeper: bool,
+    resizing: Mutex<()>,
+    /// The process that made it: in a child after fork(2) nothing it holds is there.
+    process: u32,
     pub credits: Credits,
     pub clean: CleanQueues,
     pub cores: Box<[Padded<Core>]>,
@@ -314,14 +350,18 @@ impl Inner {
                 scratch: evict::Scratch::new()?,
             }))
         };
+        let most = capacity.max(cgroup::physical_memory() / PAGE);
         Ok(Inner {
-            capacity,
-            batch: settings.evict_batch.min(capacity / 16).max(1),
-            high_water: usize::from(settings.high_water),
+            capacity: AtomicUsize::new(capacity),
+            most,
+            evict_batch: settings.evict_batch,
+            high_water: settings.high_water,
             dirty_expire: settings.dirty_expire,
             keeper: settings.keeper,
+            resizing: Mutex::new(()),
+            process: std::process::id(),
             credits: Credits::new(capacity, cores),
-            clean: CleanQueues::new(capacity, cores)?,
+            clean: CleanQueues::new(capacity, most, cores)?,
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,
             buffers: Zeroed::new(cores * BUFFERS)?,
             zeros: Zeroed::new(MOST_AHEAD)?,
@@ -329,6 +369,87 @@ impl Inner {
             starving: AtomicU32::new(0),
             writers: OnceLock::new(),
             writes_in_flight: AtomicUsize::new(0),
+        })
+    }
+
+    /// Pages that may be in memory.
+    pub fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Pages per eviction.
+    pub fn batch(&self) -> usize {
+        self.evict_batch.min(self.capacity() / 16).max(1)
+    }
+
+    /// Dirty pages at which background write-back starts.
+    pub fn high_water(&self) -> usize {
+        (self.capacity() * usize::from(self.high_water) / 100).max(1)
+    }
+
+    /// Dirty pages at which it stops.
+    pub fn low_water(&self) -> usize {
+        self.high_water() * 2 / 3
+    }
+
+    /// Pages in memory, those being read or dropped included.
+    fn resident_pages(&self) -> usize {
+        loop {
+            let capacity = self.capacity.load(Ordering::Acquire);
+            let idle = self.credits.idle();
+            // Between the two a resize may have issued or destroyed credits.
+            if self.capacity.load(Ordering::Acquire) == capacity {
+                return capacity.saturating_sub(idle);
+            }
+        }
+    }
+
+    /// See [`Cache::resize`].
+    fn resize(&self, capacity: usize) -> Result<()> {
+        if self.process != std::process::id() {
+            // Dropping pages by address would reach into the parent.
+            return Err(files::in_a_child(Path::new("cache")));
+        }
+        if capacity > self.most {
+            return Err(Error::CapacityTooLarge { capacity: capacity * PAGE, maximum: self.most * PAGE });
+        }
+        let _resizing = self.resizing.lock().unwrap_or_else(|poison| poison.into_inner());
+        let before = self.capacity();
+        if capacity > before {
+            self.clean.make_room(capacity).map_err(no_bookkeeping)?;
+            // Before the credits: what they will hold never seems to be more than the capacity.
+            self.capacity.store(capacity, Ordering::Release);
+            self.credits.issue(capacity - before);
+            self.note_progress();
+        }
+        while self.capacity() > capacity {
+            let excess = self.capacity() - capacity;
+            match self.collect_credits(excess) {
+                Ok(collected) => drop(self.capacity.fetch_sub(collected, Ordering::Release)),
+                // A flush says which file it is, or saves what another try could not.
+                Err(_) => writers::write_out_all(self)?,
+            }
+        }
+        // The marks of the writer have moved.
+        self.wake_writers();
+        Ok(())
+    }
+
+    /// Takes 1 to `most` credits, to be destroyed, as `find_credit` takes one: what is idle, else by evicting a batch, else
+    /// by writing dirty pages back.
+    fn collect_credits(&self, most: usize) -> std::result::Result<usize, i32> {
+        let _blocked = Blocked::all();
+        let core = self.here();
+        self.make_room(|_| {
+            let idle = self.credits.withdraw(most);
+            if idle > 0 {
+                return Some(idle);
+            }
+            let freed = evict::evict_batch(self, core);
+            if freed > most {
+                self.release_credits(core, freed - most);
+            }
+            (freed > 0).then_some(freed.min(most))
         })
     }
 
@@ -360,16 +481,25 @@ impl Inner {
 
     #[cold]
     fn find_credit(&self, core: usize) -> std::result::Result<(), i32> {
-        /// Failed writes in a row before the fault is given up: with a pause after every second one, a second.
+        self.make_room(|failures| {
+            let found =
+                self.credits.take(core) || self.credits.steal(core, core + failures + 1) || evict::evict(self, core);
+            found.then_some(())
+        })
+    }
+
+    /// Repeats `attempt`, which is told how many writes failed in a row, writing dirty pages back in between, until it
+    /// finds room. Signals are blocked.
+    fn make_room<T>(&self, attempt: impl Fn(usize) -> Option<T>) -> std::result::Result<T, i32> {
+        /// Failed writes in a row before it is given up: with a pause after every second one, a second.
         const PATIENCE: usize = 40;
         let mut failures = 0;
         self.starve(|| {
             loop {
-                if self.credits.take(core) || self.credits.steal(core, core + failures + 1) || evict::evict(self, core)
-                {
-                    return Some(Ok(()));
+                if let Some(found) = attempt(failures) {
+                    return Some(Ok(found));
                 }
-                match writeback::help(self, core) {
+                match writeback::help(self, self.here()) {
                     Help::Wrote => failures = 0,
                     Help::Nothing => return None,
                     Help::Failed(error) if failures == PATIENCE => return Some(Err(error)),
@@ -451,9 +581,10 @@ impl Inner {
     /// and then only.
     #[inline]
     pub fn count_dirty(&self, core: usize) {
-        let interval = (self.high_water() / 8).clamp(1, 64) as isize;
+        let high_water = self.high_water();
+        let interval = (high_water / 8).clamp(1, 64) as isize;
         let dirty = self.cores[core].0.dirty.fetch_add(1, Ordering::Relaxed) + 1;
-        if dirty % interval == 0 && self.dirty_pages() > self.high_water() {
+        if dirty % interval == 0 && self.dirty_pages() > high_water {
             self.wake_writers();
         }
     }
@@ -472,16 +603,6 @@ impl Inner {
     /// Dirty pages now.
     pub fn dirty_pages(&self) -> usize {
         self.cores.iter().map(|core| core.0.dirty.load(Ordering::Relaxed)).sum::<isize>().max(0) as usize
-    }
-
-    /// Dirty pages at which background write-back starts.
-    pub fn high_water(&self) -> usize {
-        (self.capacity * self.high_water / 100).max(1)
-    }
-
-    /// Dirty pages at which it stops.
-    pub fn low_water(&self) -> usize {
-        self.high_water() * 2 / 3
     }
 
     /// Starts the background writers, once.

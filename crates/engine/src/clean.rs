@@ -2,14 +2,15 @@
 //!
 //! Each core's queue has a lock of its own that loads and stores only ever try: a thread that finds it taken (it was moved to
 //! another core in the middle) uses the next core's queue. Entries lie in chunks of 512 that the queues share, so the
-//! memory is 8 bytes a page of the budget whatever the split between cores. A page has at most one entry (`QUEUED` in
-//! its word).
+//! memory is 8 bytes a page of the budget whatever the split between cores. A chunk that was used is used again before a
+//! fresh one is touched, so a budget that may grow costs memory only once it has grown. A page has at most one entry
+//! (`QUEUED` in its word).
 
 use crate::credits::Padded;
 use crate::lock::Lock;
 use crate::region::{Entry, SlotIndex};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, spin};
-use crate::sys::memory::Zeroed;
+use crate::sys::memory::{Growing, Zeroed};
 use crate::sys::signal::Blocked;
 use std::io;
 use std::ops::Range;
@@ -35,15 +36,23 @@ struct Guarded {
     queue: UnsafeCell<Queue>,
 }
 
+/// Chunks that queues of `cores` cores need for this many entries. The first and the last chunk of a queue may be partly
+/// empty; and a thread at each queue may take a fresh chunk because it found none free a moment before another put one back.
+fn chunks_for(pages: usize, cores: usize) -> usize {
+    pages.div_ceil(CHUNK) + 3 * cores
+}
+
 /// The queues of all cores.
 #[derive(Debug)]
 pub struct CleanQueues {
     queues: Box<[Padded<Guarded>]>,
-    chunks: Zeroed<u64>,
+    chunks: Growing,
     /// The chunk after each one, in a queue or in the list of free chunks.
-    next: Box<[AtomicU32]>,
+    next: Zeroed<AtomicU32>,
     /// Free chunks: a stack, its top in the low half, a counter against ABA in the high half.
     free: AtomicU64,
+    /// Chunks that were ever in use.
+    used: AtomicU32,
 }
 
 // SAFETY: a queue is reached only under its lock, a chunk only by the queue that holds it.
@@ -52,21 +61,26 @@ unsafe impl Sync for CleanQueues {}
 unsafe impl Send for CleanQueues {}
 
 impl CleanQueues {
-    /// Queues with room for `pages` entries in any split.
-    pub fn new(pages: usize, cores: usize) -> io::Result<Self> {
-        // A queue's first and last chunk may be partly empty.
-        let chunks = pages.div_ceil(CHUNK) + 2 * cores;
-        let next = (1..=chunks as u32).map(|n| if n as usize == chunks { NONE } else { n });
+    /// Queues with room for `pages` entries in any split, and address space for `most`.
+    pub fn new(pages: usize, most: usize, cores: usize) -> io::Result<Self> {
         let guarded = || Guarded {
             lock: Lock::new(),
             queue: UnsafeCell::new(Queue { head: NONE, tail: NONE, ..Queue::default() }),
         };
-        Ok(CleanQueues {
+        let queues = CleanQueues {
             queues: (0..cores).map(|_| Padded(guarded())).collect(),
-            chunks: Zeroed::new(chunks * CHUNK)?,
-            next: next.map(AtomicU32::new).collect(),
-            free: AtomicU64::new(0),
-        })
+            chunks: Growing::new(chunks_for(most, cores) * CHUNK)?,
+            next: Zeroed::new(chunks_for(most, cores))?,
+            free: AtomicU64::new(NONE.into()),
+            used: AtomicU32::new(0),
+        };
+        queues.make_room(pages)?;
+        Ok(queues)
+    }
+
+    /// Makes room for `pages` entries, at most as many as there is address space for.
+    pub fn make_room(&self, pages: usize) -> io::Result<()> {
+        self.chunks.commit(chunks_for(pages, self.queues.len()) * CHUNK)
     }
 
     /// Appends a page to a core's queue, or to the next one that is not in use at this moment.
@@ -142,7 +156,9 @@ impl CleanQueues {
             let end = if queue.head == queue.tail { queue.written } else { CHUNK };
             let count = (end - queue.read).min(batch.len() - taken);
             let from = queue.head as usize * CHUNK + queue.read;
-            batch[taken..taken + count].copy_from_slice(&self.chunks[from..from + count]);
+            // SAFETY: entries of the head chunk, which belongs to this queue, whose lock the caller holds.
+            let entries = unsafe { std::slice::from_raw_parts(self.chunks.as_mut_ptr().add(from), count) };
+            batch[taken..taken + count].copy_from_slice(entries);
             taken += count;
             queue.read += count;
             queue.len -= count;
@@ -161,11 +177,12 @@ impl CleanQueues {
 
     fn pop_free(&self) -> u32 {
         let top = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |top| {
-            let next = self.next[top as u32 as usize].load(Ordering::Relaxed);
+            // No chunk has the number NONE.
+            let next = self.next.get(top as u32 as usize)?.load(Ordering::Relaxed);
             Some((top >> 32).wrapping_add(1) << 32 | u64::from(next))
         });
-        // Never empty: `new` made a chunk for every 512 entries there can be, and two more a queue.
-        top.unwrap_or_else(|top| top) as u32
+        // There is always a fresh one: see `chunks_for`.
+        top.map_or_else(|_| self.used.fetch_add(1, Ordering::Relaxed), |top| top as u32)
     }
 
     fn push_free(&self, chunk: u32) {
@@ -183,13 +200,17 @@ mod tests {
 
     #[test]
     fn keeps_order_in_each_queue_and_reuses_chunks() {
-        let queues = CleanQueues::new(3000, 2).unwrap();
+        let queues = CleanQueues::new(1000, 3000, 2).unwrap();
         let mut model = [VecDeque::new(), VecDeque::new()];
         let mut random = 1u64;
         for step in 0..200_000u64 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let core = (random >> 33) as usize % 2;
-            if random >> 40 & 1 == 0 && model[0].len() + model[1].len() < 3000 {
+            if step == 20_000 {
+                queues.make_room(3000).unwrap();
+            }
+            let most = if step < 20_000 { 1000 } else { 3000 };
+            if random >> 40 & 1 == 0 && model[0].len() + model[1].len() < most {
                 queues.push(core, Entry::new(SlotIndex(1 + step as u32 % 2), step as usize));
                 model[core].push_back(step);
             } else {
@@ -202,6 +223,7 @@ mod tests {
                 }
             }
         }
+        assert!(queues.used.load(Ordering::Relaxed) as usize <= chunks_for(3000, 2), "chunks are used again");
         let of_slot = |slot| model.iter().flatten().filter(|step| 1 + *step % 2 == slot).count();
         assert!(queues.purge(SlotIndex(1), 0..1).len() <= 1);
         assert_eq!(queues.purge(SlotIndex(1), 1..usize::MAX).len(), of_slot(1));

@@ -12,7 +12,7 @@ use crate::sync::{AtomicUsize, Ordering};
 #[repr(align(128))]
 pub struct Padded<T>(pub T);
 
-/// Per-core shares of a fixed number of credits.
+/// Per-core shares of the credits issued.
 #[derive(Debug)]
 pub struct Credits {
     shares: Box<[Padded<AtomicUsize>]>,
@@ -21,8 +21,9 @@ pub struct Credits {
 impl Credits {
     /// Issues `total` credits, dealt evenly to `cores` shares.
     pub fn new(total: usize, cores: usize) -> Self {
-        let share = |core| total / cores + usize::from(core < total % cores);
-        Credits { shares: (0..cores).map(|core| Padded(AtomicUsize::new(share(core)))).collect() }
+        let credits = Credits { shares: (0..cores).map(|_| Padded(AtomicUsize::new(0))).collect() };
+        credits.issue(total);
+        credits
     }
 
     /// Takes one credit from a core's own share. Acquire pairs with `give`: the memory given back is gone.
@@ -55,6 +56,26 @@ impl Credits {
             }
         }
         false
+    }
+
+    /// Issues `credits` more, dealt evenly.
+    pub fn issue(&self, credits: usize) {
+        let cores = self.shares.len();
+        (0..cores).for_each(|core| self.give(core, credits / cores + usize::from(core < credits % cores)));
+    }
+
+    /// Takes up to `most` credits from all shares at once, to be destroyed; the count.
+    pub fn withdraw(&self, most: usize) -> usize {
+        let mut taken = 0;
+        for Padded(share) in &self.shares {
+            let mut loot = 0;
+            let update = share.fetch_update(Ordering::Acquire, Ordering::Relaxed, |share| {
+                loot = share.min(most - taken);
+                (loot > 0).then(|| share - loot)
+            });
+            taken += update.map_or(0, |_| loot);
+        }
+        taken
     }
 
     /// Credits in all shares, for statistics: a moment's sum.

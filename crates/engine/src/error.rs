@@ -59,6 +59,14 @@ pub enum Error {
         /// Bytes needed.
         minimum: usize,
     },
+    /// A cache is to be larger than it can become ([`Cache::resize`](crate::Cache::resize)).
+    #[error("a cache cannot be resized to {capacity} bytes: {maximum} is the most here; make a new one of that size")]
+    CapacityTooLarge {
+        /// Bytes asked for.
+        capacity: usize,
+        /// The largest capacity this cache can have, bytes.
+        maximum: usize,
+    },
     /// The map's offset lies past the end of the file.
     #[error("{path}: offset {offset} is past the end of the file ({size} bytes): map from a smaller offset", path = path.display())]
     OffsetPastEnd {
@@ -88,6 +96,37 @@ pub enum Error {
         len: usize,
         /// Length of the map, bytes.
         map_len: usize,
+    },
+    /// A map was to grow to less than it has.
+    #[error("a map of {len} bytes cannot grow to {new_len}: map the file anew to see less of it")]
+    Shrinking {
+        /// Length of the map, bytes.
+        len: usize,
+        /// Length asked for, bytes.
+        new_len: usize,
+    },
+    /// A block device has the size it has.
+    #[error("{path}: is a block device of {size} bytes, which cannot be extended: map no more than that", path = path.display())]
+    FixedSize {
+        /// The device.
+        path: PathBuf,
+        /// Its size, bytes.
+        size: u64,
+    },
+    /// Disk space for a map could not be allocated ([`MapOptions::reserve`](crate::MapOptions::reserve)). The file's length
+    /// is as before.
+    #[error("{path}: cannot reserve {len} bytes at offset {offset}: {source}; {remedy}", path = path.display())]
+    Reserve {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// The operating system's error.
+        source: io::Error,
+        /// What to do about it.
+        remedy: &'static str,
     },
     /// A mutable map of a file opened for reading only.
     #[error("{path}: opened for reading only: open it for reading and writing to map it mutable", path = path.display())]
@@ -124,10 +163,10 @@ pub enum Error {
         /// The same for people: number and command name.
         holder: String,
     },
-    /// The file is longer now than the address range its first map reserved.
+    /// The map would end past the address range that the file's first map reserved, and other maps of the file use it.
     #[error(
-        "{path}: has grown past {span} bytes, the address range reserved when it was first mapped: drop its other maps, \
-         then map it again",
+        "{path}: does not fit into {span} bytes, the address range reserved when it was first mapped: drop its other maps, \
+         then map or grow it again",
         path = path.display()
     )]
     Outgrown {
@@ -151,7 +190,7 @@ pub enum Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
-            Error::Io { source, .. } | Error::WriteBack { source, .. } => source.kind(),
+            Error::Io { source, .. } | Error::WriteBack { source, .. } | Error::Reserve { source, .. } => source.kind(),
             Error::ReadOnlyFile { .. } | Error::WriteOnlyFile { .. } => io::ErrorKind::PermissionDenied,
             Error::Locked { .. } => io::ErrorKind::ResourceBusy,
             Error::Missing { .. } => io::ErrorKind::Unsupported,

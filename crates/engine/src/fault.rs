@@ -179,7 +179,7 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
         cache.wake_writers();
     }
     let start = page + 1;
-    let end = end.min(region.stripe_end(page)).min(start + filled.min(cache.batch));
+    let end = end.min(region.stripe_end(page)).min(start + filled.min(cache.batch()));
     let mut claimed = start;
     while claimed < end && cache.take_spare_credit(core) {
         let loading = region.word(claimed).begin_load();

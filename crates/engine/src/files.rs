@@ -2,14 +2,13 @@
 
 use crate::cache::{Cache, Inner};
 use crate::error::{Error, Result};
-use crate::evict;
 use crate::fault;
 use crate::file_lock;
 use crate::keeper;
-use crate::page::State;
 use crate::region::Region;
 use crate::registry;
 use crate::requirements::{self, Requirement};
+use crate::sizes;
 use crate::store;
 use crate::sync::Ordering;
 use crate::sys::{PAGE, file, madvise, signal};
@@ -17,6 +16,7 @@ use crate::writers;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
@@ -48,7 +48,7 @@ pub enum Fallback {
 struct Mapped {
     region: Arc<Region>,
     maps: usize,
-    /// Its last map is gone and its dirty pages are on their way to the file.
+    /// Its last map is gone, or is to have a larger region, and its dirty pages are on their way to the file.
     closing: bool,
 }
 
@@ -74,6 +74,11 @@ pub struct How<'a> {
     pub writable: bool,
     pub one_writer: bool,
     pub fallback: Fallback,
+}
+
+/// Keeps the table of files as it is, and with it every other thread that would extend a file, until dropped.
+pub fn lock() -> impl Sized {
+    Files::get().1
 }
 
 /// Finds or makes the region of a file, for one map more of its first `need` bytes; `open` opens the store of a new one.
@@ -106,7 +111,7 @@ pub fn attach(
         Entry::Vacant(place) => {
             let Some(direct) = check(from, fallback)? else { return Ok(None) };
             let cache = cache.map_or_else(Cache::global, |cache| Ok(cache.clone()))?;
-            let store = open(from, facts, direct)?;
+            let store = Arc::from(open(from, facts, direct)?);
             madvise::prepare();
             signal::install(fault::on_sigbus).map_err(|source| Error::Io {
                 path: file::path_of(from),
@@ -117,13 +122,13 @@ pub fn attach(
         }
     };
     let region = mapped.region.clone();
-    follow_growth(&region, facts.size)?;
-    region.store().note_mapped(need);
-    let prepared = match (need > region.span(), writable) {
-        (true, _) => Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 }),
-        (false, true) => region.allow_writing(from, one_writer),
-        (false, false) => Ok(()),
-    };
+    let prepared = sizes::follow(&region).and_then(|()| {
+        if need > region.span() {
+            return Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 });
+        }
+        region.store().note_mapped(need);
+        if writable { region.allow_writing(from, one_writer) } else { Ok(()) }
+    });
     mapped.maps += 1;
     if let Err(error) = prepared {
         drop(table);
@@ -139,26 +144,42 @@ pub fn attach(
     Ok(Some(region))
 }
 
-/// A file that has grown since it was mapped: the page that held its old end was read with zeros behind it. It is saved up
-/// to there and dropped, so that it is read anew with what was appended.
-fn follow_growth(region: &Region, size: u64) -> Result<()> {
-    let before = region.store().size();
-    if size > before && !before.is_multiple_of(PAGE as u64) {
-        let page = before as usize / PAGE;
-        // Until it was out of memory once: whoever loads it after that reads what was appended. A page that is being
-        // loaded or stored to at this moment is met in the next round.
-        while region.word(page).look().state() != State::Absent {
-            if region.is_writable() {
-                writers::write_out(region, page..page + 1)?;
-            }
-            if evict::evict_range(region, page..page + 1) > 0 {
-                break;
-            }
-            std::thread::yield_now();
+/// Gives the only map of a file a region in which all of `part` fits, and its file the length for that.
+///
+/// All that can fail comes first: the old region, its pages clean, goes when the new one is ready. Until then whoever maps
+/// the file waits, as for one that is closing.
+pub fn replace(identity: file::Identity, old: &Arc<Region>, part: Range<u64>, reserve: bool) -> Result<Arc<Region>> {
+    {
+        let (_, mut table) = Files::get();
+        match table.get_mut(&identity) {
+            Some(entry) if entry.maps == 1 => entry.closing = true,
+            _ => return Err(Error::Outgrown { path: old.store().path().to_owned(), span: old.span() as u64 }),
         }
     }
-    region.store().refresh_size();
-    Ok(())
+    let replaced = larger(old, part, reserve);
+    if let Ok(new) = &replaced {
+        old.dissolve();
+        new.unsaved().store(old.unsaved().load(Ordering::Acquire), Ordering::Release);
+    }
+    let (files, mut table) = Files::get();
+    if let Some(entry) = table.get_mut(&identity) {
+        entry.closing = false;
+        if let Ok(new) = &replaced {
+            entry.region = new.clone();
+        }
+    }
+    files.closed.notify_all();
+    replaced
+}
+
+fn larger(old: &Arc<Region>, part: Range<u64>, reserve: bool) -> Result<Arc<Region>> {
+    sizes::follow(old)?;
+    writers::flush(old, 0..old.span() / PAGE, false)?;
+    sizes::extend(old, part.clone(), reserve)?;
+    // One store for both: a failed sync is remembered there.
+    let new = Region::new(old.cache().clone(), old.store().clone(), part.end as usize)?;
+    new.allow_stores().inspect_err(|_| new.dissolve())?;
+    Ok(new)
 }
 
 /// Whether a file can be cached, and if so with direct I/O. `None`: the caller chose the kernel where it cannot.
@@ -247,6 +268,7 @@ pub fn close_abandoned(cache: &Inner) {
 fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
     if saved.is_ok() {
         region.dissolve();
+        region.store().unlock();
     }
     let (files, mut table) = Files::get();
     match saved {
@@ -269,7 +291,8 @@ fn save_at_exit() {
     extern "C" fn save() {
         for region in registry::all().filter(|region| region.is_ours() && region.is_writable()) {
             if let Err(error) = writers::write_out(&region, 0..region.span() / PAGE) {
-                eprintln!("fastmap: {error}; the process ends and they are lost");
+                let end = if region.cache().keeper { "tries once more" } else { "gives them up" };
+                eprintln!("fastmap: {error}; the process ends and {end}");
             }
         }
     }

@@ -144,8 +144,9 @@ fn write(region: &Region, run: Range<usize>, end: u64, lost: &mut Option<Lost>) 
     match unsafe { region.store().write_pages(run.start, region.address_of(run.start), run.len(), end) } {
         Ok(()) => {}
         Err(_) if run.len() > 1 => run.for_each(|page| write(region, page..page + 1, end, lost)),
-        // Claimed by a thread that died before it installed the page: there was nothing to store to.
-        Err(libc::EFAULT) if region.word(run.start).look().state() == State::Loading => {}
+        // Claimed by a thread that died before it installed the page: there was nothing to store to. Or out of memory: so it
+        // was saved.
+        Err(libc::EFAULT) if matches!(region.word(run.start).look().state(), State::Loading | State::Evicting) => {}
         Err(error) => lost.get_or_insert(Lost { page: run.start, pages: 0, error }).pages += 1,
     }
 }

@@ -64,6 +64,7 @@ mod region;
 mod registry;
 pub mod requirements;
 mod rings;
+mod sizes;
 mod stats;
 mod store;
 mod sync;

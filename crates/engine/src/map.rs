@@ -5,8 +5,10 @@ use crate::evict;
 use crate::files;
 use crate::flush::{Flush, Unsaved, Way};
 use crate::kernel::KernelMapping;
-use crate::options::MapOptions;
+use crate::options::{self, MapOptions};
 use crate::region::Region;
+use crate::sizes;
+use crate::store;
 use crate::sys::{PAGE, file};
 use crate::writers;
 use std::fmt;
@@ -70,14 +72,23 @@ pub(crate) struct Mapping {
 
 pub(crate) enum Kind {
     /// Zero bytes: nothing is mapped.
-    Empty,
+    Empty(Option<Box<Source>>),
     Cached {
         region: Arc<Region>,
         identity: file::Identity,
         /// Of the map in the file, bytes.
         offset: usize,
+        /// Disk space is allocated for what it covers.
+        reserve: bool,
     },
-    Kernel(Arc<KernelMapping>),
+    Kernel(Arc<KernelMapping>, Option<Box<Source>>),
+}
+
+/// What a mutable map that is not in the cache grows by.
+pub(crate) struct Source {
+    /// Shares the flags of the descriptor it was mapped through: for its length only.
+    pub(crate) file: File,
+    pub(crate) options: MapOptions,
 }
 
 // SAFETY: a range of memory that may be read from any thread; a mutable map hands out `&mut` through `&mut` only.
@@ -98,29 +109,33 @@ impl Mapping {
     }
 
     fn engine(&self) -> Engine {
-        if matches!(self.kind, Kind::Kernel(_)) { Engine::Kernel } else { Engine::Cached }
+        if matches!(self.kind, Kind::Kernel(..)) { Engine::Kernel } else { Engine::Cached }
     }
 
     fn flush(&self, offset: usize, len: usize) -> Result<()> {
         self.check(offset, len)?;
         match &self.kind {
-            Kind::Empty => Ok(()),
-            Kind::Cached { region, offset: base, .. } => writers::flush(region, pages(base + offset, len), true),
-            Kind::Kernel(kernel) => kernel.flush(offset, len, true),
+            Kind::Empty(_) => Ok(()),
+            Kind::Cached { region, offset: base, .. } => {
+                sizes::follow(region)?;
+                writers::flush(region, pages(base + offset, len), true)
+            }
+            Kind::Kernel(kernel, _) => kernel.flush(offset, len, true),
         }
     }
 
     fn flush_async(&self) -> Flush {
         let done = || Way::Done(self.flush(0, self.len));
         Flush(match &self.kind {
-            Kind::Cached { region, offset, .. } if region.is_ours() => {
-                writers::flush_later(region, pages(*offset, self.len)).map_or_else(done, Way::Writers)
-            }
-            Kind::Kernel(kernel) => match kernel.flush(0, self.len, false) {
+            Kind::Cached { region, offset, .. } if region.is_ours() => match sizes::follow(region) {
+                Ok(()) => writers::flush_later(region, pages(*offset, self.len)).map_or_else(done, Way::Writers),
+                Err(error) => Way::Done(Err(error)),
+            },
+            Kind::Kernel(kernel, _) => match kernel.flush(0, self.len, false) {
                 Ok(()) => Way::Kernel(kernel.clone(), 0, self.len),
                 Err(error) => Way::Done(Err(error)),
             },
-            Kind::Empty | Kind::Cached { .. } => done(),
+            Kind::Empty(_) | Kind::Cached { .. } => done(),
         })
     }
 
@@ -128,23 +143,81 @@ impl Mapping {
     fn save(&self) -> Result<()> {
         self.check(0, self.len)?;
         match &self.kind {
-            Kind::Cached { region, offset, .. } => writers::flush(region, pages(*offset, self.len), false),
+            Kind::Cached { region, offset, .. } => {
+                sizes::follow(region)?;
+                writers::flush(region, pages(*offset, self.len), false)
+            }
             // The kernel saves its own.
-            Kind::Empty | Kind::Kernel(_) => Ok(()),
+            Kind::Empty(_) | Kind::Kernel(..) => Ok(()),
         }
+    }
+
+    /// Has the file reach to the end of a part of the map, and disk space allocated for the part if the map wants that.
+    pub(crate) fn extend(&self, part: Range<usize>) -> Result<()> {
+        match &self.kind {
+            Kind::Cached { region, offset, reserve, .. } => {
+                let path = region.store().path();
+                sizes::extend(region, options::part_of_file(path, *offset as u64, part)?, *reserve)
+            }
+            Kind::Kernel(_, Some(source)) => {
+                let Source { file, options } = &**source;
+                let part = options::part_of_file(&file::path_of(file), options.offset, part)?;
+                sizes::extend_file(file, part, options.reserve)
+            }
+            Kind::Kernel(_, None) | Kind::Empty(_) => Ok(()),
+        }
+    }
+
+    /// Nothing changes but, perhaps, the file's length before all that can fail is done.
+    fn grow(&mut self, new_len: usize) -> Result<()> {
+        self.check(0, self.len)?;
+        if new_len < self.len {
+            return Err(Error::Shrinking { len: self.len, new_len });
+        }
+        let part = self.len..new_len;
+        if let Kind::Cached { region, identity, offset, reserve } = &mut self.kind {
+            let of_file = options::part_of_file(region.store().path(), *offset as u64, part)?;
+            let end = of_file.end as usize;
+            if end > region.span() {
+                *region = files::replace(*identity, region, of_file, *reserve)?;
+                self.start = region.address_of(0).wrapping_add(*offset);
+            } else {
+                sizes::extend(region, of_file, *reserve)?;
+            }
+            region.store().note_mapped(end);
+        } else if let Kind::Empty(Some(source)) = &self.kind
+            && new_len > 0
+        {
+            let mapping = source.options.place(&source.file, new_len, true, &store::open)?;
+            mapping.extend(part)?;
+            *self = mapping;
+        } else {
+            self.extend(part)?;
+            if let Kind::Kernel(kernel, Some(source)) = &mut self.kind {
+                // A flush under way may use the old one.
+                let path = || file::path_of(&source.file);
+                let anew = KernelMapping::new(&source.file, source.options.offset, new_len, true);
+                *kernel =
+                    Arc::new(anew.map_err(|source| Error::Io { path: path(), operation: "map it (mmap)", source })?);
+                self.start = kernel.start();
+            }
+        }
+        self.len = new_len;
+        Ok(())
     }
 
     fn advise(&self, advice: Advice, offset: usize, len: usize) -> Result<()> {
         self.check(offset, len)?;
         match &self.kind {
-            Kind::Empty => Ok(()),
+            Kind::Empty(_) => Ok(()),
             Kind::Cached { region, offset: base, .. } => {
                 let pages = pages(base + offset, len);
+                sizes::follow(region)?;
                 match advice {
                     Advice::WillNeed => {
                         // Past the file's end there is nothing to bring in.
                         let end = (region.store().size() as usize).div_ceil(PAGE).min(pages.end);
-                        for page in (pages.start..end).take(region.cache().capacity) {
+                        for page in (pages.start..end).take(region.cache().capacity()) {
                             // SAFETY: inside the region, which this map keeps alive; pages there can be loaded.
                             unsafe { region.address_of(page).read_volatile() };
                         }
@@ -153,12 +226,13 @@ impl Mapping {
                         if region.is_writable() {
                             writers::flush(region, pages.clone(), false)?;
                         }
+                        let _length = region.lock_length();
                         evict::evict_range(region, pages);
                     }
                 }
                 Ok(())
             }
-            Kind::Kernel(kernel) => {
+            Kind::Kernel(kernel, _) => {
                 let number = match advice {
                     Advice::WillNeed => libc::MADV_WILLNEED,
                     Advice::DontNeed => libc::MADV_DONTNEED,
@@ -180,7 +254,7 @@ fn pages(offset: usize, len: usize) -> Range<usize> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Kind::Cached { region, identity, .. } = std::mem::replace(&mut self.kind, Kind::Empty) {
+        if let Kind::Cached { region, identity, .. } = std::mem::replace(&mut self.kind, Kind::Empty(None)) {
             files::detach(identity, region);
         }
     }
@@ -354,6 +428,7 @@ impl MapMut {
     /// # Ok(())
     /// # }
     /// ```
+    #[expect(clippy::result_large_err, reason = "it returns the map")]
     pub fn unmap(self) -> std::result::Result<(), Unsaved> {
         match self.mapping.save() {
             Ok(()) => Ok(()),
@@ -383,6 +458,36 @@ impl MapMut {
             }
             std::thread::sleep(writers::AGAIN);
         }
+    }
+
+    /// Makes the map `new_len` bytes long, and its file at least as long as the map then reaches; neither is made shorter.
+    /// New bytes of the file are zero, also where somebody stored past the old end.
+    ///
+    /// The map may move, like mremap(2) with `MREMAP_MAYMOVE`: pointers into it from before are void. It stays where it is
+    /// up to twice what was mapped or the file had, whichever was more, when it was first mapped. A larger one gets a new
+    /// place, with all its dirty pages written back first and all its pages to be read anew.
+    ///
+    /// # Errors
+    /// The map is then as it was, though the file may be longer already. [`Error::Shrinking`] when `new_len` is less than
+    /// the map has; [`Error::LengthOverflow`]; [`Error::FixedSize`] past the end of a block device; [`Error::Outgrown`] when
+    /// the map would have to move and the file has other maps; [`Error::WriteBack`] when it would have to move, or others
+    /// changed the file's length, and pages cannot be written back; [`Error::Reserve`] when it was mapped with
+    /// [`MapOptions::reserve`] and there is no room; [`Error::Io`] from ftruncate(2), mmap(2) and their kin.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapMut::map_mut(&file)? }; // an empty file
+    /// map.grow(10_000)?;
+    /// map[9_999] = 1;
+    /// assert_eq!((map.len(), file.metadata()?.len()), (10_000, 10_000));
+    /// assert!(map.grow(100).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn grow(&mut self, new_len: usize) -> Result<()> {
+        self.mapping.grow(new_len)
     }
 
     /// The map's first byte, for stores through raw pointers.

@@ -97,6 +97,8 @@ struct World {
     /// Where sleepers on the word wait: one who is never woken is a deadlock, which loom reports.
     bucket: Mutex<()>,
     woken: Condvar,
+    /// Held by an evictor from the pop of an entry to the claim of its page.
+    evicting: Mutex<()>,
     /// Entries in clean queues.
     entries: AtomicUsize,
     /// Touched by whoever owns the page alone, in Loading or Evicting: loom sees two owners, and orderings too weak to
@@ -116,6 +118,7 @@ impl World {
             writing: Mutex::new(()),
             bucket: Mutex::new(()),
             woken: Condvar::new(),
+            evicting: Mutex::new(()),
             entries: AtomicUsize::new(0),
             owned: UnsafeCell::new(()),
             loads: AtomicUsize::new(0),
@@ -271,6 +274,7 @@ impl World {
 
     /// `evict::evict`, of a batch of one.
     fn evict(&self) {
+        let _evicting = self.evicting.lock().unwrap();
         if self.entries.fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| entries.checked_sub(1)).is_err() {
             return;
         }
@@ -283,6 +287,34 @@ impl World {
             });
             self.after(self.word.finish_evict());
         }
+    }
+
+    /// `evict::expel`, of a file that takes the page or not.
+    fn expel(&self, saved: bool) {
+        let _held = self.writing.lock().unwrap();
+        let was_dirty = {
+            let _evicting = self.evicting.lock().unwrap();
+            let Some(was_dirty) = self.word.begin_expel() else { return };
+            self.entries.swap(0, Ordering::AcqRel);
+            was_dirty
+        };
+        if was_dirty {
+            self.dirty.swap(0, Ordering::AcqRel);
+            if self.omit != Omit::ProtectBeforeWrite {
+                self.frame.protect(true);
+            }
+            let bits = self.frame.load().expect("a page that is being written is resident");
+            if !saved {
+                self.dirty.swap(1, Ordering::AcqRel);
+                return self.after(self.word.abort_expel());
+            }
+            self.file.swap(bits, Ordering::Relaxed);
+        }
+        self.owned.with_mut(|_| {
+            let bits = self.frame.drop_memory();
+            assert_eq!(bits, self.file.fetch_or(0, Ordering::Relaxed), "a page dropped that the file has not");
+        });
+        self.after(self.word.finish_evict());
     }
 
     /// With all threads gone: every store is in memory or, if the page is not there, in the file; a clean page is the same
@@ -390,6 +422,31 @@ fn a_store_against_write_back_bites_without_protection() {
 #[should_panic(expected = "a writer can find it")]
 fn a_store_against_write_back_bites_with_a_late_bit() {
     store_write_evict(Omit::BitBeforeWrite);
+}
+
+/// One thread stores twice to a page that another expels, whether the file takes it or not, while a third evicts.
+fn store_expel_evict(omit: Omit, saved: bool) {
+    explore(2, move || {
+        let world = World::clean(omit);
+        let threads = [spawn(&world, move |world| world.expel(saved)), spawn(&world, |world| world.evict())];
+        world.store(1);
+        world.store(2);
+        assert_eq!(world.load(), 3);
+        join(threads);
+        world.check(3);
+    });
+}
+
+#[test]
+fn a_store_against_an_expulsion_and_an_evictor() {
+    store_expel_evict(Omit::Nothing, true);
+    store_expel_evict(Omit::Nothing, false);
+}
+
+#[test]
+#[should_panic(expected = "a page dropped that the file has not")]
+fn a_store_against_an_expulsion_bites_without_protection() {
+    store_expel_evict(Omit::ProtectBeforeWrite, true);
 }
 
 /// A store, a write that fails, then one that works.
@@ -524,6 +581,28 @@ fn credits_are_conserved() {
         work(1)();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(credits.idle(), 2);
+    });
+}
+
+/// A resize destroys a credit while others take and steal: it is gone from wherever it was, and no other is.
+#[test]
+fn destroyed_credits_are_gone() {
+    explore(3, || {
+        let credits = Arc::new(Credits::new(3, 2));
+        let other = {
+            let credits = credits.clone();
+            thread::spawn(move || {
+                if credits.take(1) || credits.steal(1, 0) {
+                    credits.give(1, 1);
+                }
+            })
+        };
+        let destroyed = credits.withdraw(2);
+        other.join().unwrap();
+        assert!(destroyed <= 2);
+        assert_eq!(credits.idle(), 3 - destroyed);
+        credits.issue(2);
+        assert_eq!(credits.idle(), 5 - destroyed);
     });
 }
 

@@ -4,10 +4,12 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::files::{self, Fallback, How};
 use crate::kernel::KernelMapping;
-use crate::map::{Kind, Map, MapMut, Mapping};
+use crate::map::{Kind, Map, MapMut, Mapping, Source};
 use crate::store;
 use crate::sys::file;
 use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// How a file is to be mapped: a builder, as `memmap2::MmapOptions` is.
@@ -28,16 +30,18 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Clone)]
 pub struct MapOptions {
-    offset: u64,
+    pub(crate) offset: u64,
     len: Option<usize>,
     cache: Option<Cache>,
     fallback: Fallback,
     one_writer: bool,
+    pub(crate) reserve: bool,
 }
 
 impl Default for MapOptions {
     fn default() -> Self {
-        MapOptions { offset: 0, len: None, cache: None, fallback: Fallback::default(), one_writer: true }
+        let fallback = Fallback::default();
+        MapOptions { offset: 0, len: None, cache: None, fallback, one_writer: true, reserve: false }
     }
 }
 
@@ -140,17 +144,58 @@ impl MapOptions {
         self
     }
 
+    /// Whether a mutable map allocates disk space for all it covers (fallocate(2)), so that no store to it can meet a full
+    /// disk when it is written back. A map that reaches past the file's end then extends the file, and [`MapMut::grow`]
+    /// allocates what it adds. Default: no.
+    ///
+    /// It does not help on file systems that write elsewhere what is overwritten (btrfs, files that share blocks after
+    /// `cp --reflink`, snapshots), nor against quotas met by other blocks of the file system's own. Block devices have their
+    /// space anyway.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::MapOptions::new().len(1 << 20).reserve(true).map_mut(&file)? };
+    /// assert_eq!((map.len(), file.metadata()?.len()), (1 << 20, 1 << 20));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reserve(&mut self, reserve: bool) -> &mut Self {
+        self.reserve = reserve;
+        self
+    }
+
     /// Maps a file for reading. The file may be closed afterwards.
     ///
+    /// # When the file's length changes
+    /// *Longer*: pages past the old end can be touched at once. On the page that holds the old end, if it is in memory, what
+    /// others wrote behind that end is seen once the change is noticed. Bytes there that a map covers are the map's, though:
+    /// they are written as it has them when the page is written.
+    ///
+    /// *Shorter*: touching a page that lies wholly past the new end and is not in memory raises SIGBUS, with the file and
+    /// the offset on standard error, as with mmap(2). Unlike there, pages in memory keep their bytes until the change is
+    /// noticed; then what lies past the end is dropped, and reads as zeros should the file become longer again. It is never
+    /// written, with one exception: a write of dirty pages that begins within about a microsecond of the cut may make the
+    /// file reach to their end again, with what they held. mmap(2) has no such moment: flush before a cut where that
+    /// matters.
+    ///
+    /// A change is noticed by [`MapMut::flush`] and [`MapMut::flush_range`], by [`MapMut::grow`], by `advise`, and by a new
+    /// map of the file, if of no less than a byte; the last one that goes leaves nothing in memory. What
+    /// counts is the length found then: of a file that was cut and made longer again before, all below its end counts as
+    /// never cut.
+    ///
     /// # Safety
-    /// As with `memmap2`: nobody may change or truncate the mapped bytes while the map exists, inside or outside the
-    /// process, except through maps of this crate made with the same care. The pages of a map are not resident at all
-    /// times: a *system call* handed a slice of it may fail with EFAULT, so copy bytes for the kernel out first. Threads
-    /// that touch the map must not block SIGBUS, and the program must not replace the SIGBUS handler.
+    /// As with `memmap2`: nobody may change the mapped bytes while the map exists, inside or outside the process, except
+    /// through maps of this crate made with the same care; of a file that is cut, bytes past the new end must not be touched.
+    /// The pages of a map are not resident at all times: a *system call* handed a slice of it may fail with EFAULT, so copy
+    /// bytes for the kernel out first. Threads that touch the map must not block SIGBUS, and the program must not replace
+    /// the SIGBUS handler.
     ///
     /// # Errors
     /// [`Error::NotMappable`], [`Error::OffsetPastEnd`], [`Error::LengthOverflow`], [`Error::WriteOnlyFile`],
-    /// [`Error::Outgrown`]; [`Error::Missing`] if the fall-back forbids the kernel; [`Error::Io`] from the system.
+    /// [`Error::Outgrown`]; [`Error::Missing`] if the fall-back forbids the kernel; [`Error::WriteBack`] when the file's length
+    /// changed under other maps and their pages cannot be saved; [`Error::Io`] from the system.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -166,13 +211,15 @@ impl MapOptions {
     }
 
     /// Maps a file for reading and writing. Stores reach the file by write-back, at the latest when the last map of the
-    /// file is dropped or the process exits; [`MapMut::flush`] says when they are on stable storage.
+    /// file is dropped or the process exits; [`MapMut::flush`] says when they are on stable storage. What a change of the
+    /// file's length means is said at [`MapOptions::map`]; [`MapMut::grow`] makes map and file longer.
     ///
     /// # Safety
     /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias.
     ///
     /// # Errors
-    /// As for [`MapOptions::map`]; [`Error::ReadOnlyFile`]; [`Error::Locked`] while another process writes the file.
+    /// As for [`MapOptions::map`]; [`Error::ReadOnlyFile`]; [`Error::Locked`] while another process writes the file; with
+    /// [`MapOptions::reserve`], [`Error::Reserve`], and [`Error::FixedSize`] past the end of a block device.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -192,11 +239,7 @@ impl MapOptions {
     /// Maps a file; `open_store` opens its store if it is not mapped yet.
     pub(crate) fn open(&self, from: &File, writable: bool, open_store: store::Open<'_>) -> Result<Mapping> {
         let path = || file::path_of(from);
-        let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
-        let facts = file::facts(from).map_err(|why| match why {
-            Ok(kind) => Error::NotMappable { path: path(), kind },
-            Err(source) => io("look at it")(source),
-        })?;
+        let facts = facts_of(from)?;
         match file::access_mode(from) {
             libc::O_WRONLY => return Err(Error::WriteOnlyFile { path: path() }),
             libc::O_RDONLY if writable => return Err(Error::ReadOnlyFile { path: path() }),
@@ -205,24 +248,59 @@ impl MapOptions {
         if self.offset > facts.size {
             return Err(Error::OffsetPastEnd { path: path(), offset: self.offset, size: facts.size });
         }
-        let len = self.len.map_or(facts.size - self.offset, |len| len as u64);
-        let overflow = || Error::LengthOverflow { path: path(), offset: self.offset, len };
-        let end = self.offset.checked_add(len).filter(|end| *end <= 1 << 46).ok_or_else(overflow)? as usize;
-        let len = len as usize;
-        if len == 0 {
-            return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty });
+        let len = self.len.unwrap_or((facts.size - self.offset) as usize);
+        let mapping = self.place(from, len, writable, open_store)?;
+        if self.reserve && writable {
+            mapping.extend(0..len)?;
         }
+        Ok(mapping)
+    }
+
+    /// Maps so many bytes from the offset, wherever the file ends.
+    pub(crate) fn place(
+        &self,
+        from: &File,
+        len: usize,
+        writable: bool,
+        open_store: store::Open<'_>,
+    ) -> Result<Mapping> {
+        let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
+        let end = part_of_file(&file::path_of(from), self.offset, 0..len)?.end as usize;
+        let source = || {
+            let source = || Ok(Box::new(Source { file: from.try_clone()?, options: self.clone() }));
+            writable.then(source).transpose().map_err(io("duplicate its descriptor"))
+        };
+        if len == 0 {
+            return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty(source()?) });
+        }
+        let facts = facts_of(from)?;
         let (cache, one_writer, fallback) = (self.cache.as_ref(), self.one_writer, self.fallback);
         match files::attach(from, &facts, end, How { cache, writable, one_writer, fallback }, open_store)? {
             Some(region) => {
                 let start = region.address_of(0).wrapping_add(self.offset as usize);
-                let offset = self.offset as usize;
-                Ok(Mapping { start, len, kind: Kind::Cached { region, identity: facts.identity, offset } })
+                let (identity, offset, reserve) = (facts.identity, self.offset as usize, self.reserve && writable);
+                Ok(Mapping { start, len, kind: Kind::Cached { region, identity, offset, reserve } })
             }
             None => {
                 let kernel = KernelMapping::new(from, self.offset, len, writable).map_err(io("map it (mmap)"))?;
-                Ok(Mapping { start: kernel.start(), len, kind: Kind::Kernel(Arc::new(kernel)) })
+                Ok(Mapping { start: kernel.start(), len, kind: Kind::Kernel(Arc::new(kernel), source()?) })
             }
         }
     }
+}
+
+/// Looks at a file that is to be mapped.
+pub(crate) fn facts_of(from: &File) -> Result<file::Facts> {
+    file::facts(from).map_err(|why| match why {
+        Ok(kind) => Error::NotMappable { path: file::path_of(from), kind },
+        Err(source) => Error::Io { path: file::path_of(from), operation: "look at it", source },
+    })
+}
+
+/// Where a part of a map that begins at `offset` lies in the file, if there is address space for it.
+pub(crate) fn part_of_file(path: &Path, offset: u64, part: Range<usize>) -> Result<Range<u64>> {
+    const MOST: u64 = 1 << 46;
+    let end = offset.checked_add(part.end as u64).filter(|end| *end <= MOST);
+    let overflow = || Error::LengthOverflow { path: path.to_owned(), offset, len: part.end as u64 };
+    end.map(|end| offset + part.start as u64..end).ok_or_else(overflow)
 }

@@ -6,6 +6,8 @@
 //!    └─finish_evict─ Evicting ◀─begin_evict─────┘ └─finish_write─ Clean+WRITING ◀────┘ begin_write
 //! ```
 //!
+//! Beside these, `begin_expel` takes a Clean or Dirty page to Evicting when the file's length changes.
+//!
 //! Invariant that makes eviction safe: a page that is `Clean` with neither `WRITING` nor `UPGRADING` is
 //! write-protected, so every store to it traps and finds the word first. Nothing outside this file changes a word.
 //!
@@ -63,10 +65,11 @@ impl Seen {
         }
     }
 
-    /// The page may hold stores that the file does not: it is dirty, on its way to the file, or being made writable. For
-    /// whoever finds the word after the threads that moved it have died.
+    /// The page may hold stores that the file does not: it is dirty, on its way to the file, being made writable, or saved
+    /// and taken out of memory in one go (`begin_expel`). For whoever finds the word after the threads that moved it have
+    /// died.
     pub fn may_hold_stores(self) -> bool {
-        self.state() == State::Dirty || self.0 & (WRITING | UPGRADING) != 0
+        matches!(self.state(), State::Dirty | State::Evicting) || self.0 & (WRITING | UPGRADING) != 0
     }
 
     /// Another thread is making the page writable.
@@ -210,6 +213,23 @@ impl PageWord {
         let old = self.0.swap(ABSENT, Ordering::AcqRel);
         debug_assert_eq!(old & STATE, EVICTING);
         After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Clean or Dirty → Evicting, for a page that must leave memory however often it is stored to; true when it was Dirty.
+    /// By a thread that holds the block's lock and keeps every evictor out; it removes the page's queue entry, protects the
+    /// page, writes what was dirty, drops the memory and calls `finish_evict`, or `abort_expel`. A store after the protection
+    /// traps and waits. `None` when someone else is at work on the page, or it is not there.
+    pub fn begin_expel(&self) -> Option<bool> {
+        let may_go = |word: u32| matches!(word & STATE, CLEAN | DIRTY) && word & (UPGRADING | WRITING) == 0;
+        let old = self.update(|word| may_go(word).then_some(word & !(STATE | QUEUED) | EVICTING));
+        old.ok().map(|old| old & STATE == DIRTY)
+    }
+
+    /// Evicting → Dirty, by the thread of `begin_expel` that could not save the page; it sets the dirty bit before.
+    pub fn abort_expel(&self) -> After {
+        let old = self.0.swap(DIRTY, Ordering::AcqRel);
+        debug_assert_eq!(old & STATE, EVICTING);
+        After { wake: old & WAITERS != 0, newly_dirty: true, ..After::default() }
     }
 
     /// Announces a sleeper on the value `seen`, whose transition in flight will wake it; returns the value to sleep on,

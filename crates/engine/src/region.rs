@@ -19,7 +19,7 @@ use crate::writers::MOST_WRITERS;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Locks that writers hold, one for every 64th block. A writer holds the locks of the blocks it works on.
 pub const WRITE_LOCKS: usize = 64;
@@ -34,7 +34,7 @@ const STRIPES_PER_CORE: usize = 4;
 pub struct Region {
     slot: SlotIndex,
     cache: Arc<Inner>,
-    store: Box<dyn Store>,
+    store: Arc<dyn Store>,
     base: *mut u8,
     span: usize,
     stripe_bytes: usize,
@@ -56,6 +56,7 @@ pub struct Region {
     /// An error of background writing has been told (see `complain`).
     complained: AtomicBool,
     growing: Mutex<()>,
+    length: Mutex<u64>,
 }
 
 // SAFETY: `base` is an address range the region owns; everything else is shared safely by itself.
@@ -115,7 +116,7 @@ fn userfaultfds() -> io::Result<&'static [Userfaultfd]> {
 
 impl Region {
     /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on.
-    pub fn new(cache: Arc<Inner>, store: Box<dyn Store>, need: usize) -> Result<Arc<Self>> {
+    pub fn new(cache: Arc<Inner>, store: Arc<dyn Store>, need: usize) -> Result<Arc<Self>> {
         let fail = |operation| {
             let path = store.path().to_owned();
             move |source| Error::Io { path: path.clone(), operation, source }
@@ -148,6 +149,7 @@ impl Region {
                 registry::MOST_REGIONS
             )))
         })?;
+        let length = Mutex::new(store.size());
         let base = memory::reserve(span, STRIPE_BYTES)
             .inspect_err(|_| registry::cancel(slot))
             .map_err(fail("reserve address space for it"))?;
@@ -171,6 +173,7 @@ impl Region {
             process: std::process::id(),
             complained: AtomicBool::new(false),
             growing: Mutex::new(()),
+            length,
         });
         if let Err(error) = region.register() {
             registry::cancel(slot);
@@ -204,12 +207,18 @@ impl Region {
             self.store.lock()?;
         }
         if !self.is_writable() {
-            // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
-            unsafe { memory::protect(self.base, self.span, true) }
-                .map_err(|source| self.io_error("make its map writable", source))?;
-            self.writable.store(true, Ordering::Release);
-            self.cache.start_writers();
+            self.allow_stores()?;
         }
+        Ok(())
+    }
+
+    /// Lets stores through to the fault path; the file can be written to.
+    pub fn allow_stores(&self) -> Result<()> {
+        // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
+        unsafe { memory::protect(self.base, self.span, true) }
+            .map_err(|source| self.io_error("make its map writable", source))?;
+        self.writable.store(true, Ordering::Release);
+        self.cache.start_writers();
         Ok(())
     }
 
@@ -227,7 +236,6 @@ impl Region {
             self.cache.clean.purge(self.slot, 0..self.span / PAGE).len()
         };
         registry::cancel(self.slot);
-        self.store.unlock();
         self.cache.release_credits(0, credits);
     }
 
@@ -242,8 +250,14 @@ impl Region {
     }
 
     /// The file.
-    pub fn store(&self) -> &dyn Store {
-        &*self.store
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The file's length that was followed last (`sizes.rs`), bytes. Held while it is followed or changed; taken after the
+    /// table of files, if both are.
+    pub fn lock_length(&self) -> MutexGuard<'_, u64> {
+        self.length.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// Bytes of address range it has.
@@ -285,9 +299,9 @@ impl Region {
         &self.dirty
     }
 
-    /// A write lock: each guards the blocks whose number is its own modulo their count.
-    pub fn write_lock(&self, lock: usize) -> &Lock {
-        &self.write_locks[lock]
+    /// The write lock of a block: each guards the blocks whose number is its own modulo [`WRITE_LOCKS`].
+    pub fn write_lock(&self, block: usize) -> &Lock {
+        &self.write_locks[block % WRITE_LOCKS]
     }
 
     /// Where a background writer looks next.

@@ -93,6 +93,8 @@ struct Flight<'a> {
     pending: [u8; WRITE_LOCKS],
     /// Handed to the ring and not submitted.
     gathered: usize,
+    /// Where the file ended when the first of these was.
+    end: Result<u64, i32>,
     /// Pages now clean.
     written: usize,
     /// The first run that failed.
@@ -110,6 +112,7 @@ impl<'a> Flight<'a> {
             closing: 0,
             pending: [0; WRITE_LOCKS],
             gathered: 0,
+            end: Ok(0),
             written: 0,
             failure: None,
         }
@@ -170,28 +173,32 @@ impl<'a> Flight<'a> {
             let from = region.address_of(first + span.start);
             // SAFETY: a block lies in one stripe of the region.
             let protected = unsafe { region.userfaultfd(first).write_protect(from, span.len() * PAGE, true) };
-            let writable = protected.and_then(|()| region.store().write_end());
             let mut at = span.start;
             while let Some(run) = claimed.run_from(at) {
                 at = run.end;
-                self.write_run(first + run.start..first + run.end, writable);
+                self.write_run(first + run.start..first + run.end, protected);
             }
             self.submit(0);
         }
         found
     }
 
-    /// Starts writing pages claimed with `begin`. `writable` says where the file ends, or that the pages could not be
-    /// protected and must stay dirty.
-    fn write_run(&mut self, run: Range<usize>, writable: Result<u64, i32>) {
+    /// Starts writing pages claimed with `begin`, or if they could not be protected, leaves them dirty.
+    fn write_run(&mut self, run: Range<usize>, protected: Result<(), i32>) {
         let region = self.region;
         let cache = region.cache();
         cache.discount_dirty(cache.here(), run.len());
         let from = region.address_of(run.start);
+        let room = self.has_room();
+        if self.gathered == 0 {
+            // Asked for each batch: a write past an end that has moved since would undo a truncation.
+            self.end = region.store().write_end();
+        }
+        let writable = protected.and(self.end);
         let whole = writable.is_ok_and(|end| (run.end * PAGE) as u64 <= end);
         let depth = cache.writes_in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         cache.cores[cache.here()].0.counters.writeback_depth.add(depth);
-        if let (true, Some(file)) = (whole && self.has_room(), region.store().direct_writes()) {
+        if let (true, Some(file)) = (whole && room, region.store().direct_writes()) {
             let lock = run.start / BLOCK_PAGES % WRITE_LOCKS;
             if let Some(ring) = &mut self.ring {
                 let offset = (run.start * PAGE) as u64;

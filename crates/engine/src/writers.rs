@@ -265,6 +265,11 @@ pub fn write_out(region: &Region, pages: Range<usize>) -> Result<()> {
     writeback::write_out(region, pages, Stripe::ALL).map_err(|failure| failure.into_error(region))
 }
 
+/// Writes every dirty page of a cache, or says which file refuses.
+pub fn write_out_all(cache: &Inner) -> Result<()> {
+    regions_of(cache).try_for_each(|region| write_out(&region, 0..region.span() / PAGE))
+}
+
 fn sync(region: &Region) -> Result<()> {
     let cache = region.cache();
     let syncs = &cache.cores[cache.here()].0.counters.syncs;

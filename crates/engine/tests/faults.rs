@@ -169,6 +169,17 @@ fn a_load_of_what_was_truncated_kills_and_says_where() {
     assert!(said.contains("truncated-file") && said.contains("offset 8192"), "{said}");
 }
 
+/// In memory when the file is cut, and gone when a flush has noticed.
+#[test]
+fn a_load_of_what_a_flush_found_cut_off_kills_and_says_where() {
+    if !ready() {
+        return;
+    }
+    let output = assert_role("noticed", libc::SIGBUS);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("noticed-file") && said.contains("offset 8192") && said.contains("5000 bytes"), "{said}");
+}
+
 #[test]
 fn a_fault_that_finds_only_pages_a_full_disk_refuses_kills_and_says_why() {
     let Some(disk) = small_disk() else { return };
@@ -524,6 +535,16 @@ fn role() {
             let file = create(&folder.path().join("truncated-file"), &pattern(5 * PAGE));
             let map = map(&small(), &file);
             file.set_len(5000).unwrap();
+            std::hint::black_box(map[2 * PAGE + 5]);
+        }
+        "noticed" => {
+            let folder = folder();
+            let file = create(&folder.path().join("noticed-file"), &pattern(5 * PAGE));
+            let mut map = map_mut(&small(), &file);
+            map[2 * PAGE + 5] = 1;
+            file.set_len(5000).unwrap();
+            assert_eq!(map[2 * PAGE + 5], 1);
+            map.flush().unwrap();
             std::hint::black_box(map[2 * PAGE + 5]);
         }
         "full-of-dirty" => {
@@ -937,9 +958,10 @@ fn no_descriptors() {
 fn fork() {
     let folder = folder();
     let path = folder.path().join("file");
-    let mut map = map_mut(&small(), &create(&path, &pattern(40 * PAGE)));
+    let cache = small();
+    let mut map = map_mut(&cache, &create(&path, &pattern(40 * PAGE)));
     map[0] = 11;
-    for ending in ["_exit", "exit", "drop", "map", "same", "flush", "touch"] {
+    for ending in ["_exit", "exit", "drop", "map", "same", "flush", "resize", "touch"] {
         // SAFETY: the child calls little; the other thread is the test runner's, asleep.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -974,6 +996,11 @@ fn fork() {
                         let flushed = matches!(map.flush(), Err(Error::Missing { .. }));
                         let advised = matches!(map.advise(Advice::DontNeed), Err(Error::Missing { .. }));
                         libc::_exit(i32::from(!(flushed && advised)))
+                    }
+                    "resize" => {
+                        // Evicting by address would reach into the parent.
+                        let refused = matches!(cache.resize(Cache::MIN_CAPACITY), Err(Error::Missing { .. }));
+                        libc::_exit(i32::from(!refused))
                     }
                     _ => {
                         std::hint::black_box(map[0]);

@@ -231,6 +231,18 @@ impl Store for FaultyStore {
         self.file.refresh_size()
     }
 
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn note_shorter(&self, size: u64) {
+        self.file.note_shorter(size);
+    }
+
+    fn writer(&self) -> Option<&File> {
+        self.file.writer()
+    }
+
     fn note_mapped(&self, end: usize) {
         self.file.note_mapped(end);
     }

@@ -104,8 +104,27 @@ impl Store for FileStore {
     }
 
     fn refresh_size(&self) -> u64 {
-        let now = file::size_now(&self.reading.plain, self.is_device).unwrap_or(0);
-        self.size.fetch_max(now, Ordering::AcqRel).max(now)
+        loop {
+            let known = self.size();
+            let now = file::size_now(&self.reading.plain, self.is_device).unwrap_or(0);
+            // Not over a `note_shorter` since: `now` may be from before the file was cut.
+            let update = || self.size.compare_exchange(known, now, Ordering::AcqRel, Ordering::Acquire);
+            if now <= known || update().is_ok() {
+                return known.max(now);
+            }
+        }
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        file::size_now(&self.reading.plain, self.is_device).ok_or_else(io::Error::last_os_error)
+    }
+
+    fn note_shorter(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    fn writer(&self) -> Option<&File> {
+        self.writing.get().map(|handles| &handles.plain)
     }
 
     unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd {
@@ -162,6 +181,7 @@ impl Store for FileStore {
     unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32> {
         let Some(handles) = self.writing.get() else { return Err(libc::EBADF) };
         let offset = page as u64 * PAGE as u64;
+        let end = end.min(self.write_end()?);
         let len = end.min(offset + (pages * PAGE) as u64).saturating_sub(offset) as usize;
         let whole = len - len % PAGE;
         // SAFETY: inside the caller's memory.

@@ -60,6 +60,15 @@ pub trait Store: Debug + Send + Sync {
     /// `read_page`, which meet its end themselves. Called by fault handlers.
     fn refresh_size(&self) -> u64;
 
+    /// The file's length now, bytes.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Notes that the file was cut to `size` bytes. Pages past that have left memory.
+    fn note_shorter(&self, size: u64);
+
+    /// The descriptor that may change the length, if there is one.
+    fn writer(&self) -> Option<&File>;
+
     /// Notes a map of the first `end` bytes.
     fn note_mapped(&self, end: usize);
 
@@ -82,7 +91,9 @@ pub trait Store: Debug + Send + Sync {
     /// mapped. A device is not truncated: behind the end of one that shrank, writes fail. Called by fault handlers.
     fn write_end(&self) -> std::result::Result<u64, i32>;
 
-    /// Writes `pages` pages from memory to the file, up to `end`, or fails with an error number: then any part of them may
+    /// Writes `pages` pages from memory to the file, up to `end`, and no further than to where the file ends now: a write
+    /// past that would undo a truncation. One that comes between this look and the write is undone all the same, for about
+    /// a microsecond; a write under way is waited for by the file system. On failure, an error number, any part of them may
     /// have been written. Called by fault handlers.
     ///
     /// # Safety

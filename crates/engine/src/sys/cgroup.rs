@@ -20,7 +20,8 @@ pub fn memory_limit() -> usize {
     limits.chain([physical_memory()]).min().unwrap_or(usize::MAX)
 }
 
-fn physical_memory() -> usize {
+/// Physical memory, bytes (sysconf(3)).
+pub fn physical_memory() -> usize {
     // SAFETY: sysconf has no preconditions.
     unsafe { libc::sysconf(libc::_SC_PHYS_PAGES).max(0) as usize * libc::sysconf(libc::_SC_PAGESIZE).max(0) as usize }
 }

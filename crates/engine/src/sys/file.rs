@@ -1,8 +1,10 @@
 //! Files and block devices: openat(2) through /proc/self/fd, statx(2), pread(2), pwrite(2).
 
 use super::errno;
+use super::signal::Blocked;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -179,6 +181,47 @@ pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) ->
         }
     }
     Ok(())
+}
+
+/// Makes a file at least `end` bytes long (ftruncate(2)), never shorter. The caller keeps other threads from doing the same.
+pub fn extend(file: &File, end: u64) -> io::Result<()> {
+    if file.metadata()?.len() < end { file.set_len(end) } else { Ok(()) }
+}
+
+/// Allocates disk space for a range of a file, past its end too, and leaves its length alone (fallocate(2)): glibc's
+/// posix_fallocate(3) would write zeros where the file system cannot.
+///
+/// The call takes what there is before it fails: a lack that can be seen in advance (statvfs(3)) is an error at once, and
+/// takes nothing.
+pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
+    let len = range.end - range.start;
+    // SAFETY: fstatvfs fills the zeroed structure; geteuid has no preconditions.
+    let free = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        let known = libc::fstatvfs(file.as_raw_fd(), &mut stat) == 0 && stat.f_blocks > 0;
+        // Some is kept back for root.
+        let blocks = if libc::geteuid() == 0 { stat.f_bfree } else { stat.f_bavail };
+        if known { blocks.saturating_mul(stat.f_frsize) } else { u64::MAX }
+    };
+    // The part may have every block the file has.
+    if len.saturating_sub(file.metadata()?.blocks() * 512) > free {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
+    let mut blocked = None;
+    loop {
+        let (mode, start) = (libc::FALLOC_FL_KEEP_SIZE, range.start as i64);
+        // SAFETY: takes numbers only.
+        if unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len as i64) } == 0 {
+            return Ok(());
+        }
+        match errno() {
+            // tmpfs takes back what it had: under a timer's signals it would never be done.
+            libc::EINTR => {
+                blocked.get_or_insert_with(Blocked::all);
+            }
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
 }
 
 /// The file system's magic number (statfs(2)); zero where it will not say.

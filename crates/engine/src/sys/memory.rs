@@ -83,6 +83,12 @@ unsafe impl Zeroable for std::sync::atomic::AtomicU64 {}
 #[cfg(loom)]
 // SAFETY: never touched in a model, which builds its bitmaps from boxed slices.
 unsafe impl Zeroable for crate::sync::AtomicU64 {}
+#[cfg(not(loom))]
+// SAFETY: an integer.
+unsafe impl Zeroable for std::sync::atomic::AtomicU32 {}
+#[cfg(loom)]
+// SAFETY: never touched in a model: none has clean queues.
+unsafe impl Zeroable for crate::sync::AtomicU32 {}
 // SAFETY: a word of zero is an absent page.
 unsafe impl Zeroable for crate::page::PageWord {}
 // SAFETY: a null pointer and a length of zero.
@@ -134,5 +140,51 @@ impl<T> Drop for Zeroed<T> {
 impl<T> std::fmt::Debug for Zeroed<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Zeroed({} items)", self.count)
+    }
+}
+
+/// Address space for a table of zeroed words that grows in place, memory behind its first part only: a locked address
+/// space (mlockall(2)) or strict accounting of memory then sees what is in use.
+#[derive(Debug)]
+pub struct Growing {
+    at: *mut u64,
+    most: usize,
+}
+
+// SAFETY: it owns its memory; its users agree among themselves on who touches which word.
+unsafe impl Send for Growing {}
+// SAFETY: likewise.
+unsafe impl Sync for Growing {}
+
+impl Growing {
+    /// Reserves room for `most` words, none of them usable yet.
+    pub fn new(most: usize) -> io::Result<Self> {
+        let len = Zeroed::<u64>::bytes(most).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Growing { at: reserve(len, if len >= HUGE { HUGE } else { PAGE })?.cast(), most })
+    }
+
+    /// Makes the first `count` words usable; those that were so keep their values.
+    pub fn commit(&self, count: usize) -> io::Result<()> {
+        let len = Zeroed::<u64>::bytes(count.min(self.most)).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the start of the reservation. Without huge pages it works the same.
+        unsafe {
+            if len >= HUGE {
+                libc::madvise(self.at.cast(), len, libc::MADV_HUGEPAGE);
+            }
+            protect(self.at.cast(), len, true)
+        }
+    }
+
+    /// The first word.
+    pub fn as_mut_ptr(&self) -> *mut u64 {
+        self.at
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        let len = (self.most * size_of::<u64>()).max(1).next_multiple_of(PAGE);
+        // SAFETY: the mapping is this value's own.
+        unsafe { release(self.at.cast(), len) };
     }
 }

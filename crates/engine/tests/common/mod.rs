@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const PAGE: usize = 4096;
 
@@ -64,6 +65,15 @@ impl Random {
 
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() >> 33) as usize % bound
+    }
+}
+
+/// Raised when the test's own thread is done, or fails: the others must not go on for ever.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
