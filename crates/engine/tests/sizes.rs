@@ -660,11 +660,9 @@ fn cut_and_extended_under_threads_at_work() {
             file.set_len(cut as u64).unwrap();
             NOTICING[random.below(2)].1(&mut map, &file, &cache);
             file.set_len(200 * PAGE as u64).unwrap();
-            for _ in 0..20 {
-                let at = cut + random.below(200 * PAGE - cut);
-                assert_eq!(map[at], 0, "{at} after a cut to {cut}");
-                map[at] = 1;
-            }
+            let places: Vec<_> = (0..20).map(|_| cut + random.below(200 * PAGE - cut)).collect();
+            places.iter().for_each(|at| assert_eq!(map[*at], 0, "{at} after a cut to {cut}"));
+            places.iter().for_each(|at| map[*at] = 1);
             if threads.iter().any(|thread| thread.is_finished()) {
                 break;
             }
