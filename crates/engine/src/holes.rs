@@ -7,10 +7,11 @@
 
 use crate::dirty::BLOCK_PAGES;
 use crate::store::Store;
+use crate::sync::{AtomicU64, Ordering};
 use crate::sys::PAGE;
 use crate::sys::memory::Zeroed;
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU8;
 
 /// What a block's bits mean.
 const UNASKED: u8 = 0;

@@ -299,13 +299,13 @@ impl World {
             was_dirty
         };
         if was_dirty {
-            self.dirty.swap(0, Ordering::AcqRel);
+            self.take_bit();
             if self.omit != Omit::ProtectBeforeWrite {
                 self.frame.protect(true);
             }
             let bits = self.frame.load().expect("a page that is being written is resident");
             if !saved {
-                self.dirty.swap(1, Ordering::AcqRel);
+                self.dirty.set(0);
                 return self.after(self.word.abort_expel());
             }
             self.file.swap(bits, Ordering::Relaxed);
