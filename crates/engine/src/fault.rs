@@ -5,7 +5,7 @@
 
 use crate::cache::MOST_AHEAD;
 use crate::dirty::BLOCK_PAGES;
-use crate::habits;
+use crate::habits::{self, StoreHabit};
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
@@ -97,7 +97,7 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
     }
     // Write-protected unless a store waits for it or is expected: the first store must trap to make the page Dirty.
     let control = !is_store && region.is_writable() && habits::is_control(page);
-    let writable = is_store || !control && region.is_writable() && region.store_habit(page).expects_store();
+    let writable = is_store || !control && region.is_writable() && region.expects_store(page);
     let counters = &cache.cores[core].0.counters;
     // Where whole pages end now: a hole that somebody has cut off is no zeros but past the end.
     let whole = region.take_hole(page).then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
@@ -121,7 +121,8 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
     counters.misses.add(1);
     finish(region, page, core, writable, control);
     if control {
-        counters.wrong_guesses.add(region.store_habit(page).note_load() as usize * habits::CONTROLS);
+        let wrong: u32 = region.habits_at(page).map(StoreHabit::note_load).sum();
+        counters.wrong_guesses.add(wrong as usize * habits::CONTROLS);
     }
     if writable && !is_store {
         counters.guessed_stores.add(1);
@@ -235,7 +236,7 @@ fn upgrade(region: &Region, page: usize) -> Outcome {
         futex::wake_all(word.futex());
     }
     if after.control_stored {
-        region.store_habit(page).note_store();
+        region.habits_at(page).for_each(StoreHabit::note_store);
     }
     cache.cores[core].0.counters.upgrades.add(1);
     lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved)

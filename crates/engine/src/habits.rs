@@ -3,8 +3,10 @@
 //! A page that is read is installed write-protected, and the first store to it traps once more (4 µs). Where nearly every
 //! page read is soon written (a read-modify-write load) it is installed writable from the start, and counts as dirty from
 //! then on. A wrong guess costs one needless write to the file. So one page in 16, chosen by a hash of its number, is a *control*: installed
-//! write-protected whatever the guess. Its next store traps and tells. Every 16 control pages the block decides anew: it guesses
-//! while at least 12 of them were stored to before the decision. A block whose pages are no longer written has guessed wrong about 240 times when it stops.
+//! write-protected whatever the guess. Its next store traps and tells. Every 16 control pages the block decides anew: it
+//! guesses while at least 12 of them were stored to before the decision. A block whose pages are no longer written has
+//! guessed wrong about 240 times when it stops. Until a block has decided for the first time it goes by what the file's
+//! pages showed before it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,6 +21,7 @@ const LOADS: u32 = 0xFF;
 const STORE: u32 = 1 << 8;
 const STORES: u32 = 0xFF << 8;
 const GUESSING: u32 = 1 << 16;
+const DECIDED: u32 = 1 << 17;
 
 /// Whether a page's trap is kept as a test of the guess.
 #[inline]
@@ -27,16 +30,17 @@ pub fn is_control(page: usize) -> bool {
     (page as u32).wrapping_mul(0x9E37_79B1) >> 28 == 0
 }
 
-/// Whether the pages of a block are soon written after they are read. Zero: not that one knows.
-#[derive(Debug)]
+/// Whether the pages of a block, or of a whole file, are soon written after they are read. Zero: undecided.
+#[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct StoreHabit(AtomicU32);
 
 impl StoreHabit {
-    /// Whether a page that is read should be installed writable.
+    /// Whether a page that is read should be installed writable; `None`: undecided.
     #[inline]
-    pub fn expects_store(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & GUESSING != 0
+    pub fn expects_store(&self) -> Option<bool> {
+        let seen = self.0.load(Ordering::Relaxed);
+        (seen & DECIDED != 0).then_some(seen & GUESSING != 0)
     }
 
     /// Notes that a control page was loaded by a read. Returns how many control pages showed the guess wrong, when this
@@ -53,7 +57,7 @@ impl StoreHabit {
             if seen & GUESSING != 0 {
                 wrong = WINDOW.saturating_sub(stores);
             }
-            Some(if stores >= ENOUGH { GUESSING } else { 0 })
+            Some(if stores >= ENOUGH { DECIDED | GUESSING } else { DECIDED })
         };
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decide);
         wrong
@@ -77,18 +81,18 @@ mod tests {
     fn a_block_guesses_while_most_controls_are_written_and_counts_what_was_wrong() {
         let habit = StoreHabit(AtomicU32::new(0));
         for _ in 0..WINDOW {
-            assert!(!habit.expects_store());
+            assert_eq!(habit.expects_store(), None);
             habit.note_store(); // late and early stores count alike
             assert_eq!(habit.note_load(), 0);
         }
-        assert!(habit.expects_store());
+        assert_eq!(habit.expects_store(), Some(true));
         // A quarter not written: goes on, counted.
         (0..ENOUGH).for_each(|_| habit.note_store());
         let wrong: u32 = (0..WINDOW).map(|_| habit.note_load()).sum();
-        assert_eq!((wrong, habit.expects_store()), (WINDOW - ENOUGH, true));
+        assert_eq!((wrong, habit.expects_store()), (WINDOW - ENOUGH, Some(true)));
         // Nothing written any more: one window, then it stops.
         let wrong: u32 = (0..WINDOW).map(|_| habit.note_load()).sum();
-        assert_eq!((wrong, habit.expects_store()), (WINDOW, false));
+        assert_eq!((wrong, habit.expects_store()), (WINDOW, Some(false)));
         assert_eq!((0..10 * WINDOW).map(|_| habit.note_load()).sum::<u32>(), 0);
     }
 
@@ -96,7 +100,7 @@ mod tests {
     fn stores_without_end_do_not_overflow_into_the_guess() {
         let habit = StoreHabit(AtomicU32::new(0));
         (0..1000).for_each(|_| habit.note_store());
-        assert!(!habit.expects_store());
+        assert_eq!(habit.expects_store(), None);
     }
 
     #[test]

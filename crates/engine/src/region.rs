@@ -47,6 +47,7 @@ pub struct Region {
     /// For each block, for how many looks of the writers it has been dirty (see `write_ripe`).
     ages: Zeroed<AtomicU8>,
     habits: Zeroed<StoreHabit>,
+    habit: StoreHabit,
     holes: Holes,
     writable: AtomicBool,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
@@ -167,6 +168,7 @@ impl Region {
             write_cursors: std::array::from_fn(|_| AtomicUsize::new(0)),
             ages,
             habits,
+            habit: StoreHabit::default(),
             holes,
             writable: AtomicBool::new(false),
             unsaved: AtomicBool::new(false),
@@ -319,10 +321,18 @@ impl Region {
         &self.unsaved
     }
 
-    /// Whether pages around this one are soon written after they are read.
+    /// Whether pages around this one are soon stored to after they are read.
     #[inline]
-    pub fn store_habit(&self, page: usize) -> &StoreHabit {
-        &self.habits[page / BLOCK_PAGES]
+    pub fn expects_store(&self, page: usize) -> bool {
+        let of_block = self.habits[page / BLOCK_PAGES].expects_store();
+        of_block.unwrap_or_else(|| self.habit.expects_store().unwrap_or(false))
+    }
+
+    /// The habits that a control page is an example of: its block's, and while that one is undecided, the file's.
+    pub fn habits_at(&self, page: usize) -> impl Iterator<Item = &StoreHabit> {
+        let of_block = &self.habits[page / BLOCK_PAGES];
+        let of_file = of_block.expects_store().is_none().then_some(&self.habit);
+        [Some(of_block), of_file].into_iter().flatten()
     }
 
     /// Whether a page that this thread is loading lies in a hole of the file: it is zeros then. Called by fault handlers.
