@@ -169,17 +169,25 @@ fn drop_memory(region: &Region, ranges: &[libc::iovec]) {
 }
 
 fn drop_pages(region: &Region, entries: &mut [u64], ranges: &mut [libc::iovec]) -> usize {
-    let mut freed = 0;
+    let (mut freed, mut used) = (0, 0);
     for at in 0..entries.len() {
         let page = Entry::from(entries[at]).page();
         // From here a store to the page traps and waits: it was write-protected when it became clean.
         if region.word(page).begin_evict() {
-            ranges[freed] = libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE };
+            let start = region.address_of(page).cast::<libc::c_void>();
+            match ranges[..used].last_mut() {
+                // Neighbours in one range: it costs the kernel less.
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == start => last.iov_len += PAGE,
+                _ => {
+                    ranges[used] = libc::iovec { iov_base: start, iov_len: PAGE };
+                    used += 1;
+                }
+            }
             entries[freed] = entries[at];
             freed += 1;
         }
     }
-    drop_memory(region, &ranges[..freed]);
+    drop_memory(region, &ranges[..used]);
     for entry in &entries[..freed] {
         let word = region.word(Entry::from(*entry).page());
         if word.finish_evict().wake {
