@@ -35,11 +35,12 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Bytes could not be written back; they stay in memory, dirty, and the next flush tries again.
+    /// Bytes could not be written back; they stay in memory, dirty, and the next flush tries again, as the background
+    /// writers do. `source` tells a full disk (ENOSPC, [`io::ErrorKind::StorageFull`]) from a failing one (EIO).
     #[error(
-        "{path}: cannot write back {len} bytes at offset {offset}: {source}; they are kept in memory: remove the cause \
-         and flush again",
-        path = path.display()
+        "{path}: cannot write back {len} bytes at offset {offset}: {source}; they are kept in memory: {remedy}",
+        path = path.display(),
+        remedy = remedy(source)
     )]
     WriteBack {
         /// The file.
@@ -185,6 +186,14 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
+}
+
+fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => "make room there and flush again",
+        Some(libc::EIO) => "the device fails: copy them elsewhere, or repair it and flush again",
+        _ => "remove the cause and flush again",
+    }
 }
 
 impl From<Error> for io::Error {

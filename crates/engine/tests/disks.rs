@@ -217,3 +217,37 @@ fn a_device_that_loses_its_medium_under_a_map() {
     bytes[stored].fill(7);
     assert!(std::fs::read(&backing).unwrap() == bytes);
 }
+
+#[test]
+fn unmap_hands_the_map_back_or_waits_until_there_is_room() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("sparse");
+    let file = create(&path, &[]);
+    file.set_len(4 << 20).unwrap();
+    let cache = Cache::new(1 << 20).unwrap();
+    let mut map = map_mut(&cache, &file);
+    disk.fill();
+    // More than the calling thread writes by itself: the writers' errors come back too.
+    for page in (0..400).step_by(2) {
+        map[page * PAGE] = page as u8 | 1;
+    }
+    let unsaved = map.unmap().unwrap_err();
+    let text = unsaved.to_string();
+    assert!(text.contains(&path.display().to_string()) && text.contains("make room"), "{text}");
+    let Error::WriteBack { source, .. } = &unsaved.error else { panic!("{text}") };
+    assert_eq!(source.raw_os_error(), Some(libc::ENOSPC));
+    // Intact, and usable.
+    let mut map = unsaved.map;
+    assert!((0..400).step_by(2).all(|page| map[page * PAGE] == page as u8 | 1));
+    map[401 * PAGE] = 9;
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || map.unmap_blocking());
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!waiting.is_finished());
+        disk.make_room();
+        waiting.join().unwrap();
+    });
+    let bytes = std::fs::read(&path).unwrap();
+    assert!((0..400).step_by(2).all(|page| bytes[page * PAGE] == page as u8 | 1));
+    assert_eq!(bytes[401 * PAGE], 9);
+}
