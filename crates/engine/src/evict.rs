@@ -121,8 +121,11 @@ pub fn expel(region: &Region, page: usize) -> Result<bool, i32> {
     let was_dirty = {
         // An evictor that has the page's entry in its hands might use it when the page is back.
         let _evicting: Vec<_> = cache.cores.iter().map(|core| core.0.evicting.lock()).collect();
-        let Some(was_dirty) = word.begin_expel() else { return Ok(false) };
-        cache.clean.purge(region.slot(), page..page + 1);
+        let Some((was_dirty, was_queued)) = word.begin_expel() else { return Ok(false) };
+        // Whoever made the page clean may be about to push its entry: it waits for nothing.
+        while was_queued && cache.clean.purge(region.slot(), page..page + 1).is_empty() {
+            std::thread::yield_now();
+        }
         was_dirty
     };
     let core = cache.here();

@@ -95,13 +95,14 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
     if let Err(error) = cache.take_credit(core) {
         return give_up(region, page, Outcome::Failed("writing back dirty pages to make room", error));
     }
-    // Write-protected unless a store waits for it or is expected: the first store must trap to make the page Dirty.
-    let control = !is_store && region.is_writable() && habits::is_control(page);
-    let writable = is_store || !control && region.is_writable() && region.expects_store(page);
     let counters = &cache.cores[core].0.counters;
     // Where whole pages end now: a hole that somebody has cut off is no zeros but past the end.
     let whole = region.take_hole(page).then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
     let whole = whole.filter(|end| page < *end);
+    // Write-protected unless a store waits for it or is expected: the first store must trap to make the page Dirty. A hole
+    // that is only read stays one.
+    let control = !is_store && whole.is_none() && region.is_writable() && habits::is_control(page);
+    let writable = is_store || !control && whole.is_none() && region.may_guess_store(page);
     let outcome = match whole {
         Some(_) => install(region, page, cache.zeros(), writable),
         None => {
@@ -130,7 +131,7 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
     if let Some(end) = whole {
         counters.born_zero.add(1);
         if is_store {
-            fill_ahead(region, page, end, core);
+            fill_ahead(region, page, end.min(region.least_end().load(Ordering::Relaxed)), core);
         }
     }
     cache.note_progress();

@@ -16,6 +16,7 @@ use crate::writers;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
+use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -126,6 +127,9 @@ pub fn attach(
         if need > region.span() {
             return Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 });
         }
+        // Bytes that were not mapped may have been written by others.
+        region.holes().distrust(0);
+        region.least_end().fetch_min(need / PAGE, Ordering::AcqRel);
         region.store().note_mapped(need);
         if writable { region.allow_writing(from, one_writer) } else { Ok(()) }
     });
@@ -274,7 +278,7 @@ fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
     match saved {
         Ok(()) => drop(table.remove(&identity)),
         Err(error) => {
-            eprintln!("fastmap: {error}");
+            say(format_args!("{error}"));
             if let Some(entry) = table.get_mut(&identity) {
                 entry.closing = false;
                 entry.region.unsaved().store(true, Ordering::Release);
@@ -285,6 +289,20 @@ fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
     files.closed.notify_all();
 }
 
+/// One line on standard error, which may be closed.
+fn say(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "fastmap: {what}");
+}
+
+/// Notes that a map of a region reaches further now.
+pub fn note_grown(identity: file::Identity, region: &Region, end: usize) {
+    let (_, table) = Files::get();
+    region.store().note_mapped(end);
+    if table.get(&identity).is_some_and(|mapped| mapped.maps == 1) {
+        region.least_end().store(end / PAGE, Ordering::Release);
+    }
+}
+
 /// Has the dirty pages of maps that are never dropped (in a static, or behind `process::exit`) written at exit, as the
 /// kernel does with its own.
 fn save_at_exit() {
@@ -292,7 +310,7 @@ fn save_at_exit() {
         for region in registry::all().filter(|region| region.is_ours() && region.is_writable()) {
             if let Err(error) = writers::write_out(&region, 0..region.span() / PAGE) {
                 let end = if region.cache().keeper { "tries once more" } else { "gives them up" };
-                eprintln!("fastmap: {error}; the process ends and {end}");
+                say(format_args!("{error}; the process ends and {end}"));
             }
         }
     }

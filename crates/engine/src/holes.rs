@@ -2,7 +2,8 @@
 //!
 //! The file is asked once about each block, by the first thread that loads a page there; what it says of holes is a bit a
 //! page. Loading a page takes its bit. So a bit stands for a page that was a hole when the file was asked and that nobody
-//! here has loaded since, hence nobody has written it: it is a hole still. (Asking for each page would do too, were it not
+//! here has loaded since. Where no other process writes the file (it is locked, `file_lock.rs`; elsewhere nothing is asked)
+//! that means that nobody has written it: it is a hole still. A new map forgets all answers. (Asking for each page would do too, were it not
 //! that lseek(2) waits for writes under way in the file.)
 
 use crate::dirty::BLOCK_PAGES;
@@ -54,6 +55,15 @@ impl Holes {
         word.load(Ordering::Relaxed) & bit != 0
             && self.blocks[block].load(Ordering::Acquire) == ASKED
             && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
+    }
+
+    /// Has a page's block never say so.
+    #[inline]
+    pub fn spoil(&self, page: usize) {
+        let state = &self.blocks[page / BLOCK_PAGES];
+        if state.load(Ordering::Relaxed) != SPOILT {
+            state.store(SPOILT, Ordering::Release);
+        }
     }
 
     /// Leaves the block asked or spoilt.

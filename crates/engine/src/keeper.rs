@@ -85,8 +85,9 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
         if region.cache().keeper {
             save(&region);
         }
-        region.store().unlock();
     }
+    // After all of them: a file whose map was growing has two regions.
+    registry::all().filter(|region| region.is_writable()).for_each(|region| region.store().unlock());
     0
 }
 

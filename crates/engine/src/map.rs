@@ -184,7 +184,7 @@ impl Mapping {
             } else {
                 sizes::extend(region, of_file, *reserve)?;
             }
-            region.store().note_mapped(end);
+            files::note_grown(*identity, region, end);
         } else if let Kind::Empty(Some(source)) = &self.kind
             && new_len > 0
         {
@@ -411,7 +411,8 @@ impl MapMut {
         self.mapping.flush_async()
     }
 
-    /// Writes the map's dirty pages to the file and unmaps it; what dropping it does, with an answer. The bytes need not be
+    /// Writes the map's dirty pages to the file and unmaps it, with an answer. (Dropping it does the same if it is the
+    /// file's last map; else its pages stay in the cache as they are.) The bytes need not be
     /// on stable storage afterwards (munmap(2) makes no such promise): call [`MapMut::flush`] before.
     ///
     /// # Errors

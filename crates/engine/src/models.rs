@@ -294,7 +294,7 @@ impl World {
         let _held = self.writing.lock().unwrap();
         let was_dirty = {
             let _evicting = self.evicting.lock().unwrap();
-            let Some(was_dirty) = self.word.begin_expel() else { return };
+            let Some((was_dirty, _)) = self.word.begin_expel() else { return };
             self.entries.swap(0, Ordering::AcqRel);
             was_dirty
         };

@@ -176,7 +176,7 @@ impl MapOptions {
     /// *Shorter*: touching a page that lies wholly past the new end and is not in memory raises SIGBUS, with the file and
     /// the offset on standard error, as with mmap(2). Unlike there, pages in memory keep their bytes until the change is
     /// noticed; then what lies past the end is dropped, and reads as zeros should the file become longer again. It is never
-    /// written, with one exception: a write of dirty pages that begins within about a microsecond of the cut may make the
+    /// written, with one exception: a write of dirty pages that is being handed to the kernel at the moment of the cut may make the
     /// file reach to their end again, with what they held. mmap(2) has no such moment: flush before a cut where that
     /// matters.
     ///
@@ -188,6 +188,7 @@ impl MapOptions {
     /// # Safety
     /// As with `memmap2`: nobody may change the mapped bytes while the map exists, inside or outside the process, except
     /// through maps of this crate made with the same care; of a file that is cut, bytes past the new end must not be touched.
+    /// Bytes that were mapped count as mapped, here, until the file's last map in this process is dropped: they stay cached.
     /// The pages of a map are not resident at all times: a *system call* handed a slice of it may fail with EFAULT, so copy
     /// bytes for the kernel out first. Threads that touch the map must not block SIGBUS, and the program must not replace
     /// the SIGBUS handler.

@@ -218,11 +218,12 @@ impl PageWord {
     /// Clean or Dirty → Evicting, for a page that must leave memory however often it is stored to; true when it was Dirty.
     /// By a thread that holds the block's lock and keeps every evictor out; it removes the page's queue entry, protects the
     /// page, writes what was dirty, drops the memory and calls `finish_evict`, or `abort_expel`. A store after the protection
-    /// traps and waits. `None` when someone else is at work on the page, or it is not there.
-    pub fn begin_expel(&self) -> Option<bool> {
+    /// traps and waits. Whether it was dirty, and whether it has an entry, or will have in a moment; `None` when someone else is
+    /// at work on the page, or it is not there.
+    pub fn begin_expel(&self) -> Option<(bool, bool)> {
         let may_go = |word: u32| matches!(word & STATE, CLEAN | DIRTY) && word & (UPGRADING | WRITING) == 0;
         let old = self.update(|word| may_go(word).then_some(word & !(STATE | QUEUED) | EVICTING));
-        old.ok().map(|old| old & STATE == DIRTY)
+        old.ok().map(|old| (old & STATE == DIRTY, old & QUEUED != 0))
     }
 
     /// Evicting → Dirty, by the thread of `begin_expel` that could not save the page; it sets the dirty bit before.

@@ -48,6 +48,7 @@ pub struct Region {
     ages: Zeroed<AtomicU8>,
     habits: Zeroed<StoreHabit>,
     habit: StoreHabit,
+    least_end: AtomicUsize,
     holes: Holes,
     writable: AtomicBool,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
@@ -169,6 +170,7 @@ impl Region {
             ages,
             habits,
             habit: StoreHabit::default(),
+            least_end: AtomicUsize::new(usize::MAX),
             holes,
             writable: AtomicBool::new(false),
             unsaved: AtomicBool::new(false),
@@ -321,9 +323,8 @@ impl Region {
         &self.unsaved
     }
 
-    /// Whether pages around this one are soon stored to after they are read.
     #[inline]
-    pub fn expects_store(&self, page: usize) -> bool {
+    fn expects_store(&self, page: usize) -> bool {
         let of_block = self.habits[page / BLOCK_PAGES].expects_store();
         of_block.unwrap_or_else(|| self.habit.expects_store().unwrap_or(false))
     }
@@ -338,7 +339,25 @@ impl Region {
     /// Whether a page that this thread is loading lies in a hole of the file: it is zeros then. Called by fault handlers.
     #[inline]
     pub fn take_hole(&self, page: usize) -> bool {
+        if !self.store.is_locked() {
+            // Other processes may write there, now or after this.
+            self.holes.spoil(page);
+            return false;
+        }
         self.holes.take(page, &*self.store)
+    }
+
+    /// Whether pages around this one are soon stored to after they are read, and no other process writes the file: one that
+    /// is installed writable is written back, with what was read.
+    #[inline]
+    pub fn may_guess_store(&self, page: usize) -> bool {
+        self.is_writable() && self.expects_store(page) && self.store.is_locked()
+    }
+
+    /// The smallest end of the region's maps, in whole pages: what lies before it, behind a page of some map, is inside that
+    /// map.
+    pub fn least_end(&self) -> &AtomicUsize {
+        &self.least_end
     }
 
     /// What is known of the file's holes.
@@ -349,7 +368,7 @@ impl Region {
     /// The end of the stripe that holds a page.
     pub fn stripe_end(&self, page: usize) -> usize {
         let stripe = self.stripe_bytes / PAGE;
-        (page / stripe + 1) * stripe
+        ((page / stripe + 1) * stripe).min(self.span / PAGE)
     }
 
     /// True the first time something has to be said about this region's file.

@@ -103,6 +103,10 @@ pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
             region.holes().distrust(page_after(*followed));
             region.io_error(EXTENDING, source)
         })?;
+        if store.next_data(page_after(*followed) as u64 * PAGE as u64) < part.end {
+            // Somebody appended in the last moment.
+            region.holes().distrust(page_after(*followed));
+        }
         *followed = store.refresh_size();
     }
     Ok(())

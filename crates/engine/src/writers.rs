@@ -292,13 +292,12 @@ fn write_ripe(cache: &Inner, stripe: Stripe, look: bool) -> bool {
 /// Tries again to save files whose last map went while they could not be written; true: some still cannot.
 fn close_unsaved(cache: &Inner) -> bool {
     let (mut failed, mut saved) = (false, false);
-    for region in regions_of(cache).filter(|region| region.unsaved().load(Ordering::Acquire)) {
+    // Taken down first: whoever raises it after that has seen a failure that this try may not meet.
+    for region in regions_of(cache).filter(|region| region.unsaved().swap(false, Ordering::AcqRel)) {
         match write_out(&region, 0..region.span() / PAGE) {
-            Ok(()) => {
-                region.unsaved().store(false, Ordering::Release);
-                saved = true;
-            }
+            Ok(()) => saved = true,
             Err(error) => {
+                region.unsaved().store(true, Ordering::Release);
                 tell(&region, &error);
                 failed = true;
             }

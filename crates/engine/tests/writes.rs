@@ -419,10 +419,15 @@ fn reading_a_hole_writes_nothing_into_it() {
     }
     let folder = folder();
     let file = sparse(&folder.path().join("file"), 500 * PAGE as u64);
-    let cache = Cache::new(1 << 20).unwrap();
-    let map: Map = map(&cache, &file);
-    assert!(map.iter().all(|byte| *byte == 0));
+    let cache = Cache::new(4 << 20).unwrap();
+    let mutable = map_mut(&cache, &file);
+    assert!(mutable.iter().all(|byte| *byte == 0));
     assert_eq!(cache.stats().born_zero, 500);
-    drop(map);
+    drop(mutable);
     assert_eq!(file.metadata().unwrap().blocks(), 0);
+    // A map that others may write beside asks the file for each page.
+    let map: Map = map(&cache, &file);
+    file.write_all_at(&[3], 77 * PAGE as u64).unwrap();
+    assert!(map.iter().enumerate().all(|(at, byte)| *byte == 3 * u8::from(at == 77 * PAGE)));
+    assert_eq!(cache.stats().born_zero, 500);
 }

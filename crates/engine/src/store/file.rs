@@ -147,9 +147,14 @@ impl Store for FileStore {
     }
 
     fn next_data(&self, offset: u64) -> u64 {
+        if self.reading.shared {
+            return offset;
+        }
+        // Asked first: what others append after that is not part of the hole.
+        let end = file::size_now(&self.reading.plain, self.is_device).unwrap_or(offset);
         match file::seek(&self.reading.plain, libc::SEEK_DATA, offset) {
             Ok(found) => found,
-            Err(libc::ENXIO) => file::size_now(&self.reading.plain, self.is_device).unwrap_or(offset),
+            Err(libc::ENXIO) => end,
             Err(_) => offset,
         }
     }

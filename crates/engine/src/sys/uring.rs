@@ -85,7 +85,10 @@ impl Ring {
 
     /// A write that has ended: its tag, and the count of bytes written or a negative error number.
     pub fn next_done(&mut self) -> Option<(u64, i32)> {
-        let (index, result) = match self.uring.completion().next() {
+        // One that was given up when the ring broke may still come.
+        let used = self.used;
+        let done = self.uring.completion().find(|done| used & 1 << done.user_data() != 0);
+        let (index, result) = match done {
             Some(done) => (done.user_data() as usize, done.result()),
             None if self.broken && self.used != 0 => (self.used.trailing_zeros() as usize, -libc::EBADF),
             None => return None,
