@@ -173,12 +173,12 @@ impl MapOptions {
     /// others wrote behind that end is seen once the change is noticed. Bytes there that a map covers are the map's, though:
     /// they are written as it has them when the page is written.
     ///
-    /// *Shorter*: touching a page that lies wholly past the new end and is not in memory raises SIGBUS, with the file and
-    /// the offset on standard error, as with mmap(2). Unlike there, pages in memory keep their bytes until the change is
-    /// noticed; then what lies past the end is dropped, and reads as zeros should the file become longer again. It is never
-    /// written, with one exception: a write of dirty pages that is being handed to the kernel at the moment of the cut may make the
-    /// file reach to their end again, with what they held. mmap(2) has no such moment: flush before a cut where that
-    /// matters.
+    /// *Shorter*: touching a page that lies wholly past the new end and is not in memory raises SIGBUS, with the file
+    /// and the offset on standard error, as with mmap(2). Unlike there, pages in memory keep their bytes until the
+    /// change is noticed; then what lies past the end is dropped, and reads as zeros should the file become longer
+    /// again. It is never written, with one exception: a write of dirty pages that is being handed to the kernel at the
+    /// moment of the cut may make the file reach to their end again, with what they held. mmap(2) has no such moment:
+    /// flush before a cut where that matters.
     ///
     /// A change is noticed by [`MapMut::flush`] and [`MapMut::flush_range`], by [`MapMut::grow`], by `advise`, and by a new
     /// map of the file, if of no less than a byte; the last one that goes leaves nothing in memory. What
