@@ -15,12 +15,18 @@ use std::time::{Duration, Instant};
 /// The byte: the last but one that a lock can name.
 const BYTE: i64 = i64::MAX - 1;
 
+/// Pause between two looks at who holds a lock.
+const POLL: Duration = Duration::from_millis(10);
+
 /// Locks the file behind a descriptor of our own for writing. False where that is not possible, which is logged: the file
 /// system has no such locks, or somebody has locked the whole file to its end, which is not a cache's way.
 pub fn lock(own: &File, path: &Path) -> Result<bool> {
+    /// A process that is dead may hold it for a moment, as nobody who can be found: writes in flight in its rings keep the
+    /// descriptor open until the kernel has ended them.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     let mut holder = None;
-    // Who held it may end while being looked for: the second try decides.
-    for _ in 0..2 {
+    while holder.is_none() {
         match file::lock_byte(own, BYTE) {
             ByteLock::Taken => return Ok(true),
             ByteLock::Held => holder = find_holder(own),
@@ -34,9 +40,10 @@ pub fn lock(own: &File, path: &Path) -> Result<bool> {
                 return Ok(false);
             }
         }
-        if holder.is_some() {
+        if Instant::now() >= deadline {
             break;
         }
+        sleep(POLL);
     }
     Err(Error::Locked { path: path.to_owned(), pid: holder.as_ref().map(|one| one.pid), holder: Holder::name(holder) })
 }
@@ -49,7 +56,6 @@ pub fn unlock(own: &File) {
 /// Waits while the file is held by nobody but the keeper of a program that has ended: what it has yet to write is not in
 /// the file. For half a minute at most.
 pub fn wait_for_keeper(from: &File) {
-    const POLL: Duration = Duration::from_millis(10);
     const PATIENCE: Duration = Duration::from_secs(30);
     let deadline = Instant::now() + PATIENCE;
     while file::byte_is_locked(from, BYTE)
