@@ -18,14 +18,12 @@ use crate::rings::Rings;
 use crate::sys::PAGE;
 use crate::sys::process;
 use crate::sys::signal::Blocked;
+use crate::writeback::MOST_RUN;
 use std::ffi::CStr;
 use std::ops::Range;
 use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Once, mpsc};
-
-/// Longest run written at once, pages: 1 MiB.
-const MOST_RUN: usize = 256;
 
 /// What ps(1) calls it.
 pub const NAME: &CStr = c"fastmap-keeper";
@@ -81,30 +79,33 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     process::await_threads(threads);
     rings().for_each(Rings::await_writes);
     // Entering a region counts the keeper among its users: nobody is left to wait for it.
-    for region in registry::all().filter(|region| region.is_writable()) {
+    for region in writable() {
         if region.cache().keeper {
             save(&region);
         }
     }
     // After all of them: a file whose map was growing has two regions.
-    registry::all().filter(|region| region.is_writable()).for_each(|region| region.store().unlock());
+    writable().for_each(|region| region.store().unlock());
     0
+}
+
+/// The regions that may hold stores.
+fn writable() -> impl Iterator<Item = registry::InUse<'static>> {
+    registry::all().filter(|region| region.is_writable())
 }
 
 /// The rings that writes of the program's may be in flight in.
 fn rings() -> impl Iterator<Item = &'static Rings> {
-    let writable = registry::all().filter(|region| region.is_writable());
     // SAFETY: neither region nor cache goes away any more.
-    writable.filter_map(|region| unsafe { &*std::sync::Arc::as_ptr(region.cache()) }.writers()?.rings())
+    writable().filter_map(|region| unsafe { &*std::sync::Arc::as_ptr(region.cache()) }.writers()?.rings())
 }
 
 /// The first descriptor at or after `from` that the keeper needs.
 fn next_needed(from: RawFd, threads: RawFd) -> Option<RawFd> {
     let own = [libc::STDERR_FILENO, threads];
     let at_least = |descriptors: &mut dyn Iterator<Item = RawFd>| descriptors.filter(|one| *one >= from).min();
-    let writable = registry::all().filter(|region| region.is_writable());
     let of_rings = rings().filter_map(|rings| at_least(&mut rings.descriptors()));
-    writable
+    writable()
         .filter_map(|region| at_least(&mut region.descriptors()))
         .chain(of_rings)
         .chain(at_least(&mut own.into_iter()))

@@ -23,7 +23,7 @@ use std::iter::successors;
 use std::ops::Range;
 
 /// Longest run, pages: 1 MiB.
-const MOST_RUN: usize = 256;
+pub const MOST_RUN: usize = 256;
 /// Pages a faulting thread writes before it looks for a clean page again.
 const HELP_PAGES: usize = 512;
 /// The age at which a block is written, in looks of the writers.

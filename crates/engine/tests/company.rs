@@ -15,8 +15,7 @@ fn a_second_map_sees_what_was_written_before_it() {
     }
     let folder = folder();
     let path = folder.path().join("file");
-    let file = create(&path, &[]);
-    file.set_len(2 << 20).unwrap();
+    let file = sparse(&path, 2 << 20);
     let cache = Cache::new(1 << 20).unwrap();
     // SAFETY: the file is this test's own.
     let head = unsafe { options(&cache).len(PAGE).map(&file).unwrap() };
@@ -36,8 +35,7 @@ fn a_second_mutable_map_keeps_what_was_written_before_it() {
     }
     let folder = folder();
     let path = folder.path().join("file");
-    let file = create(&path, &[]);
-    file.set_len(2 << 20).unwrap();
+    let file = sparse(&path, 2 << 20);
     let cache = Cache::new(1 << 20).unwrap();
     // SAFETY: the file is this test's own.
     let mut head = unsafe { options(&cache).len(PAGE).map_mut(&file).unwrap() };
@@ -65,8 +63,7 @@ fn filling_ahead_stays_inside_the_map() {
     }
     let folder = folder();
     let path = folder.path().join("file");
-    let file = create(&path, &[]);
-    file.set_len(8 << 20).unwrap();
+    let file = sparse(&path, 8 << 20);
     let cache = Cache::new(16 << 20).unwrap();
     // SAFETY: the file is this test's own.
     let mut map = unsafe { options(&cache).len(200 * PAGE).map_mut(&file).unwrap() };
@@ -124,8 +121,7 @@ fn filling_to_the_end_of_the_address_range() {
     }
     let folder = folder();
     let path = folder.path().join("file");
-    let file = create(&path, &[]);
-    file.set_len(288 << 20).unwrap();
+    let file = sparse(&path, 288 << 20);
     let cache = Cache::new(16 << 20).unwrap();
     // SAFETY: the file is this test's own.
     let mut map = unsafe { options(&cache).map_mut(&file).unwrap() };

@@ -4,28 +4,9 @@ mod common;
 
 use common::*;
 use fastmap::{Advice, Cache, Map, MapMut};
-use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// More than any of this takes, even on a machine that does ten other things.
-const LONG: Duration = Duration::from_secs(60);
-
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !so() {
-        assert!(begin.elapsed() < LONG, "{what}: not after {LONG:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn sparse(path: &Path, len: u64) -> File {
-    let file = create(path, &[]);
-    file.set_len(len).unwrap();
-    file
-}
+use std::time::Duration;
 
 // --- who writes when --------------------------------------------------------------------------------------------------
 

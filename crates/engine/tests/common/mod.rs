@@ -43,6 +43,13 @@ pub fn create(path: &Path, bytes: &[u8]) -> File {
     open(path)
 }
 
+/// Makes a file that is one hole, open for reading and writing.
+pub fn sparse(path: &Path, len: u64) -> File {
+    let file = create(path, &[]);
+    file.set_len(len).unwrap();
+    file
+}
+
 /// Opens a file for reading and writing.
 pub fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("a file of our own")
