@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use fastmap_workloads::{Engine, Op, Pattern};
+use fastmap_workloads::{Advice, Engine, Op, Pattern, Trace};
 
 use crate::size::{Memory, Size};
 
@@ -37,9 +37,9 @@ pub enum Command {
 #[command(long_about = "\
 Measure FastMap beside kernel mmap.
 
-Without a subcommand: the tour. It makes a temporary file of 1 GiB, allows every engine 256 MiB of memory, and runs eight \
-loads three times over with kernel mmap under the advice that can suit it, FastMap, and direct calls for reference. It \
-needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
+Without a subcommand: the tour. It makes a temporary file of 1 GiB, allows every engine 256 MiB of memory, and runs nine \
+loads three times over with kernel mmap under the advice that can suit it, FastMap (random reads also with prefetch and \
+with pins), and direct calls for reference. It needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
 limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so.")]
 #[command(after_help = "\
 Examples:
@@ -67,6 +67,7 @@ pub struct TourArgs {
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     Micro(MicroArgs),
+    Replacement(ReplacementArgs),
     /// One run of one engine, in a process of its own
     #[command(hide = true)]
     Worker {
@@ -93,15 +94,19 @@ together).")]
 #[command(after_help = "\
 Engines:
   mmap, mmap-random, mmap-sequential   kernel mmap: no advice, MADV_RANDOM, MADV_SEQUENTIAL
-  fastmap                              this project
+  fastmap                              this project, plain loads and stores
+  fastmap-pin                          the same, each page pinned while it is read or written
+  fastmap-prefetch                     the same, plain loads and stores; each thread prefetches the 64 pages it needs next
   pread                                buffered pread and pwrite, one page a call (fill: 1 MiB)
-  direct                               the same past the page cache (O_DIRECT)
+  direct                               the same past the page cache (O_DIRECT); forward and backward reads: 2 MiB a call
 
 Examples:
   fastmap bench micro
   fastmap bench micro --pattern zipf --threads 2 --size 4GiB --memory 1GiB --repeat 5
   fastmap bench micro --engines mmap,fastmap --op write --file /mnt/disk/bench --size 4GiB --json out.json
   fastmap bench micro --engines mmap-sequential,fastmap,direct --pattern fill --op write --size 4GiB
+  fastmap bench micro --engines mmap-random,fastmap,fastmap-prefetch,fastmap-pin --threads 2 --size 4GiB
+  fastmap bench micro --engines mmap,mmap-sequential,fastmap,direct --pattern backward --advice backward
   fastmap bench micro --memory none       without root: nothing limits kernel mmap then")]
 pub struct MicroArgs {
     /// Engines to compare, separated by commas
@@ -120,6 +125,10 @@ pub struct MicroArgs {
     /// rmw (load the generation, store the next)
     #[arg(long, default_value_t = Op::Read)]
     pub op: Op,
+    /// What the fastmap engines are told about the order of pages: normal (nothing), random, sequential, backward. For
+    /// kernel mmap choose among its engines, whose names carry the advice [default: normal]
+    #[arg(long)]
+    pub advice: Option<Advice>,
     /// Threads, all on one map
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads)]
     pub threads: u32,
@@ -137,6 +146,51 @@ pub struct MicroArgs {
     /// Seconds to measure each run, and at most to warm up; fill takes what it takes
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub seconds: f64,
+    /// Repetitions
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = repetitions)]
+    pub repeat: u32,
+    /// Also write the results here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Measure which pages are kept: hit ratios of traces beside kernel mmap, with as many pages in memory
+#[derive(Debug, ClapArgs)]
+#[command(long_about = "\
+Measure which pages are kept.
+
+Each trace is a sequence of touches by one thread over a file larger than memory, scattered over it so that no readahead \
+helps. Kernel mmap, without advice and with MADV_RANDOM, replays it in a memory cgroup limited to --memory; FastMap then \
+with a cache of as many pages as the kernel had of the file in memory at the end. Every run is a fresh process and begins \
+with a cold file; engines take turns; the stamp of every page touched is checked. Counted are the touches that had to \
+wait for a read: major faults of the process, misses of the engine.")]
+#[command(after_help = "\
+Traces:
+  zipf-0.6, zipf-0.99, zipf-1.2   Zipf with this exponent
+  scan-mixed                      half to a hot set of half of memory, half a scan of the file
+  loop                            the same pages again and again, a tenth more than fit into memory
+  shifting                        nine of ten to a window of half of memory, which moves on
+
+Examples:
+  fastmap bench replacement
+  fastmap bench replacement --traces zipf-0.99,scan-mixed --size 4GiB --memory 1GiB --repeat 5 --json out.json")]
+pub struct ReplacementArgs {
+    /// Traces to replay, separated by commas [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub traces: Vec<Trace>,
+    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it, refused
+    /// otherwise [default: a temporary file in the current directory]
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 256MiB]
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Limit on all memory of a run of kernel mmap [default: a quarter of --size]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Touches in the window, and as many before it, times the file's pages
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = touches)]
+    pub touches: u32,
     /// Repetitions
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = repetitions)]
     pub repeat: u32,
@@ -164,6 +218,10 @@ fn threads(text: &str) -> Result<u32, String> {
 
 fn repetitions(text: &str) -> Result<u32, String> {
     count(text, "repetitions", 10_000)
+}
+
+fn touches(text: &str) -> Result<u32, String> {
+    count(text, "touches a page", 10_000)
 }
 
 fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {

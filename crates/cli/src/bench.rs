@@ -1,9 +1,10 @@
 //! `fastmap bench`: fair comparisons, one process and one memory cgroup a run.
 //!
-//! `micro` and `tour` say what to run; `target` makes the file; `session` runs one engine once, through `worker` in a
+//! `micro`, `replacement` and `tour` say what to run; `target` makes the file; `session` runs one engine once, through `worker` in a
 //! fresh process; `report` turns repetitions into medians; `table` shows them.
 
 pub mod micro;
+pub mod replacement;
 mod report;
 mod session;
 mod table;

@@ -39,6 +39,7 @@ fn dispatch(args: Args) -> Result<ExitCode, Failure> {
             match args.command {
                 Some(BenchCommand::Worker { order }) => return Ok(bench::worker::run(&order)),
                 Some(BenchCommand::Micro(micro)) => bench::micro::run(&micro)?,
+                Some(BenchCommand::Replacement(args)) => bench::replacement::run(&args)?,
                 None => bench::tour::run(&args.tour)?,
             }
             Ok(ExitCode::SUCCESS)

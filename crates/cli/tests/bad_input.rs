@@ -32,11 +32,17 @@ fn unknown_names_list_the_known_ones() {
     let dir = dir();
     fastmap(dir.path(), "bench micro --engines mmap,fastmmap").failed_with(
         2,
-        &["--engines", "\"fastmmap\" is no engine", "mmap, mmap-random, mmap-sequential, fastmap, pread, direct"],
+        &[
+            "--engines",
+            "\"fastmmap\" is no engine",
+            "mmap, mmap-random, mmap-sequential, fastmap, fastmap-pin, fastmap-prefetch, pread, direct",
+        ],
     );
     fastmap(dir.path(), "bench micro --pattern sideways")
         .failed_with(2, &["--pattern", "\"sideways\" is no pattern", "random, zipf, forward, backward, stride, fill"]);
     fastmap(dir.path(), "bench micro --op erase").failed_with(2, &["--op", "\"erase\" is no op", "read, write, rmw"]);
+    fastmap(dir.path(), "bench micro --advice willneed")
+        .failed_with(2, &["--advice", "\"willneed\" is no advice", "normal, random, sequential, backward"]);
     fastmap(dir.path(), "bench micro --bogus").failed_with(2, &["--bogus", "see `fastmap --help`"]);
     fastmap(dir.path(), "frobnicate").failed_with(2, &["frobnicate", "see `fastmap --help`"]);
 }
@@ -49,6 +55,18 @@ fn a_fill_only_writes() {
             .failed_with(2, &["--op: fill writes a fresh file", op, "give --op write, or --pattern forward"]);
     }
     fastmap(dir.path(), "bench micro --pattern fill").failed_with(2, &["--op", "give --op write"]);
+    assert!(files_in(dir.path()).is_empty());
+}
+
+#[test]
+fn advice_that_no_engine_takes() {
+    let dir = dir();
+    for advice in ["normal", "backward"] {
+        fastmap(dir.path(), &format!("bench micro --engines mmap,pread --advice {advice}")).failed_with(
+            2,
+            &["--advice: ", advice, "--engines has none of them", "add fastmap, or choose mmap-random"],
+        );
+    }
     assert!(files_in(dir.path()).is_empty());
 }
 
@@ -80,8 +98,10 @@ fn numbers_out_of_range() {
 #[test]
 fn memory_under_the_minimum_names_the_minimum_and_the_minimum_passes_the_check() {
     let dir = dir();
-    fastmap(dir.path(), "bench micro --size 64MiB --memory 1MiB --engines fastmap")
-        .failed_with(2, &["--memory", "too few for the engine fastmap: give at least 9MiB"]);
+    for engine in ["fastmap", "fastmap-pin", "fastmap-prefetch"] {
+        fastmap(dir.path(), &format!("bench micro --size 64MiB --memory 1MiB --engines {engine}"))
+            .failed_with(2, &["--memory", "too few for the engine fastmap: give at least 9MiB"]);
+    }
     assert!(files_in(dir.path()).is_empty());
 }
 

@@ -54,7 +54,8 @@ fn check_every_field(engines: &str, pattern: &str, op: &str, threads: u64) -> Va
         let ops = r["ops_per_s"].as_f64().unwrap();
         assert!(ops > 0.0);
         assert!((r["bytes_per_s"].as_f64().unwrap() / ops - 4096.0).abs() < 1e-6);
-        assert!(r["cpu_us_per_op"].as_f64().unwrap() >= 0.0);
+        let cpu = r["cpu_us_per_op"].as_f64().unwrap();
+        assert!(cpu >= 0.0 && (r["cpu_ns_per_byte"].as_f64().unwrap() * 4.096 - cpu).abs() < 1e-6 + cpu * 1e-6);
         let latency = |p: &str| r["latency_us"][p].as_f64().unwrap();
         assert!(0.0 < latency("p50") && latency("p50") <= latency("p99"));
         assert!(latency("p99") <= latency("p999") && latency("p999") <= latency("max"));
@@ -67,7 +68,10 @@ fn check_every_field(engines: &str, pattern: &str, op: &str, threads: u64) -> Va
         assert!(ran.stdout.contains(r["engine"].as_str().unwrap()));
         check_device(r, pattern, &dir);
         let writeback = &r["writeback"];
-        assert_eq!(writeback.is_object(), r["engine"] == "fastmap" && op != "read", "{r}");
+        let ours = r["engine"].as_str().unwrap().starts_with("fastmap");
+        assert_eq!(writeback.is_object(), ours && op != "read", "{r}");
+        check_hits(r, ours);
+        assert_eq!(ran.stdout.contains(&format!("{}: ", r["engine"].as_str().unwrap())), ours, "{}", ran.stdout);
         if writeback.is_object() {
             let of = |field: &str| writeback[field].as_f64().unwrap();
             assert!((of("bytes") - of("pages") * 4096.0).abs() < 4096.0);
@@ -77,6 +81,20 @@ fn check_every_field(engines: &str, pattern: &str, op: &str, threads: u64) -> Va
         }
     }
     out
+}
+
+/// Hits, readahead and advice are there if and only if the engine is ours.
+fn check_hits(result: &Value, ours: bool) {
+    for field in ["misses", "hit_ratio", "readahead", "advice"] {
+        assert_eq!(result.get(field).is_some(), ours, "{field}: {result}");
+    }
+    if ours {
+        assert!((0.0..=1.0).contains(&result["hit_ratio"].as_f64().unwrap()), "{result}");
+        for field in ["pages", "used", "wasted", "chunks", "streams", "prefetched"] {
+            assert!(result["readahead"][field].is_u64(), "{field}: {result}");
+        }
+        assert_eq!(result["advice"], "normal");
+    }
 }
 
 /// What the device did is told if and only if there is one, and for a fill it wrote the whole file.
@@ -99,6 +117,8 @@ fn check_device(result: &Value, pattern: &str, dir: &tempfile::TempDir) {
 #[test]
 fn reads_through_the_kernel() {
     check_every_field("mmap,pread,direct", "zipf", "read", 1);
+    check_every_field("mmap-sequential,direct", "forward", "read", 2);
+    check_every_field("direct", "backward", "read", 1);
 }
 
 #[test]
@@ -109,7 +129,7 @@ fn writes_and_read_modify_writes_through_the_kernel() {
 
 #[test]
 fn every_engine_fills_a_file() {
-    let engines = "mmap,mmap-random,mmap-sequential,fastmap,pread,direct";
+    let engines = "mmap,mmap-random,mmap-sequential,fastmap,fastmap-pin,fastmap-prefetch,pread,direct";
     let out = check_every_field(engines, "fill", "write", 3);
     for r in out["results"].as_array().unwrap() {
         // The work bounds a fill, not the time: all pages, in whatever the run took.
@@ -117,7 +137,9 @@ fn every_engine_fills_a_file() {
             assert!((rate.as_f64().unwrap() * seconds.as_f64().unwrap() - 4096.0).abs() < 0.5, "{r}");
         }
     }
-    assert!(out["results"][3]["writeback"]["pages"].as_u64().unwrap() >= 4096);
+    for ours in &out["results"].as_array().unwrap()[3..6] {
+        assert!(ours["writeback"]["pages"].as_u64().unwrap() >= 4096);
+    }
 }
 
 #[test]
@@ -172,13 +194,46 @@ fn fastmap_beside_mmap() {
 }
 
 #[test]
-fn the_closing_line_says_the_ratio() {
+fn pinned_and_prefetched() {
+    for (pattern, op, threads) in
+        [("random", "read", 1), ("zipf", "read", 2), ("random", "write", 2), ("zipf", "rmw", 2)]
+    {
+        let out = check_every_field("fastmap-pin,fastmap-prefetch", pattern, op, threads);
+        let [pinned, prefetched] = out["results"].as_array().unwrap().as_slice() else { panic!("{out}") };
+        let counter = |of: &Value, name: &str| of["fastmap"][0]["counters"][name].as_u64().unwrap();
+
+        assert!(pinned["readahead"]["prefetched"] == 0, "{out}");
+        assert!(counter(prefetched, "prefetched_pages") > 0, "{out}");
+    }
+}
+
+#[test]
+fn advice_is_taken_by_the_fastmap_engines_and_told() {
     let dir = dir();
-    let line = "bench micro --engines mmap,fastmap --size 16MiB --memory none --seconds 0.1 --repeat 1";
+    for (advice, pattern) in [("sequential", "forward"), ("backward", "backward"), ("random", "stride")] {
+        let line = format!(
+            "bench micro --engines mmap,fastmap,fastmap-pin,fastmap-prefetch --advice {advice} --pattern {pattern} \
+             --size 16MiB --memory none --seconds 0.1 --repeat 1 --json out.json"
+        );
+        let ran = fastmap(dir.path(), &line);
+        ran.succeeded();
+        assert!(ran.stdout.contains(&format!("fastmap advised {advice}, 1 thread")), "{}", ran.stdout);
+        let out = json(&dir.path().join("out.json"));
+        assert!(out["results"][0].get("advice").is_none());
+        assert!(out["results"].as_array().unwrap()[1..].iter().all(|r| r["advice"] == advice), "{out}");
+    }
+}
+
+#[test]
+fn the_closing_lines_say_the_ratio() {
+    let dir = dir();
+    let line = "bench micro --engines mmap,fastmap,fastmap-pin --size 16MiB --memory none --seconds 0.1 --repeat 1";
     let ran = fastmap(dir.path(), line);
     ran.succeeded();
-    let last = ran.stdout.trim_end().lines().last().unwrap();
-    assert!(last.starts_with("fastmap is ") && last.ends_with("x the best mmap (mmap)"), "{last}");
+    let lines: Vec<&str> = ran.stdout.trim_end().lines().collect();
+    for (line, engine) in lines[lines.len() - 2..].iter().zip(["fastmap", "fastmap-pin"]) {
+        assert!(line.starts_with(&format!("{engine} is ")) && line.ends_with("x the best mmap (mmap)"), "{line}");
+    }
 }
 
 #[test]
@@ -212,7 +267,7 @@ fn damaged(dir: &Path, offset: u64) {
 
 #[test]
 fn a_wrong_byte_fails_the_run_and_is_located() {
-    for engine in ["mmap", "pread", "direct", "fastmap"] {
+    for engine in ["mmap", "pread", "direct", "fastmap", "fastmap-pin", "fastmap-prefetch"] {
         let dir = dir();
         // Page 2000 is not among those looked at before the run, so that the engine's own check is what finds it.
         damaged(dir.path(), 2000 * 4096 + 3);

@@ -1,17 +1,23 @@
 //! The cache: a budget of pages shared by any number of maps, and the per-core structures behind it.
 
+use crate::ahead::Ahead;
 use crate::clean::CleanQueues;
 use crate::credits::{Credits, Padded};
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::files;
+use crate::ghosts::Ghosts;
 use crate::lock::Lock;
+use crate::page::Ghost;
+use crate::readers::Readers;
 use crate::region::{Entry, Region};
 use crate::stats::{Counters, Stats};
+use crate::streams::Traces;
 use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys::memory::Zeroed;
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, cgroup, cpu, futex};
+use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{PAGE, cgroup, cpu, fork, futex};
 use crate::writeback::{self, Help};
 use crate::writers::{self, Writers};
 use std::io;
@@ -151,6 +157,8 @@ impl Cache {
     /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::CapacityTooLarge`] above physical memory and
     /// above what the cache was made with; [`Error::WriteBack`] when dirty pages that would have to leave cannot be
     /// written: the capacity is then what was reached ([`Cache::capacity`]), and a later call goes on from there.
+    /// [`Error::PinsHold`] when more pages are pinned than the new capacity allows ([`Map::pin`](crate::Map::pin)): the
+    /// capacity is then as before.
     /// [`Error::Io`] when memory for the bookkeeping cannot be had; [`Error::Missing`] in a child made by fork(2).
     ///
     /// ```
@@ -181,6 +189,7 @@ impl Cache {
             stats.add(&core.0.counters);
         }
         stats.resident_pages = self.inner.resident_pages() as u64;
+        stats.pinned_pages = self.inner.pinned_pages() as u64;
         // The two are sums of different moments.
         stats.dirty_pages = (self.inner.dirty_pages() as u64).min(stats.resident_pages);
         stats
@@ -198,8 +207,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Pages dropped with one system call when room is needed, 1 to 512 (default). Small caches use smaller batches: at
-    /// most a sixteenth of their pages.
+    /// Pages dropped with one system call when room is needed, 1 to 512 (default). Caches below 128 MiB use smaller batches,
+    /// a 64th of their pages: half a batch of room is unused at any time.
     ///
     /// ```
     /// let cache = fastmap::Cache::builder().capacity(1 << 20).evict_batch(8).build()?;
@@ -279,6 +288,12 @@ fn no_bookkeeping(source: io::Error) -> Error {
     Error::Io { path: PathBuf::from("cache"), operation: "map memory for its bookkeeping", source }
 }
 
+/// Pages that may be pinned in a cache of so many: all but a sixteenth, and but what a smallest cache has; in caches hardly
+/// larger than that, a quarter.
+fn most_pins(capacity: usize) -> usize {
+    capacity.saturating_sub((capacity / 16).max(Cache::MIN_CAPACITY / PAGE)).max(capacity / 4)
+}
+
 /// What the clones of a [`Cache`] and its regions share.
 #[derive(Debug)]
 pub struct Inner {
@@ -294,10 +309,13 @@ pub struct Inner {
     /// The keeper saves its regions.
     pub keeper: bool,
     resizing: Mutex<()>,
-    /// The process that made it: in a child after fork(2) nothing it holds is there.
-    process: u32,
     pub credits: Credits,
+    /// The right to have one page pinned each: so many that faults always have pages to go round.
+    pub pins: Credits,
+    /// Pin credits issued. Changed under `resizing` only.
+    most_pins: AtomicUsize,
     pub clean: CleanQueues,
+    pub ghosts: Ghosts,
     pub cores: Box<[Padded<Core>]>,
     buffers: Zeroed<[u8; PAGE]>,
     /// Never written: all of it is the kernel's one page of zeros.
@@ -306,16 +324,31 @@ pub struct Inner {
     progress: AtomicU32,
     starving: AtomicU32,
     writers: OnceLock<Option<Writers>>,
+    readers: OnceLock<Option<Readers>>,
     /// Runs that writers have started and not finished.
     pub writes_in_flight: AtomicUsize,
+}
+
+/// What came of looking for room for pages read ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Nothing: only writing dirty pages back would make some.
+    None,
+    /// Credits.
+    Credits,
+    /// Credits, and a frame's memory in the slot.
+    Frame,
 }
 
 /// What belongs to one core.
 #[derive(Debug)]
 pub struct Core {
     pub counters: Counters,
+    pub traces: Traces,
     /// Dirty pages, counted where they became so and where they ceased to be: only the sum means something.
     dirty: AtomicIsize,
+    /// What the pages that came back soon say about the short queues' share, since this core evicted last.
+    pub votes: AtomicIsize,
     /// One bit per read buffer in use.
     buffers_used: AtomicU64,
     /// Held by the thread that evicts with this core's scratch space.
@@ -344,7 +377,9 @@ impl Inner {
         let core = |_| {
             Ok(Padded(Core {
                 counters: Counters::default(),
+                traces: Traces::default(),
                 dirty: AtomicIsize::new(0),
+                votes: AtomicIsize::new(0),
                 buffers_used: AtomicU64::new(0),
                 evicting: Lock::new(),
                 scratch: evict::Scratch::new()?,
@@ -359,15 +394,18 @@ impl Inner {
             dirty_expire: settings.dirty_expire,
             keeper: settings.keeper,
             resizing: Mutex::new(()),
-            process: std::process::id(),
             credits: Credits::new(capacity, cores),
+            pins: Credits::new(most_pins(capacity), cores),
+            most_pins: AtomicUsize::new(most_pins(capacity)),
             clean: CleanQueues::new(capacity, most, cores)?,
+            ghosts: Ghosts::new(),
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,
             buffers: Zeroed::new(cores * BUFFERS)?,
             zeros: Zeroed::new(MOST_AHEAD)?,
             progress: AtomicU32::new(0),
             starving: AtomicU32::new(0),
             writers: OnceLock::new(),
+            readers: OnceLock::new(),
             writes_in_flight: AtomicUsize::new(0),
         })
     }
@@ -379,6 +417,11 @@ impl Inner {
 
     /// Pages per eviction.
     pub fn batch(&self) -> usize {
+        self.evict_batch.min(self.capacity() / 64).max(1)
+    }
+
+    /// Pages that are filled ahead of a program at a time, at most.
+    pub fn most_ahead(&self) -> usize {
         self.evict_batch.min(self.capacity() / 16).max(1)
     }
 
@@ -404,9 +447,43 @@ impl Inner {
         }
     }
 
+    /// Pages pinned now, with those about to be.
+    pub fn pinned_pages(&self) -> usize {
+        loop {
+            let most = self.most_pins();
+            let idle = self.pins.idle();
+            if self.most_pins() == most {
+                return most.saturating_sub(idle);
+            }
+        }
+    }
+
+    /// Pages that may be pinned.
+    pub fn most_pins(&self) -> usize {
+        self.most_pins.load(Ordering::Acquire)
+    }
+
+    /// Has as many pin credits issued as a capacity allows, or fails with the number of pages whose pins are in the way. The
+    /// caller resizes.
+    fn fit_pins(&self, capacity: usize) -> std::result::Result<(), usize> {
+        let (before, after) = (self.most_pins(), most_pins(capacity));
+        if after >= before {
+            self.most_pins.store(after, Ordering::Release);
+            self.pins.issue(after - before);
+            return Ok(());
+        }
+        let withdrawn = self.pins.withdraw(before - after);
+        if withdrawn < before - after {
+            self.pins.issue(withdrawn);
+            return Err(before - withdrawn);
+        }
+        self.most_pins.store(after, Ordering::Release);
+        Ok(())
+    }
+
     /// See [`Cache::resize`].
     fn resize(&self, capacity: usize) -> Result<()> {
-        if self.process != std::process::id() {
+        if fork::is_child() {
             // Dropping pages by address would reach into the parent.
             return Err(files::in_a_child(Path::new("cache")));
         }
@@ -422,12 +499,18 @@ impl Inner {
             self.credits.issue(capacity - before);
             self.note_progress();
         }
+        // Before any page leaves: those that stay pinned must fit.
+        self.fit_pins(capacity)
+            .map_err(|pinned| Error::PinsHold { capacity: capacity * PAGE, pinned: pinned * PAGE })?;
         while self.capacity() > capacity {
             let excess = self.capacity() - capacity;
             match self.collect_credits(excess) {
                 Ok(collected) => drop(self.capacity.fetch_sub(collected, Ordering::Release)),
                 // A flush says which file it is, or saves what another try could not.
-                Err(_) => writers::write_out_all(self)?,
+                Err(_) => writers::write_out_all(self).inspect_err(|_| {
+                    // As many pins as fit what was reached; more fit than did.
+                    let _ = self.fit_pins(self.capacity());
+                })?,
             }
         }
         // The marks of the writer have moved.
@@ -445,7 +528,10 @@ impl Inner {
             if idle > 0 {
                 return Some(idle);
             }
-            let freed = evict::evict_batch(self, core);
+            let freed = match evict::evict_batch(self, core, &mut None) {
+                0 => self.reclaim_staging(),
+                freed => freed,
+            };
             if freed > most {
                 self.release_credits(core, freed - most);
             }
@@ -482,10 +568,50 @@ impl Inner {
     #[cold]
     fn find_credit(&self, core: usize) -> std::result::Result<(), i32> {
         self.make_room(|failures| {
-            let found =
-                self.credits.take(core) || self.credits.steal(core, core + failures + 1) || evict::evict(self, core);
+            if self.credits.take(core) || self.credits.steal(core, core + failures + 1) {
+                return Some(());
+            }
+            let reclaim = || {
+                let freed = self.reclaim_staging();
+                if freed > 1 {
+                    self.release_credits(core, freed - 1);
+                }
+                freed > 0
+            };
+            let found = self.ahead().is_some_and(Ahead::is_quiet) && reclaim() || evict::evict(self, core) || reclaim();
             found.then_some(())
         })
+    }
+
+    /// Gives up staging memory for credits, which are the caller's.
+    fn reclaim_staging(&self) -> usize {
+        self.ahead().map_or(0, Ahead::reclaim)
+    }
+
+    /// Takes credits for reading ahead, without waiting: idle ones, else by evicting. With an empty frame, that one gets the
+    /// memory of the first frame that is evicted, and the credits are those of its pages.
+    pub fn take_ahead(&self, core: usize, credits: usize, frame: evict::Spare<'_>) -> Room {
+        let mut spare = frame;
+        let mut have = self.credits.withdraw(credits);
+        while have < credits {
+            let freed = evict::evict_batch(self, core, &mut spare);
+            if freed == 0 {
+                break;
+            }
+            have += freed;
+        }
+        let room = match (have >= credits, frame.is_some() && spare.is_none()) {
+            (true, true) => Room::Frame,
+            (true, false) => Room::Credits,
+            (false, false) => Room::None,
+            // The frame's credits are there at least.
+            (false, true) => unreachable!("an evicted frame is as many credits as a frame needs"),
+        };
+        let left = if room == Room::None { have } else { have - credits };
+        if left > 0 {
+            self.release_credits(core, left);
+        }
+        room
     }
 
     /// Repeats `attempt`, which is told how many writes failed in a row, writing dirty pages back in between, until it
@@ -571,10 +697,43 @@ impl Inner {
         self.note_progress();
     }
 
+    /// Makes a frame known to the evictors.
+    pub fn enqueue_frame(&self, region: &Region, first: usize) {
+        self.requeue_frame(Entry::of_frame(region.slot(), first));
+    }
+
+    /// Makes a frame that could not go known to them again.
+    pub fn requeue_frame(&self, frame: Entry) {
+        self.clean.push(self.here(), frame, false, self.ghosts.birth());
+    }
+
+    /// Starts the readers, once.
+    pub fn start_readers(self: &Arc<Self>, userfaultfd: &'static Userfaultfd) {
+        self.readers.get_or_init(|| Readers::start(Arc::downgrade(self), userfaultfd));
+    }
+
+    /// What is ahead of the programs, if there are readers.
+    #[inline]
+    pub fn ahead(&self) -> Option<&Ahead> {
+        self.readers.get()?.as_ref().map(Readers::ahead)
+    }
+
     /// Makes a clean page known to the evictors.
     #[inline]
-    pub fn enqueue(&self, core: usize, region: &Region, page: usize) {
-        self.clean.push(core, Entry::new(region.slot(), page));
+    pub fn enqueue(&self, core: usize, region: &Region, page: usize, long: bool) {
+        self.clean.push(core, Entry::new(region.slot(), page), long, self.ghosts.birth());
+    }
+
+    /// Notes that a page that was evicted is back; whether it belongs into the long queue.
+    #[inline]
+    pub fn note_return(&self, core: usize, ghost: Ghost) -> bool {
+        let young = self.ghosts.is_young(ghost);
+        if young {
+            let core = &self.cores[core].0;
+            core.counters.ghost_hits.add(1);
+            core.votes.fetch_add(Ghosts::vote(ghost), Ordering::Relaxed);
+        }
+        young
     }
 
     /// Counts a page that became dirty, and wakes the writers at the high-water mark. The sum over the cores is taken now

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What can go wrong when a file is mapped, flushed or advised on.
+/// What can go wrong when a file is mapped, flushed, pinned or advised on.
 ///
 /// Converts into [`std::io::Error`] (keeping the operating system's error kind), so `?` works in functions that
 /// return `io::Result`, as code written for `memmap2` does.
@@ -176,6 +176,76 @@ pub enum Error {
         /// Reserved bytes.
         span: u64,
     },
+    /// Bytes asked for through [`Map::pin`](crate::Map::pin) and its kin lie on a page wholly past the file's end.
+    #[error(
+        "{path}: offset {offset} is past the end of the file ({size} bytes): extend the file, or ask for less of it",
+        path = path.display()
+    )]
+    PastEnd {
+        /// The file.
+        path: PathBuf,
+        /// Start of the page, in the file, bytes.
+        offset: u64,
+        /// Length of the file, bytes.
+        size: u64,
+    },
+    /// A page could not be brought into memory.
+    #[error(
+        "{path}: cannot bring in the page at offset {offset}: {operation} failed: {source}; nothing else is affected: \
+         remove the cause and try again",
+        path = path.display()
+    )]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// Start of the page, in the file, bytes.
+        offset: u64,
+        /// What failed, as a noun phrase.
+        operation: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// More pages would be pinned than the cache allows. None of the range is.
+    #[error(
+        "{path}: cannot pin {len} bytes at offset {offset}: the cache lets {most} bytes be pinned at a time, and {pinned} \
+         are: drop other pins, pin less at a time, or enlarge the cache (Cache::resize)",
+        path = path.display()
+    )]
+    PinBudget {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// Bytes asked for, in whole pages.
+        len: u64,
+        /// Bytes that may be pinned at a time.
+        most: u64,
+        /// Bytes that were pinned, in whole pages.
+        pinned: u64,
+    },
+    /// One page has as many pins as can be counted: 4095, or 1023 for writing.
+    #[error(
+        "{path}: the page at offset {offset} has {most} pins, and no room for more: share one, or drop some",
+        path = path.display()
+    )]
+    TooManyPins {
+        /// The file.
+        path: PathBuf,
+        /// Start of the page, in the file, bytes.
+        offset: u64,
+        /// Pins a page can have.
+        most: u32,
+    },
+    /// A cache was to become smaller than its pins allow ([`Cache::resize`](crate::Cache::resize)).
+    #[error(
+        "a cache cannot be resized to {capacity} bytes while {pinned} are pinned: drop pins first, or keep it larger"
+    )]
+    PinsHold {
+        /// Bytes asked for.
+        capacity: usize,
+        /// Bytes pinned, in whole pages.
+        pinned: usize,
+    },
     /// Something the engine needs is missing here and [`Fallback`](crate::Fallback) forbade doing without it.
     #[error("{path}: {missing} is missing: {remedy}", path = path.display())]
     Missing {
@@ -199,7 +269,13 @@ fn remedy(source: &io::Error) -> &'static str {
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
-            Error::Io { source, .. } | Error::WriteBack { source, .. } | Error::Reserve { source, .. } => source.kind(),
+            Error::Io { source, .. }
+            | Error::WriteBack { source, .. }
+            | Error::Reserve { source, .. }
+            | Error::Load { source, .. } => source.kind(),
+            Error::PastEnd { .. } => io::ErrorKind::UnexpectedEof,
+            Error::PinBudget { .. } | Error::TooManyPins { .. } => io::ErrorKind::QuotaExceeded,
+            Error::PinsHold { .. } => io::ErrorKind::ResourceBusy,
             Error::ReadOnlyFile { .. } | Error::WriteOnlyFile { .. } => io::ErrorKind::PermissionDenied,
             Error::Locked { .. } => io::ErrorKind::ResourceBusy,
             Error::Missing { .. } => io::ErrorKind::Unsupported,

@@ -3,23 +3,26 @@
 //! This code interrupts arbitrary code: it allocates nothing, takes no lock that a program's thread can hold while it
 //! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
 
+use crate::ahead::Touch;
 use crate::cache::MOST_AHEAD;
 use crate::dirty::BLOCK_PAGES;
 use crate::habits::{self, StoreHabit};
-use crate::page::State;
+use crate::page::{Ghost, State};
 use crate::region::Region;
 use crate::registry;
 use crate::store::ReadEnd;
+use crate::streams;
 use crate::sys::signal;
 use crate::sys::{PAGE, futex};
 use crate::writeback::RIPE;
 use std::fmt::{self, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
 /// How a fault ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+pub enum Outcome {
     /// The access will succeed now, or trap anew.
     Resolved,
     /// The page lies past the file's end.
@@ -48,6 +51,10 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
 #[inline]
 fn resolve(region: &Region, trap: signal::Trap) -> bool {
     let page = (trap.address - region.addresses().0) / PAGE;
+    if trap.is_store && !region.is_writable() {
+        // The kernel says so itself (SIGSEGV) when the store is repeated.
+        return region.forbid_stores(page);
+    }
     match serve(region, page, trap.is_store) {
         Outcome::Resolved => true,
         Outcome::PastEnd => {
@@ -62,19 +69,31 @@ fn resolve(region: &Region, trap: signal::Trap) -> bool {
     }
 }
 
-/// Decides by the page's word what a trap means.
-fn serve(region: &Region, page: usize, is_store: bool) -> Outcome {
+/// Decides by the page's word what a trap means, or what a thread needs that asks before it touches the page (`pinning.rs`):
+/// that one has signals blocked, as the handler has, and says itself what went wrong.
+pub fn serve(region: &Region, page: usize, is_store: bool) -> Outcome {
     let word = region.word(page);
+    let mut since = None;
     loop {
         let seen = word.look();
         match seen.state() {
-            State::Absent if word.begin_load() => return load(region, page, is_store),
+            State::Absent if streams::is_coming(region, page, &mut since) => std::thread::yield_now(),
+            State::Absent if word.begin_load(seen) => return load(region, page, seen.ghost(), is_store),
             State::Absent => {}
+            State::Staged => {
+                let Some(ahead) = region.cache().ahead() else { continue };
+                if ahead.touch(region, page, seen, is_store) == Touch::Wait
+                    && let (Some(expected), Some(slot)) = (word.announce_waiter(seen), seen.slot())
+                    && !ahead.is_claimable(slot)
+                {
+                    futex::wait(word.futex(), expected, None);
+                }
+            }
             // Another thread's installation came between this trap and now.
             State::Clean | State::Dirty if !is_store => return Outcome::Resolved,
             State::Clean | State::Dirty if !seen.is_upgrading() => {
                 if word.begin_upgrade(seen) {
-                    return upgrade(region, page);
+                    return upgrade(region, page..page + 1);
                 }
             }
             State::Loading | State::Evicting | State::Clean | State::Dirty => {
@@ -89,15 +108,20 @@ fn serve(region: &Region, page: usize, is_store: bool) -> Outcome {
 }
 
 /// Brings in a page that this thread claimed: one credit, one read, one installation.
-fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
+fn load(region: &Region, page: usize, ghost: Option<Ghost>, is_store: bool) -> Outcome {
     let cache = region.cache();
     let core = cache.here();
+    let is_hole = region.take_hole(page);
+    // Before this page is read, so that reading ahead begins meanwhile. Where a hole is being filled there is nothing to read.
+    if !(is_hole && is_store) {
+        streams::note_miss(cache, core, region, page, is_store);
+    }
     if let Err(error) = cache.take_credit(core) {
         return give_up(region, page, Outcome::Failed("writing back dirty pages to make room", error));
     }
     let counters = &cache.cores[core].0.counters;
     // Where whole pages end now: a hole that somebody has cut off is no zeros but past the end.
-    let whole = region.take_hole(page).then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
+    let whole = is_hole.then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
     let whole = whole.filter(|end| page < *end);
     // Write-protected unless a store waits for it or is expected: the first store must trap to make the page Dirty. A hole
     // that is only read stays one.
@@ -120,7 +144,8 @@ fn load(region: &Region, page: usize, is_store: bool) -> Outcome {
         return give_up(region, page, outcome);
     }
     counters.misses.add(1);
-    finish(region, page, core, writable, control);
+    let long = ghost.is_some_and(|ghost| cache.note_return(core, ghost));
+    finish(region, page, core, writable, control, long);
     if control {
         let wrong: u32 = region.habits_at(page).map(StoreHabit::note_load).sum();
         counters.wrong_guesses.add(wrong as usize * habits::CONTROLS);
@@ -152,15 +177,75 @@ fn install(region: &Region, page: usize, from: *const u8, writable: bool) -> Out
     }
 }
 
+/// Maps neighbouring pages that this thread has claimed (Loading, or Staged in a slot of its own) with the bytes at `from`,
+/// and publishes them; how many it could. They are write-protected, but for those that are expected to be stored to. `long`: a
+/// bit for each of the first 32 whose queue is the long one.
+pub fn install_run(
+    region: &Region,
+    run: Range<usize>,
+    from: *const u8,
+    core: usize,
+    expects_stores: bool,
+    long: u32,
+) -> usize {
+    #[derive(PartialEq)]
+    enum Kind {
+        Protected,
+        Control,
+        Writable,
+    }
+    let kind = |page: usize| match () {
+        () if !region.is_writable() => Kind::Protected,
+        () if expects_stores && region.store().is_locked() => Kind::Writable,
+        () if habits::is_control(page) => Kind::Control,
+        () if region.may_guess_store(page) => Kind::Writable,
+        () => Kind::Protected,
+    };
+    let counters = &region.cache().cores[core].0.counters;
+    let mut start = run.start;
+    while start < run.end {
+        let kind_here = kind(start);
+        let end = (start..run.end).find(|page| kind(*page) != kind_here).unwrap_or(run.end);
+        let (writable, control) = (kind_here == Kind::Writable, kind_here == Kind::Control);
+        if writable {
+            // As in `install`: the bits come before the pages.
+            for page in start..end {
+                region.word(page).begin_writable_install();
+                region.dirty().set(page);
+            }
+        }
+        let bytes = from.wrapping_add((start - run.start) * PAGE);
+        // SAFETY: absent pages of one stripe that are this thread's to install; as many bytes are there.
+        let installed =
+            unsafe { region.userfaultfd(start).copy_pages(region.address_of(start), bytes, end - start, !writable) };
+        for page in start..start + installed {
+            let long = long.checked_shr((page - run.start) as u32).is_some_and(|bits| bits & 1 != 0);
+            finish(region, page, core, writable, control, long);
+            if control {
+                let wrong: u32 = region.habits_at(page).map(StoreHabit::note_load).sum();
+                counters.wrong_guesses.add(wrong as usize * habits::CONTROLS);
+            }
+        }
+        if writable {
+            counters.guessed_stores.add(installed);
+        }
+        start += installed;
+        if start < end {
+            break;
+        }
+    }
+    start - run.start
+}
+
 /// Publishes an installed page.
-fn finish(region: &Region, page: usize, core: usize, writable: bool, control: bool) {
+fn finish(region: &Region, page: usize, core: usize, writable: bool, control: bool, long: bool) {
     let word = region.word(page);
-    let after = word.finish_load(writable, control);
+    let after = word.finish_load(writable, control, long);
     if after.newly_dirty {
         region.cache().count_dirty(core);
     }
     if after.enqueue {
-        region.cache().enqueue(core, region, page);
+        region.cache().enqueue(core, region, page, after.long);
     }
     if after.wake {
         futex::wake_all(word.futex());
@@ -181,10 +266,11 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
         cache.wake_writers();
     }
     let start = page + 1;
-    let end = end.min(region.stripe_end(page)).min(start + filled.min(cache.batch()));
+    let end = end.min(region.stripe_end(page)).min(start + filled.min(cache.most_ahead()));
     let mut claimed = start;
     while claimed < end && cache.take_spare_credit(core) {
-        let loading = region.word(claimed).begin_load();
+        let word = region.word(claimed);
+        let loading = word.begin_load(word.look());
         if !loading || !region.take_hole(claimed) {
             cache.release_credits(core, 1);
             if loading {
@@ -192,7 +278,7 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
             }
             break;
         }
-        region.word(claimed).begin_writable_install();
+        word.begin_writable_install();
         region.dirty().set(claimed);
         claimed += 1;
     }
@@ -200,9 +286,10 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
         return;
     }
     // SAFETY: absent pages of one stripe that the state Loading gives to this thread; as many zeros are there.
-    let installed =
-        unsafe { region.userfaultfd(start).copy_pages(region.address_of(start), cache.zeros(), claimed - start) };
-    (start..start + installed).for_each(|page| finish(region, page, core, true, false));
+    let installed = unsafe {
+        region.userfaultfd(start).copy_pages(region.address_of(start), cache.zeros(), claimed - start, false)
+    };
+    (start..start + installed).for_each(|page| finish(region, page, core, true, false, false));
     for page in start + installed..claimed {
         cache.release_credits(core, 1);
         give_up(region, page, Outcome::Resolved);
@@ -219,27 +306,31 @@ fn give_up(region: &Region, page: usize, outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// The first store to a clean page: makes it writable, then Dirty.
-fn upgrade(region: &Region, page: usize) -> Outcome {
+/// The first store to a clean page, or pins for writing of neighbours in one block: makes them writable, then Dirty. The
+/// caller has set UPGRADING in each.
+pub fn upgrade(region: &Region, pages: Range<usize>) -> Outcome {
     let cache = region.cache();
     let core = cache.here();
-    region.dirty().set(page);
-    // SAFETY: a resident page of this region; UPGRADING lets no one drop it. A writer of
-    // its neighbours may protect it once more, and then the store traps once more.
-    let lifted = unsafe { region.userfaultfd(page).write_protect(region.address_of(page), PAGE, false) };
-    // On failure the page counts as dirty too, which is safe: it is written once too often.
-    let word = region.word(page);
-    let after = word.finish_upgrade();
-    if after.newly_dirty {
-        cache.count_dirty(core);
+    let (start, len) = (region.address_of(pages.start), pages.len() * PAGE);
+    pages.clone().for_each(|page| region.dirty().set(page));
+    // SAFETY: resident pages of this region, of one stripe; UPGRADING lets no one drop them. A writer of
+    // their neighbours may protect them once more, and then the store traps once more.
+    let lifted = unsafe { region.userfaultfd(pages.start).write_protect(start, len, false) };
+    cache.cores[core].0.counters.upgrades.add(pages.len());
+    for page in pages {
+        // On failure the page counts as dirty too, which is safe: it is written once too often.
+        let word = region.word(page);
+        let after = word.finish_upgrade();
+        if after.newly_dirty {
+            cache.count_dirty(core);
+        }
+        if after.wake {
+            futex::wake_all(word.futex());
+        }
+        if after.control_stored {
+            region.habits_at(page).for_each(StoreHabit::note_store);
+        }
     }
-    if after.wake {
-        futex::wake_all(word.futex());
-    }
-    if after.control_stored {
-        region.habits_at(page).for_each(StoreHabit::note_store);
-    }
-    cache.cores[core].0.counters.upgrades.add(1);
     lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved)
 }
 

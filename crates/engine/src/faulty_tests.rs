@@ -3,6 +3,8 @@
 //! Every word of the file says which word of the file it is and in which generation it was stored. So a word found in the
 //! file is known to be another's, or older than what was saved, or newer than what was stored: none of it may be.
 
+mod pins;
+
 use crate::store::faulty::{Disk, Plan, Random, SECTOR};
 use crate::sys::PAGE;
 use crate::{Advice, Cache, Error, Fallback, MapMut, MapOptions};
@@ -210,6 +212,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             overtaken,
             early,
             sync_error: None,
+            unreadable: None,
         },
     )
 }
@@ -407,6 +410,7 @@ fn threads(capacity: usize, high_water: u8, seed: u64) {
                 overtaken: any(&mut random, &[0, 20, 50]),
                 early: any(&mut random, &[0, 50, 100]),
                 sync_error: None,
+                unreadable: None,
             });
             std::thread::sleep(Duration::from_micros(random.below(5000) as u64));
             flusher.flush(map, 0..PAGES, false);

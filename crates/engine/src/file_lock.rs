@@ -18,13 +18,14 @@ const BYTE: i64 = i64::MAX - 1;
 /// Pause between two looks at who holds a lock.
 const POLL: Duration = Duration::from_millis(10);
 
+/// A process that is dead may hold the lock for a moment, as nobody who can be found: writes in flight in its rings keep the
+/// descriptor open until the kernel has ended them.
+const PATIENCE_WITH_NOBODY: Duration = Duration::from_secs(2);
+
 /// Locks the file behind a descriptor of our own for writing. False where that is not possible, which is logged: the file
 /// system has no such locks, or somebody has locked the whole file to its end, which is not a cache's way.
 pub fn lock(own: &File, path: &Path) -> Result<bool> {
-    /// A process that is dead may hold it for a moment, as nobody who can be found: writes in flight in its rings keep the
-    /// descriptor open until the kernel has ended them.
-    const PATIENCE: Duration = Duration::from_secs(2);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE_WITH_NOBODY;
     let mut holder = None;
     while holder.is_none() {
         match file::lock_byte(own, BYTE) {
@@ -57,11 +58,17 @@ pub fn unlock(own: &File) {
 /// the file. For half a minute at most.
 pub fn wait_for_keeper(from: &File) {
     const PATIENCE: Duration = Duration::from_secs(30);
-    let deadline = Instant::now() + PATIENCE;
-    while file::byte_is_locked(from, BYTE)
-        && find_holder(from).is_some_and(|holder| holder.is_keeper())
-        && Instant::now() < deadline
-    {
+    let start = Instant::now();
+    while file::byte_is_locked(from, BYTE) {
+        // A keeper that is taking its descriptors over, like writes of a dead program in flight, is nobody who can be found.
+        let patience = match find_holder(from) {
+            Some(holder) if holder.is_keeper() => PATIENCE,
+            Some(_) => return,
+            None => PATIENCE_WITH_NOBODY,
+        };
+        if start.elapsed() >= patience {
+            return;
+        }
         sleep(POLL);
     }
 }
@@ -75,7 +82,8 @@ struct Holder {
 
 impl Holder {
     fn is_keeper(&self) -> bool {
-        self.command.as_bytes() == keeper::NAME.to_bytes()
+        // It has the name of the thread that made it until it gives itself its own.
+        [keeper::NAME.to_bytes(), keeper::WATCH.as_bytes()].contains(&self.command.as_bytes())
     }
 
     fn name(holder: Option<Holder>) -> String {

@@ -11,7 +11,7 @@ use crate::requirements::{self, Requirement};
 use crate::sizes;
 use crate::store;
 use crate::sync::Ordering;
-use crate::sys::{PAGE, file, madvise, signal};
+use crate::sys::{PAGE, file, fork, madvise, signal};
 use crate::writers;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -182,23 +182,24 @@ fn larger(old: &Arc<Region>, part: Range<u64>, reserve: bool) -> Result<Arc<Regi
     sizes::extend(old, part.clone(), reserve)?;
     // One store for both: a failed sync is remembered there.
     let new = Region::new(old.cache().clone(), old.store().clone(), part.end as usize)?;
+    new.inherit(old);
     new.allow_stores().inspect_err(|_| new.dissolve())?;
     Ok(new)
 }
 
 /// Whether a file can be cached, and if so with direct I/O. `None`: the caller chose the kernel where it cannot.
 fn check(from: &File, fallback: Fallback) -> Result<Option<bool>> {
-    static MACHINE_IS_FIT: OnceLock<u32> = OnceLock::new();
+    static MACHINE_IS_FIT: OnceLock<()> = OnceLock::new();
     let lacking = |requirement: Requirement| Error::Missing {
         path: file::path_of(from),
         missing: requirement.name,
         remedy: format!("{}; {}", requirement.found.err().unwrap_or_default(), requirement.remedy),
     };
     let error = match MACHINE_IS_FIT.get() {
-        Some(process) if *process != std::process::id() => Some(in_a_child(&file::path_of(from))),
-        Some(_) => None,
+        _ if fork::is_child() => Some(in_a_child(&file::path_of(from))),
+        Some(()) => None,
         None => requirements::missing().map(lacking).or_else(|| {
-            MACHINE_IS_FIT.get_or_init(std::process::id);
+            MACHINE_IS_FIT.get_or_init(|| ());
             None
         }),
     };

@@ -27,6 +27,8 @@ use std::sync::{Once, mpsc};
 
 /// What ps(1) calls it.
 pub const NAME: &CStr = c"fastmap-keeper";
+/// The name of the thread that makes it.
+pub const WATCH: &str = "fastmap-watch";
 
 /// Not zero while the program lives: the kernel clears it.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
@@ -65,7 +67,7 @@ fn watch() -> std::io::Result<()> {
     };
     // Thread and keeper inherit the mask: no signal ever comes to either.
     let _blocked = Blocked::all();
-    std::thread::Builder::new().name("fastmap-watch".into()).spawn(body)?;
+    std::thread::Builder::new().name(WATCH.into()).spawn(body)?;
     let made = told.recv().map_err(std::io::Error::other)?;
     made.map_err(std::io::Error::from_raw_os_error)
 }
@@ -148,7 +150,8 @@ fn write(region: &Region, run: Range<usize>, end: u64, lost: &mut Option<Lost>) 
         Err(_) if run.len() > 1 => run.for_each(|page| write(region, page..page + 1, end, lost)),
         // Claimed by a thread that died before it installed the page: there was nothing to store to. Or out of memory: so it
         // was saved.
-        Err(libc::EFAULT) if matches!(region.word(run.start).look().state(), State::Loading | State::Evicting) => {}
+        Err(libc::EFAULT)
+            if matches!(region.word(run.start).look().state(), State::Loading | State::Evicting | State::Staged) => {}
         Err(error) => lost.get_or_insert(Lost { page: run.start, pages: 0, error }).pages += 1,
     }
 }

@@ -57,6 +57,20 @@ impl KernelMapping {
         if unsafe { libc::madvise(at, len, advice) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Brings part of the map into memory, for stores with `writing` (madvise(2), `MADV_POPULATE_READ` and its kin, Linux
+    /// 5.14): what touching it would raise SIGBUS for is an error, EFAULT. Older kernels leave it to the touch.
+    pub fn populate(&self, offset: usize, len: usize, writing: bool) -> Result<()> {
+        let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        match self.advise(offset, len, advice) {
+            Err(source) if source.raw_os_error() != Some(libc::EINVAL) => Err(Error::Io {
+                path: "kernel mapping".into(),
+                operation: "bring part of it into memory (madvise: EFAULT is past the file's end, or a failed read)",
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn whole_pages(&self, offset: usize, len: usize) -> (*mut libc::c_void, usize) {
         let start = (self.skip + offset) / PAGE * PAGE;
         (self.base.wrapping_byte_add(start), self.skip + offset + len - start)

@@ -26,7 +26,9 @@
 //! # What a program must know
 //!
 //! * A system call given a slice of a map (`write(2)` from it, `read(2)` into it) can fail with EFAULT, since its pages
-//!   come and go, or, reading with direct I/O into it, succeed and have its bytes lost: copy through a buffer of your own.
+//!   come and go, or, reading with direct I/O into it, succeed and have its bytes lost: pin the range first ([`Map::pin`],
+//!   [`MapMut::pin_mut`]), or copy ([`Map::read_at`], [`MapMut::write_at`]).
+//! * A load or store that cannot be served raises SIGBUS. [`Map::pin`], [`Map::read_at`] and [`Map::get_at`] return an error.
 //! * The crate installs a SIGBUS handler with the first map and hands on what is not its own. A thread that blocks
 //!   SIGBUS, or a handler installed later without handing on, ends the process at the first miss.
 //! * A child made by fork(2) has no maps (touching one is a fault or worse); after exec(2) nothing is left to care about.
@@ -38,37 +40,49 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");
 
+mod ahead;
 mod cache;
 mod clean;
 mod credits;
 mod dirty;
 mod error;
 mod evict;
+mod extents;
 mod fault;
 #[cfg(all(test, not(loom)))]
 mod faulty_tests;
 mod file_lock;
 mod files;
 mod flush;
+mod ghosts;
 mod habits;
 mod holes;
 mod keeper;
 mod kernel;
 mod lock;
+mod lookahead;
 mod map;
 #[cfg(all(test, loom))]
 mod models;
 mod options;
 mod page;
+mod pinning;
+mod pins;
+mod prefetch;
+mod reader;
+mod readers;
 mod region;
 mod registry;
 pub mod requirements;
 mod rings;
 mod sizes;
+mod staging;
 mod stats;
 mod store;
+mod streams;
 mod sync;
 mod sys;
+mod walks;
 mod writeback;
 mod writers;
 
@@ -76,6 +90,8 @@ pub use cache::{Cache, CacheBuilder};
 pub use error::{Error, Result};
 pub use files::Fallback;
 pub use flush::{Flush, Unsaved};
+pub use lookahead::Lookahead;
 pub use map::{Advice, Engine, Map, MapMut};
 pub use options::MapOptions;
+pub use pins::{Pinned, PinnedMut};
 pub use stats::Stats;

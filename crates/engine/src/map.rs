@@ -5,10 +5,13 @@ use crate::evict;
 use crate::files;
 use crate::flush::{Flush, Unsaved, Way};
 use crate::kernel::KernelMapping;
+use crate::lookahead::Lookahead;
 use crate::options::{self, MapOptions};
+use crate::prefetch;
 use crate::region::Region;
 use crate::sizes;
 use crate::store;
+use crate::streams::{Expect, MOST_WINDOW};
 use crate::sys::{PAGE, file};
 use crate::writers;
 use std::fmt;
@@ -41,6 +44,8 @@ pub enum Engine {
 
 /// Advice on a range of a map ([`Map::advise`]), after madvise(2).
 ///
+/// The first four are remembered for the file, whichever map they came by, in units of 2 MiB; the others are acted upon.
+///
 /// ```
 /// # fn main() -> std::io::Result<()> {
 /// use fastmap::{Advice, Map};
@@ -57,9 +62,19 @@ pub enum Engine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
+    /// Nothing in particular: walks with a constant step are recognised and read ahead of. The default, and what takes the
+    /// next three back.
+    Normal,
+    /// It will be accessed at random: nothing is read ahead.
+    Random,
+    /// It will be walked forward: reading ahead begins with the first page that is missed.
+    Sequential,
+    /// It will be walked backward, likewise. (madvise(2) has no such advice.)
+    Backward,
     /// Bring the range into memory now, as far as it fits the cache.
     WillNeed,
-    /// Write the range's dirty pages back and drop it from memory. Unlike madvise(2) on private memory it loses nothing.
+    /// Write the range's dirty pages back and drop it from memory, less what is pinned. Unlike madvise(2) on private memory
+    /// it loses nothing.
     DontNeed,
 }
 
@@ -98,7 +113,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Whether something may be done with a range: it is inside the map, and the map is this process's.
-    fn check(&self, offset: usize, len: usize) -> Result<()> {
+    #[inline]
+    pub(crate) fn check(&self, offset: usize, len: usize) -> Result<()> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(Error::RangeOutside { offset, len, map_len: self.len });
         }
@@ -178,6 +194,7 @@ impl Mapping {
         if let Kind::Cached { region, identity, offset, reserve } = &mut self.kind {
             let of_file = options::part_of_file(region.store().path(), *offset as u64, part)?;
             let end = of_file.end as usize;
+            let before = pages(*offset, self.len);
             if end > region.span() {
                 *region = files::replace(*identity, region, of_file, *reserve)?;
                 self.start = region.address_of(0).wrapping_add(*offset);
@@ -185,6 +202,9 @@ impl Mapping {
                 sizes::extend(region, of_file, *reserve)?;
             }
             files::note_grown(*identity, region, end);
+            // With a new region, which knows nothing of this map, there is nothing to remove.
+            region.extents().remove(&before);
+            region.extents().add(pages(*offset, new_len));
         } else if let Kind::Empty(Some(source)) = &self.kind
             && new_len > 0
         {
@@ -214,13 +234,15 @@ impl Mapping {
                 let pages = pages(base + offset, len);
                 sizes::follow(region)?;
                 match advice {
+                    Advice::Normal => region.expect(pages, Expect::Normal),
+                    Advice::Random => region.expect(pages, Expect::Random),
+                    Advice::Sequential => region.expect(pages, Expect::Forward),
+                    Advice::Backward => region.expect(pages, Expect::Backward),
                     Advice::WillNeed => {
                         // Past the file's end there is nothing to bring in.
                         let end = (region.store().size() as usize).div_ceil(PAGE).min(pages.end);
-                        for page in (pages.start..end).take(region.cache().capacity()) {
-                            // SAFETY: inside the region, which this map keeps alive; pages there can be loaded.
-                            unsafe { region.address_of(page).read_volatile() };
-                        }
+                        let end = end.min(pages.start + region.cache().capacity());
+                        prefetch::fetch(region, std::slice::from_ref(&(pages.start..end.max(pages.start))))?;
                     }
                     Advice::DontNeed => {
                         if region.is_writable() {
@@ -234,27 +256,84 @@ impl Mapping {
             }
             Kind::Kernel(kernel, _) => {
                 let number = match advice {
+                    Advice::Normal => libc::MADV_NORMAL,
+                    Advice::Random => libc::MADV_RANDOM,
+                    Advice::Sequential => libc::MADV_SEQUENTIAL,
+                    // The kernel has no such advice, and reads ahead only forward.
+                    Advice::Backward => libc::MADV_NORMAL,
                     Advice::WillNeed => libc::MADV_WILLNEED,
                     Advice::DontNeed => libc::MADV_DONTNEED,
                 };
-                kernel.advise(offset, len, number).map_err(|source| Error::Io {
-                    path: "kernel mapping".into(),
-                    operation: "advise on it (madvise)",
-                    source,
-                })
+                kernel.advise(offset, len, number).map_err(kernel_refuses)
             }
+        }
+    }
+
+    fn set_readahead(&self, bytes: usize) -> Result<()> {
+        self.check(0, 0)?;
+        if let Kind::Cached { region, .. } = &self.kind {
+            region.set_readahead((bytes / PAGE).min(MOST_WINDOW));
+        }
+        Ok(())
+    }
+
+    /// Checks ranges of bytes.
+    fn check_all(&self, ranges: &[Range<usize>]) -> Result<()> {
+        self.check(0, 0)?;
+        ranges.iter().try_for_each(|range| match range.end.checked_sub(range.start) {
+            Some(len) => self.check(range.start, len),
+            None => Err(Error::RangeOutside { offset: range.start, len: 0, map_len: self.len }),
+        })
+    }
+
+    pub(crate) fn prefetch(&self, ranges: &[Range<usize>]) -> Result<usize> {
+        self.check_all(ranges)?;
+        match &self.kind {
+            Kind::Cached { region, offset, .. } => Ok(prefetch::offer(region, &pages_of(*offset, ranges))),
+            Kind::Kernel(kernel, _) => advise_all(kernel, ranges, libc::MADV_WILLNEED).map(|()| ranges.len()),
+            Kind::Empty(_) => Ok(ranges.len()),
+        }
+    }
+
+    fn prefetch_wait(&self, ranges: &[Range<usize>]) -> Result<()> {
+        self.check_all(ranges)?;
+        match &self.kind {
+            Kind::Cached { region, offset, .. } => {
+                sizes::follow(region)?;
+                prefetch::fetch(region, &pages_of(*offset, ranges))
+            }
+            Kind::Kernel(kernel, _) => advise_all(kernel, ranges, libc::MADV_POPULATE_READ),
+            Kind::Empty(_) => Ok(()),
         }
     }
 }
 
+/// The pages of ranges of a map that begins at `offset`.
+fn pages_of(offset: usize, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+    ranges.iter().map(|range| pages(offset + range.start, range.len())).collect()
+}
+
+fn advise_all(kernel: &KernelMapping, ranges: &[Range<usize>], advice: i32) -> Result<()> {
+    let mut ranges = ranges.iter().filter(|range| !range.is_empty());
+    ranges.try_for_each(|range| kernel.advise(range.start, range.len(), advice)).map_err(kernel_refuses)
+}
+
+fn kernel_refuses(source: std::io::Error) -> Error {
+    Error::Io { path: "kernel mapping".into(), operation: "advise on it (madvise)", source }
+}
+
 /// The pages that a range of bytes touches.
-fn pages(offset: usize, len: usize) -> Range<usize> {
+#[inline]
+pub(crate) fn pages(offset: usize, len: usize) -> Range<usize> {
     if len == 0 { 0..0 } else { offset / PAGE..(offset + len).div_ceil(PAGE) }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Kind::Cached { region, identity, .. } = std::mem::replace(&mut self.kind, Kind::Empty(None)) {
+        if let Kind::Cached { region, identity, offset, .. } = std::mem::replace(&mut self.kind, Kind::Empty(None)) {
+            if region.is_ours() {
+                region.extents().remove(&pages(offset, self.len));
+            }
             files::detach(identity, region);
         }
     }
@@ -576,6 +655,94 @@ macro_rules! shared_face {
             /// ```
             pub fn advise_range(&self, advice: Advice, offset: usize, len: usize) -> Result<()> {
                 self.mapping.advise(advice, offset, len)
+            }
+
+            /// Sets how far ahead of a walk the file is read, bytes: at most 8 MiB, the default, in whole pages, and an
+            /// eighth of the cache's capacity. 0 turns it off. It holds for all maps of the file. A window begins with 128 KiB
+            /// and doubles while what was read is used.
+            ///
+            /// # Errors
+            /// [`Error::Missing`] in a child made by fork(2).
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// map.set_readahead(1 << 20)?;
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn set_readahead(&self, bytes: usize) -> Result<()> {
+                self.mapping.set_readahead(bytes)
+            }
+
+            /// Asks for ranges of bytes to be brought into memory, and returns at once: how many of them, from the first on,
+            /// were taken. Fewer than all: the queue is full (2048 pages, or an eighth of the cache); touch the first ones,
+            /// then ask for the rest again. A range that is longer than the queue is taken when the queue is empty, as far as
+            /// it fits.
+            ///
+            /// The reads go to the device side by side, as many as it takes, from however few threads. What was brought in
+            /// is mapped and traps no more, but may be evicted again like any page: ask for what comes soon.
+            ///
+            /// # Errors
+            /// [`Error::RangeOutside`] if any range is not inside the map; nothing is asked for then. Reads that fail are
+            /// told to whoever touches the page.
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            /// # file.set_len(1 << 20)?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// let wanted = [0..10, 500_000..500_100, 8192..16384];
+            /// let taken = map.prefetch(&wanted)?;
+            /// assert!(taken >= 1);
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn prefetch(&self, ranges: &[Range<usize>]) -> Result<usize> {
+                self.mapping.prefetch(ranges)
+            }
+
+            /// Brings ranges of bytes into memory like `prefetch`, and returns when all of them have been there: they still
+            /// are if they fit the cache together, with what others bring in.
+            ///
+            /// # Errors
+            /// As for `prefetch`; [`Error::PastEnd`] and [`Error::Load`] for bytes that cannot be read.
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            /// # file.set_len(1 << 20)?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// map.prefetch_wait(&[0..10, 500_000..500_100])?;
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn prefetch_wait(&self, ranges: &[Range<usize>]) -> Result<()> {
+                self.mapping.prefetch_wait(ranges)
+            }
+
+            /// For code that knows what it will access next: hands the ranges of `accesses` on, and keeps up to `depth` of
+            /// those that follow prefetched. Ranges that are not inside the map are handed on and not prefetched.
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            /// # file.set_len(1 << 20)?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// let records = [7usize, 3, 11, 200];
+            /// let mut sum = 0u64;
+            /// for record in map.lookahead(32, records.iter().map(|number| number * 4096..number * 4096 + 100)) {
+            ///     sum += map[record].iter().map(|byte| u64::from(*byte)).sum::<u64>();
+            /// }
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn lookahead<I>(&self, depth: usize, accesses: I) -> Lookahead<'_, I::IntoIter>
+            where
+                I: IntoIterator<Item = Range<usize>>,
+            {
+                Lookahead::new(&self.mapping, depth, accesses.into_iter())
             }
         }
 

@@ -7,11 +7,14 @@
 //!
 //! The models bite: each step they guard can be left out ([`Omit`]), and then they fail (the tests that should panic).
 //!
-//! Run with `make loom`.
+//! Run with `make loom`. Those of pins are in `models/pins.rs`, of what is read ahead in `models/staging.rs`.
+
+mod pins;
+mod staging;
 
 use crate::credits::Credits;
 use crate::dirty::{self, DirtyBitmap};
-use crate::page::{After, PageWord, State};
+use crate::page::{After, Claim, PageWord, State};
 use crate::store::GroupSync;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell};
 use loom::model::Builder;
@@ -42,6 +45,14 @@ enum Omit {
     BitAfterFailure,
     /// Claiming the page to evict it.
     BeginEvict,
+    /// Queueing a page again when its last pin goes.
+    Requeue,
+    /// Taking the block's lock for a page's first write pin.
+    LockOfWritePin,
+    /// Leaving a page that is pinned for writing unprotected.
+    KeepWritable,
+    /// Setting the dirty bit again of a page that was written under a write pin.
+    BitAfterKeeping,
 }
 
 /// A page-table entry with the page behind it: bit 0 resident, bit 1 write-protected, above them what was stored. The
@@ -105,6 +116,8 @@ struct World {
     /// hand the page over.
     owned: UnsafeCell<()>,
     loads: AtomicUsize,
+    /// A store trapped that must not. Not loom's, and told at the end: a thread that panics in the middle takes loom down.
+    trapped: std::sync::atomic::AtomicBool,
     omit: Omit,
 }
 
@@ -122,6 +135,7 @@ impl World {
             entries: AtomicUsize::new(0),
             owned: UnsafeCell::new(()),
             loads: AtomicUsize::new(0),
+            trapped: Default::default(),
             omit,
         })
     }
@@ -138,7 +152,7 @@ impl World {
         loop {
             let seen = self.word.look();
             match seen.state() {
-                State::Absent if self.word.begin_load() => return self.load_page(is_store),
+                State::Absent if self.word.begin_load(seen) => return self.load_page(is_store),
                 State::Absent => {}
                 State::Clean | State::Dirty if !is_store => return,
                 State::Clean | State::Dirty if !seen.is_upgrading() => {
@@ -146,6 +160,8 @@ impl World {
                         return self.upgrade();
                     }
                 }
+                // Of pages read ahead: `models/staging.rs`.
+                State::Staged => unreachable!("no slot names the page"),
                 State::Loading | State::Evicting | State::Clean | State::Dirty => {
                     if let Some(expected) = self.word.announce_waiter(seen) {
                         self.sleep(expected);
@@ -168,7 +184,7 @@ impl World {
             }
             self.frame.install(read, !is_store);
         });
-        self.after(self.word.finish_load(is_store, false));
+        self.after(self.word.finish_load(is_store, false, false));
     }
 
     /// `fault::upgrade`.
@@ -223,12 +239,14 @@ impl World {
     fn flush(&self, saved: bool) {
         let _held = self.writing.lock().unwrap();
         if self.omit == Omit::BitBeforeWrite {
-            if self.begin_write() {
-                self.write(saved);
+            if let Some(claim) = self.begin_write() {
+                self.write(saved, claim);
                 self.take_bit();
             }
-        } else if self.take_bit() && self.begin_write() {
-            self.write(saved);
+        } else if self.take_bit()
+            && let Some(claim) = self.begin_write()
+        {
+            self.write(saved, claim);
         }
     }
 
@@ -240,34 +258,38 @@ impl World {
     }
 
     /// `writeback::begin`.
-    fn begin_write(&self) -> bool {
-        while !self.word.begin_write() {
+    fn begin_write(&self) -> Option<Claim> {
+        loop {
+            if let Some(claim) = self.word.begin_write() {
+                return Some(claim);
+            }
             let seen = self.word.look();
             if !seen.is_upgrading() {
                 if seen.state() != State::Dirty {
-                    return false;
+                    return None;
                 }
             } else if let Some(expected) = self.word.announce_waiter(seen) {
                 self.sleep(expected);
             }
         }
-        true
     }
 
     /// `writeback::write_run`.
-    fn write(&self, saved: bool) {
-        if self.omit != Omit::ProtectBeforeWrite {
+    fn write(&self, saved: bool, claim: Claim) {
+        let protect = claim == Claim::Protect || self.omit == Omit::KeepWritable;
+        if protect && self.omit != Omit::ProtectBeforeWrite {
             self.frame.protect(true);
         }
         let bits = self.frame.load().expect("a page that is being written is resident");
         if saved {
             self.file.swap(bits, Ordering::Relaxed);
         }
-        if self.omit == Omit::ProtectBeforeWrite {
+        if protect && self.omit == Omit::ProtectBeforeWrite {
             self.frame.protect(true);
         }
         self.after(self.word.finish_write(saved));
-        if !saved && self.omit != Omit::BitAfterFailure {
+        let keep = claim == Claim::Keep && self.omit != Omit::BitAfterKeeping;
+        if keep || !saved && self.omit != Omit::BitAfterFailure {
             self.dirty.set(0);
         }
     }
@@ -285,7 +307,7 @@ impl World {
                 let bits = self.frame.drop_memory();
                 assert_eq!(bits, self.file.fetch_or(0, Ordering::Relaxed), "a page dropped that the file has not");
             });
-            self.after(self.word.finish_evict());
+            self.after(self.word.finish_evict(Some(7)));
         }
     }
 
@@ -314,7 +336,7 @@ impl World {
             let bits = self.frame.drop_memory();
             assert_eq!(bits, self.file.fetch_or(0, Ordering::Relaxed), "a page dropped that the file has not");
         });
-        self.after(self.word.finish_evict());
+        self.after(self.word.finish_evict(None));
     }
 
     /// With all threads gone: every store is in memory or, if the page is not there, in the file; a clean page is the same
@@ -342,7 +364,7 @@ impl World {
     }
 }
 
-fn spawn(world: &Arc<World>, body: impl Fn(&World) + 'static) -> thread::JoinHandle<()> {
+fn spawn<W: 'static>(world: &Arc<W>, body: impl Fn(&W) + 'static) -> thread::JoinHandle<()> {
     let world = world.clone();
     thread::spawn(move || body(&world))
 }

@@ -4,7 +4,7 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::files::{self, Fallback, How};
 use crate::kernel::KernelMapping;
-use crate::map::{Kind, Map, MapMut, Mapping, Source};
+use crate::map::{Kind, Map, MapMut, Mapping, Source, pages};
 use crate::store;
 use crate::sys::file;
 use std::fs::File;
@@ -183,14 +183,14 @@ impl MapOptions {
     /// A change is noticed by [`MapMut::flush`] and [`MapMut::flush_range`], by [`MapMut::grow`], by `advise`, and by a new
     /// map of the file, if of no less than a byte; the last one that goes leaves nothing in memory. What
     /// counts is the length found then: of a file that was cut and made longer again before, all below its end counts as
-    /// never cut.
+    /// never cut. Pages that are pinned ([`Map::pin`]) stay as they are until a change is noticed after that.
     ///
     /// # Safety
     /// As with `memmap2`: nobody may change the mapped bytes while the map exists, inside or outside the process, except
     /// through maps of this crate made with the same care; of a file that is cut, bytes past the new end must not be touched.
     /// Bytes that were mapped count as mapped, here, until the file's last map in this process is dropped: they stay cached.
-    /// The pages of a map are not resident at all times: a *system call* handed a slice of it may fail with EFAULT, so copy
-    /// bytes for the kernel out first. Threads that touch the map must not block SIGBUS, and the program must not replace
+    /// The pages of a map are not resident at all times: a *system call* handed a slice of it may fail with EFAULT, so pin
+    /// the slice's range first ([`Map::pin`]), or copy. Threads that touch the map must not block SIGBUS, and the program must not replace
     /// the SIGBUS handler.
     ///
     /// # Errors
@@ -279,6 +279,7 @@ impl MapOptions {
         match files::attach(from, &facts, end, How { cache, writable, one_writer, fallback }, open_store)? {
             Some(region) => {
                 let start = region.address_of(0).wrapping_add(self.offset as usize);
+                region.extents().add(pages(self.offset as usize, len));
                 let (identity, offset, reserve) = (facts.identity, self.offset as usize, self.reserve && writable);
                 Ok(Mapping { start, len, kind: Kind::Cached { region, identity, offset, reserve } })
             }

@@ -6,13 +6,23 @@
 //!    └─finish_evict─ Evicting ◀─begin_evict─────┘ └─finish_write─ Clean+WRITING ◀────┘ begin_write
 //! ```
 //!
-//! Beside these, `begin_expel` takes a Clean or Dirty page to Evicting when the file's length changes.
+//! Beside these, `begin_expel` takes a Clean or Dirty page to Evicting when the file's length changes, and a page that is
+//! read ahead goes from Loading to Staged (`stage`), and from there to Clean or Dirty (`finish_load`) or back to Absent
+//! (`unstage`). Who may do that to a Staged page is who has claimed the slot that its word names (`staging.rs`).
 //!
 //! Invariant that makes eviction safe: a page that is `Clean` with neither `WRITING` nor `UPGRADING` is
 //! write-protected, so every store to it traps and finds the word first. Nothing outside this file changes a word.
 //!
+//! *Pins* are counted in Clean and Dirty words, and only there: `begin_evict` and `begin_expel` refuse a pinned page, all
+//! that happens to one keeps its counts, and so no transition out of another state ever meets any. A page with *write pins*
+//! is Dirty and writable, always: they come under its block's write lock only (`pin_for_writing`), and writers leave it so.
+//!
+//! Invariant that makes it found: a page that is `Clean` with neither flag and without pins has an entry in a clean queue,
+//! or somebody who is about to push it (`QUEUED`).
+//!
 //! The word is 32 bits because threads sleep on it (futex(2)). A word of zero is `Absent`, so a fresh anonymous
-//! mapping is an array of absent pages.
+//! mapping is an array of absent pages. An absent page that was evicted keeps a ghost in the bits above the flags
+//! (`ghosts.rs`).
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -22,6 +32,7 @@ const LOADING: u32 = 1;
 const CLEAN: u32 = 2;
 const DIRTY: u32 = 3;
 const EVICTING: u32 = 4;
+const STAGED: u32 = 5;
 /// A thread sleeps until the state in flight (Loading, Evicting, UPGRADING) ends.
 const WAITERS: u32 = 1 << 3;
 /// A clean queue holds an entry for the page: at most one ever does.
@@ -33,6 +44,23 @@ const WRITING: u32 = 1 << 6;
 
 /// Loaded by a read as a control of a guess (see `habits.rs`), and not stored to since.
 const CONTROL: u32 = 1 << 7;
+/// Mapped with a huge frame, and leaves memory with it: the frame has the queue entry, the page has none.
+const HUGE: u32 = 1 << 8;
+/// The page came back soon after it was evicted: its queue is the long one. In an absent page: it was.
+const LONG: u32 = 1 << 9;
+/// Where an absent page's ghost has its stamp; zero is none.
+const STAMP_SHIFT: u32 = 10;
+/// Where the number of a Staged page's slot begins.
+const SLOT_SHIFT: u32 = 10;
+
+/// Pins that keep the page in memory, counted in bits 10 to 21.
+const PIN: u32 = 1 << 10;
+const PINS: u32 = 0xFFF * PIN;
+/// Pins that keep it writable, too, counted in bits 22 to 31 and nowhere else.
+const WRITE_PIN: u32 = 1 << 22;
+const WRITE_PINS: u32 = 0x3FF * WRITE_PIN;
+/// Neither dirty, nor written, nor stored to, nor pinned when a word under this mask is `CLEAN`.
+const AT_REST: u32 = STATE | UPGRADING | WRITING | PINS | WRITE_PINS;
 
 /// Where a page is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +75,22 @@ pub enum State {
     Dirty,
     /// Claimed by a thread that drops it.
     Evicting,
+    /// Read ahead of the program: in a buffer, not in its memory.
+    Staged,
+}
+
+/// What the word of an evicted page remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ghost {
+    /// When it was evicted; never zero.
+    pub stamp: u32,
+    /// From the long queue.
+    pub long: bool,
+}
+
+impl Ghost {
+    /// The largest stamp: 22 bits.
+    pub const MOST: u32 = u32::MAX >> STAMP_SHIFT;
 }
 
 /// A value read from a page word.
@@ -61,8 +105,19 @@ impl Seen {
             LOADING => State::Loading,
             CLEAN => State::Clean,
             DIRTY => State::Dirty,
+            STAGED => State::Staged,
             _ => State::Evicting,
         }
+    }
+
+    /// The slot that holds it, of a Staged page.
+    pub fn slot(self) -> Option<usize> {
+        (self.0 & STATE == STAGED).then_some((self.0 >> SLOT_SHIFT) as usize)
+    }
+
+    /// It is part of a huge frame.
+    pub fn is_huge(self) -> bool {
+        self.0 & HUGE != 0
     }
 
     /// The page may hold stores that the file does not: it is dirty, on its way to the file, being made writable, or saved
@@ -72,10 +127,50 @@ impl Seen {
         matches!(self.state(), State::Dirty | State::Evicting) || self.0 & (WRITING | UPGRADING) != 0
     }
 
+    /// What an absent page remembers of its eviction.
+    #[inline]
+    pub fn ghost(self) -> Option<Ghost> {
+        let ghost = Ghost { stamp: self.0 >> STAMP_SHIFT, long: self.0 & LONG != 0 };
+        (self.0 & STATE == ABSENT && ghost.stamp != 0).then_some(ghost)
+    }
+
     /// Another thread is making the page writable.
     pub fn is_upgrading(self) -> bool {
         self.0 & UPGRADING != 0
     }
+
+    /// The page is in memory and has room for another pin.
+    #[inline]
+    pub fn can_be_pinned(self) -> bool {
+        matches!(self.0 & STATE, CLEAN | DIRTY) && self.0 & PINS != PINS
+    }
+
+    /// Nobody may take the page out of memory.
+    #[inline]
+    pub fn is_pinned(self) -> bool {
+        matches!(self.0 & STATE, CLEAN | DIRTY) && self.0 & (PINS | WRITE_PINS) != 0
+    }
+
+    /// The page is writable and stays so.
+    #[inline]
+    pub fn is_pinned_for_writing(self) -> bool {
+        self.0 & STATE == DIRTY && self.0 & WRITE_PINS != 0
+    }
+
+    /// It has as many pins as a word can count.
+    pub fn is_full(self) -> bool {
+        matches!(self.0 & STATE, CLEAN | DIRTY) && self.0 & PINS == PINS
+    }
+}
+
+/// How a writer that has claimed a page goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// Write-protect it first: it is Clean unless a store comes after that.
+    Protect,
+    /// It is pinned for writing: write it as it is, with its protection lifted. It stays Dirty, and its dirty bit is set
+    /// again before the block's lock is released.
+    Keep,
 }
 
 /// What a page's owner has to do after giving it back.
@@ -85,6 +180,8 @@ pub struct After {
     pub wake: bool,
     /// The page is clean and no queue knows it: push it.
     pub enqueue: bool,
+    /// Onto the long queue.
+    pub long: bool,
     /// The page became dirty with this transition: count it.
     pub newly_dirty: bool,
     /// It was the first store to a control page.
@@ -109,33 +206,89 @@ impl PageWord {
         Seen(self.0.load(Ordering::Acquire))
     }
 
-    /// Absent → Loading, by a thread that missed. On true the caller alone reads and installs the page, then calls
+    /// Absent → Loading, by a thread that missed and saw `seen`. On true the caller alone reads and installs the page, then calls
     /// `finish_load` or `abort_load`. Acquire pairs with `finish_evict`: the old mapping is gone.
     #[inline]
-    pub fn begin_load(&self) -> bool {
-        self.0.compare_exchange(ABSENT, LOADING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    pub fn begin_load(&self, seen: Seen) -> bool {
+        seen.state() == State::Absent
+            && self.0.compare_exchange(seen.0, LOADING, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Announces, by the loader, that it installs the page writable. From here on a writer that finds the page's dirty bit
-    /// waits for `finish_load`: another thread may store to the page, and flush, before this thread gets there.
+    /// Announces, by the loader (or who maps a Staged page), that it installs the page writable. From here on a writer that
+    /// finds the page's dirty bit waits for `finish_load`: another thread may store to the page, and flush, before this thread
+    /// gets there.
     #[inline]
     pub fn begin_writable_install(&self) {
         let old = self.0.fetch_or(UPGRADING, Ordering::AcqRel);
-        debug_assert_eq!(old & (STATE | UPGRADING), LOADING);
+        debug_assert!(matches!(old & (STATE | UPGRADING), LOADING | STAGED));
     }
 
-    /// Loading → Clean (installed write-protected) or Dirty (installed writable, for a store or in expectation of one), by
-    /// the loader. Release hands the installed page to whoever looks.
+    /// Loading → Staged, by the reader: the page's bytes are in a slot. Release hands them to whoever claims the slot.
+    /// Threads that wait for the page are to be woken: one of them maps it.
+    pub fn stage(&self, slot: usize) -> After {
+        let old = self.0.swap(STAGED | (slot as u32) << SLOT_SHIFT, Ordering::AcqRel);
+        debug_assert_eq!(old & STATE, LOADING);
+        After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Takes the sleepers on a Staged page off its word, for a thread that has made its slot ready: true when there are some,
+    /// to be woken. The word changes with it, so whoever was only about to sleep does not.
+    pub fn call_waiters(&self) -> bool {
+        let is_waited_for = |word: u32| word & (STATE | WAITERS) == STAGED | WAITERS;
+        // Looks before it writes: hardly ever is there one.
+        is_waited_for(self.0.load(Ordering::Relaxed))
+            && self.update(|word| is_waited_for(word).then_some(word & !WAITERS)).is_ok()
+    }
+
+    /// Staged → Absent, by who has claimed the slot: what was read ahead is given up.
+    pub fn unstage(&self) -> After {
+        let old = self.0.swap(ABSENT, Ordering::AcqRel);
+        debug_assert_eq!(old & STATE, STAGED);
+        After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Staged → Clean, by who has claimed the slot and moved its huge frame here, write-protected.
+    pub fn finish_huge(&self) -> After {
+        let old = self.0.swap(CLEAN | HUGE, Ordering::AcqRel);
+        debug_assert_eq!(old & STATE, STAGED);
+        After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Clean → Evicting for one page of a huge frame, by a thread that has the frame's queue entry. The frame goes when all of
+    /// its pages do; else each goes back (`abort_evict_huge`).
+    pub fn begin_evict_huge(&self) -> bool {
+        let may_go = |word: u32| word & (AT_REST | HUGE) == CLEAN | HUGE;
+        self.update(|word| may_go(word).then_some(word & !STATE | EVICTING)).is_ok()
+    }
+
+    /// Takes `begin_evict_huge` back.
+    pub fn abort_evict_huge(&self) -> After {
+        let old = self.update(|word| Some(word & !(STATE | WAITERS) | CLEAN)).unwrap_or_else(|word| word);
+        debug_assert_eq!(old & (STATE | HUGE), EVICTING | HUGE);
+        After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Makes a page of a huge frame one that leaves memory by itself, by a thread that has the frame's queue entry and keeps
+    /// every evictor out. The page gets an entry, now or when it is clean.
+    pub fn leave_huge(&self) -> After {
+        let alone = |word: u32| word & (STATE | UPGRADING | WRITING | QUEUED) == CLEAN;
+        let next = |word: u32| word & !HUGE | if alone(word) { QUEUED } else { 0 };
+        let old = self.update(|word| Some(next(word))).unwrap_or_else(|word| word);
+        After { enqueue: alone(old), ..After::default() }
+    }
+
+    /// Loading or Staged → Clean (installed write-protected) or Dirty (installed writable, for a store or in expectation of
+    /// one), by the loader, or by who has claimed the slot. Release hands the installed page to whoever looks.
     #[inline]
-    pub fn finish_load(&self, writable: bool, control: bool) -> After {
+    pub fn finish_load(&self, writable: bool, control: bool, long: bool) -> After {
         let next = match (writable, control) {
             (true, _) => DIRTY,
             (false, false) => CLEAN | QUEUED,
             (false, true) => CLEAN | QUEUED | CONTROL,
         };
-        let old = self.0.swap(next, Ordering::AcqRel);
-        debug_assert_eq!(old & STATE, LOADING);
-        After { wake: old & WAITERS != 0, enqueue: !writable, newly_dirty: writable, ..After::default() }
+        let old = self.0.swap(next | if long { LONG } else { 0 }, Ordering::AcqRel);
+        debug_assert!(matches!(old & STATE, LOADING | STAGED));
+        After { wake: old & WAITERS != 0, enqueue: !writable, long, newly_dirty: writable, control_stored: false }
     }
 
     /// Loading → Absent, by the loader whose read failed.
@@ -164,26 +317,27 @@ impl PageWord {
         debug_assert!(old & UPGRADING != 0);
         After {
             wake: old & WAITERS != 0,
-            enqueue: false,
             newly_dirty: old & STATE == CLEAN,
             control_stored: old & CONTROL != 0,
+            ..After::default()
         }
     }
 
-    /// Dirty → Clean+WRITING, by a writer that holds the block's lock and took the page's dirty bit. On true the
-    /// caller write-protects the page, writes it to the file and calls `finish_write`; a store after the protection
-    /// makes it Dirty again while the write is in flight. On false someone upgrades the page at this moment, or it is
-    /// not dirty.
-    pub fn begin_write(&self) -> bool {
-        self.update(|word| (word & (STATE | UPGRADING | WRITING) == DIRTY).then_some(word & !STATE | CLEAN | WRITING))
-            .is_ok()
+    /// Dirty → Clean+WRITING, by a writer that holds the block's lock and took the page's dirty bit. The caller
+    /// write-protects the page, writes it to the file and calls `finish_write`; a store after the protection makes it Dirty
+    /// again while the write is in flight. A page pinned for writing becomes Dirty+WRITING instead and is not protected
+    /// ([`Claim::Keep`]). `None`: someone upgrades the page at this moment, or it is not dirty.
+    pub fn begin_write(&self) -> Option<Claim> {
+        let next = |word: u32| if word & WRITE_PINS != 0 { word | WRITING } else { word & !STATE | CLEAN | WRITING };
+        let old = self.update(|word| (word & (STATE | UPGRADING | WRITING) == DIRTY).then(|| next(word)));
+        old.ok().map(|old| if old & WRITE_PINS != 0 { Claim::Keep } else { Claim::Protect })
     }
 
-    /// Ends `begin_write`. Saved: drops WRITING, and if no store came meanwhile the page may be evicted. Not saved: the
-    /// page is Dirty again, whatever came meanwhile.
+    /// Ends `begin_write`. Saved: drops WRITING, and if no store came meanwhile the page may be evicted, or if it is pinned,
+    /// once its last pin goes. Not saved: the page is Dirty again, whatever came meanwhile.
     pub fn finish_write(&self, saved: bool) -> After {
         let next = |word: u32| match (saved, word & STATE) {
-            (true, CLEAN) if word & UPGRADING == 0 => word & !WRITING | QUEUED,
+            (true, CLEAN) if word & (AT_REST & !WRITING) == CLEAN => word & !WRITING | QUEUED,
             (true, _) => word & !WRITING,
             (false, _) => word & !(WRITING | STATE) | DIRTY,
         };
@@ -192,6 +346,7 @@ impl PageWord {
         After {
             wake: false,
             enqueue: next(old) & QUEUED != 0 && old & QUEUED == 0,
+            long: old & LONG != 0,
             newly_dirty: next(old) & STATE == DIRTY && old & STATE == CLEAN,
             control_stored: false,
         }
@@ -199,18 +354,20 @@ impl PageWord {
 
     /// Clean → Evicting, by a thread that popped the page's entry from a clean queue; the entry is spent either way. On true
     /// the caller drops the memory and calls `finish_evict`. On false the page may not go (dirty, being written, being
-    /// stored to); it comes back to a queue when its write ends.
+    /// stored to, pinned); it comes back to a queue when its write ends or its last pin goes.
     #[inline]
     pub fn begin_evict(&self) -> bool {
-        let may_go = |word: u32| word & (STATE | UPGRADING | WRITING) == CLEAN;
-        let old = self.update(|word| Some(if may_go(word) { EVICTING } else { word & !QUEUED }));
+        let may_go = |word: u32| word & (AT_REST | HUGE) == CLEAN;
+        let old = self.update(|word| Some(if may_go(word) { EVICTING | word & LONG } else { word & !QUEUED }));
         may_go(old.unwrap_or_else(|word| word))
     }
 
-    /// Evicting → Absent, by the evictor, after the memory is gone. Release pairs with `begin_load`.
+    /// Evicting → Absent, by the evictor, after the memory is gone; with a stamp, the page leaves a ghost. Only the evictor
+    /// and those who announce themselves touch the word meanwhile. Release pairs with `begin_load`.
     #[inline]
-    pub fn finish_evict(&self) -> After {
-        let old = self.0.swap(ABSENT, Ordering::AcqRel);
+    pub fn finish_evict(&self, stamp: Option<u32>) -> After {
+        let long = self.0.load(Ordering::Relaxed) & LONG;
+        let old = self.0.swap(stamp.map_or(ABSENT, |stamp| ABSENT | long | stamp << STAMP_SHIFT), Ordering::AcqRel);
         debug_assert_eq!(old & STATE, EVICTING);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
@@ -219,9 +376,9 @@ impl PageWord {
     /// By a thread that holds the block's lock and keeps every evictor out; it removes the page's queue entry, protects the
     /// page, writes what was dirty, drops the memory and calls `finish_evict`, or `abort_expel`. A store after the protection
     /// traps and waits. Whether it was dirty, and whether it has an entry, or will have in a moment; `None` when someone else is
-    /// at work on the page, or it is not there.
+    /// at work on the page, or has it pinned, or it is not there.
     pub fn begin_expel(&self) -> Option<(bool, bool)> {
-        let may_go = |word: u32| matches!(word & STATE, CLEAN | DIRTY) && word & (UPGRADING | WRITING) == 0;
+        let may_go = |word: u32| matches!(word & (AT_REST | HUGE), CLEAN | DIRTY);
         let old = self.update(|word| may_go(word).then_some(word & !(STATE | QUEUED) | EVICTING));
         old.ok().map(|old| (old & STATE == DIRTY, old & QUEUED != 0))
     }
@@ -233,10 +390,47 @@ impl PageWord {
         After { wake: old & WAITERS != 0, newly_dirty: true, ..After::default() }
     }
 
+    /// Pins a resident page that was seen so, and not as full ([`Seen::is_full`]); false when the word has moved on. The
+    /// caller holds a pin credit if the page was seen without pins. Acquire pairs with the release of whoever brought it in.
+    #[inline]
+    pub fn try_pin(&self, seen: Seen) -> bool {
+        debug_assert!(matches!(seen.state(), State::Clean | State::Dirty) && !seen.is_full());
+        self.0.compare_exchange(seen.0, seen.0 + PIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Makes the caller's pin a write pin. The caller holds the block's lock and, under it, has made the page writable and
+    /// Dirty (`begin_upgrade`, `finish_upgrade`): no writer can have come between. False: it has as many as can be counted.
+    pub fn pin_for_writing(&self) -> bool {
+        let old = self.update(|word| (word & WRITE_PINS != WRITE_PINS).then(|| word + WRITE_PIN - PIN));
+        debug_assert!(old.is_err() || old.is_ok_and(|old| old & STATE == DIRTY && old & PINS != 0));
+        old.is_ok()
+    }
+
+    /// Takes back a pin, or with `writing` a write pin; true when it was the page's last: the pin credit is the caller's.
+    /// `After::enqueue` says that the page is at rest and no queue knows it; then `requeue` comes next. Release pairs with
+    /// `begin_evict`: what was done under the pin comes before.
+    #[inline]
+    pub fn unpin(&self, writing: bool) -> (bool, After) {
+        let one = if writing { WRITE_PIN } else { PIN };
+        let old = self.0.fetch_sub(one, Ordering::AcqRel);
+        debug_assert!(matches!(old & STATE, CLEAN | DIRTY) && old & (if writing { WRITE_PINS } else { PINS }) != 0);
+        let now = old - one;
+        let enqueue = now & (AT_REST | QUEUED | HUGE) == CLEAN;
+        (now & (PINS | WRITE_PINS) == 0, After { enqueue, ..After::default() })
+    }
+
+    /// Claims, for a page that `unpin` left at rest, the right to push its entry: an evictor met the page under its pin and
+    /// dropped the one it had; onto the long queue or not. `None`: another thread has pinned, stored to or claimed the page meanwhile, and sees to it.
+    /// Signals are blocked from before this until the entry is in a queue.
+    pub fn requeue(&self) -> Option<bool> {
+        let old = self.update(|word| (word & (AT_REST | QUEUED | HUGE) == CLEAN).then_some(word | QUEUED));
+        old.ok().map(|old| old & LONG != 0)
+    }
+
     /// Announces a sleeper on the value `seen`, whose transition in flight will wake it; returns the value to sleep on,
     /// or `None` when the word has moved on.
     pub fn announce_waiter(&self, seen: Seen) -> Option<u32> {
-        debug_assert!(matches!(seen.state(), State::Loading | State::Evicting) || seen.is_upgrading());
+        debug_assert!(matches!(seen.state(), State::Loading | State::Evicting | State::Staged) || seen.is_upgrading());
         let waiting = seen.0 | WAITERS;
         self.0.compare_exchange(seen.0, waiting, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| waiting)
     }

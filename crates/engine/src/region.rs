@@ -3,22 +3,27 @@
 use crate::cache::Inner;
 use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
 use crate::error::{Error, Result};
+use crate::evict;
+use crate::extents::Extents;
 use crate::habits::StoreHabit;
 use crate::holes::Holes;
 use crate::lock::Lock;
 use crate::page::PageWord;
 use crate::registry;
 pub use crate::registry::SlotIndex;
+use crate::staging::FRAME_PAGES;
 use crate::store::Store;
+use crate::streams::{Expect, MOST_WINDOW};
 use crate::sync::AtomicU64;
 use crate::sys::memory::{self, Zeroed};
 use crate::sys::signal::Blocked;
 use crate::sys::userfaultfd::Userfaultfd;
-use crate::sys::{PAGE, cpu, madvise};
+use crate::sys::{PAGE, cpu, fork, madvise};
 use crate::writers::MOST_WRITERS;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Locks that writers hold, one for every 64th block. A writer holds the locks of the blocks it works on.
@@ -28,6 +33,9 @@ const STRIPE_BYTES: usize = 64 << 20;
 /// Such parts a processor, at most: enough that two threads seldom meet in one, and no more, because each is a VMA (of
 /// which a process may have 65530) and every system call on a page looks its VMA up: 64 of them cost a miss 0.1 to 0.2 µs.
 const STRIPES_PER_CORE: usize = 4;
+
+/// Bound of the count of wasted chunks: so many used ones make them good.
+const MOST_WASTE: u32 = 16;
 
 /// One mapped file.
 #[derive(Debug)]
@@ -49,16 +57,26 @@ pub struct Region {
     habits: Zeroed<StoreHabit>,
     habit: StoreHabit,
     least_end: AtomicUsize,
+    extents: Extents,
     holes: Holes,
+    /// What the user expects of each 2 MiB ([`Expect`]).
+    expectations: Zeroed<AtomicU8>,
+    /// Largest window of readahead, pages.
+    readahead: AtomicUsize,
+    /// Chunks wasted of late, less those used.
+    waste: AtomicU32,
+    /// Frames may be moved into it: it is mapped so that the kernel moves them, and nobody stores to it.
+    frames: AtomicBool,
+    /// Threads that are moving one in.
+    moving: AtomicUsize,
     writable: AtomicBool,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
     unsaved: AtomicBool,
-    /// The process that made it: after fork(2) a child has the values but not the memory.
-    process: u32,
     /// An error of background writing has been told (see `complain`).
     complained: AtomicBool,
     growing: Mutex<()>,
     length: Mutex<u64>,
+    left_behind: AtomicU64,
 }
 
 // SAFETY: `base` is an address range the region owns; everything else is shared safely by itself.
@@ -66,17 +84,46 @@ unsafe impl Send for Region {}
 // SAFETY: likewise.
 unsafe impl Sync for Region {}
 
-/// A page of a region, as clean queues hold it: slot in the high 24 bits, page number in the low 40.
+/// A frame is on its way into a region.
+#[derive(Debug)]
+pub struct Moving<'a>(&'a AtomicUsize);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A page of a region, or a frame, as clean queues hold it: slot in the high 24 bits, page number in the low 40.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(u64);
 
 impl Entry {
     const PAGE_BITS: u32 = 40;
+    /// It stands for all pages of a frame. (Addresses have room for 2^34 pages.)
+    const FRAME: u64 = 1 << (Self::PAGE_BITS - 1);
 
     /// The entry of a page.
     #[inline]
     pub fn new(slot: SlotIndex, page: usize) -> Self {
         Entry(u64::from(slot.0) << Self::PAGE_BITS | page as u64)
+    }
+
+    /// The entry of a frame that begins with a page.
+    pub fn of_frame(slot: SlotIndex, first: usize) -> Self {
+        Entry(Self::new(slot, first).0 | Self::FRAME)
+    }
+
+    /// Whether it stands for a frame.
+    #[inline]
+    pub fn is_frame(self) -> bool {
+        self.0 & Self::FRAME != 0
+    }
+
+    /// Pages that it stands for.
+    #[inline]
+    pub fn pages(self) -> usize {
+        if self.is_frame() { FRAME_PAGES } else { 1 }
     }
 
     /// The region's slot.
@@ -85,10 +132,10 @@ impl Entry {
         SlotIndex((self.0 >> Self::PAGE_BITS) as u32)
     }
 
-    /// The page's number in its file.
+    /// The page's number in its file, or that of the frame's first.
     #[inline]
     pub fn page(self) -> usize {
-        (self.0 & ((1 << Self::PAGE_BITS) - 1)) as usize
+        (self.0 & (Self::FRAME - 1)) as usize
     }
 }
 
@@ -135,6 +182,7 @@ impl Region {
         let most_stripes = (STRIPES_PER_CORE * cpu::count()).min(64);
         let stripe_bytes = (span / most_stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
         let pages = span / PAGE;
+        fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
         let userfaultfds = userfaultfds().map_err(fail("open a userfaultfd"))?;
         let bookkeeping = fail("map memory for its page words");
         let words = Zeroed::new(pages).map_err(&bookkeeping)?;
@@ -145,6 +193,7 @@ impl Region {
         let ages = Zeroed::new(blocks).map_err(&bookkeeping)?;
         let habits = Zeroed::new(blocks).map_err(&bookkeeping)?;
         let holes = Holes::new(pages).map_err(&bookkeeping)?;
+        let expectations = Zeroed::new(pages.div_ceil(FRAME_PAGES)).map_err(&bookkeeping)?;
         let slot = registry::reserve().ok_or_else(|| {
             fail("map it")(io::Error::other(format!(
                 "{} files are mapped already: drop some maps",
@@ -171,13 +220,19 @@ impl Region {
             habits,
             habit: StoreHabit::default(),
             least_end: AtomicUsize::new(usize::MAX),
+            extents: Extents::default(),
             holes,
+            expectations,
+            readahead: AtomicUsize::new(MOST_WINDOW),
+            waste: AtomicU32::new(0),
+            frames: AtomicBool::new(false),
+            moving: AtomicUsize::new(0),
             writable: AtomicBool::new(false),
             unsaved: AtomicBool::new(false),
-            process: std::process::id(),
             complained: AtomicBool::new(false),
             growing: Mutex::new(()),
             length,
+            left_behind: AtomicU64::new(u64::MAX),
         });
         if let Err(error) = region.register() {
             registry::cancel(slot);
@@ -186,6 +241,7 @@ impl Region {
             return Err(region.io_error("register it with userfaultfd", error));
         }
         registry::publish(&region);
+        region.cache.start_readers(&userfaultfds[0]);
         Ok(region)
     }
 
@@ -198,8 +254,22 @@ impl Region {
                 let len = self.stripe_bytes.min(self.span - at);
                 self.userfaultfd(at / PAGE).register(self.base.add(at), len)?;
             }
-            memory::protect(self.base, self.span, false)
+            // The kernel moves pages between writable mappings only; all pages are write-protected, and a store that traps is
+            // refused (`forbid_stores`). Where so much writable memory is not to be had, pages are copied.
+            match memory::protect(self.base, self.span, true) {
+                Ok(()) => self.frames.store(true, Ordering::Release),
+                Err(_) => memory::protect(self.base, self.span, false)?,
+            }
         }
+        Ok(())
+    }
+
+    /// Has the store to a page of a map that is read-only, which trapped, end in SIGSEGV when it is repeated, as with mmap(2).
+    /// Called by fault handlers.
+    #[cold]
+    pub fn forbid_stores(&self, page: usize) -> bool {
+        // SAFETY: a page of this region; nobody may store to it.
+        self.is_writable() || unsafe { memory::protect(self.address_of(page), PAGE, false) }.is_ok()
     }
 
     /// Lets stores through to the fault path, and pages to the file, through a descriptor that may write. With
@@ -218,6 +288,16 @@ impl Region {
 
     /// Lets stores through to the fault path; the file can be written to.
     pub fn allow_stores(&self) -> Result<()> {
+        // Frames come in writable, for a moment, and leave memory whole: not where pages are stored to.
+        self.frames.store(false, Ordering::SeqCst);
+        while self.moving.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        {
+            // A range that is dropped at this moment has frames' entries in its hands.
+            let _length = self.lock_length();
+            evict::dissolve_frames(self);
+        }
         // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
         unsafe { memory::protect(self.base, self.span, true) }
             .map_err(|source| self.io_error("make its map writable", source))?;
@@ -234,10 +314,15 @@ impl Region {
             let _blocked = Blocked::all();
             let _evicting: Vec<_> = self.cache.cores.iter().map(|core| core.0.evicting.lock()).collect();
             registry::withdraw(self);
+            let idle = self.cache.ahead().map_or(0, |ahead| {
+                ahead.drop_region(self);
+                ahead.reclaim_idle()
+            });
             // SAFETY: no map refers to the region, and no thread is in it any more.
             unsafe { memory::release(self.base, self.span) };
-            // All its resident pages are clean, and each clean page has one entry.
-            self.cache.clean.purge(self.slot, 0..self.span / PAGE).len()
+            // All its resident pages are clean, and each has one entry, or its frame has.
+            let entries = self.cache.clean.purge(self.slot, 0..self.span / PAGE);
+            idle + entries.into_iter().map(Entry::pages).sum::<usize>()
         };
         registry::cancel(self.slot);
         self.cache.release_credits(0, credits);
@@ -264,6 +349,12 @@ impl Region {
         self.length.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
+    /// The least end of the file at which pages had to stay because they were pinned, bytes; `u64::MAX`: none. Used by
+    /// whoever holds the length.
+    pub fn left_behind(&self) -> &AtomicU64 {
+        &self.left_behind
+    }
+
     /// Bytes of address range it has.
     pub fn span(&self) -> usize {
         self.span
@@ -280,9 +371,10 @@ impl Region {
         self.writable.load(Ordering::Acquire)
     }
 
-    /// Whether this process made it; a child after fork(2) did not, and must leave it alone.
+    /// Whether it is there: a child after fork(2) has the values but not the memory, and must leave it alone. No system call.
+    #[inline]
     pub fn is_ours(&self) -> bool {
-        self.process == std::process::id()
+        !fork::is_child()
     }
 
     /// Where a page lies in memory.
@@ -363,6 +455,84 @@ impl Region {
     /// What is known of the file's holes.
     pub fn holes(&self) -> &Holes {
         &self.holes
+    }
+
+    /// The parts of the file that are mapped.
+    pub fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    /// What may be read ahead around a page: what is mapped, up to the file's last whole page.
+    pub fn ahead_of(&self, page: usize) -> Range<usize> {
+        let end = (self.store.size() as usize / PAGE).min(self.span / PAGE);
+        let Range { start, end: of_maps } = self.extents.around(page);
+        start..of_maps.min(end).max(start)
+    }
+
+    /// Expects the same as another region of the same file, which this one replaces.
+    pub fn inherit(&self, other: &Region) {
+        self.set_readahead(other.readahead());
+        for (one, theirs) in self.expectations.iter().zip(other.expectations.iter()) {
+            let theirs = theirs.load(Ordering::Relaxed);
+            // What is not touched costs nothing.
+            if theirs != 0 {
+                one.store(theirs, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Largest window of readahead, pages; 0: nothing is read ahead.
+    pub fn readahead(&self) -> usize {
+        self.readahead.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_readahead(&self, pages: usize) {
+        self.readahead.store(pages, Ordering::Relaxed);
+    }
+
+    /// What the user expects of a page.
+    #[inline]
+    pub fn expect_at(&self, page: usize) -> Expect {
+        Expect::from_number(self.expectations[page / FRAME_PAGES].load(Ordering::Relaxed))
+    }
+
+    /// Notes what the user expects of pages, and of their neighbours in the same 2 MiB.
+    pub fn expect(&self, pages: Range<usize>, expect: Expect) {
+        for one in &self.expectations[pages.start / FRAME_PAGES..pages.end.div_ceil(FRAME_PAGES)] {
+            one.store(expect as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its streams were mostly wasted of late.
+    #[inline]
+    pub fn wastes_streams(&self) -> bool {
+        self.waste.load(Ordering::Relaxed) >= MOST_WASTE / 2
+    }
+
+    /// Notes that a chunk of pages read ahead was touched.
+    pub fn note_used_chunk(&self) {
+        let less = |waste: u32| waste.checked_sub(1);
+        let _ = self.waste.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Notes that one was dropped untouched.
+    pub fn note_wasted_chunk(&self) {
+        let more = |waste: u32| (waste < MOST_WASTE).then_some(waste + 1);
+        let _ = self.waste.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// Whether frames are moved into it.
+    pub fn takes_frames(&self) -> bool {
+        self.frames.load(Ordering::Relaxed)
+    }
+
+    /// Announces a thread that moves a frame in, until the guard is dropped; `None`: no frames any more.
+    pub fn begin_move(&self) -> Option<Moving<'_>> {
+        // SeqCst with `allow_stores`: either it sees this thread, or this thread sees that frames are over.
+        self.moving.fetch_add(1, Ordering::SeqCst);
+        let moving = Moving(&self.moving);
+        self.frames.load(Ordering::SeqCst).then_some(moving)
     }
 
     /// The end of the stripe that holds a page.

@@ -180,6 +180,14 @@ pub fn all<'a>() -> impl Iterator<Item = InUse<'a>> {
     (0..SLOTS_USED.load(Ordering::SeqCst)).filter_map(|index| enter(SlotIndex(index as u32)))
 }
 
+impl Clone for InUse<'_> {
+    fn clone(&self) -> Self {
+        // Not gone: this one counts already.
+        self.slot.fetch_add(1, Ordering::SeqCst);
+        InUse { region: self.region, slot: self.slot }
+    }
+}
+
 impl std::ops::Deref for InUse<'_> {
     type Target = Region;
 

@@ -74,19 +74,29 @@ fn page_size() -> Requirement {
     }
 }
 
-fn kernel() -> Requirement {
+/// The kernel's release, such as "6.18.44-generic".
+fn release() -> String {
     // SAFETY: uname fills the structure; its release is a C string.
-    let release = unsafe {
+    unsafe {
         let mut names: libc::utsname = std::mem::zeroed();
         libc::uname(&mut names);
         std::ffi::CStr::from_ptr(names.release.as_ptr()).to_string_lossy().into_owned()
-    };
+    }
+}
+
+/// Whether this is a Linux as recent as that.
+pub(crate) fn is_linux(major: u32, minor: u32) -> bool {
+    is_recent(&release(), (major, minor))
+}
+
+fn kernel() -> Requirement {
+    let release = release();
     let (major, minor) = OLDEST_LINUX;
     Requirement {
         name: "Linux 6.8",
         purpose: "page faults that do not take a process-wide lock",
         optional: false,
-        found: if is_recent(&release) {
+        found: if is_recent(&release, OLDEST_LINUX) {
             Ok(format!("Linux {release}"))
         } else {
             Err(format!("this is Linux {release}"))
@@ -95,10 +105,10 @@ fn kernel() -> Requirement {
     }
 }
 
-/// Whether a release such as "6.18.44-generic" is no older than [`OLDEST_LINUX`].
-fn is_recent(release: &str) -> bool {
+/// Whether a release such as "6.18.44-generic" is no older than a version.
+fn is_recent(release: &str, than: (u32, u32)) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= OLDEST_LINUX
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= than
 }
 
 fn user_faults() -> Requirement {
@@ -183,10 +193,10 @@ mod tests {
     #[test]
     fn kernel_releases_compare_by_number() {
         for recent in ["6.8.0", "6.18.44-fc-v669", "7.0-rc1", "10.1"] {
-            assert!(is_recent(recent), "{recent}");
+            assert!(is_recent(recent, OLDEST_LINUX), "{recent}");
         }
         for old in ["6.7.12", "5.15.0-generic", "2.6.78", "", "unknown"] {
-            assert!(!is_recent(old), "{old}");
+            assert!(!is_recent(old, OLDEST_LINUX), "{old}");
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A page is read when it is touched, so a change of length concerns only pages in memory. The page that holds an end may
 //! have bytes behind it, in memory only; pages wholly past a new end hold what was cut off. Both leave memory here, so
-//! that what is behind an end is read anew once the file is longer: zeros, or what others wrote.
+//! that what is behind an end is read anew once the file is longer: zeros, or what others wrote. Pages that are pinned stay
+//! as they are for as long as that lasts; until then the change counts as not met.
 
 use crate::error::{Error, Result};
 use crate::evict;
@@ -16,28 +17,37 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// Takes notice of a file that others made shorter or longer. Asked before every flush, new map, growth and advice.
 pub fn follow(region: &Region) -> Result<()> {
-    follow_locked(region, &mut region.lock_length())
+    follow_locked(region, &mut region.lock_length()).map(drop)
 }
 
-/// `followed` is the length that was met last; faults may have met a greater one since, and pages behind it.
-fn follow_locked(region: &Region, followed: &mut u64) -> Result<()> {
+/// `followed` is the length that was met last; faults may have met a greater one since, and pages behind it. Returns the
+/// file's length.
+fn follow_locked(region: &Region, followed: &mut u64) -> Result<u64> {
     let store = region.store();
     let now = store.length().map_err(|source| region.io_error("ask for its length (fstat)", source))?;
     let known = store.size().max(*followed);
-    if (known, now) == (*followed, *followed) {
-        return Ok(());
+    // Pages that could not leave at an earlier cut may do so now, wherever the file ends now.
+    let cut = now.min(region.left_behind().load(Ordering::Relaxed));
+    if (cut, known, now) == (*followed, *followed, *followed) {
+        return Ok(now);
     }
-    if now < known {
-        region.holes().distrust(now as usize / PAGE);
+    let mut gone = true;
+    if cut < known {
+        region.holes().distrust(cut as usize / PAGE);
         // Nothing of what lies past the end is written: `write_end` sees to that.
-        leave_memory(region, page_after(now)..page_after(known))?;
-        drop_end(region, now)?;
+        gone &= leave_memory(region, page_after(cut)..page_after(known))?;
+        gone &= drop_end(region, cut)?;
     }
+    region.left_behind().store(if gone { u64::MAX } else { cut }, Ordering::Relaxed);
     if now > *followed {
-        drop_end(region, *followed)?;
+        gone &= drop_end(region, *followed)?;
+    }
+    if !gone {
+        return Ok(now);
     }
     // At the end: should a page not be saved, the next call meets the same change.
     if now < known {
@@ -46,11 +56,11 @@ fn follow_locked(region: &Region, followed: &mut u64) -> Result<()> {
         store.refresh_size();
     }
     *followed = now;
-    Ok(())
+    Ok(now)
 }
 
-/// Saves the page that holds the end, up to there, and drops it.
-fn drop_end(region: &Region, end: u64) -> Result<()> {
+/// Saves the page that holds the end, up to there, and drops it; false: it is pinned.
+fn drop_end(region: &Region, end: u64) -> Result<bool> {
     leave_memory(region, (end / PAGE as u64) as usize..page_after(end))
 }
 
@@ -59,8 +69,9 @@ fn page_after(end: u64) -> usize {
 }
 
 /// Sees to it that each of these pages is out of memory once, its dirty bytes saved. One that another thread is at work on
-/// at this moment is met in the next round.
-fn leave_memory(region: &Region, pages: Range<usize>) -> Result<()> {
+/// at this moment is met in the next round; false: one that is pinned is still there.
+fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
+    let mut gone = true;
     let pages = pages.start..pages.end.min(region.span() / PAGE);
     if pages.len() > 1 {
         // Most of them at little cost a page.
@@ -70,7 +81,23 @@ fn leave_memory(region: &Region, pages: Range<usize>) -> Result<()> {
         evict::evict_range(region, pages.clone());
     }
     for page in pages {
-        while region.word(page).look().state() != State::Absent {
+        loop {
+            let seen = region.word(page).look();
+            if seen.state() == State::Absent {
+                break;
+            }
+            if seen.is_pinned() {
+                gone = false;
+                break;
+            }
+            if seen.state() == State::Staged || seen.is_huge() {
+                // A frame goes as a whole, unless one of its pages is pinned: then all of it counts as pinned.
+                gone &= evict::evict_range(region, page..page + 1) > 0 || seen.state() == State::Staged;
+                if !gone {
+                    break;
+                }
+                continue;
+            }
             let expelled = evict::expel(region, page).map_err(|error| Error::WriteBack {
                 path: region.store().path().to_owned(),
                 offset: (page * PAGE) as u64,
@@ -83,7 +110,22 @@ fn leave_memory(region: &Region, pages: Range<usize>) -> Result<()> {
             std::thread::yield_now();
         }
     }
-    Ok(())
+    Ok(gone)
+}
+
+/// Has what a pinned page holds behind the file's end, in memory only, be zeros, as the kernel does with the page it has.
+fn clear_behind(region: &Region, end: u64) {
+    let within = end as usize % PAGE;
+    let from = region.address_of(end as usize / PAGE).wrapping_add(within);
+    for at in (0..PAGE - within).map(|at| from.wrapping_add(at)) {
+        // SAFETY: in a page of this region that holds the end of the file, and so can be loaded; a store traps like any. Nobody
+        // has a claim to bytes past the end.
+        unsafe {
+            if at.read_volatile() != 0 {
+                at.write_volatile(0);
+            }
+        }
+    }
 }
 
 /// Makes a region's file reach to the end of `part`, and with `reserve` allocates disk space for the part.
@@ -94,20 +136,23 @@ pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
     // Two that extend one file must not meet between the look at its length and the call that sets it.
     let _table = files::lock();
     let mut followed = region.lock_length();
-    follow_locked(region, &mut followed)?;
-    if *followed < part.end {
+    let end = follow_locked(region, &mut followed)?;
+    if end < part.end {
         // Whoever loads the page from here on finds zeros behind the old end.
-        drop_end(region, *followed)?;
-        region.holes().note_growth(*followed, part.end);
+        if !drop_end(region, end)? {
+            clear_behind(region, end);
+        }
+        region.holes().note_growth(end, part.end);
         file::extend(writer, part.end).map_err(|source| {
-            region.holes().distrust(page_after(*followed));
+            region.holes().distrust(page_after(end));
             region.io_error(EXTENDING, source)
         })?;
-        if store.next_data(page_after(*followed) as u64 * PAGE as u64) < part.end {
+        if store.next_data(page_after(end) as u64 * PAGE as u64) < part.end {
             // Somebody appended in the last moment.
-            region.holes().distrust(page_after(*followed));
+            region.holes().distrust(page_after(end));
         }
-        *followed = store.refresh_size();
+        // More than that only if pinned pages are left behind, up to there.
+        *followed = store.refresh_size().max(*followed);
     }
     Ok(())
 }

@@ -25,8 +25,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Loads and stores that found their page absent: one trap each.
+    /// Loads and stores that found their page absent: one trap each. And pins, copies and their kin that did, without one.
     pub misses: u64,
+    /// Misses on pages that had been evicted a short while ago (half a memory of evictions): these are kept longer.
+    pub ghost_hits: u64,
     /// Pages installed without a read because the file has a hole there.
     pub born_zero: u64,
     /// Pages installed writable for a load, since those around them were soon stored to.
@@ -34,10 +36,22 @@ pub struct Stats {
     /// Of these, how many were not stored to soon: an estimate from one page in 16 that is not guessed about. Each cost
     /// a needless write.
     pub wrong_guesses: u64,
-    /// First stores to clean pages: each trapped once to make its page writable.
+    /// First stores to clean pages: each trapped once to make its page writable. And pages pinned for writing.
     pub upgrades: u64,
     /// Traps that found another thread at work on the page and slept until it was done.
     pub waits: u64,
+    /// Streams begun: walks with a constant step that are read ahead of.
+    pub streams: u64,
+    /// Pages read ahead for streams.
+    pub ahead_pages: u64,
+    /// Traps that found their page read ahead, and mapped it with its neighbours or fellows.
+    pub ahead_chunks: u64,
+    /// Of `ahead_pages`, those that such a trap mapped.
+    pub ahead_used: u64,
+    /// Of `ahead_pages`, those dropped before anything touched one of their chunk.
+    pub ahead_wasted: u64,
+    /// Pages brought in by `prefetch`.
+    pub prefetched_pages: u64,
     /// Pages dropped, to make room or on advice.
     pub evicted_pages: u64,
     /// Batches that made room: one system call each, where the kernel takes a batch.
@@ -57,17 +71,26 @@ pub struct Stats {
     pub resident_pages: u64,
     /// Of these, pages newer than their file.
     pub dirty_pages: u64,
+    /// Of these, pages that pins keep there ([`Map::pin`](crate::Map::pin)), those about to be pinned included.
+    pub pinned_pages: u64,
 }
 
 /// One core's counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub misses: Counter,
+    pub ghost_hits: Counter,
     pub born_zero: Counter,
     pub guessed_stores: Counter,
     pub wrong_guesses: Counter,
     pub upgrades: Counter,
     pub waits: Counter,
+    pub streams: Counter,
+    pub ahead_pages: Counter,
+    pub ahead_chunks: Counter,
+    pub ahead_used: Counter,
+    pub ahead_wasted: Counter,
+    pub prefetched_pages: Counter,
     pub evicted_pages: Counter,
     pub eviction_batches: Counter,
     pub writeback_pages: Counter,
@@ -124,11 +147,18 @@ impl Stats {
     pub(crate) fn add(&mut self, core: &Counters) {
         let Counters {
             misses,
+            ghost_hits,
             born_zero,
             guessed_stores,
             wrong_guesses,
             upgrades,
             waits,
+            streams,
+            ahead_pages,
+            ahead_chunks,
+            ahead_used,
+            ahead_wasted,
+            prefetched_pages,
             evicted_pages,
             eviction_batches,
             writeback_pages,
@@ -139,11 +169,18 @@ impl Stats {
         } = core;
         for (sum, counter) in [
             (&mut self.misses, misses),
+            (&mut self.ghost_hits, ghost_hits),
             (&mut self.born_zero, born_zero),
             (&mut self.guessed_stores, guessed_stores),
             (&mut self.wrong_guesses, wrong_guesses),
             (&mut self.upgrades, upgrades),
             (&mut self.waits, waits),
+            (&mut self.streams, streams),
+            (&mut self.ahead_pages, ahead_pages),
+            (&mut self.ahead_chunks, ahead_chunks),
+            (&mut self.ahead_used, ahead_used),
+            (&mut self.ahead_wasted, ahead_wasted),
+            (&mut self.prefetched_pages, prefetched_pages),
             (&mut self.evicted_pages, evicted_pages),
             (&mut self.eviction_batches, eviction_batches),
             (&mut self.writeback_pages, writeback_pages),

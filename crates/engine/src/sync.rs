@@ -4,12 +4,12 @@
 pub use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Condvar, Mutex},
+    sync::{Condvar, Mutex, MutexGuard},
 };
 
 #[cfg(not(loom))]
 pub use std::sync::{
-    Condvar, Mutex,
+    Condvar, Mutex, MutexGuard,
     atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 

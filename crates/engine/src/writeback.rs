@@ -5,13 +5,18 @@
 //! again; one that came before is in what is written. Once a flusher has a block's lock, nobody's write is in flight in
 //! the block, so what its bits do not show is on its way to no one.
 //!
+//! A page that is pinned for writing (`pinning.rs`) cannot be protected: somebody, perhaps the kernel, stores to it without a
+//! trap. It is written as it is by whoever must have its bytes in the file, and stays Dirty, its bit set again once the
+//! write has ended; who only looks for pages to make clean passes it over. Since such pins come under the block's lock only,
+//! which pages these are does not change while a writer works on the block, except that there are fewer.
+//!
 //! No deadlock: a thread waits for a lock only while all it holds are of lower number, or else just tries; and writes in
 //! flight end by themselves.
 
 use crate::cache::Inner;
 use crate::dirty::BLOCK_PAGES;
 use crate::error::Error;
-use crate::page::State;
+use crate::page::{Claim, State};
 use crate::region::{Region, WRITE_LOCKS};
 use crate::registry;
 use crate::rings::Taken;
@@ -30,6 +35,17 @@ const HELP_PAGES: usize = 512;
 pub const RIPE: u8 = 4;
 /// Writes gathered before the kernel is told.
 const SUBMIT: usize = 32;
+/// In a ring's tag, of a run of pages that are pinned for writing; below it is the run's length.
+const KEPT: usize = 1 << 15;
+
+/// What becomes of dirty pages that are pinned for writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// They are written too: their bytes have to be in the file.
+    Write,
+    /// They are passed over: they would not become clean.
+    Skip,
+}
 
 /// Bytes that could not be written.
 #[derive(Debug, Clone, Copy)]
@@ -101,7 +117,7 @@ struct Flight<'a> {
     failure: Option<Failure>,
 }
 
-const _: () = assert!(WRITE_LOCKS == u64::BITS as usize && uring::DEPTH <= u8::MAX as usize);
+const _: () = assert!(WRITE_LOCKS == u64::BITS as usize && uring::DEPTH <= u8::MAX as usize && MOST_RUN < KEPT);
 
 impl<'a> Flight<'a> {
     fn new(region: &'a Region) -> Self {
@@ -152,42 +168,84 @@ impl<'a> Flight<'a> {
     }
 
     /// Writes the dirty pages of a block that lie in `pages`, at most `limit`, under the block's lock; the count of those
-    /// it found.
-    fn write_block(&mut self, block: usize, pages: Range<usize>, limit: usize) -> usize {
+    /// it found, less those it passed over.
+    fn write_block(&mut self, block: usize, pages: Range<usize>, limit: usize, kept: Kept) -> usize {
         let region = self.region;
         let first = block * BLOCK_PAGES;
         let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
+        // Pinned for writing, to be written or not: not to be protected.
+        let mut pinned = Claimed([0; BLOCK_PAGES / 64]);
         let mut found = 0;
-        region.dirty().take(block, pages.clone(), limit, |page| {
-            found += 1;
-            if begin(region, page) {
-                claimed.insert(page - first);
+        let mut from = pages.start;
+        // More than once only if pages were passed over.
+        loop {
+            let (mut visited, mut skipped, wanted) = (0, 0, limit - found);
+            region.dirty().take(block, from..pages.end, wanted, |page| {
+                visited += 1;
+                from = page + 1;
+                if kept == Kept::Skip && region.word(page).look().is_pinned_for_writing() {
+                    skipped += 1;
+                    pinned.insert(page - first);
+                    region.dirty().set(page);
+                    return;
+                }
+                match begin(region, page) {
+                    Some(Claim::Protect) => claimed.insert(page - first),
+                    Some(Claim::Keep) => pinned.insert(page - first),
+                    None => {}
+                }
+            });
+            found += visited - skipped;
+            if skipped == 0 || visited < wanted {
+                break;
             }
-        });
+        }
         if found < limit && pages.start <= first && pages.end >= first + BLOCK_PAGES {
             region.ages()[block].store(0, Ordering::Relaxed);
         }
-        if let Some(span) = claimed.span() {
-            // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
-            // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
-            let from = region.address_of(first + span.start);
-            // SAFETY: a block lies in one stripe of the region.
-            let protected = unsafe { region.userfaultfd(first).write_protect(from, span.len() * PAGE, true) };
-            let mut at = span.start;
-            while let Some(run) = claimed.run_from(at) {
-                at = run.end;
-                self.write_run(first + run.start..first + run.end, protected);
-            }
-            self.submit(0);
+        let protected = self.protect(first, &claimed, &pinned);
+        let mut at = 0;
+        while let Some(run) = claimed.run_from(at) {
+            at = run.end;
+            self.write_run(first + run.start..first + run.end, protected, false);
         }
+        let mut at = 0;
+        while kept == Kept::Write
+            && let Some(run) = pinned.run_from(at)
+        {
+            at = run.end;
+            self.write_run(first + run.start..first + run.end, Ok(()), true);
+        }
+        self.submit(0);
         found
     }
 
-    /// Starts writing pages claimed with `begin`, or if they could not be protected, leaves them dirty.
-    fn write_run(&mut self, run: Range<usize>, protected: Result<(), i32>) {
+    /// Write-protects the claimed pages of the block that begins with `first`, and none that is pinned for writing.
+    fn protect(&self, first: usize, claimed: &Claimed, pinned: &Claimed) -> Result<(), i32> {
+        let Some(span) = claimed.span() else { return Ok(()) };
+        let mut at = span.start;
+        while let Some(start) = claimed.next(at, 0) {
+            // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
+            // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
+            let end = pinned.next(start, 0).map_or(span.end, |end| end.min(span.end));
+            // SAFETY: a block lies in one stripe of the region.
+            unsafe {
+                let from = self.region.address_of(first + start);
+                self.region.userfaultfd(first).write_protect(from, (end - start) * PAGE, true)?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Starts writing pages claimed with `begin`, all with one claim (`kept`: [`Claim::Keep`]), or if they could not be
+    /// protected, leaves them dirty.
+    fn write_run(&mut self, run: Range<usize>, protected: Result<(), i32>, kept: bool) {
         let region = self.region;
         let cache = region.cache();
-        cache.discount_dirty(cache.here(), run.len());
+        if !kept {
+            cache.discount_dirty(cache.here(), run.len());
+        }
         let from = region.address_of(run.start);
         let room = self.has_room();
         if self.gathered == 0 {
@@ -202,7 +260,7 @@ impl<'a> Flight<'a> {
             let lock = run.start / BLOCK_PAGES % WRITE_LOCKS;
             if let Some(ring) = &mut self.ring {
                 let offset = (run.start * PAGE) as u64;
-                let tag = (run.start << 16 | run.len()) as u64;
+                let tag = (run.start << 16 | run.len() | if kept { KEPT } else { 0 }) as u64;
                 // SAFETY: the pages are resident until `finish`: nobody evicts one that is being written.
                 unsafe { ring.write(file, from, run.len() * PAGE, offset, tag) };
                 self.pending[lock] += 1;
@@ -216,7 +274,7 @@ impl<'a> Flight<'a> {
         // SAFETY: as above.
         let written = writable.and_then(|end| unsafe { region.store().write_pages(run.start, from, run.len(), end) });
         let before = self.written;
-        self.finish(run, written);
+        self.finish(run, written, kept);
         self.note_progress(before);
     }
 
@@ -244,7 +302,7 @@ impl<'a> Flight<'a> {
         }
         let before = self.written;
         while let Some((tag, result)) = self.ring.as_mut().and_then(|ring| ring.next_done()) {
-            let (start, len) = (tag as usize >> 16, tag as usize & 0xFFFF);
+            let (start, len, kept) = (tag as usize >> 16, tag as usize & (KEPT - 1), tag as usize & KEPT != 0);
             let written = match result {
                 // Cut short or put off: the ordinary path says how it really ends.
                 _ if result == -libc::EAGAIN
@@ -261,7 +319,7 @@ impl<'a> Flight<'a> {
                 ..0 => Err(-result),
                 _ => Ok(()),
             };
-            self.finish(start..start + len, written);
+            self.finish(start..start + len, written, kept);
             let lock = start / BLOCK_PAGES % WRITE_LOCKS;
             self.pending[lock] -= 1;
             self.release_idle(lock);
@@ -270,7 +328,7 @@ impl<'a> Flight<'a> {
     }
 
     /// Gives the pages of a run back after its write.
-    fn finish(&mut self, run: Range<usize>, written: Result<(), i32>) {
+    fn finish(&mut self, run: Range<usize>, written: Result<(), i32>, kept: bool) {
         let region = self.region;
         let cache = region.cache();
         let here = cache.here();
@@ -280,19 +338,20 @@ impl<'a> Flight<'a> {
         for page in run.clone() {
             let after = region.word(page).finish_write(written.is_ok());
             if after.enqueue {
-                cache.enqueue(queue, region, page);
+                cache.enqueue(queue, region, page, after.long);
             }
             if after.newly_dirty {
                 cache.recount_dirty(here);
             }
-            if written.is_err() {
+            // Still dirty, and the block's lock not released yet: whoever flushes next finds it.
+            if kept || written.is_err() {
                 region.dirty().set(page);
             }
         }
         let counters = &cache.cores[here].0.counters;
         match written {
             Ok(()) => {
-                self.written += run.len();
+                self.written += if kept { 0 } else { run.len() };
                 counters.writeback_pages.add(run.len());
                 counters.writeback_runs.add(1);
             }
@@ -357,19 +416,21 @@ impl Claimed {
 
 /// Claims a dirty page for writing. A page that another thread is making writable may hold stores already: that thread
 /// waits for nothing any more, so it is waited for.
-fn begin(region: &Region, page: usize) -> bool {
+fn begin(region: &Region, page: usize) -> Option<Claim> {
     let word = region.word(page);
-    while !word.begin_write() {
+    loop {
+        if let Some(claim) = word.begin_write() {
+            return Some(claim);
+        }
         let seen = word.look();
         if !seen.is_upgrading() {
             if seen.state() != State::Dirty {
-                return false;
+                return None;
             }
         } else if let Some(expected) = word.announce_waiter(seen) {
             futex::wait(word.futex(), expected, None);
         }
     }
-    true
 }
 
 /// Writes every page of the range, as far as it lies in the stripe, that is dirty at the time of the call, and waits for
@@ -386,7 +447,7 @@ pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result
         flight.lock(lock);
         for block in (first..blocks.end).step_by(WRITE_LOCKS) {
             if region.dirty().is_marked(block) {
-                flight.write_block(block, pages.clone(), usize::MAX);
+                flight.write_block(block, pages.clone(), usize::MAX, Kept::Write);
             }
         }
         flight.close(lock);
@@ -412,7 +473,7 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
                 break;
             }
             if flight.try_lock(lock) {
-                left -= flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, left);
+                left -= flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, left, Kept::Skip);
                 flight.close(lock);
                 // The block's rest is next, unless it was all.
                 cursor.store(if left == 0 { block } else { block + 1 }, Ordering::Relaxed);
@@ -439,7 +500,7 @@ pub fn write_ripe(region: &Region, stripe: Stripe, look: bool) -> Help {
         if seen < RIPE {
             age.store(seen + u8::from(look), Ordering::Relaxed);
         } else if flight.try_lock(block % WRITE_LOCKS) {
-            flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, usize::MAX);
+            flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, usize::MAX, Kept::Write);
             flight.close(block % WRITE_LOCKS);
         }
     }

@@ -155,15 +155,22 @@ fn assert_refused(map: &MapMut, path: &Path, number: i32, bytes: Range<u64>) {
 }
 
 /// As when its disk is pulled: every read and write fails from then on.
+/// What is read ahead makes no difference to what is in memory, where there is room for both.
 #[test]
 fn a_file_system_that_goes_down_under_a_map() {
+    goes_down_under_a_map(1 << 20, 0);
+    goes_down_under_a_map(2 << 20, 8 << 20);
+}
+
+fn goes_down_under_a_map(capacity: usize, readahead: usize) {
     const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587D;
     let Some(disk) = small_disk() else { return };
     let path = disk.path("file");
     let mut bytes = pattern(1 << 20);
     let file = create(&path, &bytes);
-    let cache = Cache::new(1 << 20).unwrap();
+    let cache = Cache::new(capacity).unwrap();
     let mut map = map_mut(&cache, &file);
+    map.set_readahead(readahead).unwrap();
     assert!(map[..] == bytes[..]);
     let stored = 10 * PAGE..20 * PAGE;
     map[stored.clone()].fill(7);
@@ -209,6 +216,8 @@ fn a_device_that_loses_its_medium_under_a_map() {
     };
     let cache = Cache::new(1 << 20).unwrap();
     let mut map = map_mut(&cache, &open(&device.0));
+    // Fellows of pages stored to would be taken for stored to, and written to the new medium.
+    map.set_readahead(0).unwrap();
     let stored = 10 * PAGE..20 * PAGE;
     map[stored.clone()].fill(7);
     resize(0);

@@ -995,7 +995,9 @@ fn fork() {
                     "flush" => {
                         let flushed = matches!(map.flush(), Err(Error::Missing { .. }));
                         let advised = matches!(map.advise(Advice::DontNeed), Err(Error::Missing { .. }));
-                        libc::_exit(i32::from(!(flushed && advised)))
+                        let pinned = matches!(map.pin(0, 1), Err(Error::Missing { .. }));
+                        let read = matches!(map.get_at::<u8>(0), Err(Error::Missing { .. }));
+                        libc::_exit(i32::from(!(flushed && advised && pinned && read)))
                     }
                     "resize" => {
                         // Evicting by address would reach into the parent.

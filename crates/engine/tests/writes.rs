@@ -41,13 +41,16 @@ fn what_may_stay_dirty_stays_until_the_high_mark() {
     let file = create(&folder.path().join("file"), &pattern(512 * PAGE));
     let cache = Cache::builder().capacity(256 * PAGE).high_water(50).dirty_expire(None).build().unwrap();
     let mut map = map_mut(&cache, &file);
+    // Pages read ahead of stores count as stored to: here each counts.
+    map.set_readahead(0).unwrap();
     (0..100).for_each(|page| map[page * PAGE] = 1);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!((cache.stats().dirty_pages, cache.stats().writeback_pages), (100, 0));
     (100..200).for_each(|page| map[page * PAGE] = 1);
     // The mark is at 128 and looked at every 16 pages; writing stops at two thirds of it.
     until("the writers bring the dirty pages down", || cache.stats().dirty_pages <= 128);
-    assert!(cache.stats().writeback_pages >= 64, "{:?}", cache.stats());
+    // Counted when their writes end.
+    until("64 pages are written", || cache.stats().writeback_pages >= 64);
 }
 
 #[test]
@@ -189,6 +192,8 @@ fn pages_soon_written_after_they_are_read_trap_once() {
     let file = create(&path, &vec![0; 4096 * PAGE]);
     let cache = Cache::builder().capacity(256 * PAGE).build().unwrap();
     let mut map = map_mut(&cache, &file);
+    // Pages that chance has read ahead, mapped and not touched, would show as wrong guesses.
+    map.set_readahead(0).unwrap();
     let mut random = Random::new(seed(5));
     let mut counts = vec![0u64; 4096];
     for _ in 0..20_000 {
@@ -211,7 +216,7 @@ fn pages_soon_written_after_they_are_read_trap_once() {
     println!("{after:?}");
     let guesses = after.guessed_stores - stats.guessed_stores;
     assert!((1..1500).contains(&guesses), "{guesses} pages of 10000 read were installed writable");
-    assert!(after.wrong_guesses >= 100, "{after:?}");
+    assert!(after.wrong_guesses >= 48, "{after:?}");
     drop(map);
     let bytes = std::fs::read(&path).unwrap();
     for (page, count) in counts.iter().enumerate() {
@@ -395,6 +400,12 @@ fn threads_on_a_sparse_file_with_a_small_cache() {
 
 #[test]
 fn reading_a_hole_writes_nothing_into_it() {
+    for readahead in [0, 8 << 20] {
+        reading_a_hole(readahead);
+    }
+}
+
+fn reading_a_hole(readahead: usize) {
     if !ready() {
         return;
     }
@@ -402,13 +413,17 @@ fn reading_a_hole_writes_nothing_into_it() {
     let file = sparse(&folder.path().join("file"), 500 * PAGE as u64);
     let cache = Cache::new(4 << 20).unwrap();
     let mutable = map_mut(&cache, &file);
+    mutable.set_readahead(readahead).unwrap();
     assert!(mutable.iter().all(|byte| *byte == 0));
-    assert_eq!(cache.stats().born_zero, 500);
+    let born_zero = cache.stats().born_zero;
+    // Pages read ahead are read like any.
+    assert!(readahead > 0 || born_zero == 500);
     drop(mutable);
     assert_eq!(file.metadata().unwrap().blocks(), 0);
     // A map that others may write beside asks the file for each page.
     let map: Map = map(&cache, &file);
+    map.set_readahead(readahead).unwrap();
     file.write_all_at(&[3], 77 * PAGE as u64).unwrap();
     assert!(map.iter().enumerate().all(|(at, byte)| *byte == 3 * u8::from(at == 77 * PAGE)));
-    assert_eq!(cache.stats().born_zero, 500);
+    assert_eq!(cache.stats().born_zero, born_zero);
 }

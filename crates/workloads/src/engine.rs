@@ -1,11 +1,18 @@
 //! The engines: how a page is loaded and stored through each, and how the fastmap engine's cache is sized.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+mod calls;
+mod pinned;
+mod prefetched;
 
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+
+use self::calls::Calls;
+use self::pinned::{Face, Pinned};
+use self::prefetched::Prefetched;
 use crate::measure::Shadow;
-use crate::{Counters, Engine, Error, FastmapReport, PAGE, Result, Spec, stamp};
+use crate::{Advice, Counters, Engine, Error, FastmapReport, PAGE, Result, Sequence, Spec, stamp};
 
 /// One way to reach pages, shared by all threads of a run.
 pub trait Access: Sync {
@@ -14,6 +21,12 @@ pub trait Access: Sync {
 
     /// Makes it.
     fn local(&self) -> Result<Self::Local>;
+
+    /// The next page of a thread's sequence. An engine that is told what comes next takes more of the sequence ahead.
+    #[inline]
+    fn next_page(&self, _local: &mut Self::Local, sequence: &mut Sequence) -> Result<u64> {
+        Ok(sequence.next_page())
+    }
 
     /// [`crate::Op::Read`] on `page`.
     fn read(&self, local: &mut Self::Local, page: u64) -> Result<()>;
@@ -109,94 +122,15 @@ impl Access for Mapped<'_> {
     }
 }
 
-/// Pages a call in [`crate::Pattern::Fill`], 1 MiB: enough that neither calls nor the device's requests are what costs.
-const FILL_PAGES: usize = 256;
-
-/// `pread` and `pwrite`, buffered or direct. Each thread has one page-aligned buffer. A store is a read and a write of
-/// the whole page: the file's other bytes are to survive, and the stamp is to be checked, as through a map.
-pub struct Calls {
-    file: File,
-    label: String,
-}
-
-impl Calls {
-    fn failed(&self, what: &'static str, source: io::Error) -> Error {
-        let remedy = "check the file and its device, or leave this engine out of --engines";
-        Error::Io { thing: self.label.clone(), what, source, remedy }
-    }
-
-    fn load(&self, bytes: &mut [u8], page: u64) -> Result<()> {
-        self.file.read_exact_at(bytes, page * PAGE as u64).map_err(|e| self.failed("pread failed", e))
-    }
-
-    fn store(&self, bytes: &[u8], page: u64) -> Result<()> {
-        self.file.write_all_at(bytes, page * PAGE as u64).map_err(|e| self.failed("pwrite failed", e))
-    }
-}
-
-impl Access for Calls {
-    type Local = Buffer;
-
-    fn local(&self) -> Result<Self::Local> {
-        let memory = memmap2::MmapMut::map_anon(FILL_PAGES * PAGE);
-        Ok(Buffer { memory: memory.map_err(|e| self.failed("no memory for a buffer", e))?, filled: 0 })
-    }
-
-    fn read(&self, local: &mut Self::Local, page: u64) -> Result<()> {
-        let bytes = &mut local.memory[..PAGE];
-        self.load(bytes, page)?;
-        stamp::check_stamp_in(page, bytes)
-    }
-
-    fn write(&self, local: &mut Self::Local, page: u64, shadow: &Shadow) -> Result<()> {
-        self.read(local, page)?;
-        let bytes = &mut local.memory[..PAGE];
-        stamp::set_generation(bytes, shadow.next(page));
-        self.store(bytes, page)
-    }
-
-    fn rmw(&self, local: &mut Self::Local, page: u64, shadow: &Shadow) -> Result<()> {
-        let bytes = &mut local.memory[..PAGE];
-        self.load(bytes, page)?;
-        shadow.check(page, stamp::generation(bytes))?;
-        stamp::set_generation(bytes, shadow.next(page));
-        self.store(bytes, page)
-    }
-
-    fn fill(&self, local: &mut Self::Local, page: u64, last: bool, shadow: &Shadow) -> Result<()> {
-        let from = local.filled * PAGE;
-        stamp::fill(&mut local.memory[from..from + PAGE], page, shadow.next(page));
-        local.filled += 1;
-        // Calls end where the file's megabytes do, wherever the thread's part began.
-        if last || (page + 1).is_multiple_of(FILL_PAGES as u64) {
-            let count = std::mem::take(&mut local.filled);
-            self.store(&local.memory[..count * PAGE], page + 1 - count as u64)?;
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.file.sync_data().map_err(|e| self.failed("fdatasync failed", e))
-    }
-}
-
-/// A thread's memory for [`Calls`].
-pub struct Buffer {
-    /// Anonymous: page-aligned, as direct I/O wants it, and no memory where it is not touched.
-    memory: memmap2::MmapMut,
-    /// Pages at its start that `fill` has stamped and not yet written.
-    filled: usize,
-}
-
 /// An engine opened on a spec's file, for `use_it` by [`with`].
 pub trait Load {
     /// What the load returns.
     type Output;
-    /// Runs over one way to reach pages, and flushes what it stored; `cached` is there with the fastmap engine.
+    /// Runs over one way to reach pages, and flushes what it stored; `cached` is there with the fastmap engines.
     fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Self::Output>;
 }
 
-/// How the fastmap engine was set up.
+/// How a fastmap engine was set up.
 pub struct Cached<'a> {
     cache: &'a fastmap::Cache,
     direct_io: bool,
@@ -222,8 +156,7 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     match spec.engine {
         Engine::Pread | Engine::Direct => {
             let flags = if spec.engine == Engine::Direct { libc::O_DIRECT } else { 0 };
-            let calls = Calls { file: open(spec, flags)?, label: spec.label.clone() };
-            load.over(&calls, None)
+            load.over(&Calls::new(spec, open(spec, flags)?), None)
         }
         Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential => {
             let file = open(spec, 0)?;
@@ -256,7 +189,7 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
                 load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) }, None)
             }
         }
-        Engine::Fastmap => with_fastmap(spec, load),
+        Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, load),
     }
 }
 
@@ -275,18 +208,52 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
         fastmap::Fallback::Buffered
     });
     let cached = Some(&Cached { cache: &cache, direct_io });
+    let advice = match spec.advice {
+        Advice::Normal => fastmap::Advice::Normal,
+        Advice::Random => fastmap::Advice::Random,
+        Advice::Sequential => fastmap::Advice::Sequential,
+        Advice::Backward => fastmap::Advice::Backward,
+    };
     if spec.op.writes() {
-        // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
-        let mut map = unsafe { options.map_mut(&file) }?;
+        let map_mut = || {
+            // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
+            let map = unsafe { options.map_mut(&file) }?;
+            map.advise(advice)?;
+            Ok(map)
+        };
+        let mut map = map_mut()?;
         let base = map.as_mut_ptr();
         let flush = || Ok(map.flush()?);
+        if spec.engine == Engine::FastmapPin {
+            return load.over(&Pinned { face: &|| map_mut().map(Face::Own), flush: &flush }, cached);
+        }
         // SAFETY: the map is writable and lives until the load is over.
-        load.over(&unsafe { Mapped::new(base, spec.pages, &flush) }, cached)
+        let mapped = unsafe { Mapped::new(base, spec.pages, &flush) };
+        over_mapped(spec, load, mapped, &|ranges| Ok(map.prefetch(ranges)?), cached)
     } else {
         // SAFETY: as above.
         let map = unsafe { options.map(&file) }?;
+        map.advise(advice)?;
+        if spec.engine == Engine::FastmapPin {
+            return load.over(&Pinned { face: &|| Ok(Face::Shared(&map)), flush: &|| Ok(()) }, cached);
+        }
         // SAFETY: the map lives until the load is over, and a load that does not write never stores.
-        load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) }, cached)
+        let mapped = unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) };
+        over_mapped(spec, load, mapped, &|ranges| Ok(map.prefetch(ranges)?), cached)
+    }
+}
+
+/// Loads and stores through pointers, with `prefetch` before them if the engine is the one that prefetches.
+fn over_mapped<L: Load>(
+    spec: &Spec,
+    load: L,
+    mapped: Mapped<'_>,
+    prefetch: &(dyn Fn(&[Range<usize>]) -> Result<usize> + Sync),
+    cached: Option<&Cached<'_>>,
+) -> Result<L::Output> {
+    match spec.engine {
+        Engine::FastmapPrefetch => load.over(&Prefetched { mapped, prefetch }, cached),
+        _ => load.over(&mapped, cached),
     }
 }
 
@@ -341,6 +308,12 @@ pub fn least_memory(pages: u64, writes: bool) -> u64 {
     (rest * 100).div_ceil(99).next_multiple_of(1 << 20)
 }
 
+/// The memory for which [`capacity_for`] gives a cache of `frames` pages, in a load that does not write.
+pub fn memory_for(frames: u64, pages: u64) -> u64 {
+    let rest = frames * PAGE as u64 + PAGE as u64 / 2 + overhead(pages, false);
+    (rest * 100).div_ceil(99).max(least_memory(pages, false))
+}
+
 fn overhead(pages: u64, writes: bool) -> u64 {
     FIXED + pages * if writes { PER_PAGE + PER_PAGE_WRITTEN } else { PER_PAGE }
 }
@@ -355,6 +328,13 @@ mod tests {
         let capacity = capacity_for(1 << 30, 1 << 20, false).unwrap() as u64;
         let exact = (1u64 << 30) - (1 << 30) / 100 - (8 << 20) - (12 << 20);
         assert!(exact - capacity < PAGE as u64);
+    }
+
+    #[test]
+    fn the_memory_for_a_number_of_pages_gives_as_many() {
+        for (frames, pages) in [(16_000, 65_536), (16_001, 65_536), (250_000, 1 << 20)] {
+            assert_eq!(capacity_for(memory_for(frames, pages), pages, false).unwrap() as u64 / PAGE as u64, frames);
+        }
     }
 
     #[test]

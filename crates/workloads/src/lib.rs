@@ -14,18 +14,23 @@ mod measure;
 mod pattern;
 pub mod prepare;
 mod readback;
+mod replay;
 mod run;
 mod spec;
 pub mod stamp;
 mod sys;
+mod traces;
 mod zipf;
 
 pub use engine::capacity_for;
-pub use engine::least_memory;
+pub use engine::{least_memory, memory_for};
 pub use error::{Error, Result};
 pub use pattern::{Pattern, STRIDE_PAGES, Sequence};
+pub use replay::{Replay, Replayed, replay};
 pub use run::run;
-pub use spec::{Counters, DeviceReport, Engine, FastmapReport, LatencyUs, Op, Outcome, Spec, Unknown, Writeback};
+pub use spec::{Advice, Counters, DeviceReport, Engine, FastmapReport, Hits, LatencyUs, Op, Outcome, Readahead, Spec};
+pub use spec::{Unknown, Writeback};
+pub use traces::{SHIFT, Touches, Trace};
 pub use zipf::Zipf;
 
 /// Bytes in a page, the unit of every load.

@@ -198,7 +198,7 @@ fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &m
 
 #[inline]
 fn operate<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
-    let page = sequence.next_page();
+    let page = shared.access.next_page(local, sequence)?;
     match shared.op {
         Op::Read => shared.access.read(local, page),
         Op::Write => shared.access.write(local, page, shared.shadow),

@@ -125,19 +125,19 @@ impl Sequence {
 }
 
 /// A fixed permutation of `0..pages` that scatters neighbours, so that hot pages share neither huge pages nor readahead.
-struct Scatter {
+pub struct Scatter {
     pages: u64,
     bits: u32,
 }
 
 impl Scatter {
-    fn over(pages: u64) -> Scatter {
+    pub fn over(pages: u64) -> Scatter {
         Scatter { pages, bits: (64 - (pages - 1).leading_zeros()).max(2) }
     }
 
     /// Each round (odd multiplication, xor-shift) is a bijection of the next power of two; walking the cycle until it
     /// returns below `pages` makes it one of `0..pages`, in fewer than two rounds on average.
-    fn page_of(&self, rank: u64) -> u64 {
+    pub fn page_of(&self, rank: u64) -> u64 {
         let mask = (1u64 << self.bits) - 1;
         let half = self.bits / 2;
         let mut page = rank;

@@ -3,7 +3,7 @@
 use crate::engine::{self, Access, Cached, Load};
 use crate::measure::{self, Measured, Shadow};
 use crate::readback;
-use crate::{FastmapReport, LatencyUs, Outcome, PAGE, Pattern, Result, Spec, Writeback};
+use crate::{FastmapReport, Hits, LatencyUs, Outcome, PAGE, Pattern, Readahead, Result, Spec, Writeback};
 
 /// Runs `spec` in this process. `peak` is asked for the peak of memory once, after the map is let go.
 ///
@@ -35,6 +35,8 @@ pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
         },
         peak_rss_bytes,
         fastmap,
+        hits: stats.map(|(before, after)| Hits::between(&before, &after, ops)),
+        readahead: stats.map(|(before, after)| Readahead::between(&before, &after)),
         writeback: stats.filter(|_| writes).map(|(before, after)| Writeback::between(&before, &after)),
         device,
     })
@@ -65,7 +67,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use crate::{Engine, Error, Op, Pattern, prepare};
+    use crate::{Advice, Engine, Error, Op, Pattern, prepare};
 
     const PAGES: u64 = 512;
 
@@ -75,6 +77,7 @@ mod tests {
             pattern,
             op,
             threads: 2,
+            advice: Advice::Normal,
             path: file.path().to_owned(),
             label: "file".to_owned(),
             pages: PAGES,
@@ -160,8 +163,44 @@ mod tests {
     }
 
     #[test]
+    fn fastmap_pinned_and_prefetched_runs_every_load() {
+        run_all(&[Engine::FastmapPin, Engine::FastmapPrefetch]);
+    }
+
+    #[test]
+    fn advice_is_given_and_counters_come_back() {
+        let file = stamped();
+        for &name in Advice::NAMES {
+            for engine in [Engine::Fastmap, Engine::FastmapPin, Engine::FastmapPrefetch] {
+                let mut spec = spec(&file, engine, Pattern::Backward, Op::Read);
+                spec.advice = name.parse().unwrap();
+                let outcome = run(&spec, || 1).unwrap_or_else(|e| panic!("{engine}, advice {name}: {e}"));
+                let (hits, ahead) = (outcome.hits.unwrap(), outcome.readahead.unwrap());
+                assert!((0.0..=1.0).contains(&hits.hit_ratio), "{engine} {name}: {hits:?}");
+                assert!(hits.misses + ahead.chunks <= outcome.ops, "{engine} {name}: {hits:?} {ahead:?}");
+                assert!(outcome.writeback.is_none());
+            }
+        }
+        let kernel = run(&spec(&file, Engine::Mmap, Pattern::Backward, Op::Read), || 1).unwrap();
+        assert!(kernel.hits.is_none() && kernel.readahead.is_none());
+    }
+
+    #[test]
+    fn a_direct_scan_takes_the_file_s_odd_end_and_each_thread_s_part() {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        prepare::fill(file.as_file(), "file", 0, 1300, |_| true).unwrap();
+        for pattern in [Pattern::Forward, Pattern::Backward] {
+            let mut spec = spec(&file, Engine::Direct, pattern, Op::Read);
+            (spec.pages, spec.threads) = (1300, 3);
+            let outcome = run(&spec, || 1).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+            assert!(outcome.ops >= 1300, "{pattern}: {} operations", outcome.ops);
+        }
+    }
+
+    #[test]
     fn a_flipped_byte_fails_the_run_and_is_located() {
-        for engine in [Engine::Mmap, Engine::Pread] {
+        for &name in Engine::NAMES {
+            let engine = name.parse().unwrap();
             let file = stamped();
             file.as_file().write_all_at(&[0xff], 300 * 4096 + 4095).unwrap();
             match run(&spec(&file, engine, Pattern::Forward, Op::Read), || 1) {

@@ -65,23 +65,34 @@ pub enum Engine {
     MmapRandom,
     /// Kernel mmap with `MADV_SEQUENTIAL`.
     MmapSequential,
-    /// The engine of this project.
+    /// The engine of this project, through plain loads and stores.
     Fastmap,
+    /// The same, every page pinned while it is worked on.
+    FastmapPin,
+    /// The same, through plain loads and stores of pages prefetched before.
+    FastmapPrefetch,
     /// Buffered `pread` and `pwrite` of one page a call; `fill` writes 1 MiB a call.
     Pread,
-    /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`); `fill` writes 1 MiB a call.
+    /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`); `fill` writes 1 MiB a call, and reads
+    /// that scan, forward or backward, fetch 2 MiB a call.
     Direct,
 }
 
 names!(Engine, "engine", {
     Mmap => "mmap", MmapRandom => "mmap-random", MmapSequential => "mmap-sequential",
-    Fastmap => "fastmap", Pread => "pread", Direct => "direct",
+    Fastmap => "fastmap", FastmapPin => "fastmap-pin", FastmapPrefetch => "fastmap-prefetch",
+    Pread => "pread", Direct => "direct",
 });
 
 impl Engine {
     /// Whether this is kernel mmap, with whatever advice.
     pub fn is_mmap(self) -> bool {
         matches!(self, Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential)
+    }
+
+    /// Whether this is the engine of this project, in whatever way its pages are reached.
+    pub fn is_fastmap(self) -> bool {
+        matches!(self, Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch)
     }
 }
 
@@ -106,6 +117,25 @@ impl Op {
     }
 }
 
+/// What the fastmap engines are told about the order of pages. Kernel mmap's advice is in its engines' names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Advice {
+    /// Nothing: the engine looks for itself.
+    #[default]
+    Normal,
+    /// No order.
+    Random,
+    /// Upwards.
+    Sequential,
+    /// Downwards.
+    Backward,
+}
+
+names!(Advice, "advice", {
+    Normal => "normal", Random => "random", Sequential => "sequential", Backward => "backward",
+});
+
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
@@ -117,6 +147,8 @@ pub struct Spec {
     pub op: Op,
     /// Threads, all on one map.
     pub threads: u32,
+    /// Given to the map by the fastmap engines.
+    pub advice: Advice,
     /// Where the file can be opened.
     pub path: PathBuf,
     /// How messages call the file.
@@ -145,7 +177,7 @@ impl Spec {
 }
 
 /// What one run gave.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Operations of the measured window, all threads.
     pub ops: u64,
@@ -163,12 +195,68 @@ pub struct Outcome {
     /// The memory cgroup's peak when the map was let go, before the file is read back; without a cgroup, the process's
     /// peak resident set.
     pub peak_rss_bytes: u64,
-    /// Only of the fastmap engine.
+    /// Only of the fastmap engines.
     pub fastmap: Option<FastmapReport>,
-    /// Only of the fastmap engine in a load that writes.
+    /// Only of the fastmap engines.
+    pub hits: Option<Hits>,
+    /// Only of the fastmap engines.
+    pub readahead: Option<Readahead>,
+    /// Only of the fastmap engines in a load that writes.
     pub writeback: Option<Writeback>,
     /// What the device under the file did; None where the file is on no block device.
     pub device: Option<DeviceReport>,
+}
+
+/// How often a fastmap engine's operations met their page in memory, in the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Hits {
+    /// Operations that read their page themselves.
+    pub misses: u64,
+    /// The share of operations that found their page mapped: 1 - (misses + traps that mapped what was read ahead) /
+    /// operations. How many waited for a read is not in it: one that was read ahead in time traps all the same, if it is
+    /// the first in its chunk.
+    pub hit_ratio: f64,
+}
+
+impl Hits {
+    /// Of `ops` operations between two readings of a cache's counters.
+    pub fn between(before: &fastmap::Stats, after: &fastmap::Stats, ops: u64) -> Hits {
+        let misses = after.misses - before.misses;
+        let trapped = misses + after.ahead_chunks - before.ahead_chunks;
+        // A page dropped again before the trap's return is missed twice by one operation.
+        Hits { misses, hit_ratio: (1.0 - trapped as f64 / ops.max(1) as f64).max(0.0) }
+    }
+}
+
+/// What a fastmap engine read before it was touched, in the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Readahead {
+    /// Pages read ahead by streams.
+    pub pages: u64,
+    /// Pages read ahead that a touch mapped.
+    pub used: u64,
+    /// Pages read ahead that were dropped untouched.
+    pub wasted: u64,
+    /// Traps that mapped a chunk of them.
+    pub chunks: u64,
+    /// Streams recognised.
+    pub streams: u64,
+    /// Pages that the program asked for with `prefetch`.
+    pub prefetched: u64,
+}
+
+impl Readahead {
+    /// What was read ahead between two readings of a cache's counters.
+    pub fn between(before: &fastmap::Stats, after: &fastmap::Stats) -> Readahead {
+        Readahead {
+            pages: after.ahead_pages - before.ahead_pages,
+            used: after.ahead_used - before.ahead_used,
+            wasted: after.ahead_wasted - before.ahead_wasted,
+            chunks: after.ahead_chunks - before.ahead_chunks,
+            streams: after.streams - before.streams,
+            prefetched: after.prefetched_pages - before.prefetched_pages,
+        }
+    }
 }
 
 /// The fastmap engine's write-back in the measured window.
@@ -244,6 +332,7 @@ pub struct FastmapReport {
 #[allow(missing_docs)] // each field is documented where it is counted, at `fastmap::Stats`
 pub struct Counters {
     pub misses: u64,
+    pub ghost_hits: u64,
     pub upgrades: u64,
     pub evicted_pages: u64,
     pub eviction_batches: u64,
@@ -252,12 +341,20 @@ pub struct Counters {
     pub resident_pages: u64,
     pub dirty_pages: u64,
     pub waits: u64,
+    pub ahead_pages: u64,
+    pub ahead_used: u64,
+    pub ahead_wasted: u64,
+    pub ahead_chunks: u64,
+    pub streams: u64,
+    pub prefetched_pages: u64,
+    pub pinned_pages: u64,
 }
 
 impl From<fastmap::Stats> for Counters {
     fn from(s: fastmap::Stats) -> Counters {
         Counters {
             misses: s.misses,
+            ghost_hits: s.ghost_hits,
             upgrades: s.upgrades,
             evicted_pages: s.evicted_pages,
             eviction_batches: s.eviction_batches,
@@ -266,6 +363,13 @@ impl From<fastmap::Stats> for Counters {
             resident_pages: s.resident_pages,
             dirty_pages: s.dirty_pages,
             waits: s.waits,
+            ahead_pages: s.ahead_pages,
+            ahead_used: s.ahead_used,
+            ahead_wasted: s.ahead_wasted,
+            ahead_chunks: s.ahead_chunks,
+            streams: s.streams,
+            prefetched_pages: s.prefetched_pages,
+            pinned_pages: s.pinned_pages,
         }
     }
 }
@@ -284,10 +388,26 @@ mod tests {
         let unknown = "mmapp".parse::<Engine>().unwrap_err().to_string();
         assert_eq!(
             unknown,
-            "\"mmapp\" is no engine: choose from mmap, mmap-random, mmap-sequential, fastmap, pread, direct"
+            "\"mmapp\" is no engine: choose from mmap, mmap-random, mmap-sequential, fastmap, fastmap-pin, \
+             fastmap-prefetch, pread, direct"
         );
         assert!("sideways".parse::<Pattern>().is_err());
         assert_eq!("fill".parse::<Pattern>().unwrap(), Pattern::Fill);
         assert_eq!("rmw".parse::<Op>().unwrap(), Op::Rmw);
+        assert_eq!("backward".parse::<Advice>().unwrap(), Advice::Backward);
+        assert!("will-need".parse::<Advice>().is_err(), "no order of pages");
+    }
+
+    #[test]
+    fn hits_are_the_operations_that_met_their_page() {
+        let before = fastmap::Cache::new(1 << 20).unwrap().stats();
+        let mut after = before;
+        (after.misses, after.ahead_chunks, after.ahead_pages, after.ahead_used) = (20, 5, 300, 280);
+        let hits = Hits::between(&before, &after, 100);
+        assert_eq!((hits.misses, hits.hit_ratio), (20, 0.75));
+        assert_eq!(Hits::between(&before, &after, 10).hit_ratio, 0.0);
+        assert_eq!(Hits::between(&after, &after, 0).hit_ratio, 1.0);
+        let ahead = Readahead::between(&before, &after);
+        assert_eq!((ahead.pages, ahead.used, ahead.chunks, ahead.wasted), (300, 280, 5, 0));
     }
 }

@@ -10,14 +10,23 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 /// User and system time this process has used so far, all threads. getrusage(2).
 pub fn cpu_time() -> Duration {
+    let usage = usage();
+    let of = |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
+/// Faults of this process so far that waited for a read, all threads. getrusage(2).
+pub fn major_faults() -> u64 {
+    usage().ru_majflt as u64
+}
+
+fn usage() -> libc::rusage {
     // SAFETY: rusage is plain numbers, for which zero is a value; the call fills in the one it is given.
-    let usage = unsafe {
+    unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
         usage
-    };
-    let of = |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
-    of(usage.ru_utime) + of(usage.ru_stime)
+    }
 }
 
 /// Drops the file's clean pages from the page cache. posix_fadvise(2) with POSIX_FADV_DONTNEED.

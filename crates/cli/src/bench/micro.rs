@@ -23,6 +23,12 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
         let what = format!("fill writes a fresh file, {} has nothing to read in it", args.op);
         return Err(Failure::usage("--op", what, "give --op write, or --pattern forward"));
     }
+    if let Some(advice) = args.advice
+        && !args.engines.iter().any(|engine| engine.is_fastmap())
+    {
+        let what = format!("{advice} is for the fastmap engines, and --engines has none of them");
+        return Err(Failure::usage("--advice", what, "add fastmap, or choose mmap-random or mmap-sequential there"));
+    }
     let bytes = planned_bytes(args)?;
     let memory = limit_for(args, bytes)?;
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
@@ -43,7 +49,8 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
             engines.push(*e)
         }
     });
-    let load = |engine| Load { engine, pattern: args.pattern, op: args.op, threads: args.threads };
+    let (pattern, op, threads, advice) = (args.pattern, args.op, args.threads, args.advice.unwrap_or_default());
+    let load = |engine| Load { engine, pattern, op, threads, advice };
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); engines.len()];
     let bar =
         progress_bar(u64::from(args.repeat) * engines.len() as u64, "{msg:40} {bar:30} {pos}/{len} runs, {eta} left");
@@ -94,7 +101,7 @@ fn limit_for(args: &MicroArgs, bytes: u64) -> Result<Option<(Controller, u64)>, 
         Some(Memory::Limit(size)) => size.0,
         None => (bytes / 4).max(least_memory(pages, writes)),
     };
-    if args.engines.contains(&Engine::Fastmap) {
+    if args.engines.iter().any(|engine| engine.is_fastmap()) {
         capacity_for(limit, pages, writes)?;
     }
     match Controller::find() {
@@ -117,12 +124,13 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         ),
     };
     let caption = format!(
-        "{}, {}, {} file ({} on {}), {limit}; medians of {}\n\n",
+        "{}{}, {}, {} file ({} on {}), {limit}; medians of {}\n\n",
         match args.pattern {
             Pattern::Stride => format!("every 16th page, {}", args.op),
             Pattern::Fill => "a fresh file filled and flushed".to_owned(),
             other => format!("{other} {}", args.op),
         },
+        args.advice.map_or_else(String::new, |advice| format!(", fastmap advised {advice}")),
         threads(args.threads),
         Size(report.file_bytes),
         report.machine.file_system,
@@ -139,6 +147,7 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         "min..max",
         "GB/s",
         "CPU us/op",
+        "CPU ns/B",
         "p50 us",
         "p99 us",
         "p99.9 us",
@@ -153,18 +162,49 @@ fn text(args: &MicroArgs, report: &Report) -> String {
             "\nThe file refuses O_DIRECT: fastmap's {capacity} cache reads through the page cache.\n"
         ));
     }
+    text.push_str(&hits(&report.results));
     if args.op.writes() {
         text.push_str(&writes(&report.results));
     }
-    let ours = report.results.iter().find(|s| s.engine == Engine::Fastmap);
-    if let (Some(ours), Some(best)) = (ours, best) {
-        let ratio = ours.ops_per_s / best.ops_per_s;
-        text.push_str(&format!("\nfastmap is {ratio:.2}x the best mmap ({})\n", best.engine));
+    if let Some(best) = best {
+        let ratio = |s: &Summary| {
+            format!("{} is {:.2}x the best mmap ({})", s.engine, s.ops_per_s / best.ops_per_s, best.engine)
+        };
+        text.push_str(&paragraph(report.results.iter().filter(|s| s.engine.is_fastmap()).map(ratio)));
     }
     text
 }
 
-/// How writes reached the device: two lines at most, and none where neither device nor engine counts them.
+/// Lines below an empty one; nothing if there are none.
+fn paragraph(lines: impl Iterator<Item = String>) -> String {
+    let lines: String = lines.map(|line| line + "\n").collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
+/// How often each fastmap engine met its page mapped, and what it had read before it was touched.
+fn hits(results: &[Summary]) -> String {
+    paragraph(results.iter().filter_map(|s| {
+        let (hits, ahead) = (s.hits?, s.readahead?);
+        let mut line = format!("{}: {} of operations found their page mapped", s.engine, percent(hits.hit_ratio));
+        if ahead.pages > 0 {
+            let of_pages = |count: u64| percent(count as f64 / ahead.pages as f64);
+            let (used, wasted) = (of_pages(ahead.used), of_pages(ahead.wasted));
+            let a_trap = figure(ahead.used as f64 / ahead.chunks.max(1) as f64);
+            line.push_str(&format!("; {} pages read ahead in {} streams", ahead.pages, ahead.streams));
+            line.push_str(&format!(", {used} used, {a_trap} a trap, {wasted} wasted"));
+        }
+        if ahead.prefetched > 0 {
+            line.push_str(&format!("; {} pages prefetched", ahead.prefetched));
+        }
+        Some(line)
+    }))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// How writes reached the device; nothing where neither device nor engine counts them.
 fn writes(results: &[Summary]) -> String {
     let at_device = |s: &Summary| {
         let device = s.device?;
@@ -172,15 +212,13 @@ fn writes(results: &[Summary]) -> String {
         Some(format!("{} {kib} KiB at depth {}", s.engine, figure(device.average_queue_depth)))
     };
     let devices: Vec<String> = results.iter().filter_map(at_device).collect();
-    let mut text = String::new();
-    if !devices.is_empty() {
-        text.push_str(&format!("\nA write at the device, and its queue: {}\n", devices.join(", ")));
-    }
-    if let Some(ours) = results.iter().find_map(|s| s.writeback) {
-        let (ratio, depth) = (figure(ours.merge_ratio), figure(ours.queue_depth));
-        text.push_str(&format!("\nfastmap wrote {ratio} pages a run, {depth} runs under way at a time\n"));
-    }
-    text
+    let devices =
+        (!devices.is_empty()).then(|| format!("A write at the device, and its queue: {}", devices.join(", ")));
+    let wrote = |s: &Summary| {
+        let (ratio, depth) = (figure(s.writeback?.merge_ratio), figure(s.writeback?.queue_depth));
+        Some(format!("{} wrote {ratio} pages a run, {depth} runs under way at a time", s.engine))
+    };
+    paragraph(devices.into_iter()) + &paragraph(results.iter().filter_map(wrote))
 }
 
 fn threads(count: u32) -> String {
@@ -195,6 +233,7 @@ fn row(s: &Summary, best: Option<&Summary>) -> Vec<String> {
         format!("{}..{}", figure(low / 1e3), figure(high / 1e3)),
         figure(s.bytes_per_s / 1e9),
         figure(s.cpu_us_per_op),
+        figure(s.cpu_ns_per_byte),
         figure(s.latency_us.p50),
         figure(s.latency_us.p99),
         figure(s.latency_us.p999),

@@ -4,8 +4,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use fastmap_workloads::{DeviceReport, Engine, FastmapReport, LatencyUs, Outcome, Writeback};
+use fastmap_workloads::{
+    Advice, DeviceReport, Engine, FastmapReport, Hits, LatencyUs, Outcome, PAGE, Readahead, Writeback,
+};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::session::{Load, Session};
 use super::target::Target;
@@ -14,8 +18,8 @@ use crate::machine::Machine;
 
 /// A whole command's results, as `--json` writes them.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    /// `micro` or `tour`.
+pub struct Report<R = Summary> {
+    /// `micro`, `tour` or `replacement`.
     pub experiment: &'static str,
     /// Where it was measured.
     pub machine: Machine,
@@ -28,12 +32,12 @@ pub struct Report {
     /// Its length in use.
     pub file_bytes: u64,
     /// What was measured.
-    pub results: Vec<Summary>,
+    pub results: Vec<R>,
 }
 
-impl Report {
+impl<R> Report<R> {
     /// A report without results yet.
-    pub fn new(experiment: &'static str, target: &Target, session: &Session<'_>) -> Report {
+    pub fn new(experiment: &'static str, target: &Target, session: &Session<'_>) -> Report<R> {
         Report {
             experiment,
             machine: Machine::of(&target.place),
@@ -60,12 +64,17 @@ pub struct Summary {
     pub op: &'static str,
     /// By how many threads.
     pub threads: u32,
+    /// What a fastmap engine was told about the order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<Advice>,
     /// Operations a second.
     pub ops_per_s: f64,
     /// Bytes of touched pages a second.
     pub bytes_per_s: f64,
     /// Processor time of the process per operation.
     pub cpu_us_per_op: f64,
+    /// The same per byte of the pages touched.
+    pub cpu_ns_per_byte: f64,
     /// Time between successive operations of a thread.
     pub latency_us: LatencyUs,
     /// Peak of memory.
@@ -76,10 +85,16 @@ pub struct Summary {
     pub runs: Vec<f64>,
     /// Seconds measured in each repetition.
     pub seconds: Vec<f64>,
-    /// The fastmap engine's set-up and counters in each repetition.
+    /// A fastmap engine's set-up and counters in each repetition.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fastmap: Vec<FastmapReport>,
-    /// The fastmap engine's write-back in the measured window, in a load that writes.
+    /// A fastmap engine's `misses` and `hit_ratio` in the measured window.
+    #[serde(flatten)]
+    pub hits: Option<Hits>,
+    /// What a fastmap engine read ahead in the measured window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readahead: Option<Readahead>,
+    /// A fastmap engine's write-back in the measured window, in a load that writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writeback: Option<Writeback>,
     /// What the device under the file did in the measured window; nothing where the file is on no block device.
@@ -101,22 +116,21 @@ impl Summary {
             pattern: load.pattern.name(),
             op: load.op.name(),
             threads: load.threads,
+            advice: load.engine.is_fastmap().then_some(load.advice),
             ops_per_s: by(|o| o.ops_per_s),
             bytes_per_s: by(|o| o.bytes_per_s),
             cpu_us_per_op: by(|o| o.cpu_us_per_op),
-            latency_us: LatencyUs {
-                p50: by(|o| o.latency_us.p50),
-                p99: by(|o| o.latency_us.p99),
-                p999: by(|o| o.latency_us.p999),
-                max: by(|o| o.latency_us.max),
-            },
+            cpu_ns_per_byte: by(|o| o.cpu_us_per_op) * 1e3 / PAGE as f64,
+            latency_us: median_of(outcomes, |o| Some(o.latency_us)).unwrap_or_default(),
             peak_rss_bytes: by(|o| o.peak_rss_bytes as f64) as u64,
             peak_rss_bytes_max: outcomes.iter().map(|o| o.peak_rss_bytes).max().unwrap_or(0),
             runs: outcomes.iter().map(|o| o.ops_per_s).collect(),
             seconds: outcomes.iter().map(|o| o.seconds).collect(),
             fastmap: outcomes.iter().filter_map(|o| o.fastmap).collect(),
-            writeback: median_writeback(outcomes),
-            device: median_device(outcomes),
+            hits: median_of(outcomes, |o| o.hits),
+            readahead: median_of(outcomes, |o| o.readahead),
+            writeback: median_of(outcomes, |o| o.writeback),
+            device: median_of(outcomes, |o| o.device),
         }
     }
 
@@ -131,32 +145,21 @@ pub fn best_mmap<'a>(results: impl IntoIterator<Item = &'a Summary>) -> Option<&
     results.into_iter().filter(|s| s.engine.is_mmap()).max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
 }
 
-fn median_writeback(outcomes: &[Outcome]) -> Option<Writeback> {
-    let all: Vec<Writeback> = outcomes.iter().map(|o| o.writeback).collect::<Option<_>>()?;
-    let by = |figure: fn(&Writeback) -> f64| median(all.iter().map(figure).collect());
-    Some(Writeback {
-        runs: by(|w| w.runs as f64) as u64,
-        pages: by(|w| w.pages as f64) as u64,
-        bytes: by(|w| w.bytes as f64) as u64,
-        merge_ratio: by(|w| w.merge_ratio),
-        queue_depth: by(|w| w.queue_depth),
-    })
+/// The median, figure by figure, of a part of each outcome; None where an outcome has no such part. It works on the
+/// part's JSON, so that a new figure needs nothing here.
+fn median_of<T: Serialize + DeserializeOwned>(outcomes: &[Outcome], part: fn(&Outcome) -> Option<T>) -> Option<T> {
+    let parts: Vec<Value> = outcomes.iter().map(|o| serde_json::to_value(part(o)?).ok()).collect::<Option<_>>()?;
+    let mut medians = parts.first()?.as_object()?.clone();
+    for (name, figure) in &mut medians {
+        let middle = median(parts.iter().map(|part| part[name].as_f64()).collect::<Option<_>>()?);
+        // What counts stays whole.
+        *figure = if figure.is_u64() { (middle as u64).into() } else { middle.into() };
+    }
+    serde_json::from_value(medians.into()).ok()
 }
 
-fn median_device(outcomes: &[Outcome]) -> Option<DeviceReport> {
-    let all: Vec<DeviceReport> = outcomes.iter().map(|o| o.device).collect::<Option<_>>()?;
-    let by = |figure: fn(&DeviceReport) -> f64| median(all.iter().map(figure).collect());
-    Some(DeviceReport {
-        reads: by(|d| d.reads as f64) as u64,
-        writes: by(|d| d.writes as f64) as u64,
-        read_bytes: by(|d| d.read_bytes as f64) as u64,
-        write_bytes: by(|d| d.write_bytes as f64) as u64,
-        average_write_bytes: by(|d| d.average_write_bytes),
-        average_queue_depth: by(|d| d.average_queue_depth),
-    })
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
+/// The middle of some figures.
+pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;
     if figures.len().is_multiple_of(2) { (figures[middle - 1] + figures[middle]) / 2.0 } else { figures[middle] }
@@ -192,7 +195,7 @@ impl JsonFile {
     /// # Errors
     ///
     /// If it cannot be written after all.
-    pub fn write(mut self, report: &Report) -> Result<(), Failure> {
+    pub fn write(mut self, report: &Report<impl Serialize>) -> Result<(), Failure> {
         let mut text = serde_json::to_string_pretty(report).map_err(|e| refused(&self.path, &e.into()))?;
         text.push('\n');
         let truncated = match self.file.metadata() {
@@ -226,6 +229,23 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(vec![7.0]), 7.0);
+    }
+
+    #[test]
+    fn parts_are_summed_up_figure_by_figure() {
+        let outcome = |misses, hit_ratio, p50| Outcome {
+            hits: Some(Hits { misses, hit_ratio }),
+            latency_us: LatencyUs { p50, ..LatencyUs::default() },
+            ..Outcome::default()
+        };
+        let mut outcomes = [outcome(1, 0.9, 2.0), outcome(8, 0.1, 1.0), outcome(5, 0.25, 7.5), outcome(4, 0.5, 3.0)];
+        let hits = median_of(&outcomes, |o| o.hits).unwrap();
+        assert_eq!((hits.misses, hits.hit_ratio), (4, 0.375), "counts stay whole");
+        assert_eq!(median_of(&outcomes, |o| Some(o.latency_us)).unwrap().p50, 2.5);
+        assert!(median_of(&outcomes, |o| o.writeback).is_none());
+        outcomes[2].hits = None;
+        assert!(median_of(&outcomes, |o| o.hits).is_none());
+        assert!(median_of(&[], |o| o.hits).is_none());
     }
 
     #[test]

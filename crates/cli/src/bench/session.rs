@@ -8,10 +8,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use fastmap_workloads::{Engine, Op, Outcome, PAGE, Pattern, Spec, cold, prepare};
+use fastmap_workloads::{Advice, Engine, Op, Outcome, PAGE, Pattern, Replay, Replayed, Spec, Trace, cold, prepare};
 
 use super::target::Target;
-use super::worker::{Answer, Order};
+use super::worker::{Answer, Job, Order};
 use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
 use crate::size::Size;
@@ -31,6 +31,23 @@ pub struct Load {
     pub op: Op,
     /// With how many threads.
     pub threads: u32,
+    /// What the fastmap engines are told about the order.
+    pub advice: Advice,
+}
+
+/// One trace to replay; the fields are those of [`Replay`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traced {
+    /// Through which engine.
+    pub engine: Engine,
+    /// Which touches.
+    pub trace: Trace,
+    /// Pages that fit into memory, for the trace.
+    pub frames: u64,
+    /// Touches before the window, and in it.
+    pub touches: (u64, u64),
+    /// Which of the trace's random sequences.
+    pub seed: u64,
 }
 
 /// Everything that stays the same over the runs of a command.
@@ -93,41 +110,55 @@ impl<'a> Session<'a> {
             }
             _ => None,
         };
+        let Load { engine, pattern, op, threads, advice } = load;
+        let memory = self.memory();
+        let (path, label, pages) = (path.clone(), label.clone(), *pages);
+        let spec = Spec { engine, pattern, op, threads, advice, path, label, pages, memory, seconds, epoch };
+        let answer = self.obey(engine, Job::Run(spec), memory)?;
+        std::mem::forget(half_filled);
+        match answer {
+            Answer::Done(outcome) => Ok(*outcome),
+            other => Err(failed(engine, other)),
+        }
+    }
+
+    /// Replays a trace once, with `memory` bytes for everything it uses, if memory is limited.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::run`].
+    pub fn replay(&self, traced: &Traced, memory: Option<u64>) -> Result<Replayed, Failure> {
+        interrupt::check()?;
+        let Target { path, label, pages, .. } = self.target;
+        let Traced { engine, trace, frames, touches, seed } = *traced;
+        let (pattern, op, path, label) = (Pattern::Random, Op::Read, path.clone(), label.clone());
+        // Pages read ahead would blur what is compared.
+        let (advice, pages) = (Advice::Random, *pages);
+        let spec = Spec { engine, pattern, op, threads: 1, advice, path, label, pages, memory, seconds: 0.0, epoch: 0 };
+        match self.obey(engine, Job::Replay(Replay { spec, trace, frames, touches, seed }), memory)? {
+            Answer::Replayed(replayed) => Ok(*replayed),
+            other => Err(failed(engine, other)),
+        }
+    }
+
+    /// Has a fresh process do a job, from a cold file, in a cgroup of its own limited to `memory`.
+    fn obey(&self, engine: Engine, job: Job, memory: Option<u64>) -> Result<Answer, Failure> {
         self.make_cold()?;
-        let group = match &self.limit {
-            Some((controller, bytes)) => {
-                Some(controller.group(*bytes).map_err(|e| Failure::told(format!("{e}: {REMEDY}")))?)
+        let group = match (&self.limit, memory) {
+            (Some((controller, _)), Some(bytes)) => {
+                Some(controller.group(bytes).map_err(|e| Failure::told(format!("{e}: {REMEDY}")))?)
             }
-            None => None,
+            _ => None,
         };
-        let Load { engine, pattern, op, threads } = load;
         let order = Order {
-            spec: Spec {
-                engine,
-                pattern,
-                op,
-                threads,
-                path: path.clone(),
-                label: label.clone(),
-                pages: *pages,
-                memory: self.memory(),
-                seconds,
-                epoch,
-            },
+            job,
             join: group.as_ref().map(|g| g.join_file()),
             peak: group.as_ref().and_then(|g| g.peak_file()),
             parent: std::process::id(),
         };
         let ended = in_fresh_process(&order)?;
         interrupt::check()?;
-        let Ok(answer) = serde_json::from_slice(&ended.stdout) else {
-            return Err(self.died(engine, &ended));
-        };
-        std::mem::forget(half_filled);
-        match answer {
-            Answer::Done(outcome) => Ok(*outcome),
-            Answer::Failed(why) => Err(Failure::told(format!("{engine}: {why}"))),
-        }
+        serde_json::from_slice(&ended.stdout).map_err(|_| self.died(engine, memory, &ended))
     }
 
     fn make_cold(&self) -> Result<(), Failure> {
@@ -145,9 +176,9 @@ impl<'a> Session<'a> {
     }
 
     /// A worker that ended without an answer.
-    fn died(&self, engine: Engine, ended: &Ended) -> Failure {
+    fn died(&self, engine: Engine, memory: Option<u64>, ended: &Ended) -> Failure {
         let last_words = ended.stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing").trim();
-        match (ended.status.signal(), self.memory()) {
+        match (ended.status.signal(), memory) {
             (Some(libc::SIGKILL), Some(bytes)) => Failure::new(
                 engine,
                 format!("killed, most likely since it used more memory than {}", Size(bytes)),
@@ -164,6 +195,14 @@ impl<'a> Session<'a> {
                 "this is an error in fastmap: please report it",
             ),
         }
+    }
+}
+
+/// An answer that is no result.
+fn failed(engine: Engine, answer: Answer) -> Failure {
+    match answer {
+        Answer::Failed(why) => Failure::told(format!("{engine}: {why}")),
+        other => Failure::new(engine, format!("answered {other:?}"), "this is an error in fastmap: please report it"),
     }
 }
 

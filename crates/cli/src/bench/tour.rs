@@ -1,8 +1,9 @@
 //! `fastmap bench`: the tour, about two minutes, nothing to set up.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fastmap_workloads::{Engine, Op, Outcome, Pattern};
+use fastmap_workloads::{Advice, Engine, Op, Outcome, Pattern};
 
 use super::report::{JsonFile, Report, Summary, best_mmap};
 use super::session::{Load, Session};
@@ -36,6 +37,8 @@ struct Work {
     threads: u32,
     /// The advice for kernel mmap that suits the work, beside none.
     advised: Engine,
+    /// The fastmap engines that suit the work: plain loads, and what a program can do better where it knows more.
+    ours: &'static [Engine],
 }
 
 /// The lines of the tour; with one processor, one of them is the same twice and left out.
@@ -43,16 +46,25 @@ fn works() -> Vec<Work> {
     let two = std::thread::available_parallelism().map_or(1, usize::from).min(2) as u32;
     let random = Engine::MmapRandom;
     let sequential = Engine::MmapSequential;
-    let work = |name, pattern, op, threads, advised| Work { name, pattern, op, threads, advised };
+    let work =
+        |name, pattern, op, threads, advised| Work { name, pattern, op, threads, advised, ours: &[Engine::Fastmap] };
+    let with = |ours, work| Work { ours, ..work };
     let mut works = vec![
         work("fill a new file", Pattern::Fill, Op::Write, 1, sequential),
-        work("random read, 1 thread", Pattern::Random, Op::Read, 1, random),
-        work("random read, 2 threads", Pattern::Random, Op::Read, 2, random),
+        with(
+            &[Engine::Fastmap, Engine::FastmapPrefetch],
+            work("random read, 1 thread", Pattern::Random, Op::Read, 1, random),
+        ),
+        with(
+            &[Engine::Fastmap, Engine::FastmapPin],
+            work("random read, 2 threads", Pattern::Random, Op::Read, 2, random),
+        ),
         work("skewed read (zipf)", Pattern::Zipf, Op::Read, two, random),
         work("random write", Pattern::Random, Op::Write, two, random),
         work("random read-modify-write", Pattern::Random, Op::Rmw, two, random),
         work("forward scan", Pattern::Forward, Op::Read, 1, sequential),
         work("backward scan", Pattern::Backward, Op::Read, 1, sequential),
+        work("every 16th page", Pattern::Stride, Op::Read, 1, random),
     ];
     works.retain(|w| w.threads <= two);
     works
@@ -101,27 +113,24 @@ pub fn run(args: &TourArgs) -> Result<(), Failure> {
 /// All works, engines in turn within each repetition. `direct` is for reference and runs once.
 fn measure(session: &Session<'_>, start: Instant, direct: bool) -> Result<Vec<Summary>, Failure> {
     let works = works();
-    let engines = |work: &Work| [Engine::Mmap, work.advised, Engine::Fastmap, Engine::Direct];
-    let runs_in = |repetition: u32| -> usize { if repetition == 0 && direct { 4 } else { 3 } };
-    let runs_each = (0..REPETITIONS).map(runs_in).sum::<usize>() as u32;
-    let bar =
-        progress_bar(u64::from(runs_each) * works.len() as u64, "{msg:44} {bar:30} {pos}/{len} runs, {elapsed} so far");
-    let mut pace = Pace { start, runs_left: runs_each * works.len() as u32, overhead: 0.3 };
+    let runs_left: usize = works.iter().map(|work| work.runs(0..REPETITIONS, direct)).sum();
+    let bar = progress_bar(runs_left as u64, "{msg:44} {bar:30} {pos}/{len} runs, {elapsed} so far");
+    let mut pace = Pace { start, runs_left: runs_left as u32, overhead: 0.3 };
     let mut results = Vec::new();
     let share = WHOLE / works.len() as u32;
     for work in &works {
         let work_began = Instant::now();
-        let mut outcomes: [Vec<Outcome>; 4] = Default::default();
+        let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); work.engines(0, true).len()];
         for repetition in 0..REPETITIONS {
             // Where 1 GiB takes long to write and to read back, no choice of seconds keeps the tour short.
             if repetition == 1 && work_began.elapsed() * REPETITIONS > share * 2 {
-                let runs: usize = (1..REPETITIONS).map(runs_in).sum();
+                let runs = work.runs(1..REPETITIONS, direct);
                 pace.runs_left -= runs as u32;
                 bar.inc(runs as u64);
                 break;
             }
             let seconds = pace.seconds();
-            for (engine, outcomes) in engines(work).into_iter().zip(&mut outcomes).take(runs_in(repetition)) {
+            for (engine, outcomes) in work.engines(repetition, direct).into_iter().zip(&mut outcomes) {
                 bar.set_message(format!("{}: {engine}", work.name));
                 let began = Instant::now();
                 outcomes.push(session.run(work.through(engine), seconds)?);
@@ -129,7 +138,7 @@ fn measure(session: &Session<'_>, start: Instant, direct: bool) -> Result<Vec<Su
                 bar.inc(1);
             }
         }
-        for (engine, outcomes) in engines(work).into_iter().zip(&outcomes).filter(|(_, o)| !o.is_empty()) {
+        for (engine, outcomes) in work.engines(0, true).into_iter().zip(&outcomes).filter(|(_, o)| !o.is_empty()) {
             results.push(Summary { work: Some(work.name), ..Summary::of(work.through(engine), outcomes) });
         }
     }
@@ -139,7 +148,21 @@ fn measure(session: &Session<'_>, start: Instant, direct: bool) -> Result<Vec<Su
 
 impl Work {
     fn through(&self, engine: Engine) -> Load {
-        Load { engine, pattern: self.pattern, op: self.op, threads: self.threads }
+        let Work { pattern, op, threads, .. } = *self;
+        Load { engine, pattern, op, threads, advice: Advice::Normal }
+    }
+
+    /// The engines of a repetition, in turn; always the same ones first.
+    fn engines(&self, repetition: u32, direct: bool) -> Vec<Engine> {
+        let mut engines = vec![Engine::Mmap, self.advised];
+        engines.extend(self.ours);
+        engines.extend((repetition == 0 && direct).then_some(Engine::Direct));
+        engines
+    }
+
+    /// How many runs some repetitions take.
+    fn runs(&self, repetitions: Range<u32>, direct: bool) -> usize {
+        repetitions.map(|repetition| self.engines(repetition, direct).len()).sum()
     }
 }
 
@@ -169,28 +192,45 @@ fn text(results: &[Summary]) -> String {
     let (mut ahead, mut level, mut behind) = (Vec::new(), Vec::new(), Vec::new());
     for lines in results.chunk_by(|a, b| a.work == b.work) {
         let of = |engine| lines.iter().find(|s| s.engine == engine);
-        let (Some(name), Some(ours), Some(best)) = (lines[0].work, of(Engine::Fastmap), best_mmap(lines)) else {
-            continue;
-        };
-        let ratio = ours.ops_per_s / best.ops_per_s;
-        let verdict = match ratio - 1.0 {
-            d if d > LEVEL => ("ahead", &mut ahead),
-            d if d < -LEVEL => ("behind", &mut behind),
-            _ => ("level", &mut level),
-        };
-        verdict.1.push(format!("{name} ({ratio:.2}x)"));
+        let (Some(work), Some(best)) = (lines[0].work, best_mmap(lines)) else { continue };
         let k = |s: Option<&Summary>| s.map_or_else(|| "-".to_owned(), |s| figure(s.ops_per_s / 1e3));
-        rows.push(vec![
-            name.to_owned(),
-            best.engine.to_string(),
-            k(Some(best)),
-            k(Some(ours)),
-            format!("{ratio:.2}"),
-            verdict.0.to_owned(),
-            k(of(Engine::Direct)),
-        ]);
+        for ours in lines.iter().filter(|s| s.engine.is_fastmap()) {
+            let name = match ours.engine {
+                Engine::FastmapPin => format!("{work}, pinned"),
+                Engine::FastmapPrefetch => format!("{work}, prefetched"),
+                _ => work.to_owned(),
+            };
+            let ratio = ours.ops_per_s / best.ops_per_s;
+            let verdict = match ratio - 1.0 {
+                d if d > LEVEL => ("ahead", &mut ahead),
+                d if d < -LEVEL => ("behind", &mut behind),
+                _ => ("level", &mut level),
+            };
+            verdict.1.push(format!("{name} ({ratio:.2}x)"));
+            rows.push(vec![
+                name,
+                best.engine.to_string(),
+                k(Some(best)),
+                k(Some(ours)),
+                format!("{ratio:.2}"),
+                verdict.0.to_owned(),
+                k(of(Engine::Direct)),
+                figure(best.cpu_ns_per_byte),
+                figure(ours.cpu_ns_per_byte),
+            ]);
+        }
     }
-    let headings = ["work", "best mmap", "its rate", "fastmap", "ratio", "fastmap is", "O_DIRECT calls"];
+    let headings = [
+        "work",
+        "best mmap",
+        "its rate",
+        "fastmap",
+        "ratio",
+        "fastmap is",
+        "O_DIRECT calls",
+        "mmap CPU ns/B",
+        "fastmap CPU ns/B",
+    ];
     let mut text = render(&headings, &rows) + "\n";
     for (what, names) in [("ahead of", ahead), ("level with", level), ("behind", behind)] {
         if !names.is_empty() {
@@ -203,23 +243,11 @@ fn text(results: &[Summary]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastmap_workloads::LatencyUs;
 
     fn summary(work: &'static str, engine: Engine, ops_per_s: f64) -> Summary {
-        let outcome = Outcome {
-            ops: 1,
-            seconds: 1.0,
-            ops_per_s,
-            bytes_per_s: 0.0,
-            cpu_us_per_op: 0.0,
-            latency_us: LatencyUs::default(),
-            peak_rss_bytes: 0,
-            fastmap: None,
-            writeback: None,
-            device: None,
-        };
-        let load = Load { engine, pattern: Pattern::Random, op: Op::Read, threads: 1 };
-        Summary { work: Some(work), ..Summary::of(load, &[outcome]) }
+        let outcome = Outcome { ops: 1, seconds: 1.0, ops_per_s, cpu_us_per_op: 4.096, ..Outcome::default() };
+        let work = Work { name: work, pattern: Pattern::Random, op: Op::Read, threads: 1, advised: engine, ours: &[] };
+        Summary { work: Some(work.name), ..Summary::of(work.through(engine), &[outcome]) }
     }
 
     #[test]
@@ -230,15 +258,34 @@ mod tests {
             results.push(summary(work, Engine::MmapRandom, 100e3));
             results.push(summary(work, Engine::Fastmap, ours));
         }
+        results.push(summary("third", Engine::FastmapPin, 200e3));
         results.push(summary("third", Engine::Direct, 70e3));
         let text = text(&results);
         let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
-        assert_eq!(words(1), ["first", "mmap-random", "100", "150", "1.50", "ahead", "-"]);
-        assert_eq!(words(2), ["second", "mmap-random", "100", "102", "1.02", "level", "-"]);
-        assert_eq!(words(3), ["third", "mmap-random", "100", "50.0", "0.50", "behind", "70.0"]);
-        assert!(text.contains("fastmap is ahead of the best mmap in: first (1.50x).\n"), "{text}");
+        assert_eq!(words(1), ["first", "mmap-random", "100", "150", "1.50", "ahead", "-", "1.00", "1.00"]);
+        assert_eq!(words(2), ["second", "mmap-random", "100", "102", "1.02", "level", "-", "1.00", "1.00"]);
+        assert_eq!(words(3), ["third", "mmap-random", "100", "50.0", "0.50", "behind", "70.0", "1.00", "1.00"]);
+        assert_eq!(words(4)[..6], ["third,", "pinned", "mmap-random", "100", "200", "2.00"]);
+        assert!(
+            text.contains("fastmap is ahead of the best mmap in: first (1.50x), third, pinned (2.00x).\n"),
+            "{text}"
+        );
         assert!(text.contains("fastmap is level with the best mmap in: second (1.02x).\n"), "{text}");
         assert!(text.contains("fastmap is behind the best mmap in: third (0.50x).\n"), "{text}");
+    }
+
+    #[test]
+    fn each_work_runs_its_engines_in_turn_and_direct_calls_once() {
+        let works = works();
+        for work in &works {
+            assert_eq!(work.engines(0, true)[..work.engines(1, true).len()], work.engines(2, true));
+            assert_eq!(work.runs(0..REPETITIONS, true), work.runs(0..REPETITIONS, false) + 1);
+            assert!(work.ours.contains(&Engine::Fastmap) && work.ours.iter().all(|engine| engine.is_fastmap()));
+        }
+        // Half a second each and more, if starting and warming up take as long as they do on an idle disk.
+        let runs: usize = works.iter().map(|work| work.runs(0..REPETITIONS, true)).sum();
+        let pace = Pace { start: Instant::now(), runs_left: runs as u32, overhead: 0.3 };
+        assert!(pace.seconds() >= 0.4, "{} seconds for each of {runs} runs", pace.seconds());
     }
 
     #[test]

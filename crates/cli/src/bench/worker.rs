@@ -4,14 +4,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fastmap_workloads::{Outcome, Spec};
+use fastmap_workloads::{Outcome, Replay, Replayed, Spec};
 use serde::{Deserialize, Serialize};
 
 /// What the bench asks of a worker, as JSON in its argument.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The run.
-    pub spec: Spec,
+    pub job: Job,
     /// The memory cgroup's file to write "0" into before anything else.
     pub join: Option<PathBuf>,
     /// The memory cgroup's file that tells its peak.
@@ -20,12 +20,24 @@ pub struct Order {
     pub parent: u32,
 }
 
+/// What a worker can do.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Job {
+    /// Run a load for a time.
+    Run(Spec),
+    /// Replay a trace.
+    Replay(Replay),
+}
+
 /// What a worker answers, as JSON on standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// The run's figures.
+    /// The figures of [`Job::Run`].
     Done(Box<Outcome>),
+    /// Those of [`Job::Replay`].
+    Replayed(Box<Replayed>),
     /// Why it failed, one line.
     Failed(String),
 }
@@ -48,10 +60,12 @@ fn obey(order: &Order) -> Answer {
         return Answer::Failed(format!("{}: cannot join: {error}: {}", join.display(), crate::cgroup::REMEDY));
     }
     die_with_parent(order.parent);
-    match fastmap_workloads::run(&order.spec, || peak_of(order.peak.as_deref())) {
-        Ok(outcome) => Answer::Done(Box::new(outcome)),
-        Err(error) => Answer::Failed(error.to_string()),
-    }
+    let peak = || peak_of(order.peak.as_deref());
+    let answer = match &order.job {
+        Job::Run(spec) => fastmap_workloads::run(spec, peak).map(|outcome| Answer::Done(Box::new(outcome))),
+        Job::Replay(order) => fastmap_workloads::replay(order, peak).map(|done| Answer::Replayed(Box::new(done))),
+    };
+    answer.unwrap_or_else(|error| Answer::Failed(error.to_string()))
 }
 
 /// The cgroup's peak; without one, this process's peak resident set (VmHWM).

@@ -45,6 +45,8 @@ pub struct Plan {
     pub early: usize,
     /// The error number of syncs, if they fail.
     pub sync_error: Option<i32>,
+    /// A page that cannot be read (EIO).
+    pub unreadable: Option<usize>,
 }
 
 /// A disk's behaviour, changed by a test while the store is in use.
@@ -198,6 +200,21 @@ unsafe fn copy_of(from: *const u8, pages: usize) -> Zeroed<[u8; PAGE]> {
     copy
 }
 
+impl FaultyStore {
+    /// Some reads take longer, and some fail: true.
+    fn dawdle(&self, pages: Range<usize>) -> bool {
+        let (slow, unreadable) = {
+            let mut state = self.disk.state.lock().unwrap();
+            let share = state.plan.slow;
+            (state.random.chance(share), state.plan.unreadable.is_some_and(|page| pages.contains(&page)))
+        };
+        if slow && !unreadable {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        unreadable
+    }
+}
+
 impl Store for FaultyStore {
     fn path(&self) -> &Path {
         self.file.path()
@@ -248,16 +265,23 @@ impl Store for FaultyStore {
     }
 
     unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd {
-        let slow = {
-            let mut state = self.disk.state.lock().unwrap();
-            let share = state.plan.slow;
-            state.random.chance(share)
-        };
-        if slow {
-            std::thread::sleep(Duration::from_micros(50));
+        if self.dawdle(page..page + 1) {
+            return ReadEnd::Failed(libc::EIO);
         }
         // SAFETY: the caller's buffer.
         unsafe { self.file.read_page(page, buffer) }
+    }
+
+    unsafe fn read_pages(&self, page: usize, pages: usize, buffer: *mut u8) -> std::result::Result<usize, i32> {
+        if self.dawdle(page..page + pages) {
+            return Err(libc::EIO);
+        }
+        // SAFETY: the caller's buffer.
+        unsafe { self.file.read_pages(page, pages, buffer) }
+    }
+
+    fn direct_reads(&self) -> Option<&File> {
+        None
     }
 
     fn next_data(&self, offset: u64) -> u64 {

@@ -146,6 +146,15 @@ impl Store for FileStore {
         }
     }
 
+    unsafe fn read_pages(&self, page: usize, pages: usize, buffer: *mut u8) -> std::result::Result<usize, i32> {
+        // SAFETY: the caller's buffer.
+        unsafe { file::read_at(&self.reading.pages, buffer, pages * PAGE, page as u64 * PAGE as u64) }
+    }
+
+    fn direct_reads(&self) -> Option<&File> {
+        Some(&self.reading.pages)
+    }
+
     fn next_data(&self, offset: u64) -> u64 {
         if self.reading.shared {
             return offset;

@@ -78,6 +78,16 @@ pub trait Store: Debug + Send + Sync {
     /// `buffer` is a page, aligned to its size, that the caller owns.
     unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd;
 
+    /// Reads up to `pages` pages from `page` on into `buffer`; how many bytes there were before the file's end, or an error
+    /// number.
+    ///
+    /// # Safety
+    /// `buffer` is that many pages, aligned to one, that the caller owns.
+    unsafe fn read_pages(&self, page: usize, pages: usize, buffer: *mut u8) -> std::result::Result<usize, i32>;
+
+    /// The descriptor through which pages may be read past `read_pages`, many at a time with io_uring(7), if there is one.
+    fn direct_reads(&self) -> Option<&File>;
+
     /// The first byte at or after `offset`, which is in a hole, that is not; the file's end where none follows (lseek(2),
     /// `SEEK_DATA`). Called by fault handlers.
     fn next_data(&self, offset: u64) -> u64;

@@ -96,3 +96,19 @@ pub unsafe fn prepare_region(at: *mut u8, len: usize) {
         libc::madvise(at.cast(), len, libc::MADV_DONTFORK);
     }
 }
+
+/// Keeps staging memory as the engine needs it: in huge pages or not, and not inherited by fork(2), after which the kernel
+/// would refuse to move pages.
+///
+/// # Safety
+/// The range is the caller's own mapping.
+pub unsafe fn prepare_staging(at: *mut u8, len: usize, huge: bool) {
+    // SAFETY: the caller's contract; without huge pages moves take longer, and without the other advice they fail in a
+    // process that has forked.
+    unsafe {
+        if huge {
+            libc::madvise(at.cast(), len, libc::MADV_HUGEPAGE);
+        }
+        libc::madvise(at.cast(), len, libc::MADV_DONTFORK);
+    }
+}

@@ -3,6 +3,7 @@
 pub mod cgroup;
 pub mod cpu;
 pub mod file;
+pub mod fork;
 pub mod futex;
 pub mod madvise;
 pub mod memory;

@@ -18,6 +18,7 @@ const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
 const COPY_DONTWAKE: u64 = 1;
 const COPY_WP: u64 = 2;
+const MOVE_DONTWAKE: u64 = 1;
 const PROTECT_WP: u64 = 1;
 const PROTECT_DONTWAKE: u64 = 2;
 
@@ -48,6 +49,15 @@ struct Copy {
     len: u64,
     mode: u64,
     copied: i64,
+}
+
+#[repr(C)]
+struct Move {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    moved: i64,
 }
 
 #[repr(C)]
@@ -105,8 +115,22 @@ impl Userfaultfd {
     /// # Safety
     /// The range is the caller's own anonymous mapping.
     pub unsafe fn register(&self, at: *mut u8, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.register_as(at, len, MODE_MISSING | MODE_WP) }
+    }
+
+    /// Likewise, for memory that pages are only moved to.
+    ///
+    /// # Safety
+    /// As for `register`.
+    pub unsafe fn register_missing(&self, at: *mut u8, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.register_as(at, len, MODE_MISSING) }
+    }
+
+    unsafe fn register_as(&self, at: *mut u8, len: usize, mode: u64) -> io::Result<()> {
         let range = Range { start: at as u64, len: len as u64 };
-        let mut register = Register { range, mode: MODE_MISSING | MODE_WP, ioctls: 0 };
+        let mut register = Register { range, mode, ioctls: 0 };
         // SAFETY: UFFDIO_REGISTER reads and writes this structure; the range is the caller's.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), request::<Register>(0x00), &mut register) } {
             0 => Ok(()),
@@ -136,16 +160,17 @@ impl Userfaultfd {
         }
     }
 
-    /// `UFFDIO_COPY` of neighbouring pages at once, writable; the count of those that are resident now. 0.9 µs a page.
+    /// `UFFDIO_COPY` of neighbouring pages at once; the count of those that are resident now. 0.9 µs a page.
     ///
     /// # Safety
     /// As for `copy_page`, for each of them.
-    pub unsafe fn copy_pages(&self, to: *mut u8, from: *const u8, pages: usize) -> usize {
+    pub unsafe fn copy_pages(&self, to: *mut u8, from: *const u8, pages: usize, protected: bool) -> usize {
+        let mode = COPY_DONTWAKE | if protected { COPY_WP } else { 0 };
         let mut done = 0;
         while done < pages * super::PAGE {
             let (dst, src, len) =
                 (to as u64 + done as u64, from as u64 + done as u64, (pages * super::PAGE - done) as u64);
-            let mut copy = Copy { dst, src, len, mode: COPY_DONTWAKE, copied: 0 };
+            let mut copy = Copy { dst, src, len, mode, copied: 0 };
             // SAFETY: UFFDIO_COPY reads and writes this structure; the pages are the caller's.
             let all = unsafe { libc::ioctl(self.0.as_raw_fd(), request::<Copy>(0x03), &mut copy) } == 0;
             // Cut short, it says how far it came and asks to be called again.
@@ -156,6 +181,35 @@ impl Userfaultfd {
             }
         }
         done / super::PAGE
+    }
+
+    /// `UFFDIO_MOVE` of memory (Linux 6.8): its pages are at `to` afterwards, writable, and no longer at `from`. 1 µs for a
+    /// huge page, 22 µs where other processors have to be told; 0.9 µs a page otherwise. On failure (an error number) some
+    /// pages may have gone over. EINVAL: one of the two is locked (mlock(2)) and the other is not.
+    ///
+    /// # Safety
+    /// `to` is registered here and nothing is there; `from` is the caller's own anonymous memory, as long as a multiple of
+    /// pages, both mapped readable and writable, and nobody uses it.
+    pub unsafe fn move_pages(&self, to: *mut u8, from: *mut u8, len: usize) -> Result<(), i32> {
+        /// Direct I/O into the pages holds references for a moment after it has ended (EBUSY).
+        const PATIENCE: usize = 10_000;
+        let mut done = 0;
+        for _ in 0..PATIENCE {
+            let (dst, src) = (to as u64 + done as u64, from as u64 + done as u64);
+            let mut order = Move { dst, src, len: (len - done) as u64, mode: MOVE_DONTWAKE, moved: 0 };
+            // SAFETY: UFFDIO_MOVE reads and writes this structure; the pages are the caller's.
+            if unsafe { libc::ioctl(self.0.as_raw_fd(), request::<Move>(0x05), &mut order) } == 0 {
+                return Ok(());
+            }
+            match errno() {
+                libc::EAGAIN | libc::EBUSY => {
+                    done += order.moved.max(0) as usize;
+                    std::thread::yield_now();
+                }
+                error => return Err(error),
+            }
+        }
+        Err(libc::EBUSY)
     }
 
     /// `UFFDIO_WRITEPROTECT`: protects the range, or lifts the protection. 0.7 µs for a page, 0.1 µs a page in ranges.

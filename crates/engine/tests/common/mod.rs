@@ -367,3 +367,43 @@ pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
+
+/// What page number so and so of a [`stamped`] file holds: a page of its own for each of 2^17 pages.
+pub fn stamp(page: usize) -> &'static [u8] {
+    static TABLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {
+        let mut random = Random::new(77);
+        (0..(1 << 17) + PAGE / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+    });
+    let at = page.wrapping_mul(40_503) % (1 << 17) * 8;
+    &TABLE[at..at + PAGE]
+}
+
+/// Makes a file whose pages hold their stamps; on the disk, so that direct reads wait for no write-back.
+pub fn stamped(path: &Path, pages: usize) -> File {
+    use std::io::Write;
+    let mut out = io::BufWriter::with_capacity(1 << 20, create(path, &[]));
+    (0..pages).for_each(|page| out.write_all(stamp(page)).expect("the disk takes the file"));
+    let file = out.into_inner().expect("the disk takes the file");
+    file.sync_all().unwrap();
+    file
+}
+
+/// Waits until nothing is read ahead any more: the counters stand still for a while.
+pub fn settle(cache: &Cache) -> fastmap::Stats {
+    still(cache, 50)
+}
+
+/// Likewise, for so many milliseconds.
+pub fn still(cache: &Cache, milliseconds: u64) -> fastmap::Stats {
+    let mut before = cache.stats();
+    let mut since = std::time::Instant::now();
+    while since.elapsed() < std::time::Duration::from_millis(milliseconds) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let now = cache.stats();
+        if now.ahead_pages != before.ahead_pages || now.prefetched_pages != before.prefetched_pages {
+            since = std::time::Instant::now();
+        }
+        before = now;
+    }
+    before
+}

@@ -1,0 +1,59 @@
+//! Which parts of a file are mapped: nothing else of it is read ahead, since what no map covers may be written by others, and
+//! a page that is in memory hides that.
+
+use crate::sys::signal::Blocked;
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// The parts that a region's maps cover, pages, one entry a map.
+#[derive(Debug, Default)]
+pub struct Extents(Mutex<Vec<Range<usize>>>);
+
+impl Extents {
+    /// Runs `then` on the list. Readers wait for it, and faults for readers: so signals are blocked.
+    fn with<R>(&self, then: impl FnOnce(&mut Vec<Range<usize>>) -> R) -> R {
+        let _blocked = Blocked::all();
+        then(&mut self.0.lock().unwrap_or_else(|poison| poison.into_inner()))
+    }
+
+    /// Notes a map.
+    pub fn add(&self, map: Range<usize>) {
+        self.with(|maps| maps.push(map));
+    }
+
+    /// Forgets one.
+    pub fn remove(&self, map: &Range<usize>) {
+        self.with(|maps| {
+            if let Some(at) = maps.iter().position(|one| one == map) {
+                maps.swap_remove(at);
+            }
+        });
+    }
+
+    /// What is mapped around a page by the maps that it is part of; empty when it is part of none.
+    pub fn around(&self, page: usize) -> Range<usize> {
+        self.with(|maps| {
+            let here = maps.iter().filter(|map| map.contains(&page));
+            here.fold(page..page, |all, map| all.start.min(map.start)..all.end.max(map.end))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_around_a_page() {
+        let extents = Extents::default();
+        [0..100, 50..200, 300..400, 50..200].into_iter().for_each(|map| extents.add(map));
+        assert_eq!(extents.around(20), 0..100);
+        assert_eq!(extents.around(60), 0..200);
+        assert_eq!(extents.around(399), 300..400);
+        assert!(extents.around(250).is_empty() && extents.around(400).is_empty());
+        extents.remove(&(50..200));
+        assert_eq!(extents.around(150), 50..200, "there were two");
+        extents.remove(&(50..200));
+        assert!(extents.around(150).is_empty());
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether this is the address space in which the engine runs: a word that the kernel clears in children (madvise(2),
+//! `MADV_WIPEONFORK`, Linux 4.14).
+//!
+//! Asked by every call on a map, which may cost no system call. A child made by fork(2), or by clone(2) without `CLONE_VM`,
+//! whatever made it, has its parent's values and neither regions nor threads, and finds the word zero. One that shares the
+//! memory (vfork(2), the keeper) has the regions too, and is no child in this sense.
+
+use super::{PAGE, memory};
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// The word, in a page of its own; null before the engine runs.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Says that the engine runs in this address space; before its first region. Idempotent.
+pub fn claim() -> io::Result<()> {
+    if !WORD.load(Ordering::Acquire).is_null() {
+        return Ok(());
+    }
+    let at = memory::reserve(PAGE, PAGE)?;
+    // SAFETY: reserved just now, and known to nobody.
+    unsafe {
+        let release = |_: &io::Error| memory::release(at, PAGE);
+        memory::protect(at, PAGE, true).inspect_err(release)?;
+        if libc::madvise(at.cast(), PAGE, libc::MADV_WIPEONFORK) != 0 {
+            return Err(io::Error::last_os_error()).inspect_err(release);
+        }
+        let word = at.cast::<AtomicU32>();
+        (*word).store(1, Ordering::Relaxed);
+        if WORD.compare_exchange(ptr::null_mut(), word, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Another thread was first.
+            memory::release(at, PAGE);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the engine runs in an ancestor of this process, and so not here.
+#[inline]
+pub fn is_child() -> bool {
+    // SAFETY: null or a word that lives as long as the address space.
+    unsafe { WORD.load(Ordering::Acquire).as_ref() }.is_some_and(|word| word.load(Ordering::Relaxed) == 0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_knows_that_it_is_one() {
+        claim().unwrap();
+        claim().unwrap();
+        assert!(!is_child());
+        for (name, flags, expected) in [("fork", libc::SIGCHLD, 1), ("vfork", libc::SIGCHLD | libc::CLONE_VM, 0)] {
+            extern "C" fn answer(_: *mut libc::c_void) -> libc::c_int {
+                is_child().into()
+            }
+            let mut stack = vec![0u128; 4096];
+            let mut status = 0;
+            // SAFETY: the stack is the child's, which looks at one word and ends before this goes on.
+            unsafe {
+                let top = stack.as_mut_ptr().add(stack.len()).cast();
+                let child = libc::clone(answer, top, flags | libc::CLONE_VFORK, ptr::null_mut());
+                assert!(child > 0, "{name}: {}", io::Error::last_os_error());
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            }
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == expected, "{name}: {status:#x}");
+        }
+    }
+}
