@@ -274,7 +274,7 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
         if !loading || !region.take_hole(claimed) {
             cache.release_credits(core, 1);
             if loading {
-                give_up(region, claimed, Outcome::Resolved);
+                unclaim(region, claimed);
             }
             break;
         }
@@ -292,18 +292,23 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
     (start..start + installed).for_each(|page| finish(region, page, core, true, false, false));
     for page in start + installed..claimed {
         cache.release_credits(core, 1);
-        give_up(region, page, Outcome::Resolved);
+        unclaim(region, page);
     }
     cache.cores[core].0.counters.born_zero.add(installed);
 }
 
-/// Un-claims a page that could not be loaded; whoever waits for it tries itself.
+/// Un-claims a page that could not be loaded, for a reason that the caller returns.
 fn give_up(region: &Region, page: usize, outcome: Outcome) -> Outcome {
+    unclaim(region, page);
+    outcome
+}
+
+/// Un-claims a page that is not loaded after all; whoever waits for it tries itself.
+pub fn unclaim(region: &Region, page: usize) {
     let word = region.word(page);
     if word.abort_load().wake {
         futex::wake_all(word.futex());
     }
-    outcome
 }
 
 /// The first store to a clean page, or pins for writing of neighbours in one block: makes them writable, then Dirty. The

@@ -5,7 +5,7 @@
 
 use crate::ahead::Ahead;
 use crate::cache::{Inner, Room};
-use crate::fault;
+use crate::fault::{self, unclaim};
 use crate::page::{Seen, State};
 use crate::prefetch::{PIECE_PAGES, Pages};
 use crate::readers::{Desk, Order};
@@ -14,10 +14,10 @@ use crate::registry::{self, InUse};
 use crate::staging::{Chunk, FRAME_PAGES, SlotNumber};
 use crate::streams::{STREAMS, Start};
 use crate::sync::Ordering;
+use crate::sys::PAGE;
 use crate::sys::memory::Zeroed;
 use crate::sys::signal::Blocked;
 use crate::sys::uring::{DEPTH, Ring};
-use crate::sys::{PAGE, futex};
 use crate::walks::{LEAST_CHUNK, Run};
 use std::io;
 use std::ops::Range;
@@ -361,14 +361,6 @@ pub fn claim(region: &Region, page: usize) -> Option<Seen> {
         region.take_hole(page);
         seen
     })
-}
-
-/// Gives a claimed page up.
-pub fn unclaim(region: &Region, page: usize) {
-    let word = region.word(page);
-    if word.abort_load().wake {
-        futex::wake_all(word.futex());
-    }
 }
 
 /// Clears what lies behind the last byte that was read, up to the end of its page.

@@ -1,8 +1,9 @@
 //! How a reader goes on with its streams: how far, in which chunks, and into which slots.
 
 use crate::cache::{Inner, Room};
+use crate::fault::unclaim;
 use crate::page::State;
-use crate::reader::{Reader, claim, unclaim};
+use crate::reader::{Reader, claim};
 use crate::readers::{Desk, Order};
 use crate::region::Region;
 use crate::registry::{self, InUse};

@@ -5,7 +5,7 @@ use fastmap_workloads::{Engine, Op, Outcome, PAGE, Pattern, STRIDE_PAGES, capaci
 use super::report::{JsonFile, Report, Summary, best_mmap};
 use super::session::{Load, Session};
 use super::table::{figure, render};
-use super::target::{DEFAULT_BYTES, Target, directory_for, existing_bytes, progress_bar};
+use super::target::{DEFAULT_BYTES, Target, directory_for, length_for, progress_bar};
 use crate::args::MicroArgs;
 use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
@@ -72,16 +72,7 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
 /// Length the file will have, checked against what the load needs.
 fn planned_bytes(args: &MicroArgs) -> Result<u64, Failure> {
     let page = PAGE as u64;
-    let existing = args.file.as_deref().map_or(0, existing_bytes);
-    let bytes = match args.size {
-        Some(size) if !size.0.is_multiple_of(page) || size.0 == 0 => {
-            let up = Size(size.0.max(1).next_multiple_of(page));
-            return Err(Failure::usage("--size", format!("{size} is no multiple of 4096"), format!("give {up}")));
-        }
-        Some(size) => size.0,
-        None if existing > 0 => existing,
-        None => DEFAULT_BYTES,
-    };
+    let bytes = length_for(args.file.as_deref(), args.size, DEFAULT_BYTES)?;
     let least = u64::from(args.threads) * STRIDE_PAGES * page;
     if bytes < least {
         return Err(Failure::usage(

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::report::{JsonFile, Report, median};
 use super::session::{Session, Traced};
 use super::table::{figure, render};
-use super::target::{Target, directory_for, existing_bytes, progress_bar};
+use super::target::{Target, directory_for, length_for, progress_bar};
 use crate::args::ReplacementArgs;
 use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
@@ -117,16 +117,7 @@ fn measure(
 /// Bytes of the file and of memory, checked against what the traces need.
 fn sizes(args: &ReplacementArgs) -> Result<(u64, u64), Failure> {
     let page = PAGE as u64;
-    let existing = args.file.as_deref().map_or(0, existing_bytes);
-    let bytes = match args.size {
-        Some(size) if !size.0.is_multiple_of(page) || size.0 == 0 => {
-            let up = Size(size.0.max(1).next_multiple_of(page));
-            return Err(Failure::usage("--size", format!("{size} is no multiple of 4096"), format!("give {up}")));
-        }
-        Some(size) => size.0,
-        None if existing > 0 => existing,
-        None => DEFAULT_BYTES,
-    };
+    let bytes = length_for(args.file.as_deref(), args.size, DEFAULT_BYTES)?;
     let least = least_memory(bytes / page, false);
     let memory = args.memory.map_or((bytes / 4).max(least), |size| size.0);
     if memory < least {

@@ -140,6 +140,24 @@ impl Target {
     }
 }
 
+/// Length that a benchmark's file will have: what the user says, else that of the file there is, else `default`.
+///
+/// # Errors
+///
+/// A `--size` that is no multiple of a page.
+pub fn length_for(file: Option<&Path>, size: Option<Size>, default: u64) -> Result<u64, Failure> {
+    let existing = file.map_or(0, existing_bytes);
+    match size {
+        Some(size) if !size.0.is_multiple_of(PAGE as u64) || size.0 == 0 => {
+            let up = Size(size.0.max(1).next_multiple_of(PAGE as u64));
+            Err(Failure::usage("--size", format!("{size} is no multiple of 4096"), format!("give {up}")))
+        }
+        Some(size) => Ok(size.0),
+        None if existing > 0 => Ok(existing),
+        None => Ok(default),
+    }
+}
+
 /// Length in whole pages' bytes of the regular file or block device at `path`; 0 if there is none that can be opened.
 pub fn existing_bytes(path: &Path) -> u64 {
     let is_data = path.metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
