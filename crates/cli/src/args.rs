@@ -1,6 +1,8 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use fastmap_workloads::{Advice, Engine, Op, Pattern, Trace};
@@ -12,9 +14,11 @@ use crate::size::{Memory, Size};
 #[command(name = "fastmap", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "\
 SIZE is a whole number of bytes or of KiB, MiB, GiB, TiB: 4096, 64KiB, 1GiB.
-Exit status: 0 done, 1 failed, 2 wrong usage.
+Exit status: 0 done, 1 failed, 2 wrong usage; of run: the program's own, 126 it cannot be executed, 127 it is not found.
 
 Examples:
+  fastmap run --cache 1GiB -- PROGRAM ARGS    a program, unchanged, with its mapped files in a cache of 1 GiB
+  fastmap top                    what the programs here that use FastMap are doing
   fastmap doctor                 what this machine offers and what it lacks
   fastmap bench                  FastMap beside kernel mmap, about two minutes
   fastmap bench micro --help     one load, in every detail")]
@@ -26,9 +30,136 @@ pub struct Args {
 /// What to do. (A description here would replace the longer one of the arguments' type.)
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Run(RunArgs),
+    Top(TopArgs),
     Bench(BenchArgs),
     /// Say what this machine offers FastMap, what is missing, and what to do about it
     Doctor(DoctorArgs),
+}
+
+/// Run a program, unchanged, with its mapped files served by FastMap
+#[derive(Debug, ClapArgs)]
+#[command(override_usage = "fastmap run [OPTIONS] [--] PROGRAM [ARGS]...")]
+#[command(long_about = "\
+Run a program, unchanged, with its mapped files served by FastMap.
+
+The program's shared mappings of regular files and block devices are served from a cache with a hard limit instead of the \
+kernel's page cache; all else is as without. Its process id, terminal, standard streams, signals and exit status are its \
+own: fastmap becomes the program (exec).")]
+#[command(after_help = "\
+A GLOB is matched against the absolute path of a file, without symbolic links. * and ? stand for anything within a name, ** for \
+any number of directories, [a-z] and {one,other} for choices. One without a slash matches names in every directory, another \
+relative one begins in the current directory. It may hold no colon. Quote it, or the shell will expand it.
+
+FASTMAP_CACHE, FASTMAP_MAP (globs separated by colons), FASTMAP_HEAP, FASTMAP_FAULTS and FASTMAP_STATS in the environment \
+count where the flag is not given. FASTMAP_PRELOAD says where libfastmap_preload.so is, if it is neither beside this command \
+nor in ../lib.
+
+Not possible: programs that are statically linked, setuid, setgid or with file capabilities (of other users), 32-bit, or \
+built for another C library than glibc.
+
+Exit status: the program's own; 126 if it cannot be executed, 127 if it is not found, 2 wrong usage, 1 anything else that \
+keeps it from running.
+
+Examples:
+  fastmap run -- mdb_stat -e /data/db
+  fastmap run --cache 4GiB --map '/data/**' --stats stats.json -- python3 train.py
+  fastmap run --heap /fast/heap:64GiB -- sort --parallel 2 large.txt")]
+pub struct RunArgs {
+    /// Limit on the pages of mapped files in memory [default: a quarter of the memory this process may use]
+    #[arg(long, value_name = "SIZE")]
+    pub cache: Option<Size>,
+    /// Serve shared mappings of these files only, small ones for reading too; may be given several times [default: every shared
+    /// mapping of a regular file or block device that is larger than 1 MiB and not executable]
+    #[arg(long, value_name = "GLOB")]
+    pub map: Vec<OsString>,
+    /// Also put the program's heap into this file, at most SIZE of it: not there yet or empty, on fast storage, gone when the
+    /// program ends
+    #[arg(long, value_name = "FILE[:SIZE]")]
+    pub heap: Option<OsString>,
+    /// How page faults are served: signal (fast; in the thread that faults) or service (slower; by other threads, also for
+    /// system calls that the library does not see) [default: signal]
+    #[arg(long, value_name = "signal|service")]
+    pub faults: Option<Faults>,
+    /// Write counters here as JSON when the program ends
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<OsString>,
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    pub program: Vec<OsString>,
+}
+
+/// How page faults of a program are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Faults {
+    Signal,
+    Service,
+}
+
+impl Faults {
+    /// As it is given.
+    pub fn name(self) -> &'static str {
+        match self {
+            Faults::Signal => "signal",
+            Faults::Service => "service",
+        }
+    }
+}
+
+impl FromStr for Faults {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Faults, String> {
+        let known = [Faults::Signal, Faults::Service].into_iter().find(|faults| faults.name() == text);
+        known.ok_or_else(|| format!("\"{text}\" is no way to serve faults: give signal or service"))
+    }
+}
+
+/// Show what programs that use FastMap are doing
+#[derive(Debug, ClapArgs)]
+#[command(long_about = "\
+Show what programs that use FastMap are doing: your own, as root all. In full screen, until q is pressed; arrows and page \
+keys scroll.
+
+Under each program are its files. A size of a program is its cache's capacity, of a file what is mapped. There is no hit \
+rate, and no tool can show one: a load that finds its page in memory does not trap, and the kernel tells nobody of it. What \
+there is: misses (a load or store that found its page absent; pins count too), how many of these found a page that had been \
+evicted a short while before (ghosts: a larger cache would have kept it), traps that found a page read ahead, and first \
+stores to clean pages.")]
+#[command(after_help = "\
+Columns, rates by the second:
+  SIZE RES DIRTY     bytes: capacity or mapped, in memory, newer than the file
+  MISS EVICT WRITE   misses; pages dropped; pages written back
+  AHEAD WASTE        pages read ahead and used; dropped unused
+rw and r- are files mapped for writing and for reading, -- files that were mapped. Queue depth: writes under way when \
+another is begun, on average.
+
+With --once --json:
+  {\"programs\": [{\"pid\", \"name\", \"interval_s\", \"traps_per_second\", \"ghost_share\", \"staged_share\",
+    \"caches\": [{\"capacity_bytes\", \"writes_in_flight\", \"merged_run_pages\", \"queue_depth\",
+                 \"totals\": {COUNTER: N}, \"per_second\": {COUNTER: N}}],
+    \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\"}]}
+Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
+found their page read ahead) of traps; null where there were none. A map with no mapped_bytes is over.
+
+Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.
+
+Examples:
+  fastmap top
+  fastmap top --once --json --interval 5 $(pidof db_bench)")]
+pub struct TopArgs {
+    /// Only this program
+    #[arg(value_name = "PID", value_parser = process)]
+    pub pid: Option<u32>,
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON
+    #[arg(long, requires = "once")]
+    pub json: bool,
+    /// Seconds between two looks, over which rates are taken
+    #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
+    pub interval: f64,
 }
 
 /// Measure FastMap beside kernel mmap: a tour of about two minutes, or one load in detail (`bench micro`)
@@ -228,6 +359,17 @@ fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
     match text.parse() {
         Ok(count) if (1..=most).contains(&count) => Ok(count),
         _ => Err(format!("\"{text}\" is no number of {of}: give 1 to {most}")),
+    }
+}
+
+fn process(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("\"{text}\" is no process id: give one as ps(1) shows it"))
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("\"{text}\" is no interval: give 0.1 to 3600 seconds")),
     }
 }
 

@@ -7,7 +7,7 @@ pub mod micro;
 pub mod replacement;
 mod report;
 mod session;
-mod table;
+pub mod table;
 mod target;
 pub mod tour;
 pub mod worker;

@@ -7,28 +7,42 @@ use std::process::ExitCode;
 #[derive(Debug)]
 pub struct Failure {
     message: String,
-    usage: bool,
+    status: u8,
 }
+
+/// Exit statuses.
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
 
 impl Failure {
     /// The run failed: exit status 1.
     pub fn new(thing: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
-        Failure { message: format!("{thing}: {what}: {remedy}"), usage: false }
+        Failure { message: format!("{thing}: {what}: {remedy}"), status: FAILED }
     }
 
     /// The command line asks for something that makes no sense: exit status 2.
     pub fn usage(thing: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
-        Failure { usage: true, ..Failure::new(thing, what, remedy) }
+        Failure { status: USAGE, ..Failure::new(thing, what, remedy) }
+    }
+
+    /// A value that makes no sense, with a reason that says what to give instead: exit status 2.
+    pub fn refused(thing: impl fmt::Display, reason: impl fmt::Display) -> Failure {
+        Failure { message: format!("{thing}: {reason}"), status: USAGE }
+    }
+
+    /// The same with another exit status.
+    pub fn with_status(self, status: u8) -> Failure {
+        Failure { status, ..self }
     }
 
     /// A failure whose message another process has already put together.
     pub fn told(message: String) -> Failure {
-        Failure { message, usage: false }
+        Failure { message, status: FAILED }
     }
 
-    /// 1, or 2 for usage.
+    /// 1, 2 for usage, or what was asked for.
     pub fn status(&self) -> ExitCode {
-        ExitCode::from(if self.usage { 2 } else { 1 })
+        ExitCode::from(self.status)
     }
 }
 
@@ -41,6 +55,7 @@ impl fmt::Display for Failure {
 
 impl From<fastmap_workloads::Error> for Failure {
     fn from(error: fastmap_workloads::Error) -> Failure {
-        Failure { message: error.to_string(), usage: matches!(error, fastmap_workloads::Error::Memory { .. }) }
+        let usage = matches!(error, fastmap_workloads::Error::Memory { .. });
+        Failure { message: error.to_string(), status: if usage { USAGE } else { FAILED } }
     }
 }

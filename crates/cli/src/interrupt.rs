@@ -1,19 +1,19 @@
-//! SIGINT and SIGTERM: a flag that every long loop looks at, so that unwinding cleans up as it does on any failure.
+//! SIGINT, SIGTERM and SIGHUP: a flag that every long loop looks at, so that unwinding cleans up as it does on any failure.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::Failure;
 
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Makes SIGINT and SIGTERM set the flag from now on.
+/// Makes these signals set the flag from now on.
 pub fn watch() {
     let flag = STOP.get_or_init(Default::default);
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         // Only a signal number that may not be caught is refused.
         let _ = signal_hook::flag::register(signal, Arc::clone(flag));
     }

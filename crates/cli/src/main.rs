@@ -7,7 +7,9 @@ mod doctor;
 mod failure;
 mod interrupt;
 mod machine;
+mod run;
 mod size;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
 fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
         Command::Doctor(args) => doctor::run(&args),
+        Command::Run(args) => match run::run(&args)? {},
+        Command::Top(args) => top::run(&args),
         Command::Bench(args) => {
             match args.command {
                 Some(BenchCommand::Worker { order }) => return Ok(bench::worker::run(&order)),

@@ -112,7 +112,8 @@ impl Ahead {
         region.note_used_chunk();
         self.note_work();
         let cache = region.cache();
-        let counters = &cache.cores[cache.here()].0.counters;
+        let core = cache.here();
+        let counters = &cache.cores[core].0.counters;
         counters.ahead_chunks.add(1);
         let mapped = if number.is_frame() {
             self.map_frame(region, number, chunk)
@@ -120,6 +121,7 @@ impl Ahead {
             self.map_buffer(region, number, chunk, page, is_store)
         };
         counters.ahead_used.add(mapped);
+        region.counters_at(core).ahead_used.add(mapped);
         cache.note_progress();
         Touch::Again
     }
@@ -161,6 +163,7 @@ impl Ahead {
                 futex::wake_all(word.futex());
             }
         }
+        region.counters_at(cache.here()).brought.add(chunk.count);
         // Not before: a word that names the slot says that the slot's chunk is the page's.
         self.staging.free(number, false);
         cache.enqueue_frame(region, chunk.first);
@@ -220,7 +223,9 @@ impl Ahead {
         self.streams.note_wasted(chunk.stream, chunk.count);
         region.note_wasted_chunk();
         let cache = region.cache();
-        cache.cores[cache.here()].0.counters.ahead_wasted.add(chunk.count);
+        let core = cache.here();
+        cache.cores[core].0.counters.ahead_wasted.add(chunk.count);
+        region.counters_at(core).ahead_wasted.add(chunk.count);
         if number.is_frame() { 0 } else { chunk.count }
     }
 

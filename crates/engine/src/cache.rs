@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::files;
 use crate::ghosts::Ghosts;
+use crate::live::Ended;
 use crate::lock::Lock;
 use crate::page::Ghost;
 use crate::readers::Readers;
@@ -135,6 +136,16 @@ impl Cache {
     pub fn default_capacity() -> usize {
         static DEFAULT: OnceLock<usize> = OnceLock::new();
         *DEFAULT.get_or_init(|| (cgroup::memory_limit() / 4 / PAGE * PAGE).max(Cache::MIN_CAPACITY))
+    }
+
+    /// The smaller of physical memory and the memory limits of the process's cgroup and its ancestors, bytes: a cache should
+    /// be smaller.
+    ///
+    /// ```
+    /// assert!(fastmap::Cache::default_capacity() <= fastmap::Cache::memory_limit());
+    /// ```
+    pub fn memory_limit() -> usize {
+        cgroup::memory_limit()
     }
 
     /// The limit on pages in memory, bytes.
@@ -327,6 +338,8 @@ pub struct Inner {
     readers: OnceLock<Option<Readers>>,
     /// Runs that writers have started and not finished.
     pub writes_in_flight: AtomicUsize,
+    /// What its files did that are not mapped any more.
+    pub ended: Ended,
 }
 
 /// What came of looking for room for pages read ahead.
@@ -407,6 +420,7 @@ impl Inner {
             writers: OnceLock::new(),
             readers: OnceLock::new(),
             writes_in_flight: AtomicUsize::new(0),
+            ended: Ended::default(),
         })
     }
 

@@ -11,7 +11,7 @@ use crate::credits::Padded;
 use crate::ghosts::Ghosts;
 use crate::lock::Lock;
 use crate::region::{Entry, SlotIndex};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, spin};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, spin};
 use crate::sys::memory::{Growing, Zeroed};
 use crate::sys::signal::Blocked;
 use std::io;
@@ -46,11 +46,17 @@ struct Guarded {
     oldest: AtomicU32,
 }
 
-/// Chunks that queues of `cores` cores need for this many entries. The first and the last chunk of a queue may be partly
+/// Entries of pages that have left memory by another way (`void`) that are put up with before they are looked for.
+fn most_void(pages: usize) -> usize {
+    pages / 8 + 256
+}
+
+/// Chunks that queues of `cores` cores need for this many pages: an entry each, and void ones, of which threads note a few
+/// before they look. The first and the last chunk of a queue may be partly
 /// empty; and a thread at each core's may take a fresh chunk because it found none free a moment before another put one
 /// back.
 fn chunks_for(pages: usize, cores: usize) -> usize {
-    pages.div_ceil(CHUNK) + 5 * cores
+    (pages + most_void(pages) + 4 * CHUNK).div_ceil(CHUNK) + 5 * cores
 }
 
 /// The queues of all cores.
@@ -66,6 +72,8 @@ pub struct CleanQueues {
     free: AtomicU64,
     /// Chunks that were ever in use.
     used: AtomicU32,
+    /// Entries of pages that were taken out of memory past the queues, since these were looked for: not fewer than there are.
+    void: AtomicUsize,
 }
 
 // SAFETY: a queue is reached only under its lock, a chunk only by the queue that holds it.
@@ -88,6 +96,7 @@ impl CleanQueues {
             next: Zeroed::new(chunks_for(most, cores))?,
             free: AtomicU64::new(NONE.into()),
             used: AtomicU32::new(0),
+            void: AtomicUsize::new(0),
         };
         queues.make_room(pages)?;
         Ok(queues)
@@ -169,8 +178,29 @@ impl CleanQueues {
         self.remove(|entry| entry.slot() == slot && entry.is_frame())
     }
 
+    /// Notes entries that are void; the caller has not given up the pages' credits yet. When there are too many, of a cache of
+    /// `pages`, those that `is_void` says so of are removed: in time, or there would be no room for entries. Nothing is
+    /// allocated.
+    pub fn note_void(&self, entries: usize, pages: usize, is_void: impl Fn(Entry) -> bool) {
+        if self.void.fetch_add(entries, Ordering::Relaxed) + entries > most_void(pages) {
+            self.void.store(0, Ordering::Relaxed);
+            self.retain(|entry| entry.is_frame() || !is_void(entry));
+        }
+    }
+
     fn remove(&self, condition: impl Fn(Entry) -> bool) -> Vec<Entry> {
         let mut removed = Vec::new();
+        self.retain(|entry| {
+            let goes = condition(entry);
+            if goes {
+                removed.push(entry);
+            }
+            !goes
+        });
+        removed
+    }
+
+    fn retain(&self, mut stays: impl FnMut(Entry) -> bool) {
         for Padded(Guarded { lock, queues, oldest }) in &self.cores {
             let _blocked = Blocked::all();
             let _held = lock.lock();
@@ -182,10 +212,7 @@ impl CleanQueues {
                         let birth = self.birth(queue.head, queue.read).load(Ordering::Relaxed);
                         let mut one = [0];
                         self.take(queue, &mut one);
-                        let entry = Entry::from(one[0]);
-                        if condition(entry) {
-                            removed.push(entry);
-                        } else {
+                        if stays(Entry::from(one[0])) {
                             self.append(queue, one[0], birth);
                         }
                     }
@@ -193,7 +220,6 @@ impl CleanQueues {
                 oldest.store(self.oldest_in(queues), Ordering::Relaxed);
             });
         }
-        removed
     }
 
     fn append(&self, queue: &mut Queue, entry: u64, birth: u32) {

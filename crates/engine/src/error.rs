@@ -246,6 +246,13 @@ pub enum Error {
         /// Bytes pinned, in whole pages.
         pinned: usize,
     },
+    /// Who serves page faults is settled, by an earlier choice or the first cached map, and otherwise
+    /// ([`faults::choose`](crate::faults::choose)).
+    #[error("page faults of this process are served {chosen} already: choose before the first map, and once")]
+    FaultsChosen {
+        /// How they are served.
+        chosen: crate::faults::Faults,
+    },
     /// Something the engine needs is missing here and [`Fallback`](crate::Fallback) forbade doing without it.
     #[error("{path}: {missing} is missing: {remedy}", path = path.display())]
     Missing {
@@ -256,6 +263,37 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
+}
+
+impl Error {
+    /// The error number that a system call would fail with (errno(3)).
+    ///
+    /// ```
+    /// let error = fastmap::Cache::new(100).unwrap_err();
+    /// assert_eq!(error.errno(), libc::EINVAL);
+    /// ```
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Io { source, .. }
+            | Error::WriteBack { source, .. }
+            | Error::Reserve { source, .. }
+            | Error::Load { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::ReadOnlyFile { .. } | Error::WriteOnlyFile { .. } => libc::EACCES,
+            Error::NotMappable { .. } => libc::ENODEV,
+            Error::Locked { .. } => libc::EAGAIN,
+            Error::LengthOverflow { .. } => libc::EOVERFLOW,
+            Error::PastEnd { .. } => libc::ENXIO,
+            Error::Outgrown { .. } | Error::PinBudget { .. } | Error::TooManyPins { .. } => libc::ENOMEM,
+            Error::PinsHold { .. } | Error::FaultsChosen { .. } => libc::EBUSY,
+            Error::Missing { .. } => libc::ENOSYS,
+            Error::CapacityTooSmall { .. }
+            | Error::CapacityTooLarge { .. }
+            | Error::OffsetPastEnd { .. }
+            | Error::RangeOutside { .. }
+            | Error::Shrinking { .. }
+            | Error::FixedSize { .. } => libc::EINVAL,
+        }
+    }
 }
 
 fn remedy(source: &io::Error) -> &'static str {

@@ -178,6 +178,9 @@ pub fn expel(region: &Region, page: usize) -> Result<bool, i32> {
     if was_dirty {
         region.dirty().take(page / BLOCK_PAGES, page..page + 1, 1, |_| {});
         cache.discount_dirty(core, 1);
+        if let Some(contents) = region.scratch() {
+            contents.note_written(page..page + 1);
+        }
         let at = region.address_of(page);
         // SAFETY: a resident page of this region that the state Evicting keeps there.
         let saved = unsafe {
@@ -197,12 +200,14 @@ pub fn expel(region: &Region, page: usize) -> Result<bool, i32> {
         counters.writeback_pages.add(1);
         counters.writeback_runs.add(1);
         counters.writeback_depth.add(1);
+        region.counters_at(core).writeback_pages.add(1);
     }
     drop_memory(region, &[libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE }]);
     if word.finish_evict(None).wake {
         futex::wake_all(word.futex());
     }
     counters.evicted_pages.add(1);
+    region.counters_at(core).dropped.add(1);
     cache.release_credits(core, 1);
     Ok(true)
 }
@@ -246,6 +251,7 @@ fn drop_frame(region: &Region, entry: Entry, spare: &mut Spare<'_>) -> bool {
     }
     // Without ghosts: pages of a walk come back in a walk.
     pages.for_each(|page| wake(page, region.word(page).finish_evict(None)));
+    region.counters_at(region.cache().here()).dropped.add(FRAME_PAGES);
     true
 }
 
@@ -309,5 +315,6 @@ fn drop_pages(
             futex::wake_all(word.futex());
         }
     }
+    region.counters_at(region.cache().here()).dropped.add(freed);
     freed + frames * FRAME_PAGES
 }

@@ -30,6 +30,21 @@ impl Extents {
         });
     }
 
+    /// How many pages of a range maps cover.
+    pub fn covered(&self, range: Range<usize>) -> usize {
+        self.with(|maps| {
+            let mut parts: Vec<_> = maps.iter().map(|map| map.start.max(range.start)..map.end.min(range.end)).collect();
+            parts.sort_by_key(|part| part.start);
+            let mut end = range.start;
+            let mut count = 0;
+            for part in parts {
+                count += part.end.saturating_sub(part.start.max(end));
+                end = end.max(part.end);
+            }
+            count
+        })
+    }
+
     /// What is mapped around a page by the maps that it is part of; empty when it is part of none.
     pub fn around(&self, page: usize) -> Range<usize> {
         self.with(|maps| {
@@ -51,6 +66,7 @@ mod tests {
         assert_eq!(extents.around(60), 0..200);
         assert_eq!(extents.around(399), 300..400);
         assert!(extents.around(250).is_empty() && extents.around(400).is_empty());
+        assert_eq!((extents.covered(0..1000), extents.covered(150..310), extents.covered(200..300)), (300, 60, 0));
         extents.remove(&(50..200));
         assert_eq!(extents.around(150), 50..200, "there were two");
         extents.remove(&(50..200));

@@ -6,12 +6,15 @@
 use crate::ahead::Touch;
 use crate::cache::MOST_AHEAD;
 use crate::dirty::BLOCK_PAGES;
+use crate::faults;
 use crate::habits::{self, StoreHabit};
+use crate::handover;
 use crate::page::{Ghost, State};
 use crate::region::Region;
 use crate::registry;
 use crate::store::ReadEnd;
 use crate::streams;
+use crate::sys::memory;
 use crate::sys::signal;
 use crate::sys::{PAGE, futex};
 use crate::writeback::RIPE;
@@ -37,10 +40,21 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
-        let trap = signal::trap(info, context);
+        // Memory that went bad is the kernel's to tell of, unless service threads may have said so of a page.
+        let trap = signal::trap(info, context).filter(|trap| !trap.is_poisoned || faults::by_service());
         let hit = trap.and_then(|trap| Some((registry::find(trap.address)?, trap)));
-        let ours = hit.is_some_and(|(region, trap)| resolve(region, trap));
+        let ours = match hit {
+            Some((region, trap)) => resolve(region, trap) && !is_bad(trap),
+            None => trap.is_some_and(handover::is_late),
+        };
         if !ours {
+            if let Some((region, trap)) = hit
+                && trap.is_poisoned
+                && region.word(region.page_at(trap.address)).look().state() == State::Absent
+            {
+                // As the program knows it from mmap(2).
+                (*info).si_code = libc::BUS_ADRERR;
+            }
             signal::hand_on(number, info, context);
         }
         *errno = saved;
@@ -50,7 +64,7 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
 /// Serves a trap; false when the access cannot succeed, which is then on standard error.
 #[inline]
 fn resolve(region: &Region, trap: signal::Trap) -> bool {
-    let page = (trap.address - region.addresses().0) / PAGE;
+    let page = region.page_at(trap.address);
     if trap.is_store && !region.is_writable() {
         // The kernel says so itself (SIGSEGV) when the store is repeated.
         return region.forbid_stores(page);
@@ -62,6 +76,27 @@ fn resolve(region: &Region, trap: signal::Trap) -> bool {
             say(region, page, format_args!("is past the end of the file ({size} bytes)"));
             false
         }
+        Outcome::Failed(what, error) => {
+            say(region, page, format_args!("cannot be served: {what} failed with error {error}"));
+            false
+        }
+    }
+}
+
+/// Whether what the kernel says of a page that is served holds all the same: its memory is bad.
+fn is_bad(trap: signal::Trap) -> bool {
+    trap.is_poisoned && !memory::is_readable(trap.address)
+}
+
+/// Serves the fault of a thread that waits in the kernel; false when it cannot succeed. A page that is past the end is no
+/// more said here than the kernel does: the thread may be in a system call, which fails; otherwise its own trap follows.
+pub fn resolve_for_another(region: &Region, page: usize, is_store: bool) -> bool {
+    if is_store && !region.is_writable() {
+        return region.forbid_stores(page);
+    }
+    match serve(region, page, is_store) {
+        Outcome::Resolved => true,
+        Outcome::PastEnd => false,
         Outcome::Failed(what, error) => {
             say(region, page, format_args!("cannot be served: {what} failed with error {error}"));
             false
@@ -109,12 +144,18 @@ pub fn serve(region: &Region, page: usize, is_store: bool) -> Outcome {
 
 /// Brings in a page that this thread claimed: one credit, one read, one installation.
 fn load(region: &Region, page: usize, ghost: Option<Ghost>, is_store: bool) -> Outcome {
+    if region.is_handed_over() {
+        // The trap was taken before that; repeated, the access finds the kernel's mapping.
+        return give_up(region, page, Outcome::Resolved);
+    }
     let cache = region.cache();
     let core = cache.here();
     let is_hole = region.take_hole(page);
     // Before this page is read, so that reading ahead begins meanwhile. Where a hole is being filled there is nothing to read.
     if !(is_hole && is_store) {
-        streams::note_miss(cache, core, region, page, is_store);
+        // Any service thread may serve a walk's next miss: one core's traces are for all of them.
+        let traces = if faults::by_service() { 0 } else { core };
+        streams::note_miss(cache, traces, region, page, is_store);
     }
     if let Err(error) = cache.take_credit(core) {
         return give_up(region, page, Outcome::Failed("writing back dirty pages to make room", error));
@@ -144,7 +185,12 @@ fn load(region: &Region, page: usize, ghost: Option<Ghost>, is_store: bool) -> O
         return give_up(region, page, outcome);
     }
     counters.misses.add(1);
+    let of_file = region.counters_at(core);
+    of_file.misses.add(1);
     let long = ghost.is_some_and(|ghost| cache.note_return(core, ghost));
+    if long {
+        of_file.ghost_hits.add(1);
+    }
     finish(region, page, core, writable, control, long);
     if control {
         let wrong: u32 = region.habits_at(page).map(StoreHabit::note_load).sum();
@@ -229,6 +275,7 @@ pub fn install_run(
         if writable {
             counters.guessed_stores.add(installed);
         }
+        region.counters_at(core).brought.add(installed);
         start += installed;
         if start < end {
             break;
@@ -238,7 +285,7 @@ pub fn install_run(
 }
 
 /// Publishes an installed page.
-fn finish(region: &Region, page: usize, core: usize, writable: bool, control: bool, long: bool) {
+pub fn finish(region: &Region, page: usize, core: usize, writable: bool, control: bool, long: bool) {
     let word = region.word(page);
     let after = word.finish_load(writable, control, long);
     if after.newly_dirty {
@@ -260,7 +307,7 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
     let is_resident = |page: &usize| matches!(region.word(*page).look().state(), State::Clean | State::Dirty);
     let filled = (page.saturating_sub(MOST_AHEAD)..page).rev().take_while(is_resident).count();
     let (block, within) = (page / BLOCK_PAGES, page % BLOCK_PAGES);
-    if block > 0 && within < filled {
+    if block > 0 && within < filled && region.scratch().is_none() {
         // The block before is full, and who fills a file does not come back soon: writing it goes along with filling on.
         region.ages()[block - 1].store(RIPE, Ordering::Relaxed);
         cache.wake_writers();
@@ -295,6 +342,7 @@ fn fill_ahead(region: &Region, page: usize, end: usize, core: usize) {
         unclaim(region, page);
     }
     cache.cores[core].0.counters.born_zero.add(installed);
+    region.counters_at(core).brought.add(installed);
 }
 
 /// Un-claims a page that could not be loaded, for a reason that the caller returns.

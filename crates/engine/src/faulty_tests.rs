@@ -5,6 +5,7 @@
 
 mod pins;
 
+use crate::coherent;
 use crate::store::faulty::{Disk, Plan, Random, SECTOR};
 use crate::sys::PAGE;
 use crate::{Advice, Cache, Error, Fallback, MapMut, MapOptions};
@@ -13,6 +14,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -504,4 +506,33 @@ fn stores_wait_for_a_disk_that_recovers() {
     recovers.join().unwrap();
     work.flush(&map, 0..PAGES, false);
     work.shadow.check(&bench.disk);
+}
+
+/// A system call on the file that needs stores saved first fails where they cannot be; what it is to cut off need not be saved.
+#[test]
+fn a_file_operation_on_a_full_disk_loses_nothing() {
+    let Some(bench) = Bench::new(1) else { return };
+    let cache = Cache::new(64 * PAGE).unwrap();
+    let mut map = bench.map(&cache);
+    map[10 * PAGE..15 * PAGE].fill(1);
+    bench.disk.set(Plan { failing: 100, error: libc::ENOSPC, torn: true, ..Plan::default() });
+    let mapped = coherent::file(bench.file.as_raw_fd()).expect("it is mapped");
+    let page = |page: usize| (page * PAGE) as u64;
+    assert_eq!(mapped.before_read(page(11)..page(12)), Err(libc::ENOSPC));
+    assert_eq!(mapped.writing(page(8)..page(12) + 5).map(drop), Err(libc::ENOSPC));
+    assert_eq!(mapped.resizing(page(12) + 5).map(drop), Err(libc::ENOSPC));
+    drop(mapped.resizing(page(9)).unwrap());
+    assert!(map[10 * PAGE..15 * PAGE].iter().all(|byte| *byte == 1));
+    assert_eq!(cache.stats().dirty_pages, 5);
+    let resizing = mapped.resizing(page(9)).unwrap();
+    bench.file.set_len(page(9)).unwrap();
+    resizing.done();
+    assert_eq!(cache.stats().dirty_pages, 0);
+    bench.disk.set(Plan::default());
+    bench.file.set_len(page(15)).unwrap();
+    map.flush().unwrap();
+    assert!(map[9 * PAGE..15 * PAGE].iter().all(|byte| *byte == 0));
+    drop(mapped);
+    drop(map);
+    assert_eq!(cache.stats().resident_pages, 0);
 }

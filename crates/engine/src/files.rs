@@ -5,13 +5,14 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::file_lock;
 use crate::keeper;
-use crate::region::Region;
+use crate::region::{Place, Region};
 use crate::registry;
 use crate::requirements::{self, Requirement};
 use crate::sizes;
 use crate::store;
 use crate::sync::Ordering;
 use crate::sys::{PAGE, file, fork, madvise, signal};
+use crate::writeback;
 use crate::writers;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -75,6 +76,10 @@ pub struct How<'a> {
     pub writable: bool,
     pub one_writer: bool,
     pub fallback: Fallback,
+    /// Where a region goes that has to be made.
+    pub place: Place,
+    /// A region that has to be made only borrows the space of its file (`contents.rs`).
+    pub scratch: bool,
 }
 
 /// Keeps the table of files as it is, and with it every other thread that would extend a file, until dropped.
@@ -91,7 +96,7 @@ pub fn attach(
     how: How<'_>,
     open: store::Open<'_>,
 ) -> Result<Option<Arc<Region>>> {
-    let How { cache, writable, one_writer, fallback } = how;
+    let How { cache, writable, one_writer, fallback, place, scratch } = how;
     let (files, mut table) = Files::get();
     let settled = |mapped: &Mapped| !writable || mapped.region.store().is_locked();
     if one_writer && !table.get(&facts.identity).is_some_and(settled) {
@@ -109,7 +114,7 @@ pub fn attach(
     }
     let mapped = match table.entry(facts.identity) {
         Entry::Occupied(entry) => entry.into_mut(),
-        Entry::Vacant(place) => {
+        Entry::Vacant(entry) => {
             let Some(direct) = check(from, fallback)? else { return Ok(None) };
             let cache = cache.map_or_else(Cache::global, |cache| Ok(cache.clone()))?;
             let store = Arc::from(open(from, facts, direct)?);
@@ -119,7 +124,8 @@ pub fn attach(
                 operation: "install a SIGBUS handler to serve its page faults",
                 source,
             })?;
-            place.insert(Mapped { region: Region::new(cache.inner, store, need)?, maps: 0, closing: false })
+            let region = Region::new(cache.inner, store, need, place, scratch)?;
+            entry.insert(Mapped { region, maps: 0, closing: false })
         }
     };
     let region = mapped.region.clone();
@@ -131,7 +137,7 @@ pub fn attach(
         region.holes().distrust(0);
         region.least_end().fetch_min(need / PAGE, Ordering::AcqRel);
         region.store().note_mapped(need);
-        if writable { region.allow_writing(from, one_writer) } else { Ok(()) }
+        if writable { let_write(&region, from, one_writer) } else { Ok(()) }
     });
     mapped.maps += 1;
     if let Err(error) = prepared {
@@ -139,28 +145,40 @@ pub fn attach(
         detach(facts.identity, region);
         return Err(error);
     }
-    if writable {
-        save_at_exit();
-        if region.cache().keeper {
-            keeper::start();
-        }
-    }
     Ok(Some(region))
 }
 
-/// Gives the only map of a file a region in which all of `part` fits, and its file the length for that.
+/// Lets stores to a region through, by a descriptor that may write, and sees to it that they reach the file whatever ends
+/// the process.
+pub fn let_write(region: &Region, from: &File, one_writer: bool) -> Result<()> {
+    region.allow_writing(from, one_writer)?;
+    save_at_exit();
+    if region.cache().keeper && region.scratch().is_none() {
+        keeper::start();
+    }
+    Ok(())
+}
+
+/// Gives the only map of a file a region that holds `need` bytes of it; an extension, with or without disk space reserved,
+/// makes the file longer before.
 ///
 /// All that can fail comes first: the old region, its pages clean, goes when the new one is ready. Until then whoever maps
 /// the file waits, as for one that is closing.
-pub fn replace(identity: file::Identity, old: &Arc<Region>, part: Range<u64>, reserve: bool) -> Result<Arc<Region>> {
+pub fn replace(
+    identity: file::Identity,
+    old: &Arc<Region>,
+    need: usize,
+    extension: Option<(Range<u64>, bool)>,
+) -> Result<Arc<Region>> {
     {
         let (_, mut table) = Files::get();
         match table.get_mut(&identity) {
-            Some(entry) if entry.maps == 1 => entry.closing = true,
+            // What a scratch region's file has would have to be handed on: its range is made as large as it will be.
+            Some(entry) if entry.maps == 1 && old.scratch().is_none() => entry.closing = true,
             _ => return Err(Error::Outgrown { path: old.store().path().to_owned(), span: old.span() as u64 }),
         }
     }
-    let replaced = larger(old, part, reserve);
+    let replaced = larger(old, need, extension);
     if let Ok(new) = &replaced {
         old.dissolve();
         new.unsaved().store(old.unsaved().load(Ordering::Acquire), Ordering::Release);
@@ -176,14 +194,18 @@ pub fn replace(identity: file::Identity, old: &Arc<Region>, part: Range<u64>, re
     replaced
 }
 
-fn larger(old: &Arc<Region>, part: Range<u64>, reserve: bool) -> Result<Arc<Region>> {
+fn larger(old: &Arc<Region>, need: usize, extension: Option<(Range<u64>, bool)>) -> Result<Arc<Region>> {
     sizes::follow(old)?;
     writers::flush(old, 0..old.span() / PAGE, false)?;
-    sizes::extend(old, part.clone(), reserve)?;
+    if let Some((part, reserve)) = extension {
+        sizes::extend(old, part, reserve)?;
+    }
     // One store for both: a failed sync is remembered there.
-    let new = Region::new(old.cache().clone(), old.store().clone(), part.end as usize)?;
+    let new = Region::new(old.cache().clone(), old.store().clone(), need, Place::Room(0), false)?;
     new.inherit(old);
-    new.allow_stores().inspect_err(|_| new.dissolve())?;
+    if old.is_writable() {
+        new.allow_stores().inspect_err(|_| new.dissolve())?;
+    }
     Ok(new)
 }
 
@@ -246,6 +268,8 @@ pub fn detach(identity: file::Identity, region: Arc<Region>) {
         }
         entry.closing = true;
     }
+    // What is volatile goes with its last map.
+    writeback::discard(&region, 0..region.span() / PAGE);
     close(identity, &region, writers::flush(&region, 0..region.span() / PAGE, false));
 }
 
@@ -271,6 +295,11 @@ pub fn close_abandoned(cache: &Inner) {
 
 /// Ends a region that is marked as closing, if its pages are saved.
 fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
+    let saved = saved.and_then(|()| {
+        // A page that one of them had in its hands was nobody's to save, and may be dirty since.
+        region.see_visitors_off();
+        writers::write_out(region, 0..region.span() / PAGE).inspect_err(|_| region.welcome_visitors())
+    });
     if saved.is_ok() {
         region.dissolve();
         region.store().unlock();
@@ -308,7 +337,9 @@ pub fn note_grown(identity: file::Identity, region: &Region, end: usize) {
 /// kernel does with its own.
 fn save_at_exit() {
     extern "C" fn save() {
-        for region in registry::all().filter(|region| region.is_ours() && region.is_writable()) {
+        let to_save =
+            |region: &registry::InUse<'_>| region.is_ours() && region.is_writable() && region.scratch().is_none();
+        for region in registry::all().filter(to_save) {
             if let Err(error) = writers::write_out(&region, 0..region.span() / PAGE) {
                 let end = if region.cache().keeper { "tries once more" } else { "gives them up" };
                 say(format_args!("{error}; the process ends and {end}"));

@@ -12,6 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::sys::PAGE;
 use crate::sys::memory::Zeroed;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
 /// What a block's bits mean.
@@ -115,6 +116,22 @@ impl Holes {
         let block = start / BLOCK_PAGES;
         if self.blocks.get(block).is_some_and(|state| state.load(Ordering::Acquire) == ASKED) {
             self.mark(start, end.min((block + 1) * BLOCK_PAGES));
+        }
+    }
+
+    /// Forgets that pages were holes: they have been written to past the region, or may have been, and nobody loads one yet.
+    pub fn forget(&self, pages: Range<usize>) {
+        let end = pages.end.min(self.pages.len() * 64);
+        for block in pages.start / BLOCK_PAGES..end.div_ceil(BLOCK_PAGES).min(self.blocks.len()) {
+            let state = &self.blocks[block];
+            // Whoever asks at this moment may have the file's answer from before.
+            let _ = state.compare_exchange(ASKING, SPOILT, Ordering::AcqRel, Ordering::Relaxed);
+            if state.load(Ordering::Acquire) == ASKED {
+                let first = block * BLOCK_PAGES;
+                for page in pages.start.max(first)..end.min(first + BLOCK_PAGES) {
+                    self.pages[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
+                }
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 //! lock, and reads the page words, whose transitions leave no moment at which a store is in a page that no word shows.
 
 use crate::fault;
+use crate::faults;
 use crate::page::State;
 use crate::region::Region;
 use crate::registry;
@@ -21,7 +22,7 @@ use crate::sys::signal::Blocked;
 use crate::writeback::MOST_RUN;
 use std::ffi::CStr;
 use std::ops::Range;
-use std::os::fd::{IntoRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Once, mpsc};
 
@@ -55,7 +56,7 @@ fn watch() -> std::io::Result<()> {
     let threads = process::threads()?;
     let body = move || {
         // Open for good.
-        THREADS.store(threads.into_raw_fd(), Ordering::Release);
+        THREADS.store(threads.leak(), Ordering::Release);
         process::note_death_in(&ALIVE);
         let _ = tell.send(process::spawn_sharing(keep));
         // The keeper has this thread's errno from here on, if there is one. If not, the thread stays all the same: the
@@ -91,9 +92,9 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     0
 }
 
-/// The regions that may hold stores.
+/// The regions that may hold stores that somebody wants.
 fn writable() -> impl Iterator<Item = registry::InUse<'static>> {
-    registry::all().filter(|region| region.is_writable())
+    registry::all().filter(|region| region.is_writable() && region.scratch().is_none())
 }
 
 /// The rings that writes of the program's may be in flight in.
@@ -126,6 +127,9 @@ fn save(region: &Region) {
     let mut at = 0;
     while let Some(start) = (at..pages).find(unsaved) {
         at = (start..pages.min(start + MOST_RUN)).find(|page| !unsaved(page)).unwrap_or(pages.min(start + MOST_RUN));
+        if faults::by_service() {
+            close_gaps(region, start..at);
+        }
         write(region, start..at, end, &mut lost);
     }
     if let Some(Lost { page, pages, error }) = lost {
@@ -140,6 +144,17 @@ struct Lost {
     pages: usize,
     /// Its error number.
     error: i32,
+}
+
+/// Has the kernel refuse to read pages that may be absent: nobody is left to bring them in, and it would wait for ever. What
+/// is there stays.
+fn close_gaps(region: &Region, run: Range<usize>) {
+    let may_be_absent =
+        |page: &usize| matches!(region.word(*page).look().state(), State::Loading | State::Evicting | State::Staged);
+    for page in run.filter(may_be_absent) {
+        // SAFETY: a page of this region that nobody uses any more.
+        let _ = unsafe { region.userfaultfd(page).poison(region.address_of(page)) };
+    }
 }
 
 /// Writes a run; where that fails, each of its pages.

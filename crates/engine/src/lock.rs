@@ -4,6 +4,9 @@
 //! faults on a map and waits for the lock beneath it.
 
 use crate::sync::{AtomicU32, Ordering};
+use crate::sys::signal::Blocked;
+use std::cell::UnsafeCell;
+use std::sync::LazyLock;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -58,5 +61,44 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         // SAFETY: the guard stands for the lock being held.
         unsafe { self.0.release() };
+    }
+}
+
+/// A value that a lock guards, taken with signals blocked.
+#[derive(Debug)]
+pub struct Guarded<T> {
+    lock: LazyLock<Lock>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is only reached under the lock.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    /// A value that nobody has.
+    pub const fn new(value: T) -> Self {
+        Guarded { lock: LazyLock::new(Lock::new), value: UnsafeCell::new(value) }
+    }
+
+    /// Runs `then` on the value.
+    pub fn with<R>(&self, then: impl FnOnce(&mut T) -> R) -> R {
+        let _blocked = Blocked::all();
+        let _held = self.lock.lock();
+        // SAFETY: under the lock.
+        then(unsafe { &mut *self.value.get() })
+    }
+
+    /// Takes the lock for as long as a fork(2) lasts. Signals are blocked meanwhile.
+    pub fn freeze(&self) {
+        std::mem::forget(self.lock.lock());
+    }
+
+    /// Lets it go, in the parent or in the child.
+    ///
+    /// # Safety
+    /// This thread has frozen it, or is the one that a child was made of.
+    pub unsafe fn thaw(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { self.lock.release() };
     }
 }

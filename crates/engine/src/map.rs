@@ -9,10 +9,13 @@ use crate::lookahead::Lookahead;
 use crate::options::{self, MapOptions};
 use crate::prefetch;
 use crate::region::Region;
+use crate::scratch;
 use crate::sizes;
 use crate::store;
 use crate::streams::{Expect, MOST_WINDOW};
+use crate::sys::own::Own;
 use crate::sys::{PAGE, file};
+use crate::writeback;
 use crate::writers;
 use std::fmt;
 use std::fs::File;
@@ -102,7 +105,7 @@ pub(crate) enum Kind {
 /// What a mutable map that is not in the cache grows by.
 pub(crate) struct Source {
     /// Shares the flags of the descriptor it was mapped through: for its length only.
-    pub(crate) file: File,
+    pub(crate) file: Own<File>,
     pub(crate) options: MapOptions,
 }
 
@@ -196,7 +199,7 @@ impl Mapping {
             let end = of_file.end as usize;
             let before = pages(*offset, self.len);
             if end > region.span() {
-                *region = files::replace(*identity, region, of_file, *reserve)?;
+                *region = files::replace(*identity, region, end, Some((of_file, *reserve)))?;
                 self.start = region.address_of(0).wrapping_add(*offset);
             } else {
                 sizes::extend(region, of_file, *reserve)?;
@@ -267,6 +270,14 @@ impl Mapping {
                 kernel.advise(offset, len, number).map_err(kernel_refuses)
             }
         }
+    }
+
+    /// The whole pages in a range of a scratch map that is this process's.
+    fn scratch_pages(&self, offset: usize, len: usize) -> Result<Option<(&Arc<Region>, Range<usize>)>> {
+        self.check(offset, len)?;
+        let Kind::Cached { region, offset: base, .. } = &self.kind else { return Ok(None) };
+        let (start, end) = ((base + offset).div_ceil(PAGE), (base + offset + len) / PAGE);
+        Ok(region.scratch().is_some().then_some((region, start..end.max(start))))
     }
 
     fn set_readahead(&self, bytes: usize) -> Result<()> {
@@ -775,6 +786,101 @@ macro_rules! shared_face {
 
 shared_face!(Map, map);
 shared_face!(MapMut, map_mut);
+
+impl MapMut {
+    /// Says that what a range of a scratch map ([`MapOptions::scratch`]) holds is not needed any more: its pages are not
+    /// written when their room is needed. Until something is stored there, bytes of the whole pages in the range read as they
+    /// were, as they were earlier, or as zeros, from one moment to the next. Stores that run at the same time may be lost.
+    /// Pages that are pinned for writing stay as they are. On other maps it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::RangeOutside`]; [`Error::Missing`] in a child made by fork(2).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1 << 20)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().scratch(true).map_mut(&file)? };
+    /// map[..8192].fill(1);
+    /// map.discard(0, 8192)?;
+    /// map[0] = 2;
+    /// assert_eq!(map[0], 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn discard(&self, offset: usize, len: usize) -> Result<()> {
+        if let Some((region, pages)) = self.mapping.scratch_pages(offset, len)? {
+            writeback::discard(region, pages);
+        }
+        Ok(())
+    }
+
+    /// Makes bytes of the map zeros. On a scratch map ([`MapOptions::scratch`]) pages that are not in memory are neither read
+    /// nor written for it.
+    ///
+    /// # Errors
+    /// As for [`MapMut::write_at`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1 << 20)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().scratch(true).map_mut(&file)? };
+    /// map[..10_000].fill(1);
+    /// map.clear(1, 9_998)?;
+    /// assert_eq!(map[..10_000].iter().map(|byte| usize::from(*byte)).sum::<usize>(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clear(&mut self, offset: usize, len: usize) -> Result<()> {
+        const ZEROS: [u8; PAGE] = [0; PAGE];
+        self.mapping.check(offset, len)?;
+        let mut at = offset;
+        while at < offset + len {
+            let here = (PAGE - (self.mapping.start as usize + at) % PAGE).min(offset + len - at);
+            let absent = match self.mapping.scratch_pages(at, here)? {
+                Some((region, page)) if !page.is_empty() => scratch::clear_absent(region, page.start),
+                _ => false,
+            };
+            if !absent {
+                self.write_at(&ZEROS[..here], at)?;
+            }
+            at += here;
+        }
+        Ok(())
+    }
+
+    /// Copies what a scratch map ([`MapOptions::scratch`]) holds to the same places of another file, which is empty: where the
+    /// map is zeros, or was discarded, the file keeps its holes. File systems that can share the blocks do. Stores that run at the
+    /// same time are in the copy or not. On other maps it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::WriteBack`]; [`Error::Io`] when the file cannot be written; [`Error::Missing`] in a child made by fork(2).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1 << 20)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().scratch(true).map_mut(&file)? };
+    /// map[5000] = 1;
+    /// let copy = tempfile::tempfile()?;
+    /// map.snapshot(&copy)?;
+    /// let mut byte = [0];
+    /// std::os::unix::fs::FileExt::read_exact_at(&copy, &mut byte, 5000)?;
+    /// assert!(byte == [1] || map.engine() == fastmap::Engine::Kernel);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn snapshot(&self, to: &File) -> Result<()> {
+        match self.mapping.scratch_pages(0, self.mapping.len)? {
+            Some((region, pages)) => scratch::snapshot(region, pages, to),
+            None => Ok(()),
+        }
+    }
+}
 
 impl DerefMut for MapMut {
     fn deref_mut(&mut self) -> &mut [u8] {

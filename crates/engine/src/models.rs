@@ -7,9 +7,11 @@
 //!
 //! The models bite: each step they guard can be left out ([`Omit`]), and then they fail (the tests that should panic).
 //!
-//! Run with `make loom`. Those of pins are in `models/pins.rs`, of what is read ahead in `models/staging.rs`.
+//! Run with `make loom`. Those of pins are in `models/pins.rs`, of what is read ahead in `models/staging.rs`, of pages taken out
+//! of reach for file operations in `models/seize.rs`.
 
 mod pins;
+mod seize;
 mod staging;
 
 use crate::credits::Credits;

@@ -5,8 +5,10 @@ use crate::error::{Error, Result};
 use crate::files::{self, Fallback, How};
 use crate::kernel::KernelMapping;
 use crate::map::{Kind, Map, MapMut, Mapping, Source, pages};
+use crate::region::Place;
 use crate::store;
 use crate::sys::file;
+use crate::sys::own::Own;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -36,12 +38,13 @@ pub struct MapOptions {
     fallback: Fallback,
     one_writer: bool,
     pub(crate) reserve: bool,
+    scratch: bool,
 }
 
 impl Default for MapOptions {
     fn default() -> Self {
         let fallback = Fallback::default();
-        MapOptions { offset: 0, len: None, cache: None, fallback, one_writer: true, reserve: false }
+        MapOptions { offset: 0, len: None, cache: None, fallback, one_writer: true, reserve: false, scratch: false }
     }
 }
 
@@ -166,6 +169,28 @@ impl MapOptions {
         self
     }
 
+    /// Whether the file only lends its space: the map is memory that may be larger than memory. It begins with zeros, whatever
+    /// the file holds; its pages are written for want of room alone, not at a flush, in time, nor when the map goes or the
+    /// program dies, and what the file holds afterwards means nothing. [`MapMut::discard`] says what is not needed any more.
+    /// Default: no. A file that is mapped already stays what it is; a scratch map cannot grow past twice the length that the
+    /// file or the map had at first ([`Error::Outgrown`]).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let file = tempfile::tempfile()?;
+    /// file.set_len(1 << 20)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().scratch(true).map_mut(&file)? };
+    /// map[5000] = 1;
+    /// assert_eq!((map[4999], map[5000]), (0, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scratch(&mut self, on: bool) -> &mut Self {
+        self.scratch = on;
+        self
+    }
+
     /// Maps a file for reading. The file may be closed afterwards.
     ///
     /// # When the file's length changes
@@ -268,15 +293,17 @@ impl MapOptions {
         let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
         let end = part_of_file(&file::path_of(from), self.offset, 0..len)?.end as usize;
         let source = || {
-            let source = || Ok(Box::new(Source { file: from.try_clone()?, options: self.clone() }));
+            let source = || Ok(Box::new(Source { file: Own::new(from.try_clone()?), options: self.clone() }));
             writable.then(source).transpose().map_err(io("duplicate its descriptor"))
         };
         if len == 0 {
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty(source()?) });
         }
         let facts = facts_of(from)?;
-        let (cache, one_writer, fallback) = (self.cache.as_ref(), self.one_writer, self.fallback);
-        match files::attach(from, &facts, end, How { cache, writable, one_writer, fallback }, open_store)? {
+        let (cache, one_writer, fallback, scratch) =
+            (self.cache.as_ref(), self.one_writer, self.fallback, self.scratch);
+        let how = How { cache, writable, one_writer, fallback, place: Place::Room(0), scratch };
+        match files::attach(from, &facts, end, how, open_store)? {
             Some(region) => {
                 let start = region.address_of(0).wrapping_add(self.offset as usize);
                 region.extents().add(pages(self.offset as usize, len));

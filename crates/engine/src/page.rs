@@ -18,7 +18,9 @@
 //! is Dirty and writable, always: they come under its block's write lock only (`pin_for_writing`), and writers leave it so.
 //!
 //! Invariant that makes it found: a page that is `Clean` with neither flag and without pins has an entry in a clean queue,
-//! or somebody who is about to push it (`QUEUED`).
+//! or somebody who is about to push it (`QUEUED`). An entry may outlive the page: what is claimed for a file operation
+//! (`begin_seize`) leaves its entry where it is, and the word says so (`QUEUED`, also in Absent, Loading and Staged words)
+//! until somebody pops the entry or the page is back.
 //!
 //! The word is 32 bits because threads sleep on it (futex(2)). A word of zero is `Absent`, so a fresh anonymous
 //! mapping is an array of absent pages. An absent page that was evicted keeps a ghost in the bits above the flags
@@ -210,8 +212,9 @@ impl PageWord {
     /// `finish_load` or `abort_load`. Acquire pairs with `finish_evict`: the old mapping is gone.
     #[inline]
     pub fn begin_load(&self, seen: Seen) -> bool {
+        let loading = LOADING | seen.0 & QUEUED;
         seen.state() == State::Absent
-            && self.0.compare_exchange(seen.0, LOADING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            && self.0.compare_exchange(seen.0, loading, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Announces, by the loader (or who maps a Staged page), that it installs the page writable. From here on a writer that
@@ -226,7 +229,8 @@ impl PageWord {
     /// Loading → Staged, by the reader: the page's bytes are in a slot. Release hands them to whoever claims the slot.
     /// Threads that wait for the page are to be woken: one of them maps it.
     pub fn stage(&self, slot: usize) -> After {
-        let old = self.0.swap(STAGED | (slot as u32) << SLOT_SHIFT, Ordering::AcqRel);
+        let staged = STAGED | (slot as u32) << SLOT_SHIFT;
+        let old = self.update(|word| Some(staged | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, LOADING);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
@@ -242,7 +246,7 @@ impl PageWord {
 
     /// Staged → Absent, by who has claimed the slot: what was read ahead is given up.
     pub fn unstage(&self) -> After {
-        let old = self.0.swap(ABSENT, Ordering::AcqRel);
+        let old = self.update(|word| Some(ABSENT | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, STAGED);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
@@ -286,14 +290,16 @@ impl PageWord {
             (false, false) => CLEAN | QUEUED,
             (false, true) => CLEAN | QUEUED | CONTROL,
         };
-        let old = self.0.swap(next | if long { LONG } else { 0 }, Ordering::AcqRel);
+        let next = next | if long { LONG } else { 0 };
+        let old = self.update(|word| Some(next | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert!(matches!(old & STATE, LOADING | STAGED));
-        After { wake: old & WAITERS != 0, enqueue: !writable, long, newly_dirty: writable, control_stored: false }
+        let enqueue = !writable && old & QUEUED == 0;
+        After { wake: old & WAITERS != 0, enqueue, long, newly_dirty: writable, control_stored: false }
     }
 
     /// Loading → Absent, by the loader whose read failed.
     pub fn abort_load(&self) -> After {
-        let old = self.0.swap(ABSENT, Ordering::AcqRel);
+        let old = self.update(|word| Some(ABSENT | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, LOADING);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
@@ -383,9 +389,34 @@ impl PageWord {
         old.ok().map(|old| (old & STATE == DIRTY, old & QUEUED != 0))
     }
 
-    /// Evicting → Dirty, by the thread of `begin_expel` that could not save the page; it sets the dirty bit before.
+    /// Clean or Dirty → Evicting, for a page that a file operation needs out of everybody's reach (`seize.rs`), by a thread
+    /// that holds the block's lock: it protects and saves what was dirty, drops the memory and calls `hold`, or
+    /// `abort_expel`. Unlike `begin_expel` it leaves the queue's entry where it is. Whether the page was dirty, and whether it
+    /// has an entry; `None` as there.
+    pub fn begin_seize(&self) -> Option<(bool, bool)> {
+        let may_go = |word: u32| matches!(word & (AT_REST | HUGE), CLEAN | DIRTY);
+        let old = self.update(|word| may_go(word).then_some(word & QUEUED | EVICTING));
+        old.ok().map(|old| (old & STATE == DIRTY, old & QUEUED != 0))
+    }
+
+    /// Evicting → Loading, by the thread of `begin_seize` once the memory is gone: nobody else loads the page until
+    /// `finish_load` or `abort_load`, which also wake whoever came meanwhile.
+    pub fn hold(&self) {
+        let old = self.update(|word| Some(word & (WAITERS | QUEUED) | LOADING)).unwrap_or_else(|word| word);
+        debug_assert_eq!(old & STATE, EVICTING);
+    }
+
+    /// Notes that the entry of a page that is not in memory is taken out of its queue, by a thread that holds the queue's
+    /// lock; false: the page is in memory, and the entry stays.
+    pub fn void_entry(&self) -> bool {
+        let is_void = |word: u32| matches!(word & STATE, ABSENT | LOADING | STAGED) && word & QUEUED != 0;
+        self.update(|word| is_void(word).then_some(word & !QUEUED)).is_ok()
+    }
+
+    /// Evicting → Dirty, by the thread of `begin_expel` or `begin_seize` that could not save the page, or need not drop it; it
+    /// sets the dirty bit before.
     pub fn abort_expel(&self) -> After {
-        let old = self.0.swap(DIRTY, Ordering::AcqRel);
+        let old = self.update(|word| Some(DIRTY | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, EVICTING);
         After { wake: old & WAITERS != 0, newly_dirty: true, ..After::default() }
     }

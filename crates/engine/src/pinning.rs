@@ -214,6 +214,13 @@ fn let_go(region: &Region, page: usize, writing: bool) -> bool {
     last
 }
 
+/// Takes back a pin of a page that had others when it came, and so took no pin credit; the last one gives theirs back.
+pub fn take_back(region: &Region, page: usize) {
+    if let_go(region, page, false) {
+        region.cache().pins.give(region.cache().here(), 1);
+    }
+}
+
 /// Makes a page known to the evictors again, after one has met it pinned.
 #[cold]
 fn requeue(region: &Region, page: usize) {
@@ -252,7 +259,7 @@ fn keep_writable(region: &Region, pages: &mut Range<usize>) -> Result<()> {
 }
 
 /// Sets UPGRADING in the word of a page that the caller has pinned. Another thread that has set it waits for nothing.
-fn begin_upgrade(region: &Region, page: usize) {
+pub fn begin_upgrade(region: &Region, page: usize) {
     let word = region.word(page);
     loop {
         let seen = word.look();
@@ -303,7 +310,13 @@ pub fn bring(region: &Region, page: usize) -> Result<()> {
 /// Has a page in memory at some moment from now on, for a store writable. Signals are blocked.
 #[inline(never)]
 fn bring_in(region: &Region, page: usize, storing: bool) -> Result<()> {
-    outcome(region, page, fault::serve(region, page, storing))
+    let served = if region.is_handed_over() {
+        // Served, it would be absent again and again.
+        Outcome::Failed("its maps are the kernel's now, and bringing it in", libc::ESTALE)
+    } else {
+        fault::serve(region, page, storing)
+    };
+    outcome(region, page, served)
 }
 
 fn outcome(region: &Region, page: usize, outcome: Outcome) -> Result<()> {

@@ -139,7 +139,7 @@ fn part(region: &Region, at: usize, rest: usize) -> (usize, *mut u8, usize) {
 }
 
 /// Copies bytes of a region, from `at` on.
-fn copy_out(region: &Region, at: usize, buffer: &mut [u8]) -> Result<()> {
+pub(crate) fn copy_out(region: &Region, at: usize, buffer: &mut [u8]) -> Result<()> {
     let mut done = 0;
     while done < buffer.len() {
         let (page, from, count) = part(region, at + done, buffer.len() - done);
@@ -163,7 +163,7 @@ fn copy_out(region: &Region, at: usize, buffer: &mut [u8]) -> Result<()> {
 }
 
 /// Copies bytes into a region, from `at` on.
-fn copy_in(region: &Region, at: usize, data: &[u8]) -> Result<()> {
+pub(crate) fn copy_in(region: &Region, at: usize, data: &[u8]) -> Result<()> {
     let mut done = 0;
     while done < data.len() {
         let (page, to, count) = part(region, at + done, data.len() - done);

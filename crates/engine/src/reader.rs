@@ -186,7 +186,7 @@ impl Reader {
         let region = registry::enter(order.region).filter(|region| std::ptr::eq(&**region.cache(), cache));
         let Some(region) = region else { return done(all.len()) };
         let end = region.ahead_of(all.start).end.min(all.end);
-        let absent = |page: &usize| region.word(*page).look().state() == State::Absent;
+        let absent = |page: &usize| region.is_in_file(*page) && region.word(*page).look().state() == State::Absent;
         let Some(first) = (all.start..end).find(absent) else { return done(all.len()) };
         // All of it in one stripe of the region.
         let most = (end - first).min(PIECE_PAGES).min(FRAME_PAGES - first % FRAME_PAGES);
@@ -356,11 +356,17 @@ impl Reader {
 pub fn claim(region: &Region, page: usize) -> Option<Seen> {
     let word = region.word(page);
     let seen = word.look();
-    word.begin_load(seen).then(|| {
-        // A hole is read like any page; what is known of it is void once the page is here.
-        region.take_hole(page);
-        seen
-    })
+    if !word.begin_load(seen) {
+        return None;
+    }
+    // A hole is read like any page; what is known of it is void once the page is here. But what the file has there of a
+    // scratch region is not what the page holds.
+    region.take_hole(page);
+    if !region.is_in_file(page) {
+        unclaim(region, page);
+        return None;
+    }
+    Some(seen)
 }
 
 /// Clears what lies behind the last byte that was read, up to the end of its page.

@@ -81,7 +81,7 @@ impl Readers {
     /// Starts the threads. Where that is not possible nothing is read ahead.
     pub fn start(cache: Weak<Inner>, userfaultfd: &'static Userfaultfd) -> Option<Self> {
         // Only to see whether it works: each thread opens its own.
-        let rings = Ring::open_for_this_thread().is_ok();
+        let rings = Ring::try_out(Ring::open_for_this_thread).is_ok();
         let count = if rings { cpu::count().min(MOST_READERS) } else { READERS_WITHOUT_RINGS };
         let ahead = || {
             Ok::<_, io::Error>(Arc::new(Ahead {

@@ -1,16 +1,21 @@
 //! A region: one mapped file, its address range, and the state of each of its pages. All maps of a file share one.
 
 use crate::cache::Inner;
+use crate::contents::Contents;
+use crate::credits::Padded;
 use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::extents::Extents;
+use crate::faults::Userfaultfds;
 use crate::habits::StoreHabit;
 use crate::holes::Holes;
+use crate::live::{self, Ended, MapCounters};
 use crate::lock::Lock;
-use crate::page::PageWord;
+use crate::page::{PageWord, State};
 use crate::registry;
 pub use crate::registry::SlotIndex;
+use crate::service;
 use crate::staging::FRAME_PAGES;
 use crate::store::Store;
 use crate::streams::{Expect, MOST_WINDOW};
@@ -24,7 +29,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Locks that writers hold, one for every 64th block. A writer holds the locks of the blocks it works on.
 pub const WRITE_LOCKS: usize = 64;
@@ -33,6 +38,9 @@ const STRIPE_BYTES: usize = 64 << 20;
 /// Such parts a processor, at most: enough that two threads seldom meet in one, and no more, because each is a VMA (of
 /// which a process may have 65530) and every system call on a page looks its VMA up: 64 of them cost a miss 0.1 to 0.2 µs.
 const STRIPES_PER_CORE: usize = 4;
+
+/// In a count of visitors: no more of them.
+const LEAVING: usize = 1 << (usize::BITS - 1);
 
 /// Bound of the count of wasted chunks: so many used ones make them good.
 const MOST_WASTE: u32 = 16;
@@ -43,9 +51,15 @@ pub struct Region {
     slot: SlotIndex,
     cache: Arc<Inner>,
     store: Arc<dyn Store>,
+    /// Where the file's first page is, or would be: address space before `own` may be somebody else's.
     base: *mut u8,
     span: usize,
+    /// Where the address range that it has begins, bytes from `base`.
+    own: usize,
+    /// Parts of it that were mapped over since, bytes: not its to give back.
+    lent: Mutex<Vec<Range<usize>>>,
     stripe_bytes: usize,
+    stripes: usize,
     userfaultfds: &'static [Userfaultfd],
     words: Zeroed<PageWord>,
     dirty: DirtyBitmap<Zeroed<AtomicU64>>,
@@ -59,6 +73,8 @@ pub struct Region {
     least_end: AtomicUsize,
     extents: Extents,
     holes: Holes,
+    /// Of a scratch region: what its file has.
+    contents: Option<Contents>,
     /// What the user expects of each 2 MiB ([`Expect`]).
     expectations: Zeroed<AtomicU8>,
     /// Largest window of readahead, pages.
@@ -70,19 +86,34 @@ pub struct Region {
     /// Threads that are moving one in.
     moving: AtomicUsize,
     writable: AtomicBool,
+    handed_over: AtomicBool,
+    /// Threads in a system call on the file (`coherent.rs`), and [`LEAVING`].
+    visitors: AtomicUsize,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
     unsaved: AtomicBool,
     /// An error of background writing has been told (see `complain`).
     complained: AtomicBool,
     growing: Mutex<()>,
+    /// Held by system calls that use a descriptor's position, or append (`coherent.rs`).
+    position: Lock,
     length: Mutex<u64>,
     left_behind: AtomicU64,
+    counters: Box<[Padded<MapCounters>]>,
 }
 
 // SAFETY: `base` is an address range the region owns; everything else is shared safely by itself.
 unsafe impl Send for Region {}
 // SAFETY: likewise.
 unsafe impl Sync for Region {}
+
+/// Where a region goes.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    /// Where there is room, with address space for so many bytes of the file at least.
+    Room(usize),
+    /// Only part of the file, from this offset on, at this address: both page multiples. What is there goes.
+    Fixed { address: usize, offset: usize },
+}
 
 /// A frame is on its way into a region.
 #[derive(Debug)]
@@ -151,21 +182,16 @@ impl From<Entry> for u64 {
     }
 }
 
-/// The process's userfaultfds, shared by all regions: two neighbouring stripes never have the same one, so the kernel
-/// keeps their VMAs, and the locks in them, apart.
-fn userfaultfds() -> io::Result<&'static [Userfaultfd]> {
-    static OPENED: OnceLock<Vec<Userfaultfd>> = OnceLock::new();
-    if let Some(opened) = OPENED.get() {
-        return Ok(opened);
-    }
-    let count = cpu::count().clamp(2, 16);
-    let opened = (0..count).map(|_| Userfaultfd::open()).collect::<io::Result<Vec<_>>>()?;
-    Ok(OPENED.get_or_init(|| opened))
-}
-
 impl Region {
-    /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on.
-    pub fn new(cache: Arc<Inner>, store: Arc<dyn Store>, need: usize) -> Result<Arc<Self>> {
+    /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on. `scratch`: see
+    /// `contents.rs`.
+    pub fn new(
+        cache: Arc<Inner>,
+        store: Arc<dyn Store>,
+        need: usize,
+        place: Place,
+        scratch: bool,
+    ) -> Result<Arc<Self>> {
         let fail = |operation| {
             let path = store.path().to_owned();
             move |source| Error::Io { path: path.clone(), operation, source }
@@ -173,17 +199,22 @@ impl Region {
         // Room for the file to double, as far as addresses go: what is not touched costs nothing.
         const MOST: usize = 1 << 46;
         let least = need.max(store.size() as usize);
-        let span = least.saturating_mul(2).min(MOST).max(least).checked_next_multiple_of(STRIPE_BYTES);
-        let span = span.filter(|span| *span <= MOST).ok_or_else(|| Error::LengthOverflow {
+        let doubled = least.saturating_mul(2).min(MOST).max(least).checked_next_multiple_of(STRIPE_BYTES);
+        let doubled = doubled.filter(|span| *span <= MOST).ok_or_else(|| Error::LengthOverflow {
             path: store.path().to_owned(),
             offset: 0,
             len: least as u64,
         })?;
-        let most_stripes = (STRIPES_PER_CORE * cpu::count()).min(64);
-        let stripe_bytes = (span / most_stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
+        let (span, own) = match place {
+            Place::Room(room) => (doubled.max(room.min(MOST).next_multiple_of(STRIPE_BYTES)), 0),
+            Place::Fixed { offset, .. } => (need.next_multiple_of(PAGE), offset),
+        };
+        // By the file as it is; what it grows by belongs to the last stripe.
+        let stripes = (STRIPES_PER_CORE * cpu::count()).min(64);
+        let stripe_bytes = (doubled / stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
         let pages = span / PAGE;
         fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
-        let userfaultfds = userfaultfds().map_err(fail("open a userfaultfd"))?;
+        let opened = Userfaultfds::get().map_err(fail("open userfaultfds to serve its page faults"))?;
         let bookkeeping = fail("map memory for its page words");
         let words = Zeroed::new(pages).map_err(&bookkeeping)?;
         let mut levels = dirty::words_for(pages).into_iter().map(Zeroed::new);
@@ -193,6 +224,7 @@ impl Region {
         let ages = Zeroed::new(blocks).map_err(&bookkeeping)?;
         let habits = Zeroed::new(blocks).map_err(&bookkeeping)?;
         let holes = Holes::new(pages).map_err(&bookkeeping)?;
+        let contents = scratch.then(|| Contents::new(pages)).transpose().map_err(&bookkeeping)?;
         let expectations = Zeroed::new(pages.div_ceil(FRAME_PAGES)).map_err(&bookkeeping)?;
         let slot = registry::reserve().ok_or_else(|| {
             fail("map it")(io::Error::other(format!(
@@ -201,17 +233,25 @@ impl Region {
             )))
         })?;
         let length = Mutex::new(store.size());
-        let base = memory::reserve(span, STRIPE_BYTES)
-            .inspect_err(|_| registry::cancel(slot))
-            .map_err(fail("reserve address space for it"))?;
+        let base = match place {
+            Place::Room(_) => memory::reserve(span, STRIPE_BYTES),
+            // SAFETY: the caller wants it there, whatever is there now.
+            Place::Fixed { address, offset } => unsafe { memory::reserve_at(address as *mut u8, span - offset) }
+                .map(|()| (address as *mut u8).wrapping_sub(offset)),
+        }
+        .inspect_err(|_| registry::cancel(slot))
+        .map_err(fail("reserve address space for it"))?;
         let region = Arc::new(Region {
             slot,
             cache,
             store,
             base,
             span,
+            own,
+            lent: Mutex::default(),
             stripe_bytes,
-            userfaultfds,
+            stripes,
+            userfaultfds: &opened.regions,
             words,
             dirty,
             write_locks: std::array::from_fn(|_| Lock::new()),
@@ -222,43 +262,61 @@ impl Region {
             least_end: AtomicUsize::new(usize::MAX),
             extents: Extents::default(),
             holes,
+            contents,
             expectations,
             readahead: AtomicUsize::new(MOST_WINDOW),
             waste: AtomicU32::new(0),
             frames: AtomicBool::new(false),
             moving: AtomicUsize::new(0),
             writable: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
+            visitors: AtomicUsize::new(0),
             unsaved: AtomicBool::new(false),
             complained: AtomicBool::new(false),
             growing: Mutex::new(()),
+            position: Lock::new(),
             length,
             left_behind: AtomicU64::new(u64::MAX),
+            counters: MapCounters::per_core(),
         });
         if let Err(error) = region.register() {
             registry::cancel(slot);
             // SAFETY: nobody knows the region yet.
-            unsafe { memory::release(base, span) };
+            unsafe { memory::release(base.wrapping_add(own), span - own) };
             return Err(region.io_error("register it with userfaultfd", error));
         }
         registry::publish(&region);
-        region.cache.start_readers(&userfaultfds[0]);
+        region.cache.start_readers(opened.staging());
+        live::note(&region.cache);
         Ok(region)
     }
 
-    /// Traps come before access: a locked address space (mlockall(2)) would fill the range with zeros otherwise.
+    /// Has the engine serve the faults of a part of its reserved addresses, bytes from the start of the file, to which nobody
+    /// has access. Traps come before access: a locked address space (mlockall(2)) would fill the range with zeros otherwise.
+    fn serve_faults(&self, part: Range<usize>) -> io::Result<()> {
+        // SAFETY: the range is this region's own, and nothing is there.
+        unsafe {
+            madvise::prepare_region(self.base.wrapping_add(part.start), part.len());
+            let mut at = part.start;
+            while at < part.end {
+                let end = (self.stripe_end(at / PAGE) * PAGE).min(part.end);
+                self.userfaultfd(at / PAGE).register(self.base.wrapping_add(at), end - at)?;
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
     fn register(&self) -> io::Result<()> {
+        self.serve_faults(self.own..self.span)?;
+        let (start, len) = (self.base.wrapping_add(self.own), self.span - self.own);
         // SAFETY: the range is this region's own, not handed out yet.
         unsafe {
-            madvise::prepare_region(self.base, self.span);
-            for at in (0..self.span).step_by(self.stripe_bytes) {
-                let len = self.stripe_bytes.min(self.span - at);
-                self.userfaultfd(at / PAGE).register(self.base.add(at), len)?;
-            }
             // The kernel moves pages between writable mappings only; all pages are write-protected, and a store that traps is
             // refused (`forbid_stores`). Where so much writable memory is not to be had, pages are copied.
-            match memory::protect(self.base, self.span, true) {
-                Ok(()) => self.frames.store(true, Ordering::Release),
-                Err(_) => memory::protect(self.base, self.span, false)?,
+            match memory::protect(start, len, true) {
+                Ok(()) => self.frames.store((self.base as usize).is_multiple_of(FRAME_PAGES * PAGE), Ordering::Release),
+                Err(_) => memory::protect(start, len, false)?,
             }
         }
         Ok(())
@@ -289,25 +347,34 @@ impl Region {
     /// Lets stores through to the fault path; the file can be written to.
     pub fn allow_stores(&self) -> Result<()> {
         // Frames come in writable, for a moment, and leave memory whole: not where pages are stored to.
-        self.frames.store(false, Ordering::SeqCst);
-        while self.moving.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
+        self.forbid_frames();
+        for part in self.own_parts() {
+            // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
+            unsafe { memory::protect(self.base.wrapping_add(part.start), part.len(), true) }
+                .map_err(|source| self.io_error("make its map writable", source))?;
         }
-        {
-            // A range that is dropped at this moment has frames' entries in its hands.
-            let _length = self.lock_length();
-            evict::dissolve_frames(self);
-        }
-        // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
-        unsafe { memory::protect(self.base, self.span, true) }
-            .map_err(|source| self.io_error("make its map writable", source))?;
         self.writable.store(true, Ordering::Release);
         self.cache.start_writers();
         Ok(())
     }
 
+    /// Has no frames in it from now on; the caller holds no page.
+    pub fn forbid_frames(&self) {
+        self.frames.store(false, Ordering::SeqCst);
+        while self.moving.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        // A range that is dropped at this moment has frames' entries in its hands.
+        let _length = self.lock_length();
+        evict::dissolve_frames(self);
+    }
+
     /// Ends a region that no map refers to and whose pages are all clean. Its credits go back.
     pub fn dissolve(&self) {
+        // Before the locks: it may be waiting for room.
+        service::await_leaving(self.slot);
+        self.see_visitors_off();
+        let mut ended = self.cache.ended.lock();
         let credits = {
             // An evictor holds popped entries before it enters their region. Entries of this one in its hands would be in
             // no queue when they are counted below, and their credits gone: no evictor may be between the two.
@@ -318,12 +385,17 @@ impl Region {
                 ahead.drop_region(self);
                 ahead.reclaim_idle()
             });
-            // SAFETY: no map refers to the region, and no thread is in it any more.
-            unsafe { memory::release(self.base, self.span) };
-            // All its resident pages are clean, and each has one entry, or its frame has.
-            let entries = self.cache.clean.purge(self.slot, 0..self.span / PAGE);
-            idle + entries.into_iter().map(Entry::pages).sum::<usize>()
+            for part in self.own_parts() {
+                // SAFETY: no map refers to the region, and no thread is in it any more.
+                unsafe { memory::release(self.base.wrapping_add(part.start), part.len()) };
+            }
+            // All its resident pages are clean, and each has one entry, or its frame has; entries of others are void.
+            let entries = self.cache.clean.purge(self.slot, 0..self.span / PAGE).into_iter();
+            let is_here = |entry: &Entry| entry.is_frame() || self.word(entry.page()).look().state() == State::Clean;
+            idle + entries.filter(is_here).map(Entry::pages).sum::<usize>()
         };
+        Ended::keep(&mut ended, self);
+        drop(ended);
         registry::cancel(self.slot);
         self.cache.release_credits(0, credits);
     }
@@ -338,6 +410,17 @@ impl Region {
         &self.cache
     }
 
+    /// What happens to its pages, counted for each core.
+    pub fn counters(&self) -> &[Padded<MapCounters>] {
+        &self.counters
+    }
+
+    /// One core's part of that.
+    #[inline]
+    pub fn counters_at(&self, core: usize) -> &MapCounters {
+        &self.counters[core].0
+    }
+
     /// The file.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -347,6 +430,39 @@ impl Region {
     /// table of files, if both are.
     pub fn lock_length(&self) -> MutexGuard<'_, u64> {
         self.length.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Keeps the region from being dissolved until `leave`; false: that has begun. Unlike a thread in its slot, a visitor may
+    /// wait for anything but a map of the file to go.
+    pub fn visit(&self) -> bool {
+        let welcome = self.visitors.fetch_add(1, Ordering::AcqRel) & LEAVING == 0;
+        if !welcome {
+            self.leave();
+        }
+        welcome
+    }
+
+    /// Lets no visitor in any more, and waits until all have left. The caller holds nothing: a visitor may want any lock.
+    pub fn see_visitors_off(&self) {
+        self.visitors.fetch_or(LEAVING, Ordering::AcqRel);
+        while self.visitors.load(Ordering::Acquire) != LEAVING {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+
+    /// Lets visitors in again: the region stays after all.
+    pub fn welcome_visitors(&self) {
+        self.visitors.fetch_and(!LEAVING, Ordering::AcqRel);
+    }
+
+    /// Takes `visit` back.
+    pub fn leave(&self) {
+        self.visitors.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Held by system calls on the file that use a descriptor's position.
+    pub fn position(&self) -> &Lock {
+        &self.position
     }
 
     /// The least end of the file at which pages had to stay because they were pinned, bytes; `u64::MAX`: none. Used by
@@ -360,9 +476,82 @@ impl Region {
         self.span
     }
 
-    /// First address and the one past the last.
+    /// First address that is its own, and the one past the last.
     pub fn addresses(&self) -> (usize, usize) {
-        (self.base as usize, self.base as usize + self.span)
+        (self.base as usize + self.own, self.base as usize + self.span)
+    }
+
+    /// Where the file's first page is, or would be.
+    pub fn start(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The addresses that are its own.
+    pub fn own_addresses(&self) -> Vec<Range<usize>> {
+        let base = self.base as usize;
+        self.own_parts().into_iter().map(|part| base.wrapping_add(part.start)..base.wrapping_add(part.end)).collect()
+    }
+
+    /// The page at one of its addresses.
+    #[inline]
+    pub fn page_at(&self, address: usize) -> usize {
+        (address - self.base as usize) / PAGE
+    }
+
+    /// Makes a part of its addresses, bytes from the start of the file, its own again, which has been mapped over; nothing of it
+    /// is in memory, and whoever touches it misses.
+    ///
+    /// # Safety
+    /// What is mapped there has no bytes that the file has not.
+    pub unsafe fn take_back(&self, part: Range<usize>, prot: i32) -> io::Result<()> {
+        let start = self.base.wrapping_add(part.start);
+        // SAFETY: the caller's contract.
+        unsafe {
+            memory::reserve_at(start, part.len())?;
+            self.serve_faults(part.clone())?;
+            if libc::mprotect(start.cast(), part.len(), prot) == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        }
+    }
+
+    /// Whether its maps are the kernel's now (`handover.rs`). Asked by a thread that has claimed a page, or found it absent:
+    /// pairs with the release of the page after `note_handed_over`.
+    #[inline]
+    pub fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Acquire)
+    }
+
+    /// Notes that, by a thread that holds all pages that are mapped.
+    pub fn note_handed_over(&self) {
+        self.handed_over.store(true, Ordering::Release);
+    }
+
+    /// Notes that a part of its addresses, bytes from the start of the file, has been mapped over and is not its own any
+    /// more. Nothing of it is in memory.
+    pub fn lend(&self, part: Range<usize>) {
+        self.lent.lock().unwrap_or_else(|poison| poison.into_inner()).push(part);
+    }
+
+    /// Whether part of a range of the file, bytes, has no address here.
+    pub fn lacks(&self, range: &Range<usize>) -> bool {
+        let lent = self.lent.lock().unwrap_or_else(|poison| poison.into_inner());
+        range.start < self.own
+            || range.end > self.span
+            || lent.iter().any(|part| part.start < range.end && range.start < part.end)
+    }
+
+    /// The addresses that are its own, bytes from the start of the file.
+    fn own_parts(&self) -> Vec<Range<usize>> {
+        let mut lent = self.lent.lock().unwrap_or_else(|poison| poison.into_inner()).clone();
+        lent.sort_by_key(|part| part.start);
+        let mut parts = Vec::new();
+        let mut at = self.own;
+        for part in lent.into_iter().chain(std::iter::once(self.span..self.span)) {
+            if part.start > at {
+                parts.push(at..part.start);
+            }
+            at = at.max(part.end);
+        }
+        parts
     }
 
     /// Whether stores are let through.
@@ -431,6 +620,9 @@ impl Region {
     /// Whether a page that this thread is loading lies in a hole of the file: it is zeros then. Called by fault handlers.
     #[inline]
     pub fn take_hole(&self, page: usize) -> bool {
+        if let Some(contents) = &self.contents {
+            return !contents.has(page);
+        }
         if !self.store.is_locked() {
             // Other processes may write there, now or after this.
             self.holes.spoil(page);
@@ -450,6 +642,18 @@ impl Region {
     /// map.
     pub fn least_end(&self) -> &AtomicUsize {
         &self.least_end
+    }
+
+    /// What the file has of a scratch region: memory that is never saved but for want of room.
+    #[inline]
+    pub fn scratch(&self) -> Option<&Contents> {
+        self.contents.as_ref()
+    }
+
+    /// Whether the file has what an absent page holds. A hole counts as such, unless it is a scratch region's.
+    #[inline]
+    pub fn is_in_file(&self, page: usize) -> bool {
+        self.contents.as_ref().is_none_or(|contents| contents.has(page))
     }
 
     /// What is known of the file's holes.
@@ -537,8 +741,8 @@ impl Region {
 
     /// The end of the stripe that holds a page.
     pub fn stripe_end(&self, page: usize) -> usize {
-        let stripe = self.stripe_bytes / PAGE;
-        ((page / stripe + 1) * stripe).min(self.span / PAGE)
+        let stripe = page * PAGE / self.stripe_bytes + 1;
+        if stripe >= self.stripes { self.span / PAGE } else { (stripe * self.stripe_bytes).min(self.span) / PAGE }
     }
 
     /// True the first time something has to be said about this region's file.
@@ -549,7 +753,7 @@ impl Region {
     /// The userfaultfd that serves a page.
     #[inline]
     pub fn userfaultfd(&self, page: usize) -> &'static Userfaultfd {
-        let stripe = page * PAGE / self.stripe_bytes;
+        let stripe = (page * PAGE / self.stripe_bytes).min(self.stripes - 1);
         &self.userfaultfds[(stripe + self.slot.0 as usize) % self.userfaultfds.len()]
     }
 

@@ -4,6 +4,7 @@
 //! memory. *Slots*: number to region, with a count of the threads that use it, for threads that meet a page through a
 //! queue and not through an access of the program; a region that goes away waits for them.
 
+use crate::coherent;
 use crate::region::Region;
 use crate::sys::signal::Blocked;
 use std::ptr;
@@ -76,6 +77,45 @@ pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
     }
 }
 
+/// Between these lie all addresses that regions ever had.
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any region has an address in a range. No lock. Asked by every call that is handed an address: of most addresses two
+/// loads say that they are nobody's. (Whoever has an address of a region has it from a thread that saw it published.)
+#[inline]
+pub fn meets(range: std::ops::Range<usize>) -> bool {
+    range.start < HIGHEST.load(Ordering::Relaxed) && range.end > LOWEST.load(Ordering::Relaxed) && is_met(range)
+}
+
+fn is_met(range: std::ops::Range<usize>) -> bool {
+    loop {
+        let before = SEQUENCE.load(Ordering::Acquire);
+        let count = COUNT.load(Ordering::Relaxed);
+        if before % 2 == 1 {
+            std::thread::yield_now();
+            continue;
+        }
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = (low + high) / 2;
+            if RANGES[middle].end.load(Ordering::Relaxed) <= range.start { low = middle + 1 } else { high = middle }
+        }
+        let found = low < count && RANGES[low].start.load(Ordering::Relaxed) < range.end;
+        fence(Ordering::Acquire);
+        if SEQUENCE.load(Ordering::Relaxed) == before {
+            return found;
+        }
+    }
+}
+
+/// Forgets every region, in a child made by fork(2), which has none of them.
+pub fn forget_all() {
+    SEQUENCE.store(0, Ordering::Relaxed);
+    COUNT.store(0, Ordering::Relaxed);
+    SLOTS_USED.store(0, Ordering::Relaxed);
+}
+
 /// Runs `edit` on the table with readers kept out. Signals are blocked, and `edit` touches nothing but the table: a
 /// fault on a map at this point would spin for ever.
 fn change(edit: impl FnOnce(usize) -> usize) {
@@ -114,8 +154,11 @@ pub fn publish(region: &Region) {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     let at = ptr::from_ref(region).cast_mut();
     SLOTS[region.slot().0 as usize].region.store(at, Ordering::SeqCst);
+    coherent::note(region);
     cancel(region.slot());
     let (start, end) = region.addresses();
+    LOWEST.fetch_min(start, Ordering::Relaxed);
+    HIGHEST.fetch_max(end, Ordering::Relaxed);
     change(|count| {
         // There are as many rows as slots, and this region has a slot: there is room.
         let place = (0..count).find(|row| RANGES[*row].start.load(Ordering::Relaxed) > start).unwrap_or(count);
@@ -141,6 +184,7 @@ pub fn withdraw(region: &Region) {
             }
             None => count,
         });
+        coherent::forget(region);
         slot.users.fetch_add(1, Ordering::SeqCst);
         // SeqCst with `enter`: either it sees the null, or this thread sees its count.
         slot.region.store(ptr::null_mut(), Ordering::SeqCst);
@@ -175,9 +219,14 @@ pub fn enter<'a>(slot: SlotIndex) -> Option<InUse<'a>> {
     }
 }
 
+/// Slots that were ever used.
+pub fn slots() -> usize {
+    SLOTS_USED.load(Ordering::SeqCst)
+}
+
 /// Every region there is, entered one at a time.
 pub fn all<'a>() -> impl Iterator<Item = InUse<'a>> {
-    (0..SLOTS_USED.load(Ordering::SeqCst)).filter_map(|index| enter(SlotIndex(index as u32)))
+    (0..slots()).filter_map(|index| enter(SlotIndex(index as u32)))
 }
 
 impl Clone for InUse<'_> {

@@ -1,6 +1,7 @@
 //! What the engine asks of the machine and of a file, looked at one by one: for `fastmap doctor`, and for the message
 //! when a file cannot be cached.
 
+use crate::faults;
 use crate::sys::uring::Ring;
 use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, file, madvise};
@@ -40,7 +41,7 @@ pub struct Requirement {
 /// println!("{} things missing", missing.count());
 /// ```
 pub fn of_machine() -> Vec<Requirement> {
-    vec![page_size(), kernel(), user_faults(), batched_eviction(), deep_queues()]
+    vec![page_size(), kernel(), user_faults(), kernel_faults(), batched_eviction(), deep_queues()]
 }
 
 /// Looks at a file: direct I/O in units of a page.
@@ -57,9 +58,9 @@ pub fn of_file(file: &File) -> Vec<Requirement> {
     vec![direct_io(file)]
 }
 
-/// The first requirement of the machine that is missing and not optional.
+/// The first requirement of the machine that is missing, of those that are not optional.
 pub(crate) fn missing() -> Option<Requirement> {
-    of_machine().into_iter().find(|one| !one.optional && one.found.is_err())
+    [page_size, kernel, user_faults].into_iter().map(|look| look()).find(|one| one.found.is_err())
 }
 
 fn page_size() -> Requirement {
@@ -112,7 +113,11 @@ fn is_recent(release: &str, than: (u32, u32)) -> bool {
 }
 
 fn user_faults() -> Requirement {
-    let found = Userfaultfd::open().map(|_| "page faults handled in user mode, without privileges".to_owned());
+    let found = if faults::by_service() {
+        Userfaultfd::open_for_service().map(|_| "page faults handled by service threads".to_owned())
+    } else {
+        Userfaultfd::open().map(|_| "page faults handled in user mode, without privileges".to_owned())
+    };
     let error = found.as_ref().err().and_then(std::io::Error::raw_os_error);
     let remedy = match error {
         Some(libc::ENOSYS) => "boot a kernel with CONFIG_USERFAULTFD=y, or allow userfaultfd in the seccomp filter",
@@ -126,6 +131,18 @@ fn user_faults() -> Requirement {
         optional: false,
         found: found.map_err(|error| error.to_string()),
         remedy: remedy.into(),
+    }
+}
+
+fn kernel_faults() -> Requirement {
+    Requirement {
+        name: "kernel faults",
+        purpose: "system calls may be given memory of a map that is not there (`--faults service`)",
+        optional: true,
+        found: Userfaultfd::open_for_service()
+            .map(|_| "service threads can serve faults of system calls (`--faults service`)".into())
+            .map_err(|error| format!("service threads cannot serve faults of system calls: {error}")),
+        remedy: faults::REMEDY.into(),
     }
 }
 
@@ -149,7 +166,7 @@ fn deep_queues() -> Requirement {
         name: "io_uring",
         purpose: "many writes under way at a time from a few threads",
         optional: true,
-        found: Ring::open()
+        found: Ring::try_out(Ring::open)
             .map(|_| "deep write-back queues".into())
             .map_err(|error| format!("{error}: more threads write instead, one run of pages each at a time")),
         remedy: "set the sysctl kernel.io_uring_disabled to 0, or allow io_uring_setup in the seccomp filter".into(),

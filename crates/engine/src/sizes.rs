@@ -11,6 +11,7 @@ use crate::files;
 use crate::options;
 use crate::page::State;
 use crate::region::Region;
+use crate::service;
 use crate::sys::{PAGE, file};
 use crate::writers;
 use std::fs::File;
@@ -55,6 +56,9 @@ fn follow_locked(region: &Region, followed: &mut u64) -> Result<u64> {
     } else {
         store.refresh_size();
     }
+    if now > *followed {
+        service::note_longer(region);
+    }
     *followed = now;
     Ok(now)
 }
@@ -70,7 +74,7 @@ fn page_after(end: u64) -> usize {
 
 /// Sees to it that each of these pages is out of memory once, its dirty bytes saved. One that another thread is at work on
 /// at this moment is met in the next round; false: one that is pinned is still there.
-fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
+pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
     let mut gone = true;
     let pages = pages.start..pages.end.min(region.span() / PAGE);
     if pages.len() > 1 {
@@ -153,6 +157,7 @@ pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
         }
         // More than that only if pinned pages are left behind, up to there.
         *followed = store.refresh_size().max(*followed);
+        service::note_longer(region);
     }
     Ok(())
 }

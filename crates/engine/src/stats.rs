@@ -109,6 +109,11 @@ impl Counter {
     pub fn add(&self, count: usize) {
         self.0.fetch_add(count as u64, Ordering::Relaxed);
     }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Stats {
@@ -189,7 +194,7 @@ impl Stats {
             (&mut self.writeback_errors, writeback_errors),
             (&mut self.syncs, syncs),
         ] {
-            *sum += counter.0.load(Ordering::Relaxed);
+            *sum += counter.get();
         }
     }
 }

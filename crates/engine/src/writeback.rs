@@ -56,6 +56,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Its error number.
+    pub fn error(self) -> i32 {
+        self.error
+    }
+
     /// What a flush returns for it.
     pub fn into_error(self, region: &Region) -> Error {
         Error::WriteBack {
@@ -120,10 +125,10 @@ struct Flight<'a> {
 const _: () = assert!(WRITE_LOCKS == u64::BITS as usize && uring::DEPTH <= u8::MAX as usize && MOST_RUN < KEPT);
 
 impl<'a> Flight<'a> {
-    fn new(region: &'a Region) -> Self {
+    fn new(region: &'a Region, writes: bool) -> Self {
         Flight {
             region,
-            ring: region.store().direct_writes().and_then(|_| region.cache().writers()?.take_ring()),
+            ring: region.store().direct_writes().filter(|_| writes).and_then(|_| region.cache().writers()?.take_ring()),
             held: 0,
             closing: 0,
             pending: [0; WRITE_LOCKS],
@@ -220,6 +225,34 @@ impl<'a> Flight<'a> {
         found
     }
 
+    /// Has the dirty pages of a block that lie in `pages` be clean, under the block's lock, without writing them; those that
+    /// are pinned for writing stay dirty.
+    fn discard_block(&mut self, block: usize, pages: Range<usize>) {
+        let (region, cache) = (self.region, self.region.cache());
+        let first = block * BLOCK_PAGES;
+        let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
+        let mut pinned = Claimed([0; BLOCK_PAGES / 64]);
+        region.dirty().take(block, pages, usize::MAX, |page| match begin(region, page) {
+            Some(Claim::Protect) => claimed.insert(page - first),
+            Some(Claim::Keep) => pinned.insert(page - first),
+            None => {}
+        });
+        let protected = self.protect(first, &claimed, &pinned);
+        let before = self.written;
+        for (pages, kept) in [(&claimed, false), (&pinned, true)] {
+            let mut at = 0;
+            while let Some(run) = pages.run_from(at) {
+                at = run.end;
+                if !kept {
+                    cache.discount_dirty(cache.here(), run.len());
+                }
+                let run = first + run.start..first + run.end;
+                self.settle(run, kept || protected.is_ok(), kept);
+            }
+        }
+        self.note_progress(before);
+    }
+
     /// Write-protects the claimed pages of the block that begins with `first`, and none that is pinned for writing.
     fn protect(&self, first: usize, claimed: &Claimed, pinned: &Claimed) -> Result<(), i32> {
         let Some(span) = claimed.span() else { return Ok(()) };
@@ -245,6 +278,9 @@ impl<'a> Flight<'a> {
         let cache = region.cache();
         if !kept {
             cache.discount_dirty(cache.here(), run.len());
+        }
+        if let Some(contents) = region.scratch() {
+            contents.note_written(run.clone());
         }
         let from = region.address_of(run.start);
         let room = self.has_room();
@@ -333,26 +369,12 @@ impl<'a> Flight<'a> {
         let cache = region.cache();
         let here = cache.here();
         cache.writes_in_flight.fetch_sub(1, Ordering::Relaxed);
-        // To the tail of a queue that its block always has: writers are few, and every core evicts.
-        let queue = run.start / BLOCK_PAGES % cache.cores.len();
-        for page in run.clone() {
-            let after = region.word(page).finish_write(written.is_ok());
-            if after.enqueue {
-                cache.enqueue(queue, region, page, after.long);
-            }
-            if after.newly_dirty {
-                cache.recount_dirty(here);
-            }
-            // Still dirty, and the block's lock not released yet: whoever flushes next finds it.
-            if kept || written.is_err() {
-                region.dirty().set(page);
-            }
-        }
-        let counters = &cache.cores[here].0.counters;
+        self.settle(run.clone(), written.is_ok(), kept);
+        let counters = &cache.cores[cache.here()].0.counters;
         match written {
             Ok(()) => {
-                self.written += if kept { 0 } else { run.len() };
                 counters.writeback_pages.add(run.len());
+                region.counters_at(here).writeback_pages.add(run.len());
                 counters.writeback_runs.add(1);
             }
             Err(error) => {
@@ -360,6 +382,29 @@ impl<'a> Flight<'a> {
                 self.failure.get_or_insert(Failure { page: run.start, pages: run.len(), error });
             }
         }
+    }
+
+    /// Makes the pages of a run what they are after a write that came off, or did not.
+    fn settle(&mut self, run: Range<usize>, saved: bool, kept: bool) {
+        let region = self.region;
+        let cache = region.cache();
+        let here = cache.here();
+        // To the tail of a queue that its block always has: writers are few, and every core evicts.
+        let queue = run.start / BLOCK_PAGES % cache.cores.len();
+        for page in run.clone() {
+            let after = region.word(page).finish_write(saved);
+            if after.enqueue {
+                cache.enqueue(queue, region, page, after.long);
+            }
+            if after.newly_dirty {
+                cache.recount_dirty(here);
+            }
+            // Still dirty, and the block's lock not released yet: whoever flushes next finds it.
+            if kept || !saved {
+                region.dirty().set(page);
+            }
+        }
+        self.written += if kept || !saved { 0 } else { run.len() };
     }
 
     /// Waits for everything in flight and releases every lock.
@@ -438,7 +483,7 @@ fn begin(region: &Region, page: usize) -> Option<Claim> {
 pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result<(), Failure> {
     let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
     let _blocked = Blocked::all();
-    let mut flight = Flight::new(region);
+    let mut flight = Flight::new(region, true);
     for lock in (stripe.index..WRITE_LOCKS).step_by(stripe.count) {
         let first = blocks.start + (lock + WRITE_LOCKS - blocks.start % WRITE_LOCKS) % WRITE_LOCKS;
         if first >= blocks.end {
@@ -456,13 +501,37 @@ pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result
     flight.failure.map_or(Ok(()), Err)
 }
 
+/// Has the pages of a range of a scratch region be as good as written, without writing them: they are clean, and the file has
+/// nothing of them. Contents of pages that are dirty at the time of the call are lost when they are evicted, and others' as
+/// well; a store that comes after the page was protected makes it dirty as ever.
+pub fn discard(region: &Region, pages: Range<usize>) {
+    let Some(contents) = region.scratch() else { return };
+    let _blocked = Blocked::all();
+    let mut flight = Flight::new(region, false);
+    let last = pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
+    for block in pages.start / BLOCK_PAGES..last {
+        let of_block = pages.start.max(block * BLOCK_PAGES)..pages.end.min((block + 1) * BLOCK_PAGES);
+        let lock = block % WRITE_LOCKS;
+        if region.dirty().is_marked(block) {
+            flight.lock(lock);
+            flight.discard_block(block, of_block.clone());
+            contents.forget(of_block);
+            flight.close(lock);
+        } else {
+            // A page that is being written was marked a moment ago: its writer has noted it and ends before the lock is free.
+            let _held = region.write_lock(block).lock();
+            contents.forget(of_block);
+        }
+    }
+}
+
 /// Writes dirty pages of a stripe of a region, block after block from where the last such call stopped, until `enough`
 /// or `limit` pages were found. Blocks that others are writing are left to them. Signals are blocked.
 pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnMut() -> bool) -> Help {
     let dirty = region.dirty();
     let cursor = region.write_cursor(stripe.index);
     let start = cursor.load(Ordering::Relaxed);
-    let mut flight = Flight::new(region);
+    let mut flight = Flight::new(region, true);
     let mut left = limit;
     // From the cursor to the end, then from the beginning to the cursor.
     for part in [start..dirty.blocks(), 0..start] {
@@ -492,7 +561,11 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
 /// back. With `look`, this is one more look. Signals are blocked.
 pub fn write_ripe(region: &Region, stripe: Stripe, look: bool) -> Help {
     let dirty = region.dirty();
-    let mut flight = Flight::new(region);
+    let mut flight = Flight::new(region, true);
+    if region.scratch().is_some() {
+        // Nobody ever reads its file: its pages are written for room alone.
+        return Help::Nothing;
+    }
     let marked = successors(dirty.next_block(0), |block| dirty.next_block(block + 1));
     for block in marked.filter(|block| stripe.has(*block)) {
         let age = &region.ages()[block];

@@ -247,7 +247,12 @@ impl Job {
 
 /// Writes every page of the range that is dirty at the time of the call, and waits for writes in flight there. With
 /// `stable`, the file is then put on stable storage.
+///
+/// A scratch region is never saved.
 pub fn flush(region: &Arc<Region>, pages: Range<usize>, stable: bool) -> Result<()> {
+    if region.scratch().is_some() {
+        return Ok(());
+    }
     match region.cache().writers().filter(|_| region.dirty().count(pages.clone(), MANY_PAGES) > MANY_PAGES) {
         Some(writers) => writers.post(region, pages, false).wait()?,
         None => write_out(region, pages)?,
@@ -257,7 +262,7 @@ pub fn flush(region: &Arc<Region>, pages: Range<usize>, stable: bool) -> Result<
 
 /// Starts a flush to stable storage. `None`: there is nobody to carry it out.
 pub fn flush_later(region: &Arc<Region>, pages: Range<usize>) -> Option<Arc<Job>> {
-    Some(region.cache().writers()?.post(region, pages, true))
+    Some(region.cache().writers().filter(|_| region.scratch().is_none())?.post(region, pages, true))
 }
 
 /// A flush by this thread alone, without stable storage.
@@ -270,7 +275,8 @@ pub fn write_out_all(cache: &Inner) -> Result<()> {
     regions_of(cache).try_for_each(|region| write_out(&region, 0..region.span() / PAGE))
 }
 
-fn sync(region: &Region) -> Result<()> {
+/// Puts what was written of a file on stable storage.
+pub fn sync(region: &Region) -> Result<()> {
     let cache = region.cache();
     let syncs = &cache.cores[cache.here()].0.counters.syncs;
     region.store().sync(syncs).map_err(|source| region.io_error("put it on stable storage (fdatasync)", source))

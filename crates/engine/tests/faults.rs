@@ -822,8 +822,8 @@ fn come_and_go() {
         }
         drop(map);
     };
-    /// The main thread, the one that runs this, and the one that the keeper watches.
-    const OWN_THREADS: usize = 3;
+    /// The main thread, the one that runs this, the one that the keeper watches, and the one that tells live counters.
+    const OWN_THREADS: usize = 4;
     // Background writers end by themselves after their caches: what counts is that they do, not when.
     let settled = || {
         let deadline = Instant::now() + Duration::from_secs(20);

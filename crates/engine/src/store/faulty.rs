@@ -236,6 +236,14 @@ impl Store for FaultyStore {
         self.file.unlock();
     }
 
+    fn identity(&self) -> file::Identity {
+        self.file.identity()
+    }
+
+    fn reader(&self) -> &File {
+        self.file.reader()
+    }
+
     fn descriptors(&self) -> [Option<RawFd>; 3] {
         self.file.descriptors()
     }

@@ -8,6 +8,7 @@ use super::{ReadEnd, Store};
 use crate::error::{Error, Result};
 use crate::file_lock;
 use crate::stats::Counter;
+use crate::sys::own::Own;
 use crate::sys::{PAGE, file};
 use std::fs::File;
 use std::io;
@@ -20,9 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 struct Handles {
     /// For whole pages: `O_DIRECT` unless the file refuses it.
-    pages: File,
+    pages: Own<File>,
     /// For the page at the end of the file, and for sizes, holes and syncing.
-    plain: File,
+    plain: Own<File>,
     /// `plain` is the program's own descriptor under another number: its position is not ours to move.
     shared: bool,
 }
@@ -31,6 +32,7 @@ struct Handles {
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
+    identity: file::Identity,
     is_device: bool,
     direct: bool,
     size: AtomicU64,
@@ -52,6 +54,7 @@ impl FileStore {
         let reading = Handles::open(from, &path, false, direct)?;
         Ok(FileStore {
             path,
+            identity: facts.identity,
             is_device: facts.is_device,
             direct,
             size: AtomicU64::new(facts.size),
@@ -89,6 +92,14 @@ impl Store for FileStore {
         }
     }
 
+    fn identity(&self) -> file::Identity {
+        self.identity
+    }
+
+    fn reader(&self) -> &File {
+        &self.reading.plain
+    }
+
     fn descriptors(&self) -> [Option<RawFd>; 3] {
         let writing = self.writing.get();
         let files = [Some(&self.reading.plain), writing.map(|one| &one.plain), writing.map(|one| &one.pages)];
@@ -124,7 +135,7 @@ impl Store for FileStore {
     }
 
     fn writer(&self) -> Option<&File> {
-        self.writing.get().map(|handles| &handles.plain)
+        self.writing.get().map(|handles| &*handles.plain)
     }
 
     unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd {
@@ -152,7 +163,7 @@ impl Store for FileStore {
     }
 
     fn direct_reads(&self) -> Option<&File> {
-        Some(&self.reading.pages)
+        Some(&*self.reading.pages)
     }
 
     fn next_data(&self, offset: u64) -> u64 {
@@ -211,7 +222,7 @@ impl Store for FileStore {
     }
 
     fn direct_writes(&self) -> Option<&File> {
-        self.writing.get().map(|handles| &handles.pages)
+        self.writing.get().map(|handles| &*handles.pages)
     }
 
     fn sync(&self, syncs: &Counter) -> io::Result<()> {
@@ -230,9 +241,9 @@ impl Handles {
         // which is as good for the descriptor that needs none of its own.
         let (plain, shared) = match file::reopen(from, writable, false) {
             Ok(plain) => (plain, false),
-            Err(_) => (from.try_clone().map_err(fail("duplicate it"))?, true),
+            Err(_) => (Own::new(from.try_clone().map_err(fail("duplicate it"))?), true),
         };
-        let pages = if direct { file::reopen(from, writable, true) } else { plain.try_clone() };
+        let pages = if direct { file::reopen(from, writable, true) } else { plain.duplicate() };
         let handles = Handles { pages: pages.map_err(fail("open it anew for direct I/O"))?, plain, shared };
         if !direct {
             // The cache above decides what to read ahead and what to keep; the page cache need not guess as well.

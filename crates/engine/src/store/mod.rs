@@ -11,7 +11,7 @@ pub use group::GroupSync;
 
 use crate::error::Result;
 use crate::stats::Counter;
-use crate::sys::file::Facts;
+use crate::sys::file::{Facts, Identity};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
@@ -49,6 +49,12 @@ pub trait Store: Debug + Send + Sync {
 
     /// Lets other processes write. Called by the keeper, too.
     fn unlock(&self);
+
+    /// Which file it is.
+    fn identity(&self) -> Identity;
+
+    /// A descriptor that reads through the page cache, where bytes are that a system call has just written.
+    fn reader(&self) -> &File;
 
     /// The descriptors that `write_end`, `write_pages` and `unlock` use. Called by the keeper.
     fn descriptors(&self) -> [Option<RawFd>; 3];

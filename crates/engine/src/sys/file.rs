@@ -1,12 +1,13 @@
 //! Files and block devices: openat(2) through /proc/self/fd, statx(2), pread(2), pwrite(2).
 
-use super::errno;
+use super::own::Own;
 use super::signal::Blocked;
+use super::{errno, record_locks};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a descriptor leads to.
@@ -43,6 +44,23 @@ pub fn facts(file: &File) -> Result<Facts, Result<&'static str, io::Error>> {
         () if kind.is_socket() => "socket",
         () => "special file",
     }))
+}
+
+impl Identity {
+    /// What stat(2) says of a file; `None` if it is of no kind that is mapped. In fault and signal handlers, too.
+    pub fn of(stat: &libc::stat) -> Option<Self> {
+        match stat.st_mode & libc::S_IFMT {
+            libc::S_IFREG => Some(Identity { device: stat.st_dev, inode: stat.st_ino }),
+            // Two nodes of one device are one file: known by the device's number, in an inode space of its own.
+            libc::S_IFBLK => Some(Identity { device: u64::MAX, inode: stat.st_rdev }),
+            _ => None,
+        }
+    }
+
+    /// As two numbers.
+    pub fn numbers(self) -> [u64; 2] {
+        [self.device, self.inode]
+    }
 }
 
 /// Which file a path leads to, without opening it; `None` if it cannot be told or is of no kind that is mapped.
@@ -94,13 +112,17 @@ pub fn path_of(file: &File) -> PathBuf {
 }
 
 /// Opens the same file anew, with flags of its own: unlike dup(2), which shares them with the program.
-pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<File> {
+pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<Own<File>> {
+    if let Some(aside) = record_locks::take(file.as_raw_fd(), writable, direct) {
+        return Ok(aside);
+    }
     let flags = libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let mut options = OpenOptions::new();
     options.read(true).write(writable);
     // O_NOATIME saves the inode update on each read; only the owner may ask for it.
-    options.custom_flags(flags | libc::O_NOATIME).open(&path).or_else(|_| options.custom_flags(flags).open(&path))
+    let opened = options.custom_flags(flags | libc::O_NOATIME).open(&path);
+    opened.or_else(|_| options.custom_flags(flags).open(&path)).map(Own::new)
 }
 
 /// Whether direct reads of 4 KiB at multiples of 4 KiB are possible: statx(2) `STATX_DIOALIGN` (Linux 6.1), or a try.
@@ -222,6 +244,34 @@ pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
             error => return Err(io::Error::from_raw_os_error(error)),
         }
     }
+}
+
+/// Copies a part of a file to the same place of another (copy_file_range(2), Linux 5.3 between file systems), or byte by byte
+/// where the kernel cannot.
+pub fn copy_range(from: &File, to: &File, at: u64, len: usize) -> io::Result<()> {
+    let (mut source, end) = (at as i64, at as i64 + len as i64);
+    let mut target = source;
+    while source < end {
+        let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
+        // SAFETY: two descriptors and two offsets of our own.
+        match unsafe { libc::copy_file_range(from, &mut source, to, &mut target, (end - source) as usize, 0) } {
+            1.. => {}
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error if matches!(error.raw_os_error(), Some(libc::EXDEV | libc::EOPNOTSUPP | libc::EINVAL)) => break,
+                error => return Err(error),
+            },
+        }
+    }
+    let mut buffer = [0; 16 << 10];
+    while source < end {
+        let part = (end - source).min(buffer.len() as i64) as usize;
+        from.read_exact_at(&mut buffer[..part], source as u64)?;
+        to.write_all_at(&buffer[..part], source as u64)?;
+        source += part as i64;
+    }
+    Ok(())
 }
 
 /// The file system's magic number (statfs(2)); zero where it will not say.

@@ -1,4 +1,4 @@
-//! Sleeping on a 32-bit word: futex(2), process-private.
+//! Sleeping on a 32-bit word: futex(2), process-private, but for the two on words in shared memory.
 
 use crate::sync::AtomicU32;
 use std::ptr;
@@ -6,11 +6,25 @@ use std::time::Duration;
 
 /// Sleeps while `word` holds `expected`, until woken, or for at most `timeout`. Returns at once when it does not.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    sleep(ptr::from_ref(word).cast(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, timeout);
+}
+
+/// [`wait`] on a word that other processes have mapped too.
+pub fn wait_shared(word: &std::sync::atomic::AtomicU32, expected: u32, timeout: Option<Duration>) {
+    sleep(ptr::from_ref(word).cast(), libc::FUTEX_WAIT, expected, timeout);
+}
+
+/// Wakes every sleeper on a word that other processes have mapped too.
+pub fn wake_all_shared(word: &std::sync::atomic::AtomicU32) {
+    // SAFETY: only the word's address is used.
+    unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+fn sleep(word: *const u32, operation: libc::c_int, expected: u32, timeout: Option<Duration>) {
     let spec = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as _, tv_nsec: t.subsec_nanos() as _ });
     let spec = spec.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word outlives the call; the kernel only reads it.
-    unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), operation, expected, spec) };
+    // SAFETY: the callers' word outlives the call; the kernel only reads it.
+    unsafe { libc::syscall(libc::SYS_futex, word, operation, expected, spec) };
 }
 
 /// Wakes up to `count` sleepers on `word`.

@@ -1,6 +1,8 @@
 //! Dropping pages: madvise(2), process_madvise(2).
 
 use super::errno;
+use super::own::Own;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Like `MADV_DONTNEED`, and also on memory that mlockall(2) locked (Linux 5.18).
@@ -23,9 +25,10 @@ pub fn prepare() {
         REFUSED.store(true, Ordering::Release);
         return;
     }
-    if PIDFD.compare_exchange(-1, pidfd, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: another thread was first; this descriptor is ours alone.
-        unsafe { libc::close(pidfd) };
+    // SAFETY: opened just now.
+    let pidfd = Own::new(unsafe { OwnedFd::from_raw_fd(pidfd) });
+    if PIDFD.compare_exchange(-1, pidfd.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        pidfd.leak();
     }
 }
 

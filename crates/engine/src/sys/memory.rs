@@ -1,4 +1,4 @@
-//! Anonymous memory: mmap(2), mprotect(2), munmap(2).
+//! Anonymous memory: mmap(2), mprotect(2), munmap(2), process_vm_writev(2), proc(5).
 
 use super::PAGE;
 use std::io;
@@ -28,6 +28,17 @@ pub fn reserve(len: usize, align: usize) -> io::Result<*mut u8> {
     Ok(aligned)
 }
 
+/// Reserves address space where the caller says, in place of what is there.
+///
+/// # Safety
+/// Nobody needs what is there any more.
+pub unsafe fn reserve_at(at: *mut u8, len: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller's contract.
+    let got = unsafe { libc::mmap(at.cast(), len, libc::PROT_NONE, flags, -1, 0) };
+    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Gives a reservation's pages their protection.
 ///
 /// # Safety
@@ -38,6 +49,40 @@ pub unsafe fn protect(at: *mut u8, len: usize, writable: bool) -> io::Result<()>
     match unsafe { libc::mprotect(at.cast(), len, protection) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether a byte can be read (process_vm_readv(2)); waits for a page that somebody else brings in.
+pub fn is_readable(at: usize) -> bool {
+    let mut byte = 0u8;
+    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
+    // SAFETY: the kernel writes one byte of our own, and finds out about the other.
+    unsafe { libc::syscall(libc::SYS_process_vm_readv, libc::getpid(), &to, 1, &from, 1, 0) == 1 }
+}
+
+/// Writes to memory that this thread may be forbidden to store to (mprotect(2)), by the kernel; a failure is an error number and
+/// no signal. Of memory that may not be stored to, a file of proc(5) is the way (`/proc/self/mem`), if the kernel allows it.
+///
+/// # Safety
+/// The memory is there, and nobody minds.
+pub unsafe fn put(to: *mut u8, bytes: &[u8]) -> Result<(), i32> {
+    let from = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let there = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
+    // SAFETY: the caller's contract; paths, numbers and our own structures.
+    unsafe {
+        if libc::syscall(libc::SYS_process_vm_writev, libc::getpid(), &from, 1, &there, 1, 0) as usize == bytes.len() {
+            return Ok(());
+        }
+        let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+        let memory = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/mem".as_ptr(), flags);
+        if memory < 0 {
+            return Err(super::errno());
+        }
+        let put = libc::syscall(libc::SYS_pwrite64, memory, bytes.as_ptr(), bytes.len(), to as u64);
+        let error = super::errno();
+        libc::syscall(libc::SYS_close, memory);
+        if put as usize == bytes.len() { Ok(()) } else { Err(if put < 0 { error } else { libc::EIO }) }
     }
 }
 

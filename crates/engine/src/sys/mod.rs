@@ -2,12 +2,16 @@
 
 pub mod cgroup;
 pub mod cpu;
+pub mod epoll;
 pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod madvise;
+pub mod memfd;
 pub mod memory;
+pub mod own;
 pub mod process;
+pub mod record_locks;
 pub mod signal;
 pub mod uring;
 pub mod userfaultfd;

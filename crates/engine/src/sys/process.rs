@@ -2,6 +2,7 @@
 //! says of threads that are being killed. What runs in that process allocates nothing and takes no lock: the threads it
 //! shares memory with may have died anywhere.
 
+use super::own::Own;
 use super::{PAGE, errno, memory};
 use std::os::fd::RawFd;
 use std::ptr;
@@ -119,8 +120,8 @@ pub fn close_descriptors(next: impl Fn(RawFd) -> Option<RawFd>) {
 }
 
 /// The threads of this process, as a folder, to be looked at from another (proc(5)).
-pub fn threads() -> std::io::Result<std::fs::File> {
-    std::fs::File::open("/proc/self/task")
+pub fn threads() -> std::io::Result<Own<std::fs::File>> {
+    std::fs::File::open("/proc/self/task").map(Own::new)
 }
 
 /// Waits until no thread of a process that is ending can run in the program or finish a system call any more. `threads` is

@@ -4,13 +4,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Signature of a handler installed with `SA_SIGINFO`.
 pub type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-
-/// Who had SIGBUS before. Read by the handler: set before the handler can run.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// The address and kind of a trap.
 #[derive(Debug, Clone, Copy)]
@@ -19,37 +16,174 @@ pub struct Trap {
     pub address: usize,
     /// A store, not a load (bit 1 of the x86 page-fault error code, in the saved context).
     pub is_store: bool,
+    /// The memory is bad, or has been made so (`UFFDIO_POISON`).
+    pub is_poisoned: bool,
 }
 
-/// Installs `handler` for SIGBUS once in the life of the process; later calls do nothing.
+/// What the program wants done with a SIGBUS that is not ours: its action, as the kernel would have it. Our handler reads it
+/// without a lock, and it may be replaced at any time, from a signal handler too.
+struct Program {
+    /// Odd while the words below change, and at every change two more.
+    version: AtomicU32,
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    /// The signals of `sa_mask`, a bit each. The kernel has 64; glibc's set has room for more.
+    mask: AtomicU64,
+    /// Our handler is in force.
+    replaced: AtomicBool,
+}
+
+static PROGRAM: Program = Program {
+    version: AtomicU32::new(0),
+    handler: AtomicUsize::new(libc::SIG_DFL),
+    flags: AtomicI32::new(0),
+    mask: AtomicU64::new(0),
+    replaced: AtomicBool::new(false),
+};
+
+const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
+/// An action, in words.
+#[derive(Debug, Clone, Copy)]
+struct Action {
+    handler: usize,
+    flags: i32,
+    mask: u64,
+}
+
+impl Action {
+    /// `action` may be in a map: it is read here, and nowhere else.
+    fn of(action: &libc::sigaction) -> Self {
+        // SAFETY: looks at a set.
+        let is_in = |signal: &i32| unsafe { libc::sigismember(&action.sa_mask, *signal) } == 1;
+        // As the kernel does: nothing blocks these two.
+        let blockable = |signal: &i32| !matches!(*signal, libc::SIGKILL | libc::SIGSTOP);
+        let mask = SIGNALS.filter(is_in).filter(blockable).fold(0, |mask, signal| mask | 1 << (signal - 1));
+        Action { handler: action.sa_sigaction, flags: action.sa_flags, mask }
+    }
+
+    fn has(self, signal: i32) -> bool {
+        self.mask >> (signal - 1) & 1 != 0
+    }
+
+    fn to_kernel(self) -> libc::sigaction {
+        // SAFETY: a zeroed sigaction is a valid one, and the set is its own.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = self.handler;
+            action.sa_flags = self.flags;
+            for signal in SIGNALS.filter(|signal| self.has(*signal)) {
+                libc::sigaddset(&mut action.sa_mask, signal);
+            }
+            action
+        }
+    }
+}
+
+impl Program {
+    fn read(&self) -> Action {
+        loop {
+            let before = self.version.load(Ordering::Acquire);
+            let action = self.words();
+            // Pairs with the fence in `change`: all that was read belongs to one version.
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
+                return action;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn words(&self) -> Action {
+        Action {
+            handler: self.handler.load(Ordering::Relaxed),
+            flags: self.flags.load(Ordering::Relaxed),
+            mask: self.mask.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Replaces the action that is in force by what `next` makes of it; returns the former. One thread at a time, with
+    /// signals blocked: none waits for itself. `next` touches no map.
+    fn change(&self, next: impl FnOnce(Action) -> Option<Action>) -> Action {
+        let _blocked = Blocked::all();
+        let version = loop {
+            let version = self.version.load(Ordering::Relaxed);
+            let taken = version.is_multiple_of(2)
+                && self.version.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if taken {
+                break version;
+            }
+            std::thread::yield_now();
+        };
+        fence(Ordering::Release);
+        let old = self.words();
+        if let Some(Action { handler, flags, mask }) = next(old) {
+            self.handler.store(handler, Ordering::Relaxed);
+            self.flags.store(flags, Ordering::Relaxed);
+            self.mask.store(mask, Ordering::Relaxed);
+        }
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+        old
+    }
+
+    /// The action for a signal that is being delivered: a handler that wants one signal only has had it now.
+    fn deliver(&self) -> Action {
+        let once = |action: &Action| {
+            action.flags & libc::SA_RESETHAND != 0 && !matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
+        };
+        let action = self.read();
+        if !once(&action) {
+            return action;
+        }
+        self.change(|action| once(&action).then_some(Action { handler: libc::SIG_DFL, ..action }))
+    }
+}
+
+/// Installs `handler` for SIGBUS once in the life of the process; later calls do nothing. What was in force before becomes
+/// the program's action.
 ///
 /// It runs on the thread's alternate stack where there is one, and with every signal blocked: a handler of the program
 /// that interrupted it and touched the page it is loading would wait for itself.
 pub fn install(handler: Handler) -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: both structures are ours; a zeroed sigaction is a valid one. The previous action is stored before ours
-        // can run.
-        unsafe {
-            let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
-            if libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) != 0 {
-                return Err(super::errno());
+        let mut error = 0;
+        // The program's action is known before a signal that is not ours can come: its reader waits for this.
+        PROGRAM.change(|_| {
+            // SAFETY: both structures are ours; a zeroed sigaction is a valid one.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = handler as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+                libc::sigfillset(&mut action.sa_mask);
+                let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+                if libc::sigaction(libc::SIGBUS, &action, previous.as_mut_ptr()) != 0 {
+                    error = super::errno();
+                    return None;
+                }
+                PROGRAM.replaced.store(true, Ordering::Release);
+                Some(Action::of(&previous.assume_init()))
             }
-            let _ = PREVIOUS.set(previous.assume_init());
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = handler as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigfillset(&mut action.sa_mask);
-            match libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) {
-                0 => Ok(()),
-                _ => Err(super::errno()),
-            }
-        }
+        });
+        if error == 0 { Ok(()) } else { Err(error) }
     });
     installed.map_err(io::Error::from_raw_os_error)
 }
 
-/// What the kernel says of a SIGBUS; `None` when it is no page fault (sent by kill(2), or a hardware memory error).
+/// Replaces the program's action, if `new` is given, and returns the former; `None` if our handler is not installed.
+/// Async-signal-safe.
+pub fn replace(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    if !PROGRAM.replaced.load(Ordering::Acquire) {
+        return None;
+    }
+    let old = match new.map(Action::of) {
+        Some(new) => PROGRAM.change(|_| Some(new)),
+        None => PROGRAM.read(),
+    };
+    Some(old.to_kernel())
+}
+
+/// What the kernel says of a SIGBUS; `None` when no access raised it (sent by kill(2), a bad page that nobody touched).
 ///
 /// # Safety
 /// The pointers are those the kernel gave the handler.
@@ -58,32 +192,29 @@ pub unsafe fn trap(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
     const STORE: i64 = 2;
     // SAFETY: the kernel's structures, valid while the handler runs.
     unsafe {
-        if (*info).si_code != libc::BUS_ADRERR {
+        let is_poisoned = (*info).si_code == libc::BUS_MCEERR_AR;
+        if (*info).si_code != libc::BUS_ADRERR && !is_poisoned {
             return None;
         }
         let context = context.cast::<libc::ucontext_t>();
         let error = (*context).uc_mcontext.gregs[libc::REG_ERR as usize];
-        Some(Trap { address: (*info).si_addr() as usize, is_store: error & STORE != 0 })
+        Some(Trap { address: (*info).si_addr() as usize, is_store: error & STORE != 0, is_poisoned })
     }
 }
 
-/// Hands a SIGBUS to the handler that was installed before ours, as if ours were not there; without one, restores the
-/// default action, so that the signal kills as it would have.
+/// Hands a SIGBUS to the program, as if our handler were not there: to the one it has installed, or the default action is
+/// restored, so that the signal kills as it would have.
 ///
 /// # Safety
 /// Called from the handler with what the kernel gave it.
 pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    /// A handler with SA_RESETHAND has run: the default action is in force since.
-    static RESET: AtomicBool = AtomicBool::new(false);
-    let Some(previous) = PREVIOUS.get() else { return };
-    let once = previous.sa_flags & libc::SA_RESETHAND != 0;
-    let action = if once && RESET.swap(true, Ordering::Relaxed) { libc::SIG_DFL } else { previous.sa_sigaction };
-    // SAFETY: the kernel's structures; `previous` came from sigaction(2).
+    let action = PROGRAM.deliver();
+    // SAFETY: the kernel's structures; the action is one that the program gave to sigaction(2).
     unsafe {
         // By a process (SI_USER and its kin are zero or negative), or over a bad page that nobody touched: no access is
         // going to repeat it.
         let sent = (*info).si_code <= 0 || (*info).si_code == libc::BUS_MCEERR_AO;
-        match action {
+        match action.handler {
             libc::SIG_IGN if sent => {}
             libc::SIG_IGN | libc::SIG_DFL => {
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -97,16 +228,14 @@ pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
             handler => {
                 // The mask it would have run with: the thread's own, its sa_mask, and the signal unless SA_NODEFER.
                 let mut mask = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
-                for other in 1..=64 {
-                    if libc::sigismember(&previous.sa_mask, other) == 1 {
-                        libc::sigaddset(&mut mask, other);
-                    }
+                for other in SIGNALS.filter(|other| action.has(*other)) {
+                    libc::sigaddset(&mut mask, other);
                 }
-                if previous.sa_flags & libc::SA_NODEFER == 0 {
+                if action.flags & libc::SA_NODEFER == 0 {
                     libc::sigaddset(&mut mask, signal);
                 }
                 libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
-                if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                if action.flags & libc::SA_SIGINFO != 0 {
                     let call: Handler = std::mem::transmute::<usize, Handler>(handler);
                     call(signal, info, context);
                 } else {
@@ -120,6 +249,7 @@ pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
 
 /// Keeps every signal away from this thread until dropped. Engine locks are only held so (or in the fault handler, where
 /// it is so already): a handler of the program that faulted on a map while its own thread held one would never get it.
+#[derive(Debug)]
 pub struct Blocked(libc::sigset_t);
 
 impl Blocked {

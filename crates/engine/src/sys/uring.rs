@@ -1,11 +1,13 @@
 //! Many reads or writes at a time from one thread: io_uring(7).
 
 use super::futex;
+use super::own::{self, Own};
+use super::signal::Blocked;
 use crate::sync::{AtomicU32, Ordering};
 use io_uring::{IoUring, opcode, types};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 
 /// Requests in flight in one ring, at most.
 pub const DEPTH: usize = 128;
@@ -15,7 +17,7 @@ const BELL: u64 = DEPTH as u64;
 /// A ring for reads or writes, used by one thread at a time. Once open it neither allocates nor locks, so that a fault
 /// handler can use it.
 pub struct Ring {
-    uring: IoUring,
+    uring: Own<IoUring>,
     /// What the caller knows each request by; the kernel knows it by its index here.
     tags: [u64; DEPTH],
     /// One bit for each index in use.
@@ -25,20 +27,39 @@ pub struct Ring {
     broken: bool,
 }
 
+/// Has a ring use a descriptor of its own at a high number.
+fn move_up(uring: IoUring) -> io::Result<Own<IoUring>> {
+    // SAFETY: it is open for as long as this.
+    let Some(above) = own::copy_up(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }) else {
+        return Ok(Own::marked(uring));
+    };
+    // SAFETY: a descriptor of this ring, and what the kernel said of it.
+    unsafe { IoUring::from_fd(above.into_raw_fd(), uring.params().clone()) }.map(Own::marked)
+}
+
 impl Ring {
     /// Opens one. EPERM, ENOSYS: io_uring is not allowed here (sysctl `kernel.io_uring_disabled`, seccomp) or not there.
     pub fn open() -> io::Result<Self> {
         // Completions wait until this thread enters the kernel of its own accord (Linux 5.19): it takes them there anyway,
         // and interrupting it for each costs the program's thread more.
         let uring = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32)?;
-        Ok(Ring { uring, tags: [0; DEPTH], used: 0, heard: false, broken: false })
+        Ok(Ring { uring: move_up(uring)?, tags: [0; DEPTH], used: 0, heard: false, broken: false })
+    }
+
+    /// Whether one can be opened; found out in a thread of its own. Once a ring is gone the kernel interrupts the system calls
+    /// of whoever has used it (epoll_wait(2) fails with EINTR, getrandom(2) stops short), which no thread of the program's
+    /// expects.
+    pub fn try_out(open: fn() -> io::Result<Ring>) -> io::Result<()> {
+        let _blocked = Blocked::all();
+        let thread = std::thread::Builder::new().name("fastmap-ring".into()).spawn(move || open().map(drop))?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that opened it ended")))
     }
 
     /// Opens one that only the calling thread will use, which the kernel then serves at less cost (Linux 6.1).
     pub fn open_for_this_thread() -> io::Result<Self> {
         // Room for the bell beside the requests.
         let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2 * DEPTH as u32)?;
-        Ok(Ring { uring, tags: [0; DEPTH], used: 0, heard: false, broken: false })
+        Ok(Ring { uring: move_up(uring)?, tags: [0; DEPTH], used: 0, heard: false, broken: false })
     }
 
     /// Its descriptor.

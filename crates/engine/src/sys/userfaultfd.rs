@@ -1,9 +1,11 @@
 //! User-space page faults: userfaultfd(2), ioctl_userfaultfd(2).
 //!
 //! Opened with `UFFD_USER_MODE_ONLY` (Linux 5.11), so no privilege is needed, and with `UFFD_FEATURE_SIGBUS` (4.14), so
-//! that a miss reaches the faulting thread itself as a signal. Write-protection of anonymous memory is Linux 5.7.
+//! that a miss reaches the faulting thread itself as a signal. Write-protection of anonymous memory is Linux 5.7. Or opened
+//! without both, so that faults, those of system calls too, are messages to be read: a privilege (see `open_for_service`).
 
 use super::errno;
+use super::own::Own;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -13,6 +15,8 @@ const API: u64 = 0xAA;
 const FEATURE_WP: u64 = 1 << 0;
 /// Faults are delivered as SIGBUS to the faulting thread (`UFFD_FEATURE_SIGBUS`).
 const FEATURE_SIGBUS: u64 = 1 << 7;
+/// `UFFDIO_POISON` (`UFFD_FEATURE_POISON`, Linux 6.6).
+const FEATURE_POISON: u64 = 1 << 14;
 
 const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
@@ -66,6 +70,33 @@ struct WriteProtect {
     mode: u64,
 }
 
+#[repr(C)]
+struct Poison {
+    range: Range,
+    mode: u64,
+    poisoned: i64,
+}
+
+/// `struct uffd_msg` of a page fault.
+#[repr(C)]
+#[derive(Default)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+/// A fault of a thread that waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// The address it touched, or its page's.
+    pub address: usize,
+    /// A store.
+    pub is_store: bool,
+}
+
 /// `_IOWR(0xAA, number, T)`: every request used here passes a structure both ways.
 const fn request<T>(number: u64) -> u64 {
     3 << 30 | (size_of::<T>() as u64) << 16 | API << 8 | number
@@ -73,7 +104,7 @@ const fn request<T>(number: u64) -> u64 {
 
 /// One userfaultfd, with its features agreed.
 #[derive(Debug)]
-pub struct Userfaultfd(OwnedFd);
+pub struct Userfaultfd(Own<OwnedFd>);
 
 impl AsRawFd for Userfaultfd {
     fn as_raw_fd(&self) -> RawFd {
@@ -85,23 +116,51 @@ impl Userfaultfd {
     /// Opens one in SIGBUS mode. ENOSYS or EPERM: this kernel, or its seccomp filter, has none to give. EINVAL: it
     /// lacks a feature.
     pub fn open() -> io::Result<Self> {
-        let fd = Self::open_raw()?;
-        Self::agree(&fd, FEATURE_SIGBUS | FEATURE_WP)?;
+        Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_SIGBUS | FEATURE_WP)
+    }
+
+    /// Opens one whose faults are read ([`next_fault`](Self::next_fault)), those taken inside the kernel too. EPERM, EACCES:
+    /// this process may not: it needs CAP_SYS_PTRACE, or `vm.unprivileged_userfaultfd`, or access to /dev/userfaultfd
+    /// (Linux 6.1). EINVAL: the kernel lacks a feature.
+    pub fn open_for_service() -> io::Result<Self> {
+        Self::with_features(Self::open_raw(0).or_else(|_| Self::open_by_device())?, FEATURE_WP | FEATURE_POISON)
+    }
+
+    /// Opens one for memory whose faults nobody serves: they are SIGBUS, or EFAULT. For a process that may have
+    /// `open_for_service`.
+    pub fn open_for_nobody() -> io::Result<Self> {
+        Self::with_features(Self::open_raw(0).or_else(|_| Self::open_by_device())?, FEATURE_SIGBUS)
+    }
+
+    fn with_features(fd: Own<OwnedFd>, features: u64) -> io::Result<Self> {
+        Self::agree(&fd, features)?;
         Ok(Userfaultfd(fd))
     }
 
-    fn open_raw() -> io::Result<OwnedFd> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+    /// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd, whose permissions say who may.
+    fn open_by_device() -> io::Result<Own<OwnedFd>> {
+        const NEW: libc::c_ulong = API << 8;
+        let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd")?;
+        // SAFETY: takes flags, returns a descriptor that is ours.
+        match unsafe { libc::ioctl(device.as_raw_fd(), NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) } {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: just opened.
+            fd => Ok(Own::new(unsafe { OwnedFd::from_raw_fd(fd) })),
+        }
+    }
+
+    fn open_raw(more_flags: i32) -> io::Result<Own<OwnedFd>> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | more_flags;
         // SAFETY: takes flags, returns a descriptor that is ours.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: just opened.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        Ok(Own::new(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    fn agree(fd: &OwnedFd, features: u64) -> io::Result<()> {
+    fn agree(fd: &Own<OwnedFd>, features: u64) -> io::Result<()> {
         let mut api = Api { api: API, features, ioctls: 0 };
         // SAFETY: UFFDIO_API reads and writes this structure.
         match unsafe { libc::ioctl(fd.as_raw_fd(), request::<Api>(0x3F), &mut api) } {
@@ -210,6 +269,55 @@ impl Userfaultfd {
             }
         }
         Err(libc::EBUSY)
+    }
+
+    /// Reads a fault that no thread has read yet, if there is one. Its thread sleeps until its page is woken.
+    pub fn next_fault(&self) -> Option<Fault> {
+        const PAGE_FAULT: u8 = 0x12;
+        const WRITE: u64 = 1;
+        const PROTECTED: u64 = 2;
+        loop {
+            let mut message = Message::default();
+            // Not through glibc's wrapper: that is a cancellation point.
+            // SAFETY: the kernel writes at most one message.
+            let got =
+                unsafe { libc::syscall(libc::SYS_read, self.as_raw_fd(), &raw mut message, size_of::<Message>()) };
+            if got == size_of::<Message>() as i64 && message.event == PAGE_FAULT {
+                let is_store = message.flags & (WRITE | PROTECTED) != 0;
+                return Some(Fault { address: message.address as usize, is_store });
+            }
+            if got >= 0 || errno() != libc::EINTR {
+                return None;
+            }
+        }
+    }
+
+    /// `UFFDIO_WAKE`: threads that wait for a page try again.
+    pub fn wake(&self, page: usize) {
+        const WAKE: u64 = 2 << 30 | (size_of::<Range>() as u64) << 16 | API << 8 | 0x02;
+        let mut range = Range { start: page as u64, len: super::PAGE as u64 };
+        // SAFETY: reads the structure; nothing happens to the memory.
+        unsafe { libc::ioctl(self.as_raw_fd(), WAKE, &mut range) };
+    }
+
+    /// `UFFDIO_POISON` of one absent page (Linux 6.6): a touch raises SIGBUS, a system call fails with EFAULT, and nobody waits
+    /// for it. Copying a page there ends it, and so does dropping it. EEXIST: a page is there, or poison.
+    ///
+    /// # Safety
+    /// The page is the caller's own memory.
+    pub unsafe fn poison(&self, at: *mut u8) -> Result<(), i32> {
+        let range = Range { start: at as u64, len: super::PAGE as u64 };
+        let mut poison = Poison { range, mode: 0, poisoned: 0 };
+        loop {
+            // SAFETY: UFFDIO_POISON reads and writes this structure; the page is the caller's.
+            if unsafe { libc::ioctl(self.as_raw_fd(), request::<Poison>(0x08), &mut poison) } == 0 {
+                return Ok(());
+            }
+            match errno() {
+                libc::EAGAIN => {}
+                error => return Err(error),
+            }
+        }
     }
 
     /// `UFFDIO_WRITEPROTECT`: protects the range, or lifts the protection. 0.7 µs for a page, 0.1 µs a page in ranges.

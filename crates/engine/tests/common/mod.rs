@@ -20,8 +20,15 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder in the build directory")
 }
 
-/// Whether cached maps work here; otherwise says on standard output why a test is skipped.
+/// Whether cached maps work here; otherwise says on standard output why a test is skipped. With `FASTMAP_FAULTS=service`, and
+/// in the tests of service threads, those serve all faults of this process.
 pub fn ready() -> bool {
+    let by_service =
+        env!("CARGO_CRATE_NAME") == "service" || std::env::var("FASTMAP_FAULTS").is_ok_and(|by| by == "service");
+    if let (true, Err(error)) = (by_service, fastmap::faults::choose(fastmap::faults::Faults::Service)) {
+        println!("skipped: {error}");
+        return false;
+    }
     for requirement in fastmap::requirements::of_machine() {
         if let (false, Err(why)) = (requirement.optional, &requirement.found) {
             println!("skipped: {} is missing: {why}", requirement.name);

@@ -1,0 +1,401 @@
+/* FastMap for C and C++: memory-mapped files behind ordinary pointers, with a hard memory budget.
+ *
+ * Link with `pkg-config --cflags --libs fastmap`. Linux on x86-64; pages are 4096 bytes. The functions
+ * are shaped like mmap(2) and its kin, and may be called from any thread, though not from signal
+ * handlers. One that fails sets errno, and fm_last_error() says what happened and what to do; one that
+ * succeeds leaves errno alone. `fastmap doctor` says what this machine offers.
+ *
+ * Made by cbindgen from crates/capi/src: change those, then `make header`. */
+
+#ifndef FASTMAP_H
+#define FASTMAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+/**
+ * For fm_mmap: in the cache or not at all. Without it, what cannot be cached (a file in memory
+ * already, as on tmpfs; a machine that lacks something, which `fastmap doctor` explains) is an
+ * ordinary kernel mapping.
+ */
+#define FM_MAP_CACHED (1 << 24)
+
+/**
+ * For fm_mmap: other processes may map the file for writing too. Without it, they are refused if
+ * they use FastMap, and so is this one while they do (EAGAIN). With it, who stores to one page last
+ * wins all of that page.
+ */
+#define FM_MAP_MANY_WRITERS (1 << 25)
+
+/**
+ * For fm_madvise: the range will be walked backward, and is read ahead of in that direction.
+ * madvise(2) has no such advice.
+ */
+#define FM_MADV_BACKWARD 1000
+
+/**
+ * For fm_pin and fm_unpin: the program or a system call stores to the range meanwhile.
+ */
+#define FM_PIN_WRITE 1
+
+/**
+ * A cache: a limit in bytes on the pages in memory of all the maps that were made in it. What it
+ * points to is the library's.
+ */
+struct fm_cache;
+
+/**
+ * A range of mapped memory.
+ */
+struct fm_range {
+  /**
+   * Its first byte; need not be the first of a page.
+   */
+  const void *addr;
+  /**
+   * Bytes.
+   */
+  size_t length;
+};
+
+/**
+ * What a cache has done since it was made, and what it holds now. Counts, of pages of 4096 bytes
+ * where it says pages.
+ *
+ * Later versions of the library may have more at the end: hand fm_stats() the size that you know.
+ */
+struct fm_stats {
+  /**
+   * Most bytes that may be in memory.
+   */
+  uint64_t capacity;
+  /**
+   * Pages in memory now.
+   */
+  uint64_t resident_pages;
+  /**
+   * Of these, pages newer than their file.
+   */
+  uint64_t dirty_pages;
+  /**
+   * Of these, pages that pins and locks keep there.
+   */
+  uint64_t pinned_pages;
+  /**
+   * Loads and stores that found their page absent.
+   */
+  uint64_t misses;
+  /**
+   * Misses on pages that had been evicted a short while ago.
+   */
+  uint64_t ghost_hits;
+  /**
+   * Pages that came without a read because the file has a hole there.
+   */
+  uint64_t born_zero;
+  /**
+   * First stores to clean pages.
+   */
+  uint64_t upgrades;
+  /**
+   * Misses that waited for another thread's work on the page.
+   */
+  uint64_t waits;
+  /**
+   * Walks with a constant step that were read ahead of.
+   */
+  uint64_t streams;
+  /**
+   * Pages read ahead for them.
+   */
+  uint64_t ahead_pages;
+  /**
+   * Of these, pages that the walk came to.
+   */
+  uint64_t ahead_used;
+  /**
+   * Of these, pages dropped before.
+   */
+  uint64_t ahead_wasted;
+  /**
+   * Pages brought in by fm_prefetch() and its kin.
+   */
+  uint64_t prefetched_pages;
+  /**
+   * Pages dropped, to make room or on advice.
+   */
+  uint64_t evicted_pages;
+  /**
+   * Pages written to files.
+   */
+  uint64_t writeback_pages;
+  /**
+   * Writes they took: neighbours go together.
+   */
+  uint64_t writeback_runs;
+  /**
+   * Writes that failed. Their pages are kept and tried again.
+   */
+  uint64_t writeback_errors;
+  /**
+   * fdatasync(2) calls.
+   */
+  uint64_t syncs;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Maps a file as mmap(2) does, in the process's own cache, which holds a quarter of memory (of the
+ * cgroup's, if that is less) unless fm_cache_resize() says otherwise.
+ *
+ * What is MAP_SHARED of a regular file or block device, and not executable, is cached; anything else
+ * goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
+ * the same addresses for the same bytes: mapped twice, a file has the same address twice, and is to
+ * be unmapped twice. Use fm_munmap() and the other functions here for all maps made here, and
+ * mmap(2)'s for none of them.
+ *
+ * A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile.
+ * The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). Children made by
+ * fork(2) get kernel mappings at the same places.
+ *
+ * Returns the address, or MAP_FAILED and sets errno as mmap(2); and EAGAIN while another process
+ * maps the file for writing, ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
+ */
+void *fm_mmap(void *addr,
+              size_t length,
+              int prot,
+              int flags,
+              int fd,
+              off_t offset);
+
+/**
+ * fm_mmap() in a cache of the program's own; NULL: the process's. All maps of a file are in the
+ * cache of its first.
+ *
+ * Returns as fm_mmap(); EINVAL also where `cache` is none.
+ */
+void *fm_mmap_in(struct fm_cache *cache,
+                 void *addr,
+                 size_t length,
+                 int prot,
+                 int flags,
+                 int fd,
+                 off_t offset);
+
+/**
+ * munmap(2): of a whole map, part of one, or several, cached or not. Dirty pages are written to the
+ * file, not waited for on stable storage. Pins of what nobody maps any more end.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL.
+ */
+int fm_munmap(void *addr, size_t length);
+
+/**
+ * mremap(2), with `new_address` (for MREMAP_FIXED) always there; NULL if unused. The file is not
+ * extended: see ftruncate(2), which may come before or after.
+ *
+ * Returns the address, or MAP_FAILED and sets errno as mremap(2); EAGAIN also where pins keep a map
+ * in its place.
+ */
+void *fm_mremap(void *old_address, size_t old_size, size_t new_size, int flags, void *new_address);
+
+/**
+ * msync(2). With MS_SYNC it returns when every byte of the range that was stored before is on stable
+ * storage. What cannot be written is kept in memory, dirty, and reported again by each later call
+ * until it is saved.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; ENOSPC, EIO and what
+ * else write(2) and fdatasync(2) have.
+ */
+int fm_msync(void *addr,
+             size_t length,
+             int flags);
+
+/**
+ * madvise(2), and FM_MADV_BACKWARD. Of cached maps MADV_NORMAL, RANDOM, SEQUENTIAL say how to read
+ * ahead (in units of 2 MiB); WILLNEED, POPULATE_READ and POPULATE_WRITE bring in; DONTNEED, COLD and
+ * PAGEOUT save and drop; DONTFORK and DOFORK say what children get. Other advice that there is
+ * changes nothing.
+ *
+ * Returns 0, or -1 and sets errno as madvise(2).
+ */
+int fm_madvise(void *addr,
+               size_t length,
+               int advice);
+
+/**
+ * mprotect(2).
+ *
+ * Returns 0, or -1 and sets errno as mprotect(2): EACCES for PROT_WRITE if the file was not opened
+ * for that.
+ */
+int fm_mprotect(void *addr, size_t length, int prot);
+
+/**
+ * mincore(2): the lowest bit of each byte of `vec`, one for each page of 4096, says whether the page
+ * is in memory.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; EFAULT `vec` is NULL.
+ */
+int fm_mincore(void *addr,
+               size_t length,
+               unsigned char *vec);
+
+/**
+ * mlock(2): the range stays in memory until fm_munlock() or fm_munmap(). Locks and pins together
+ * leave a 16th of a cache free.
+ *
+ * Returns 0, or -1 and sets errno as mlock(2): ENOMEM also where that is too much for the cache.
+ */
+int fm_mlock(const void *addr, size_t length);
+
+/**
+ * munlock(2). A range that was locked by one call and is unlocked in part is unlocked whole.
+ *
+ * Returns 0, or -1 and sets errno as munlock(2).
+ */
+int fm_munlock(const void *addr, size_t length);
+
+/**
+ * Whether all bytes of a range are in cached maps: 1, or 0 (kernel mappings, other memory, nothing).
+ */
+int fm_is_cached(const void *addr,
+                 size_t length);
+
+/**
+ * Asks for scattered ranges to be brought into memory, in order, in one call and with many reads
+ * under way; returns before they are there. Touching one that is on its way waits for it.
+ *
+ * Returns how many ranges were taken, from the first on: fewer than `count` when the queue is full
+ * (2048 pages, or an eighth of the cache), so ask for the rest later. Of a range longer than that
+ * its first part is brought in. Or -1 and sets errno: ENOMEM the first is not mapped; EINVAL; EFAULT
+ * `ranges` is NULL.
+ */
+ssize_t fm_prefetch(const struct fm_range *ranges,
+                    size_t count);
+
+/**
+ * fm_prefetch() of all ranges, returning when each has been in memory, and all together if they fit
+ * the cache.
+ *
+ * Returns 0, or -1 and sets errno: ENOMEM one is not mapped; ENXIO one is past the file's end; EIO;
+ * EINVAL; EFAULT `ranges` is NULL.
+ */
+int fm_prefetch_wait(const struct fm_range *ranges, size_t count);
+
+/**
+ * Keeps a range in memory, where it is, until it has been unpinned as often: so that it can be
+ * handed to system calls, write(2) and its kin; with FM_PIN_WRITE to read(2) and its kin as well.
+ * Loads from it do not trap (nor stores, with FM_PIN_WRITE). What is not there is read first. The
+ * range needs no alignment; all of it is pinned, or nothing.
+ *
+ * Pins and locks together leave a 16th of a cache free (and 64 KiB at least; in caches below 85 KiB,
+ * three quarters). Unmapping part of a pinned range ends its pins. A child made by fork(2) has none
+ * of its parent's.
+ *
+ * Returns 0, or -1 and sets errno: ENOMEM too much is pinned; ENXIO past the file's end; EFAULT not
+ * mapped, or not for that; EIO; EINVAL.
+ */
+int fm_pin(const void *addr,
+           size_t length,
+           int flags);
+
+/**
+ * Takes back one fm_pin() of the same range with the same flags.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL there is none.
+ */
+int fm_unpin(const void *addr, size_t length, int flags);
+
+/**
+ * Copies `length` bytes of mapped memory to `buffer`. What cannot be read is an error, where a load
+ * raises SIGBUS or SIGSEGV. `buffer` may be in a map.
+ *
+ * Returns 0, or -1 and sets errno: ENXIO past the file's end (in kernel mappings EFAULT); EIO and
+ * what else read(2) has; EFAULT not mapped, or not for reading. What `buffer` holds then is not
+ * said.
+ */
+int fm_read(const void *addr, void *buffer, size_t length);
+
+/**
+ * Copies `length` bytes from `data` to mapped memory. What cannot be stored is an error, where a
+ * store raises SIGBUS or SIGSEGV. `data` may be in a map. It reaches the file as any store does: see
+ * fm_msync().
+ *
+ * Returns 0, or -1 and sets errno: ENXIO past the file's end (in kernel mappings EFAULT); EIO and
+ * what else read(2) has; EFAULT not mapped, or not for writing. Part of the data may have been
+ * stored then.
+ */
+int fm_write(void *addr,
+             const void *data,
+             size_t length);
+
+/**
+ * Limits how far ahead of a walk the file that is mapped at `addr` is read, in bytes: 8 MiB at most,
+ * which is the default; 0: not at all. It is remembered for the file. Kernel mappings are left
+ * alone.
+ *
+ * Returns 0, or -1 and sets errno: ENOMEM nothing is mapped there.
+ */
+int fm_set_readahead(const void *addr,
+                     size_t bytes);
+
+/**
+ * Makes a cache of up to `capacity` bytes, rounded down to pages of 4096; 65536 at least. Its
+ * bookkeeping takes 0.2 % more. It costs no memory before maps are used. Stores to its maps survive
+ * the program's death (a process fastmap-keeper sees to that).
+ *
+ * Returns NULL and sets errno: EINVAL too small; ENOMEM; ENOSYS in a child made by fork(2).
+ */
+struct fm_cache *fm_cache_create(size_t capacity);
+
+/**
+ * Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
+ * `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
+ * leave memory, dirty ones written first.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
+ * EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be
+ * written (they are kept); ENOSYS in a child made by fork(2).
+ */
+int fm_cache_resize(struct fm_cache *cache,
+                    size_t capacity);
+
+/**
+ * Gives back the handle of a cache. The cache itself is there as long as maps in it are: its last
+ * munmap ends it.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL not a cache, or destroyed already (NULL is not to be
+ * destroyed); ENOSYS in a child made by fork(2).
+ */
+int fm_cache_destroy(struct fm_cache *cache);
+
+/**
+ * Fills in what a cache has counted; `cache` NULL: the process's own. `size` is sizeof(struct
+ * fm_stats) as the program knows it: that many bytes are written, zeros for what this library does
+ * not know.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL not a cache, or a size that is not a multiple of 8, or
+ * zero; EFAULT `stats` is NULL; ENOSYS in a child made by fork(2).
+ */
+int fm_stats(struct fm_cache *cache, struct fm_stats *stats, size_t size);
+
+/**
+ * What the last function of this library that failed in this thread has to say: it names the file
+ * and the place in it, and what to do. "" if none has failed.
+ *
+ * The text is the library's, and there until the next failure in this thread. errno has the number.
+ */
+const char *fm_last_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FASTMAP_H */
+

@@ -1,0 +1,253 @@
+//! Caches by handle, and what they have counted.
+
+use crate::boundary::{Failure, call};
+use crate::processes::refuse_in_child;
+use fastmap::{Cache, Stats};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+/// A cache: a limit in bytes on the pages in memory of all the maps that were made in it. What it
+/// points to is the library's.
+pub struct fm_cache {
+    _private: [u8; 0],
+}
+
+/// What a cache has done since it was made, and what it holds now. Counts, of pages of 4096 bytes
+/// where it says pages.
+///
+/// Later versions of the library may have more at the end: hand fm_stats() the size that you know.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct fm_stats {
+    /// Most bytes that may be in memory.
+    pub capacity: u64,
+    /// Pages in memory now.
+    pub resident_pages: u64,
+    /// Of these, pages newer than their file.
+    pub dirty_pages: u64,
+    /// Of these, pages that pins and locks keep there.
+    pub pinned_pages: u64,
+    /// Loads and stores that found their page absent.
+    pub misses: u64,
+    /// Misses on pages that had been evicted a short while ago.
+    pub ghost_hits: u64,
+    /// Pages that came without a read because the file has a hole there.
+    pub born_zero: u64,
+    /// First stores to clean pages.
+    pub upgrades: u64,
+    /// Misses that waited for another thread's work on the page.
+    pub waits: u64,
+    /// Walks with a constant step that were read ahead of.
+    pub streams: u64,
+    /// Pages read ahead for them.
+    pub ahead_pages: u64,
+    /// Of these, pages that the walk came to.
+    pub ahead_used: u64,
+    /// Of these, pages dropped before.
+    pub ahead_wasted: u64,
+    /// Pages brought in by fm_prefetch() and its kin.
+    pub prefetched_pages: u64,
+    /// Pages dropped, to make room or on advice.
+    pub evicted_pages: u64,
+    /// Pages written to files.
+    pub writeback_pages: u64,
+    /// Writes they took: neighbours go together.
+    pub writeback_runs: u64,
+    /// Writes that failed. Their pages are kept and tried again.
+    pub writeback_errors: u64,
+    /// fdatasync(2) calls.
+    pub syncs: u64,
+}
+
+impl fm_stats {
+    fn of(cache: &Cache) -> Self {
+        let Stats {
+            misses,
+            ghost_hits,
+            born_zero,
+            upgrades,
+            waits,
+            streams,
+            ahead_pages,
+            ahead_used,
+            ahead_wasted,
+            prefetched_pages,
+            evicted_pages,
+            writeback_pages,
+            writeback_runs,
+            writeback_errors,
+            syncs,
+            resident_pages,
+            dirty_pages,
+            pinned_pages,
+            ..
+        } = cache.stats();
+        fm_stats {
+            capacity: cache.capacity() as u64,
+            resident_pages,
+            dirty_pages,
+            pinned_pages,
+            misses,
+            ghost_hits,
+            born_zero,
+            upgrades,
+            waits,
+            streams,
+            ahead_pages,
+            ahead_used,
+            ahead_wasted,
+            prefetched_pages,
+            evicted_pages,
+            writeback_pages,
+            writeback_runs,
+            writeback_errors,
+            syncs,
+        }
+    }
+}
+
+/// The caches that programs have handles of, by handle. Handles are numbers, and none is given twice:
+/// one that is not in here is known to be wrong without looking at what it points to.
+#[derive(Default)]
+struct Handles {
+    caches: HashMap<usize, Cache>,
+    given: usize,
+}
+
+fn handles() -> MutexGuard<'static, Handles> {
+    static HANDLES: OnceLock<Mutex<Handles>> = OnceLock::new();
+    HANDLES.get_or_init(Mutex::default).lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+fn unknown(handle: *const fm_cache) -> Failure {
+    let why =
+        format_args!("{handle:p} is no cache, or one that has been destroyed: pass what fm_cache_create returned");
+    Failure::new(libc::EINVAL, why)
+}
+
+/// The cache of a handle; the process's own for null.
+pub fn find(handle: *const fm_cache) -> Result<Cache, Failure> {
+    if handle.is_null() {
+        return Ok(Cache::global()?);
+    }
+    handles().caches.get(&handle.addr()).cloned().ok_or_else(|| unknown(handle))
+}
+
+/// Makes a cache of up to `capacity` bytes, rounded down to pages of 4096; 65536 at least. Its
+/// bookkeeping takes 0.2 % more. It costs no memory before maps are used. Stores to its maps survive
+/// the program's death (a process fastmap-keeper sees to that).
+///
+/// Returns NULL and sets errno: EINVAL too small; ENOMEM; ENOSYS in a child made by fork(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
+    call("fm_cache_create", || {
+        refuse_in_child()?;
+        let cache = Cache::new(capacity)?;
+        let mut handles = handles();
+        handles.given += 1;
+        let handle = handles.given * 16;
+        handles.caches.insert(handle, cache);
+        Ok(std::ptr::without_provenance_mut(handle))
+    })
+}
+
+/// Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
+/// `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
+/// leave memory, dirty ones written first.
+///
+/// Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
+/// EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be
+/// written (they are kept); ENOSYS in a child made by fork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_cache_resize(cache: *mut fm_cache, capacity: usize) -> c_int {
+    call("fm_cache_resize", || {
+        refuse_in_child()?;
+        find(cache)?.resize(capacity)?;
+        Ok(0)
+    })
+}
+
+/// Gives back the handle of a cache. The cache itself is there as long as maps in it are: its last
+/// munmap ends it.
+///
+/// Returns 0, or -1 and sets errno: EINVAL not a cache, or destroyed already (NULL is not to be
+/// destroyed); ENOSYS in a child made by fork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_cache_destroy(cache: *mut fm_cache) -> c_int {
+    call("fm_cache_destroy", || {
+        refuse_in_child()?;
+        // Its threads are ended with the table free.
+        let gone = handles().caches.remove(&cache.addr());
+        gone.map(|_| 0).ok_or_else(|| unknown(cache))
+    })
+}
+
+/// Fills in what a cache has counted; `cache` NULL: the process's own. `size` is sizeof(struct
+/// fm_stats) as the program knows it: that many bytes are written, zeros for what this library does
+/// not know.
+///
+/// Returns 0, or -1 and sets errno: EINVAL not a cache, or a size that is not a multiple of 8, or
+/// zero; EFAULT `stats` is NULL; ENOSYS in a child made by fork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_stats(cache: *mut fm_cache, stats: *mut fm_stats, size: usize) -> c_int {
+    call("fm_stats", || {
+        refuse_in_child()?;
+        if size == 0 || !size.is_multiple_of(size_of::<u64>()) {
+            let why = format_args!("a struct fm_stats of {size} bytes: pass sizeof(struct fm_stats)");
+            return Err(Failure::new(libc::EINVAL, why));
+        }
+        if stats.is_null() {
+            return Err(Failure::new(libc::EFAULT, "stats is NULL: pass a struct fm_stats"));
+        }
+        let now = fm_stats::of(&find(cache)?);
+        let known = size.min(size_of::<fm_stats>());
+        let to = stats.cast::<u8>();
+        // SAFETY: the caller has `size` bytes there; a struct of integers without padding.
+        unsafe {
+            to.copy_from_nonoverlapping((&raw const now).cast(), known);
+            to.add(known).write_bytes(0, size - known);
+        }
+        Ok(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_never_given_twice() {
+        // SAFETY: handles, good and bad.
+        unsafe {
+            let one = fm_cache_create(1 << 20);
+            assert_eq!((fm_cache_destroy(one), fm_cache_destroy(one)), (0, -1));
+            let two = fm_cache_create(1 << 20);
+            assert_ne!(one, two);
+            assert_eq!(fm_cache_resize(one, 2 << 20), -1);
+            assert_eq!(fm_cache_resize(two, 2 << 20), 0);
+            assert_eq!(find(two).unwrap().capacity(), 2 << 20);
+            assert_eq!(fm_cache_destroy(two), 0);
+            assert!(fm_cache_create(4096).is_null());
+        }
+    }
+
+    #[test]
+    fn stats_have_the_size_that_the_program_knows() {
+        // SAFETY: arrays of more bytes than are asked for.
+        unsafe {
+            let cache = fm_cache_create(1 << 20);
+            let mut room = [u64::MAX; 64];
+            let at: *mut fm_stats = room.as_mut_ptr().cast();
+            assert_eq!(fm_stats(cache, at, 16), 0);
+            assert_eq!(room[..3], [1 << 20, 0, u64::MAX]);
+            assert_eq!(fm_stats(cache, at, 500), -1);
+            assert_eq!(fm_stats(cache, at, 0), -1);
+            assert_eq!(fm_stats(cache, std::ptr::null_mut(), 8), -1);
+            assert_eq!(room[2], u64::MAX);
+            assert_eq!(fm_stats(cache, at, 63 * 8), 0);
+            assert_eq!((room[62], room[63]), (0, u64::MAX));
+            assert_eq!(fm_cache_destroy(cache), 0);
+        }
+    }
+}

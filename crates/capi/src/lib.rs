@@ -1,0 +1,24 @@
+//! `libfastmap.so`: FastMap for C and C++, shaped like mmap(2).
+//!
+//! Every function here is C's, and its comment is what `fastmap.h` says of it (cbindgen makes the one from the other: `make
+//! header`). What they do is in the crate `fastmap`, mostly in its module `calls`; here arguments are checked that the engine takes
+//! for granted, errors become errno and a text, and panics end (`boundary.rs`).
+
+#![expect(clippy::missing_safety_doc, reason = "for C everything is unsafe, and the comments are the header's")]
+#![expect(non_camel_case_types, reason = "C's names")]
+
+// The header has them in this order.
+mod maps;
+
+mod reach;
+
+mod caches;
+
+mod boundary;
+
+mod processes;
+
+pub use boundary::fm_last_error;
+pub use caches::{fm_cache, fm_cache_create, fm_cache_destroy, fm_cache_resize, fm_stats};
+pub use maps::*;
+pub use reach::*;

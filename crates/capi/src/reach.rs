@@ -1,0 +1,172 @@
+//! What mmap(2) has no call for: prefetching, pins, copies that return errors.
+
+use crate::boundary::{Failure, call};
+use fastmap::calls;
+use libc::ssize_t;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+/// For fm_pin and fm_unpin: the program or a system call stores to the range meanwhile.
+pub const FM_PIN_WRITE: c_int = 1;
+
+/// A range of mapped memory.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fm_range {
+    /// Its first byte; need not be the first of a page.
+    pub addr: *const c_void,
+    /// Bytes.
+    pub length: usize,
+}
+
+fn ranges_at(ranges: *const fm_range, count: usize) -> Result<Vec<Range<usize>>, Failure> {
+    if count == 0 {
+        return Ok(vec![]);
+    }
+    if ranges.is_null() || !ranges.is_aligned() {
+        return Err(Failure::new(libc::EFAULT, "ranges is no array of struct fm_range: pass one of `count` entries"));
+    }
+    if count > isize::MAX as usize / size_of::<fm_range>() {
+        let why = format_args!("{count} ranges do not fit the address space: pass how many there are");
+        return Err(Failure::new(libc::EINVAL, why));
+    }
+    // SAFETY: the caller has as many there.
+    let ranges = unsafe { std::slice::from_raw_parts(ranges, count) };
+    let range_of = |range: &fm_range| {
+        let end = range.addr.addr().checked_add(range.length).ok_or_else(|| {
+            let why = format_args!("{} bytes at {:p} do not fit the address space", range.length, range.addr);
+            Failure::new(libc::EINVAL, why)
+        })?;
+        Ok(range.addr.addr()..end)
+    };
+    ranges.iter().map(range_of).collect()
+}
+
+/// Asks for scattered ranges to be brought into memory, in order, in one call and with many reads
+/// under way; returns before they are there. Touching one that is on its way waits for it.
+///
+/// Returns how many ranges were taken, from the first on: fewer than `count` when the queue is full
+/// (2048 pages, or an eighth of the cache), so ask for the rest later. Of a range longer than that
+/// its first part is brought in. Or -1 and sets errno: ENOMEM the first is not mapped; EINVAL; EFAULT
+/// `ranges` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> ssize_t {
+    call("fm_prefetch", || {
+        let ranges = ranges_at(ranges, count)?;
+        Ok(calls::prefetch(&ranges)? as isize)
+    })
+}
+
+/// fm_prefetch() of all ranges, returning when each has been in memory, and all together if they fit
+/// the cache.
+///
+/// Returns 0, or -1 and sets errno: ENOMEM one is not mapped; ENXIO one is past the file's end; EIO;
+/// EINVAL; EFAULT `ranges` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize) -> c_int {
+    call("fm_prefetch_wait", || {
+        calls::prefetch_wait(&ranges_at(ranges, count)?)?;
+        Ok(0)
+    })
+}
+
+fn is_for_writing(flags: c_int) -> Result<bool, Failure> {
+    match flags {
+        0 => Ok(false),
+        FM_PIN_WRITE => Ok(true),
+        _ => Err(Failure::new(libc::EINVAL, format_args!("flags {flags:#x}: pass 0 or FM_PIN_WRITE"))),
+    }
+}
+
+/// Keeps a range in memory, where it is, until it has been unpinned as often: so that it can be
+/// handed to system calls, write(2) and its kin; with FM_PIN_WRITE to read(2) and its kin as well.
+/// Loads from it do not trap (nor stores, with FM_PIN_WRITE). What is not there is read first. The
+/// range needs no alignment; all of it is pinned, or nothing.
+///
+/// Pins and locks together leave a 16th of a cache free (and 64 KiB at least; in caches below 85 KiB,
+/// three quarters). Unmapping part of a pinned range ends its pins. A child made by fork(2) has none
+/// of its parent's.
+///
+/// Returns 0, or -1 and sets errno: ENOMEM too much is pinned; ENXIO past the file's end; EFAULT not
+/// mapped, or not for that; EIO; EINVAL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
+    call("fm_pin", || {
+        calls::keep(addr.addr(), length, is_for_writing(flags)?)?;
+        Ok(0)
+    })
+}
+
+/// Takes back one fm_pin() of the same range with the same flags.
+///
+/// Returns 0, or -1 and sets errno: EINVAL there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_unpin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
+    call("fm_unpin", || {
+        let not_pinned = |errno| {
+            let why = format_args!(
+                "{length} bytes at {addr:p} with flags {flags:#x} are not pinned: pass what fm_pin was passed"
+            );
+            Failure::new(errno, why)
+        };
+        calls::let_go(addr.addr(), length, is_for_writing(flags)?).map(|()| 0).map_err(not_pinned)
+    })
+}
+
+fn is_there(what: &str, at: *const c_void, length: usize) -> Result<(), Failure> {
+    if length > isize::MAX as usize {
+        let why = format_args!("{length} bytes do not fit the address space: pass how many there are");
+        return Err(Failure::new(libc::EINVAL, why));
+    }
+    if at.is_null() { Err(Failure::new(libc::EFAULT, format_args!("{what} is NULL"))) } else { Ok(()) }
+}
+
+/// Copies `length` bytes of mapped memory to `buffer`. What cannot be read is an error, where a load
+/// raises SIGBUS or SIGSEGV. `buffer` may be in a map.
+///
+/// Returns 0, or -1 and sets errno: ENXIO past the file's end (in kernel mappings EFAULT); EIO and
+/// what else read(2) has; EFAULT not mapped, or not for reading. What `buffer` holds then is not
+/// said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, length: usize) -> c_int {
+    call("fm_read", || {
+        if length > 0 {
+            is_there("buffer", buffer, length)?;
+            // SAFETY: the caller has as many bytes there.
+            unsafe { calls::read(addr.addr(), buffer.cast(), length) }?;
+        }
+        Ok(0)
+    })
+}
+
+/// Copies `length` bytes from `data` to mapped memory. What cannot be stored is an error, where a
+/// store raises SIGBUS or SIGSEGV. `data` may be in a map. It reaches the file as any store does: see
+/// fm_msync().
+///
+/// Returns 0, or -1 and sets errno: ENXIO past the file's end (in kernel mappings EFAULT); EIO and
+/// what else read(2) has; EFAULT not mapped, or not for writing. Part of the data may have been
+/// stored then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length: usize) -> c_int {
+    call("fm_write", || {
+        if length > 0 {
+            is_there("data", data, length)?;
+            // SAFETY: the caller has as many bytes there.
+            unsafe { calls::write(addr.addr(), data.cast(), length) }?;
+        }
+        Ok(0)
+    })
+}
+
+/// Limits how far ahead of a walk the file that is mapped at `addr` is read, in bytes: 8 MiB at most,
+/// which is the default; 0: not at all. It is remembered for the file. Kernel mappings are left
+/// alone.
+///
+/// Returns 0, or -1 and sets errno: ENOMEM nothing is mapped there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_set_readahead(addr: *const c_void, bytes: usize) -> c_int {
+    call("fm_set_readahead", || {
+        let failure = |errno| Failure::of(errno, format_args!("{addr:p}"));
+        calls::set_readahead(addr.addr(), bytes).map(|()| 0).map_err(failure)
+    })
+}

@@ -1,0 +1,249 @@
+//! What `make install` gives, and C and C++ programs that are built and run with that alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A folder on the build directory's disk, where direct I/O works.
+fn folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}: install it to run these tests"))
+}
+
+/// What a command prints; it succeeds.
+fn run(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = output(command);
+    let [stdout, stderr] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(status.success(), "{command:?}: {status}\n{stdout}{stderr}");
+    stdout
+}
+
+/// make(1) for the profile that this test was built with.
+fn make() -> Command {
+    let built = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+    let profile = if built.ends_with("debug") { "dev" } else { "release" };
+    let mut make = Command::new("make");
+    make.arg("-s").current_dir(root()).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    make.arg(format!("PROFILE={profile}")).arg(format!("CARGO={}", env!("CARGO")));
+    make.arg(format!("CARGO_TARGET_DIR={}", built.parent().unwrap().display()));
+    make
+}
+
+/// A `PREFIX` that the library is installed to; it goes with the process's files in the build directory.
+static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
+    run(make().arg("build"));
+    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
+    let _ = fs::remove_dir_all(&prefix);
+    run(make().arg("install").arg(format!("PREFIX={}", prefix.display())));
+    prefix
+});
+
+fn pkg_config(argument: &str) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", PREFIX.join("lib/pkgconfig")).args([argument, "fastmap"]);
+    run(&mut command).split_whitespace().map(String::from).collect()
+}
+
+fn compile(compiler: &str, standard: &str, source: &Path, to: &Path, libraries: &[String]) {
+    let mut command = Command::new(compiler);
+    command.arg(standard).args(STRICT).arg(source).arg("-o").arg(to).args(pkg_config("--cflags")).args(libraries);
+    run(&mut command);
+}
+
+/// A program of this crate, built as a user would.
+fn program(compiler: &str, standard: &str, source: &str, folder: &TempDir) -> Command {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let to = folder.path().join(source.file_stem().unwrap());
+    compile(compiler, standard, &source, &to, &pkg_config("--libs"));
+    timed(&to)
+}
+
+/// A program that is ended if it hangs.
+fn timed(program: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("120").arg(program).env("LD_LIBRARY_PATH", PREFIX.join("lib"));
+    command
+}
+
+/// Whether files can be cached here; otherwise says what is missing.
+fn ready(folder: &TempDir) -> bool {
+    let file = fs::File::create(folder.path().join("probe")).unwrap();
+    let lacking = fastmap::requirements::of_machine()
+        .into_iter()
+        .chain(fastmap::requirements::of_file(&file))
+        .find(|one| !one.optional && one.found.is_err());
+    if let Some(lacking) = &lacking {
+        println!("skipped: {} is missing: {:?}", lacking.name, lacking.found);
+    }
+    lacking.is_none()
+}
+
+fn files_below(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut coming = vec![folder.to_owned()];
+    while let Some(path) = coming.pop() {
+        for entry in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap()) {
+            if entry.file_type().unwrap().is_dir() {
+                coming.push(entry.path());
+            } else {
+                found.insert(entry.path().strip_prefix(folder).unwrap().display().to_string());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn this_is_installed_and_nothing_else() {
+    let version = env!("CARGO_PKG_VERSION");
+    let library = format!("lib/libfastmap.so.{version}");
+    let expected = [
+        "bin/fastmap",
+        "include/fastmap.h",
+        "lib/libfastmap.a",
+        "lib/libfastmap.so",
+        "lib/libfastmap.so.0",
+        &library,
+        "lib/libfastmap_preload.so",
+        "lib/pkgconfig/fastmap.pc",
+    ];
+    assert_eq!(files_below(&PREFIX), expected.map(String::from).into());
+    assert_eq!(fs::read_link(PREFIX.join("lib/libfastmap.so.0")).unwrap(), Path::new(&library[4..]));
+    assert_eq!(run(Command::new(PREFIX.join("bin/fastmap")).arg("--version")).trim(), format!("fastmap {version}"));
+    // To be packed: below DESTDIR, saying where it will be.
+    let packed = folder();
+    let destination = format!("DESTDIR={}", packed.path().display());
+    run(make().args(["install", "PREFIX=/opt/fastmap", &destination]));
+    assert_eq!(files_below(&packed.path().join("opt/fastmap")).len(), expected.len());
+    let text = fs::read_to_string(packed.path().join("opt/fastmap/lib/pkgconfig/fastmap.pc")).unwrap();
+    assert!(text.starts_with("prefix=/opt/fastmap\n") && text.contains(&format!("Version: {version}\n")), "{text}");
+    assert!(!text.contains('@'), "{text}");
+    // What was never built is not installed, in part or at all.
+    let empty = folder();
+    let built = format!("CARGO_TARGET_DIR={}", empty.path().display());
+    let refused = output(make().args(["install", &built, &format!("PREFIX={}/to", empty.path().display())]));
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("run 'make' first"));
+    assert!(files_below(empty.path()).is_empty());
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let library = PREFIX.join("lib/libfastmap.so");
+    let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let exported: BTreeSet<&str> = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    let header = fs::read_to_string(PREFIX.join("include/fastmap.h")).unwrap();
+    let code = header.lines().filter(|line| !line.trim_start().starts_with(['*', '/']));
+    let declared: BTreeSet<&str> = code
+        .filter_map(|line| line.split_once('('))
+        .filter_map(|(before, _)| before.rsplit([' ', '*']).next())
+        .filter(|name| name.starts_with("fm_"))
+        .collect();
+    assert_eq!(exported, declared);
+    assert!(declared.len() > 20, "{declared:?}");
+    let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
+    assert!(dynamic.contains("Library soname: [libfastmap.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");
+}
+
+#[test]
+fn the_header_is_clean_in_c_and_cpp() {
+    let folder = folder();
+    for (compiler, standard, name) in [("cc", "-std=c11", "alone.c"), ("c++", "-std=c++11", "alone.cpp")] {
+        let source = folder.path().join(name);
+        fs::write(&source, "#include <fastmap.h>\nint main(void) { return fm_is_cached(\"\", 1); }\n").unwrap();
+        let to = source.with_extension("");
+        compile(compiler, standard, &source, &to, &pkg_config("--libs"));
+        run(&mut timed(&to));
+    }
+}
+
+#[test]
+fn errors_are_those_of_the_kernels_calls() {
+    let folder = folder();
+    if !ready(&folder) {
+        return;
+    }
+    let files = folder.path().join("files");
+    fs::create_dir(&files).unwrap();
+    let mut conformance = program("cc", "-std=c11", "tests/c/conformance.c", &folder);
+    let printed = run(conformance.arg(&files));
+    assert!(printed.ends_with(" 0 failed\n"), "{printed}");
+    let checks: usize = printed.split(' ').next().unwrap().parse().unwrap();
+    assert!(checks > 200, "{printed}");
+    // The same with the library linked in.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/conformance.c");
+    let to = folder.path().join("static");
+    let libraries = [&PREFIX.join("lib/libfastmap.a").display().to_string(), "-lgcc_s", "-lpthread", "-ldl", "-lm"];
+    compile("cc", "-std=c11", &source, &to, &libraries.map(String::from));
+    assert!(!run(Command::new("ldd").arg(&to)).contains("libfastmap"));
+    assert_eq!(run(timed(&to).arg(&files)), printed);
+}
+
+/// The words of a text as `tally` has them: runs of ASCII letters and digits, 23 of them at most, in lower case.
+fn words_of(text: &[u8]) -> Vec<String> {
+    let words = text.split(|byte| !byte.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(&word[..word.len().min(23)]).to_ascii_lowercase()).collect()
+}
+
+#[test]
+fn words_are_counted_in_a_table_larger_than_its_cache() {
+    let folder = folder();
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    // Enough different words for every page of the table to be stored to.
+    let numbers = folder.path().join("numbers");
+    fs::write(&numbers, (0..50_000).map(|number| format!("n{number}\n")).collect::<String>()).unwrap();
+    let (table, text) = (folder.path().join("table"), root().join("ARCHITECTURE.md"));
+    program("cc", "-std=c11", "examples/tally.c", &folder);
+    for run_number in 1..=2 {
+        let words: Vec<_> = [&text, &numbers].iter().flat_map(|path| words_of(&fs::read(path).unwrap())).collect();
+        words.iter().for_each(|word| *counts.entry(word.clone()).or_default() += 1);
+        let printed = run(timed(&folder.path().join("tally")).args([&table, &text, &numbers]));
+        let most = counts.values().max().unwrap();
+        let expected = format!("{} words counted, {} in the table, most often", words.len(), counts.len());
+        assert!(printed.starts_with(&expected) && printed.ends_with(&format!(": {most}\n")), "{run_number}: {printed}");
+    }
+    // The file, by read(2): entries of 24 bytes of text and a count.
+    let bytes = fs::read(&table).unwrap();
+    assert_eq!(bytes, fs::read(folder.path().join("table.copy")).unwrap());
+    let found: BTreeMap<String, u64> = bytes
+        .chunks(32)
+        .map(|entry| {
+            let end = entry.iter().position(|byte| *byte == 0).unwrap();
+            (String::from_utf8_lossy(&entry[..end]).into_owned(), u64::from_ne_bytes(entry[24..].try_into().unwrap()))
+        })
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    assert_eq!(found, counts);
+    // What went wrong is said by the library.
+    let refused = output(timed(&folder.path().join("tally")).args([OsStr::new("/dev/null"), text.as_ref()]));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).starts_with("tally: /dev/null: "), "{refused:?}");
+}
+
+#[test]
+fn the_standard_librarys_sort_orders_a_file() {
+    let folder = folder();
+    let path = folder.path().join("numbers");
+    let mut numbers: Vec<u64> = (1..=500_000u64).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+    let bytes_of = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<u8>>();
+    fs::write(&path, bytes_of(&numbers)).unwrap();
+    let mut order = program("c++", "-std=c++11", "examples/order.cpp", &folder);
+    assert_eq!(run(order.args([path.as_os_str(), OsStr::new("1000000")])), "500000 numbers, in order\n");
+    numbers.sort_unstable();
+    assert!(fs::read(&path).unwrap() == bytes_of(&numbers));
+    let refused = output(timed(&folder.path().join("order")).args([path.as_os_str(), OsStr::new("100")]));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("fm_cache_create: a cache of 100 bytes is too small"));
+}

@@ -1,0 +1,232 @@
+//! `fastmap run`: checks what can be checked, and becomes the program, with the preload library in it.
+
+mod glob;
+mod heap;
+mod program;
+
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fastmap::Cache;
+
+use crate::args::RunArgs;
+use crate::failure::Failure;
+use crate::size::Size;
+
+/// The library that serves the program's mappings.
+const LIBRARY: &str = "libfastmap_preload.so";
+/// The same with the heap: not for every program, since malloc(3) takes a detour there.
+const HEAP_LIBRARY: &str = "libfastmap_preload_heap.so";
+
+/// Becomes the program: on success this does not return.
+pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
+    let mut variables = Vec::new();
+    let cache = setting(args.cache, "--cache", "FASTMAP_CACHE")?;
+    variables.push(("FASTMAP_CACHE", checked_cache(cache)?.to_string().into()));
+    if let Some(globs) = glob::checked(&args.map, env::var_os("FASTMAP_MAP"))? {
+        variables.push(("FASTMAP_MAP", globs));
+    }
+    if let Some(Given { value: faults, .. }) = setting(args.faults, "--faults", "FASTMAP_FAULTS")? {
+        variables.push(("FASTMAP_FAULTS", faults.name().into()));
+    }
+    if let Some((source, heap)) = text(args.heap.as_deref(), "--heap", "FASTMAP_HEAP") {
+        variables.push(("FASTMAP_HEAP", heap::checked(source, &heap)?));
+    }
+    let has_heap = variables.iter().any(|(name, _)| *name == "FASTMAP_HEAP");
+    let library = library(if has_heap { HEAP_LIBRARY } else { LIBRARY })?;
+    let program = program::find(&args.program[0])?;
+    program::check(&program)?;
+    // Last, since it makes a file.
+    let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
+    let made = stats.map(|(source, path)| checked_stats(source, &path)).transpose()?;
+    if let Some(Made { path, .. }) = &made {
+        variables.push(("FASTMAP_STATS", path.clone().into()));
+    }
+    variables.push(("FASTMAP_RUN_PID", std::process::id().to_string().into()));
+    variables.push(("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD"))));
+    let error = become_program(&program, &args.program, &variables);
+    if let Some(Made { path, fresh: true }) = &made {
+        let _ = fs::remove_file(path);
+    }
+    Err(program::not_run(&program, &error))
+}
+
+/// A setting and where it comes from, as it is named in an error.
+struct Given<T> {
+    source: &'static str,
+    value: T,
+}
+
+/// A flag, else the variable of the same meaning.
+fn setting<T: FromStr<Err = String> + Copy>(
+    flag: Option<T>,
+    name: &'static str,
+    variable: &'static str,
+) -> Result<Option<Given<T>>, Failure> {
+    if let Some(value) = flag {
+        return Ok(Some(Given { source: name, value }));
+    }
+    let Some(text) = env::var_os(variable) else { return Ok(None) };
+    let value = text.to_string_lossy().parse::<T>().map_err(|reason| Failure::refused(variable, reason))?;
+    Ok(Some(Given { source: variable, value }))
+}
+
+fn text(flag: Option<&OsStr>, name: &'static str, variable: &'static str) -> Option<(&'static str, OsString)> {
+    flag.map(|value| (name, value.to_owned())).or_else(|| Some((variable, env::var_os(variable)?)))
+}
+
+/// The cache's capacity, bytes.
+fn checked_cache(given: Option<Given<Size>>) -> Result<u64, Failure> {
+    let Some(Given { source, value }) = given else { return Ok(Cache::default_capacity() as u64) };
+    let minimum = Size(Cache::MIN_CAPACITY as u64);
+    if value < minimum {
+        return Err(Failure::usage(source, format!("{value} is too small"), format!("give at least {minimum}")));
+    }
+    let limit = Size(Cache::memory_limit() as u64);
+    if value > limit {
+        // SAFETY: sysconf has no preconditions.
+        let physical = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) * libc::sysconf(libc::_SC_PAGESIZE) };
+        let whose = if limit.0 < physical as u64 { "its memory cgroup allows" } else { "this machine has" };
+        let remedy = format!("give less; without {source} it is a quarter of that");
+        return Err(Failure::usage(
+            source,
+            format!("a cache of {value} is larger than the {limit} that {whose}"),
+            remedy,
+        ));
+    }
+    Ok(value.0)
+}
+
+/// A file for the counters.
+struct Made {
+    path: PathBuf,
+    /// It was not there before.
+    fresh: bool,
+}
+
+fn checked_stats(source: &str, path: &OsStr) -> Result<Made, Failure> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let fresh = !path.exists();
+    match File::options().write(true).create(true).truncate(false).open(&path) {
+        Ok(_) => Ok(Made { path, fresh }),
+        Err(error) => {
+            let what = format!("{}: cannot be written: {error}", path.display());
+            Err(Failure::new(source, what, "name a file in a directory that you may write to"))
+        }
+    }
+}
+
+/// The preload library: `FASTMAP_PRELOAD`, else beside this executable or in the `lib` beside its directory.
+fn library(name: &'static str) -> Result<PathBuf, Failure> {
+    let places: Vec<PathBuf> = match env::var_os("FASTMAP_PRELOAD") {
+        Some(named) => vec![named.into()],
+        None => {
+            let own = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
+            let folder = own.parent().unwrap_or(Path::new("/"));
+            vec![folder.join(name), folder.join("../lib").join(name)]
+        }
+    };
+    let Some(found) = places.iter().find_map(|place| fs::canonicalize(place).ok().filter(|path| path.is_file())) else {
+        let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        return Err(Failure::new(
+            name,
+            format!("not found: looked for {}", places.join(" and ")),
+            "build it (make build), install it (make install), or say where it is in FASTMAP_PRELOAD",
+        ));
+    };
+    // ld.so(8) takes a list.
+    if found.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
+        let what = format!("{}: LD_PRELOAD takes no path with a space or a colon", found.display());
+        return Err(Failure::new(name, what, "move it, or name a link to it in FASTMAP_PRELOAD"));
+    }
+    Ok(found)
+}
+
+/// `LD_PRELOAD` with the library first, and no other of ours: an outer `fastmap run` may have put one there.
+fn preload(library: &Path, before: Option<OsString>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    let before = before.unwrap_or_default();
+    let others = before.as_bytes().split(|byte| byte.is_ascii_whitespace() || *byte == b':');
+    let is_ours = |other: &[u8]| {
+        let name = Path::new(OsStr::from_bytes(other)).file_name();
+        other == library.as_os_str().as_bytes()
+            || [LIBRARY, HEAP_LIBRARY].iter().any(|ours| name == Some(OsStr::new(ours)))
+    };
+    for other in others.filter(|other| !other.is_empty() && !is_ours(other)) {
+        list.push(":");
+        list.push(OsStr::from_bytes(other));
+    }
+    list
+}
+
+/// Calls exec(2): signal mask, dispositions and descriptors stay as they came.
+fn become_program(program: &Path, arguments: &[OsString], variables: &[(&str, OsString)]) -> io::Error {
+    let text = |text: &OsStr| CString::new(text.as_bytes());
+    let list = |texts: &[OsString]| texts.iter().map(|one| text(one)).collect::<Result<Vec<_>, _>>();
+    let kept = env::vars_os().filter(|(name, _)| !variables.iter().any(|(ours, _)| name == ours));
+    let ours = variables.iter().map(|(name, value)| (OsString::from(name), value.clone()));
+    let entries = kept.chain(ours).map(|(mut entry, value)| {
+        entry.push("=");
+        entry.push(value);
+        entry
+    });
+    let entries: Vec<_> = entries.collect();
+    let (Ok(path), Ok(arguments), Ok(entries)) = (text(program.as_os_str()), list(arguments), list(&entries)) else {
+        return io::ErrorKind::InvalidInput.into();
+    };
+    let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
+        texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    // SAFETY: null-terminated lists of C strings that outlive the calls. `path` has a slash, so nothing is searched; a text
+    // without `#!` goes to the shell, as everywhere.
+    unsafe {
+        if !PIPE_SIGNAL_IGNORED.load(Ordering::Relaxed) {
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        }
+        libc::execvpe(path.as_ptr(), pointers(&arguments).as_ptr(), pointers(&entries).as_ptr());
+    }
+    io::Error::last_os_error()
+}
+
+/// Whether SIGPIPE was ignored when this process began: Rust's runtime ignores it before `main`.
+static PIPE_SIGNAL_IGNORED: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER: extern "C" fn() = {
+    extern "C" fn remember() {
+        // SAFETY: all-zero bytes are a valid sigaction, which the call fills.
+        let before = unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut before);
+            before
+        };
+        PIPE_SIGNAL_IGNORED.store(before.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
+    remember
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_first_and_once() {
+        let library = Path::new("/lib/libfastmap_preload.so");
+        for (before, after) in [
+            (None, "/lib/libfastmap_preload.so"),
+            (Some(""), "/lib/libfastmap_preload.so"),
+            (Some("/a.so:/b.so c.so"), "/lib/libfastmap_preload.so:/a.so:/b.so:c.so"),
+            (Some("/a.so:/lib/libfastmap_preload.so"), "/lib/libfastmap_preload.so:/a.so"),
+            (Some("/lib/libfastmap_preload_heap.so:/a.so"), "/lib/libfastmap_preload.so:/a.so"),
+        ] {
+            assert_eq!(preload(library, before.map(OsString::from)), after, "{before:?}");
+        }
+    }
+}

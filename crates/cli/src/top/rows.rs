@@ -1,0 +1,200 @@
+//! The rows of the view: a program, what its traps were, its files.
+
+use fastmap::Stats;
+use fastmap::live::{CacheSnapshot, MapStats};
+
+use super::watch::{Watch, Watched};
+
+/// Headings of the figures.
+pub const HEADINGS: [&str; 8] = ["SIZE", "RES", "DIRTY", "MISS", "EVICT", "WRITE", "AHEAD", "WASTE"];
+
+/// A row.
+pub enum Row {
+    Program {
+        name: String,
+        figures: Vec<String>,
+    },
+    /// A line about the program above.
+    Remark(String),
+    Map {
+        mark: &'static str,
+        path: String,
+        figures: Vec<String>,
+    },
+}
+
+/// The rows of all programs.
+pub fn of(watch: &Watch) -> Vec<Row> {
+    watch.programs().into_iter().flat_map(of_program).collect()
+}
+
+fn of_program(watched: &Watched) -> Vec<Row> {
+    let (total, since) = watched.total();
+    let seconds = watched.seconds();
+    let name = format!("{} {}", watched.pid(), printable(watched.name()));
+    let figures = vec![
+        bytes(total.capacity_bytes),
+        pages(total.stats.resident_pages),
+        pages(total.stats.dirty_pages),
+        rate(since.misses, seconds),
+        rate(since.evicted_pages, seconds),
+        rate(since.writeback_pages, seconds),
+        rate(since.ahead_used, seconds),
+        rate(since.ahead_wasted, seconds),
+    ];
+    let mut rows = vec![Row::Program { name, figures }, Row::Remark(of_traps(watched, &since))];
+    rows.extend(of_writes(&total, &since).map(Row::Remark));
+    rows.extend(watched.maps().map(|(map, since)| {
+        let MapStats { misses, evicted_pages, writeback_pages, ahead_used, ahead_wasted, .. } = since;
+        let figures = vec![
+            bytes(map.mapped_bytes),
+            pages(map.stats.resident_pages),
+            String::new(),
+            rate(misses, seconds),
+            rate(evicted_pages, seconds),
+            rate(writeback_pages, seconds),
+            rate(ahead_used, seconds),
+            rate(ahead_wasted, seconds),
+        ];
+        let mark = match (map.mapped_bytes, map.writable) {
+            (0, _) => "--",
+            (_, true) => "rw",
+            (_, false) => "r-",
+        };
+        Row::Map { mark, path: printable(&map.path.to_string_lossy()), figures }
+    }));
+    if watched.maps_left_out() > 0 {
+        rows.push(Row::Remark(format!("and {} more files", watched.maps_left_out())));
+    }
+    rows
+}
+
+/// Which traps a program took.
+fn of_traps(watched: &Watched, since: &Stats) -> String {
+    if !watched.answers {
+        return "does not answer: it is stopped, or ending; these are its last figures".into();
+    }
+    let Some(seconds) = watched.seconds() else { return "looking...".into() };
+    let all = traps(since);
+    let rate = |count: u64| figure(count as f64 / seconds);
+    let mut text = format!("{} traps/s", rate(all));
+    if all > 0 {
+        let part = |count: u64| percent(share(count, all));
+        text.push_str(&format!(
+            ": {} misses ({} ghosts), {} staged, {} first stores",
+            part(since.misses),
+            percent(share(since.ghost_hits, since.misses)),
+            part(since.ahead_chunks),
+            part(since.upgrades),
+        ));
+    }
+    if since.waits > 0 {
+        text.push_str(&format!("; {} waits/s", rate(since.waits)));
+    }
+    text
+}
+
+/// How it writes, and what it has pinned; nothing if it does neither.
+fn of_writes(total: &CacheSnapshot, since: &Stats) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(run) = share(since.writeback_pages, since.writeback_runs) {
+        let depth = share(since.writeback_depth, since.writeback_runs).unwrap_or_default();
+        parts.push(format!("{} pages a write, queue depth {}", figure(run), figure(depth)));
+    }
+    if total.stats.writeback_errors > 0 {
+        parts.push(format!("{} writes FAILED so far", total.stats.writeback_errors));
+    }
+    if total.stats.pinned_pages > 0 {
+        parts.push(format!("{} pinned", pages(total.stats.pinned_pages)));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Traps, and pins that found their page absent.
+pub fn traps(since: &Stats) -> u64 {
+    since.misses + since.ahead_chunks + since.upgrades
+}
+
+/// A part of a whole; `None` of nothing.
+pub fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".into(), |share| format!("{:.0}%", share * 100.0))
+}
+
+/// What may stand on a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|one| if one.is_control() { '?' } else { one }).collect()
+}
+
+fn rate(count: u64, seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "-".into(), |seconds| figure(count as f64 / seconds))
+}
+
+fn pages(count: u64) -> String {
+    bytes(count * 4096)
+}
+
+/// Five characters at most, of three digits, in units of 1000.
+fn figure(value: f64) -> String {
+    scaled(value, 1000.0, ["", "k", "M", "G", "T"])
+}
+
+/// The same in units of 1024.
+fn bytes(count: u64) -> String {
+    scaled(count as f64, 1024.0, ["B", "K", "M", "G", "T"])
+}
+
+fn scaled(mut value: f64, unit: f64, names: [&str; 5]) -> String {
+    let mut names = names.into_iter();
+    let mut name = names.next().unwrap_or_default();
+    // What would be rounded to four digits.
+    while value >= 999.5 {
+        let Some(next) = names.next() else { break };
+        value /= unit;
+        name = next;
+    }
+    let digits = if value == 0.0 || value >= 99.95 || name == "B" { 0 } else { 1 };
+    format!("{value:.digits$}{name}")
+}
+
+impl Row {
+    /// For a table of text: the name and the figures, or nothing but the name.
+    pub fn plain(self) -> Vec<String> {
+        let (name, figures) = match self {
+            Row::Program { name, figures } => (name, figures),
+            Row::Remark(text) => (format!("  {text}"), vec![String::new(); HEADINGS.len()]),
+            Row::Map { mark, path, figures } => (format!("  {mark} {path}"), figures),
+        };
+        [name].into_iter().chain(figures).collect()
+    }
+}
+
+/// The headings for [`Row::plain`].
+pub fn plain_headings() -> Vec<&'static str> {
+    ["PROGRAM, FILES"].into_iter().chain(HEADINGS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_fit_their_columns() {
+        for (value, text) in
+            [(0.0, "0"), (0.25, "0.2"), (7.0, "7.0"), (99.94, "99.9"), (99.96, "100"), (999.4, "999"), (999.6, "1.0k")]
+        {
+            assert_eq!(figure(value), text);
+        }
+        assert_eq!([figure(12_345.0), figure(1e9), figure(1e20)], ["12.3k", "1.0G", "100000000T"]);
+        let sizes = [0, 100, 4096, 1 << 20, 1000 << 10, 3 << 39].map(bytes);
+        assert_eq!(sizes, ["0B", "100B", "4.0K", "1.0M", "1.0M", "1.5T"]);
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb?c");
+    }
+}

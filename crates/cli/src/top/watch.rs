@@ -1,0 +1,179 @@
+//! The programs that are watched: two looks at each, and what lies between.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use fastmap::Stats;
+use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Program, Snapshot, programs};
+
+use crate::failure::Failure;
+
+/// How long a program may take to answer. One that is stopped does not.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Programs being watched.
+pub struct Watch {
+    only: Option<u32>,
+    programs: BTreeMap<u32, Watched>,
+}
+
+/// A program and the last two looks at it.
+pub struct Watched {
+    program: Program,
+    before: Option<Snapshot>,
+    now: Snapshot,
+    /// It answered the last look.
+    pub answers: bool,
+}
+
+impl Watch {
+    /// Finds the programs, or the one, and has a first look.
+    pub fn new(only: Option<u32>) -> Result<Watch, Failure> {
+        let mut watch = Watch { only, programs: BTreeMap::new() };
+        match only {
+            Some(pid) => watch.add(open(pid)?),
+            None => watch.find()?,
+        }
+        if watch.programs.is_empty() { Err(super::none(only)) } else { Ok(watch) }
+    }
+
+    fn find(&mut self) -> Result<(), Failure> {
+        let found = programs().map_err(|error| Failure::new("/proc", error, "mount it: programs are found there"))?;
+        for program in found {
+            if !self.programs.contains_key(&program.pid()) {
+                self.add(program);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, program: Program) {
+        let now = program.look(PATIENCE);
+        let answers = now.is_some();
+        self.programs.insert(program.pid(), Watched { program, before: None, now: now.unwrap_or_default(), answers });
+    }
+
+    /// Looks again: programs that have ended go, new ones come.
+    pub fn look(&mut self) {
+        self.programs.retain(|_, watched| watched.program.is_alive());
+        for watched in self.programs.values_mut() {
+            let next = watched.program.look(PATIENCE);
+            watched.answers = next.is_some();
+            if let Some(next) = next {
+                // What was never answered is no beginning.
+                let before = std::mem::replace(&mut watched.now, next);
+                watched.before = (!before.taken.is_zero()).then_some(before);
+            }
+        }
+        if self.only.is_none() {
+            // Nothing found now is nothing to add.
+            let _ = self.find();
+        }
+        // Those that ended while they were looked at.
+        self.programs.retain(|_, watched| watched.answers || watched.program.is_alive());
+    }
+
+    /// The one that was asked for.
+    pub fn only(&self) -> Option<u32> {
+        self.only
+    }
+
+    /// By process id.
+    pub fn programs(&self) -> Vec<&Watched> {
+        self.programs.values().collect()
+    }
+}
+
+fn open(pid: u32) -> Result<Program, Failure> {
+    let process = || format!("process {pid}");
+    match Program::open(pid) {
+        Ok(Some(program)) => Ok(program),
+        Ok(None) => Err(Failure::new(
+            process(),
+            "has no files in a FastMap cache",
+            "start it with fastmap run, or wait until it maps one",
+        )),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(Failure::new(process(), "there is none", "see ps(1) for those that run"))
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(Failure::new(process(), "you may not look at it", "be its user, or root"))
+        }
+        Err(error) => Err(Failure::new(process(), error, "use the fastmap of the same version")),
+    }
+}
+
+impl Watched {
+    pub fn pid(&self) -> u32 {
+        self.program.pid()
+    }
+
+    pub fn name(&self) -> &str {
+        self.program.name()
+    }
+
+    /// Seconds between the two looks; `None` after the first.
+    pub fn seconds(&self) -> Option<f64> {
+        let seconds = self.now.taken.saturating_sub(self.before.as_ref()?.taken).as_secs_f64();
+        (seconds > 0.0).then_some(seconds)
+    }
+
+    /// Its caches, each with what it counted since the look before.
+    pub fn caches(&self) -> impl Iterator<Item = (&CacheSnapshot, Stats)> {
+        self.now.caches.iter().enumerate().map(|(index, cache)| {
+            let before = self.before.as_ref().and_then(|before| before.caches.get(index));
+            (cache, since(cache.stats, before.map(|before| before.stats)))
+        })
+    }
+
+    /// All caches as one.
+    pub fn total(&self) -> (CacheSnapshot, Stats) {
+        self.caches().fold(Default::default(), |(mut total, since): (CacheSnapshot, Stats), (cache, more)| {
+            total.capacity_bytes += cache.capacity_bytes;
+            total.writes_in_flight += cache.writes_in_flight;
+            total.stats = sum(total.stats, cache.stats);
+            (total, sum(since, more))
+        })
+    }
+
+    /// Its files, likewise.
+    pub fn maps(&self) -> impl Iterator<Item = (&MapSnapshot, MapStats)> {
+        let before = self.before.as_ref().map(|before| &before.maps[..]).unwrap_or_default();
+        self.now.maps.iter().map(move |map| {
+            let same = |one: &&MapSnapshot| one.cache == map.cache && one.path == map.path;
+            let before = before.iter().find(same).map(|one| one.stats);
+            (map, since(map.stats, before.or(self.before.is_some().then(MapStats::default))))
+        })
+    }
+
+    /// Files that there was no room for.
+    pub fn maps_left_out(&self) -> u64 {
+        self.now.maps_left_out
+    }
+}
+
+/// Numbers that are counted, or were.
+pub trait Numbers: Copy + Default {
+    fn map(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self;
+}
+
+impl Numbers for Stats {
+    fn map(self, other: Stats, with: impl Fn(u64, u64) -> u64) -> Stats {
+        Stats::from_numbers(self.numbers().zip(other.numbers()).map(|((_, one), (_, other))| with(one, other)))
+    }
+}
+
+impl Numbers for MapStats {
+    fn map(self, other: MapStats, with: impl Fn(u64, u64) -> u64) -> MapStats {
+        MapStats::from_numbers(self.numbers().zip(other.numbers()).map(|((_, one), (_, other))| with(one, other)))
+    }
+}
+
+fn since<T: Numbers>(now: T, before: Option<T>) -> T {
+    before.map_or_else(T::default, |before| now.map(before, u64::saturating_sub))
+}
+
+fn sum<T: Numbers>(one: T, other: T) -> T {
+    one.map(other, |one, other| one + other)
+}

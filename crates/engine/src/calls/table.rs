@@ -1,0 +1,359 @@
+//! Which addresses are mapped to which parts of which files: what munmap(2) and its kin go by.
+//!
+//! All maps of a file have the same addresses for the same pages, so entries of one file may overlap: they lie in layers, as
+//! many as there are maps, and each unmapping takes one layer away.
+
+use crate::files;
+use crate::map::pages;
+use crate::pinning::Hold;
+use crate::region::Region;
+use crate::sys::file::Identity;
+use crate::sys::own::Own;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A map's share in a file's region, given back when dropped: outside the table's lock, since that may write pages.
+#[derive(Debug)]
+pub struct Share {
+    pub region: Arc<Region>,
+    pub identity: Identity,
+    /// The program's descriptor, if it may write and no map has done so yet: mprotect(2) may ask for that later.
+    pub writer: Option<Own<File>>,
+    /// Its region has been replaced: there is another share.
+    pub moved: AtomicBool,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.moved.load(Ordering::Acquire) {
+            return;
+        }
+        files::detach(self.identity, self.region.clone());
+    }
+}
+
+/// A contiguous part of a map.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    /// Its addresses.
+    pub at: Range<usize>,
+    /// As mmap(2) has it: `PROT_READ`, `PROT_WRITE` or neither.
+    pub prot: i32,
+    /// Left out of children (`MADV_DONTFORK`).
+    pub not_in_children: bool,
+    pub share: Arc<Share>,
+}
+
+impl Piece {
+    /// The pages of the file that it covers.
+    pub fn pages(&self) -> Range<usize> {
+        let region = &self.share.region;
+        region.page_at(self.at.start)..region.page_at(self.at.end - 1) + 1
+    }
+}
+
+/// Pages locked by mlock(2).
+#[derive(Debug)]
+pub struct Locked {
+    pub at: Range<usize>,
+    // In this order: the pin goes before the region may.
+    #[expect(dead_code, reason = "kept for its drop")]
+    pub hold: Hold<'static>,
+    pub share: Arc<Share>,
+}
+
+/// What was asked to be kept in memory (`reach.rs`), and is named again when it is to be let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PinKey {
+    pub addr: usize,
+    pub len: usize,
+    pub writing: bool,
+}
+
+/// Who keeps it.
+#[derive(Debug, Default)]
+pub struct Pins {
+    /// How often it was asked for.
+    pub count: usize,
+    /// Its cached parts; gone with their maps.
+    pub holds: Vec<Locked>,
+}
+
+/// A kernel mapping of a file whose maps are all the kernel's.
+#[derive(Debug, Clone)]
+pub struct KernelPiece {
+    pub at: Range<usize>,
+    pub identity: Identity,
+}
+
+/// All maps made by address.
+#[derive(Debug, Default)]
+pub struct Table {
+    pieces: Vec<Piece>,
+    pub locked: Vec<Locked>,
+    pub pins: BTreeMap<PinKey, Pins>,
+    kernels: Vec<KernelPiece>,
+}
+
+/// What taking a layer away came to.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// The pieces taken away.
+    pub pieces: Vec<Piece>,
+    /// Parts of them that no other piece covers, with the region.
+    pub bare: Vec<(Arc<Share>, Range<usize>)>,
+    /// Locks that went with them.
+    pub locked: Vec<Locked>,
+}
+
+pub fn intersection(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
+    let both = a.start.max(b.start)..a.end.min(b.end);
+    (!both.is_empty()).then_some(both)
+}
+
+/// `from` without `without`.
+fn rest(from: &Range<usize>, without: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let parts =
+        [from.start..without.start.clamp(from.start, from.end), without.end.clamp(from.start, from.end)..from.end];
+    parts.into_iter().filter(|part| !part.is_empty())
+}
+
+impl Table {
+    pub const fn new() -> Self {
+        Table { pieces: Vec::new(), locked: Vec::new(), pins: BTreeMap::new(), kernels: Vec::new() }
+    }
+
+    pub fn add(&mut self, piece: Piece) {
+        piece.share.region.extents().add(piece.pages());
+        self.pieces.push(piece);
+    }
+
+    /// Every piece that meets a range, with what it has of it; the newest first.
+    pub fn meeting<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = (&'a Piece, Range<usize>)> + 'a {
+        self.pieces.iter().rev().filter_map(|piece| Some((piece, intersection(&piece.at, range)?)))
+    }
+
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Makes a piece end where it is cut off: the rest of it is taken away, of this layer.
+    pub fn shrink(&mut self, piece: &Piece, rest: &Range<usize>) -> Removed {
+        let kept = piece.at.start..rest.start;
+        let after = rest.end..piece.at.end;
+        self.replace(piece, [kept, after]);
+        let mut removed = Removed::default();
+        removed.pieces.push(Piece { at: rest.clone(), ..piece.clone() });
+        self.find_bare(&mut removed);
+        removed
+    }
+
+    /// Makes the part `from` of a piece reach over `to` instead, which begins where it does.
+    pub fn grow(&mut self, piece: &Piece, from: &Range<usize>, to: Range<usize>) {
+        let (before, after) = (piece.at.start..from.start, from.end..piece.at.end);
+        self.replace(piece, [before, to, after]);
+    }
+
+    /// Puts pieces in the place of one; empty ones are left out.
+    fn replace(&mut self, piece: &Piece, parts: impl IntoIterator<Item = Range<usize>>) {
+        let same = |one: &Piece| one.at == piece.at && Arc::ptr_eq(&one.share, &piece.share);
+        if let Some(place) = self.pieces.iter().rposition(same) {
+            let extents = piece.share.region.extents();
+            extents.remove(&piece.pages());
+            let parts = parts.into_iter().filter(|at| !at.is_empty()).map(|at| Piece { at, ..piece.clone() });
+            let parts: Vec<_> = parts.inspect(|part| extents.add(part.pages())).collect();
+            self.pieces.splice(place..place + 1, parts);
+        }
+    }
+
+    /// Applies `change` to what pieces have of a range.
+    fn change(&mut self, range: &Range<usize>, change: impl Fn(&mut Piece)) {
+        for piece in self.meeting(range).map(|(piece, _)| piece.clone()).collect::<Vec<_>>() {
+            let part = intersection(&piece.at, range).unwrap_or_default();
+            self.replace(&piece, [part.clone(), piece.at.start..part.start, part.end..piece.at.end]);
+            let here = |one: &&mut Piece| one.at == part && Arc::ptr_eq(&one.share, &piece.share);
+            self.pieces.iter_mut().filter(here).for_each(&change);
+        }
+        self.join();
+    }
+
+    /// Makes one of what lies side by side in one map and is alike, as the kernel does: mremap(2) takes one at a time.
+    fn join(&mut self) {
+        let mut at = 0;
+        while let Some(piece) = self.pieces.get(at).cloned() {
+            let follows = |one: &Piece| {
+                one.at.start == piece.at.end
+                    && one.prot == piece.prot
+                    && one.not_in_children == piece.not_in_children
+                    && Arc::ptr_eq(&one.share, &piece.share)
+            };
+            let Some(next) = self.pieces.iter().position(follows) else {
+                at += 1;
+                continue;
+            };
+            let extents = piece.share.region.extents();
+            extents.remove(&self.pieces[next].pages());
+            extents.remove(&piece.pages());
+            self.pieces[at].at.end = self.pieces[next].at.end;
+            extents.add(self.pieces[at].pages());
+            self.pieces.remove(next);
+            at -= usize::from(next < at);
+        }
+    }
+
+    /// Sets the protection of a range, of all layers: their addresses are the same.
+    pub fn set_protection(&mut self, range: &Range<usize>, prot: i32) {
+        self.change(range, |piece| piece.prot = prot);
+    }
+
+    /// Sets whether children get a range.
+    pub fn set_in_children(&mut self, range: &Range<usize>, in_children: bool) {
+        self.change(range, |piece| piece.not_in_children = !in_children);
+    }
+
+    /// Whether the maps of a file are the kernel's.
+    pub fn is_kernels(&self, identity: Identity) -> bool {
+        self.kernels.iter().any(|piece| piece.identity == identity)
+    }
+
+    /// The kernel's mappings.
+    pub fn kernels(&self) -> &[KernelPiece] {
+        &self.kernels
+    }
+
+    /// Notes a kernel mapping.
+    pub fn add_kernel(&mut self, piece: KernelPiece) {
+        self.kernels.push(piece);
+    }
+
+    /// Notes that a file's maps have become the kernel's; their shares are the caller's to drop.
+    pub fn make_kernels(&mut self, identity: Identity) -> Vec<Arc<Share>> {
+        self.locked.retain(|locked| locked.share.identity != identity);
+        self.pins.values_mut().for_each(|pins| pins.holds.retain(|one| one.share.identity != identity));
+        let mut shares = Vec::new();
+        for piece in self.pieces.extract_if(.., |piece| piece.share.identity == identity) {
+            self.kernels.push(KernelPiece { at: piece.at, identity });
+            shares.push(piece.share);
+        }
+        shares
+    }
+
+    /// Forgets kernel mappings in a range.
+    pub fn forget_kernel(&mut self, range: &Range<usize>) {
+        let meets = |piece: &mut KernelPiece| intersection(&piece.at, range).is_some();
+        let cut: Vec<_> = self.kernels.extract_if(.., meets).collect();
+        for piece in cut {
+            self.kernels.extend(rest(&piece.at, range).map(|at| KernelPiece { at, ..piece }));
+        }
+    }
+
+    /// Notes that a kernel mapping was moved or has another length.
+    pub fn move_kernel(&mut self, from: &Range<usize>, to: Range<usize>) {
+        let known =
+            self.kernels.iter().find(|piece| intersection(&piece.at, from).is_some()).map(|piece| piece.identity);
+        if let Some(identity) = known {
+            self.forget_kernel(from);
+            self.add_kernel(KernelPiece { at: to, identity });
+        }
+    }
+
+    /// The parts of a range that pieces cover, in order and without overlap, and those between them.
+    pub fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, bool)> {
+        let mut covered: Vec<_> = self.meeting(range).map(|(_, part)| part).collect();
+        covered.sort_by_key(|part| part.start);
+        let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
+        let mut at = range.start;
+        for part in covered {
+            if part.end <= at {
+                continue;
+            }
+            if part.start > at {
+                parts.push((at..part.start, false));
+                at = part.start;
+            }
+            match parts.last_mut() {
+                Some((last, true)) if last.end == at => last.end = part.end,
+                _ => parts.push((at..part.end, true)),
+            }
+            at = part.end;
+        }
+        if at < range.end {
+            parts.push((at..range.end, false));
+        }
+        parts
+    }
+
+    /// Takes one layer of a range away, or all of them. Of several the one that has just this range goes first, then the
+    /// newest.
+    pub fn remove(&mut self, range: &Range<usize>, all_layers: bool) -> Removed {
+        let mut removed = Removed::default();
+        let exact = self.pieces.iter().rposition(|piece| piece.at == *range);
+        if let (Some(place), false) = (exact, all_layers) {
+            let piece = self.pieces.remove(place);
+            piece.share.region.extents().remove(&piece.pages());
+            removed.pieces.push(piece);
+        } else {
+            let mut wanted = vec![range.clone()];
+            for place in (0..self.pieces.len()).rev() {
+                let piece = self.pieces[place].clone();
+                let cut: Vec<_> = wanted.iter().filter_map(|part| intersection(&piece.at, part)).collect();
+                if cut.is_empty() {
+                    continue;
+                }
+                let mut left = vec![piece.at.clone()];
+                for part in &cut {
+                    left = left.iter().flat_map(|from| rest(from, part)).collect();
+                    if !all_layers {
+                        wanted = wanted.iter().flat_map(|from| rest(from, part)).collect();
+                    }
+                    removed.pieces.push(Piece { at: part.clone(), ..piece.clone() });
+                }
+                let extents = piece.share.region.extents();
+                extents.remove(&piece.pages());
+                let left: Vec<_> = left.into_iter().map(|at| Piece { at, ..piece.clone() }).collect();
+                left.iter().for_each(|piece| extents.add(piece.pages()));
+                self.pieces.splice(place..place + 1, left);
+            }
+        }
+        self.find_bare(&mut removed);
+        removed
+    }
+
+    /// Completes what was taken away by what it leaves bare.
+    fn find_bare(&mut self, removed: &mut Removed) {
+        for piece in &removed.pieces {
+            let bare = self.parts(&piece.at).into_iter().filter(|(_, covered)| !covered);
+            removed.bare.extend(bare.map(|(part, _)| (piece.share.clone(), part)));
+        }
+        for (_, bare) in &removed.bare {
+            let gone = self.locked.extract_if(.., |locked| intersection(&locked.at, bare).is_some());
+            removed.locked.extend(gone);
+            for pins in self.pins.values_mut() {
+                removed.locked.extend(pins.holds.extract_if(.., |one| intersection(&one.at, bare).is_some()));
+            }
+        }
+    }
+
+    /// What may be done to a part of a range: the union of what its layers allow, in runs.
+    pub fn protections(&self, range: &Range<usize>) -> Vec<(Range<usize>, i32)> {
+        let mut cuts: Vec<_> = self.meeting(range).flat_map(|(_, part)| [part.start, part.end]).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let runs = cuts.windows(2).map(|ends| ends[0]..ends[1]);
+        let allowed = |run: Range<usize>| {
+            let mut here = self.meeting(&run).map(|(piece, _)| piece.prot).peekable();
+            here.peek()?;
+            let all = here.fold(0, |all, prot| all | prot);
+            Some((run.clone(), all))
+        };
+        runs.filter_map(allowed).collect()
+    }
+}
+
+/// The pages that a range of addresses of a region touches.
+pub fn pages_at(region: &Region, range: &Range<usize>) -> Range<usize> {
+    pages(range.start - region.start() as usize, range.len())
+}

@@ -1,0 +1,51 @@
+//! The engine's own file descriptors, for whoever stands in for close(2) and its kin in a program that knows nothing of
+//! them.
+//!
+//! Programs close descriptors that they have not opened: all above 2 before exec(2), or whatever is at a number that they
+//! want (dup2(2)). The engine keeps its own at high numbers, from three quarters of the limit on open files (3072 at most)
+//! on, which avoids the latter; the former has to be told which to leave open.
+
+use crate::sys::{own, record_locks};
+use std::os::fd::RawFd;
+
+/// Whether the engine holds this descriptor: close(2) of it is to fail with EBADF, as if it were not there. Async-signal-safe,
+/// a few nanoseconds. False in a child made by fork(2), where the engine does not run.
+///
+/// ```
+/// assert!(!fastmap::descriptors::is_engine(0));
+/// ```
+#[inline]
+pub fn is_engine(descriptor: RawFd) -> bool {
+    own::is_own(descriptor)
+}
+
+/// The first descriptor that the engine holds at or after `from`: close_range(2) stops before it and goes on behind it.
+/// Async-signal-safe.
+///
+/// ```
+/// let all = std::iter::successors(fastmap::descriptors::next_engine(3), |last| fastmap::descriptors::next_engine(last + 1));
+/// assert!(all.count() < 1000);
+/// ```
+pub fn next_engine(from: RawFd) -> Option<RawFd> {
+    own::next_own(from)
+}
+
+/// The program takes record locks of a file (fcntl(2) `F_SETLK`, lockf(3)). Any close(2) of any descriptor of that file would
+/// take them away: from now on the engine closes none of its own, until [`note_close`].
+///
+/// ```
+/// use std::os::fd::AsRawFd;
+/// let file = tempfile::tempfile()?;
+/// fastmap::descriptors::note_record_lock(file.as_raw_fd());
+/// fastmap::descriptors::note_close(file.as_raw_fd());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn note_record_lock(descriptor: RawFd) {
+    record_locks::note_lock(descriptor);
+}
+
+/// The program is about to close a descriptor, which takes away its record locks of that file. A load where it has none.
+#[inline]
+pub fn note_close(descriptor: RawFd) {
+    record_locks::note_close(descriptor);
+}

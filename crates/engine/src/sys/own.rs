@@ -1,0 +1,195 @@
+//! Descriptors of the engine's own, kept where programs do not look, and known by their numbers: fcntl(2) `F_DUPFD_CLOEXEC`.
+//!
+//! Programs close what they have not opened (everything above 2, before exec(2) or as daemons do), or put a file of theirs
+//! at a fixed number (dup2(2)). So a descriptor of ours moves up as soon as it is there, and its number is marked in a
+//! bitmap, which whoever stands in for close(2) and its kin asks.
+
+use super::{fork, record_locks};
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Numbers that can be marked. A descriptor beyond them is one of a program that has opened as many files itself.
+const MOST: usize = 1 << 16;
+/// Where ours begin at most: above what programs name (shells use 255), and no higher, since the kernel has a table of
+/// pointers up to the highest number, and fork(2) copies it.
+const MOST_LEAST: libc::rlim_t = 3072;
+
+static MARKED: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+
+fn word_of(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let number = usize::try_from(number).ok()?;
+    Some((MARKED.get(number / 64)?, 1 << (number % 64)))
+}
+
+fn mark(number: RawFd) {
+    if let Some((word, bit)) = word_of(number) {
+        word.fetch_or(bit, Ordering::AcqRel);
+    }
+}
+
+fn unmark(number: RawFd) {
+    if let Some((word, bit)) = word_of(number) {
+        word.fetch_and(!bit, Ordering::AcqRel);
+    }
+}
+
+/// Whether a number is that of a descriptor of the engine's. In a child made by fork(2) none is: the engine does not run
+/// there, and what it left there may be closed.
+#[inline]
+pub fn is_own(number: RawFd) -> bool {
+    word_of(number).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0) && !fork::is_child()
+}
+
+/// The first of them at or after `from`.
+pub fn next_own(from: RawFd) -> Option<RawFd> {
+    let from = from.max(0) as usize;
+    let mut ignored = (1u64 << (from % 64)) - 1;
+    for (index, word) in MARKED.iter().enumerate().skip(from / 64) {
+        let left = word.load(Ordering::Acquire) & !std::mem::take(&mut ignored);
+        if left != 0 {
+            return (!fork::is_child()).then_some((index * 64) as RawFd + left.trailing_zeros() as RawFd);
+        }
+    }
+    None
+}
+
+/// The least number that is ours to take: three quarters of the numbers there may be are the program's alone.
+fn least() -> RawFd {
+    static LEAST: OnceLock<RawFd> = OnceLock::new();
+    *LEAST.get_or_init(|| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: fills the structure.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+        (limit.rlim_cur / 4 * 3).min(MOST_LEAST) as RawFd
+    })
+}
+
+/// A second descriptor at a number of ours, if there is room; it is not marked yet.
+pub fn copy_up(descriptor: BorrowedFd<'_>) -> Option<OwnedFd> {
+    // SAFETY: makes a descriptor.
+    let number = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least()) };
+    // SAFETY: made just now.
+    (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// What owns a descriptor of the engine's. Its number is marked until it is closed.
+pub struct Own<T: AsRawFd>(ManuallyDrop<T>);
+
+impl<T: AsRawFd> Own<T> {
+    /// Marks the number that it has.
+    pub fn marked(owner: T) -> Self {
+        mark(owner.as_raw_fd());
+        Own(ManuallyDrop::new(owner))
+    }
+}
+
+impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Own<T> {
+    /// Moves up and marks what was opened just now. Where there is no room it stays.
+    pub fn new(opened: T) -> Self {
+        if record_locks::hold(opened.as_raw_fd()) {
+            return Self::marked(opened);
+        }
+        let opened = opened.into();
+        Self::marked(copy_up(opened.as_fd()).unwrap_or(opened).into())
+    }
+
+    /// Keeps the descriptor for good; its number.
+    pub fn leak(self) -> RawFd {
+        let number = self.as_raw_fd();
+        std::mem::forget(self);
+        number
+    }
+}
+
+impl Own<File> {
+    /// Another descriptor of the same open file.
+    pub fn duplicate(&self) -> io::Result<Self> {
+        Ok(Own::new(self.try_clone()?))
+    }
+}
+
+impl<T: AsRawFd> Drop for Own<T> {
+    fn drop(&mut self) {
+        if record_locks::hold(self.as_raw_fd()) {
+            // SAFETY: a file, since it can be locked; whatever owns it is made of its descriptor alone, and is forgotten here.
+            let file = Own(ManuallyDrop::new(unsafe { File::from_raw_fd(self.as_raw_fd()) }));
+            match record_locks::put_aside(file) {
+                None => return,
+                Some(file) => std::mem::forget(file),
+            }
+        }
+        // Before it is closed: another thread may open one of ours by the same number right after that.
+        unmark(self.as_raw_fd());
+        // SAFETY: dropped once, here.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+impl<T: AsRawFd> Deref for Own<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: AsRawFd> DerefMut for Own<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: AsRawFd> std::fmt::Debug for Own<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Own({})", self.as_raw_fd())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_are_found_by_number_until_they_are_closed() {
+        let one = Own::new(File::open("/dev/null").unwrap());
+        let number = one.as_raw_fd();
+        assert!(number >= least().min(64) && is_own(number) && !is_own(2) && !is_own(-1) && !is_own(RawFd::MAX));
+        let two = one.duplicate().unwrap();
+        assert!(two.as_raw_fd() != number && is_own(two.as_raw_fd()));
+        // Other tests of this process have some as well.
+        let all: Vec<_> = std::iter::successors(next_own(0), |last| next_own(last + 1)).collect();
+        assert!(all.is_sorted() && all.contains(&number) && all.contains(&two.as_raw_fd()), "{all:?}");
+        assert_eq!((next_own(number), next_own(MOST as RawFd)), (Some(number), None));
+        // SAFETY: reads a descriptor's flags.
+        assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, libc::FD_CLOEXEC);
+        drop(two);
+        let kept = one.leak();
+        assert!(is_own(kept));
+        // SAFETY: leaked just now.
+        drop(Own::<File>::marked(unsafe { File::from_raw_fd(kept) }));
+    }
+
+    #[test]
+    fn one_that_finds_no_room_stays_where_it_is() {
+        let file = File::open("/dev/null").unwrap();
+        let before = file.as_raw_fd();
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let least = least();
+        // SAFETY: this process's own limit, put back at once; other tests' descriptors stay where they are meanwhile.
+        let moved = unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+            let low = libc::rlimit { rlim_cur: least as libc::rlim_t, ..limit };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &low);
+            let moved = Own::new(file);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+            moved
+        };
+        assert!(moved.as_raw_fd() == before && is_own(before));
+    }
+}

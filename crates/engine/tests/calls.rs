@@ -1,0 +1,313 @@
+//! Maps by address: what mmap(2), munmap(2), mremap(2), mprotect(2) and their kin do, here over the cache.
+
+mod common;
+
+use common::{PAGE, create, folder, ready};
+use fastmap::calls::{self, Request};
+use fastmap::{Cache, Fallback};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard};
+
+/// One test at a time: they look at addresses that another's maps might get.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    ready().then(|| ALONE.lock().unwrap_or_else(|poison| poison.into_inner()))
+}
+
+const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+fn request(len: usize, prot: i32, offset: usize) -> Request {
+    let fallback = Fallback::Kernel;
+    Request { addr: 0, len, prot, flags: libc::MAP_SHARED, offset: offset as u64, one_writer: true, fallback }
+}
+
+fn map(file: &File, cache: &Cache, len: usize, prot: i32, offset: usize) -> usize {
+    // SAFETY: files of the test's own.
+    let at = unsafe { calls::map(file.as_fd(), cache, &request(len, prot, offset)) }.unwrap();
+    at.expect("served by the cache") as usize
+}
+
+/// A file whose pages hold their number, in memory as well.
+fn numbered(path: &std::path::Path, pages: usize) -> (File, Vec<u8>) {
+    let bytes: Vec<u8> = (0..pages).flat_map(|page| [page as u8; PAGE]).collect();
+    (create(path, &bytes), bytes)
+}
+
+fn load(at: usize) -> u8 {
+    // SAFETY: mapped, in these tests.
+    unsafe { ptr::read_volatile(at as *const u8) }
+}
+
+fn store(at: usize, byte: u8) {
+    // SAFETY: mapped, in these tests.
+    unsafe { ptr::write_volatile(at as *mut u8, byte) }
+}
+
+/// What the kernel lets the program do at an address (proc(5), maps): "rw", "r-" or "--"; nothing mapped is "--" too.
+fn access(at: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let number = |hex: &str| usize::from_str_radix(hex, 16).unwrap();
+    let here = maps.lines().find(|line| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        (number(start)..number(end)).contains(&at)
+    });
+    here.map_or("--".into(), |line| line.split(' ').nth(1).unwrap()[..2].into())
+}
+
+#[test]
+fn two_maps_of_a_file_have_one_address_and_two_layers() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 64);
+    let cache = Cache::new(32 * PAGE).unwrap();
+    let one = map(&file, &cache, 64 * PAGE, RW, 0);
+    let two = map(&file, &cache, 8 * PAGE, libc::PROT_READ, 4 * PAGE);
+    assert_eq!(two, one + 4 * PAGE);
+    store(two, 99);
+    assert_eq!(load(one + 4 * PAGE), 99);
+    // SAFETY: nobody uses them afterwards.
+    unsafe {
+        assert_eq!(calls::unmap(one, 64 * PAGE), Ok(()));
+        // The second one is there, and for reading only.
+        assert_eq!((load(two), load(two + 7 * PAGE)), (99, 11));
+        assert_eq!(access(one), "--");
+        assert_eq!(calls::unmap(two, 8 * PAGE), Ok(()));
+    }
+    assert!(!calls::holds(one, 64 * PAGE));
+    let mut byte = [0];
+    file.read_at(&mut byte, 4 * PAGE as u64).unwrap();
+    assert_eq!(byte[0], 99);
+}
+
+#[test]
+fn a_part_is_unmapped_and_mapped_again() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 64);
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let at = map(&file, &cache, 64 * PAGE, RW, 0);
+    for page in 0..64 {
+        store(at + page * PAGE + 1, 200);
+    }
+    // SAFETY: nobody uses that part until it is mapped again.
+    unsafe { assert_eq!(calls::unmap(at + 10 * PAGE, 5 * PAGE), Ok(())) };
+    assert_eq!(access(at + 12 * PAGE), "--");
+    let mut bytes = [0; 2];
+    file.read_at(&mut bytes, 12 * PAGE as u64).unwrap();
+    assert_eq!(bytes, [12, 200], "written when it was unmapped");
+    assert_eq!((load(at + 9 * PAGE), load(at + 15 * PAGE + 1)), (9, 200));
+    assert_eq!(map(&file, &cache, PAGE, RW, 12 * PAGE), at + 12 * PAGE);
+    assert_eq!((load(at + 12 * PAGE), load(at + 12 * PAGE + 1)), (12, 200));
+    assert_eq!(access(at + 11 * PAGE), "--");
+    // SAFETY: the end of the test.
+    unsafe { assert_eq!(calls::unmap(at, 64 * PAGE), Ok(())) };
+    assert!(!calls::holds(at, 64 * PAGE));
+}
+
+#[test]
+fn a_range_across_a_map_and_other_memory_is_unmapped() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 16);
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: memory of the test's own, replaced in the middle.
+    unsafe {
+        let around = libc::mmap(ptr::null_mut(), 32 * PAGE, RW, flags, -1, 0) as usize;
+        let fixed = Request {
+            addr: around + 8 * PAGE,
+            flags: libc::MAP_SHARED | libc::MAP_FIXED,
+            ..request(8 * PAGE, RW, 4 * PAGE)
+        };
+        let at = calls::map(file.as_fd(), &cache, &fixed).unwrap().expect("a first map goes anywhere") as usize;
+        assert_eq!(at, around + 8 * PAGE);
+        assert_eq!((load(at), load(at + 7 * PAGE)), (4, 11));
+        store(at, 77);
+        store(around, 1);
+        store(around + 31 * PAGE, 1);
+        assert_eq!(calls::unmap(around + 4 * PAGE, 8 * PAGE), Ok(()));
+        assert_eq!(access(around + 5 * PAGE), "--");
+        assert_eq!(access(around + 9 * PAGE), "--");
+        assert_eq!((load(around), load(around + 12 * PAGE), load(around + 31 * PAGE)), (1, 8, 1));
+        let mut byte = [0];
+        file.read_at(&mut byte, 4 * PAGE as u64).unwrap();
+        assert_eq!(byte[0], 77);
+        // Anonymous memory over a part of the map.
+        calls::make_way(around + 13 * PAGE, 2 * PAGE);
+        let over = libc::mmap((around + 13 * PAGE) as *mut _, 2 * PAGE, RW, flags | libc::MAP_FIXED, -1, 0) as usize;
+        store(over, 5);
+        assert_eq!((load(around + 12 * PAGE), load(over), load(around + 15 * PAGE)), (8, 5, 11));
+        assert_eq!(calls::unmap(around + 12 * PAGE, PAGE), Ok(()));
+        assert_eq!(calls::unmap(around + 15 * PAGE, PAGE), Ok(()));
+        // The region is gone; what was mapped over it is not.
+        assert_eq!(load(over), 5);
+        assert_eq!(calls::unmap(around, 32 * PAGE), Ok(()));
+        assert_eq!(access(over), "--");
+    }
+}
+
+#[test]
+fn a_map_grows_and_shrinks() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 8);
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let at = map(&file, &cache, 8 * PAGE, RW, 0);
+    file.set_len(1 << 30).unwrap();
+    // SAFETY: maps of the test's own.
+    unsafe {
+        assert_eq!(calls::remap(at, 8 * PAGE, 1 << 30, libc::MREMAP_MAYMOVE, 0), Ok(at as *mut u8), "there is room");
+        store(at + (1 << 30) - 1, 3);
+        assert_eq!(calls::remap(at, 1 << 30, 2 * PAGE, 0, 0), Ok(at as *mut u8));
+        assert_eq!(access(at + 3 * PAGE), "--");
+        let mut byte = [0];
+        file.read_at(&mut byte, (1 << 30) - 1).unwrap();
+        assert_eq!(byte[0], 3);
+        assert_eq!(calls::unmap(at, 2 * PAGE), Ok(()));
+        // One for reading has less room, and moves.
+        file.set_len(8 * PAGE as u64).unwrap();
+        let at = map(&file, &cache, 8 * PAGE, libc::PROT_READ, 0);
+        file.set_len(2 << 30).unwrap();
+        assert_eq!(calls::remap(at, 8 * PAGE, 2 << 30, 0, 0), Err(libc::ENOMEM));
+        let moved = calls::remap(at, 8 * PAGE, 2 << 30, libc::MREMAP_MAYMOVE, 0).unwrap() as usize;
+        assert!(calls::holds(moved, 2 << 30) && !calls::holds(at, PAGE));
+        assert_eq!((load(moved + 7 * PAGE), load(moved + (2 << 30) - 1)), (7, 0));
+        assert_eq!(calls::unmap(moved, 2 << 30), Ok(()));
+        assert!(!calls::holds(moved, 2 << 30));
+    }
+}
+
+#[test]
+fn protection_is_that_of_the_program() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 32);
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let at = map(&file, &cache, 32 * PAGE, RW, 0);
+    (0..32).for_each(|page| store(at + page * PAGE, 100 + page as u8));
+    // SAFETY: maps of the test's own.
+    unsafe {
+        assert_eq!(calls::protect(at + 4 * PAGE, 4 * PAGE, libc::PROT_NONE), Ok(()));
+        assert_eq!(calls::protect(at + 8 * PAGE, 4 * PAGE, libc::PROT_READ), Ok(()));
+        assert_eq!(access(at + 4 * PAGE), "--");
+        assert_eq!(load(at + 8 * PAGE), 108);
+        assert_eq!(calls::sync(at, 32 * PAGE, libc::MS_SYNC), Ok(()));
+        let mut bytes = [0; 32 * PAGE];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert!((0..32).all(|page| bytes[page * PAGE] == 100 + page as u8));
+        assert_eq!(calls::protect(at, 32 * PAGE, RW), Ok(()));
+        (0..32).for_each(|page| store(at + page * PAGE, page as u8));
+        assert!((0..32).all(|page| load(at + page * PAGE) == page as u8));
+        let mut there = [0; 32];
+        assert_eq!(calls::residency(at, 32 * PAGE, there.as_mut_ptr()), Ok(()));
+        let count = there.iter().map(|byte| usize::from(*byte)).sum::<usize>();
+        assert!((1..=16).contains(&count), "{count}");
+        assert_eq!(calls::lock(at + 2 * PAGE, 2 * PAGE), Ok(()));
+        assert_eq!(cache.stats().pinned_pages, 2);
+        assert_eq!(calls::lock(at, 32 * PAGE), Err(libc::ENOMEM));
+        assert_eq!(calls::unlock(at, 32 * PAGE), Ok(()));
+        assert_eq!(cache.stats().pinned_pages, 0);
+        assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
+        // For reading first, for writing later, by the descriptor's mode.
+        let at = map(&file, &cache, 32 * PAGE, libc::PROT_READ, 0);
+        assert_eq!(calls::protect(at, PAGE, RW), Ok(()));
+        store(at, 9);
+        assert_eq!(load(at), 9);
+        assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
+        let reader = File::open(folder.path().join("file")).unwrap();
+        let at = map(&reader, &cache, 32 * PAGE, libc::PROT_READ, 0);
+        assert_eq!(calls::protect(at, PAGE, RW), Err(libc::EACCES));
+        assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
+    }
+}
+
+#[test]
+fn a_child_has_kernel_mappings_at_the_same_places() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 32);
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let at = map(&file, &cache, 32 * PAGE, RW, 0);
+    store(at, 50);
+    // SAFETY: the child touches its maps and ends.
+    unsafe {
+        calls::before_fork();
+        let child = libc::fork();
+        if child == 0 {
+            calls::in_child();
+            let right = load(at) == 50 && load(at + 31 * PAGE) == 31 && !calls::holds(at, PAGE);
+            store(at + 20 * PAGE, 60);
+            libc::_exit(i32::from(!right));
+        }
+        calls::in_parent();
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(status, 0);
+        assert_eq!(load(at + 20 * PAGE), 60, "not loaded before: as the child left it");
+        assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
+    }
+}
+
+#[test]
+fn what_the_cache_cannot_place_is_handed_to_the_kernel() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 64);
+    let cache = Cache::new(16 * PAGE).unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    for how in ["fixed", "executable", "moved"] {
+        let at = map(&file, &cache, 64 * PAGE, RW, 0);
+        (0..64).for_each(|page| store(at + page * PAGE, 100 + page as u8));
+        // SAFETY: maps and memory of the test's own.
+        unsafe {
+            let there = libc::mmap(ptr::null_mut(), 64 * PAGE, RW, flags, -1, 0) as usize;
+            let other = match how {
+                "fixed" => {
+                    let fixed =
+                        Request { addr: there, flags: libc::MAP_SHARED | libc::MAP_FIXED, ..request(64 * PAGE, RW, 0) };
+                    assert!(calls::map(file.as_fd(), &cache, &fixed).unwrap().is_none(), "a second place");
+                    let at = libc::mmap(
+                        there as *mut _,
+                        64 * PAGE,
+                        RW,
+                        fixed.flags,
+                        std::os::fd::AsRawFd::as_raw_fd(&file),
+                        0,
+                    );
+                    calls::note_kernel(file.as_fd(), at as usize, 64 * PAGE);
+                    at as usize
+                }
+                "executable" => {
+                    assert_eq!(calls::protect(at, PAGE, libc::PROT_READ | libc::PROT_EXEC), Ok(()));
+                    assert_eq!(calls::protect(at, PAGE, RW), Ok(()));
+                    at
+                }
+                _ => {
+                    let both = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                    assert_eq!(calls::remap(at, 64 * PAGE, 64 * PAGE, both, there), Ok(there as *mut u8));
+                    there
+                }
+            };
+            assert!(!calls::holds(at, 64 * PAGE), "{how}");
+            store(other + 5 * PAGE, 55);
+            assert!((0..64).all(|page| load(other + page * PAGE) == if page == 5 { 55 } else { 100 + page as u8 }));
+            if how != "moved" {
+                assert_eq!(load(at + 5 * PAGE), 55, "{how}: one file");
+            }
+            // As long as one is the kernel's, all are.
+            assert!(calls::map(file.as_fd(), &cache, &request(PAGE, RW, 0)).unwrap().is_none());
+            assert_eq!(calls::unmap(other, 64 * PAGE), Ok(()));
+            if how == "fixed" {
+                assert_eq!(calls::unmap(at, 64 * PAGE), Ok(()));
+            }
+            let again = map(&file, &cache, 64 * PAGE, RW, 0);
+            assert_eq!((load(again + 5 * PAGE), load(again)), (55, 100), "{how}");
+            assert_eq!(calls::unmap(again, 64 * PAGE), Ok(()));
+            libc::munmap(there as *mut _, 64 * PAGE);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Programs that close what they have not opened, and take numbers as they like.
+
+mod common;
+
+use common::*;
+use fastmap::descriptors::{is_engine, next_engine};
+use fastmap::{Advice, Cache};
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+
+#[test]
+fn every_descriptor_of_the_engines_is_known_and_out_of_the_way() {
+    if ready() {
+        run_child("known", Path::new(""));
+    }
+}
+
+#[test]
+fn a_program_closes_everything_above_two() {
+    if ready() {
+        run_child("close-all", Path::new(""));
+    }
+}
+
+#[test]
+fn what_such_a_program_stored_is_saved_when_it_is_killed() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    create(&path, &pattern(40 * PAGE));
+    let mut child = Waiting::start("close-all-and-wait", &path);
+    child.kill();
+    until("the keeper's end", || keeper_of(&path).is_none());
+    let bytes = std::fs::read(&path).unwrap();
+    (0..40).for_each(|page| assert_eq!(bytes[page * PAGE], 200 - page as u8, "page {page}"));
+}
+
+/// Open descriptors, less the one that this look takes.
+fn open_descriptors() -> BTreeSet<RawFd> {
+    let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    // SAFETY: reads flags.
+    listed.into_iter().filter(|one| unsafe { libc::fcntl(*one, libc::F_GETFD) } >= 0).collect()
+}
+
+fn engine_descriptors() -> BTreeSet<RawFd> {
+    std::iter::successors(next_engine(0), |last| next_engine(last + 1)).collect()
+}
+
+/// As a wrapper of close(2) would have a program do it that closes all it can think of.
+fn close_what_is_not_the_engines() {
+    for number in 3..5000 {
+        if !is_engine(number) {
+            // SAFETY: the role has nothing open that it needs.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+#[test]
+fn role() {
+    let Some((role, argument)) = role_of_child() else { return };
+    match role.as_str() {
+        "known" => known(),
+        "close-all" => close_all(),
+        "close-all-and-wait" => {
+            let mut map = map_mut(&Cache::new(64 * PAGE).unwrap(), &open(&argument));
+            close_what_is_not_the_engines();
+            (0..40).for_each(|page| map[page * PAGE] = 200 - page as u8);
+            wait_for_parent();
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn known() {
+    let folder = folder();
+    let before = open_descriptors();
+    assert!(engine_descriptors().is_empty());
+    let cache = Cache::new(4 << 20).unwrap();
+    let file = stamped(&folder.path().join("file"), 2000);
+    let mut map = map_mut(&cache, &file);
+    map.advise(Advice::Sequential).unwrap();
+    assert!((0..2000).all(|page| map[page * PAGE] == stamp(page)[0]));
+    map[7] = 8;
+    map.flush().unwrap();
+    let opened: BTreeSet<RawFd> = open_descriptors().difference(&before).copied().collect();
+    let own = engine_descriptors();
+    let not_ours = BTreeSet::from([file.as_raw_fd()]);
+    assert_eq!(opened.difference(&own).copied().collect::<BTreeSet<_>>(), not_ours);
+    // Two userfaultfds, two pairs for the file, its process, its threads, and rings where they are allowed.
+    assert!(own.is_subset(&opened) && own.len() >= 8, "{own:?}");
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let least = (limit.rlim_cur / 4 * 3).min(3072) as RawFd;
+    assert!(own.first() >= Some(&least), "{own:?}, from {least} on");
+    // SAFETY: the child looks and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let none = next_engine(0).is_none() && own.iter().all(|one| !is_engine(*one));
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(i32::from(!none)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        "in a child nothing is the engine's: {status:#x}"
+    );
+    // What is closed is forgotten; the process's own stay.
+    drop(map);
+    drop(cache);
+    until("the file's descriptors are closed, and its readers' rings", || {
+        let left = engine_descriptors();
+        left.len() <= own.len() - 4 && left.is_subset(&open_descriptors())
+    });
+}
+
+fn close_all() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let bytes = pattern(3000 * PAGE);
+    let cache = Cache::new(4 << 20).unwrap();
+    let mut map = map_mut(&cache, &create(&path, &bytes));
+    assert_eq!(map[0], bytes[0]);
+    close_what_is_not_the_engines();
+    // Numbers that programs choose are taken by something else.
+    for number in (3..1024).filter(|number| !is_engine(*number)) {
+        // SAFETY: nothing else is open there.
+        assert_eq!(unsafe { libc::dup2(2, number) }, number);
+    }
+    assert!(map[..] == bytes[..]);
+    (0..3000).for_each(|page| map[page * PAGE + 5] = page as u8);
+    map.flush().unwrap();
+    // SAFETY: as before.
+    unsafe { libc::close(3) };
+    map.grow(3100 * PAGE).unwrap();
+    map[3050 * PAGE] = 77;
+    drop(map);
+    let after = std::fs::read(&path).unwrap();
+    assert_eq!((after.len(), after[3050 * PAGE]), (3100 * PAGE, 77));
+    for page in 0..3000 {
+        assert_eq!(
+            (after[page * PAGE + 5], after[page * PAGE + 6]),
+            (page as u8, bytes[page * PAGE + 6]),
+            "page {page}"
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! What is to be done: the environment that `fastmap run` sets, or a user who preloads the library by hand.
+//!
+//! | variable | meaning | default |
+//! | --- | --- | --- |
+//! | `FASTMAP_CACHE` | capacity of the cache, SIZE | [`fastmap::Cache::default_capacity`] |
+//! | `FASTMAP_MAP` | globs separated by colons: which files | all |
+//! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
+//! | `FASTMAP_STATS` | where to write statistics at exit, JSON | nowhere |
+//! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
+//! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
+//!
+//! A variable that is empty counts as unset. One that makes no sense is said on standard error, and then the kernel maps
+//! everything: a program that does not know of FastMap must not end over it (`fastmap run` refuses such things itself).
+//!
+//! A glob that begins with a slash must match the whole path of the file, any other its end: `*.db` matches every file of that
+//! name, `data/*.db` those in a folder `data`. `*` and `?` do not match a slash, `**` does.
+
+use fastmap::faults::Faults;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+#[derive(Debug)]
+pub struct Config {
+    /// Bytes of cache.
+    pub cache: usize,
+    /// Which files; `None`: all.
+    globs: Option<GlobSet>,
+    /// How page faults are served.
+    pub faults: Faults,
+    /// Where statistics go at exit.
+    pub stats: Option<PathBuf>,
+    /// The heap's file and, if given, its size in bytes.
+    pub heap: Option<(PathBuf, Option<u64>)>,
+    /// The process that `fastmap run` became.
+    pub run_pid: Option<i32>,
+    /// The environment made no sense, and the kernel is to map everything.
+    pub off: bool,
+}
+
+/// Parsed at the first call, which allocates.
+pub fn config() -> &'static Config {
+    static CONFIG: OnceLock<Config> = OnceLock::new();
+    CONFIG.get_or_init(|| {
+        parse(|name| std::env::var_os(name)).unwrap_or_else(|why| {
+            crate::say(format_args!("{why}: everything is left to the kernel"));
+            Config { off: true, ..Config::new() }
+        })
+    })
+}
+
+impl Config {
+    fn new() -> Self {
+        Config {
+            cache: fastmap::Cache::default_capacity(),
+            globs: None,
+            faults: Faults::Signal,
+            stats: None,
+            heap: None,
+            run_pid: None,
+            off: false,
+        }
+    }
+
+    /// Whether the user named files.
+    pub fn names_files(&self) -> bool {
+        self.globs.is_some()
+    }
+
+    /// Whether a file is one of those named.
+    pub fn matches(&self, path: &[u8]) -> bool {
+        self.globs.as_ref().is_none_or(|globs| globs.is_match(Path::new(std::ffi::OsStr::from_bytes(path))))
+    }
+}
+
+fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> {
+    let given = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let mut config = Config::new();
+    if let Some(text) = given("FASTMAP_CACHE") {
+        let bytes = size(text.as_bytes()).ok_or_else(|| no_size("FASTMAP_CACHE", text.as_bytes()))?;
+        config.cache = usize::try_from(bytes).unwrap_or(usize::MAX);
+    }
+    if let Some(text) = given("FASTMAP_MAP") {
+        config.globs = Some(globs(&text)?);
+    }
+    config.faults = match given("FASTMAP_FAULTS").as_ref().map(|text| text.as_bytes()) {
+        None | Some(b"signal") => Faults::Signal,
+        Some(b"service") => Faults::Service,
+        Some(other) => {
+            let other = String::from_utf8_lossy(other);
+            return Err(format!("FASTMAP_FAULTS={other:?} is neither \"signal\" nor \"service\""));
+        }
+    };
+    config.stats = given("FASTMAP_STATS").map(PathBuf::from);
+    config.heap = given("FASTMAP_HEAP").map(heap).transpose()?;
+    if let Some(text) = given("FASTMAP_RUN_PID") {
+        let pid = text.to_str().and_then(|text| text.parse().ok());
+        config.run_pid = Some(pid.ok_or_else(|| format!("FASTMAP_RUN_PID={text:?} is no process id"))?);
+    }
+    Ok(config)
+}
+
+/// `FILE` or `FILE:SIZE`. A file whose name ends in a colon and a size needs the size given.
+fn heap(text: OsString) -> Result<(PathBuf, Option<u64>), String> {
+    let bytes = text.as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':');
+    let (name, bytes) = match colon {
+        Some(at) if bytes[at + 1..].first().is_some_and(u8::is_ascii_digit) => {
+            let len = size(&bytes[at + 1..]).ok_or_else(|| no_size("FASTMAP_HEAP", &bytes[at + 1..]))?;
+            (&bytes[..at], Some(len))
+        }
+        _ => (bytes, None),
+    };
+    if name.is_empty() {
+        return Err(format!("FASTMAP_HEAP={text:?} names no file: give FILE or FILE:SIZE"));
+    }
+    Ok((PathBuf::from(OsString::from_vec(name.to_vec())), bytes))
+}
+
+fn globs(text: &OsString) -> Result<GlobSet, String> {
+    let Some(text) = text.to_str() else { return Err(format!("FASTMAP_MAP={text:?} is not UTF-8")) };
+    let mut set = GlobSetBuilder::new();
+    for glob in text.split(':').filter(|glob| !glob.is_empty()) {
+        let anywhere = format!("**/{}", glob.strip_prefix("./").unwrap_or(glob));
+        let glob = if glob.starts_with('/') { glob } else { &anywhere };
+        let glob = GlobBuilder::new(glob).literal_separator(true).build();
+        set.add(glob.map_err(|why| format!("FASTMAP_MAP={text:?}: {why}"))?);
+    }
+    set.build().map_err(|why| format!("FASTMAP_MAP={text:?}: {why}"))
+}
+
+fn no_size(name: &str, text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    format!("{name}: {text:?} is no size: give bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB")
+}
+
+/// SIZE, as on the command line.
+fn size(text: &[u8]) -> Option<u64> {
+    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let text = std::str::from_utf8(text).ok()?;
+    let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok()).flatten()?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes <= i64::MAX as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<Config, String> {
+        parse(|name| variables.iter().find(|(one, _)| *one == name).map(|(_, value)| OsString::from(value)))
+    }
+
+    #[test]
+    fn nothing_set_means_all_files_through_the_default_cache() {
+        for variables in [&[][..], &[("FASTMAP_MAP", ""), ("FASTMAP_CACHE", ""), ("FASTMAP_HEAP", "")]] {
+            let config = with(variables).unwrap();
+            assert!(config.matches(b"/any/file") && !config.names_files() && !config.off);
+            assert_eq!(config.cache, fastmap::Cache::default_capacity());
+            assert_eq!((config.faults, config.heap, config.stats, config.run_pid), (Faults::Signal, None, None, None));
+        }
+    }
+
+    #[test]
+    fn sizes_and_names() {
+        let config = with(&[
+            ("FASTMAP_CACHE", "64KiB"),
+            ("FASTMAP_FAULTS", "service"),
+            ("FASTMAP_STATS", "/tmp/s"),
+            ("FASTMAP_RUN_PID", "77"),
+        ]);
+        let config = config.unwrap();
+        assert_eq!((config.cache, config.faults, config.run_pid), (65536, Faults::Service, Some(77)));
+        assert_eq!(config.stats, Some(PathBuf::from("/tmp/s")));
+        for (text, file, size) in
+            [("/h", "/h", None), ("/h:1GiB", "/h", Some(1 << 30)), ("/a:b", "/a:b", None), ("/a:b:5", "/a:b", Some(5))]
+        {
+            assert_eq!(with(&[("FASTMAP_HEAP", text)]).unwrap().heap, Some((PathBuf::from(file), size)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (name, value) in [
+            ("FASTMAP_CACHE", "much"),
+            ("FASTMAP_CACHE", "1 GiB"),
+            ("FASTMAP_CACHE", "99999999TiB"),
+            ("FASTMAP_CACHE", "-1"),
+            ("FASTMAP_MAP", "/a/[b"),
+            ("FASTMAP_FAULTS", "Signal"),
+            ("FASTMAP_HEAP", ":1GiB"),
+            ("FASTMAP_HEAP", "/a:1XiB"),
+            ("FASTMAP_RUN_PID", "me"),
+        ] {
+            let why = with(&[(name, value)]).unwrap_err();
+            assert!(why.contains(name), "{why}");
+        }
+    }
+
+    #[test]
+    fn globs_match_whole_paths_or_their_ends() {
+        let config = with(&[("FASTMAP_MAP", "*.db:/data/*/x?:./sub/*.bin:/all/**")]).unwrap();
+        assert!(config.names_files());
+        for path in ["/a.db", "/a/b/c.db", "/data/q/x1", "/home/sub/1.bin", "/all/of/it"] {
+            assert!(config.matches(path.as_bytes()), "{path}");
+        }
+        for path in ["/a.dbx", "/data/q/r/x1", "/data/q/x12", "/sub/more/1.bin", "/al/of/it", "/x/data/q/x1"] {
+            assert!(!config.matches(path.as_bytes()), "{path}");
+        }
+        // A name that is no UTF-8 is matched as bytes.
+        assert!(config.matches(b"/all/\xff\xfe"));
+    }
+}

@@ -1,0 +1,71 @@
+//! How the engine is entered from a call of the program.
+
+use libc::{c_int, c_ulong};
+
+/// Sets this thread's errno.
+pub(crate) fn set_errno(number: c_int) {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = number };
+}
+
+/// A signal mask as the kernel has it: glibc's is longer, and its calls keep two signals of its own out of it.
+pub(crate) type KernelMask = c_ulong;
+
+/// The bit of SIGBUS in a kernel mask.
+pub(crate) const SIGBUS: KernelMask = 1 << (libc::SIGBUS - 1);
+
+/// Changes this thread's real mask, whatever the program is told of it; returns the one before.
+pub(crate) fn real_mask(how: c_int, mask: KernelMask) -> KernelMask {
+    let mut before: KernelMask = 0;
+    // SAFETY: both masks are ours, of the size that the kernel is told.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &mask, &mut before, size_of::<KernelMask>()) };
+    before
+}
+
+/// Keeps this thread from being interrupted until dropped: by handlers of the program, which might call what is being
+/// called and wait for a lock that their own thread holds, and by pthread_cancel(3), which would unwind through the engine.
+/// SIGBUS stays as it is: the engine may touch a map.
+pub(crate) struct Quiet {
+    mask: KernelMask,
+    cancel: c_int,
+}
+
+impl Quiet {
+    pub fn begin() -> Self {
+        let mask = real_mask(libc::SIG_BLOCK, !SIGBUS);
+        let mut cancel = 0;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut cancel);
+        Quiet { mask, cancel }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        pthread_setcancelstate(self.cancel, &mut 0);
+        real_mask(libc::SIG_SETMASK, self.mask);
+    }
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+// SAFETY: declared as pthread.h has it; any numbers will do.
+unsafe extern "C" {
+    safe fn pthread_setcancelstate(state: c_int, before: &mut c_int) -> c_int;
+}
+
+/// Calls the engine; errno is as before. A panic, which must not cross into C, becomes `failed`.
+pub(crate) fn caught<T>(failed: T, call: impl FnOnce() -> T) -> T {
+    // SAFETY: this thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or(failed);
+    set_errno(errno);
+    result
+}
+
+/// Like `caught`, and nothing interrupts this thread meanwhile.
+pub(crate) fn undisturbed<T>(failed: T, call: impl FnOnce() -> T) -> T {
+    caught(failed, || {
+        let _quiet = Quiet::begin();
+        call()
+    })
+}

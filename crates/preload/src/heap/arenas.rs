@@ -1,0 +1,199 @@
+//! jemalloc over the heap's pieces.
+//!
+//! It has arenas of its own, for as many threads as processors; their memory comes from `space.rs` through extent hooks
+//! (jemalloc(3), `arena.<i>.extent_hooks`), their tables from mmap(2). Nothing else in this process uses this jemalloc, so
+//! what threads keep in their caches is the heap's memory as well, and goes back when they end. Memory that has been free
+//! for a second is given back (`dirty_decay_ms`): it is not written any more.
+
+use super::{give_back, take};
+use libc::{c_char, c_int, c_uint, c_void, size_t};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use tikv_jemalloc_sys as jemalloc;
+
+/// Arenas, at most.
+const MOST: usize = 8;
+
+static ARENAS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// jemalloc's options; where it looks for them. `retain`: pieces go back to `space.rs`, where every arena finds them.
+#[repr(transparent)]
+struct Options(*const c_char);
+// SAFETY: a constant.
+unsafe impl Sync for Options {}
+#[unsafe(export_name = "_rjem_malloc_conf")]
+static OPTIONS: Options = Options(
+    c"narenas:1,retain:false,background_thread:false,dirty_decay_ms:1000,muzzy_decay_ms:0,metadata_thp:disabled"
+        .as_ptr(),
+);
+
+/// What `experimental.arenas_create_ext` takes.
+#[repr(C)]
+struct ArenaConfig {
+    extent_hooks: *const jemalloc::extent_hooks_t,
+    metadata_use_hooks: bool,
+}
+
+static HOOKS: jemalloc::extent_hooks_t = jemalloc::extent_hooks_t {
+    alloc: Some(alloc),
+    dalloc: Some(dalloc),
+    destroy: None,
+    commit: None,
+    decommit: None,
+    purge_lazy: None,
+    purge_forced: None,
+    split: Some(split),
+    merge: Some(merge),
+};
+
+/// Makes the arenas.
+pub fn make() -> Result<(), c_int> {
+    let count = std::thread::available_parallelism().map_or(1, |count| count.get()).min(MOST);
+    for arena in &ARENAS[..count] {
+        let mut number: c_uint = 0;
+        let mut config = ArenaConfig { extent_hooks: &HOOKS, metadata_use_hooks: false };
+        let mut len = size_of::<c_uint>();
+        // SAFETY: the types that jemalloc wants for this name.
+        let error = unsafe {
+            jemalloc::mallctl(
+                c"experimental.arenas_create_ext".as_ptr(),
+                (&raw mut number).cast(),
+                &mut len,
+                (&raw mut config).cast(),
+                size_of::<ArenaConfig>(),
+            )
+        };
+        if error != 0 {
+            return Err(error);
+        }
+        arena.store(number, Ordering::Relaxed);
+    }
+    COUNT.store(count, Ordering::Release);
+    Ok(())
+}
+
+/// jemalloc's flags for a block of this alignment, from the arena for this processor.
+#[inline]
+fn flags(align: usize, zero: bool) -> c_int {
+    // SAFETY: no preconditions.
+    let here = unsafe { libc::sched_getcpu() } as usize % COUNT.load(Ordering::Relaxed).max(1);
+    let arena = ARENAS[here % MOST].load(Ordering::Relaxed) as usize;
+    let zero = if zero { jemalloc::MALLOCX_ZERO } else { 0 };
+    jemalloc::MALLOCX_ALIGN(align) | jemalloc::MALLOCX_ARENA(arena) | zero
+}
+
+/// A block of the heap; null, and errno, when there is no room.
+///
+/// # Safety
+/// There is a heap; `align` is a power of two.
+pub unsafe fn allocate(size: usize, align: usize, zero: bool) -> *mut c_void {
+    // SAFETY: not of size zero.
+    try_twice(|| unsafe { jemalloc::mallocx(size.max(1), flags(align, zero)) })
+}
+
+/// Another size for a block of the heap.
+///
+/// # Safety
+/// As realloc(3), with a block of the heap.
+pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the contract; if it fails the block is as it was.
+    try_twice(|| unsafe { jemalloc::rallocx(block, size.max(1), flags(1, false)) })
+}
+
+/// # Safety
+/// As free(3), with a block of the heap.
+pub unsafe fn free(block: *mut c_void) {
+    // SAFETY: the contract.
+    unsafe { jemalloc::dallocx(block, 0) }
+}
+
+/// Bytes that a block of the heap has room for.
+///
+/// # Safety
+/// It is one.
+pub unsafe fn room(block: *const c_void) -> usize {
+    // SAFETY: the contract.
+    unsafe { jemalloc::sallocx(block, 0) }
+}
+
+/// Tries once more when the arenas have given back what is free in them: one of them may sit on what another lacks.
+#[inline]
+fn try_twice(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
+    let block = allocate();
+    if block.is_null() { try_again(allocate) } else { block }
+}
+
+#[cold]
+fn try_again(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
+    // All arenas: MALLCTL_ARENAS_ALL.
+    for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
+        // SAFETY: neither takes or gives a value.
+        unsafe { jemalloc::mallctl(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
+    }
+    let block = allocate();
+    if block.is_null() {
+        // SAFETY: this thread's.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+    }
+    block
+}
+
+unsafe extern "C" fn alloc(
+    _: *mut jemalloc::extent_hooks_t,
+    wanted: *mut c_void,
+    size: size_t,
+    align: size_t,
+    zero: *mut bool,
+    commit: *mut bool,
+    _: c_uint,
+) -> *mut c_void {
+    // SAFETY: jemalloc's two answers.
+    let (zero, commit) = unsafe { (&mut *zero, &mut *commit) };
+    let at = (!wanted.is_null()).then_some(wanted as usize);
+    match take(at, size, align, *zero) {
+        Some((start, is_zero)) => {
+            (*zero, *commit) = (is_zero, true);
+            start as *mut c_void
+        }
+        None => null_mut(),
+    }
+}
+
+/// Takes an extent back: always, which false says.
+unsafe extern "C" fn dalloc(
+    _: *mut jemalloc::extent_hooks_t,
+    at: *mut c_void,
+    size: size_t,
+    _: bool,
+    _: c_uint,
+) -> bool {
+    give_back(at as usize, size);
+    false
+}
+
+/// Extents are ranges of pages, and may be cut and joined.
+unsafe extern "C" fn split(
+    _: *mut jemalloc::extent_hooks_t,
+    _: *mut c_void,
+    _: size_t,
+    _: size_t,
+    _: size_t,
+    _: bool,
+    _: c_uint,
+) -> bool {
+    false
+}
+
+/// Likewise.
+unsafe extern "C" fn merge(
+    _: *mut jemalloc::extent_hooks_t,
+    _: *mut c_void,
+    _: size_t,
+    _: *mut c_void,
+    _: size_t,
+    _: bool,
+    _: c_uint,
+) -> bool {
+    false
+}

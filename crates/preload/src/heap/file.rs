@@ -1,0 +1,139 @@
+//! The heap's file: where it is, how large it may be, and that nothing of anybody's is in it.
+//!
+//! It has no name: it is made without one in the folder that the user named (open(2), `O_TMPFILE`), or where the file system
+//! has no such files, under one of its own that is taken away at once. So it goes with the process, however that ends.
+
+use fastmap::{Cache, Error, Fallback, MapMut, MapOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: u64 = 4096;
+/// The smallest heap.
+const LEAST: u64 = 1 << 20;
+/// Bytes handed out between two looks at what the file system has.
+const LOOK: u64 = 16 << 20;
+
+static FILE: OnceLock<File> = OnceLock::new();
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Maps a new file beside where the user said, of `size` bytes, or nearly all there is room for.
+pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, String> {
+    let say = |what: &str| format!("{}: {what}", path.display());
+    check(path).map_err(|what| say(&what))?;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let fail = |what: &'static str| move |error: io::Error| say(&format!("cannot {what}: {error}"));
+    let file = make(folder).map_err(fail("make a file for the heap in its folder"))?;
+    let free = free_space(&file).map_err(fail("ask for the space that is free (fstatvfs)"))?;
+    let size = size.unwrap_or(free / 20 * 19) / PAGE * PAGE;
+    if size > free {
+        return Err(say(&format!(
+            "a heap of {size} bytes does not fit there: {free} bytes are free; give a smaller SIZE"
+        )));
+    }
+    if size < LEAST {
+        return Err(say(&format!(
+            "a heap of {size} bytes is too small: {free} bytes are free there; {LEAST} is the least"
+        )));
+    }
+    file.set_len(size).map_err(fail("give the heap its length (ftruncate)"))?;
+    // SAFETY: nobody else knows the file.
+    let map = unsafe { MapOptions::new().cache(cache).scratch(true).fallback(Fallback::Refuse).map_mut(&file) };
+    let map = map.map_err(|error| match error {
+        Error::Missing { missing, remedy, .. } => {
+            say(&format!("no heap there without {missing}: {remedy}; or name a file on a disk's file system"))
+        }
+        other => say(&format!("cannot map the heap: {other}")),
+    })?;
+    let _ = FILE.set(file);
+    // The program may change its working directory.
+    let _ = FOLDER.set(folder.canonicalize().unwrap_or_else(|_| folder.to_owned()));
+    Ok(map)
+}
+
+/// What is there already stays as it is.
+fn check(path: &Path) -> Result<(), String> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Err("is a folder: name a file in it".into()),
+        Ok(found) if !found.is_file() => Err("is no file: name one that does not exist".into()),
+        Ok(found) if found.len() > 0 => {
+            Err(format!("exists, with {} bytes: the heap takes only a new file; name another", found.len()))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(format!("cannot be looked at: {error}")),
+    }
+}
+
+/// Another file like the heap's, of its length.
+pub fn make_another() -> io::Result<File> {
+    let (Some(folder), Some(file)) = (FOLDER.get(), FILE.get()) else { return Err(io::ErrorKind::NotFound.into()) };
+    let another = make(folder)?;
+    another.set_len(file.metadata()?.len())?;
+    Ok(another)
+}
+
+/// A file without a name.
+fn make(folder: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    match options.clone().custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC).open(folder) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) => {}
+        other => return other,
+    }
+    let name = |try_: u32| -> PathBuf { folder.join(format!(".fastmap-heap-{}-{try_}", std::process::id())) };
+    let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+    for path in (0..100).map(name) {
+        match options.clone().create_new(true).open(&path) {
+            Ok(file) => return fs::remove_file(&path).map(|()| file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+fn free_space(file: &File) -> io::Result<u64> {
+    // SAFETY: fstatvfs fills the zeroed structure.
+    unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        match libc::fstatvfs(file.as_raw_fd(), &mut stat) {
+            0 => Ok(stat.f_bavail * stat.f_frsize),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Bytes of the heap that are handed out.
+static HANDED_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether so many bytes more may be handed out, and if so, notes them: the file system must have room for all that is,
+/// beside what the file has taken already. Asked anew every 16 MiB.
+pub fn has_room_for(len: usize) -> bool {
+    static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+    let out = HANDED_OUT.fetch_add(len as u64, Ordering::Relaxed) + len as u64;
+    if out < LOOKED_AT.load(Ordering::Relaxed) + LOOK {
+        return true;
+    }
+    let Some(file) = FILE.get() else { return true };
+    let (Ok(free), Ok(facts)) = (free_space(file), file.metadata()) else { return true };
+    let fits = out <= free + facts.blocks() * 512;
+    if fits {
+        LOOKED_AT.store(out, Ordering::Relaxed);
+    } else {
+        note_back(len);
+    }
+    fits
+}
+
+/// Notes that so many bytes are handed out no more.
+pub fn note_back(len: usize) {
+    HANDED_OUT.fetch_sub(len as u64, Ordering::Relaxed);
+}

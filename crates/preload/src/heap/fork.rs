@@ -1,0 +1,83 @@
+//! The heap of a child made by fork(2): as it was at that moment, and its own.
+//!
+//! A child has nothing of the engine. So before the fork what is dirty is written, and all that the file has is copied to
+//! another without a name (shared, where the file system can: xfs, btrfs); the child maps that one privately at the heap's
+//! addresses, and the kernel does the rest. jemalloc's tables are memory, which the child has anyway.
+//!
+//! It costs the writing of the dirty pages and a copy of the heap, and until the child ends the space for that. A child that
+//! executes a program at once needs none of it: posix_spawn(3), system(3), popen(3) and vfork(2) share the memory.
+
+use super::mappings::{Mappings, lock_mappings};
+use super::{Space, addresses, file, lock_space, map};
+use crate::{next, say};
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// What the thread that forks keeps from before until after.
+    static SPACE: Cell<Option<MutexGuard<'static, Space>>> = const { Cell::new(None) };
+    static MAPPINGS: Cell<Option<MutexGuard<'static, Mappings>>> = const { Cell::new(None) };
+    static COPY: RefCell<Option<File>> = const { RefCell::new(None) };
+}
+
+/// Whether the heap is a child's: ordinary memory.
+#[inline]
+pub fn is_child() -> bool {
+    IS_CHILD.load(Ordering::Relaxed)
+}
+
+/// Before fork(2), in the thread that calls it.
+pub(crate) fn before_fork() {
+    if !super::is_up() || is_child() {
+        return;
+    }
+    SPACE.set(Some(lock_space()));
+    let mappings = lock_mappings();
+    mappings.open();
+    let copied = file::make_another().map_err(|error| error.to_string()).and_then(|copy| {
+        map().snapshot(&copy).map_err(|error| error.to_string())?;
+        Ok(copy)
+    });
+    mappings.protect_again();
+    MAPPINGS.set(Some(mappings));
+    match copied {
+        Ok(copy) => COPY.set(Some(copy)),
+        Err(error) => say(format_args!("the heap cannot be copied for a child: {error}; the child has no heap")),
+    }
+}
+
+/// After it, in the parent, or when it failed.
+pub(crate) fn in_parent() {
+    drop(COPY.take());
+    drop(MAPPINGS.take());
+    drop(SPACE.take());
+}
+
+/// After it, in the child.
+pub(crate) fn in_child() {
+    if !super::is_up() || is_child() {
+        return;
+    }
+    IS_CHILD.store(true, Ordering::Relaxed);
+    if let Some(copy) = COPY.take() {
+        let (start, end) = addresses();
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: nothing is there: regions are not inherited.
+        let at =
+            unsafe { next::mmap(ptr::without_provenance_mut(start), end - start, access, flags, copy.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            say(format_args!("a child has no heap: mmap: {}", std::io::Error::last_os_error()));
+        }
+    }
+    if let Some(mappings) = MAPPINGS.take() {
+        mappings.protect_again();
+    }
+    drop(SPACE.take());
+}

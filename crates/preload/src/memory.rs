@@ -1,0 +1,608 @@
+//! mmap(2) and its kin: which mappings are the engine's, and the calls on them.
+//!
+//! The engine's are shared mappings of more than 1 MiB, not executable, of regular files and block devices that the user
+//! named (all, unless told otherwise), smaller ones of files that were named if they are only read, and every mapping of a
+//! file that it has already. The rest is the kernel's, untouched.
+//! `fastmap::calls` has the semantics; here is the choice, and what a mapping that stays the kernel's must know of it.
+
+use crate::kernel_maps::{self, Identity, Made};
+use crate::{config, heap, holds, next, process, report, say, set_errno, undisturbed};
+use fastmap::{Error, Fallback, calls};
+use libc::{c_int, c_uchar, c_uint, c_void, off_t, size_t};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PAGE: usize = 4096;
+
+/// Mappings up to this size are the kernel's, above all writable ones: locks, indices and headers that processes share.
+const SMALL: usize = 1 << 20;
+
+/// The arguments of mmap(2).
+#[derive(Clone, Copy)]
+struct Wanted {
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+}
+
+/// mmap(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { map(Wanted { addr, len, prot, flags, fd, offset }) }
+}
+
+/// mmap(2), by the name that programs built for large files use.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mmap64(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { map(Wanted { addr, len, prot, flags, fd, offset }) }
+}
+
+#[inline]
+unsafe fn map(wanted: Wanted) -> *mut c_void {
+    let Wanted { len, flags, fd, .. } = wanted;
+    let kind = flags & libc::MAP_TYPE;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if flags & libc::MAP_ANONYMOUS != 0 {
+            if kind == libc::MAP_PRIVATE
+                && heap::is_up()
+                && let Some(at) = undisturbed(None, || heap::map_anonymous(wanted.addr, len, wanted.prot, flags))
+            {
+                return at;
+            }
+        } else if matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) && len > 0 {
+            return map_shared(wanted);
+        } else if kind == libc::MAP_PRIVATE && fastmap::coherent::any() {
+            // It shows what the file has. An error comes with the next msync(2).
+            undisturbed((), || {
+                let _ = fastmap::coherent::file(fd).map(|file| file.before_read(0..u64::MAX));
+            });
+        }
+        by_kernel(wanted)
+    }
+}
+
+/// A call on memory of a heap that lies in a file; `None`: it is not that.
+#[inline]
+fn on_heap(addr: *const c_void, len: size_t, call: impl FnOnce(&Range<usize>) -> Result<(), c_int>) -> Option<c_int> {
+    let part = heap::part_of_heap(addr as usize, len)?;
+    Some(result(undisturbed(Err(libc::EIO), || call(&part))))
+}
+
+/// mmap(2) by the kernel, which knows nothing of what the engine has at a fixed place.
+unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
+    let Wanted { addr, len, prot, flags, fd, offset } = wanted;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE {
+            make_way(addr, len);
+        }
+        next::mmap(addr, len, prot, flags, fd, offset)
+    }
+}
+
+/// Takes what the engine and the table of kernel mappings have out of a range that is about to be replaced.
+unsafe fn make_way(addr: *mut c_void, len: size_t) {
+    if concerns(addr, len) {
+        // SAFETY: the caller's contract.
+        undisturbed((), || unsafe { calls::make_way(addr as usize, len) });
+        if let Some(part) = heap::part_of_heap(addr as usize, len) {
+            heap::forget(&part);
+        }
+        kernel_maps::forget(whole_pages(addr, len));
+    }
+}
+
+/// Whether a range may hold what the engine knows of: its own, or kernel mappings of files it could have.
+#[inline]
+fn concerns(addr: *const c_void, len: size_t) -> bool {
+    kernel_maps::may_meet(&whole_pages(addr, len)) || holds(addr, len)
+}
+
+#[inline]
+fn whole_pages(addr: *const c_void, len: size_t) -> Range<usize> {
+    let end = (addr as usize).saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+    addr as usize..end
+}
+
+unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
+    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    let file = if config().off { None } else { undisturbed(None, || candidate(wanted)) };
+    // SAFETY: the caller's contract.
+    let Some((file, for_engine)) = file else { return unsafe { by_kernel(wanted) } };
+    if for_engine {
+        // SAFETY: the caller's contract.
+        match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {
+            Ok(Some(at)) => return at,
+            Ok(None) => {}
+            Err(error) => {
+                set_errno(error);
+                return libc::MAP_FAILED;
+            }
+        }
+    }
+    // SAFETY: the caller's contract.
+    let at = unsafe { by_kernel(wanted) };
+    if at != libc::MAP_FAILED {
+        report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed);
+        undisturbed((), || {
+            if process::owns_maps() {
+                // SAFETY: the program's descriptor, open during its call.
+                calls::note_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, at as usize, len);
+            }
+            kernel_maps::note(whole_pages(at, len), file, Made { fd, offset, prot, flags });
+            learn_kernels();
+        });
+    }
+    at
+}
+
+/// Notes what the engine has handed over to the kernel.
+fn learn_kernels() {
+    if process::owns_maps() {
+        calls::each_kernel(kernel_maps::note_handed_over);
+    }
+}
+
+/// Whether a file could be the engine's, and whether this mapping of it is to be. `None`: it concerns nobody but the kernel.
+fn candidate(wanted: Wanted) -> Option<(Identity, bool)> {
+    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    let file = identity(fd)?;
+    if is_in_engine(fd) {
+        return Some((file, true));
+    }
+    let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN;
+    // A file that the user named may begin small (SQLite's do) and have several mappings by the time it has grown.
+    let large = len > SMALL || config().names_files() && prot & libc::PROT_WRITE == 0;
+    let eligible = large && prot & libc::PROT_EXEC == 0 && flags & odd == 0;
+    let matches = is_named(fd, eligible);
+    (matches && offset >= 0).then(|| (file, eligible && !kernel_maps::any(file)))
+}
+
+/// Maps a file through the engine. `None`: the kernel is to do it.
+unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
+    let Wanted { addr, len, prot, flags, fd, offset } = wanted;
+    let Some(cache) = crate::cache() else { return Ok(None) };
+    let request = calls::Request {
+        addr: addr as usize,
+        len,
+        prot,
+        flags,
+        offset: offset as u64,
+        one_writer: true,
+        fallback: Fallback::Refuse,
+    };
+    // SAFETY: the program's descriptor, open during its call; the caller's contract.
+    let mapped = unsafe { calls::map(BorrowedFd::borrow_raw(fd), cache, &request) };
+    match mapped {
+        Ok(Some(at)) => {
+            process::note_maps();
+            kernel_maps::forget(whole_pages(at.cast(), len));
+            Ok(Some(at.cast()))
+        }
+        Ok(None) => Ok(None),
+        Err(error @ Error::Locked { .. }) => {
+            say(format_args!("{error}"));
+            Err(error.errno())
+        }
+        // Two copies of the file would not agree: there is a map of it already.
+        Err(error) if is_in_engine(fd) => {
+            say(format_args!("{error}"));
+            Err(error.errno())
+        }
+        Err(error) => {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            // By default everything is asked for, files in memory (/dev/shm) too: then only what holds for all is said.
+            let worth_saying = config().names_files() || !fastmap::requirements::of_machine().iter().all(is_met);
+            if worth_saying && !process::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
+                say(format_args!("{error}; it is mapped through the kernel (said once)"));
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Whether a file is in the engine.
+fn is_in_engine(fd: c_int) -> bool {
+    fastmap::coherent::file(fd).is_some()
+}
+
+fn is_met(requirement: &fastmap::requirements::Requirement) -> bool {
+    requirement.optional || requirement.found.is_ok()
+}
+
+/// Which file a descriptor leads to, if it is of a kind that the engine has: regular, or a block device.
+fn identity(fd: c_int) -> Option<Identity> {
+    // SAFETY: fstat(2) fills the zeroed structure; a raw call, since the C library's is for the program.
+    let stat = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::syscall(libc::SYS_fstat, fd, &mut stat) == 0).then_some(stat)?
+    };
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Some((stat.st_dev, stat.st_ino)),
+        libc::S_IFBLK => Some((u64::MAX, stat.st_rdev)),
+        _ => None,
+    }
+}
+
+/// Whether the user named the file behind a descriptor; `counts`: if not, that is worth a word at the end.
+fn is_named(fd: c_int, counts: bool) -> bool {
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    let path = if config().names_files() { path_of(fd, &mut path) } else { &[] };
+    let matches = config().matches(path);
+    if counts {
+        report::note_candidate(Path::new(OsStr::from_bytes(path)), matches);
+    }
+    matches
+}
+
+/// The path that a descriptor was opened by, as far as the kernel knows it now.
+fn path_of(fd: c_int, path: &mut [u8]) -> &[u8] {
+    let mut link = [0u8; 32];
+    let _ = write!(&mut link[..], "/proc/self/fd/{fd}");
+    // SAFETY: a C string, and a buffer of this length.
+    let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
+    let path = &path[..usize::try_from(len).unwrap_or(0)];
+    path.strip_suffix(b" (deleted)").unwrap_or(path)
+}
+
+/// What a call of the engine came to, as a system call's result.
+fn result(result: Result<(), c_int>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            set_errno(error);
+            -1
+        }
+    }
+}
+
+/// munmap(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    // SAFETY: the caller's contract.
+    if !concerns(addr, len) {
+        // SAFETY: the caller's contract.
+        return unsafe { next::munmap(addr, len) };
+    }
+    if (addr as usize).is_multiple_of(PAGE) && len > 0 {
+        kernel_maps::forget(whole_pages(addr, len));
+        if let Some(part) = heap::part_of_heap(addr as usize, len) {
+            undisturbed((), || heap::unmap(&part));
+        }
+    }
+    // SAFETY: the caller's contract.
+    result(undisturbed(Err(libc::EIO), || unsafe { calls::unmap(addr as usize, len) }))
+}
+
+/// mremap(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mremap(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let new = if flags & libc::MREMAP_FIXED != 0 { new } else { std::ptr::null_mut() };
+    let replaces = !new.is_null() && concerns(new, new_len);
+    // SAFETY: the caller's contract.
+    if !replaces && !concerns(old, old_len) {
+        // SAFETY: the caller's contract.
+        return unsafe { next::mremap(old, old_len, new_len, flags, new) };
+    }
+    if let Some(old) = heap::part_of_heap(old as usize, old_len) {
+        if replaces {
+            // SAFETY: the caller's contract.
+            unsafe { make_way(new, new_len) };
+        }
+        // SAFETY: the caller's contract.
+        let moved = undisturbed(Err(libc::EIO), || unsafe { heap::remap(old, new_len, flags, new) });
+        return moved.map_or_else(
+            |error| {
+                set_errno(error);
+                libc::MAP_FAILED
+            },
+            |at| at as *mut c_void,
+        );
+    }
+    // SAFETY: the caller's contract.
+    if let Some(at) = unsafe { outgrow(old, old_len, new_len, flags) } {
+        return at;
+    }
+    let moved =
+        // SAFETY: the caller's contract.
+        undisturbed(Err(libc::EIO), || unsafe { calls::remap(old as usize, old_len, new_len, flags, new as usize) });
+    match moved {
+        Ok(at) => {
+            kernel_maps::moved(whole_pages(old, old_len), whole_pages(at.cast(), new_len), flags);
+            undisturbed((), learn_kernels);
+            at.cast()
+        }
+        Err(error) => {
+            set_errno(error);
+            libc::MAP_FAILED
+        }
+    }
+}
+
+/// The only mapping of a file, small so far and therefore the kernel's, becomes the engine's when it becomes large.
+unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int) -> Option<*mut c_void> {
+    if new_len <= SMALL || flags != libc::MREMAP_MAYMOVE || config().off {
+        return None;
+    }
+    let (file, made) = kernel_maps::alone(whole_pages(old, old_len))?;
+    let wanted = Wanted {
+        addr: std::ptr::null_mut(),
+        len: new_len,
+        prot: made.prot,
+        flags: made.flags & libc::MAP_TYPE,
+        fd: made.fd,
+        offset: made.offset,
+    };
+    // The program may have closed the descriptor, and have another file there.
+    if old_len > SMALL || made.prot & libc::PROT_EXEC != 0 || identity(made.fd) != Some(file) {
+        return None;
+    }
+    // SAFETY: the caller's contract: the old mapping is exchanged for the new one.
+    undisturbed(None, || unsafe {
+        // Its note says that the file is the kernel's.
+        calls::make_way(old as usize, old_len);
+        match by_engine(wanted) {
+            Ok(Some(at)) => {
+                kernel_maps::forget(whole_pages(old, old_len));
+                next::munmap(old, old_len);
+                Some(at)
+            }
+            _ => None,
+        }
+    })
+}
+
+/// remap_file_pages(2), of which the kernel itself only keeps an emulation: not on the engine's maps.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn remap_file_pages(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    page: size_t,
+    flags: c_int,
+) -> c_int {
+    if holds(addr, len) {
+        say(format_args!("remap_file_pages on a cached map is not supported: mmap with MAP_FIXED does the same"));
+        return result(Err(libc::ENOSYS));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::remap_file_pages(addr, len, prot, page, flags) }
+}
+
+/// msync(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
+    if holds(addr, len) {
+        if let Some(done) = on_heap(addr, len, |_| Ok(())) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || calls::sync(addr as usize, len, flags)));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::msync(addr, len, flags) }
+}
+
+/// madvise(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    if !holds(addr, len) {
+        // SAFETY: the caller's contract.
+        return unsafe { next::madvise(addr, len, advice) };
+    }
+    // The kernel knows which advice there is, and gives none on nothing.
+    // SAFETY: the caller's contract.
+    if unsafe { next::madvise(addr, 0, advice) } != 0 {
+        return -1;
+    }
+    if let Some(done) = on_heap(addr, len, |part| heap::advise(part, advice)) {
+        return done;
+    }
+    // SAFETY: the caller's contract.
+    result(undisturbed(Err(libc::EIO), || unsafe { calls::advise(addr as usize, len, advice) }))
+}
+
+/// posix_madvise(3), which returns the error's number.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    if !holds(addr, len) {
+        // SAFETY: the caller's contract.
+        return unsafe { next::posix_madvise(addr, len, advice) };
+    }
+    // As the C library does with memory that would be lost.
+    if heap::part_of_heap(addr as usize, len).is_some() {
+        return 0;
+    }
+    // The numbers are madvise(2)'s; not wanting a range loses nothing here either.
+    if !(libc::POSIX_MADV_NORMAL..=libc::POSIX_MADV_DONTNEED).contains(&advice) {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's contract.
+    undisturbed(Err(libc::EIO), || unsafe { calls::advise(addr as usize, len, advice) }).err().unwrap_or(0)
+}
+
+/// mprotect(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { protect(addr, len, prot) }
+}
+
+unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    if holds(addr, len) {
+        if let Some(done) = on_heap(addr, len, |part| heap::protect(part, prot)) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || {
+            // SAFETY: the caller's contract.
+            let done = unsafe { calls::protect(addr as usize, len, prot) };
+            // Executable pages are the kernel's.
+            learn_kernels();
+            done
+        }));
+    }
+    kernel_maps::note_changed(whole_pages(addr, len));
+    // SAFETY: the caller's contract.
+    unsafe { next::mprotect(addr, len, prot) }
+}
+
+/// pkey_mprotect(2): without a key, mprotect(2). The engine's pages have no keys.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match key {
+            -1 => protect(addr, len, prot),
+            _ if holds(addr, len) => result(Err(libc::EINVAL)),
+            _ => next::pkey_mprotect(addr, len, prot, key),
+        }
+    }
+}
+
+/// mincore(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int {
+    // SAFETY: the caller's contract.
+    if holds(addr, len) {
+        // It may be anywhere, and nobody asks.
+        let all = |part: &Range<usize>| {
+            // SAFETY: the caller's contract.
+            unsafe { vec.write_bytes(1, part.len().div_ceil(PAGE)) };
+            Ok(())
+        };
+        if let Some(done) = on_heap(addr, len, all) {
+            return done;
+        }
+        // SAFETY: the caller's contract.
+        return result(undisturbed(Err(libc::EIO), || unsafe { calls::residency(addr as usize, len, vec) }));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::mincore(addr, len, vec) }
+}
+
+/// mlock(2): pins the engine's pages, as far as its budget for pins allows.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mlock(addr: *const c_void, len: size_t) -> c_int {
+    if holds(addr, len) {
+        if let Some(done) = on_heap(addr, len, heap::lock) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || calls::lock(addr as usize, len)));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::mlock(addr, len) }
+}
+
+/// mlock2(2). The engine's pages are brought in at once, `MLOCK_ONFAULT` or not.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
+    if holds(addr, len) {
+        if let Some(done) = on_heap(addr, len, heap::lock) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || calls::lock(addr as usize, len)));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::mlock2(addr, len, flags) }
+}
+
+/// munlock(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn munlock(addr: *const c_void, len: size_t) -> c_int {
+    if holds(addr, len) {
+        if let Some(done) = on_heap(addr, len, |part| {
+            heap::unlock(part);
+            Ok(())
+        }) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || calls::unlock(addr as usize, len)));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::munlock(addr, len) }
+}
+
+/// munlockall(2). (mlockall(2) needs nothing: it brings no page into a cached map, and keeps none there.)
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn munlockall() -> c_int {
+    if process::owns_maps() {
+        undisturbed((), calls::unlock_all);
+    }
+    // SAFETY: it lets memory go.
+    unsafe { next::munlockall() }
+}

@@ -1,0 +1,161 @@
+//! What is said when the process ends: statistics, and that no file matched.
+//!
+//! `FASTMAP_STATS` names the file for the process that `fastmap run` became; others that mapped something through the engine
+//! write to the same name with their process id behind it.
+
+use crate::{config, process, say, undisturbed};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Mappings of the kind that the engine takes, whatever their file: shared, large, not executable.
+pub(crate) static CANDIDATES: AtomicU64 = AtomicU64::new(0);
+/// Of these, how many were of files that the user named.
+pub(crate) static MATCHES: AtomicU64 = AtomicU64::new(0);
+/// Mappings that were to be the engine's and went to the kernel.
+pub(crate) static KERNEL: AtomicU64 = AtomicU64::new(0);
+
+/// A file that was not named.
+static UNNAMED: OnceLock<PathBuf> = OnceLock::new();
+
+/// The process has made others, which may have done what was to be done.
+static CHILDREN: AtomicBool = AtomicBool::new(false);
+
+static DONE: AtomicBool = AtomicBool::new(false);
+
+/// Notes a candidate by its path.
+pub(crate) fn note_candidate(path: &Path, matches: bool) {
+    CANDIDATES.fetch_add(1, Ordering::Relaxed);
+    MATCHES.fetch_add(u64::from(matches), Ordering::Relaxed);
+    if !matches {
+        UNNAMED.get_or_init(|| path.to_owned());
+    }
+}
+
+pub(crate) fn note_child() {
+    CHILDREN.store(true, Ordering::Relaxed);
+}
+
+/// A child made by fork(2) begins anew.
+pub(crate) fn in_child() {
+    for counter in [&CANDIDATES, &MATCHES, &KERNEL] {
+        counter.store(0, Ordering::Relaxed);
+    }
+    CHILDREN.store(false, Ordering::Relaxed);
+    DONE.store(false, Ordering::Relaxed);
+}
+
+/// Once, at the end.
+pub(crate) fn write() {
+    let config = config();
+    let pid = std::process::id() as i32;
+    let is_run = config.run_pid == Some(pid);
+    // A child that shares the memory (vfork(2)) has nothing to say.
+    if config.off || !is_run && !process::owns_maps() && !may_be_unmatched(is_run) || DONE.swap(true, Ordering::Relaxed)
+    {
+        return;
+    }
+    undisturbed((), || {
+        if may_be_unmatched(is_run) {
+            tell_unmatched();
+        }
+        if let Some(file) = &config.stats
+            && (is_run || process::owns_maps())
+        {
+            let mut name = file.clone().into_os_string();
+            if !is_run {
+                name.push(format!(".{pid}"));
+            }
+            if let Err(why) = std::fs::write(&name, json(pid)) {
+                say(format_args!("cannot write statistics to {}: {why}", Path::new(&name).display()));
+            }
+        }
+    });
+}
+
+fn may_be_unmatched(is_run: bool) -> bool {
+    let asked = CANDIDATES.load(Ordering::Relaxed) > 0 || is_run && !CHILDREN.load(Ordering::Relaxed);
+    config().names_files() && asked && MATCHES.load(Ordering::Relaxed) == 0
+}
+
+fn tell_unmatched() {
+    let globs = std::env::var_os("FASTMAP_MAP").unwrap_or_default();
+    let globs = globs.to_string_lossy();
+    match (CANDIDATES.load(Ordering::Relaxed), UNNAMED.get()) {
+        (1.., Some(path)) => say(format_args!(
+            "no mapped file matches \"{globs}\" (--map, FASTMAP_MAP): {} was mapped, for one",
+            path.display()
+        )),
+        _ => say(format_args!(
+            "no mapped file matches \"{globs}\" (--map, FASTMAP_MAP): no file was mapped shared, in more than 1 MiB"
+        )),
+    }
+}
+
+fn json(pid: i32) -> String {
+    let snapshot = fastmap::live::snapshot_of_self();
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let mut text = format!("{{\"pid\":{pid},\"program\":{}", quoted(&program));
+    let _ = write!(
+        text,
+        ",\"candidates\":{},\"matches\":{},\"kernel\":{},\"caches\":[",
+        count(&CANDIDATES),
+        count(&MATCHES),
+        count(&KERNEL)
+    );
+    let mut between = "";
+    for cache in &snapshot.caches {
+        let _ = write!(text, "{between}{{\"capacity_bytes\":{}", cache.capacity_bytes);
+        add_numbers(&mut text, cache.stats.numbers());
+        text.push('}');
+        between = ",";
+    }
+    text.push_str("],\"maps\":[");
+    between = "";
+    for map in &snapshot.maps {
+        let _ = write!(
+            text,
+            "{between}{{\"path\":{},\"cache\":{},\"mapped_bytes\":{},\"writable\":{}",
+            quoted(&map.path),
+            map.cache,
+            map.mapped_bytes,
+            map.writable
+        );
+        add_numbers(&mut text, map.stats.numbers());
+        text.push('}');
+        between = ",";
+    }
+    text.push_str("]}\n");
+    text
+}
+
+fn add_numbers(text: &mut String, numbers: impl Iterator<Item = (&'static str, u64)>) {
+    for (name, number) in numbers {
+        let _ = write!(text, ",\"{name}\":{number}");
+    }
+}
+
+/// A JSON string; what is not UTF-8 is replaced.
+fn quoted(path: &Path) -> String {
+    let mut text = String::from("\"");
+    for one in path.to_string_lossy().chars() {
+        match one {
+            '"' | '\\' => text.extend(['\\', one]),
+            '\0'..='\x1f' => text.push_str(&format!("\\u{:04x}", one as u32)),
+            _ => text.push(one),
+        }
+    }
+    text + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_json() {
+        assert_eq!(quoted(Path::new("/a \"b\"\\c\n\u{e9}")), "\"/a \\\"b\\\"\\\\c\\u000a\u{e9}\"");
+    }
+}

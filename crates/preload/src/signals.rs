@@ -1,0 +1,417 @@
+//! Signals: the engine serves page faults in a handler of SIGBUS, which therefore must be its own and never be blocked, and
+//! the program is not to notice.
+//!
+//! * The program's action for SIGBUS is kept by the engine, which hands on what is not its own
+//!   (`fastmap::signals::replace_sigbus`). Its handler may touch maps: it runs as with `SA_NODEFER`.
+//! * A thread that blocks SIGBUS does not, but is told that it does; so are the threads that it makes and the programs that it
+//!   executes. A SIGBUS that kill(2) sends is therefore delivered at once, unless a thread waits for it (sigwait(3)).
+//! * No handler of another signal blocks SIGBUS while it runs, whatever its `sa_mask` says.
+//!
+//! What is said here of blocking holds from the start: a thread that blocks all signals may be there long before the first
+//! mapping. Real masks are seen by raw system calls, by `SigBlk` in /proc, and by signalfd(2), which never reports SIGBUS.
+
+use crate::guard::{self, KernelMask, real_mask};
+use crate::{next, set_errno};
+use fastmap::signals::replace_sigbus;
+use libc::{c_int, c_void, sighandler_t, sigset_t};
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+thread_local! {
+    /// This thread believes that it blocks SIGBUS.
+    static TOLD_BLOCKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Signals, a bit each, whose `sa_mask` has SIGBUS by the program's account.
+static MASKED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the program's action for SIGBUS has `SA_NODEFER` by its own account.
+static NODEFER: AtomicBool = AtomicBool::new(false);
+
+const SIG_HOLD: sighandler_t = 2;
+
+/// At the start: SIGBUS may have been blocked before exec(2).
+pub(crate) fn start() {
+    if real_mask(libc::SIG_UNBLOCK, guard::SIGBUS) & guard::SIGBUS != 0 {
+        TOLD_BLOCKED.set(true);
+    }
+}
+
+/// Whether this thread believes that it blocks SIGBUS.
+pub(crate) fn told_blocked() -> bool {
+    TOLD_BLOCKED.get()
+}
+
+/// What a new thread believes: what the one that made it did.
+pub(crate) fn inherit(told: bool) {
+    TOLD_BLOCKED.set(told);
+}
+
+/// Blocks SIGBUS for a moment if the thread believes it blocked: programs that are executed inherit that.
+pub(crate) struct AsTold(Option<KernelMask>);
+
+impl AsTold {
+    pub fn begin() -> Self {
+        AsTold(told_blocked().then(|| real_mask(libc::SIG_BLOCK, guard::SIGBUS)))
+    }
+}
+
+impl Drop for AsTold {
+    fn drop(&mut self) {
+        if let Some(mask) = self.0 {
+            real_mask(libc::SIG_SETMASK, mask);
+        }
+    }
+}
+
+/// A mask that a call sets for its own time (sigsuspend(2), ppoll(2)), without SIGBUS. `None`: there is none, or it has none.
+pub(crate) unsafe fn without_sigbus(mask: *const sigset_t) -> Option<sigset_t> {
+    // SAFETY: null or the caller's set.
+    unsafe {
+        let mut mask = *mask.as_ref()?;
+        let has = libc::sigismember(&mask, libc::SIGBUS) == 1;
+        libc::sigdelset(&mut mask, libc::SIGBUS);
+        has.then_some(mask)
+    }
+}
+
+/// Whether such a mask has SIGBUS; null has not.
+pub(crate) fn has_sigbus(mask: *const sigset_t) -> bool {
+    // SAFETY: null or the caller's set.
+    unsafe { !mask.is_null() && libc::sigismember(mask, libc::SIGBUS) == 1 }
+}
+
+type SetMask = unsafe fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+
+unsafe fn change_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t, real: SetMask) -> c_int {
+    // SAFETY: the caller's pointers, as for sigprocmask(2); the sets here are ours.
+    unsafe {
+        let mut wanted = new.as_ref().copied();
+        let has = wanted.as_ref().is_some_and(|set| libc::sigismember(set, libc::SIGBUS) == 1);
+        // Unblocking it is meant: the program's handler may run with it blocked, and leave by longjmp(3).
+        if let Some(set) = wanted.as_mut().filter(|_| how != libc::SIG_UNBLOCK) {
+            libc::sigdelset(set, libc::SIGBUS);
+        }
+        let mut before: sigset_t = std::mem::zeroed();
+        let result = real(how, wanted.as_ref().map_or(ptr::null(), ptr::from_ref), &mut before);
+        if result != 0 {
+            return result;
+        }
+        let told = told_blocked();
+        if wanted.is_some() {
+            TOLD_BLOCKED.set(match how {
+                libc::SIG_BLOCK => told || has,
+                libc::SIG_UNBLOCK => told && !has,
+                _ => has,
+            });
+        }
+        if let Some(old) = old.as_mut() {
+            if told {
+                libc::sigaddset(&mut before, libc::SIGBUS);
+            }
+            *old = before;
+        }
+        0
+    }
+}
+
+/// pthread_sigmask(3).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { change_mask(how, new, old, next::pthread_sigmask) }
+}
+
+/// sigprocmask(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { change_mask(how, new, old, next::sigprocmask) }
+}
+
+/// Changes the mask by 4.2BSD's small ones, of the first 32 signals.
+unsafe fn change_small(how: c_int, mask: c_int) -> c_int {
+    // SAFETY: all-zero bytes are an empty set, whose first word is as the kernel has it.
+    unsafe {
+        let (mut new, mut old): (sigset_t, sigset_t) = std::mem::zeroed();
+        ptr::from_mut(&mut new).cast::<u32>().write(mask as u32);
+        match change_mask(how, &new, &mut old, next::sigprocmask) {
+            0 => ptr::from_ref(&old).cast::<c_int>().read(),
+            failed => failed,
+        }
+    }
+}
+
+/// sigblock(3).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn sigblock(mask: c_int) -> c_int {
+    // SAFETY: any mask will do.
+    unsafe { change_small(libc::SIG_BLOCK, mask) }
+}
+
+/// sigsetmask(3).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn sigsetmask(mask: c_int) -> c_int {
+    // SAFETY: any mask will do.
+    unsafe { change_small(libc::SIG_SETMASK, mask) }
+}
+
+/// sighold(3).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn sighold(signal: c_int) -> c_int {
+    // SAFETY: numbers only.
+    unsafe { if signal == libc::SIGBUS { of_one(libc::SIG_BLOCK, signal) } else { next::sighold(signal) } }
+}
+
+/// sigrelse(3).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn sigrelse(signal: c_int) -> c_int {
+    // SAFETY: numbers only.
+    unsafe { if signal == libc::SIGBUS { of_one(libc::SIG_UNBLOCK, signal) } else { next::sigrelse(signal) } }
+}
+
+fn of_one(how: c_int, signal: c_int) -> c_int {
+    // SAFETY: the set is ours.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigaddset(&mut set, signal);
+        change_mask(how, &set, ptr::null_mut(), next::sigprocmask)
+    }
+}
+
+/// sigsuspend(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sigsuspend(mask: *const sigset_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { next::sigsuspend(without_sigbus(mask).as_ref().map_or(mask, ptr::from_ref)) }
+}
+
+/// sigsuspend(2), by its other name.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __sigsuspend(mask: *const sigset_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { next::sigsuspend(without_sigbus(mask).as_ref().map_or(mask, ptr::from_ref)) }
+}
+
+/// pthread_attr_setsigmask_np(3). A thread that begins with SIGBUS blocked this way is told that it has not.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(attr: *mut c_void, mask: *const sigset_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { next::pthread_attr_setsigmask_np(attr, without_sigbus(mask).as_ref().map_or(mask, ptr::from_ref)) }
+}
+
+type SetAction = unsafe fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+
+unsafe fn change_action(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+    real: SetAction,
+) -> c_int {
+    // SAFETY: the caller's pointers, as for sigaction(2); the actions here are ours.
+    unsafe {
+        let mut wanted = new.as_ref().copied();
+        let has = wanted.as_ref().is_some_and(|action| libc::sigismember(&action.sa_mask, libc::SIGBUS) == 1);
+        let defers = wanted.as_ref().is_some_and(|action| action.sa_flags & libc::SA_NODEFER == 0);
+        if let Some(action) = &mut wanted {
+            libc::sigdelset(&mut action.sa_mask, libc::SIGBUS);
+            if signal == libc::SIGBUS {
+                action.sa_flags |= libc::SA_NODEFER;
+            }
+        }
+        let mut before: libc::sigaction = std::mem::zeroed();
+        let kept = (signal == libc::SIGBUS).then(|| replace_sigbus(wanted.as_ref())).flatten();
+        match kept {
+            Some(kept) => before = kept,
+            None => {
+                let result = real(signal, wanted.as_ref().map_or(ptr::null(), ptr::from_ref), &mut before);
+                if result != 0 {
+                    return result;
+                }
+            }
+        }
+        let bit = 1u64 << (signal - 1);
+        let had = match (wanted.is_some(), has) {
+            (false, _) => MASKED.load(Ordering::Relaxed),
+            (true, true) => MASKED.fetch_or(bit, Ordering::Relaxed),
+            (true, false) => MASKED.fetch_and(!bit, Ordering::Relaxed),
+        } & bit
+            != 0;
+        let nodefer = match (signal, wanted.is_some()) {
+            (libc::SIGBUS, true) => NODEFER.swap(!defers, Ordering::Relaxed),
+            (libc::SIGBUS, false) => NODEFER.load(Ordering::Relaxed),
+            _ => true,
+        };
+        if let Some(old) = old.as_mut() {
+            if had {
+                libc::sigaddset(&mut before.sa_mask, libc::SIGBUS);
+            }
+            if !nodefer {
+                before.sa_flags &= !libc::SA_NODEFER;
+            }
+            *old = before;
+        }
+        0
+    }
+}
+
+/// sigaction(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { change_action(signal, new, old, next::sigaction) }
+}
+
+/// sigaction(2), by its other name.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { change_action(signal, new, old, next::sigaction) }
+}
+
+/// Gives SIGBUS a handler, as the older calls do; returns the former one.
+unsafe fn handle_sigbus(handler: sighandler_t, flags: c_int) -> sighandler_t {
+    // SAFETY: the caller's contract; the actions are ours.
+    unsafe {
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        new.sa_sigaction = handler;
+        new.sa_flags = flags;
+        match change_action(libc::SIGBUS, &new, &mut old, next::sigaction) {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+}
+
+/// Defines calls of the family of signal(2): only for SIGBUS are they ours.
+macro_rules! handlers {
+    ($($(#[$doc:meta])* $name:ident: $flags:expr;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As there.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
+            // SAFETY: the caller's contract.
+            unsafe {
+                if signal == libc::SIGBUS && handler != libc::SIG_ERR {
+                    return handle_sigbus(handler, $flags);
+                }
+                forget_mask(signal);
+                next::$name(signal, handler)
+            }
+        }
+    )* };
+}
+
+handlers! {
+    /// signal(2).
+    signal: libc::SA_RESTART;
+    /// bsd_signal(3).
+    bsd_signal: libc::SA_RESTART;
+    /// ssignal(3).
+    ssignal: libc::SA_RESTART;
+    /// sysv_signal(3).
+    sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER;
+    /// sysv_signal(3), by its other name.
+    __sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER;
+}
+
+/// The older calls set no mask of their own.
+fn forget_mask(signal: c_int) {
+    if (1..=64).contains(&signal) {
+        MASKED.fetch_and(!(1 << (signal - 1)), Ordering::Relaxed);
+    }
+}
+
+/// sigset(3).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if signal != libc::SIGBUS || disposition == libc::SIG_ERR {
+            forget_mask(signal);
+            return next::sigset(signal, disposition);
+        }
+        let held = told_blocked();
+        let before = if disposition == SIG_HOLD {
+            of_one(libc::SIG_BLOCK, signal);
+            let mut old: libc::sigaction = std::mem::zeroed();
+            change_action(signal, ptr::null(), &mut old, next::sigaction);
+            old.sa_sigaction
+        } else {
+            let before = handle_sigbus(disposition, 0);
+            of_one(libc::SIG_UNBLOCK, signal);
+            before
+        };
+        if held { SIG_HOLD } else { before }
+    }
+}
+
+/// sigignore(3).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn sigignore(signal: c_int) -> c_int {
+    // SAFETY: numbers only.
+    unsafe {
+        if signal != libc::SIGBUS {
+            forget_mask(signal);
+            return next::sigignore(signal);
+        }
+        if handle_sigbus(libc::SIG_IGN, 0) == libc::SIG_ERR { -1 } else { 0 }
+    }
+}
+
+/// siginterrupt(3).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn siginterrupt(signal: c_int, flag: c_int) -> c_int {
+    // SAFETY: the actions are ours.
+    unsafe {
+        if signal != libc::SIGBUS {
+            return next::siginterrupt(signal, flag);
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if change_action(signal, ptr::null(), &mut action, next::sigaction) != 0 {
+            set_errno(libc::EINVAL);
+            return -1;
+        }
+        if flag != 0 {
+            action.sa_flags &= !libc::SA_RESTART;
+        } else {
+            action.sa_flags |= libc::SA_RESTART;
+        }
+        change_action(signal, &action, ptr::null_mut(), next::sigaction)
+    }
+}

@@ -1,0 +1,219 @@
+//! Stacks in cached memory: the kernel must find them when it delivers a signal.
+//!
+//! A page that is missed is a SIGBUS, and the kernel puts its frame onto the stack of the thread that missed it. If that
+//! stack is not in memory itself (makecontext(3) on memory from `malloc`), the process ends. So in a program with a heap
+//! every thread that has no alternate signal stack is given one; and stacks that the program names to the kernel or to the
+//! C library are kept in memory for good.
+//!
+//! The C library saves and sets signal masks in contexts (makecontext(3)) by a system call on the context itself, which is
+//! tried again until its page is there.
+
+use crate::{heap, holds, next, say, undisturbed};
+use fastmap::calls;
+use libc::{c_int, c_void, size_t, stack_t, ucontext_t};
+use std::arch::naked_asm;
+use std::cell::Cell;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Room for the engine's handler and for one of the program's on top of it, and for what a processor saves (AVX-512, AMX).
+const ROOM: usize = 64 << 10;
+const PAGE: usize = 4096;
+
+/// An alternate signal stack of this library's; where its mapping begins.
+struct Alternate(*mut c_void);
+
+thread_local! {
+    /// Goes with the thread, however that ends.
+    static ALTERNATE: Cell<Option<Alternate>> = const { Cell::new(None) };
+}
+
+/// Gives this thread an alternate signal stack if there is a heap and it has none.
+pub(crate) fn begin() {
+    if heap::is_up() {
+        ALTERNATE.set(Alternate::new());
+    }
+}
+
+impl Alternate {
+    fn new() -> Option<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let now = current();
+        if now.ss_flags & libc::SS_DISABLE == 0 {
+            return None;
+        }
+        // SAFETY: a mapping of this thread's own, with a page that stops an overflow.
+        unsafe {
+            let at = next::mmap(null_mut(), PAGE + ROOM, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            if at == libc::MAP_FAILED {
+                return None;
+            }
+            next::mprotect(at, PAGE, libc::PROT_NONE);
+            let stack = stack_t { ss_sp: at.byte_add(PAGE), ss_flags: 0, ss_size: ROOM };
+            next::sigaltstack(&stack, null_mut());
+            Some(Alternate(at))
+        }
+    }
+}
+
+impl Drop for Alternate {
+    fn drop(&mut self) {
+        // SAFETY: what `new` made; the program may have set another by now.
+        unsafe {
+            if current().ss_sp == self.0.byte_add(PAGE) {
+                let none = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+                next::sigaltstack(&none, null_mut());
+            }
+            next::munmap(self.0, PAGE + ROOM);
+        }
+    }
+}
+
+/// This thread's alternate signal stack.
+fn current() -> stack_t {
+    // SAFETY: it fills the zeroed description.
+    unsafe {
+        let mut now: stack_t = std::mem::zeroed();
+        next::sigaltstack(null(), &mut now);
+        now
+    }
+}
+
+/// Keeps a stack in memory for good; false: it cannot be, which is said once.
+fn keep(stack: *mut c_void, len: usize) -> bool {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // SAFETY: the program gives the range away as a stack.
+    let held = undisturbed(None, || unsafe { calls::pin(stack as usize, len) });
+    let kept = held.is_some();
+    std::mem::forget(held);
+    if !kept && !SAID.swap(true, Ordering::Relaxed) {
+        say(format_args!(
+            "a stack of {len} bytes cannot be kept in memory: the cache is too small for the program's stacks"
+        ));
+    }
+    kept
+}
+
+/// sigaltstack(2).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
+    // SAFETY: the caller's contract. The kernel reads and writes the descriptions: by way of this thread's stack.
+    unsafe {
+        let wanted = new.as_ref().copied();
+        if let Some(stack) = wanted
+            && stack.ss_flags & libc::SS_DISABLE == 0
+            && holds(stack.ss_sp, stack.ss_size)
+            && !keep(stack.ss_sp, stack.ss_size)
+        {
+            crate::set_errno(libc::ENOMEM);
+            return -1;
+        }
+        let mut before: stack_t = std::mem::zeroed();
+        let wanted = wanted.as_ref().map_or(null(), std::ptr::from_ref);
+        let result = next::sigaltstack(wanted, if old.is_null() { old } else { &mut before });
+        if result == 0 && !old.is_null() {
+            old.write(before);
+        }
+        result
+    }
+}
+
+/// pthread_attr_setstack(3).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_attr_setstack(attr: *mut c_void, stack: *mut c_void, len: size_t) -> c_int {
+    if holds(stack, len) && !keep(stack, len) {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::pthread_attr_setstack(attr, stack, len) }
+}
+
+/// Brings the signal mask of a context into memory, writable if it will be written.
+///
+/// # Safety
+/// It is a context.
+unsafe fn touch(context: *const c_void, writable: bool) {
+    // SAFETY: the mask is the context's; it may be undefined, and stays as it is.
+    unsafe {
+        let mask = (&raw const (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().cast_mut();
+        let value = mask.read_volatile();
+        if writable {
+            mask.write_volatile(value);
+        }
+    }
+}
+
+/// swapcontext(3).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swapcontext(to: *mut c_void, from: *const c_void) -> c_int {
+    // SAFETY: the caller's contract. Whoever comes back to this context comes back to this frame, which waits for that.
+    unsafe {
+        loop {
+            let result = next::swapcontext(to, from);
+            if result == 0 || !is_absent(to) && !is_absent(from) {
+                return result;
+            }
+            touch(to, true);
+            touch(from, false);
+        }
+    }
+}
+
+/// setcontext(3).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setcontext(from: *const c_void) -> c_int {
+    // SAFETY: the caller's contract; it returns only if it fails.
+    unsafe {
+        loop {
+            let result = next::setcontext(from);
+            if !is_absent(from) {
+                return result;
+            }
+            touch(from, false);
+        }
+    }
+}
+
+/// Whether a call may have failed because this context was not in memory.
+fn is_absent(context: *const c_void) -> bool {
+    // SAFETY: this thread's own.
+    holds(context, size_of::<ucontext_t>()) && unsafe { *libc::__errno_location() } == libc::EFAULT
+}
+
+/// getcontext(3), which returns to its caller's frame as often as somebody likes: it is jumped to.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn getcontext(to: *mut c_void) -> c_int {
+    naked_asm!(
+        "push rdi",
+        "call {before}",
+        "pop rdi",
+        "jmp rax",
+        before = sym before_getcontext
+    )
+}
+
+unsafe extern "C" fn before_getcontext(to: *mut c_void) -> *mut c_void {
+    static NEXT: next::Next = next::Next::new(c"getcontext");
+    if holds(to, size_of::<ucontext_t>()) {
+        // SAFETY: the caller's contract.
+        unsafe { touch(to, true) };
+    }
+    // Every C library that has `swapcontext` has it.
+    NEXT.find().unwrap_or(null_mut())
+}

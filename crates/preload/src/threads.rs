@@ -1,0 +1,122 @@
+//! Threads inherit what the one that makes them believes of SIGBUS (`signals.rs`), and have a stack for it (`stacks.rs`).
+
+use crate::{heap, next, process, signals, stacks, undisturbed};
+use libc::{c_int, c_ulong, c_void};
+use std::arch::naked_asm;
+use std::fs;
+use std::sync::Once;
+use std::time::Duration;
+
+/// What a thread begins with.
+struct Begin<R> {
+    told_blocked: bool,
+    run: extern "C-unwind" fn(*mut c_void) -> R,
+    arg: *mut c_void,
+}
+
+extern "C-unwind" fn begin<R>(begin: *mut c_void) -> R {
+    // SAFETY: made by `make` for this thread alone.
+    let Begin { told_blocked, run, arg } = *unsafe { Box::from_raw(begin.cast::<Begin<R>>()) };
+    signals::inherit(told_blocked);
+    stacks::begin();
+    run(arg)
+}
+
+/// Makes a thread with `make`, which returns zero if it did.
+fn make<R>(
+    run: extern "C-unwind" fn(*mut c_void) -> R,
+    arg: *mut c_void,
+    make: impl FnOnce(extern "C-unwind" fn(*mut c_void) -> R, *mut c_void) -> c_int,
+) -> c_int {
+    let told_blocked = signals::told_blocked();
+    if !told_blocked && !heap::is_up() {
+        return make(run, arg);
+    }
+    let own = Box::into_raw(Box::new(Begin { told_blocked, run, arg }));
+    let result = make(begin::<R>, own.cast());
+    if result != 0 {
+        // SAFETY: no thread has it.
+        drop(unsafe { Box::from_raw(own) });
+    }
+    result
+}
+
+/// pthread_create(3).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_create(
+    thread: *mut c_ulong,
+    attr: *const c_void,
+    run: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+    arg: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    make(run, arg, |run, arg| unsafe { next::pthread_create(thread, attr, run, arg) })
+}
+
+/// thrd_create(3).
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn thrd_create(
+    thread: *mut c_ulong,
+    run: extern "C-unwind" fn(*mut c_void) -> c_int,
+    arg: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    make(run, arg, |run, arg| unsafe { next::thrd_create(thread, run, arg) })
+}
+
+/// pthread_exit(3). When the first thread ends so, the process ends with its last one; but the engine's never end.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
+    // The stack is unwound from the caller's frame on.
+    naked_asm!("push rdi", "call {before}", "pop rdi", "jmp rax", before = sym before_pthread_exit)
+}
+
+extern "C" fn before_pthread_exit() -> *mut c_void {
+    static NEXT: next::Next = next::Next::new(c"pthread_exit");
+    static WATCHED: Once = Once::new();
+    // SAFETY: no preconditions.
+    let is_first = unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
+    if is_first && process::owns_maps() {
+        undisturbed((), || {
+            WATCHED.call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(end_with_last)))
+        });
+    }
+    // Every C library has it.
+    NEXT.find().unwrap_or(libc::abort as *mut c_void)
+}
+
+/// The thread that ends the process in place of the program's last.
+const LAST: &str = "fastmap-last";
+
+fn end_with_last() {
+    // Programs that end this way are rare: that a thread ends is not worth noting, for this.
+    while threads_of_program() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::process::exit(0);
+}
+
+/// Whether a thread is left that is neither the engine's nor one of the kernel's (io_uring(7)). The first one stays a zombie.
+fn threads_of_program() -> bool {
+    const PF_IO_WORKER: u64 = 0x10;
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return true };
+    threads.flatten().any(|thread| {
+        // Gone since, where there is none.
+        let line = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let Some((name, after)) = line.rsplit_once(')') else { return false };
+        let mut fields = after.split_ascii_whitespace();
+        let has_ended = matches!(fields.next(), Some("Z" | "X"));
+        let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(0);
+        !has_ended && flags & PF_IO_WORKER == 0 && !name.contains("(fastmap-")
+    })
+}

@@ -1,0 +1,401 @@
+/* mmap(2) and its kin, by the manual pages. */
+#include "check.h"
+
+static void unmap_whole(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    expect(at, 0, SIZE);
+    for (size_t i = 0; i < SIZE; i += PAGE) at[i] = (uint8_t)(i / PAGE);
+    CHECK(munmap(at, SIZE) == 0);
+    uint8_t byte;
+    for (size_t i = 0; i < SIZE; i += PAGE) CHECK(pread(fd, &byte, 1, (off_t)i) == 1 && byte == (uint8_t)(i / PAGE));
+    /* Nothing is there any more, to be had or to be touched. */
+    catch_signal(SIGSEGV, 0);
+    CHECK(raised_by_load(at) == SIGSEGV && caught_code == SEGV_MAPERR);
+    at = map_all(fd);
+    CHECK(at[PAGE] == 1 && at[5 * PAGE] == 5);
+}
+
+static void unmap_part(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    for (size_t i = 0; i < SIZE; i += PAGE) at[i] = 77;
+    CHECK(munmap(at + 2 * MIB, 3 * MIB) == 0);
+    CHECK(at[0] == 77 && at[2 * MIB - PAGE] == 77 && at[5 * MIB] == 77);
+    catch_signal(SIGSEGV, 0);
+    CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_store(at + 5 * MIB - 1) == SIGSEGV);
+    /* Unmapping nothing is no error, and a length is rounded up. */
+    CHECK(munmap(at + 2 * MIB, MIB) == 0);
+    CHECK(munmap(at, 1) == 0);
+    CHECK(raised_by_load(at) == SIGSEGV && raised_by_load(at + PAGE) == 0);
+    expect_in_file(path, 3 * MIB, 77);
+    CHECK(munmap(at + PAGE, SIZE - PAGE) == 0);
+    expect_in_file(path, SIZE - PAGE, 77);
+}
+
+static void unmap_across(const char *path) {
+    /* Kernel memory, a map, kernel memory, side by side. */
+    uint8_t *room = mmap(NULL, SIZE + 4 * MIB, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(room != MAP_FAILED);
+    memset(room, 5, SIZE + 4 * MIB);
+    int fd = file_of(path, SIZE);
+    uint8_t *at = mmap(room + 2 * MIB, SIZE, RW, MAP_SHARED | MAP_FIXED, fd, 0);
+    CHECK(at == room + 2 * MIB);
+    expect(at, 0, SIZE);
+    at[0] = 9;
+    CHECK(munmap(room + MIB, 2 * MIB) == 0);
+    CHECK(munmap(room + SIZE + MIB, 2 * MIB) == 0);
+    expect(at + MIB, MIB, SIZE - 2 * MIB);
+    CHECK(room[MIB - 1] == 5 && room[SIZE + 3 * MIB] == 5);
+    catch_signal(SIGSEGV, 0);
+    CHECK(raised_by_load(room + MIB) == SIGSEGV && raised_by_load(at) == SIGSEGV);
+    CHECK(raised_by_load(at + SIZE - 1) == SIGSEGV && raised_by_load(at + SIZE) == SIGSEGV);
+    expect_in_file(path, 0, 9);
+    CHECK(munmap(room, SIZE + 4 * MIB) == 0);
+    CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_load(room) == SIGSEGV);
+}
+
+static void fixed_over(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    at[MIB] = 200;
+    at[3 * MIB] = 201;
+    /* Anonymous memory over the middle. */
+    CHECK(mmap(at + MIB, MIB, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at + MIB);
+    CHECK(at[MIB] == 0 && at[2 * MIB - 1] == 0);
+    memset(at + MIB, 1, MIB);
+    expect(at, 0, MIB);
+    expect(at + 2 * MIB, 2 * MIB, MIB);
+    expect_in_file(path, MIB, 200);
+    CHECK(at[MIB] == 1 && at[3 * MIB] == 201);
+    FAILS(mmap(at, MIB, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), EEXIST);
+    CHECK(munmap(at, SIZE) == 0);
+    catch_signal(SIGSEGV, 0);
+    CHECK(raised_by_load(at + MIB) == SIGSEGV && raised_by_load(at) == SIGSEGV);
+}
+
+static void fixed_under(const char *path) {
+    uint8_t *room = mmap(NULL, 2 * SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(room != MAP_FAILED);
+    int fd = file_of(path, SIZE);
+    CHECK(mmap(room + MIB, SIZE - MIB, RW, MAP_SHARED | MAP_FIXED, fd, MIB) == room + MIB);
+    expect(room + MIB, MIB, SIZE - MIB);
+    /* The same bytes at the same place once more change nothing. */
+    room[2 * MIB] = 99;
+    CHECK(mmap(room + MIB, SIZE - MIB, RW, MAP_SHARED | MAP_FIXED, fd, MIB) == room + MIB);
+    CHECK(room[2 * MIB] == 99);
+    /* The file at another place as well: both show the same. */
+    uint8_t *other = mmap(NULL, SIZE, RW, MAP_SHARED, fd, 0);
+    CHECK(other != MAP_FAILED && other[2 * MIB] == 99);
+    other[2 * MIB] = 98;
+    room[3 * MIB] = 97;
+    CHECK(room[2 * MIB] == 98 && other[3 * MIB] == 97);
+    /* Another file over it. */
+    char name[512];
+    snprintf(name, sizeof name, "%s.other", path);
+    int fd2 = file_of(name, SIZE);
+    CHECK(mmap(room + MIB, SIZE - MIB, RW, MAP_SHARED | MAP_FIXED, fd2, 0) == room + MIB);
+    expect(room + MIB, 0, SIZE - MIB);
+    room[MIB] = 96;
+    CHECK(other[MIB] == pattern(MIB));
+    CHECK(munmap(room, 2 * SIZE) == 0 && munmap(other, SIZE) == 0);
+    expect_in_file(path, 2 * MIB, 98);
+    expect_in_file(path, 3 * MIB, 97);
+    expect_in_file(name, 0, 96);
+    unlink(name);
+}
+
+static void remap(const char *path) {
+    int fd = file_of(path, 2 * SIZE);
+    uint8_t *at = mmap(NULL, SIZE, RW, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED);
+    at[PAGE] = 123;
+    uint8_t *larger = mremap(at, SIZE, 2 * SIZE, MREMAP_MAYMOVE);
+    CHECK(larger != MAP_FAILED && larger[PAGE] == 123);
+    larger[PAGE] = pattern(PAGE);
+    expect(larger, 0, 2 * SIZE);
+    larger[SIZE + MIB] = 45;
+    uint8_t *smaller = mremap(larger, 2 * SIZE, MIB, 0);
+    CHECK(smaller == larger && smaller[3] == pattern(3));
+    catch_signal(SIGSEGV, 0);
+    CHECK(raised_by_load(smaller + MIB) == SIGSEGV);
+    expect_in_file(path, SIZE + MIB, 45);
+    /* To a place of the program's choice. */
+    uint8_t *room = mmap(NULL, 2 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    smaller[7] = 46;
+    CHECK(mremap(smaller, MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, room) == room);
+    CHECK(room[7] == 46 && raised_by_load(smaller) == SIGSEGV);
+    room[7] = pattern(7);
+    expect(room, 0, 2 * MIB);
+    FAILS(mremap(room, 2 * MIB, 0, MREMAP_MAYMOVE), EINVAL);
+    FAILS(mremap(room + 1, PAGE, 2 * PAGE, MREMAP_MAYMOVE), EINVAL);
+    CHECK(munmap(room, 2 * MIB) == 0);
+}
+
+static void protect(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    at[0] = 3;
+    CHECK(mprotect(at, MIB, PROT_READ) == 0);
+    catch_signal(SIGSEGV, 0);
+    CHECK(at[0] == 3);
+    CHECK(raised_by_store(at) == SIGSEGV && caught_code == SEGV_ACCERR && caught_address == at);
+    CHECK(raised_by_store(at + MIB - 1) == SIGSEGV && raised_by_store(at + MIB) == 0);
+    CHECK(mprotect(at, 2 * PAGE, PROT_NONE) == 0);
+    CHECK(raised_by_load(at + PAGE) == SIGSEGV && raised_by_load(at + 2 * PAGE) == 0);
+    CHECK(mprotect(at, SIZE, RW) == 0);
+    CHECK(at[0] == 3 && raised_by_store(at + PAGE) == 0 && at[PAGE] == 1);
+    FAILS(mprotect(at + 1, PAGE, PROT_READ), EINVAL);
+    CHECK(munmap(at, SIZE) == 0);
+    /* A map that may only be read: of a descriptor that may write, it can be made writable. */
+    at = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(at[0] == 3 && raised_by_store(at) == SIGSEGV);
+    CHECK(mprotect(at, SIZE, RW) == 0 && raised_by_store(at + 5) == 0);
+    CHECK(munmap(at, SIZE) == 0);
+    int reading = open(path, O_RDONLY);
+    at = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, reading, 0);
+    FAILS(mprotect(at, SIZE, RW), EACCES);
+    CHECK(at[5] == 1 && raised_by_store(at) == SIGSEGV);
+}
+
+static void residency(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    unsigned char there[SIZE / PAGE];
+    at[PAGE] = 1;
+    CHECK(mincore(at, SIZE, there) == 0);
+    CHECK(there[1] & 1);
+    FAILS(mincore(at + 1, PAGE, there), EINVAL);
+    CHECK(munmap(at, SIZE) == 0);
+    FAILS(mincore(at, SIZE, there), ENOMEM);
+}
+
+static void locking(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    unsigned char there[4];
+    CHECK(mlock(at + PAGE, 2 * PAGE) == 0);
+    expect(at, 0, SIZE);
+    CHECK(mincore(at, 4 * PAGE, there) == 0);
+    CHECK((there[1] & 1) && (there[2] & 1));
+    CHECK(munlock(at + PAGE, 2 * PAGE) == 0);
+    CHECK(mlock2(at, PAGE, 0) == 0 && munlockall() == 0);
+    if (mlockall(MCL_CURRENT) == 0) {
+        expect(at, 0, SIZE);
+        at[9] = 9;
+        CHECK(munlockall() == 0);
+    }
+    CHECK(munmap(at, SIZE) == 0);
+}
+
+static void two_maps(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *one = map_all(fd), *other = map_all(fd);
+    one[0] = 10;
+    CHECK(other[0] == 10);
+    other[SIZE - 1] = 11;
+    CHECK(one[SIZE - 1] == 11);
+    close(fd);
+    CHECK(munmap(one, SIZE) == 0);
+    CHECK(other[0] == 10);
+    other[1] = 12;
+    CHECK(munmap(other, SIZE) == 0);
+    expect_in_file(path, 0, 10);
+    expect_in_file(path, 1, 12);
+    expect_in_file(path, SIZE - 1, 11);
+}
+
+static void private_beside_shared(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *shared = map_all(fd);
+    shared[PAGE] = 50;
+    uint8_t *private = mmap(NULL, SIZE, RW, MAP_PRIVATE, fd, 0);
+    CHECK(private != MAP_FAILED && private[PAGE] == 50);
+    private[2 * PAGE] = 51;
+    CHECK(shared[2 * PAGE] == pattern(2 * PAGE));
+    shared[PAGE] = pattern(PAGE);
+    expect(shared, 0, SIZE);
+    CHECK(private[2 * PAGE] == 51);
+    CHECK(munmap(private, SIZE) == 0);
+}
+
+static void past_the_end(const char *path) {
+    int fd = file_of(path, 2 * MIB);
+    uint8_t *at = map_all(fd);
+    catch_signal(SIGBUS, 0);
+    expect(at, 0, 2 * MIB);
+    CHECK(raised_by_load(at + 2 * MIB) == SIGBUS && caught_code == BUS_ADRERR && caught_address == at + 2 * MIB);
+    CHECK(raised_by_store(at + SIZE - 1) == SIGBUS);
+    CHECK(ftruncate(fd, 4 * MIB + 10) == 0);
+    CHECK(at[2 * MIB] == 0 && at[4 * MIB + 9] == 0);
+    at[3 * MIB] = 4;
+    CHECK(raised_by_load(at + 4 * MIB + PAGE) == SIGBUS);
+    CHECK(ftruncate(fd, SIZE) == 0 && at[SIZE - 1] == 0 && at[3 * MIB] == 4);
+    CHECK(munmap(at, SIZE) == 0);
+    expect_in_file(path, 3 * MIB, 4);
+}
+
+static void offsets(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *late = mmap(NULL, 2 * MIB, RW, MAP_SHARED, fd, 5 * MIB);
+    uint8_t *early = mmap(NULL, 2 * MIB + 5, RW, MAP_SHARED, fd, MIB + PAGE);
+    CHECK(late != MAP_FAILED && early != MAP_FAILED);
+    expect(late, 5 * MIB, 2 * MIB);
+    expect(early, MIB + PAGE, 2 * MIB);
+    late[0] = 6;
+    early[0] = 7;
+    CHECK(munmap(early, 2 * MIB + 5) == 0);
+    CHECK(late[0] == 6);
+    CHECK(munmap(late, 2 * MIB) == 0);
+    expect_in_file(path, 5 * MIB, 6);
+    expect_in_file(path, MIB + PAGE, 7);
+}
+
+static void refused(const char *path) {
+    int fd = file_of(path, SIZE);
+    FAILS(mmap(NULL, 0, RW, MAP_SHARED, fd, 0), EINVAL);
+    FAILS(mmap(NULL, SIZE, RW, MAP_SHARED, fd, 100), EINVAL);
+    FAILS(mmap(NULL, SIZE, RW, MAP_SHARED, fd, -(off_t)PAGE), EOVERFLOW);
+    FAILS(mmap(NULL, SIZE, RW, MAP_SHARED, -1, 0), EBADF);
+    FAILS(mmap(NULL, SIZE, RW, MAP_SHARED, 900, 0), EBADF);
+    FAILS(mmap(NULL, SIZE, RW, 0, fd, 0), EINVAL);
+    FAILS(mmap((void *)100, SIZE, RW, MAP_SHARED | MAP_FIXED, fd, 0), EINVAL);
+    FAILS(mmap(NULL, SIZE_MAX & ~(PAGE - 1), RW, MAP_SHARED, fd, 0), ENOMEM);
+    int reading = open(path, O_RDONLY), writing = open(path, O_WRONLY), folder = open("/", O_RDONLY);
+    FAILS(mmap(NULL, SIZE, RW, MAP_SHARED, reading, 0), EACCES);
+    FAILS(mmap(NULL, SIZE, PROT_READ, MAP_SHARED, writing, 0), EACCES);
+    FAILS(mmap(NULL, SIZE, PROT_READ, MAP_SHARED, folder, 0), ENODEV);
+    FAILS(munmap((void *)1, PAGE), EINVAL);
+    FAILS(munmap((void *)PAGE, 0), EINVAL);
+}
+
+static void syncing(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    at[MIB] = 60;
+    CHECK(msync(at, SIZE, MS_SYNC) == 0);
+    expect_in_file(path, MIB, 60);
+    CHECK(msync(at, SIZE, MS_ASYNC) == 0 && msync(at, PAGE, MS_SYNC | MS_INVALIDATE) == 0);
+    FAILS(msync(at, SIZE, MS_SYNC | MS_ASYNC), EINVAL);
+    FAILS(msync(at + 1, PAGE, MS_SYNC), EINVAL);
+    FAILS(msync(at, PAGE, 64), EINVAL);
+    int advice[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED};
+    for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+        at[2 * MIB + i] = (uint8_t)(70 + i);
+        CHECK(madvise(at, SIZE, advice[i]) == 0);
+        CHECK(at[2 * MIB + i] == 70 + i && at[MIB] == 60);
+    }
+    CHECK(posix_madvise(at, SIZE, POSIX_MADV_DONTNEED) == 0 && at[2 * MIB] == 70);
+    FAILS(madvise(at, SIZE, 9999), EINVAL);
+    CHECK(posix_madvise(at, SIZE, 9999) == EINVAL);
+    CHECK(munmap(at, SIZE) == 0);
+    FAILS(msync(at, SIZE, MS_SYNC), ENOMEM);
+}
+
+/* Mappings small and large of one file agree, whichever came first. */
+static void large_then_small(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *large = map_all(fd);
+    large[PAGE] = 1;
+    uint8_t *small = mmap(NULL, 4 * PAGE, RW, MAP_SHARED, fd, 0);
+    CHECK(small[PAGE] == 1);
+    small[PAGE] = 2;
+    CHECK(large[PAGE] == 2);
+    CHECK(munmap(large, SIZE) == 0);
+    small[PAGE] = 3;
+    large = map_all(fd);
+    CHECK(large[PAGE] == 3);
+    CHECK(munmap(small, 4 * PAGE) == 0 && large[PAGE] == 3);
+}
+
+static void small_then_large(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *small = mmap(NULL, 4 * PAGE, RW, MAP_SHARED, fd, 0);
+    small[PAGE] = 1;
+    uint8_t *large = map_all(fd);
+    CHECK(large[PAGE] == 1);
+    small[PAGE] = 2;
+    CHECK(large[PAGE] == 2);
+    large[PAGE] = 3;
+    CHECK(small[PAGE] == 3);
+    CHECK(munmap(small, 4 * PAGE) == 0 && munmap(large, SIZE) == 0);
+}
+
+/* A mapping that grows with its file, as SQLite's. */
+static void small_grows(const char *path) {
+    int fd = file_of(path, 4 * PAGE);
+    uint8_t *at = mmap(NULL, 4 * PAGE, RW, MAP_SHARED, fd, 0);
+    at[PAGE] = 1;
+    for (size_t size = 8 * PAGE; size <= SIZE; size *= 2) {
+        CHECK(ftruncate(fd, (off_t)size) == 0);
+        at = mremap(at, size / 2, size, MREMAP_MAYMOVE);
+        CHECK(at != MAP_FAILED && at[PAGE] == 1 && at[size - PAGE] == 0);
+        at[size / 2] = 5;
+    }
+    CHECK(munmap(at, SIZE) == 0);
+    for (size_t size = 8 * PAGE; size <= SIZE; size *= 2) expect_in_file(path, size / 2, 5);
+    expect_in_file(path, PAGE, 1);
+}
+
+/* Two small mappings that only read and grow with their file, as those of two SQLite connections. Written by write(2). */
+static void readers_grow(const char *path) {
+    int fds[2] = {file_of(path, 4 * PAGE), open(path, O_RDWR)};
+    const uint8_t *at[2];
+    for (int i = 0; i < 2; i++) {
+        at[i] = mmap(NULL, 4 * PAGE, PROT_READ, MAP_SHARED, fds[i], 0);
+        CHECK(at[i] != MAP_FAILED && at[i][PAGE] == pattern(PAGE));
+    }
+    for (size_t size = 8 * PAGE; size <= SIZE; size *= 2) {
+        uint8_t byte = (uint8_t)(size / PAGE);
+        CHECK(ftruncate(fds[0], (off_t)size) == 0);
+        for (int i = 0; i < 2; i++) {
+            at[i] = mremap((void *)at[i], size / 2, size, MREMAP_MAYMOVE);
+            CHECK(at[i] != MAP_FAILED && at[i][size / 2] == 0 && at[i][size - 1] == 0);
+        }
+        for (int i = 0; i < 2; i++) CHECK(pwrite(fds[i], &byte, 1, (off_t)(size / 2 + (size_t)i * 9)) == 1);
+        for (int i = 0; i < 2; i++) CHECK(at[i][size / 2] == byte && at[i][size / 2 + 9] == byte);
+    }
+    for (int i = 0; i < 2; i++) CHECK(munmap((void *)at[i], SIZE) == 0);
+}
+
+static void executable(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = mmap(NULL, SIZE, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED);
+    expect(at, 0, SIZE);
+    CHECK(munmap(at, SIZE) == 0);
+}
+
+static void private_only(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = mmap(NULL, SIZE, RW, MAP_PRIVATE, fd, 0);
+    expect(at, 0, SIZE);
+    at[0] = 200;
+    CHECK(munmap(at, SIZE) == 0);
+    expect_in_file(path, 0, pattern(0));
+}
+
+static struct test tests[] = {
+    {"unmap_whole", unmap_whole},
+    {"unmap_part", unmap_part},
+    {"unmap_across", unmap_across},
+    {"fixed_over", fixed_over},
+    {"fixed_under", fixed_under},
+    {"remap", remap},
+    {"protect", protect},
+    {"residency", residency},
+    {"locking", locking},
+    {"two_maps", two_maps},
+    {"private_beside_shared", private_beside_shared},
+    {"past_the_end", past_the_end},
+    {"offsets", offsets},
+    {"refused", refused},
+    {"syncing", syncing},
+    {"large_then_small", large_then_small},
+    {"small_then_large", small_then_large},
+    {"small_grows", small_grows},
+    {"readers_grow", readers_grow},
+    {"executable", executable},
+    {"private_only", private_only},
+};
+RUN_ONE_OF(tests)

@@ -1,0 +1,360 @@
+/* Processes, their ends, and descriptors, around maps. */
+#include "check.h"
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sched.h>
+
+static uint8_t *map;
+
+static int wait_for(pid_t child) {
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    return status;
+}
+
+/* Dirties the file; returns what a byte of page `page` is now. */
+static void dirty(uint8_t salt) {
+    for (size_t i = 0; i < SIZE; i += PAGE) map[i] = (uint8_t)(i / PAGE + salt);
+}
+
+static void check_dirty(const uint8_t *at, uint8_t salt) {
+    for (size_t i = 0; i < SIZE; i += PAGE) CHECK(at[i] == (uint8_t)(i / PAGE + salt));
+}
+
+static void check_file(const char *path, uint8_t salt) {
+    int fd = open(path, O_RDONLY);
+    uint8_t byte;
+    for (size_t i = 0; i < SIZE; i += PAGE) CHECK(pread(fd, &byte, 1, (off_t)i) == 1 && byte == (uint8_t)(i / PAGE + salt));
+    close(fd);
+}
+
+/* What a child does with the maps it was born with. */
+static void live_as_child(void) {
+    check_dirty(map, 1);
+    map[PAGE + 1] = 100;
+    CHECK(msync(map, SIZE, MS_SYNC) == 0);
+    uint8_t *tail = map + SIZE / 2;
+    CHECK(munmap(tail, SIZE / 2) == 0);
+    check_dirty(mmap(NULL, SIZE, PROT_READ, MAP_SHARED, open(getenv("FILE"), O_RDONLY), 0), 1);
+    CHECK(map[PAGE + 1] == 100);
+}
+
+static void fork_child(const char *path) {
+    setenv("FILE", path, 1);
+    map = map_all(file_of(path, SIZE));
+    dirty(1);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        live_as_child();
+        _exit(33);
+    }
+    CHECK(WEXITSTATUS(wait_for(child)) == 33);
+    check_dirty(map, 1);
+    dirty(2);
+    child = _Fork();
+    if (child == 0) {
+        check_dirty(map, 2);
+        _exit(34);
+    }
+    CHECK(WEXITSTATUS(wait_for(child)) == 34);
+    expect_in_file(path, PAGE + 1, 100);
+}
+
+static int cloned(void *arg) {
+    CHECK(arg == map);
+    check_dirty(map, 1);
+    return 35;
+}
+
+static void clone_child(const char *path) {
+    map = map_all(file_of(path, SIZE));
+    dirty(1);
+    static _Alignas(16) char stack[65536];
+    pid_t child = clone(cloned, stack + sizeof stack, SIGCHLD, map);
+    CHECK(child > 0 && WEXITSTATUS(wait_for(child)) == 35);
+    child = clone(cloned, stack + sizeof stack, SIGCHLD | CLONE_VM | CLONE_VFORK, map);
+    CHECK(child > 0 && WEXITSTATUS(wait_for(child)) == 35);
+    check_dirty(map, 1);
+}
+
+static void *fork_some(void *arg) {
+    for (int round = 0; round < 8; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            check_dirty(map, 1);
+            _exit(7);
+        }
+        CHECK(WEXITSTATUS(wait_for(child)) == 7);
+    }
+    return arg;
+}
+
+static void *touch_on(void *arg) {
+    for (int round = 0; round < 20; round++) {
+        check_dirty(map, 1);
+        dirty(1);
+    }
+    return arg;
+}
+
+static void fork_in_threads(const char *path) {
+    map = map_all(file_of(path, SIZE));
+    dirty(1);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, i % 2 ? fork_some : touch_on, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    check_dirty(map, 1);
+}
+
+/* Other programs see what was stored, however they are made. */
+static void programs(const char *path) {
+    map = map_all(file_of(path, SIZE));
+    char copy[512], command[1100];
+    snprintf(copy, sizeof copy, "%s.copy", path);
+    uint8_t salt = 1;
+    dirty(salt);
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/bin/cp", "cp", path, copy, (char *)NULL);
+        _exit(127);
+    }
+    CHECK(wait_for(child) == 0);
+    check_file(copy, salt);
+    dirty(++salt);
+    child = fork();
+    if (child == 0) {
+        execlp("cp", "cp", "-f", "-p", "--", path, copy, (char *)NULL);
+        _exit(127);
+    }
+    CHECK(wait_for(child) == 0);
+    check_file(copy, salt);
+    dirty(++salt);
+    char *const argv[] = {"cp", (char *)path, copy, NULL};
+    CHECK(posix_spawn(&child, "/bin/cp", NULL, NULL, argv, environ) == 0 && wait_for(child) == 0);
+    check_file(copy, salt);
+    dirty(++salt);
+    CHECK(posix_spawnp(&child, "cp", NULL, NULL, argv, environ) == 0 && wait_for(child) == 0);
+    check_file(copy, salt);
+    dirty(++salt);
+    snprintf(command, sizeof command, "cp %s %s", path, copy);
+    CHECK(system(command) == 0);
+    check_file(copy, salt);
+    dirty(++salt);
+    FILE *pipe = popen(command, "r");
+    CHECK(pipe && pclose(pipe) == 0);
+    check_file(copy, salt);
+    CHECK(posix_spawn(&child, "/no/such/program", NULL, NULL, argv, environ) == ENOENT);
+    check_dirty(map, salt);
+    unlink(copy);
+}
+
+/* Each exec takes its arguments and its environment as it should, from a map too. */
+static void execs(const char *path) {
+    map = map_all(file_of(path, SIZE));
+    /* A command line in the map, spread over pages that will not all be in memory. */
+    const char *words[] = {"sh", "-c", "test \"$1$2$3$4$5$6$7$8\" = abcdefgh && test \"$X\" = y", "-", "a", "b", "c", "d", "e", "f", "g", "h"};
+    char **argv = (char **)map, **env = (char **)(map + 2 * MIB);
+    for (int i = 0; i < 12; i++) {
+        argv[i] = (char *)map + MIB / 2 + (size_t)i * 10 * PAGE;
+        strcpy(argv[i], words[i]);
+    }
+    argv[12] = NULL;
+    env[0] = (char *)map + 3 * MIB;
+    env[1] = NULL;
+    strcpy(env[0], "X=y");
+    char *shell = (char *)map + 4 * MIB;
+    strcpy(shell, "/bin/sh");
+    for (int way = 0; way < 9; way++) {
+        /* Out of memory with all of it. */
+        CHECK(madvise(map, SIZE, MADV_DONTNEED) == 0);
+        pid_t child = way % 2 ? fork() : vfork();
+        if (child == 0) {
+            if (way == 0) execve(shell, argv, env);
+            if (way == 1) environ = env, execv(shell, argv);
+            if (way == 2) execvpe("sh", argv, env);
+            if (way == 3) environ = env, execvp("sh", argv);
+            if (way == 4) execle(shell, "sh", "-c", argv[2], "-", "a", "b", "c", "d", "e", "f", "g", "h", NULL, env);
+            if (way == 5) environ = env, execl(shell, "sh", "-c", argv[2], "-", "a", "b", "c", "d", "e", "f", argv[10], "h", NULL);
+            if (way == 6) execveat(AT_FDCWD, shell, argv, env, 0);
+            if (way == 7) fexecve(open("/bin/sh", O_RDONLY | O_CLOEXEC), argv, env);
+            if (way == 8) execle("/bin/true", "true", NULL, env);
+            _exit(127);
+        }
+        int status = wait_for(child);
+        if (status) fprintf(stderr, "way %d: status %x\n", way, status);
+        CHECK(status == 0);
+    }
+    pid_t child;
+    CHECK(posix_spawn(&child, shell, NULL, NULL, argv, env) == 0 && wait_for(child) == 0);
+    /* More arguments than registers and small arrays hold. */
+    char **many = malloc(3000 * sizeof *many);
+    for (int i = 0; i < 2999; i++) many[i] = "x";
+    many[2999] = NULL;
+    CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, many, environ) == 0 && wait_for(child) == 0);
+    FAILS(execl("/no/such/program", "x", NULL), ENOENT);
+    FAILS(execlp("no-such-program", "x", "y", "z", "1", "2", "3", NULL), ENOENT);
+}
+
+/* The file is whole when the process is gone, whichever way it goes. */
+static void ends(const char *path) {
+    for (int way = 0; way < 6; way++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            map = map_all(file_of(path, SIZE));
+            dirty((uint8_t)(way + 1));
+            if (way == 0) _exit(3);
+            if (way == 1) exit(3);
+            if (way == 2) _Exit(3);
+            if (way == 3) quick_exit(3);
+            if (way == 4) execl("/bin/sh", "sh", "-c", "exit 3", NULL);
+            if (way == 5) pthread_exit(NULL);
+            _exit(4);
+        }
+        int status = wait_for(child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == (way == 5 ? 0 : 3));
+        check_file(path, (uint8_t)(way + 1));
+    }
+}
+
+/* A process that is killed leaves its stores to somebody who writes them soon. */
+static void killed(const char *path) {
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        map = map_all(file_of(path, SIZE));
+        dirty(9);
+        CHECK(write(ready[1], "x", 1) == 1);
+        for (;;) pause();
+    }
+    char byte;
+    CHECK(read(ready[0], &byte, 1) == 1 && kill(child, SIGKILL) == 0);
+    CHECK(WTERMSIG(wait_for(child)) == SIGKILL);
+    /* Whoever maps the file for writing waits until that is done. */
+    map = map_all(open(path, O_RDWR));
+    check_dirty(map, 9);
+    CHECK(munmap(map, SIZE) == 0);
+    check_file(path, 9);
+}
+
+/* Programs close all they see; the maps stay. */
+static void closing(const char *path) {
+    int fd = file_of(path, SIZE);
+    map = map_all(fd);
+    dirty(1);
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    for (struct dirent *one; (one = readdir(folder));) {
+        int number = atoi(one->d_name);
+        if (number > 2 && number != dirfd(folder)) close(number), count++;
+    }
+    closedir(folder);
+    CHECK(count > 0);
+    check_dirty(map, 1);
+    dirty(2);
+    closefrom(3);
+    check_dirty(map, 2);
+    dirty(3);
+    CHECK(close_range(3, ~0u, 0) == 0);
+    FAILS(close_range(10, 3, 0), EINVAL);
+    check_dirty(map, 3);
+    dirty(4);
+    for (int number = 3; number < 5000; number++) close(number);
+    check_dirty(map, 4);
+    FAILS(close(fd), EBADF);
+    fd = open(path, O_RDONLY);
+    CHECK(fd == 3 && dup2(fd, 77) == 77 && dup2(fd, fd) == fd && dup3(fd, 78, O_CLOEXEC) == 78);
+    FAILS(dup2(900, 5), EBADF);
+    FAILS(dup3(fd, fd, 0), EINVAL);
+    CHECK(close_range(70, 80, CLOSE_RANGE_CLOEXEC) == 0 && fcntl(77, F_GETFD) == FD_CLOEXEC);
+    dirty(5);
+    CHECK(msync(map, SIZE, MS_SYNC) == 0);
+    check_file(path, 5);
+    CHECK(munmap(map, SIZE) == 0);
+}
+
+/* Whether another process finds the file locked (fcntl(2) record locks). */
+static int is_locked(const char *path) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+        _exit(fcntl(open(path, O_RDWR), F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK ? 1 : 0);
+    }
+    return WEXITSTATUS(wait_for(child));
+}
+
+/* The program's record locks last until it closes the file itself, whatever is mapped and unmapped meanwhile. */
+static void record_locks(const char *path) {
+    int fd = file_of(path, SIZE);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    CHECK(fcntl(fd, F_SETLK, &lock) == 0 && is_locked(path));
+    map = map_all(fd);
+    dirty(1);
+    CHECK(is_locked(path));
+    CHECK(munmap(map, SIZE) == 0);
+    CHECK(is_locked(path));
+    map = map_all(fd);
+    check_dirty(map, 1);
+    CHECK(munmap(map, SIZE) == 0 && is_locked(path));
+    CHECK(close(fd) == 0 && !is_locked(path));
+    fd = open(path, O_RDWR);
+    CHECK(lockf(fd, F_TLOCK, 1) == 0);
+    map = map_all(fd);
+    CHECK(munmap(map, SIZE) == 0 && is_locked(path));
+}
+
+/* A library that is loaded later maps files as the program does. */
+static void loaded(const char *path) {
+    int fd = file_of(path, SIZE);
+    void *library = dlopen(getenv("LOADED"), RTLD_NOW);
+    CHECK(library);
+    uint8_t *(*map_it)(int, size_t) = (uint8_t *(*)(int, size_t))dlsym(library, "map_it");
+    CHECK(map_it);
+    map = map_it(fd, SIZE);
+    CHECK(map != MAP_FAILED);
+    dirty(6);
+    CHECK(dlclose(library) == 0);
+    check_dirty(map, 6);
+    CHECK(munmap(map, SIZE) == 0);
+    check_file(path, 6);
+}
+
+/* A process that goes on in the background. */
+static void in_background(const char *path) {
+    int done[2];
+    CHECK(pipe(done) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(daemon(1, 1) == 0);
+        map = map_all(file_of(path, SIZE));
+        dirty(8);
+        CHECK(munmap(map, SIZE) == 0);
+        CHECK(write(done[1], "x", 1) == 1);
+        exit(0);
+    }
+    CHECK(wait_for(child) == 0);
+    close(done[1]);
+    char byte;
+    CHECK(read(done[0], &byte, 1) == 1);
+    check_file(path, 8);
+    /* Until it is gone, and has written its statistics. */
+    CHECK(read(done[0], &byte, 1) == 0);
+}
+
+static struct test tests[] = {
+    {"fork_child", fork_child},
+    {"clone_child", clone_child},
+    {"fork_in_threads", fork_in_threads},
+    {"programs", programs},
+    {"execs", execs},
+    {"ends", ends},
+    {"killed", killed},
+    {"closing", closing},
+    {"record_locks", record_locks},
+    {"loaded", loaded},
+    {"in_background", in_background},
+};
+RUN_ONE_OF(tests)

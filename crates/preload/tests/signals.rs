@@ -1,0 +1,10 @@
+//! Programs with handlers and masks of their own are served, and told what they believe.
+
+mod common;
+
+cases! {
+    "signals.c", &[];
+    handler_before handler_after handlers_touch_maps blocked_threads small_alternate_stack waiting_for_sigbus old_calls
+    passed_on cancelled;
+    kernel default_action
+}
