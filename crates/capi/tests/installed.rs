@@ -118,6 +118,7 @@ fn this_is_installed_and_nothing_else() {
         "lib/libfastmap.so.0",
         &library,
         "lib/libfastmap_preload.so",
+        "lib/libfastmap_preload_heap.so",
         "lib/pkgconfig/fastmap.pc",
     ];
     assert_eq!(files_below(&PREFIX), expected.map(String::from).into());
