@@ -35,7 +35,7 @@ fn it_lives_as_long_as_the_program_and_sleeps() {
     let folder = folder();
     let path = file_in(&folder, "file");
     let child = Waiting::start("work", &path);
-    let keeper = keeper_of(&path).expect("a keeper");
+    let keeper = awaited_keeper_of(&path);
     assert_ne!(keeper, child.pid());
     child.finish();
     until("the keeper's end", || keeper_of(&path).is_none());
@@ -104,7 +104,8 @@ fn the_ends_of_forked_children_are_none_of_its_business() {
     let folder = folder();
     let path = file_in(&folder, "file");
     let mut child = Waiting::start("fork", &path);
-    assert!(keeper_of(&path).is_some(), "it still waits for the program's end");
+    // It still waits for the program's end.
+    awaited_keeper_of(&path);
     child.kill();
     assert!(saved(&path).iter().step_by(PAGE).all(|byte| *byte == 9));
 }
@@ -155,7 +156,7 @@ fn it_waits_for_writes_in_flight() {
     let path = disk.path("file");
     create(&path, &pattern(40 * PAGE)).sync_all().unwrap();
     let mut child = Waiting::start("flush", &path);
-    let keeper = keeper_of(&path).expect("a keeper");
+    let keeper = awaited_keeper_of(&path);
     let frozen = Frozen::new(path.parent().unwrap());
     drop(child.0.stdin.take());
     let pid = child.pid();
@@ -227,7 +228,7 @@ fn role() {
     match role.as_str() {
         "work" => {
             let map = touch(&large(true), &argument);
-            let keeper = keeper_of(&argument).expect("a keeper");
+            let keeper = awaited_keeper_of(&argument);
             // It is asleep once its sleep in the kernel shows.
             until("its sleep", || {
                 let stat = std::fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap();
@@ -253,7 +254,7 @@ fn role() {
                     assert_eq!(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1), 0);
                 }
                 touch(&large(true), &argument);
-                assert!(keeper_of(&argument).is_some());
+                awaited_keeper_of(&argument);
                 let mut status = 0;
                 assert_eq!(libc::waitpid(-1, &mut status, 0), -1);
                 assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ECHILD));

@@ -102,7 +102,7 @@ fn another_process_sees_the_same() {
     let second = program.look(PATIENCE).expect("an answer");
     assert!(second.taken > first.taken && second.maps == first.maps);
     // The keeper has the same descriptor, and is not the program.
-    let keeper = keeper_of(&path).expect("a keeper");
+    let keeper = awaited_keeper_of(&path);
     assert!(Program::open(keeper).unwrap().is_none());
     assert!(program.is_alive());
     child.kill();

@@ -172,7 +172,7 @@ fn a_killed_process_holds_it_until_its_keeper_is_done() {
     let path = file_in(&folder);
     for writable in [true, false] {
         let mut other = Waiting::start("hold", &path);
-        let keeper = keeper_of(&path).expect("a keeper") as i32;
+        let keeper = awaited_keeper_of(&path) as i32;
         // SAFETY: stops the keeper of this test's child, and lets it go on below.
         unsafe { libc::kill(keeper, libc::SIGSTOP) };
         other.kill();

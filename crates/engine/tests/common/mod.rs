@@ -366,6 +366,12 @@ pub fn keeper_of(path: &Path) -> Option<u32> {
     with_file.and_then(|process| process.file_name().to_str()?.parse().ok())
 }
 
+/// The keeper that has a file open, which gives itself its name some time after the first map.
+pub fn awaited_keeper_of(path: &Path) -> u32 {
+    until("a keeper", || keeper_of(path).is_some());
+    keeper_of(path).expect("a keeper that stays")
+}
+
 /// Waits for what has to happen, half a minute at most.
 pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
