@@ -220,7 +220,13 @@ fn is_read_ahead_of_after(cache: &Cache, abandoned: usize) {
     }
     let before = cache.stats();
     assert!(before.streams > 0, "{before:?}");
-    walk(0..WALKED, |page| assert_eq!(map[page * PAGE], 0));
+    for page in 0..WALKED {
+        if page % 64 == 0 {
+            // Whatever else the processors do: what can be ahead of the walk is.
+            still(cache, 10);
+        }
+        assert_eq!(map[page * PAGE], 0);
+    }
     let after = cache.stats();
     let used = after.ahead_used - before.ahead_used;
     assert!(used > 2000, "{used} of {WALKED} pages were read ahead: {before:?}, then {after:?}");
