@@ -59,6 +59,28 @@ fn access(at: usize) -> String {
 }
 
 #[test]
+fn a_map_with_holes_goes_as_one() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 64);
+    let cache = Cache::new(32 * PAGE).unwrap();
+    let one = map(&file, &cache, 64 * PAGE, RW, 0);
+    assert_eq!(map(&file, &cache, 64 * PAGE, RW, 0), one);
+    // SAFETY: nobody uses what is unmapped.
+    unsafe {
+        // Of the second map, two holes, and then all of it.
+        assert_eq!(calls::unmap(one + 8 * PAGE, 4 * PAGE), Ok(()));
+        assert_eq!(calls::unmap(one + 30 * PAGE, PAGE), Ok(()));
+        assert_eq!(calls::unmap(one, 64 * PAGE), Ok(()));
+    }
+    // The first is whole.
+    (0..64).for_each(|page| assert_eq!(load(one + page * PAGE), page as u8));
+    // SAFETY: as above.
+    assert_eq!(unsafe { calls::unmap(one, 64 * PAGE) }, Ok(()));
+    assert!(!calls::holds(one, 64 * PAGE));
+}
+
+#[test]
 fn two_maps_of_a_file_have_one_address_and_two_layers() {
     let Some(_alone) = alone() else { return };
     let folder = folder();

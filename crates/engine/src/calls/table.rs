@@ -286,12 +286,27 @@ impl Table {
         parts
     }
 
-    /// Takes one layer of a range away, or all of them. Of several the one that has just this range goes first, then the
-    /// newest.
+    /// The newest map that reaches from the start of a range to its end, and of which parts in between have been unmapped. Which
+    /// one of several at these addresses the program means cannot be told: one that is whole serves all of them.
+    fn with_holes(&self, range: &Range<usize>) -> Option<Arc<Share>> {
+        let parts_of = |share| self.pieces.iter().filter(move |piece: &&Piece| Arc::ptr_eq(&piece.share, share));
+        let reaches_over = |share| {
+            let start = parts_of(share).map(|piece| piece.at.start).min();
+            let end = parts_of(share).map(|piece| piece.at.end).max();
+            (start, end) == (Some(range.start), Some(range.end)) && parts_of(share).nth(1).is_some()
+        };
+        self.pieces.iter().rev().map(|piece| &piece.share).find(|share| reaches_over(share)).cloned()
+    }
+
+    /// Takes one layer of a range away, or all of them. Of several the one that has just this range goes first, with holes
+    /// before one without, then the newest.
     pub fn remove(&mut self, range: &Range<usize>, all_layers: bool) -> Removed {
         let mut removed = Removed::default();
         let exact = self.pieces.iter().rposition(|piece| piece.at == *range);
-        if let (Some(place), false) = (exact, all_layers) {
+        if let (Some(_), Some(share), false) = (exact, self.with_holes(range), all_layers) {
+            removed.pieces = self.pieces.extract_if(.., |piece| Arc::ptr_eq(&piece.share, &share)).collect();
+            removed.pieces.iter().for_each(|piece| share.region.extents().remove(&piece.pages()));
+        } else if let (Some(place), false) = (exact, all_layers) {
             let piece = self.pieces.remove(place);
             piece.share.region.extents().remove(&piece.pages());
             removed.pieces.push(piece);
