@@ -3,9 +3,10 @@
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
 # make test      everything CI checks
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
+# make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make loom      the models alone: page word, credits, dirty bitmap, shared syncs
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: build bench install test lint docs loom header programs
+.PHONY: build bench install test lint docs loom header programs vm
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -40,9 +41,16 @@ install:
 test: lint docs loom
 	$(CARGO) test --workspace
 	$(MAKE) programs PROFILE=dev
+	$(MAKE) vm PROFILE=dev
 
 programs: build
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/programs/run
+
+# With it go the engine's own tests of direct mappings.
+vm: build
+	DIRECT=$$($(CARGO) test -p fastmap --test direct --no-run --message-format=json | \
+		sed -n 's/.*"name":"direct".*"executable":"\([^"]*\)".*/\1/p') \
+	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
 
 lint:
 	$(CARGO) fmt --all --check

@@ -16,9 +16,9 @@
 #include <sys/types.h>
 
 /**
- * For fm_mmap: in the cache or not at all. Without it, what cannot be cached (a file in memory
- * already, as on tmpfs; a machine that lacks something, which `fastmap doctor` explains) is an
- * ordinary kernel mapping.
+ * For fm_mmap: in the cache or not at all. Without it, a file in memory already (on tmpfs, hugetlbfs,
+ * DAX) is mapped straight, and what else cannot be cached (the machine lacks something, which
+ * `fastmap doctor` explains) is an ordinary kernel mapping.
  */
 #define FM_MAP_CACHED (1 << 24)
 
@@ -30,6 +30,26 @@
 #define FM_MAP_MANY_WRITERS (1 << 25)
 
 /**
+ * For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is kept,
+ * and made when the page is there; loads of the page wait. For scattered small stores to a slow
+ * device: moves of 1 to 64 bytes, eight a page; all else waits. Holds for all maps of the file.
+ */
+#define FM_MAP_ASYNC_STORES (1 << 21)
+
+/**
+ * For fm_mmap: straight or not at all, that is, only a file in memory. Without it, that is chosen by
+ * the file. On DAX, where the kernel can (MAP_SYNC), fm_msync() of up to 64 KiB is then a matter of
+ * user space, without a system call.
+ */
+#define FM_MAP_DIRECT (1 << 22)
+
+/**
+ * For fm_mmap, of a file on tmpfs or hugetlbfs: fm_msync() writes what was stored to memory, by cache
+ * line, since the memory is persistent, or stands in for such. Without it, there is nothing to do.
+ */
+#define FM_MAP_CACHE_LINES (1 << 23)
+
+/**
  * For fm_madvise: the range will be walked backward, and is read ahead of in that direction.
  * madvise(2) has no such advice.
  */
@@ -39,6 +59,11 @@
  * For fm_pin and fm_unpin: the program or a system call stores to the range meanwhile.
  */
 #define FM_PIN_WRITE 1
+
+/**
+ * Bytes of a line: the unit of stores for fm_async_read.
+ */
+#define FM_LINE 64
 
 /**
  * A cache: a limit in bytes on the pages in memory of all the maps that were made in it. What it
@@ -153,7 +178,8 @@ extern "C" {
  * Maps a file as mmap(2) does, in the process's own cache, which holds a quarter of memory (of the
  * cgroup's, if that is less) unless fm_cache_resize() says otherwise.
  *
- * What is MAP_SHARED of a regular file or block device, and not executable, is cached; anything else
+ * What is MAP_SHARED of a regular file or block device, and not executable, is cached, unless the file
+ * is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
  * goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
  * the same addresses for the same bytes: mapped twice, a file has the same address twice, and is to
  * be unmapped twice. Use fm_munmap() and the other functions here for all maps made here, and
@@ -206,7 +232,7 @@ void *fm_mremap(void *old_address, size_t old_size, size_t new_size, int flags, 
 
 /**
  * msync(2). With MS_SYNC it returns when every byte of the range that was stored before is on stable
- * storage. What cannot be written is kept in memory, dirty, and reported again by each later call
+ * storage, or in persistent memory. What cannot be written is kept in memory, dirty, and reported again by each later call
  * until it is saved.
  *
  * Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; ENOSPC, EIO and what
@@ -262,6 +288,12 @@ int fm_mlock(const void *addr, size_t length);
 int fm_munlock(const void *addr, size_t length);
 
 /**
+ * Bytes that fm_msync() has written to memory by cache line in this process: on DAX, and of maps made
+ * with FM_MAP_CACHE_LINES.
+ */
+uint64_t fm_flushed_bytes(void);
+
+/**
  * Whether all bytes of a range are in cached maps: 1, or 0 (kernel mappings, other memory, nothing).
  */
 int fm_is_cached(const void *addr,
@@ -287,6 +319,40 @@ ssize_t fm_prefetch(const struct fm_range *ranges,
  * EINVAL; EFAULT `ranges` is NULL.
  */
 int fm_prefetch_wait(const struct fm_range *ranges, size_t count);
+
+/**
+ * Has stores to pages of a mapped file that are not in memory complete at once, on a page filled with
+ * a line of FM_LINE bytes again and again, while the file's bytes are read behind them (AR-MMAP). When
+ * these are there, the lines that still hold that value are replaced by them, never under a store.
+ * Holds for all writable maps of the file in the process, while there are any.
+ *
+ * The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
+ * in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
+ * (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
+ * Kernel mappings stay what they are: stores wait there.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
+ * value; EFAULT `initial_line` is NULL; ENOMEM.
+ */
+int fm_async_read(void *addr,
+                  size_t length,
+                  const void *initial_line);
+
+/**
+ * Whether a line of a map holds the initial value of fm_async_read() in one of its words of 8 bytes at
+ * least: the file's bytes may not have come yet, or came between two moves. 1, or 0. A program whose
+ * other threads store to the page has to ask of what it loaded, which may be another a moment later:
+ * it copies the line and compares its words with those of the value.
+ */
+int fm_is_initial(const void *line);
+
+/**
+ * Waits until the file's bytes are in every page of a range that was stored to before it was read.
+ *
+ * Returns 0, or -1 and sets errno: EIO and what else pread(2) has, and what was stored is kept; EINVAL.
+ */
+int fm_synchronise(const void *addr,
+                   size_t length);
 
 /**
  * Keeps a range in memory, where it is, until it has been unpinned as often: so that it can be

@@ -4,22 +4,36 @@ use crate::boundary::{Failure, call};
 use crate::caches::{self, fm_cache};
 use crate::processes;
 use fastmap::calls::{self, Request};
-use fastmap::{Error, Fallback};
+use fastmap::{Error, Fallback, Mode, Persist};
 use libc::off_t;
 use std::ffi::{c_int, c_uchar, c_void};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// For fm_mmap: in the cache or not at all. Without it, what cannot be cached (a file in memory
-/// already, as on tmpfs; a machine that lacks something, which `fastmap doctor` explains) is an
-/// ordinary kernel mapping.
+/// For fm_mmap: in the cache or not at all. Without it, a file in memory already (on tmpfs, hugetlbfs,
+/// DAX) is mapped straight, and what else cannot be cached (the machine lacks something, which
+/// `fastmap doctor` explains) is an ordinary kernel mapping.
 pub const FM_MAP_CACHED: c_int = 1 << 24;
 
 /// For fm_mmap: other processes may map the file for writing too. Without it, they are refused if
 /// they use FastMap, and so is this one while they do (EAGAIN). With it, who stores to one page last
 /// wins all of that page.
 pub const FM_MAP_MANY_WRITERS: c_int = 1 << 25;
+
+/// For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is kept,
+/// and made when the page is there; loads of the page wait. For scattered small stores to a slow
+/// device: moves of 1 to 64 bytes, eight a page; all else waits. Holds for all maps of the file.
+pub const FM_MAP_ASYNC_STORES: c_int = 1 << 21;
+
+/// For fm_mmap: straight or not at all, that is, only a file in memory. Without it, that is chosen by
+/// the file. On DAX, where the kernel can (MAP_SYNC), fm_msync() of up to 64 KiB is then a matter of
+/// user space, without a system call.
+pub const FM_MAP_DIRECT: c_int = 1 << 22;
+
+/// For fm_mmap, of a file on tmpfs or hugetlbfs: fm_msync() writes what was stored to memory, by cache
+/// line, since the memory is persistent, or stands in for such. Without it, there is nothing to do.
+pub const FM_MAP_CACHE_LINES: c_int = 1 << 23;
 
 /// For fm_madvise: the range will be walked backward, and is read ahead of in that direction.
 /// madvise(2) has no such advice.
@@ -105,9 +119,15 @@ impl Wanted {
     }
 
     fn map(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
-        let own = FM_MAP_CACHED | FM_MAP_MANY_WRITERS;
+        let own = FM_MAP_CACHED | FM_MAP_MANY_WRITERS | FM_MAP_DIRECT | FM_MAP_CACHE_LINES | FM_MAP_ASYNC_STORES;
         let asked = self.flags;
         let wanted = Wanted { flags: asked & !own, ..*self };
+        if asked & FM_MAP_CACHED != 0 && asked & FM_MAP_DIRECT != 0 {
+            return Err(Failure::new(libc::EINVAL, "FM_MAP_CACHED or FM_MAP_DIRECT: a map cannot be both"));
+        }
+        if let Some(at) = wanted.straight(asked)? {
+            return Ok(at);
+        }
         let mapped = if wanted.is_for_the_cache() { wanted.through_cache(cache, asked)? } else { None };
         if let Some(at) = mapped {
             return Ok(at);
@@ -121,10 +141,40 @@ impl Wanted {
         wanted.through_kernel()
     }
 
-    fn through_cache(&self, cache: *const fm_cache, asked: c_int) -> Result<Option<*mut c_void>, Failure> {
+    /// A direct mapping that has something over mmap(2).
+    fn straight(&self, asked: c_int) -> Result<Option<*mut c_void>, Failure> {
+        let mode = match asked {
+            _ if asked & FM_MAP_DIRECT != 0 => Mode::Direct,
+            _ if asked & FM_MAP_CACHED != 0 => return Ok(None),
+            _ => Mode::Automatic,
+        };
+        if !self.is_shared() || self.fd < 0 || self.flags & libc::MAP_ANONYMOUS != 0 || processes::is_child() {
+            return match mode {
+                Mode::Direct => Err(Failure::new(libc::EOPNOTSUPP, "only MAP_SHARED of a file is mapped directly")),
+                _ => Ok(None),
+            };
+        }
         processes::prepare();
-        let cache = caches::find(cache)?;
-        let request = Request {
+        let persist = if asked & FM_MAP_CACHE_LINES != 0 { Persist::CacheLines } else { Persist::Automatic };
+        // SAFETY: open for this call, if at all.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        // SAFETY: the caller of `fm_mmap` says so.
+        let mapped = match unsafe { calls::map_direct(fd, &self.request(asked), mode, persist, false) } {
+            Ok(mapped) => mapped,
+            // Refused as the kernel refuses it.
+            Err(Error::NotMappable { .. } | Error::Io { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(at) = mapped {
+            calls::note_kernel(fd, at.addr(), self.length);
+            return Ok(Some(at.cast()));
+        }
+        // What needs nothing is as the kernel maps it.
+        if mode == Mode::Direct { self.through_kernel().map(Some) } else { Ok(None) }
+    }
+
+    fn request(&self, asked: c_int) -> Request {
+        Request {
             addr: self.addr.addr(),
             len: self.length,
             prot: self.prot,
@@ -132,11 +182,17 @@ impl Wanted {
             offset: self.offset as u64,
             one_writer: asked & FM_MAP_MANY_WRITERS == 0,
             fallback: if asked & FM_MAP_CACHED != 0 { Fallback::Refuse } else { Fallback::Kernel },
-        };
+            async_stores: asked & FM_MAP_ASYNC_STORES != 0,
+        }
+    }
+
+    fn through_cache(&self, cache: *const fm_cache, asked: c_int) -> Result<Option<*mut c_void>, Failure> {
+        processes::prepare();
+        let cache = caches::find(cache)?;
         // SAFETY: open for this call, if at all.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         // SAFETY: the caller of `fm_mmap` says so.
-        let at = match unsafe { calls::map(fd, &cache, &request) } {
+        let at = match unsafe { calls::map(fd, &cache, &self.request(asked)) } {
             Ok(Some(at)) => at,
             // The kernel maps some that are neither files nor block devices, and has the errors of the others.
             Ok(None) | Err(Error::NotMappable { .. } | Error::LengthOverflow { .. }) => return Ok(None),
@@ -161,7 +217,8 @@ impl Wanted {
 /// Maps a file as mmap(2) does, in the process's own cache, which holds a quarter of memory (of the
 /// cgroup's, if that is less) unless fm_cache_resize() says otherwise.
 ///
-/// What is MAP_SHARED of a regular file or block device, and not executable, is cached; anything else
+/// What is MAP_SHARED of a regular file or block device, and not executable, is cached, unless the file
+/// is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
 /// goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
 /// the same addresses for the same bytes: mapped twice, a file has the same address twice, and is to
 /// be unmapped twice. Use fm_munmap() and the other functions here for all maps made here, and
@@ -268,7 +325,7 @@ pub unsafe extern "C" fn fm_mremap(
 }
 
 /// msync(2). With MS_SYNC it returns when every byte of the range that was stored before is on stable
-/// storage. What cannot be written is kept in memory, dirty, and reported again by each later call
+/// storage, or in persistent memory. What cannot be written is kept in memory, dirty, and reported again by each later call
 /// until it is saved.
 ///
 /// Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; ENOSPC, EIO and what
@@ -340,6 +397,13 @@ pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_munlock(addr: *const c_void, length: usize) -> c_int {
     over_range("fm_munlock", addr, length, |at| calls::unlock(at, length))
+}
+
+/// Bytes that fm_msync() has written to memory by cache line in this process: on DAX, and of maps made
+/// with FM_MAP_CACHE_LINES.
+#[unsafe(no_mangle)]
+pub extern "C" fn fm_flushed_bytes() -> u64 {
+    calls::flushed_bytes()
 }
 
 /// Whether all bytes of a range are in cached maps: 1, or 0 (kernel mappings, other memory, nothing).

@@ -70,6 +70,65 @@ pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize)
     })
 }
 
+/// Bytes of a line: the unit of stores for fm_async_read.
+pub const FM_LINE: usize = 64;
+
+/// Has stores to pages of a mapped file that are not in memory complete at once, on a page filled with
+/// a line of FM_LINE bytes again and again, while the file's bytes are read behind them (AR-MMAP). When
+/// these are there, the lines that still hold that value are replaced by them, never under a store.
+/// Holds for all writable maps of the file in the process, while there are any.
+///
+/// The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
+/// in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
+/// (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
+/// Kernel mappings stay what they are: stores wait there.
+///
+/// Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
+/// value; EFAULT `initial_line` is NULL; ENOMEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial_line: *const c_void) -> c_int {
+    call("fm_async_read", || {
+        if initial_line.is_null() {
+            return Err(Failure::new(libc::EFAULT, "initial_line is NULL: pass FM_LINE bytes that are never stored"));
+        }
+        // SAFETY: the caller has as many there.
+        let line = unsafe { initial_line.cast::<[u8; FM_LINE]>().read() };
+        calls::async_read(addr.addr(), length, line).map_err(|errno| {
+            let why = "needs a writable map of a file without another initial value";
+            Failure::of(errno, format_args!("{length} bytes at {addr:p}: {why}"))
+        })?;
+        Ok(0)
+    })
+}
+
+/// Whether a line of a map holds the initial value of fm_async_read() in one of its words of 8 bytes at
+/// least: the file's bytes may not have come yet, or came between two moves. 1, or 0. A program whose
+/// other threads store to the page has to ask of what it loaded, which may be another a moment later:
+/// it copies the line and compares its words with those of the value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_is_initial(line: *const c_void) -> c_int {
+    call("fm_is_initial", || {
+        let holds = |initial: [u8; FM_LINE]| {
+            // SAFETY: a line of the caller's map.
+            let line = unsafe { line.cast::<[u8; FM_LINE]>().read_volatile() };
+            line.chunks(8).zip(initial.chunks(8)).any(|(word, initial)| word == initial)
+        };
+        Ok(c_int::from(calls::initial_line(line.addr()).is_some_and(holds)))
+    })
+}
+
+/// Waits until the file's bytes are in every page of a range that was stored to before it was read.
+///
+/// Returns 0, or -1 and sets errno: EIO and what else pread(2) has, and what was stored is kept; EINVAL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_synchronise(addr: *const c_void, length: usize) -> c_int {
+    call("fm_synchronise", || {
+        let failed = |errno| Failure::of(errno, format_args!("{length} bytes at {addr:p}"));
+        calls::synchronise(addr.addr(), length).map_err(failed)?;
+        Ok(0)
+    })
+}
+
 fn is_for_writing(flags: c_int) -> Result<bool, Failure> {
     match flags {
         0 => Ok(false),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use fastmap_workloads::{Advice, Engine, Op, Pattern, Trace};
+use fastmap_workloads::{Advice, Engine, Op, Pattern, SyncWork, Syncer, Trace, updates};
 
 use crate::size::{Memory, Size};
 
@@ -51,9 +51,9 @@ A GLOB is matched against the absolute path of a file, without symbolic links. *
 any number of directories, [a-z] and {one,other} for choices. One without a slash matches names in every directory, another \
 relative one begins in the current directory. It may hold no colon. Quote it, or the shell will expand it.
 
-FASTMAP_CACHE, FASTMAP_MAP (globs separated by colons), FASTMAP_HEAP, FASTMAP_FAULTS and FASTMAP_STATS in the environment \
-count where the flag is not given. FASTMAP_PRELOAD says where libfastmap_preload.so is, if it is neither beside this command \
-nor in ../lib.
+FASTMAP_CACHE, FASTMAP_MAP (globs separated by colons), FASTMAP_HEAP, FASTMAP_FAULTS, FASTMAP_ASYNC_STORES (1), \
+FASTMAP_DIRECT, FASTMAP_PERSIST and FASTMAP_STATS in the environment count where the flag is not given. FASTMAP_PRELOAD says \
+where libfastmap_preload.so is, if it is neither beside this command nor in ../lib.
 
 Not possible: programs that are statically linked, setuid, setgid or with file capabilities (of other users), 32-bit, or \
 built for another C library than glibc.
@@ -81,6 +81,18 @@ pub struct RunArgs {
     /// system calls that the library does not see) [default: signal]
     #[arg(long, value_name = "signal|service")]
     pub faults: Option<Faults>,
+    /// Keep stores to pages that are not in memory, and let the program go on while the pages are read: for scattered small
+    /// stores to a slow device. Not with --faults service
+    #[arg(long)]
+    pub async_stores: bool,
+    /// Map files in memory (tmpfs, hugetlbfs, DAX) straight: auto, always (no file is cached; others are left to the kernel, with a
+    /// warning) or never [default: auto]
+    #[arg(long, value_name = "auto|always|never")]
+    pub direct: Option<Direct>,
+    /// What msync(2) of a file in memory does: auto (on DAX, writes cache lines to memory; on tmpfs and hugetlbfs, nothing) or
+    /// cache-lines (writes them everywhere: that memory is persistent, or stands in for such) [default: auto]
+    #[arg(long, value_name = "auto|cache-lines")]
+    pub persist: Option<Persist>,
     /// Write counters here as JSON when the program ends
     #[arg(long, value_name = "FILE")]
     pub stats: Option<OsString>,
@@ -89,30 +101,44 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-/// How page faults of a program are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Faults {
-    Signal,
-    Service,
-}
-
-impl Faults {
-    /// As it is given.
-    pub fn name(self) -> &'static str {
-        match self {
-            Faults::Signal => "signal",
-            Faults::Service => "service",
+/// Settings that are one word of several, the same on the command line and in the environment.
+macro_rules! choices {
+    ($($(#[$doc:meta])* $type:ident, $what:literal: $($variant:ident = $word:literal),*;)*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $type {
+            $($variant,)*
         }
-    }
+
+        impl $type {
+            /// As it is given.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $word,)*
+                }
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<$type, String> {
+                let all = [$($type::$variant),*];
+                let words = all.map($type::name).join(" or ");
+                let known = all.into_iter().find(|one| one.name() == text);
+                known.ok_or_else(|| format!("\"{text}\" is no way to {}: give {words}", $what))
+            }
+        }
+    )* };
 }
 
-impl FromStr for Faults {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Faults, String> {
-        let known = [Faults::Signal, Faults::Service].into_iter().find(|faults| faults.name() == text);
-        known.ok_or_else(|| format!("\"{text}\" is no way to serve faults: give signal or service"))
-    }
+choices! {
+    /// How page faults of a program are served.
+    Faults, "serve faults": Signal = "signal", Service = "service";
+    /// Which files of a program are mapped straight.
+    Direct, "map files in memory": Auto = "auto", Always = "always", Never = "never";
+    /// What a program's msync(2) of a file in memory does.
+    Persist, "make stores last": Auto = "auto", CacheLines = "cache-lines";
 }
 
 /// Show what programs that use FastMap are doing
@@ -138,7 +164,8 @@ With --once --json:
   {\"programs\": [{\"pid\", \"name\", \"interval_s\", \"traps_per_second\", \"ghost_share\", \"staged_share\",
     \"caches\": [{\"capacity_bytes\", \"writes_in_flight\", \"merged_run_pages\", \"queue_depth\",
                  \"totals\": {COUNTER: N}, \"per_second\": {COUNTER: N}}],
-    \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\"}]}
+    \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\",
+    \"flushed_bytes\", \"flushed_bytes_per_second\"}]}
 Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
 found their page read ahead) of traps; null where there were none. A map with no mapped_bytes is over.
 
@@ -199,6 +226,8 @@ pub struct TourArgs {
 pub enum BenchCommand {
     Micro(MicroArgs),
     Replacement(ReplacementArgs),
+    Sync(SyncArgs),
+    Async(AsyncArgs),
     /// One run of one engine, in a process of its own
     #[command(hide = true)]
     Worker {
@@ -330,9 +359,139 @@ pub struct ReplacementArgs {
     pub json: Option<PathBuf>,
 }
 
+/// Measure stores that are flushed at once: 4 KiB, or a whole file with little or all of it dirty
+#[derive(Debug, ClapArgs)]
+#[command(long_about = "\
+Measure stores that are flushed at once.
+
+The file is mapped and every page stored to and flushed; then one thread stores and flushes in turn for --seconds. Every run \
+is a fresh process, engines take turns within each repetition. A page carries a stamp; before the map goes the whole file is \
+read back through another descriptor and every byte checked. Rates are of store and flush together, latencies of the flush \
+alone; figures are medians over the repetitions.
+
+By default the file is a tmpfs's, /dev/shm. It stands in for persistent memory: fastmap-persist and persist write cache lines \
+back as if they had to, fastmap and msync do what a tmpfs needs, which is nothing. On a file system mounted with -o dax all of \
+it is real; on a disk, where cache lines make nothing durable, msync and fastmap alone can run.")]
+#[command(after_help = "\
+Works:
+  page   store to a random page (4 KiB), flush that page
+  one    store to a random page, flush the whole file
+  all    store to every page, flush the whole file
+
+Engines:
+  msync             kernel mmap and msync(2)
+  fastmap           this project, with the kind of map that it chooses itself
+  fastmap-persist   the same, mapped without a copy, flushed by cache lines wherever the file is
+  persist           kernel mmap and a bare loop over the range: CLWB (CLFLUSHOPT, CLFLUSH), then a fence
+
+Bytes a flush: as FastMap counts them; what persist went over; of msync what the device under the file wrote meanwhile, for \
+whomever, on a tmpfs 0; - where nobody tells (msync with DAX).
+
+Examples:
+  fastmap bench sync
+  fastmap bench sync --works page --file /mnt/pmem/bench --seconds 5 --repeat 5 --json out.json
+  fastmap bench sync --engines msync,fastmap --dir /var/tmp")]
+pub struct SyncArgs {
+    /// Engines to compare, separated by commas [default: all; on a disk msync and fastmap]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub engines: Vec<Syncer>,
+    /// What to store and flush, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "page,one,all")]
+    pub works: Vec<SyncWork>,
+    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it, refused
+    /// otherwise [default: a temporary file in --dir]
+    #[arg(long, value_name = "PATH", conflicts_with = "dir")]
+    pub file: Option<PathBuf>,
+    /// Where to put a temporary file
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub dir: PathBuf,
+    /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 100MiB]
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Seconds to measure each run
+    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
+    pub seconds: f64,
+    /// Repetitions
+    #[arg(long, value_name = "R", default_value_t = 5, value_parser = repetitions)]
+    pub repeat: u32,
+    /// Also write the results here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Measure updates of a file larger than memory: what stores to absent pages wait for
+#[derive(Debug, ClapArgs)]
+#[command(long_about = "\
+Measure updates of a file larger than memory.
+
+A store to a page that is not in memory waits for the whole page to be read, though the program does not want to know what \
+was in it. The works here do little else. Each run does a fixed number of operations and then flushes the file; both rates are \
+shown, since a read that was put off, and what was stored, have to be paid for some time. \
+Every engine and repetition is a fresh process in a memory cgroup of its own, limited to --memory; engines take turns; the \
+file is dropped from the page cache before each run. Records are warmed up with 1.25 times as many operations as pages fit into memory; the other works want their \
+pages absent. Reads check every byte of their record. After the flush the whole file is read back from the device and \
+every byte compared with what it held before and what was stored since: one wrong byte fails the command. Figures are \
+medians over the repetitions.")]
+#[command(after_help = "\
+Works:
+  store8    stores of 8 bytes, scattered, each to a page that is absent
+  line      stores of whole 64-byte lines, scattered, each to a page that is absent
+  record    records of 1 KiB: half of the operations read one, half store one, all of its bytes
+
+Engines:
+  mmap, mmap-random   kernel mmap: no advice, MADV_RANDOM
+  fastmap             this project; a store to an absent page waits for the read
+  fastmap-ar          the same under the AR protocol (MapOptions::async_read): stores complete at once on a page filled with an \
+initial value, and the program looks out for it when it reads; whole lines only, so not store8
+  fastmap-stores      the same with MapOptions::async_stores: stores are decoded and kept until the read is done; the \
+program does nothing for it
+
+Examples:
+  fastmap bench async --dir /mnt/disk
+  fastmap bench async --work record --threads 1,2,4,8,16 --size 4GiB --memory 1GiB --repeat 5 --json out.json")]
+pub struct AsyncArgs {
+    /// What to do, separated by commas
+    #[arg(long = "work", value_name = "LIST", value_delimiter = ',', default_value = "store8,line,record")]
+    pub works: Vec<updates::Work>,
+    /// Engines to compare, separated by commas
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "mmap,mmap-random,fastmap,fastmap-ar,fastmap-stores"
+    )]
+    pub engines: Vec<updates::Engine>,
+    /// Order of the records: zipf (theta 0.99, as YCSB's) or random
+    #[arg(long, default_value_t = Pattern::Zipf, value_parser = records_order)]
+    pub pattern: Pattern,
+    /// Threads, all on one map; several numbers, separated by commas, are measured one after the other
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = threads)]
+    pub threads: Vec<u32>,
+    /// Operations of a run, all threads together [default: half as many as the file has pages; records: as many]
+    #[arg(long, value_name = "N", value_parser = operations)]
+    pub ops: Option<u64>,
+    /// Where to put the temporary file [default: the first of the current directory, /var/tmp and $HOME that is on a
+    /// disk and has room]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Size of the file, a multiple of 4096
+    #[arg(long, default_value = "1GiB")]
+    pub size: Size,
+    /// Limit on all memory of each run, cache and bookkeeping included; or none, where no memory cgroup can be made
+    /// [default: a quarter of --size, or none where no memory cgroup can be made]
+    #[arg(long, value_name = "SIZE|none")]
+    pub memory: Option<Memory>,
+    /// Repetitions
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = repetitions)]
+    pub repeat: u32,
+    /// Also write the results here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Exit status: 0 if FastMap can cache files here, 1 if something it cannot do without is missing."
+    after_help = "Exit status: 0 if FastMap can cache files here, or they are in memory and need no cache; 1 if something it cannot do without is missing."
 )]
 pub struct DoctorArgs {
     /// A file to be mapped, or a directory of such files
@@ -353,6 +512,17 @@ fn repetitions(text: &str) -> Result<u32, String> {
 
 fn touches(text: &str) -> Result<u32, String> {
     count(text, "touches a page", 10_000)
+}
+
+fn operations(text: &str) -> Result<u64, String> {
+    count(text, "operations", 1_000_000_000).map(u64::from)
+}
+
+fn records_order(text: &str) -> Result<Pattern, String> {
+    match text.parse() {
+        Ok(pattern @ (Pattern::Zipf | Pattern::Random)) => Ok(pattern),
+        _ => Err(format!("\"{text}\" is no order of records: give zipf or random")),
+    }
 }
 
 fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -18,6 +19,8 @@ struct Diagnosis {
     machine: Machine,
     /// Whether the engine can cache files here.
     can_cache: bool,
+    /// Whether files here are in memory already, and mapped straight.
+    in_memory: bool,
     findings: Vec<Finding>,
 }
 
@@ -34,7 +37,7 @@ struct Finding {
     remedy: String,
 }
 
-/// Looks, prints, and returns 0 if the engine can cache files, else 1.
+/// Looks, prints, and returns 0 if the engine can cache files or need not, else 1.
 ///
 /// # Errors
 ///
@@ -45,7 +48,8 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     findings.extend(requirements::of_file(&file).into_iter().map(Finding::from));
     findings.push(memory_cgroup());
     let can_cache = findings.iter().all(|f| f.ok || f.optional);
-    let diagnosis = Diagnosis { machine: Machine::of(&args.path), can_cache, findings };
+    let in_memory = fastmap::calls::is_in_memory(file.as_fd());
+    let diagnosis = Diagnosis { machine: Machine::of(&args.path), can_cache, in_memory, findings };
     if args.json {
         let text = serde_json::to_string_pretty(&diagnosis)
             .map_err(|e| Failure::new("doctor", e, "this is an error in fastmap: please report it"))?;
@@ -53,7 +57,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     } else {
         crate::print(&text(&args.path, &diagnosis));
     }
-    Ok(ExitCode::from(u8::from(!can_cache)))
+    Ok(ExitCode::from(u8::from(!can_cache && !in_memory)))
 }
 
 /// The file itself; for a directory, a file without a name in it.
@@ -117,7 +121,7 @@ fn text(path: &Path, diagnosis: &Diagnosis) -> String {
     );
     let width = diagnosis.findings.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);
     for f in &diagnosis.findings {
-        let mark = match (f.ok, f.optional) {
+        let mark = match (f.ok, f.optional || diagnosis.in_memory) {
             (true, _) => "ok",
             (false, true) => "without",
             (false, false) => "MISSING",
@@ -128,7 +132,9 @@ fn text(path: &Path, diagnosis: &Diagnosis) -> String {
             text.push_str(&format!("{:8} {:width$}  to have it: {}\n", "", "", f.remedy));
         }
     }
-    text.push_str(if diagnosis.can_cache {
+    text.push_str(if diagnosis.in_memory {
+        "\nFiles here are in memory already: FastMap maps them straight, without a cache.\n"
+    } else if diagnosis.can_cache {
         "\nFastMap can cache files here.\n"
     } else {
         "\nFastMap cannot cache files here and would map them through the kernel: see MISSING above.\n"
@@ -153,6 +159,7 @@ mod tests {
         let diagnosis = |optional, ok| Diagnosis {
             machine: Machine::of(Path::new("/")),
             can_cache: ok || optional,
+            in_memory: false,
             findings: vec![finding(optional, ok)],
         };
         let missing = text(Path::new("/"), &diagnosis(false, false));

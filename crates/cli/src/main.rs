@@ -43,7 +43,9 @@ fn dispatch(args: Args) -> Result<ExitCode, Failure> {
             match args.command {
                 Some(BenchCommand::Worker { order }) => return Ok(bench::worker::run(&order)),
                 Some(BenchCommand::Micro(micro)) => bench::micro::run(&micro)?,
+                Some(BenchCommand::Async(args)) => bench::updates::run(&args)?,
                 Some(BenchCommand::Replacement(args)) => bench::replacement::run(&args)?,
+                Some(BenchCommand::Sync(args)) => bench::sync::run(&args)?,
                 None => bench::tour::run(&args.tour)?,
             }
             Ok(ExitCode::SUCCESS)

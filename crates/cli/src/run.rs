@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastmap::Cache;
 
-use crate::args::RunArgs;
+use crate::args::{Faults, RunArgs};
 use crate::failure::Failure;
 use crate::size::Size;
 
@@ -32,8 +32,22 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     if let Some(globs) = glob::checked(&args.map, env::var_os("FASTMAP_MAP"))? {
         variables.push(("FASTMAP_MAP", globs));
     }
-    if let Some(Given { value: faults, .. }) = setting(args.faults, "--faults", "FASTMAP_FAULTS")? {
+    let faults = setting(args.faults, "--faults", "FASTMAP_FAULTS")?.map(|given| given.value);
+    if let Some(faults) = faults {
         variables.push(("FASTMAP_FAULTS", faults.name().into()));
+    }
+    if args.async_stores {
+        if faults == Some(Faults::Service) {
+            let what = "needs the thread that stores, and with --faults service others serve its faults";
+            return Err(Failure::usage("--async-stores", what, "leave one of the two out"));
+        }
+        variables.push(("FASTMAP_ASYNC_STORES", "1".into()));
+    }
+    if let Some(Given { value: direct, .. }) = setting(args.direct, "--direct", "FASTMAP_DIRECT")? {
+        variables.push(("FASTMAP_DIRECT", direct.name().into()));
+    }
+    if let Some(Given { value: persist, .. }) = setting(args.persist, "--persist", "FASTMAP_PERSIST")? {
+        variables.push(("FASTMAP_PERSIST", persist.name().into()));
     }
     if let Some((source, heap)) = text(args.heap.as_deref(), "--heap", "FASTMAP_HEAP") {
         variables.push(("FASTMAP_HEAP", heap::checked(source, &heap)?));

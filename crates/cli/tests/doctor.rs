@@ -19,6 +19,17 @@ fn doctor_says_what_is_there_and_its_status_agrees() {
 }
 
 #[test]
+fn files_in_memory_need_no_cache() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return println!("skipped: no folder in /dev/shm") };
+    let ran = fastmap(dir.path(), "doctor");
+    ran.succeeded();
+    assert!(ran.stdout.contains("maps them straight") && !ran.stdout.contains("MISSING"), "{}", ran.stdout);
+    let ran = fastmap(dir.path(), "doctor --json");
+    let out: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((out["in_memory"].as_bool(), out["can_cache"].as_bool()), (Some(true), Some(false)));
+}
+
+#[test]
 fn doctor_in_json() {
     let dir = dir();
     let ran = fastmap(dir.path(), "doctor --json");

@@ -185,6 +185,8 @@ fn variables_count_where_no_flag_is_given() {
         ("FASTMAP_CACHE", "4096", "is too small: give at least 64KiB"),
         ("FASTMAP_MAP", "", "an empty glob"),
         ("FASTMAP_FAULTS", "no", "is no way to serve faults: give signal or service"),
+        ("FASTMAP_DIRECT", "no", "is no way to map files in memory: give auto or always or never"),
+        ("FASTMAP_PERSIST", "no", "is no way to make stores last: give auto or cache-lines"),
     ] {
         let ran = run_in(place.path(), place.command(&["--", "true"]).env(variable, value));
         ran.failed_with(2, &[variable, part]);
@@ -210,13 +212,24 @@ fn usage() {
         &["--cache: a cache of 4PiB is larger than the ".replace("4PiB", "4096TiB").as_str(), "give less"],
     );
     place.run(&["--faults", "maybe", "--", "true"]).failed_with(2, &["--faults: ", "signal or service"]);
+    place
+        .run(&["--async-stores", "--faults", "service", "--", "true"])
+        .failed_with(2, &["--async-stores: ", "--faults service", "leave one of the two out"]);
+    assert_eq!(place.run(&["--async-stores", "--", "sh", "-c", "echo $FASTMAP_ASYNC_STORES"]).stdout, "1\n");
+    place.run(&["--direct", "maybe", "--", "true"]).failed_with(2, &["--direct: ", "auto or always or never"]);
+    place.run(&["--persist", "maybe", "--", "true"]).failed_with(2, &["--persist: ", "auto or cache-lines"]);
+    let show = "printf %s \"$FASTMAP_DIRECT,$FASTMAP_PERSIST\"";
+    let ran = place.run(&["--direct", "never", "--persist", "cache-lines", "--", "sh", "-c", show]);
+    assert_eq!(ran.stdout, "never,cache-lines");
     place.run(&["--map", "/a[", "--", "true"]).failed_with(2, &["--map: \"/a[\" is no glob: ", "--help"]);
     place.run(&["--map", "", "--", "true"]).failed_with(2, &["--map: an empty glob"]);
     place.run(&["--map", "/a:b", "--", "true"]).failed_with(2, &["--map: \"/a:b\" has a colon"]);
     place.run(&["--heap", "heap:1GB", "--", "true"]).failed_with(2, &["--heap: \"1GB\" is no size"]);
     let help = place.run(&["--help"]);
     help.succeeded();
-    for part in ["--cache", "--map", "--heap", "--faults", "--stats", "FASTMAP_CACHE", "127", "setuid"] {
+    for part in
+        ["--cache", "--map", "--heap", "--faults", "--direct", "--persist", "--stats", "FASTMAP_CACHE", "127", "setuid"]
+    {
         assert!(help.stdout.contains(part), "{part}");
     }
 }

@@ -9,6 +9,7 @@ use crate::files;
 use crate::ghosts::Ghosts;
 use crate::live::Ended;
 use crate::lock::Lock;
+use crate::merger::Merger;
 use crate::page::Ghost;
 use crate::readers::Readers;
 use crate::region::{Entry, Region};
@@ -336,6 +337,7 @@ pub struct Inner {
     starving: AtomicU32,
     writers: OnceLock<Option<Writers>>,
     readers: OnceLock<Option<Readers>>,
+    merger: OnceLock<Option<Merger>>,
     /// Runs that writers have started and not finished.
     pub writes_in_flight: AtomicUsize,
     /// What its files did that are not mapped any more.
@@ -419,6 +421,7 @@ impl Inner {
             starving: AtomicU32::new(0),
             writers: OnceLock::new(),
             readers: OnceLock::new(),
+            merger: OnceLock::new(),
             writes_in_flight: AtomicUsize::new(0),
             ended: Ended::default(),
         })
@@ -730,6 +733,17 @@ impl Inner {
     #[inline]
     pub fn ahead(&self) -> Option<&Ahead> {
         self.readers.get()?.as_ref().map(Readers::ahead)
+    }
+
+    /// Starts the merger, once.
+    pub fn start_merger(self: &Arc<Self>) {
+        self.merger.get_or_init(|| Merger::start(Arc::downgrade(self)));
+    }
+
+    /// Who reads behind stores, if that was asked for and is possible.
+    #[inline]
+    pub fn merger(&self) -> Option<&Merger> {
+        self.merger.get()?.as_ref()
     }
 
     /// Makes a clean page known to the evictors.

@@ -225,7 +225,8 @@ impl MappedFile {
     /// out of everybody's reach until the [`Resizing`] is gone; what was stored below the new end stays.
     ///
     /// # Errors
-    /// As for [`MappedFile::writing`], of saving the page that holds the new end; never of what is cut off.
+    /// As for [`MappedFile::writing`], of saving the page that holds the new end; of what is cut off only EIO, for a page that was
+    /// stored to before it was read, and cannot be read.
     pub fn resizing(&self, new_len: u64) -> Result<Resizing<'_>, i32> {
         let region = self.region;
         // What others have done before this, as far as it can be met.

@@ -176,6 +176,16 @@ pub enum Error {
         /// Reserved bytes.
         span: u64,
     },
+    /// The file is mapped already with another initial value ([`MapOptions::async_read`](crate::MapOptions::async_read)).
+    #[error(
+        "{path}: is mapped with another initial value, which all maps of a file in a process share: give the same one, or drop \
+         the other map first",
+        path = path.display()
+    )]
+    InitialValue {
+        /// The file.
+        path: PathBuf,
+    },
     /// Bytes asked for through [`Map::pin`](crate::Map::pin) and its kin lie on a page wholly past the file's end.
     #[error(
         "{path}: offset {offset} is past the end of the file ({size} bytes): extend the file, or ask for less of it",
@@ -291,6 +301,7 @@ impl Error {
             | Error::OffsetPastEnd { .. }
             | Error::RangeOutside { .. }
             | Error::Shrinking { .. }
+            | Error::InitialValue { .. }
             | Error::FixedSize { .. } => libc::EINVAL,
         }
     }

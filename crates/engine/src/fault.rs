@@ -4,16 +4,18 @@
 //! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
 
 use crate::ahead::Touch;
+use crate::behind;
 use crate::cache::MOST_AHEAD;
 use crate::dirty::BLOCK_PAGES;
 use crate::faults;
 use crate::habits::{self, StoreHabit};
 use crate::handover;
-use crate::page::{Ghost, State};
+use crate::page::{Ghost, Seen, State};
 use crate::region::Region;
 use crate::registry;
 use crate::store::ReadEnd;
 use crate::streams;
+use crate::sys::lines;
 use crate::sys::memory;
 use crate::sys::signal;
 use crate::sys::{PAGE, futex};
@@ -38,6 +40,9 @@ pub enum Outcome {
 pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: errno is this thread's; the pointers are the kernel's; the thread touches the address it trapped on.
     unsafe {
+        if lines::give_up(context) {
+            return;
+        }
         let errno = libc::__errno_location();
         let saved = *errno;
         // Memory that went bad is the kernel's to tell of, unless service threads may have said so of a page.
@@ -69,7 +74,8 @@ fn resolve(region: &Region, trap: signal::Trap) -> bool {
         // The kernel says so itself (SIGSEGV) when the store is repeated.
         return region.forbid_stores(page);
     }
-    match serve(region, page, trap.is_store) {
+    // Where service threads serve faults this comes from one that they could not serve: the read says why.
+    match serve_access(region, page, trap.is_store, Some(trap).filter(|trap| !trap.is_poisoned)) {
         Outcome::Resolved => true,
         Outcome::PastEnd => {
             let size = region.store().size();
@@ -107,13 +113,18 @@ pub fn resolve_for_another(region: &Region, page: usize, is_store: bool) -> bool
 /// Decides by the page's word what a trap means, or what a thread needs that asks before it touches the page (`pinning.rs`):
 /// that one has signals blocked, as the handler has, and says itself what went wrong.
 pub fn serve(region: &Region, page: usize, is_store: bool) -> Outcome {
+    serve_access(region, page, is_store, None)
+}
+
+/// With the trap, if the access is a thread's that has trapped, and goes on behind its instruction or repeats it.
+fn serve_access(region: &Region, page: usize, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     let word = region.word(page);
     let mut since = None;
     loop {
         let seen = word.look();
         match seen.state() {
             State::Absent if streams::is_coming(region, page, &mut since) => std::thread::yield_now(),
-            State::Absent if word.begin_load(seen) => return load(region, page, seen.ghost(), is_store),
+            State::Absent if word.begin_load(seen) => return load(region, page, seen.ghost(), is_store, trap),
             State::Absent => {}
             State::Staged => {
                 let Some(ahead) = region.cache().ahead() else { continue };
@@ -126,24 +137,45 @@ pub fn serve(region: &Region, page: usize, is_store: bool) -> Outcome {
             }
             // Another thread's installation came between this trap and now.
             State::Clean | State::Dirty if !is_store => return Outcome::Resolved,
+            State::Unread if trap.is_some() && !is_store => return Outcome::Resolved,
+            State::Unread if trap.is_some() && !seen.is_upgrading() => {
+                if let Some(outcome) = behind::let_store(region, page, seen) {
+                    return outcome;
+                }
+            }
+            State::Unread if trap.is_some() => wait(region, page, seen),
+            State::Kept if trap.is_some_and(|trap| behind::keep_another(region, page, seen, trap)) => {
+                return Outcome::Resolved;
+            }
+            State::Unread | State::Kept => {
+                if let (State::Kept, Some(behind)) = (seen.state(), region.behind()) {
+                    behind.note_regret();
+                }
+                if let Err(error) = behind::await_read(region, page) {
+                    return Outcome::Failed("reading it", error);
+                }
+            }
             State::Clean | State::Dirty if !seen.is_upgrading() => {
                 if word.begin_upgrade(seen) {
                     return upgrade(region, page..page + 1);
                 }
             }
-            State::Loading | State::Evicting | State::Clean | State::Dirty => {
-                let cache = region.cache();
-                cache.cores[cache.here()].0.counters.waits.add(1);
-                if let Some(expected) = word.announce_waiter(seen) {
-                    futex::wait(word.futex(), expected, None);
-                }
-            }
+            State::Loading | State::Evicting | State::Clean | State::Dirty => wait(region, page, seen),
         }
     }
 }
 
+/// Sleeps until another thread is done with a page that was seen so.
+fn wait(region: &Region, page: usize, seen: Seen) {
+    let (word, cache) = (region.word(page), region.cache());
+    cache.cores[cache.here()].0.counters.waits.add(1);
+    if let Some(expected) = word.announce_waiter(seen) {
+        futex::wait(word.futex(), expected, None);
+    }
+}
+
 /// Brings in a page that this thread claimed: one credit, one read, one installation.
-fn load(region: &Region, page: usize, ghost: Option<Ghost>, is_store: bool) -> Outcome {
+fn load(region: &Region, page: usize, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     if region.is_handed_over() {
         // The trap was taken before that; repeated, the access finds the kernel's mapping.
         return give_up(region, page, Outcome::Resolved);
@@ -161,6 +193,17 @@ fn load(region: &Region, page: usize, ghost: Option<Ghost>, is_store: bool) -> O
         return give_up(region, page, Outcome::Failed("writing back dirty pages to make room", error));
     }
     let counters = &cache.cores[core].0.counters;
+    if let (true, false, Some(trap)) = (is_store, is_hole, trap)
+        && let Some(outcome) = behind::go_on(region, page, core, trap)
+    {
+        if outcome != Outcome::Resolved {
+            cache.release_credits(core, 1);
+            return give_up(region, page, outcome);
+        }
+        counters.misses.add(1);
+        region.counters_at(core).misses.add(1);
+        return outcome;
+    }
     // Where whole pages end now: a hole that somebody has cut off is no zeros but past the end.
     let whole = is_hole.then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
     let whole = whole.filter(|end| page < *end);

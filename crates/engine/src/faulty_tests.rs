@@ -3,6 +3,7 @@
 //! Every word of the file says which word of the file it is and in which generation it was stored. So a word found in the
 //! file is known to be another's, or older than what was saved, or newer than what was stored: none of it may be.
 
+mod behind;
 mod pins;
 
 use crate::coherent;
@@ -48,6 +49,8 @@ struct Bench {
     path: PathBuf,
     disk: Arc<Disk>,
     file: File,
+    /// Stores to absent pages are kept.
+    keeps: bool,
     _folder: tempfile::TempDir,
 }
 
@@ -69,12 +72,15 @@ impl Bench {
             return None;
         }
         let disk = Disk::new(&path, seed).unwrap();
-        Some(Bench { path, disk, file, _folder: folder })
+        Some(Bench { path, disk, file, keeps: false, _folder: folder })
     }
 
     fn map(&self, cache: &Cache) -> MapMut {
+        self.map_by(cache, MapOptions::new().async_stores(self.keeps))
+    }
+
+    fn map_by(&self, cache: &Cache, options: &mut MapOptions) -> MapMut {
         let open = |from: &File, facts: &_, direct| self.disk.open(from, facts, direct);
-        let mut options = MapOptions::new();
         let mapping = options.cache(cache).fallback(Fallback::Refuse).open(&self.file, true, &open).unwrap();
         MapMut { mapping }
     }
@@ -189,6 +195,7 @@ enum Step {
 
 #[derive(Debug, Clone)]
 struct Case {
+    keeps: bool,
     capacity: usize,
     high_water: u8,
     seed: u64,
@@ -215,6 +222,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             early,
             sync_error: None,
             unreadable: None,
+            held_from: None,
         },
     )
 }
@@ -236,8 +244,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    (16..=64usize, 1..=75u8, any::<u64>(), prop::collection::vec(step(), 1..150))
-        .prop_map(|(capacity, high_water, seed, steps)| Case { capacity, high_water, seed, steps })
+    (any::<bool>(), 16..=64usize, 1..=75u8, any::<u64>(), prop::collection::vec(step(), 1..150))
+        .prop_map(|(keeps, capacity, high_water, seed, steps)| Case { keeps, capacity, high_water, seed, steps })
 }
 
 /// One thread's work on a map, and what the disk makes of it.
@@ -306,7 +314,8 @@ fn base(map: &mut MapMut) -> Base {
 }
 
 fn run(case: &Case) -> bool {
-    let Some(bench) = Bench::new(case.seed) else { return false };
+    let Some(mut bench) = Bench::new(case.seed) else { return false };
+    bench.keeps = case.keeps;
     let cache = Cache::builder().capacity(case.capacity * PAGE).high_water(case.high_water).build().unwrap();
     let mut work = Work::new(&bench, Shadow::new(|_, _| true, 0), case.capacity - SPARE);
     let mut map = bench.map(&cache);
@@ -365,9 +374,10 @@ fn one_thread_on_a_faulty_disk_loses_nothing() {
 }
 
 /// Four threads own a page in four each; a fifth flushes them all and changes how the disk behaves.
-fn threads(capacity: usize, high_water: u8, seed: u64) {
+fn threads(capacity: usize, high_water: u8, seed: u64, keeps: bool) {
     const THREADS: usize = 4;
-    let Some(bench) = Bench::new(seed) else { return };
+    let Some(mut bench) = Bench::new(seed) else { return };
+    bench.keeps = keeps;
     let cache = Cache::builder().capacity(capacity * PAGE).high_water(high_water).build().unwrap();
     let mut map = bench.map(&cache);
     let base = base(&mut map);
@@ -413,6 +423,7 @@ fn threads(capacity: usize, high_water: u8, seed: u64) {
                 early: any(&mut random, &[0, 50, 100]),
                 sync_error: None,
                 unreadable: None,
+                held_from: None,
             });
             std::thread::sleep(Duration::from_micros(random.below(5000) as u64));
             flusher.flush(map, 0..PAGES, false);
@@ -435,7 +446,9 @@ fn threads(capacity: usize, high_water: u8, seed: u64) {
 fn five_threads_on_a_faulty_disk_lose_nothing() {
     let seed = seed(13);
     for (round, (capacity, high_water)) in [(16, 50), (24, 10), (64, 5), (64, 75)].into_iter().enumerate() {
-        threads(capacity, high_water, seed + 100 * round as u64);
+        for keeps in [false, true] {
+            threads(capacity, high_water, seed + 100 * round as u64, keeps);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which files are mapped: opening, sharing and closing their regions.
 
+use crate::behind::{Behind, Wish};
 use crate::cache::{Cache, Inner};
 use crate::error::{Error, Result};
 use crate::fault;
@@ -37,7 +38,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fallback {
     /// Map the file through the kernel instead (mmap(2)), with a warning through `tracing` that says what is missing.
-    /// Also where the file is in memory already (tmpfs, hugetlbfs): a cache above it would be a second copy.
     #[default]
     Kernel,
     /// Where only direct I/O is missing, cache the file all the same, over buffered reads and writes: the page cache then
@@ -80,6 +80,13 @@ pub struct How<'a> {
     pub place: Place,
     /// A region that has to be made only borrows the space of its file (`contents.rs`).
     pub scratch: bool,
+    /// What it wants of stores to absent pages.
+    pub behind: Wish,
+}
+
+/// Whether a file is in the engine.
+pub fn is_cached(identity: file::Identity) -> bool {
+    Files::get().1.contains_key(&identity)
 }
 
 /// Keeps the table of files as it is, and with it every other thread that would extend a file, until dropped.
@@ -96,7 +103,7 @@ pub fn attach(
     how: How<'_>,
     open: store::Open<'_>,
 ) -> Result<Option<Arc<Region>>> {
-    let How { cache, writable, one_writer, fallback, place, scratch } = how;
+    let How { cache, writable, one_writer, fallback, place, scratch, behind } = how;
     let (files, mut table) = Files::get();
     let settled = |mapped: &Mapped| !writable || mapped.region.store().is_locked();
     if one_writer && !table.get(&facts.identity).is_some_and(settled) {
@@ -137,7 +144,7 @@ pub fn attach(
         region.holes().distrust(0);
         region.least_end().fetch_min(need / PAGE, Ordering::AcqRel);
         region.store().note_mapped(need);
-        if writable { let_write(&region, from, one_writer) } else { Ok(()) }
+        if writable { let_write(&region, from, one_writer).and_then(|()| region.go_on_behind(behind)) } else { Ok(()) }
     });
     mapped.maps += 1;
     if let Err(error) = prepared {
@@ -204,7 +211,8 @@ fn larger(old: &Arc<Region>, need: usize, extension: Option<(Range<u64>, bool)>)
     let new = Region::new(old.cache().clone(), old.store().clone(), need, Place::Room(0), false)?;
     new.inherit(old);
     if old.is_writable() {
-        new.allow_stores().inspect_err(|_| new.dissolve())?;
+        let granted = old.behind().map_or_else(Wish::default, Behind::granted);
+        new.allow_stores().and_then(|()| new.go_on_behind(granted)).inspect_err(|_| new.dissolve())?;
     }
     Ok(new)
 }

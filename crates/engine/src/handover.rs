@@ -88,7 +88,7 @@ fn try_once(region: &Arc<Region>, parts: &[(Range<usize>, i32)]) -> Result<bool,
 }
 
 fn map_over(region: &Region, pages: &Range<usize>, prot: i32) -> Result<(), i32> {
-    let [reading, writing, _] = region.store().descriptors();
+    let [reading, writing, ..] = region.store().descriptors();
     let fd = writing.or(reading).ok_or(libc::EBADF)?;
     let (at, len) = (region.address_of(pages.start), pages.len() * PAGE);
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;

@@ -10,15 +10,18 @@
 //! The threads may have died anywhere, inside the allocator or with a lock held: the keeper allocates nothing, takes no
 //! lock, and reads the page words, whose transitions leave no moment at which a store is in a page that no word shows.
 
+use crate::behind::{self, Behind};
 use crate::fault;
 use crate::faults;
-use crate::page::State;
+use crate::merger::Merger;
+use crate::page::{Seen, State};
 use crate::region::Region;
 use crate::registry;
 use crate::rings::Rings;
-use crate::sys::PAGE;
-use crate::sys::process;
+use crate::slots::{Holds, Slots};
+use crate::store::ReadEnd;
 use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, memory, process};
 use crate::writeback::MOST_RUN;
 use std::ffi::CStr;
 use std::ops::Range;
@@ -122,8 +125,24 @@ fn save(region: &Region) {
         Err(error) => return fault::say(region, 0, format_args!("and others cannot be saved: error {error}")),
     };
     let pages = (end as usize).div_ceil(PAGE).min(region.span() / PAGE);
-    let unsaved = |page: &usize| region.word(*page).look().may_hold_stores();
     let mut lost = None;
+    // First what is in no memory of the program's: a page that is there as well is newer.
+    save_slots(region, pages, end, &mut lost);
+    let has_initial = region.behind().and_then(Behind::initial).is_some();
+    // Or may be: whoever put it in, or took it out, has died.
+    let is_unread = |seen: Seen| match seen.state() {
+        State::Unread => true,
+        State::Loading | State::Evicting => has_initial && seen.is_upgrading(),
+        _ => false,
+    };
+    if has_initial {
+        let unread = (0..pages).filter(|page| is_unread(region.word(*page).look()));
+        unread.for_each(|page| save_unread(region, page, end, &mut lost));
+    }
+    let unsaved = |page: &usize| {
+        let seen = region.word(*page).look();
+        seen.may_hold_stores() && seen.state() != State::Kept && !is_unread(seen)
+    };
     let mut at = 0;
     while let Some(start) = (at..pages).find(unsaved) {
         at = (start..pages.min(start + MOST_RUN)).find(|page| !unsaved(page)).unwrap_or(pages.min(start + MOST_RUN));
@@ -144,6 +163,70 @@ struct Lost {
     pages: usize,
     /// Its error number.
     error: i32,
+}
+
+/// Writes what slots have of a region's pages: stores with the file's bytes beneath them, or pages that were out of memory.
+fn save_slots(region: &Region, pages: usize, end: u64, lost: &mut Option<Lost>) {
+    let Some(slots) = region.cache().merger().map(Merger::slots) else { return };
+    for (number, entry, holds) in slots.contents() {
+        let page = entry.page();
+        if entry.slot() != region.slot() || page >= pages {
+            continue;
+        }
+        let saved = match holds {
+            Holds::Page => write_from(region, page, slots.page(number), end),
+            Holds::Stores => with_file(region, page, end, slots, |bytes| {
+                // SAFETY: the keeper's page; nobody is left to put stores into the slot.
+                unsafe { slots.lay_over(number, bytes) };
+            }),
+        };
+        note(lost, page, saved);
+    }
+}
+
+/// Writes the lines of a page that do not hold the initial value.
+fn save_unread(region: &Region, page: usize, end: u64, lost: &mut Option<Lost>) {
+    let (Some(slots), Some(initial)) =
+        (region.cache().merger().map(Merger::slots), region.behind().and_then(Behind::initial))
+    else {
+        return;
+    };
+    if faults::by_service() {
+        close_gaps(region, page..page + 1);
+    }
+    let stored = region.address_of(page);
+    // Between leaving memory and this death it was put into a slot.
+    if memory::is_readable(stored as usize) {
+        let saved = with_file(region, page, end, slots, |bytes| {
+            // SAFETY: resident, and nobody is left to store to it.
+            unsafe { behind::take_over(initial, stored, bytes) };
+        });
+        note(lost, page, saved);
+    }
+}
+
+/// Writes a page with what `change` makes of the file's bytes.
+fn with_file(region: &Region, page: usize, end: u64, slots: &Slots, change: impl FnOnce(*mut u8)) -> Result<(), i32> {
+    let bytes = slots.keepers();
+    // SAFETY: the keeper's own page.
+    match unsafe { region.store().read_page(page, bytes) } {
+        ReadEnd::Failed(error) => return Err(error),
+        ReadEnd::PastEnd => return Ok(()),
+        ReadEnd::Filled => {}
+    }
+    change(bytes);
+    write_from(region, page, bytes, end)
+}
+
+fn write_from(region: &Region, page: usize, bytes: *const u8, end: u64) -> Result<(), i32> {
+    // SAFETY: a page of the merger's or the keeper's.
+    unsafe { region.store().write_pages(page, bytes, 1, end) }
+}
+
+fn note(lost: &mut Option<Lost>, page: usize, saved: Result<(), i32>) {
+    if let Err(error) = saved {
+        lost.get_or_insert(Lost { page, pages: 0, error }).pages += 1;
+    }
 }
 
 /// Has the kernel refuse to read pages that may be absent: nobody is left to bring them in, and it would wait for ever. What
@@ -167,6 +250,6 @@ fn write(region: &Region, run: Range<usize>, end: u64, lost: &mut Option<Lost>) 
         // was saved.
         Err(libc::EFAULT)
             if matches!(region.word(run.start).look().state(), State::Loading | State::Evicting | State::Staged) => {}
-        Err(error) => lost.get_or_insert(Lost { page: run.start, pages: 0, error }).pages += 1,
+        Err(error) => note(lost, run.start, Err(error)),
     }
 }

@@ -41,13 +41,18 @@
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");
 
 mod ahead;
+mod behind;
 mod cache;
 pub mod calls;
 mod clean;
 pub mod coherent;
 mod contents;
 mod credits;
+mod decode;
+#[cfg(all(test, not(loom)))]
+mod decode_tests;
 pub mod descriptors;
+mod direct;
 mod dirty;
 mod error;
 mod evict;
@@ -69,6 +74,7 @@ pub mod live;
 mod lock;
 mod lookahead;
 mod map;
+mod merger;
 #[cfg(all(test, loom))]
 mod models;
 mod options;
@@ -87,17 +93,21 @@ mod seize;
 mod service;
 pub mod signals;
 mod sizes;
+mod slots;
+mod spans;
 mod staging;
 mod stats;
 mod store;
 mod streams;
 mod sync;
 mod sys;
+mod tally;
 mod walks;
 mod writeback;
 mod writers;
 
 pub use cache::{Cache, CacheBuilder};
+pub use direct::{Mode, Persist};
 pub use error::{Error, Result};
 pub use files::Fallback;
 pub use flush::{Flush, Unsaved};

@@ -1,7 +1,7 @@
 //! What a program's caches and maps have done, for whoever asks: the program itself ([`snapshot_of_self`]), or another
 //! process ([`programs`], [`Program`]), as `fastmap top` does.
 //!
-//! Counters stay where they are counted, per core. With its first cached file a process makes a page that others can map
+//! Counters stay where they are counted, per core. With its first cached file, or the first it flushes by cache line, a process makes a page that others can map
 //! (`page.rs`) and a thread that copies the counters into it when somebody asks through that page: while nobody looks,
 //! nothing is copied and the thread sleeps.
 //!
@@ -18,6 +18,7 @@ pub use programs::{Program, programs};
 
 use crate::cache::{Cache, Inner};
 use crate::credits::Padded;
+use crate::direct;
 use crate::region::Region;
 use crate::registry;
 use crate::stats::{Counter, Stats};
@@ -42,6 +43,8 @@ pub struct Snapshot {
     pub maps: Vec<MapSnapshot>,
     /// Files beyond those in `maps`: there is room for so many in the page that others see.
     pub maps_left_out: u64,
+    /// Bytes that flushes of direct mappings wrote to memory by cache line.
+    pub flushed_bytes: u64,
 }
 
 /// A cache.
@@ -171,7 +174,7 @@ macro_rules! numbers {
 numbers!(MapStats: resident_pages, misses, ghost_hits, ahead_used, ahead_wasted, evicted_pages, writeback_pages);
 numbers!(
     Stats: misses, ghost_hits, born_zero, guessed_stores, wrong_guesses, upgrades, waits, streams, ahead_pages, ahead_chunks,
-    ahead_used, ahead_wasted, prefetched_pages, evicted_pages, eviction_batches, writeback_pages, writeback_runs,
+    ahead_used, ahead_wasted, async_loads, kept_stores, partial_lines, prefetched_pages, evicted_pages, eviction_batches, writeback_pages, writeback_runs,
     writeback_depth, writeback_errors, syncs, resident_pages, dirty_pages, pinned_pages,
 );
 
@@ -210,6 +213,11 @@ pub(crate) fn note(cache: &Arc<Inner>) {
             caches.push(Arc::downgrade(cache));
         }
     }
+    offer();
+}
+
+/// Lets others see what this process does.
+pub(crate) fn offer() {
     page::offer();
 }
 
@@ -238,6 +246,7 @@ pub fn snapshot_of_self() -> Snapshot {
     if fork::is_child() {
         return snapshot;
     }
+    snapshot.flushed_bytes = direct::written_bytes();
     let caches: Vec<_> = {
         let caches = CACHES.lock().unwrap_or_else(|poison| poison.into_inner());
         caches.iter().filter_map(Weak::upgrade).collect()

@@ -1,5 +1,6 @@
 //! The face: maps of files, shaped like `memmap2`'s. How to make one is in `options.rs`.
 
+use crate::behind::{self, LINE};
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::files;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 /// # let map = unsafe { fastmap::Map::map(&file)? };
 /// match map.engine() {
 ///     fastmap::Engine::Cached => println!("behind the cache"),
+///     fastmap::Engine::Direct => println!("straight: the file is memory already"),
 ///     fastmap::Engine::Kernel => println!("mmap(2): run `fastmap doctor` to learn why"),
 /// }
 /// # Ok(())
@@ -41,6 +43,8 @@ use std::sync::Arc;
 pub enum Engine {
     /// The engine's cache: misses are served in user space, within the cache's budget.
     Cached,
+    /// None: the file is in memory already, and mapped straight ([`Mode`](crate::Mode)).
+    Direct,
     /// The kernel's page cache: the [`Fallback`](crate::Fallback) was taken.
     Kernel,
 }
@@ -128,7 +132,11 @@ impl Mapping {
     }
 
     fn engine(&self) -> Engine {
-        if matches!(self.kind, Kind::Kernel(..)) { Engine::Kernel } else { Engine::Cached }
+        match &self.kind {
+            Kind::Kernel(kernel, _) if kernel.persist().is_some() => Engine::Direct,
+            Kind::Kernel(..) => Engine::Kernel,
+            Kind::Empty(_) | Kind::Cached { .. } => Engine::Cached,
+        }
     }
 
     fn flush(&self, offset: usize, len: usize) -> Result<()> {
@@ -143,6 +151,25 @@ impl Mapping {
         }
     }
 
+    /// What absent pages are filled with for a store.
+    #[inline]
+    fn initial(&self) -> Option<&[u8; LINE]> {
+        match &self.kind {
+            Kind::Cached { region, .. } => region.behind()?.initial(),
+            Kind::Empty(_) | Kind::Kernel(..) => None,
+        }
+    }
+
+    fn synchronise(&self, offset: usize, len: usize) -> Result<()> {
+        self.check(offset, len)?;
+        match &self.kind {
+            Kind::Cached { region, offset: base, .. } => {
+                behind::settle(region, pages(base + offset, len)).map_err(|failure| failure.into_error(region))
+            }
+            Kind::Empty(_) | Kind::Kernel(..) => Ok(()),
+        }
+    }
+
     fn flush_async(&self) -> Flush {
         let done = || Way::Done(self.flush(0, self.len));
         Flush(match &self.kind {
@@ -150,11 +177,11 @@ impl Mapping {
                 Ok(()) => writers::flush_later(region, pages(*offset, self.len)).map_or_else(done, Way::Writers),
                 Err(error) => Way::Done(Err(error)),
             },
-            Kind::Kernel(kernel, _) => match kernel.flush(0, self.len, false) {
+            Kind::Kernel(kernel, _) if kernel.persist().is_none() => match kernel.flush(0, self.len, false) {
                 Ok(()) => Way::Kernel(kernel.clone(), 0, self.len),
                 Err(error) => Way::Done(Err(error)),
             },
-            Kind::Empty(_) | Kind::Cached { .. } => done(),
+            Kind::Empty(_) | Kind::Cached { .. } | Kind::Kernel(..) => done(),
         })
     }
 
@@ -219,9 +246,14 @@ impl Mapping {
             if let Kind::Kernel(kernel, Some(source)) = &mut self.kind {
                 // A flush under way may use the old one.
                 let path = || file::path_of(&source.file);
-                let anew = KernelMapping::new(&source.file, source.options.offset, new_len, true);
-                *kernel =
-                    Arc::new(anew.map_err(|source| Error::Io { path: path(), operation: "map it (mmap)", source })?);
+                let part = source.options.part(&source.file, &options::facts_of(&source.file)?, new_len, true);
+                let anew = KernelMapping::new(part, kernel.persist()).map_err(|source| Error::Io {
+                    path: path(),
+                    operation: "map it (mmap)",
+                    source,
+                })?;
+                anew.continue_count(kernel);
+                *kernel = Arc::new(anew);
                 self.start = kernel.start();
             }
         }
@@ -438,6 +470,50 @@ impl MapMut {
         unsafe { MapOptions::new().map_mut(file) }
     }
 
+    /// Whether a line, 64 bytes, holds the initial value of [`MapOptions::async_read`] in one of its words of 8 bytes at least: the
+    /// file's bytes may not have come yet, or came between two moves of the load. To be asked of what was loaded: in the
+    /// map, bytes may leave memory, and the page be filled anew, after they were looked at.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(4096)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::MapOptions::new().async_read([0xA5; 64]).map_mut(&file)? };
+    /// let mut line = [0xA5; 64];
+    /// assert!(!map.is_initial(&map[..64]) && map.is_initial(&line));
+    /// line[..56].fill(0);
+    /// assert!(map.is_initial(&line), "in part");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn is_initial(&self, line: &[u8]) -> bool {
+        line.len() == LINE && self.mapping.initial().is_some_and(|initial| behind::holds_initial(initial, line))
+    }
+
+    /// Waits until the file's bytes are in every page of the map, from `offset` on and `len` bytes long, that was stored to before
+    /// it was read ([`MapOptions::async_read`]).
+    ///
+    /// # Errors
+    /// [`Error::WriteBack`] when a page cannot be read: what was stored to it is kept, and the read is tried again;
+    /// [`Error::RangeOutside`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(4096)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let map = unsafe { fastmap::MapOptions::new().async_read([0xA5; 64]).map_mut(&file)? };
+    /// map.synchronise(0, 4096)?;
+    /// assert!(map.chunks(64).all(|line| !map.is_initial(line)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn synchronise(&self, offset: usize, len: usize) -> Result<()> {
+        self.mapping.synchronise(offset, len)
+    }
+
     /// Writes every byte that is dirty at the call to the file and waits until it is on stable storage (fdatasync(2)).
     ///
     /// # Errors
@@ -460,7 +536,8 @@ impl MapMut {
     }
 
     /// Like [`MapMut::flush`], for `len` bytes of the map from `offset`. Works in pages of 4096: neighbours of the range
-    /// on its first and last page are written too.
+    /// on its first and last page are written too. (In cache lines of 64 on a direct map whose file is persistent memory, and up to
+    /// 64 KiB without a system call, whatever the size of the pages it is mapped by.)
     ///
     /// # Errors
     /// As for [`MapMut::flush`], and [`Error::RangeOutside`].
@@ -479,6 +556,28 @@ impl MapMut {
     /// ```
     pub fn flush_range(&self, offset: usize, len: usize) -> Result<()> {
         self.mapping.flush(offset, len)
+    }
+
+    /// Bytes that flushes of this map wrote to memory by cache line: of a direct map ([`Engine::Direct`]) on DAX, or one made with
+    /// [`Persist::CacheLines`](crate::Persist::CacheLines). What other maps write is counted by their caches
+    /// ([`Stats::writeback_bytes`](crate::Stats::writeback_bytes)), and by the kernel.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use fastmap::{Engine, MapOptions, Persist};
+    ///
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1 << 20)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { MapOptions::new().persist(Persist::CacheLines).map_mut(&file)? };
+    /// map[5000] = 1;
+    /// map.flush_range(4096, 4096)?;
+    /// assert_eq!(map.flushed_bytes(), if map.engine() == Engine::Direct { 4096 } else { 0 });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flushed_bytes(&self) -> u64 {
+        if let Kind::Kernel(kernel, _) = &self.mapping.kind { kernel.flushed_bytes() } else { 0 }
     }
 
     /// Starts what [`MapMut::flush`] does, in the background, and returns a handle to wait for it. Errors come with the

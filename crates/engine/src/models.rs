@@ -8,8 +8,9 @@
 //! The models bite: each step they guard can be left out ([`Omit`]), and then they fail (the tests that should panic).
 //!
 //! Run with `make loom`. Those of pins are in `models/pins.rs`, of what is read ahead in `models/staging.rs`, of pages taken out
-//! of reach for file operations in `models/seize.rs`.
+//! of reach for file operations in `models/seize.rs`, of stores that do not wait for reads in `models/behind.rs`.
 
+mod behind;
 mod pins;
 mod seize;
 mod staging;
@@ -55,6 +56,16 @@ enum Omit {
     KeepWritable,
     /// Setting the dirty bit again of a page that was written under a write pin.
     BitAfterKeeping,
+    /// Looking at the word again under the slot's lock before a store is kept.
+    LookUnderLock,
+    /// Announcing a page that is stored to before it is read.
+    Announce,
+    /// Setting the dirty bit of such a page before it is done: it is set after.
+    BitBeforeDone,
+    /// Claiming an Unread page to lift its protection.
+    BeginLift,
+    /// Waking who waits for a read that fails.
+    WakeOfFailure,
 }
 
 /// A page-table entry with the page behind it: bit 0 resident, bit 1 write-protected, above them what was stored. The
@@ -164,6 +175,8 @@ impl World {
                 }
                 // Of pages read ahead: `models/staging.rs`.
                 State::Staged => unreachable!("no slot names the page"),
+                // Likewise, of pages read behind a store: `models/behind.rs`.
+                State::Unread | State::Kept => unreachable!("nothing is read behind"),
                 State::Loading | State::Evicting | State::Clean | State::Dirty => {
                     if let Some(expected) = self.word.announce_waiter(seen) {
                         self.sleep(expected);

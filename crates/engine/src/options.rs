@@ -1,13 +1,15 @@
 //! How a file is mapped: the builder in front of `map.rs`.
 
+use crate::behind::Wish;
 use crate::cache::Cache;
+use crate::direct::{self, Mode, Persist};
 use crate::error::{Error, Result};
 use crate::files::{self, Fallback, How};
-use crate::kernel::KernelMapping;
+use crate::kernel::{KernelMapping, Part};
 use crate::map::{Kind, Map, MapMut, Mapping, Source, pages};
 use crate::region::Place;
 use crate::store;
-use crate::sys::file;
+use crate::sys::file::{self, Facts, Medium};
 use crate::sys::own::Own;
 use std::fs::File;
 use std::ops::Range;
@@ -39,12 +41,25 @@ pub struct MapOptions {
     one_writer: bool,
     pub(crate) reserve: bool,
     scratch: bool,
+    behind: Wish,
+    mode: Mode,
+    persist: Persist,
 }
 
 impl Default for MapOptions {
     fn default() -> Self {
-        let fallback = Fallback::default();
-        MapOptions { offset: 0, len: None, cache: None, fallback, one_writer: true, reserve: false, scratch: false }
+        MapOptions {
+            offset: 0,
+            len: None,
+            cache: None,
+            fallback: Fallback::default(),
+            one_writer: true,
+            reserve: false,
+            scratch: false,
+            behind: Wish::default(),
+            mode: Mode::default(),
+            persist: Persist::default(),
+        }
     }
 }
 
@@ -191,6 +206,120 @@ impl MapOptions {
         self
     }
 
+    /// Whether a store to a page that is not in memory completes at once, on a page filled with this line of 64 bytes, again and
+    /// again, while the file's bytes are read behind it (AR-MMAP: Imamura and Yoshida, "AR-MMAP: Write Performance
+    /// Improvement of Memory-Mapped File"). When they are there, the lines of the page that still hold the initial value are
+    /// replaced by them, never under a store; nothing is written to the file before that. For mutable maps; all maps of a file
+    /// in a process share one value. Default: stores wait for the read.
+    ///
+    /// The program has three duties (section III there):
+    ///
+    /// 1. It stores whole lines: 64 bytes at a multiple of 64 in the file. What a line holds beside them would be written as it
+    ///    is.
+    /// 2. It takes notice of lines that hold the initial value when it has loaded them ([`MapMut::is_initial`]), has them read
+    ///    ([`MapMut::synchronise`]), and loads them again. The file's bytes may come between two moves of a load.
+    /// 3. It never stores the initial value, nor, in a word of 8 bytes of the line, what the initial value has there: lines are
+    ///    stored and loaded in pieces, and the page may be looked at between two.
+    ///
+    /// Without the duties bytes of the file are lost; so are those of a line that the program was storing in pieces when it was
+    /// killed. What can be seen of a violation is counted
+    /// ([`Stats::partial_lines`](crate::Stats::partial_lines)). Bytes drawn at random make a good value. Pins and copies
+    /// ([`Map::pin`], [`Map::read_at`]) need none of this: they wait.
+    ///
+    /// Where a page is in a hole of the file, holds the file's end, or half of memory is being read behind, and where
+    /// io_uring(7) is not allowed, stores wait as ever.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0)?;
+    /// let initial = *b"no line of this program's ever holds these sixty-four bytes 4711";
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().async_read(initial).map_mut(&file)? };
+    /// map[4096..4160].fill(1); // does not wait
+    /// if map.is_initial(&map[4160..4224]) {
+    ///     map.synchronise(4160, 64)?;
+    /// }
+    /// assert_eq!(map[4160..4224], [7; 64]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn async_read(&mut self, initial_line: [u8; 64]) -> &mut Self {
+        self.behind.initial = Some(initial_line);
+        self
+    }
+
+    /// Whether a store to a page that is not in memory is kept, and the thread goes on, while the page is read behind it: then
+    /// the store is made. The program has no duties: whoever loads the page waits. Default: no.
+    ///
+    /// Kept are up to eight moves of 1 to 64 bytes a page, `rep stos` and `rep movs` included, for 256 pages a cache at a
+    /// time. Any other instruction that stores (one that loads the same bytes, say), a move across the border of two pages, one that goes
+    /// on with a copy of 64 bytes and more, and every further store to the page wait for the read. Where threads mostly come back and
+    /// wait, most stores wait at once. It pays for scattered small stores to a slow device; a store
+    /// whose page is loaded right after costs a trap more than one that waits. With [`MapOptions::async_read`] this has no
+    /// effect.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().async_stores(true).map_mut(&file)? };
+    /// map[4100] = 1; // does not wait
+    /// assert_eq!((map[4099], map[4100]), (7, 1)); // does
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn async_stores(&mut self, on: bool) -> &mut Self {
+        self.behind.keep = on;
+        self
+    }
+
+    /// Whether the file is mapped straight or behind the cache. Default: straight where it is in memory already (tmpfs, ramfs,
+    /// hugetlbfs, DAX): there is no second copy then, no cache is used, and [`MapOptions::one_writer`] does without a lock, as
+    /// there is nothing that could be written over. A file in the cache stays there, and so do scratch maps.
+    ///
+    /// Do not map a file in both ways at a time: the two would not agree.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// use fastmap::{Engine, MapOptions, Mode};
+    ///
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { MapOptions::new().mode(Mode::Cached).map(&file)? };
+    /// assert_ne!(map.engine(), Engine::Direct);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn mode(&mut self, mode: Mode) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// What makes stores to a direct map last. Default: what its file needs. On DAX, where the kernel can (`MAP_SYNC`), a flush of
+    /// up to 64 KiB is then a matter of user space: its cache lines are written to memory (CLWB, CLFLUSHOPT or CLFLUSH, and a
+    /// fence). Larger ones are msync(2)'s, which knows what is dirty.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1 << 20)?;
+    /// use fastmap::{MapOptions, Persist};
+    ///
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { MapOptions::new().persist(Persist::CacheLines).map_mut(&file)? };
+    /// map[7] = 1;
+    /// map.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn persist(&mut self, persist: Persist) -> &mut Self {
+        self.persist = persist;
+        self
+    }
+
     /// Maps a file for reading. The file may be closed afterwards.
     ///
     /// # When the file's length changes
@@ -244,7 +373,8 @@ impl MapOptions {
     /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias.
     ///
     /// # Errors
-    /// As for [`MapOptions::map`]; [`Error::ReadOnlyFile`]; [`Error::Locked`] while another process writes the file; with
+    /// As for [`MapOptions::map`]; [`Error::ReadOnlyFile`]; [`Error::Locked`] while another process writes the file;
+    /// [`Error::InitialValue`]; with
     /// [`MapOptions::reserve`], [`Error::Reserve`], and [`Error::FixedSize`] past the end of a block device.
     ///
     /// ```
@@ -300,9 +430,17 @@ impl MapOptions {
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty(source()?) });
         }
         let facts = facts_of(from)?;
-        let (cache, one_writer, fallback, scratch) =
-            (self.cache.as_ref(), self.one_writer, self.fallback, self.scratch);
-        let how = How { cache, writable, one_writer, fallback, place: Place::Room(0), scratch };
+        let by_kernel = |persist| {
+            let kernel =
+                KernelMapping::new(self.part(from, &facts, len, writable), persist).map_err(io("map it (mmap)"))?;
+            Ok(Mapping { start: kernel.start(), len, kind: Kind::Kernel(Arc::new(kernel), source()?) })
+        };
+        if let Some(persist) = self.without_cache(from, &facts)? {
+            return by_kernel(persist);
+        }
+        let (cache, one_writer, fallback, scratch, behind) =
+            (self.cache.as_ref(), self.one_writer, self.fallback, self.scratch, self.behind);
+        let how = How { cache, writable, one_writer, fallback, place: Place::Room(0), scratch, behind };
         match files::attach(from, &facts, end, how, open_store)? {
             Some(region) => {
                 let start = region.address_of(0).wrapping_add(self.offset as usize);
@@ -310,10 +448,32 @@ impl MapOptions {
                 let (identity, offset, reserve) = (facts.identity, self.offset as usize, self.reserve && writable);
                 Ok(Mapping { start, len, kind: Kind::Cached { region, identity, offset, reserve } })
             }
-            None => {
-                let kernel = KernelMapping::new(from, self.offset, len, writable).map_err(io("map it (mmap)"))?;
-                Ok(Mapping { start: kernel.start(), len, kind: Kind::Kernel(Arc::new(kernel), source()?) })
+            None => by_kernel(None),
+        }
+    }
+
+    /// What a kernel mapping of so many bytes from the offset is made of.
+    pub(crate) fn part<'a>(&self, file: &'a File, facts: &Facts, len: usize, writable: bool) -> Part<'a> {
+        let (identity, medium) = (facts.identity, file::medium(file));
+        Part { file, identity, medium, offset: self.offset, len, writable }
+    }
+
+    /// Whether a file is mapped without the cache, and if so how its stores last; `Some(None)`: as the kernel has it.
+    fn without_cache(&self, from: &File, facts: &Facts) -> Result<Option<Option<Persist>>> {
+        let is_wanted = match self.mode {
+            Mode::Cached => false,
+            Mode::Automatic => !self.scratch && !files::is_cached(facts.identity),
+            Mode::Direct => true,
+        };
+        let is_in_memory = || file::medium(from) != Medium::Storage;
+        match self.mode {
+            _ if is_wanted && is_in_memory() => Ok(Some(Some(self.persist))),
+            Mode::Direct if self.fallback == Fallback::Kernel => {
+                tracing::warn!(error = %direct::not_in_memory(from), "mapped through the kernel instead");
+                Ok(Some(None))
             }
+            Mode::Direct => Err(direct::not_in_memory(from)),
+            _ => Ok(None),
         }
     }
 }

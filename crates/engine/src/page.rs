@@ -10,6 +10,9 @@
 //! read ahead goes from Loading to Staged (`stage`), and from there to Clean or Dirty (`finish_load`) or back to Absent
 //! (`unstage`). Who may do that to a Staged page is who has claimed the slot that its word names (`staging.rs`).
 //!
+//! A page that is stored to before it is read (`behind.rs`) goes from Loading to Unread (`publish_unread`) or Kept (`keep`), and
+//! by the merger alone from there, through Loading, to Dirty: `begin_merge`, `hold` and `begin_fill`, `finish_load`.
+//!
 //! Invariant that makes eviction safe: a page that is `Clean` with neither `WRITING` nor `UPGRADING` is
 //! write-protected, so every store to it traps and finds the word first. Nothing outside this file changes a word.
 //!
@@ -35,6 +38,8 @@ const CLEAN: u32 = 2;
 const DIRTY: u32 = 3;
 const EVICTING: u32 = 4;
 const STAGED: u32 = 5;
+const UNREAD: u32 = 6;
+const KEPT: u32 = 7;
 /// A thread sleeps until the state in flight (Loading, Evicting, UPGRADING) ends.
 const WAITERS: u32 = 1 << 3;
 /// A clean queue holds an entry for the page: at most one ever does.
@@ -46,13 +51,15 @@ const WRITING: u32 = 1 << 6;
 
 /// Loaded by a read as a control of a guess (see `habits.rs`), and not stored to since.
 const CONTROL: u32 = 1 << 7;
+/// In Unread and Kept words: the last read failed.
+const FAILED: u32 = 1 << 7;
 /// Mapped with a huge frame, and leaves memory with it: the frame has the queue entry, the page has none.
 const HUGE: u32 = 1 << 8;
 /// The page came back soon after it was evicted: its queue is the long one. In an absent page: it was.
 const LONG: u32 = 1 << 9;
 /// Where an absent page's ghost has its stamp; zero is none.
 const STAMP_SHIFT: u32 = 10;
-/// Where the number of a Staged page's slot begins.
+/// Where the number of a Staged or Kept page's slot begins.
 const SLOT_SHIFT: u32 = 10;
 
 /// Pins that keep the page in memory, counted in bits 10 to 21.
@@ -79,6 +86,10 @@ pub enum State {
     Evicting,
     /// Read ahead of the program: in a buffer, not in its memory.
     Staged,
+    /// In memory and writable, with the initial value where nobody has stored; the file's bytes come later.
+    Unread,
+    /// Not in memory; stores to it are kept in a slot until it has been read.
+    Kept,
 }
 
 /// What the word of an evicted page remembers.
@@ -108,6 +119,8 @@ impl Seen {
             CLEAN => State::Clean,
             DIRTY => State::Dirty,
             STAGED => State::Staged,
+            UNREAD => State::Unread,
+            KEPT => State::Kept,
             _ => State::Evicting,
         }
     }
@@ -117,16 +130,27 @@ impl Seen {
         (self.0 & STATE == STAGED).then_some((self.0 >> SLOT_SHIFT) as usize)
     }
 
+    /// The slot that has the stores to it, of a Kept page.
+    pub fn kept_in(self) -> Option<usize> {
+        (self.0 & STATE == KEPT).then_some((self.0 >> SLOT_SHIFT) as usize)
+    }
+
+    /// The page waits for a read, and the last one failed.
+    pub fn has_failed(self) -> bool {
+        matches!(self.0 & STATE, UNREAD | KEPT) && self.0 & FAILED != 0
+    }
+
     /// It is part of a huge frame.
     pub fn is_huge(self) -> bool {
         self.0 & HUGE != 0
     }
 
-    /// The page may hold stores that the file does not: it is dirty, on its way to the file, being made writable, or saved
-    /// and taken out of memory in one go (`begin_expel`). For whoever finds the word after the threads that moved it have
+    /// The page may hold stores that the file does not: it is dirty, on its way to the file, being made writable, not read yet, or
+    /// saved and taken out of memory in one go (`begin_expel`). For whoever finds the word after the threads that moved it have
     /// died.
     pub fn may_hold_stores(self) -> bool {
-        matches!(self.state(), State::Dirty | State::Evicting) || self.0 & (WRITING | UPGRADING) != 0
+        matches!(self.state(), State::Dirty | State::Evicting | State::Unread | State::Kept)
+            || self.0 & (WRITING | UPGRADING) != 0
     }
 
     /// What an absent page remembers of its eviction.
@@ -233,6 +257,62 @@ impl PageWord {
         let old = self.update(|word| Some(staged | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, LOADING);
         After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Loading → Unread, by the loader that has installed the initial value, writable: the read is the merger's business. Release
+    /// hands it over. Threads that wait for the page are to be woken.
+    pub fn publish_unread(&self) -> After {
+        let old = self.update(|word| Some(UNREAD | word & QUEUED)).unwrap_or_else(|word| word);
+        debug_assert_eq!(old & (STATE | UPGRADING), LOADING | UPGRADING);
+        After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Loading → Kept, by the loader that has put its store into a slot; as there.
+    pub fn keep(&self, slot: usize) -> After {
+        let kept = KEPT | (slot as u32) << SLOT_SHIFT;
+        let old = self.update(|word| Some(kept | word & QUEUED)).unwrap_or_else(|word| word);
+        debug_assert_eq!(old & STATE, LOADING);
+        After { wake: old & WAITERS != 0, ..After::default() }
+    }
+
+    /// Unread → Evicting, by the merger, which has the file's bytes: it protects the page, takes over what is not the initial value,
+    /// drops the memory, and calls `hold` and `finish_load`. A store after the protection waits. Flushes wait as well: UPGRADING.
+    /// False: another thread lifts the page's protection at this moment (`begin_lift`).
+    pub fn begin_merge(&self) -> bool {
+        let next = |word: u32| word & (WAITERS | QUEUED) | EVICTING | UPGRADING;
+        let merged = self.update(|word| (word & UPGRADING == 0).then(|| next(word)));
+        debug_assert_eq!(merged.unwrap_or_else(|word| word) & STATE, UNREAD);
+        merged.is_ok()
+    }
+
+    /// Sets UPGRADING on an Unread page, by a thread whose store trapped on its protection and that saw `seen`. On true the caller
+    /// makes the page writable again and calls `finish_lift`; until then nobody takes it out of memory.
+    pub fn begin_lift(&self, seen: Seen) -> bool {
+        debug_assert_eq!(seen.state(), State::Unread);
+        !seen.is_upgrading()
+            && self.0.compare_exchange(seen.0, seen.0 | UPGRADING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Ends `begin_lift`; true: threads are to be woken.
+    pub fn finish_lift(&self) -> bool {
+        let old = self.update(|word| Some(word & !(UPGRADING | WAITERS))).unwrap_or_else(|word| word);
+        debug_assert_eq!(old & (STATE | UPGRADING), UNREAD | UPGRADING);
+        old & WAITERS != 0
+    }
+
+    /// Kept → Loading, by the merger, which has the file's bytes and the slot's lock: no more stores are kept. It installs the page
+    /// and calls `finish_load`. UPGRADING: as there.
+    pub fn begin_fill(&self) {
+        let next = |word: u32| word & (WAITERS | QUEUED) | LOADING | UPGRADING;
+        let old = self.update(|word| Some(next(word))).unwrap_or_else(|word| word);
+        debug_assert_eq!(old & STATE, KEPT);
+    }
+
+    /// Notes, by the merger, that an Unread or Kept page could not be read; true: threads are to be woken, to fail.
+    pub fn note_failed(&self) -> bool {
+        let old = self.update(|word| Some(word & !WAITERS | FAILED)).unwrap_or_else(|word| word);
+        debug_assert!(matches!(old & STATE, UNREAD | KEPT));
+        old & WAITERS != 0
     }
 
     /// Takes the sleepers on a Staged page off its word, for a thread that has made its slot ready: true when there are some,
@@ -399,10 +479,11 @@ impl PageWord {
         old.ok().map(|old| (old & STATE == DIRTY, old & QUEUED != 0))
     }
 
-    /// Evicting → Loading, by the thread of `begin_seize` once the memory is gone: nobody else loads the page until
-    /// `finish_load` or `abort_load`, which also wake whoever came meanwhile.
+    /// Evicting → Loading, by the thread of `begin_seize` or `begin_merge` once the memory is gone: nobody else loads the page
+    /// until `finish_load` or `abort_load`, which also wake whoever came meanwhile.
     pub fn hold(&self) {
-        let old = self.update(|word| Some(word & (WAITERS | QUEUED) | LOADING)).unwrap_or_else(|word| word);
+        let next = |word: u32| word & (WAITERS | QUEUED | UPGRADING) | LOADING;
+        let old = self.update(|word| Some(next(word))).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, EVICTING);
     }
 
@@ -461,7 +542,8 @@ impl PageWord {
     /// Announces a sleeper on the value `seen`, whose transition in flight will wake it; returns the value to sleep on,
     /// or `None` when the word has moved on.
     pub fn announce_waiter(&self, seen: Seen) -> Option<u32> {
-        debug_assert!(matches!(seen.state(), State::Loading | State::Evicting | State::Staged) || seen.is_upgrading());
+        let is_under_way = !matches!(seen.state(), State::Absent | State::Clean | State::Dirty);
+        debug_assert!(is_under_way || seen.is_upgrading());
         let waiting = seen.0 | WAITERS;
         self.0.compare_exchange(seen.0, waiting, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| waiting)
     }

@@ -147,7 +147,7 @@ impl Reader {
             desk.asleep.store(false, Ordering::SeqCst);
             return;
         }
-        let Some(ring) = &mut self.ring else { return desk.bell.wait(rung) };
+        let Some(ring) = &mut self.ring else { return desk.bell.wait(rung, None) };
         ring.submit(1);
         desk.asleep.store(false, Ordering::SeqCst);
         self.finish_ended(cache);

@@ -1,5 +1,6 @@
 //! A region: one mapped file, its address range, and the state of each of its pages. All maps of a file share one.
 
+use crate::behind::{Behind, Wish};
 use crate::cache::Inner;
 use crate::contents::Contents;
 use crate::credits::Padded;
@@ -29,7 +30,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Locks that writers hold, one for every 64th block. A writer holds the locks of the blocks it works on.
 pub const WRITE_LOCKS: usize = 64;
@@ -75,6 +76,8 @@ pub struct Region {
     holes: Holes,
     /// Of a scratch region: what its file has.
     contents: Option<Contents>,
+    /// Where stores to absent pages need not wait.
+    behind: OnceLock<Behind>,
     /// What the user expects of each 2 MiB ([`Expect`]).
     expectations: Zeroed<AtomicU8>,
     /// Largest window of readahead, pages.
@@ -263,6 +266,7 @@ impl Region {
             extents: Extents::default(),
             holes,
             contents,
+            behind: OnceLock::new(),
             expectations,
             readahead: AtomicUsize::new(MOST_WINDOW),
             waste: AtomicU32::new(0),
@@ -654,6 +658,30 @@ impl Region {
     #[inline]
     pub fn is_in_file(&self, page: usize) -> bool {
         self.contents.as_ref().is_none_or(|contents| contents.has(page))
+    }
+
+    /// Has stores to absent pages go on without the read, as wished, if that is possible here.
+    pub fn go_on_behind(&self, wish: Wish) -> Result<()> {
+        if wish == Wish::default() {
+            return Ok(());
+        }
+        self.cache.start_merger();
+        if self.behind.get().is_none() {
+            let behind = Behind::new(self.span / PAGE)
+                .map_err(|source| self.io_error("map memory for its page words", source))?;
+            let _ = self.behind.set(behind);
+        }
+        match self.behind().map_or(Ok(true), |behind| behind.grant(wish)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::InitialValue { path: self.store.path().to_owned() }),
+            Err(source) => Err(self.io_error("map memory for its initial value", source)),
+        }
+    }
+
+    /// Where stores to absent pages need not wait: what it takes.
+    #[inline]
+    pub fn behind(&self) -> Option<&Behind> {
+        self.behind.get()
     }
 
     /// What is known of the file's holes.

@@ -1,7 +1,10 @@
 //! What the engine asks of the machine and of a file, looked at one by one: for `fastmap doctor`, and for the message
 //! when a file cannot be cached.
 
+use crate::direct;
 use crate::faults;
+use crate::sys::file::Medium;
+use crate::sys::lines::Instruction;
 use crate::sys::uring::Ring;
 use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, file, madvise};
@@ -34,14 +37,24 @@ pub struct Requirement {
     pub remedy: String,
 }
 
-/// Looks at the machine: architecture, page size, kernel version, userfaultfd(2) and its features, process_madvise(2).
+/// Looks at the machine: architecture, page size, kernel version, userfaultfd(2) and its features, process_madvise(2), cache-line
+/// instructions.
 ///
 /// ```
 /// let missing = fastmap::requirements::of_machine().into_iter().filter(|one| !one.optional && one.found.is_err());
 /// println!("{} things missing", missing.count());
 /// ```
 pub fn of_machine() -> Vec<Requirement> {
-    vec![page_size(), kernel(), user_faults(), kernel_faults(), batched_eviction(), deep_queues()]
+    vec![
+        page_size(),
+        kernel(),
+        user_faults(),
+        kernel_faults(),
+        batched_eviction(),
+        deep_queues(),
+        tracking(),
+        line_flush(),
+    ]
 }
 
 /// Looks at a file: direct I/O in units of a page.
@@ -173,6 +186,31 @@ fn deep_queues() -> Requirement {
     }
 }
 
+fn tracking() -> Requirement {
+    Requirement {
+        name: "store tracking",
+        purpose: "a large flush of a direct mapping in memory writes only pages that were stored to",
+        optional: true,
+        found: direct::try_tracking().map(|()| "asynchronous write-protect, PAGEMAP_SCAN".into()).map_err(|error| {
+            format!("no asynchronous write-protect or PAGEMAP_SCAN ({error}): all that is asked for is written")
+        }),
+        remedy: "boot Linux 6.7 or later with CONFIG_USERFAULTFD=y, or allow userfaultfd in the seccomp filter".into(),
+    }
+}
+
+fn line_flush() -> Requirement {
+    Requirement {
+        name: "cache-line flush",
+        purpose: "small flushes of direct mappings on persistent memory without a system call",
+        optional: true,
+        found: match Instruction::best() {
+            Instruction::Clflush => Err("only CLFLUSH: one line after another, and each leaves the cache".into()),
+            better => Ok(better.name().into()),
+        },
+        remedy: "use a processor (or a virtual machine's model of one) with CLWB or CLFLUSHOPT".into(),
+    }
+}
+
 fn direct_io(file: &File) -> Requirement {
     let direct = file::reopen(file, false, true).map_err(|error| error.to_string());
     let found = match &direct {
@@ -182,12 +220,12 @@ fn direct_io(file: &File) -> Requirement {
     };
     // A block device's node lies on devtmpfs, which says nothing of the device.
     let is_device = file::facts(file).is_ok_and(|facts| facts.is_device);
-    let (found, remedy) = match file::file_system(file) {
-        _ if is_device => (found, "use a device with logical blocks of at most 4096 bytes"),
-        TMPFS | RAMFS | HUGETLBFS => (
+    let (found, remedy) = match file::medium(file) {
+        Medium::Memory { .. } => (
             Err("the file is in memory already".into()),
-            "map it through the kernel (the default): a cache above it would be a second copy",
+            "map it directly (the default): a cache above it would be a second copy",
         ),
+        _ if is_device => (found, "use a device with logical blocks of at most 4096 bytes"),
         _ => (found, "put the file on ext4, xfs or a block device (on btrfs: chattr +C before it has data)"),
     };
     Requirement {
@@ -198,10 +236,6 @@ fn direct_io(file: &File) -> Requirement {
         remedy: remedy.into(),
     }
 }
-
-const TMPFS: i64 = 0x0102_1994;
-const RAMFS: i64 = 0x8584_58f6;
-const HUGETLBFS: i64 = 0x9584_58f6;
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@
 //! with others, in ascending order, when all pages are claimed. The length of the region is never asked for with a page held:
 //! who has it waits for pages to leave memory.
 
+use crate::behind;
 use crate::dirty::BLOCK_PAGES;
 use crate::evict;
 use crate::fault;
@@ -132,6 +133,7 @@ impl<'a> Seized<'a> {
                     std::thread::yield_now();
                 }
             }
+            State::Unread | State::Kept => behind::await_read(self.region, page)?,
             State::Loading | State::Evicting => self.wait(page, seen),
             State::Clean | State::Dirty if seen.is_upgrading() => self.wait(page, seen),
             State::Clean | State::Dirty if seen.is_huge() => return Ok(Step::Frame),

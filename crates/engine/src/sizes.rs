@@ -5,6 +5,7 @@
 //! that what is behind an end is read anew once the file is longer: zeros, or what others wrote. Pages that are pinned stay
 //! as they are for as long as that lasts; until then the change counts as not met.
 
+use crate::behind;
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::files;
@@ -12,10 +13,11 @@ use crate::options;
 use crate::page::State;
 use crate::region::Region;
 use crate::service;
+use crate::sys::file::Medium;
 use crate::sys::{PAGE, file};
+use crate::writeback::Failure;
 use crate::writers;
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -102,13 +104,9 @@ pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
                 }
                 continue;
             }
-            let expelled = evict::expel(region, page).map_err(|error| Error::WriteBack {
-                path: region.store().path().to_owned(),
-                offset: (page * PAGE) as u64,
-                len: PAGE as u64,
-                source: io::Error::from_raw_os_error(error),
-            })?;
-            if expelled {
+            // Nobody expels a page that waits for its read.
+            let expelled = behind::await_read(region, page).and_then(|()| evict::expel(region, page));
+            if expelled.map_err(|error| Failure::new(page, error).into_error(region))? {
                 break;
             }
             std::thread::yield_now();
@@ -166,8 +164,13 @@ pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
 pub fn extend_file(file: &File, part: Range<u64>, reserve: bool) -> Result<()> {
     let path = file::path_of(file);
     prepare(file, &path, part.clone(), reserve)?;
+    // Files of hugetlbfs are made of whole huge pages.
+    let end = match file::medium(file) {
+        Medium::Memory { unit } if unit > PAGE => part.end.next_multiple_of(unit as u64),
+        _ => part.end,
+    };
     let _table = files::lock();
-    file::extend(file, part.end).map_err(|source| Error::Io { path, operation: EXTENDING, source })
+    file::extend(file, end).map_err(|source| Error::Io { path, operation: EXTENDING, source })
 }
 
 const EXTENDING: &str = "extend it (ftruncate)";

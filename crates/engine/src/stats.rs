@@ -50,6 +50,14 @@ pub struct Stats {
     pub ahead_used: u64,
     /// Of `ahead_pages`, those dropped before anything touched one of their chunk.
     pub ahead_wasted: u64,
+    /// Stores to absent pages that went on without the read ([`MapOptions::async_read`](crate::MapOptions::async_read),
+    /// [`MapOptions::async_stores`](crate::MapOptions::async_stores)); counted as misses, too.
+    pub async_loads: u64,
+    /// Stores kept until their page was read, the first ones of each page included.
+    pub kept_stores: u64,
+    /// Lines that hold part of the initial value, an aligned word of 8 bytes, beside what was stored: stored to in part, against the
+    /// protocol, or with data that looks like it.
+    pub partial_lines: u64,
     /// Pages brought in by `prefetch`.
     pub prefetched_pages: u64,
     /// Pages dropped, to make room or on advice.
@@ -90,6 +98,9 @@ pub struct Counters {
     pub ahead_chunks: Counter,
     pub ahead_used: Counter,
     pub ahead_wasted: Counter,
+    pub async_loads: Counter,
+    pub kept_stores: Counter,
+    pub partial_lines: Counter,
     pub prefetched_pages: Counter,
     pub evicted_pages: Counter,
     pub eviction_batches: Counter,
@@ -163,6 +174,9 @@ impl Stats {
             ahead_chunks,
             ahead_used,
             ahead_wasted,
+            async_loads,
+            kept_stores,
+            partial_lines,
             prefetched_pages,
             evicted_pages,
             eviction_batches,
@@ -185,6 +199,9 @@ impl Stats {
             (&mut self.ahead_chunks, ahead_chunks),
             (&mut self.ahead_used, ahead_used),
             (&mut self.ahead_wasted, ahead_wasted),
+            (&mut self.async_loads, async_loads),
+            (&mut self.kept_stores, kept_stores),
+            (&mut self.partial_lines, partial_lines),
             (&mut self.prefetched_pages, prefetched_pages),
             (&mut self.evicted_pages, evicted_pages),
             (&mut self.eviction_batches, eviction_batches),

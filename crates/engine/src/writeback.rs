@@ -13,6 +13,7 @@
 //! No deadlock: a thread waits for a lock only while all it holds are of lower number, or else just tries; and writes in
 //! flight end by themselves.
 
+use crate::behind;
 use crate::cache::Inner;
 use crate::dirty::BLOCK_PAGES;
 use crate::error::Error;
@@ -56,6 +57,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Of a page that could not be read, to be written with what was stored to it.
+    pub fn new(page: usize, error: i32) -> Self {
+        Failure { page, pages: 1, error }
+    }
+
     /// Its error number.
     pub fn error(self) -> i32 {
         self.error
@@ -481,6 +487,7 @@ fn begin(region: &Region, page: usize) -> Option<Claim> {
 /// Writes every page of the range, as far as it lies in the stripe, that is dirty at the time of the call, and waits for
 /// others' writes in flight there.
 pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result<(), Failure> {
+    behind::settle(region, pages.clone())?;
     let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
     let _blocked = Blocked::all();
     let mut flight = Flight::new(region, true);

@@ -22,7 +22,8 @@ const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 fn request(len: usize, prot: i32, offset: usize) -> Request {
     let fallback = Fallback::Kernel;
-    Request { addr: 0, len, prot, flags: libc::MAP_SHARED, offset: offset as u64, one_writer: true, fallback }
+    let (flags, offset) = (libc::MAP_SHARED, offset as u64);
+    Request { addr: 0, len, prot, flags, offset, one_writer: true, fallback, async_stores: false }
 }
 
 fn map(file: &File, cache: &Cache, len: usize, prot: i32, offset: usize) -> usize {

@@ -200,8 +200,9 @@ fn locked_pages_that_are_protected_get_what_is_written() {
         let file = create(&folder.path().join("data"), &[1; 8 * PAGE]);
         let cache = cache(64);
         let flags = libc::MAP_SHARED;
-        let (one_writer, fallback) = (true, Fallback::Refuse);
-        let request = Request { addr: 0, len: 8 * PAGE, prot, flags, offset: 0, one_writer, fallback };
+        let (one_writer, fallback, async_stores) = (true, Fallback::Refuse, false);
+        let len = 8 * PAGE;
+        let request = Request { addr: 0, len, prot, flags, offset: 0, one_writer, fallback, async_stores };
         // SAFETY: a map of our own.
         unsafe {
             let at = calls::map(file.as_fd(), &cache, &request).unwrap().expect("through the cache");

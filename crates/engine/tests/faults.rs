@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use fastmap::{Advice, Cache, Engine, Error, Fallback, MapOptions};
+use fastmap::{Advice, Cache, Engine, Error, Fallback, MapOptions, Mode};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -28,7 +28,7 @@ fn tmpfs_is_mapped_by_the_callers_choice() {
     let cache = small();
     // SAFETY: the file is this test's own.
     unsafe {
-        let mut kernel = MapOptions::new().cache(&cache).offset(100).map_mut(&file).unwrap();
+        let mut kernel = MapOptions::new().mode(Mode::Cached).cache(&cache).offset(100).map_mut(&file).unwrap();
         assert_eq!((kernel.engine(), kernel.len()), (Engine::Kernel, bytes.len() - 100));
         kernel[0] = 3;
         bytes[100] = 3;
@@ -39,11 +39,13 @@ fn tmpfs_is_mapped_by_the_callers_choice() {
         assert!(kernel[..] == bytes[100..]);
         drop(kernel);
 
-        let refused = options(&cache).map(&file);
+        let refused = options(&cache).mode(Mode::Cached).map(&file);
         assert!(matches!(refused, Err(Error::Missing { missing: "O_DIRECT", .. })), "{refused:?}");
         assert!(refusal(&path, refused).contains("memory already"));
 
-        let mut buffered = MapOptions::new().cache(&cache).fallback(Fallback::Buffered).map_mut(&file).unwrap();
+        let mut options = MapOptions::new();
+        options.mode(Mode::Cached).cache(&cache).fallback(Fallback::Buffered);
+        let mut buffered = options.map_mut(&file).unwrap();
         assert_eq!(buffered.engine(), Engine::Cached);
         assert!(buffered[..] == bytes[..]);
         let last = bytes.len() - 1;
@@ -275,13 +277,30 @@ fn registers_survive_a_fault() {
 /// Every path through the handler, a write-back by a starving thread included, on SIGSTKSZ bytes with a guard below.
 #[test]
 fn faults_on_a_small_alternate_stack() {
-    if !ready() {
-        return;
+    if ready() {
+        work_on_a_small_alternate_stack(&mut options(&small()));
     }
+}
+
+/// Stores that are decoded, too.
+#[test]
+fn stores_are_kept_on_a_small_alternate_stack() {
+    if ready() {
+        let cache = small();
+        work_on_a_small_alternate_stack(options(&cache).async_stores(true));
+        println!("{} stores kept", cache.stats().kept_stores);
+        let by_service = std::env::var("FASTMAP_FAULTS").is_ok_and(|by| by == "service");
+        assert!(cache.stats().kept_stores > 0 || by_service);
+        let initial = options(&cache).async_read([0xEE; 64]).clone();
+        work_on_a_small_alternate_stack(&mut initial.clone());
+    }
+}
+
+fn work_on_a_small_alternate_stack(options: &mut MapOptions) {
     let folder = folder();
     let file = create(&folder.path().join("file"), &pattern(200 * PAGE));
-    let cache = small();
-    let mut map = map_mut(&cache, &file);
+    // SAFETY: nobody else changes the file.
+    let mut map = unsafe { options.map_mut(&file) }.unwrap();
     let thread = std::thread::scope(|scope| {
         let map = &mut map;
         scope
@@ -302,8 +321,11 @@ fn faults_on_a_small_alternate_stack() {
                     assert_eq!(libc::sigaltstack(&small, &mut before), 0);
                     for round in 0..2 {
                         for page in 0..200 {
-                            assert_eq!(map[page * PAGE + 1], pattern(200 * PAGE)[page * PAGE + 1]);
-                            map[page * PAGE] = page as u8 ^ round;
+                            if page % 2 == 0 {
+                                assert_eq!(map[page * PAGE + 100], pattern(200 * PAGE)[page * PAGE + 100]);
+                            }
+                            // Whole lines, of every byte.
+                            map[page * PAGE..page * PAGE + 64].fill(page as u8 ^ round);
                         }
                     }
                     libc::sigaltstack(&before, std::ptr::null_mut());

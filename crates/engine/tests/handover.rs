@@ -25,6 +25,7 @@ fn request(prot: i32) -> Request {
         offset: 0,
         one_writer: true,
         fallback: Fallback::Refuse,
+        async_stores: false,
     }
 }
 

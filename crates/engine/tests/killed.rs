@@ -8,7 +8,7 @@
 mod common;
 
 use common::*;
-use fastmap::{Cache, Fallback, MapMut};
+use fastmap::{Cache, Fallback, MapMut, Mode};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -127,7 +127,7 @@ fn end_and_check(way: &str, keeper: bool, as_expected: impl Fn(&Path, std::proce
 fn map_buffered(cache: &Cache, folder: &Path) -> MapMut {
     let mut options = options(cache);
     // SAFETY: the file is this test's own.
-    unsafe { options.fallback(Fallback::Buffered).map_mut(&open(&folder.join("file"))) }.unwrap()
+    unsafe { options.mode(Mode::Cached).fallback(Fallback::Buffered).map_mut(&open(&folder.join("file"))) }.unwrap()
 }
 
 /// A file to store to, and what was told of it.

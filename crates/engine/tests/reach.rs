@@ -15,7 +15,8 @@ const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 fn map(file: &File, cache: &Cache, pages: usize, prot: i32, at: Option<usize>) -> usize {
     let flags = libc::MAP_SHARED | if at.is_some() { libc::MAP_FIXED } else { 0 };
     let (addr, len, fallback) = (at.unwrap_or(0), pages * PAGE, Fallback::Kernel);
-    let request = Request { addr, len, prot, flags, offset: 0, one_writer: true, fallback };
+    let (one_writer, async_stores) = (true, false);
+    let request = Request { addr, len, prot, flags, offset: 0, one_writer, fallback, async_stores };
     // SAFETY: files and memory of the test's own.
     unsafe { calls::map(file.as_fd(), cache, &request) }.unwrap().expect("served by the cache") as usize
 }

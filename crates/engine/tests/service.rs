@@ -470,3 +470,44 @@ fn role() {
         other => panic!("no role {other}"),
     }
 }
+
+/// Whose thread is not there to be told what it has stored: such stores wait as any.
+#[test]
+fn stores_to_absent_pages_wait() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    for keeps in [true, false] {
+        let bytes = pattern(PAGES * PAGE);
+        drop(create(&path, &bytes));
+        let cache = small();
+        let mut wanted = options(&cache);
+        if keeps {
+            wanted.async_stores(true)
+        } else {
+            wanted.async_read([0xEE; 64])
+        };
+        // SAFETY: nobody else changes the file.
+        let mut map = unsafe { wanted.map_mut(&open(&path)) }.unwrap();
+        let mut expected = bytes;
+        for page in (0..PAGES).step_by(2) {
+            map[page * PAGE + 64..page * PAGE + 128].fill(7);
+            expected[page * PAGE + 64..page * PAGE + 128].fill(7);
+            // By the kernel, for the thread, to a page that is absent.
+            let eights = create(&folder.path().join("eights"), &[8; 64]);
+            let at = (page + 1) % PAGES * PAGE + 192;
+            // SAFETY: within the map.
+            let read = unsafe { libc::pread(eights.as_raw_fd(), map.as_mut_ptr().add(at).cast(), 64, 0) };
+            assert_eq!(read, 64, "{}", errno());
+            expected[at..at + 64].fill(8);
+        }
+        assert!(map[..] == expected[..] && !map.is_initial(&map[..64]));
+        map.synchronise(0, PAGES * PAGE).unwrap();
+        map.flush().unwrap();
+        assert!(std::fs::read(&path).unwrap() == expected);
+        let stats = cache.stats();
+        assert_eq!((stats.async_loads, stats.kept_stores, stats.partial_lines), (0, 0, 0));
+    }
+}

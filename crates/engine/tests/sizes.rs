@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use fastmap::{Advice, Cache, Engine, Error, Fallback, MapMut, MapOptions};
+use fastmap::{Advice, Cache, Engine, Error, Fallback, MapMut, MapOptions, Mode};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -179,7 +179,7 @@ fn a_kernel_map_grows() {
         let mut bytes = pattern(size);
         let file = create(&path, &bytes);
         // SAFETY: the file is this test's own.
-        let mut map = unsafe { MapOptions::new().cache(&small()).offset(offset as u64).map_mut(&file) }.unwrap();
+        let mut map = unsafe { MapOptions::new().mode(Mode::Cached).offset(offset as u64).map_mut(&file) }.unwrap();
         for len in [6000, 20 * PAGE, 5000 * PAGE + 1] {
             map.grow(len).unwrap();
             bytes.resize(offset + len, 0);
@@ -802,7 +802,7 @@ fn a_kernel_map_reserves() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let file = create(&folder.path().join("file"), &pattern(100));
     // SAFETY: the file is this test's own.
-    let mut map = unsafe { MapOptions::new().cache(&small()).len(1 << 20).reserve(true).map_mut(&file) }.unwrap();
+    let mut map = unsafe { MapOptions::new().mode(Mode::Cached).len(1 << 20).reserve(true).map_mut(&file) }.unwrap();
     assert_eq!((map.engine(), length(&file)), (Engine::Kernel, 1 << 20));
     assert!(allocated(&file) >= 1 << 20);
     map.grow(2 << 20).unwrap();
@@ -810,7 +810,7 @@ fn a_kernel_map_reserves() {
     assert!(map[..100] == pattern(100) && map[100..].iter().all(|byte| *byte == 0));
     // SAFETY: as above. The cache above a file in memory, by choice.
     let mut options = MapOptions::new();
-    options.cache(&small()).fallback(Fallback::Buffered).len(3 << 20).reserve(true);
+    options.mode(Mode::Cached).cache(&small()).fallback(Fallback::Buffered).len(3 << 20).reserve(true);
     if ready() {
         drop(map);
         // SAFETY: as above.

@@ -5,6 +5,9 @@
 //! | `FASTMAP_CACHE` | capacity of the cache, SIZE | [`fastmap::Cache::default_capacity`] |
 //! | `FASTMAP_MAP` | globs separated by colons: which files | all |
 //! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
+//! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are kept, and do not wait | `0` |
+//! | `FASTMAP_DIRECT` | `auto`, `always` or `never`: files in memory mapped straight | `auto` |
+//! | `FASTMAP_PERSIST` | `auto` or `cache-lines` | `auto` |
 //! | `FASTMAP_STATS` | where to write statistics at exit, JSON | nowhere |
 //! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
 //! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
@@ -16,6 +19,7 @@
 //! name, `data/*.db` those in a folder `data`. `*` and `?` do not match a slash, `**` does.
 
 use fastmap::faults::Faults;
+use fastmap::{Mode, Persist};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -30,6 +34,12 @@ pub struct Config {
     globs: Option<GlobSet>,
     /// How page faults are served.
     pub faults: Faults,
+    /// Stores to absent pages do not wait.
+    pub async_stores: bool,
+    /// Whether files are mapped straight.
+    pub direct: Mode,
+    /// What makes stores to such mappings last.
+    pub persist: Persist,
     /// Where statistics go at exit.
     pub stats: Option<PathBuf>,
     /// The heap's file and, if given, its size in bytes.
@@ -57,6 +67,9 @@ impl Config {
             cache: fastmap::Cache::default_capacity(),
             globs: None,
             faults: Faults::Signal,
+            async_stores: false,
+            direct: Mode::Automatic,
+            persist: Persist::Automatic,
             stats: None,
             heap: None,
             run_pid: None,
@@ -85,14 +98,13 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     if let Some(text) = given("FASTMAP_MAP") {
         config.globs = Some(globs(&text)?);
     }
-    config.faults = match given("FASTMAP_FAULTS").as_ref().map(|text| text.as_bytes()) {
-        None | Some(b"signal") => Faults::Signal,
-        Some(b"service") => Faults::Service,
-        Some(other) => {
-            let other = String::from_utf8_lossy(other);
-            return Err(format!("FASTMAP_FAULTS={other:?} is neither \"signal\" nor \"service\""));
-        }
-    };
+    let choices = [("signal", Faults::Signal), ("service", Faults::Service)];
+    config.faults = choice("FASTMAP_FAULTS", given("FASTMAP_FAULTS"), &choices)?;
+    let choices = [("auto", Mode::Automatic), ("always", Mode::Direct), ("never", Mode::Cached)];
+    config.direct = choice("FASTMAP_DIRECT", given("FASTMAP_DIRECT"), &choices)?;
+    let choices = [("auto", Persist::Automatic), ("cache-lines", Persist::CacheLines)];
+    config.persist = choice("FASTMAP_PERSIST", given("FASTMAP_PERSIST"), &choices)?;
+    config.async_stores = choice("FASTMAP_ASYNC_STORES", given("FASTMAP_ASYNC_STORES"), &[("0", false), ("1", true)])?;
     config.stats = given("FASTMAP_STATS").map(PathBuf::from);
     config.heap = given("FASTMAP_HEAP").map(heap).transpose()?;
     if let Some(text) = given("FASTMAP_RUN_PID") {
@@ -100,6 +112,14 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
         config.run_pid = Some(pid.ok_or_else(|| format!("FASTMAP_RUN_PID={text:?} is no process id"))?);
     }
     Ok(config)
+}
+
+/// One of several words; the first of them, if nothing is given.
+fn choice<T: Copy>(name: &str, given: Option<OsString>, choices: &[(&str, T)]) -> Result<T, String> {
+    let Some(text) = given else { return Ok(choices[0].1) };
+    let known = choices.iter().find(|(word, _)| text.as_bytes() == word.as_bytes());
+    let words = || choices.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+    known.map(|(_, value)| *value).ok_or_else(|| format!("{name}={text:?} is none of {}", words()))
 }
 
 /// `FILE` or `FILE:SIZE`. A file whose name ends in a colon and a size needs the size given.
@@ -160,6 +180,7 @@ mod tests {
             let config = with(variables).unwrap();
             assert!(config.matches(b"/any/file") && !config.names_files() && !config.off);
             assert_eq!(config.cache, fastmap::Cache::default_capacity());
+            assert_eq!((config.direct, config.persist), (Mode::Automatic, Persist::Automatic));
             assert_eq!((config.faults, config.heap, config.stats, config.run_pid), (Faults::Signal, None, None, None));
         }
     }
@@ -169,11 +190,16 @@ mod tests {
         let config = with(&[
             ("FASTMAP_CACHE", "64KiB"),
             ("FASTMAP_FAULTS", "service"),
+            ("FASTMAP_ASYNC_STORES", "1"),
             ("FASTMAP_STATS", "/tmp/s"),
             ("FASTMAP_RUN_PID", "77"),
+            ("FASTMAP_DIRECT", "never"),
+            ("FASTMAP_PERSIST", "cache-lines"),
         ]);
         let config = config.unwrap();
+        assert_eq!((config.direct, config.persist), (Mode::Cached, Persist::CacheLines));
         assert_eq!((config.cache, config.faults, config.run_pid), (65536, Faults::Service, Some(77)));
+        assert!(config.async_stores && !with(&[("FASTMAP_ASYNC_STORES", "0")]).unwrap().async_stores);
         assert_eq!(config.stats, Some(PathBuf::from("/tmp/s")));
         for (text, file, size) in
             [("/h", "/h", None), ("/h:1GiB", "/h", Some(1 << 30)), ("/a:b", "/a:b", None), ("/a:b:5", "/a:b", Some(5))]
@@ -191,6 +217,9 @@ mod tests {
             ("FASTMAP_CACHE", "-1"),
             ("FASTMAP_MAP", "/a/[b"),
             ("FASTMAP_FAULTS", "Signal"),
+            ("FASTMAP_ASYNC_STORES", "yes"),
+            ("FASTMAP_DIRECT", "yes"),
+            ("FASTMAP_PERSIST", "lines"),
             ("FASTMAP_HEAP", ":1GiB"),
             ("FASTMAP_HEAP", "/a:1XiB"),
             ("FASTMAP_RUN_PID", "me"),

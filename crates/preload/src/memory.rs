@@ -2,12 +2,14 @@
 //!
 //! The engine's are shared mappings of more than 1 MiB, not executable, of regular files and block devices that the user
 //! named (all, unless told otherwise), smaller ones of files that were named if they are only read, and every mapping of a
-//! file that it has already. The rest is the kernel's, untouched.
+//! file that it has already. Files in memory are mapped straight: then only msync(2) is ours, where it can do better than the
+//! kernel. The rest is the kernel's, untouched.
 //! `fastmap::calls` has the semantics; here is the choice, and what a mapping that stays the kernel's must know of it.
 
+use crate::guard::caught;
 use crate::kernel_maps::{self, Identity, Made};
 use crate::{config, heap, holds, next, process, report, say, set_errno, undisturbed};
-use fastmap::{Error, Fallback, calls};
+use fastmap::{Error, Fallback, Mode, calls};
 use libc::{c_int, c_uchar, c_uint, c_void, off_t, size_t};
 use std::ffi::OsStr;
 use std::io::Write;
@@ -123,10 +125,16 @@ unsafe fn make_way(addr: *mut c_void, len: size_t) {
     }
 }
 
-/// Whether a range may hold what the engine knows of: its own, or kernel mappings of files it could have.
+/// Whether a range may hold what the engine knows of: its own, direct ones, or kernel mappings of files it could have.
 #[inline]
 fn concerns(addr: *const c_void, len: size_t) -> bool {
-    kernel_maps::may_meet(&whole_pages(addr, len)) || holds(addr, len)
+    kernel_maps::may_meet(&whole_pages(addr, len)) || holds(addr, len) || holds_direct(addr, len)
+}
+
+/// Whether a range may hold direct mappings whose msync(2) is ours.
+#[inline]
+fn holds_direct(addr: *const c_void, len: size_t) -> bool {
+    calls::holds_direct(addr as usize, len)
 }
 
 #[inline]
@@ -140,7 +148,9 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     let file = if config().off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
     let Some((file, for_engine)) = file else { return unsafe { by_kernel(wanted) } };
-    if for_engine {
+    // SAFETY: the caller's contract.
+    let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
+    if for_engine && straight == Straight::No {
         // SAFETY: the caller's contract.
         match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {
             Ok(Some(at)) => return at,
@@ -151,10 +161,16 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
             }
         }
     }
-    // SAFETY: the caller's contract.
-    let at = unsafe { by_kernel(wanted) };
+    let at = match straight {
+        Straight::At(at) => at as *mut c_void,
+        // SAFETY: the caller's contract.
+        Straight::ByKernel | Straight::No => unsafe { by_kernel(wanted) },
+    };
     if at != libc::MAP_FAILED {
-        report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed);
+        match straight {
+            Straight::At(_) => report::note_direct(),
+            _ => drop(report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed)),
+        }
         undisturbed((), || {
             if process::owns_maps() {
                 // SAFETY: the program's descriptor, open during its call.
@@ -165,6 +181,55 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
         });
     }
     at
+}
+
+/// What the engine is asked for.
+fn request(wanted: Wanted) -> calls::Request {
+    let Wanted { addr, len, prot, flags, offset, .. } = wanted;
+    let (addr, offset, async_stores) = (addr as usize, offset as u64, config().async_stores);
+    calls::Request { addr, len, prot, flags, offset, one_writer: true, fallback: Fallback::Refuse, async_stores }
+}
+
+/// How a file in memory is mapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Straight {
+    /// Here, and its msync(2) is done in user space.
+    At(usize),
+    /// As the kernel has it.
+    ByKernel,
+    /// Its file is not in memory, or it is not to be.
+    No,
+}
+
+/// Maps a file that the user named straight, if that is wanted and it is in memory.
+unsafe fn straight(wanted: Wanted) -> Straight {
+    let Wanted { len, fd, offset, .. } = wanted;
+    let mode = config().direct;
+    if mode == Mode::Cached || offset < 0 || is_in_engine(fd) {
+        return Straight::No;
+    }
+    let request = request(wanted);
+    // SAFETY: the program's descriptor, open during its call.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Programs that were written for disks flush all that they map: of huge pages that would be 2 MiB for each page they stored to.
+    // SAFETY: the caller's contract.
+    match unsafe { calls::map_direct(file, &request, mode, config().persist, true) } {
+        Ok(Some(at)) => {
+            kernel_maps::forget(whole_pages(at.cast(), len));
+            Straight::At(at as usize)
+        }
+        // Nothing lasts there, so the kernel's msync(2) has nothing to do either.
+        Ok(None) if mode == Mode::Direct || calls::is_in_memory(file) => Straight::ByKernel,
+        Err(error @ Error::Missing { .. }) => {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            if !process::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
+                say(format_args!("{error}; it is mapped through the kernel (--direct always; said once)"));
+            }
+            Straight::ByKernel
+        }
+        // What is wrong with it the kernel says.
+        Ok(None) | Err(_) => Straight::No,
+    }
 }
 
 /// Notes what the engine has handed over to the kernel.
@@ -191,17 +256,9 @@ fn candidate(wanted: Wanted) -> Option<(Identity, bool)> {
 
 /// Maps a file through the engine. `None`: the kernel is to do it.
 unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
-    let Wanted { addr, len, prot, flags, fd, offset } = wanted;
+    let Wanted { len, fd, .. } = wanted;
     let Some(cache) = crate::cache() else { return Ok(None) };
-    let request = calls::Request {
-        addr: addr as usize,
-        len,
-        prot,
-        flags,
-        offset: offset as u64,
-        one_writer: true,
-        fallback: Fallback::Refuse,
-    };
+    let request = request(wanted);
     // SAFETY: the program's descriptor, open during its call; the caller's contract.
     let mapped = unsafe { calls::map(BorrowedFd::borrow_raw(fd), cache, &request) };
     match mapped {
@@ -380,6 +437,11 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
     if old_len > SMALL || made.prot & libc::PROT_EXEC != 0 || identity(made.fd) != Some(file) {
         return None;
     }
+    // SAFETY: the program's descriptor, of that file.
+    let is_in_memory = || calls::is_in_memory(unsafe { BorrowedFd::borrow_raw(made.fd) });
+    if config().direct != Mode::Cached && undisturbed(false, is_in_memory) {
+        return None;
+    }
     // SAFETY: the caller's contract: the old mapping is exchanged for the new one.
     undisturbed(None, || unsafe {
         // Its note says that the file is the kernel's.
@@ -427,6 +489,10 @@ pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_i
         }
         return result(undisturbed(Err(libc::EIO), || calls::sync(addr as usize, len, flags)));
     }
+    if holds_direct(addr, len) {
+        // Undisturbed would cost two system calls; where it matters `calls::sync` sees to it.
+        return result(caught(Err(libc::EIO), || calls::sync(addr as usize, len, flags)));
+    }
     // SAFETY: the caller's contract.
     unsafe { next::msync(addr, len, flags) }
 }
@@ -437,6 +503,10 @@ pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_i
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if holds_direct(addr, len) && !holds(addr, len) {
+        // SAFETY: the caller's contract.
+        return result(undisturbed(Err(libc::EIO), || unsafe { calls::advise(addr as usize, len, advice) }));
+    }
     // SAFETY: the caller's contract.
     if !holds(addr, len) {
         // SAFETY: the caller's contract.
@@ -502,6 +572,10 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
         }));
     }
     kernel_maps::note_changed(whole_pages(addr, len));
+    if holds_direct(addr, len) {
+        // SAFETY: the caller's contract.
+        return result(undisturbed(Err(libc::EIO), || unsafe { calls::protect(addr as usize, len, prot) }));
+    }
     // SAFETY: the caller's contract.
     unsafe { next::mprotect(addr, len, prot) }
 }

@@ -7,7 +7,7 @@ use crate::{config, process, say, undisturbed};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Mappings of the kind that the engine takes, whatever their file: shared, large, not executable.
 pub(crate) static CANDIDATES: AtomicU64 = AtomicU64::new(0);
@@ -15,6 +15,11 @@ pub(crate) static CANDIDATES: AtomicU64 = AtomicU64::new(0);
 pub(crate) static MATCHES: AtomicU64 = AtomicU64::new(0);
 /// Mappings that were to be the engine's and went to the kernel.
 pub(crate) static KERNEL: AtomicU64 = AtomicU64::new(0);
+
+/// Mappings of files in memory whose msync(2) is done in user space.
+static DIRECT: AtomicU64 = AtomicU64::new(0);
+/// The process that has them.
+static DIRECT_OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// A file that was not named.
 static UNNAMED: OnceLock<PathBuf> = OnceLock::new();
@@ -33,13 +38,19 @@ pub(crate) fn note_candidate(path: &Path, matches: bool) {
     }
 }
 
+/// Notes a mapping of a file in memory.
+pub(crate) fn note_direct() {
+    DIRECT.fetch_add(1, Ordering::Relaxed);
+    DIRECT_OWNER.store(std::process::id() as i32, Ordering::Relaxed);
+}
+
 pub(crate) fn note_child() {
     CHILDREN.store(true, Ordering::Relaxed);
 }
 
 /// A child made by fork(2) begins anew.
 pub(crate) fn in_child() {
-    for counter in [&CANDIDATES, &MATCHES, &KERNEL] {
+    for counter in [&CANDIDATES, &MATCHES, &KERNEL, &DIRECT] {
         counter.store(0, Ordering::Relaxed);
     }
     CHILDREN.store(false, Ordering::Relaxed);
@@ -51,9 +62,9 @@ pub(crate) fn write() {
     let config = config();
     let pid = std::process::id() as i32;
     let is_run = config.run_pid == Some(pid);
+    let is_counted = is_run || process::owns_maps() || DIRECT_OWNER.load(Ordering::Relaxed) == pid;
     // A child that shares the memory (vfork(2)) has nothing to say.
-    if config.off || !is_run && !process::owns_maps() && !may_be_unmatched(is_run) || DONE.swap(true, Ordering::Relaxed)
-    {
+    if config.off || !is_counted && !may_be_unmatched(is_run) || DONE.swap(true, Ordering::Relaxed) {
         return;
     }
     undisturbed((), || {
@@ -61,7 +72,7 @@ pub(crate) fn write() {
             tell_unmatched();
         }
         if let Some(file) = &config.stats
-            && (is_run || process::owns_maps())
+            && is_counted
         {
             let mut name = file.clone().into_os_string();
             if !is_run {
@@ -100,10 +111,12 @@ fn json(pid: i32) -> String {
     let mut text = format!("{{\"pid\":{pid},\"program\":{}", quoted(&program));
     let _ = write!(
         text,
-        ",\"candidates\":{},\"matches\":{},\"kernel\":{},\"caches\":[",
+        ",\"candidates\":{},\"matches\":{},\"kernel\":{},\"direct\":{},\"flushed_bytes\":{},\"caches\":[",
         count(&CANDIDATES),
         count(&MATCHES),
-        count(&KERNEL)
+        count(&KERNEL),
+        count(&DIRECT),
+        fastmap::calls::flushed_bytes()
     );
     let mut between = "";
     for cache in &snapshot.caches {

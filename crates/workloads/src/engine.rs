@@ -132,8 +132,10 @@ pub trait Load {
 
 /// How a fastmap engine was set up.
 pub struct Cached<'a> {
-    cache: &'a fastmap::Cache,
-    direct_io: bool,
+    /// The cache.
+    pub cache: &'a fastmap::Cache,
+    /// Whether the file is read past the page cache.
+    pub direct_io: bool,
 }
 
 impl Cached<'_> {
@@ -195,18 +197,12 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
 
 fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     let file = open(spec, 0)?;
-    let direct_io = takes_direct_io(&file);
     let capacity = match spec.memory {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes())?,
-        None => (spec.pages as usize * PAGE / 4).max(fastmap::Cache::MIN_CAPACITY),
+        None => unlimited_capacity(spec.pages),
     };
     let cache = fastmap::Cache::new(capacity)?;
-    let mut options = fastmap::MapOptions::new();
-    options.cache(&cache).len(spec.pages as usize * PAGE).fallback(if direct_io {
-        fastmap::Fallback::Refuse
-    } else {
-        fastmap::Fallback::Buffered
-    });
+    let (options, direct_io) = options(&file, &cache, spec.pages);
     let cached = Some(&Cached { cache: &cache, direct_io });
     let advice = match spec.advice {
         Advice::Normal => fastmap::Advice::Normal,
@@ -241,6 +237,24 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
         let mapped = unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) };
         over_mapped(spec, load, mapped, &|ranges| Ok(map.prefetch(ranges)?), cached)
     }
+}
+
+/// How to map `pages` pages of a file into a cache, and whether it is then read past the page cache.
+pub fn options(file: &File, cache: &fastmap::Cache, pages: u64) -> (fastmap::MapOptions, bool) {
+    let direct_io = takes_direct_io(file);
+    let mut options = fastmap::MapOptions::new();
+    // Of the cache, wherever the file is.
+    options.mode(fastmap::Mode::Cached).cache(cache).len(pages as usize * PAGE).fallback(if direct_io {
+        fastmap::Fallback::Refuse
+    } else {
+        fastmap::Fallback::Buffered
+    });
+    (options, direct_io)
+}
+
+/// Capacity of a cache for a file of `pages` pages where memory is not limited: a quarter of the file.
+pub fn unlimited_capacity(pages: u64) -> usize {
+    (pages as usize * PAGE / 4).max(fastmap::Cache::MIN_CAPACITY)
 }
 
 /// Loads and stores through pointers, with `prefetch` before them if the engine is the one that prefetches.

@@ -2,8 +2,6 @@
 
 use std::io;
 
-use crate::PAGE;
-
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -28,13 +26,14 @@ pub enum Error {
     },
     /// A page holds a generation that no store of this run can have left there: a store was lost or a stale page seen.
     #[error(
-        "page {page} at offset {}: holds generation {found:#x} where {expected} belongs: a store was lost; \
-         remove the file and run again to tell the file from the engine",
-        page * PAGE as u64 + crate::stamp::GENERATION_OFFSET as u64
+        "page {page} at offset {offset}: holds generation {found:#x} where {expected} belongs: a store was lost; \
+         remove the file and run again to tell the file from the engine"
     )]
     Generation {
         /// Number of the page within the file.
         page: u64,
+        /// Byte offset of the generation within the file.
+        offset: u64,
         /// The generation that is there.
         found: u64,
         /// What belongs there, in words.

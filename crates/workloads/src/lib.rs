@@ -3,7 +3,7 @@
 //!
 //! One call of [`run()`] is one measurement in the calling process: it opens the file, warms the engine up, measures for
 //! a given time (or, with [`Pattern::Fill`], until a file is written), lets go of the map, and, where the load wrote,
-//! reads the whole file back and checks it. Isolation (a
+//! reads the whole file back and checks it; [`sync()`] is another kind, of stores that are flushed at once. Isolation (a
 //! fresh process, a memory limit, a cold cache) is the caller's affair; [`cold`] and [`prepare`] help with it.
 
 pub mod cold;
@@ -12,14 +12,17 @@ mod engine;
 mod error;
 mod measure;
 mod pattern;
+mod persist;
 pub mod prepare;
 mod readback;
 mod replay;
 mod run;
 mod spec;
 pub mod stamp;
+mod sync;
 mod sys;
 mod traces;
+pub mod updates;
 mod zipf;
 
 pub use engine::capacity_for;
@@ -30,6 +33,7 @@ pub use replay::{Replay, Replayed, replay};
 pub use run::run;
 pub use spec::{Advice, Counters, DeviceReport, Engine, FastmapReport, Hits, LatencyUs, Op, Outcome, Readahead, Spec};
 pub use spec::{Unknown, Writeback};
+pub use sync::{Medium, SyncSpec, SyncWork, Synced, Syncer, sync};
 pub use traces::{SHIFT, Touches, Trace};
 pub use zipf::Zipf;
 

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 
 use crate::device::Device;
 use crate::engine::{Access, Cached};
-use crate::{DeviceReport, Error, Op, Pattern, Result, Sequence, Spec, stamp, sys};
+use crate::{DeviceReport, Error, Op, PAGE, Pattern, Result, Sequence, Spec, stamp, sys};
 
 /// Operations between two looks at the shared count of the warm-up.
 const WARMUP_BATCH: u64 = 16;
@@ -18,9 +18,9 @@ const WARMUP_BATCH: u64 = 16;
 /// Longest latency told apart, nanoseconds; longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What every page's generation must be: how many stores this run did to it.
+/// What the generation of every page (or of every other unit of a file) must be: how many stores this run did to it.
 ///
-/// Each page is stored to by one thread only, so relaxed order is enough: the reader of the end joins that thread first.
+/// Each is stored to by one thread only, so relaxed order is enough: the reader of the end joins that thread first.
 pub struct Shadow {
     base: u64,
     stores: Vec<AtomicU32>,
@@ -48,15 +48,26 @@ impl Shadow {
     /// [`Error::Generation`].
     #[inline]
     pub fn check(&self, page: u64, found: u64) -> Result<()> {
-        let expected = self.base + u64::from(self.stores[page as usize].load(Relaxed));
-        if found == expected || (expected == self.base && found <= self.base) {
-            return Ok(());
-        }
-        Err(Error::Generation {
-            page,
-            found,
-            expected: if expected == self.base { format!("at most {expected:#x}") } else { format!("{expected:#x}") },
-        })
+        let expected = match self.stored(page) {
+            Some(stored) if found == stored => return Ok(()),
+            Some(stored) => format!("{stored:#x}"),
+            None if found <= self.base => return Ok(()),
+            None => format!("at most {:#x}", self.base),
+        };
+        Err(Error::Generation { page, offset: page * PAGE as u64 + stamp::GENERATION_OFFSET as u64, found, expected })
+    }
+
+    /// The generation last stored to `page`; None if this run has stored none.
+    #[inline]
+    pub fn stored(&self, page: u64) -> Option<u64> {
+        let stores = self.stores[page as usize].load(Relaxed);
+        (stores > 0).then_some(self.base + u64::from(stores))
+    }
+
+    /// The highest generation of before this run.
+    #[inline]
+    pub fn base(&self) -> u64 {
+        self.base
     }
 }
 
@@ -207,7 +218,7 @@ fn operate<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &m
 }
 
 /// Three significant digits from 1 ns to a minute; 32-bit counts, since one thread does not do 2^32 operations a run.
-fn histogram() -> Histogram<u32> {
+pub fn histogram() -> Histogram<u32> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds are legal")
 }
 

@@ -41,7 +41,13 @@ pub fn survey(file: &File, label: &str, pages: u64) -> Result<()> {
     }
 }
 
-/// Stamps the pages `from..to`, which the file need not yet have, and makes them durable.
+/// A page as no run has written it yet.
+pub fn stamp_page(bytes: &mut [u8], page: u64) {
+    stamp::fill(bytes, page, stamp::FIRST_GENERATION);
+}
+
+/// Fills the pages `from..to`, which the file need not yet have, and makes them durable; `contents` puts a page with some
+/// number into memory, [`stamp_page`] for most benchmarks.
 ///
 /// `progress` is told the pages done so far and returns false to stop. On an error the file is as long as it got; undoing
 /// that is the caller's affair, who knows whether it was there before.
@@ -49,7 +55,14 @@ pub fn survey(file: &File, label: &str, pages: u64) -> Result<()> {
 /// # Errors
 ///
 /// [`Error::NoSpace`], [`Error::Interrupted`] when `progress` said so, [`Error::Io`].
-pub fn fill(file: &File, label: &str, from: u64, to: u64, mut progress: impl FnMut(u64) -> bool) -> Result<()> {
+pub fn fill(
+    file: &File,
+    label: &str,
+    from: u64,
+    to: u64,
+    contents: fn(&mut [u8], u64),
+    mut progress: impl FnMut(u64) -> bool,
+) -> Result<()> {
     let needed = (to - from) * PAGE as u64;
     let free = sys::free_bytes(file).unwrap_or(u64::MAX);
     let failed = |source: io::Error| match source.raw_os_error() {
@@ -73,7 +86,7 @@ pub fn fill(file: &File, label: &str, from: u64, to: u64, mut progress: impl FnM
         let count = (to - page).min(CHUNK_PAGES as u64);
         let bytes = &mut chunk[..count as usize * PAGE];
         for (number, bytes) in (page..).zip(bytes.chunks_exact_mut(PAGE)) {
-            stamp::fill(bytes, number, stamp::FIRST_GENERATION);
+            contents(bytes, number);
         }
         file.write_all_at(bytes, page * PAGE as u64).map_err(failed)?;
         page += count;
@@ -139,7 +152,7 @@ mod tests {
 
     fn stamped(pages: u64) -> File {
         let file = tempfile::tempfile().unwrap();
-        fill(&file, "file", 0, pages, |_| true).unwrap();
+        fill(&file, "file", 0, pages, stamp_page, |_| true).unwrap();
         file
     }
 
@@ -147,7 +160,7 @@ mod tests {
     fn a_filled_file_is_ours_also_after_growing() {
         let file = stamped(100);
         survey(&file, "file", 100).unwrap();
-        fill(&file, "file", 100, 3000, |_| true).unwrap();
+        fill(&file, "file", 100, 3000, stamp_page, |_| true).unwrap();
         survey(&file, "file", 3000).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 3000 * 4096);
     }
@@ -182,6 +195,6 @@ mod tests {
     #[test]
     fn filling_stops_when_told() {
         let file = tempfile::tempfile().unwrap();
-        assert!(matches!(fill(&file, "file", 0, 4096, |done| done < 2000), Err(Error::Interrupted)));
+        assert!(matches!(fill(&file, "file", 0, 4096, stamp_page, |done| done < 2000), Err(Error::Interrupted)));
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
@@ -12,34 +13,56 @@ use crate::{Error, PAGE, Result, Spec, cold, stamp};
 /// Pages read by one call.
 const CHUNK_PAGES: u64 = 256;
 
-/// Reads the spec's file through a fresh descriptor, past whatever the page cache held, and checks each page: its last
-/// store arrived, and every other byte is as it was.
+/// Reads the spec's file back and checks each page: its last store arrived, and every other byte is as it was.
 ///
 /// # Errors
 ///
 /// [`Error::Stamp`] or [`Error::Generation`] for the first wrong page a thread meets, [`Error::Io`].
 pub fn read_back(spec: &Spec, shadow: &Shadow) -> Result<()> {
+    stamped(&spec.path, &spec.label, spec.pages, shadow)
+}
+
+/// The same of a file of `pages` pages, which messages call `label`.
+///
+/// # Errors
+///
+/// As [`read_back`].
+pub fn stamped(path: &Path, label: &str, pages: u64, shadow: &Shadow) -> Result<()> {
+    each_page(path, label, pages, &|page, bytes| shadow.check(page, stamp::check_page(page, bytes)?))
+}
+
+/// Reads `pages` pages through a fresh descriptor, past whatever the page cache held, and has each checked.
+///
+/// # Errors
+///
+/// The first one that `check` gives in some thread, [`Error::Io`].
+pub fn each_page(
+    path: &Path,
+    label: &str,
+    pages: u64,
+    check: &(dyn Fn(u64, &[u8]) -> Result<()> + Sync),
+) -> Result<()> {
     let failed = |source: io::Error| Error::Io {
-        thing: spec.label.clone(),
+        thing: label.to_owned(),
         what: "cannot be read back",
         source,
         remedy: "check the file and its device",
     };
-    let file = File::open(&spec.path).map_err(failed)?;
-    cold::make_cold(&file, spec.pages * PAGE as u64).map_err(failed)?;
+    let file = File::open(path).map_err(failed)?;
+    cold::make_cold(&file, pages * PAGE as u64).map_err(failed)?;
     let next = AtomicU64::new(0);
     let check_chunks = || -> Result<()> {
         let mut chunk = vec![0; CHUNK_PAGES as usize * PAGE];
         loop {
             let first = next.fetch_add(CHUNK_PAGES, Relaxed);
-            if first >= spec.pages {
+            if first >= pages {
                 return Ok(());
             }
-            let count = CHUNK_PAGES.min(spec.pages - first);
+            let count = CHUNK_PAGES.min(pages - first);
             let bytes = &mut chunk[..count as usize * PAGE];
             file.read_exact_at(bytes, first * PAGE as u64).map_err(failed)?;
             for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
-                shadow.check(page, stamp::check_page(page, bytes)?)?;
+                check(page, bytes)?;
             }
         }
     };

@@ -19,7 +19,6 @@ pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
         readback::read_back(spec, &shadow)?;
     }
     let Measured { ops, window, cpu, latency, stats, device } = measured;
-    let us = |ns: u64| ns as f64 / 1e3;
     let ops_per_s = ops as f64 / window.as_secs_f64();
     Ok(Outcome {
         ops,
@@ -27,12 +26,7 @@ pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
         ops_per_s,
         bytes_per_s: ops_per_s * PAGE as f64,
         cpu_us_per_op: cpu.as_secs_f64() * 1e6 / ops.max(1) as f64,
-        latency_us: LatencyUs {
-            p50: us(latency.value_at_quantile(0.5)),
-            p99: us(latency.value_at_quantile(0.99)),
-            p999: us(latency.value_at_quantile(0.999)),
-            max: us(latency.max()),
-        },
+        latency_us: LatencyUs::of(&latency),
         peak_rss_bytes,
         fastmap,
         hits: stats.map(|(before, after)| Hits::between(&before, &after, ops)),
@@ -89,7 +83,7 @@ mod tests {
 
     fn stamped() -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        prepare::fill(file.as_file(), "file", 0, PAGES, |_| true).unwrap();
+        prepare::fill(file.as_file(), "file", 0, PAGES, prepare::stamp_page, |_| true).unwrap();
         file
     }
 
@@ -188,7 +182,7 @@ mod tests {
     #[test]
     fn a_direct_scan_takes_the_file_s_odd_end_and_each_thread_s_part() {
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        prepare::fill(file.as_file(), "file", 0, 1300, |_| true).unwrap();
+        prepare::fill(file.as_file(), "file", 0, 1300, prepare::stamp_page, |_| true).unwrap();
         for pattern in [Pattern::Forward, Pattern::Backward] {
             let mut spec = spec(&file, Engine::Direct, pattern, Op::Read);
             (spec.pages, spec.threads) = (1300, 3);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::{PAGE, Pattern};
@@ -316,6 +317,15 @@ pub struct LatencyUs {
     pub max: f64,
 }
 
+impl LatencyUs {
+    /// Of a histogram of nanoseconds.
+    pub(crate) fn of(histogram: &Histogram<u32>) -> LatencyUs {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let at = |quantile| us(histogram.value_at_quantile(quantile));
+        LatencyUs { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: us(histogram.max()) }
+    }
+}
+
 /// How the fastmap engine was set up and what it counted, from the map's creation to the end of the measured window.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct FastmapReport {
@@ -348,6 +358,9 @@ pub struct Counters {
     pub streams: u64,
     pub prefetched_pages: u64,
     pub pinned_pages: u64,
+    pub async_loads: u64,
+    pub kept_stores: u64,
+    pub partial_lines: u64,
 }
 
 impl From<fastmap::Stats> for Counters {
@@ -370,6 +383,9 @@ impl From<fastmap::Stats> for Counters {
             streams: s.streams,
             prefetched_pages: s.prefetched_pages,
             pinned_pages: s.pinned_pages,
+            async_loads: s.async_loads,
+            kept_stores: s.kept_stores,
+            partial_lines: s.partial_lines,
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn base_generation(epoch: u32) -> u64 {
 }
 
 /// splitmix64's finaliser: every bit of the result depends on every bit of `x`.
-const fn mix(mut x: u64) -> u64 {
+pub const fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

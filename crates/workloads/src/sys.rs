@@ -81,3 +81,22 @@ pub fn free_bytes(file: &File) -> io::Result<u64> {
         }
     }
 }
+
+/// Whether the file's bytes are mapped as they are in persistent memory. statx(2), Linux 5.8.
+pub fn is_dax(file: &File) -> bool {
+    // SAFETY: statx is plain numbers, for which zero is a value; the call fills in the one it is given; the path is empty.
+    unsafe {
+        let mut stat: libc::statx = std::mem::zeroed();
+        let asked = libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &mut stat);
+        asked == 0 && stat.stx_attributes & libc::STATX_ATTR_DAX as u64 != 0
+    }
+}
+
+/// Whether the file is on a tmpfs. fstatfs(2).
+pub fn is_tmpfs(file: &File) -> bool {
+    // SAFETY: statfs is plain numbers, for which zero is a value; the call fills in the one it is given.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(file.as_raw_fd(), &mut stat) == 0 && stat.f_type == libc::TMPFS_MAGIC
+    }
+}

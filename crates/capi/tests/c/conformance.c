@@ -99,7 +99,7 @@ static void errors_of_mmap(int fd) {
     SAME_MAP(NULL, BYTES, RW, 0, fd, 0);
     SAME_MAP(NULL, BYTES, RW, MAP_PRIVATE, fd, 0);
     SAME_MAP(NULL, BYTES, RW, MAP_SHARED_VALIDATE, fd, 0);
-    SAME_MAP(NULL, BYTES, RW, MAP_SHARED_VALIDATE | 1 << 22, fd, 0);
+    SAME_MAP(NULL, BYTES, RW, MAP_SHARED_VALIDATE | 1 << 9, fd, 0);
     SAME_MAP(NULL, BYTES, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     SAME_MAP(NULL, BYTES, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     SAME_MAP(NULL, BYTES, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
@@ -285,6 +285,58 @@ static void caches(int fd) {
     CHECK(fm_stats(NULL, &stats, sizeof stats) == 0 && stats.capacity >= 16 * PAGE);
 }
 
+/* Stores to absent pages that do not wait: kept, and over an initial value. */
+static void stores_that_do_not_wait(void) {
+    struct fm_cache *cache = fm_cache_create(256 * PAGE);
+    struct fm_stats stats;
+    unsigned char line[FM_LINE], other[FM_LINE];
+    memset(line, 0xEE, sizeof line);
+    memset(other, 0xDD, sizeof other);
+    int fd = make("kept", O_RDWR, BYTES), reading = make("kept", O_RDONLY, BYTES);
+    volatile char *a = fm_mmap_in(cache, NULL, BYTES, RW, MAP_SHARED | FM_MAP_ASYNC_STORES | FM_MAP_CACHED, fd, 0);
+    CHECK((void *)a != MAP_FAILED);
+    for (int i = 0; i < PAGES; i++)
+        a[i * PAGE + 100] = 'K';
+    CHECK(fm_stats(cache, &stats, sizeof stats) == 0 && !fm_is_initial((char *)a));
+    for (int i = 0; i < PAGES; i++)
+        CHECK(a[i * PAGE + 100] == 'K' && a[i * PAGE + 99] == 'a' + i % 26 && a[i * PAGE + 101] == 'a' + i % 26);
+    CHECK(fm_msync((char *)a, BYTES, MS_SYNC) == 0 && fm_synchronise((char *)a, BYTES) == 0);
+    char byte;
+    CHECK(pread(fd, &byte, 1, 7 * PAGE + 100) == 1 && byte == 'K');
+    CHECK(fm_munmap((char *)a, BYTES) == 0);
+
+    a = fm_mmap_in(cache, NULL, BYTES, RW, MAP_SHARED, fd, 0);
+    CHECK((void *)a != MAP_FAILED && fm_async_read((char *)a, BYTES, line) == 0);
+    CHECK(fm_async_read((char *)a + PAGE, PAGE, line) == 0 && FAILS(fm_async_read((char *)a, BYTES, other), EINVAL));
+    CHECK(FAILS(fm_async_read((char *)a, BYTES, NULL), EFAULT) && FAILS(fm_async_read((char *)a + 1, PAGE, line), EINVAL));
+    CHECK(FAILS(fm_async_read((char *)a, SIZE_MAX, line), EINVAL) && FAILS(fm_synchronise((char *)a, SIZE_MAX), EINVAL));
+    for (int i = 0; i < PAGES; i++)
+        for (int at = 0; at < FM_LINE; at++)
+            a[i * PAGE + FM_LINE + at] = 'I';
+    for (int i = 0; i < PAGES; i++) {
+        char *next = (char *)a + i * PAGE + 2 * FM_LINE;
+        CHECK(!fm_is_initial(next) || fm_synchronise(next, FM_LINE) == 0);
+        CHECK(a[i * PAGE + FM_LINE] == 'I' && a[i * PAGE + 2 * FM_LINE] == 'a' + i % 26);
+        CHECK(!fm_is_initial((char *)a + i * PAGE + 2 * FM_LINE) && !fm_is_initial((char *)a + i * PAGE + FM_LINE));
+    }
+    CHECK(fm_stats(cache, &stats, sizeof stats) == 0 && fm_is_initial(line) == 0 && fm_is_initial(NULL) == 0);
+    CHECK(fm_msync((char *)a, BYTES, MS_SYNC) == 0 && fm_munmap((char *)a, BYTES) == 0);
+    CHECK(pread(fd, &byte, 1, 9 * PAGE + FM_LINE + 5) == 1 && byte == 'I');
+    CHECK(pread(fd, &byte, 1, 9 * PAGE + 4 * FM_LINE) == 1 && byte == 'a' + 9);
+
+    char *b = fm_mmap_in(cache, NULL, BYTES, PROT_READ, MAP_SHARED, reading, 0);
+    CHECK(b != MAP_FAILED && FAILS(fm_async_read(b, BYTES, line), EINVAL) && fm_synchronise(b, BYTES) == 0);
+    CHECK(fm_munmap(b, BYTES) == 0 && fm_cache_destroy(cache) == 0);
+    /* Memory of the kernel's stays what it is. */
+    char *anonymous = mmap(NULL, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(fm_async_read(anonymous, PAGE, line) == 0 && !fm_is_initial(anonymous) && fm_synchronise(anonymous, PAGE) == 0);
+    /* The flag is none of the kernel's. */
+    SAME_MAP(NULL, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | 21 << 26, -1, 0);
+    CHECK(munmap(anonymous, PAGE) == 0);
+    close(fd);
+    close(reading);
+}
+
 /* A child has kernel mappings at the same places, whoever made it know nothing of them. */
 static void children(int fd) {
     char *a = fm_mmap(NULL, BYTES, RW, MAP_SHARED, fd, 0);
@@ -318,6 +370,52 @@ static void children(int fd) {
     CHECK(pread(fd, &byte, 1, 0) == 1 && byte == 'l');
 }
 
+/* A file in memory, made to last by cache line. */
+static void direct_maps(int on_disk) {
+    char path[] = "/dev/shm/fastmap-XXXXXX";
+    int fd = mkstemp(path);
+    if (fd < 0) {
+        printf("skipped: no file in /dev/shm\n");
+        return;
+    }
+    unlink(path);
+    if (ftruncate(fd, 2 * 1024 * 1024) != 0)
+        abort();
+    const int lines = MAP_SHARED | FM_MAP_CACHE_LINES;
+    CHECK(FAILS((intptr_t)fm_mmap(NULL, BYTES, RW, MAP_SHARED | FM_MAP_DIRECT, on_disk, 0), EOPNOTSUPP) ||
+          FAILS((intptr_t)fm_mmap(NULL, BYTES, RW, MAP_SHARED | FM_MAP_DIRECT, on_disk, 0), ENOSYS));
+    CHECK(FAILS((intptr_t)fm_mmap(NULL, BYTES, RW, MAP_PRIVATE | FM_MAP_DIRECT, fd, 0), EOPNOTSUPP));
+    CHECK(FAILS((intptr_t)fm_mmap(NULL, BYTES, RW, lines | FM_MAP_DIRECT | FM_MAP_CACHED, fd, 0), EINVAL));
+    SAME_MAP(NULL, BYTES, RW, MAP_SHARED | FM_MAP_DIRECT, fd, 0);
+    char *plain = fm_mmap(NULL, 2 * 1024 * 1024, RW, MAP_SHARED | FM_MAP_DIRECT, fd, 0);
+    char *at = fm_mmap(NULL, 2 * 1024 * 1024, RW, lines, fd, 0);
+    CHECK(plain != MAP_FAILED && at != MAP_FAILED && plain != at && !fm_is_cached(at, 1));
+    at[5 * PAGE] = 'x';
+    CHECK(plain[5 * PAGE] == 'x');
+    uint64_t before = fm_flushed_bytes();
+    CHECK(fm_msync(plain, 2 * 1024 * 1024, MS_SYNC) == 0 && fm_flushed_bytes() == before);
+    CHECK(fm_msync(at + 5 * PAGE, PAGE, MS_SYNC) == 0 && fm_flushed_bytes() == before + PAGE);
+    CHECK(fm_msync(at, 2 * 1024 * 1024, MS_SYNC) == 0 && fm_flushed_bytes() >= before + 2 * PAGE);
+    CHECK(FAILS(fm_msync(at + 1, PAGE, MS_SYNC), EINVAL));
+    CHECK(FAILS(fm_msync(at, PAGE, 64), EINVAL));
+    /* What is unmapped, or may not be read, is the kernel's to tell. */
+    CHECK(fm_munmap(at + PAGE, PAGE) == 0 && FAILS(fm_msync(at, 3 * PAGE, MS_SYNC), ENOMEM));
+    CHECK(fm_mprotect(at + 4 * PAGE, PAGE, PROT_NONE) == 0 && fm_msync(at + 4 * PAGE, PAGE, MS_SYNC) == 0);
+    before = fm_flushed_bytes();
+    CHECK(fm_msync(at + 8 * PAGE, PAGE, MS_SYNC) == 0 && fm_flushed_bytes() == before + PAGE);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(fm_msync(at + 8 * PAGE, PAGE, MS_SYNC) != 0 || fm_flushed_bytes() != before + PAGE);
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    char *moved = fm_mremap(at + 8 * PAGE, 8 * PAGE, 64 * PAGE, MREMAP_MAYMOVE, NULL);
+    before = fm_flushed_bytes();
+    CHECK(moved != MAP_FAILED && fm_msync(moved, PAGE, MS_SYNC) == 0 && fm_flushed_bytes() == before + PAGE);
+    CHECK(fm_munmap(moved, 64 * PAGE) == 0 && fm_munmap(at, 2 * 1024 * 1024) == 0);
+    CHECK(fm_munmap(plain, 2 * 1024 * 1024) == 0 && FAILS(fm_msync(at, PAGE, MS_SYNC), ENOMEM));
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
@@ -328,7 +426,9 @@ int main(int argc, char **argv) {
     errors_on_ranges(fd);
     bytes_that_are_there(fd);
     caches(fd);
+    stores_that_do_not_wait();
     children(fd);
+    direct_maps(fd);
     close(fd);
     printf("%d checks, %d failed\n", checked, failed);
     return failed > 0;

@@ -1,16 +1,15 @@
 //! `fastmap bench micro`: one load, the engines the user names.
 
-use fastmap_workloads::{Engine, Op, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_for, least_memory};
+use fastmap_workloads::{Engine, Op, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_for, least_memory, prepare};
 
 use super::report::{JsonFile, Report, Summary, best_mmap};
-use super::session::{Load, Session};
+use super::session::{Load, Session, limit_for};
 use super::table::{figure, render};
 use super::target::{DEFAULT_BYTES, Target, directory_for, length_for, progress_bar};
 use crate::args::MicroArgs;
-use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::size::{Memory, Size};
+use crate::size::Size;
 
 /// Runs it.
 ///
@@ -23,18 +22,22 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
         let what = format!("fill writes a fresh file, {} has nothing to read in it", args.op);
         return Err(Failure::usage("--op", what, "give --op write, or --pattern forward"));
     }
+    let ours = args.engines.iter().any(|engine| engine.is_fastmap());
     if let Some(advice) = args.advice
-        && !args.engines.iter().any(|engine| engine.is_fastmap())
+        && !ours
     {
         let what = format!("{advice} is for the fastmap engines, and --engines has none of them");
         return Err(Failure::usage("--advice", what, "add fastmap, or choose mmap-random or mmap-sequential there"));
     }
     let bytes = planned_bytes(args)?;
-    let memory = limit_for(args, bytes)?;
+    let (pages, writes) = (bytes / PAGE as u64, args.op.writes());
+    let memory = limit_for(args.memory, (bytes / 4).max(least_memory(pages, writes)), |limit| {
+        if ours { Ok(capacity_for(limit, pages, writes).map(drop)?) } else { Ok(()) }
+    })?;
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
     let target = match &args.file {
         Some(path) => Target::named(path, args.size, args.op.writes())?,
-        None => Target::temporary(&directory_for(bytes), Size(bytes))?,
+        None => Target::temporary(&directory_for(bytes), Size(bytes), prepare::stamp_page)?,
     };
     if args.pattern == Pattern::Fill && !target.is_regular() {
         let what = "is a device, and fill begins with an empty file";
@@ -82,27 +85,6 @@ fn planned_bytes(args: &MicroArgs) -> Result<u64, Failure> {
         ));
     }
     Ok(bytes)
-}
-
-/// The limit of each run, and the place to make its cgroup; None for no limit.
-fn limit_for(args: &MicroArgs, bytes: u64) -> Result<Option<(Controller, u64)>, Failure> {
-    let (pages, writes) = (bytes / PAGE as u64, args.op.writes());
-    let limit = match args.memory {
-        Some(Memory::Unlimited) => return Ok(None),
-        Some(Memory::Limit(size)) => size.0,
-        None => (bytes / 4).max(least_memory(pages, writes)),
-    };
-    if args.engines.iter().any(|engine| engine.is_fastmap()) {
-        capacity_for(limit, pages, writes)?;
-    }
-    match Controller::find() {
-        Ok(controller) => Ok(Some((controller, limit))),
-        Err(why) if args.memory.is_some() => Err(Failure::told(format!("{why}: {REMEDY}, or give --memory none"))),
-        Err(why) => {
-            eprintln!("fastmap: {why}: no run is limited: {REMEDY}, or give --memory none to say so");
-            Ok(None)
-        }
-    }
 }
 
 fn text(args: &MicroArgs, report: &Report) -> String {

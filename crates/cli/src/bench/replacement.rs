@@ -1,6 +1,6 @@
 //! `fastmap bench replacement`: which touches find their page in memory, beside kernel mmap with as many pages.
 
-use fastmap_workloads::{Engine, PAGE, Replayed, Trace, least_memory, memory_for};
+use fastmap_workloads::{Engine, PAGE, Replayed, Trace, least_memory, memory_for, prepare};
 use serde::Serialize;
 
 use super::report::{JsonFile, Report, median};
@@ -67,7 +67,7 @@ pub fn run(args: &ReplacementArgs) -> Result<(), Failure> {
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
     let target = match &args.file {
         Some(path) => Target::named(path, args.size.or(Some(Size(bytes))), false)?,
-        None => Target::temporary(&directory_for(bytes), Size(bytes))?,
+        None => Target::temporary(&directory_for(bytes), Size(bytes), prepare::stamp_page)?,
     };
     let session = Session::new(&target, Some((controller, memory)));
     session.touch_memory()?;

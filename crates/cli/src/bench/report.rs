@@ -19,7 +19,7 @@ use crate::machine::Machine;
 /// A whole command's results, as `--json` writes them.
 #[derive(Debug, Serialize)]
 pub struct Report<R = Summary> {
-    /// `micro`, `tour` or `replacement`.
+    /// `micro`, `tour`, `replacement`, `async` or `sync`.
     pub experiment: &'static str,
     /// Where it was measured.
     pub machine: Machine,
@@ -136,7 +136,7 @@ impl Summary {
 
     /// Slowest and fastest repetition, operations a second.
     pub fn spread(&self) -> (f64, f64) {
-        self.runs.iter().fold((f64::INFINITY, 0.0), |(low, high), &run| (low.min(run), high.max(run)))
+        spread(&self.runs)
     }
 }
 
@@ -147,7 +147,7 @@ pub fn best_mmap<'a>(results: impl IntoIterator<Item = &'a Summary>) -> Option<&
 
 /// The median, figure by figure, of a part of each outcome; None where an outcome has no such part. It works on the
 /// part's JSON, so that a new figure needs nothing here.
-fn median_of<T: Serialize + DeserializeOwned>(outcomes: &[Outcome], part: fn(&Outcome) -> Option<T>) -> Option<T> {
+pub fn median_of<O, T: Serialize + DeserializeOwned>(outcomes: &[O], part: fn(&O) -> Option<T>) -> Option<T> {
     let parts: Vec<Value> = outcomes.iter().map(|o| serde_json::to_value(part(o)?).ok()).collect::<Option<_>>()?;
     let mut medians = parts.first()?.as_object()?.clone();
     for (name, figure) in &mut medians {
@@ -156,6 +156,11 @@ fn median_of<T: Serialize + DeserializeOwned>(outcomes: &[Outcome], part: fn(&Ou
         *figure = if figure.is_u64() { (middle as u64).into() } else { middle.into() };
     }
     serde_json::from_value(medians.into()).ok()
+}
+
+/// The least and the greatest of some figures.
+pub fn spread(figures: &[f64]) -> (f64, f64) {
+    figures.iter().fold((f64::INFINITY, 0.0), |(low, high), &figure| (low.min(figure), high.max(figure)))
 }
 
 /// The middle of some figures.
@@ -245,7 +250,7 @@ mod tests {
         assert!(median_of(&outcomes, |o| o.writeback).is_none());
         outcomes[2].hits = None;
         assert!(median_of(&outcomes, |o| o.hits).is_none());
-        assert!(median_of(&[], |o| o.hits).is_none());
+        assert!(median_of(&[], |o: &Outcome| o.hits).is_none());
     }
 
     #[test]

@@ -8,13 +8,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use fastmap_workloads::{Advice, Engine, Op, Outcome, PAGE, Pattern, Replay, Replayed, Spec, Trace, cold, prepare};
+use fastmap_workloads::{
+    Advice, Engine, Op, Outcome, PAGE, Pattern, Replay, Replayed, Spec, SyncSpec, SyncWork, Synced, Syncer, Trace,
+    cold, prepare, updates,
+};
 
 use super::target::Target;
 use super::worker::{Answer, Job, Order};
 use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
-use crate::size::Size;
+use crate::size::{Memory, Size};
 use crate::{cgroup, interrupt, machine};
 
 /// How often the bench looks whether a worker has ended or a signal has come.
@@ -48,6 +51,33 @@ pub struct Traced {
     pub touches: (u64, u64),
     /// Which of the trace's random sequences.
     pub seed: u64,
+}
+
+/// The limit of each run, and the place to make its cgroup: what is `asked` for, else `default`. None for no limit. `suits` says
+/// whether the engines can work within some limit.
+///
+/// # Errors
+///
+/// What `suits` answers; no cgroup to be made where a limit was asked for.
+pub fn limit_for(
+    asked: Option<Memory>,
+    default: u64,
+    suits: impl FnOnce(u64) -> Result<(), Failure>,
+) -> Result<Option<(Controller, u64)>, Failure> {
+    let limit = match asked {
+        Some(Memory::Unlimited) => return Ok(None),
+        Some(Memory::Limit(size)) => size.0,
+        None => default,
+    };
+    suits(limit)?;
+    match Controller::find() {
+        Ok(controller) => Ok(Some((controller, limit))),
+        Err(why) if asked.is_some() => Err(Failure::told(format!("{why}: {REMEDY}, or give --memory none"))),
+        Err(why) => {
+            eprintln!("fastmap: {why}: no run is limited: {REMEDY}, or give --memory none to say so");
+            Ok(None)
+        }
+    }
 }
 
 /// Everything that stays the same over the runs of a command.
@@ -114,6 +144,8 @@ impl<'a> Session<'a> {
         let memory = self.memory();
         let (path, label, pages) = (path.clone(), label.clone(), *pages);
         let spec = Spec { engine, pattern, op, threads, advice, path, label, pages, memory, seconds, epoch };
+        let engine = engine.name();
+        self.make_cold()?;
         let answer = self.obey(engine, Job::Run(spec), memory)?;
         std::mem::forget(half_filled);
         match answer {
@@ -135,15 +167,50 @@ impl<'a> Session<'a> {
         // Pages read ahead would blur what is compared.
         let (advice, pages) = (Advice::Random, *pages);
         let spec = Spec { engine, pattern, op, threads: 1, advice, path, label, pages, memory, seconds: 0.0, epoch: 0 };
-        match self.obey(engine, Job::Replay(Replay { spec, trace, frames, touches, seed }), memory)? {
+        self.make_cold()?;
+        match self.obey(engine.name(), Job::Replay(Replay { spec, trace, frames, touches, seed }), memory)? {
             Answer::Replayed(replayed) => Ok(*replayed),
+            other => Err(failed(engine.name(), other)),
+        }
+    }
+
+    /// Does updates once; `epoch` counts the runs over the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::run`].
+    pub fn update(&self, load: updates::Load, epoch: u32) -> Result<updates::Outcome, Failure> {
+        interrupt::check()?;
+        let Target { path, label, pages, .. } = self.target;
+        let (engine, memory) = (load.engine.name(), self.memory());
+        let order = updates::Order { load, path: path.clone(), label: label.clone(), pages: *pages, memory, epoch };
+        self.make_cold()?;
+        match self.obey(engine, Job::Update(order), memory)? {
+            Answer::Updated(outcome) => Ok(*outcome),
             other => Err(failed(engine, other)),
         }
     }
 
-    /// Has a fresh process do a job, from a cold file, in a cgroup of its own limited to `memory`.
-    fn obey(&self, engine: Engine, job: Job, memory: Option<u64>) -> Result<Answer, Failure> {
-        self.make_cold()?;
+    /// Stores and flushes for some time. The file is not made cold: all of it is stored to before the measurement.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::run`].
+    pub fn sync(&self, engine: Syncer, work: SyncWork, seconds: f64) -> Result<Synced, Failure> {
+        interrupt::check()?;
+        let Target { file, path, label, pages, .. } = self.target;
+        let epoch = prepare::next_epoch(file, label)?;
+        let (path, label, pages) = (path.clone(), label.clone(), *pages);
+        let spec = SyncSpec { engine, work, path, label, pages, seconds, epoch };
+        let engine = engine.name();
+        match self.obey(engine, Job::Sync(spec), self.memory())? {
+            Answer::Synced(synced) => Ok(*synced),
+            other => Err(failed(engine, other)),
+        }
+    }
+
+    /// Has a fresh process do a job in a cgroup of its own limited to `memory`.
+    fn obey(&self, engine: &str, job: Job, memory: Option<u64>) -> Result<Answer, Failure> {
         let group = match (&self.limit, memory) {
             (Some((controller, _)), Some(bytes)) => {
                 Some(controller.group(bytes).map_err(|e| Failure::told(format!("{e}: {REMEDY}")))?)
@@ -176,7 +243,7 @@ impl<'a> Session<'a> {
     }
 
     /// A worker that ended without an answer.
-    fn died(&self, engine: Engine, memory: Option<u64>, ended: &Ended) -> Failure {
+    fn died(&self, engine: &str, memory: Option<u64>, ended: &Ended) -> Failure {
         let last_words = ended.stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing").trim();
         match (ended.status.signal(), memory) {
             (Some(libc::SIGKILL), Some(bytes)) => Failure::new(
@@ -199,7 +266,7 @@ impl<'a> Session<'a> {
 }
 
 /// An answer that is no result.
-fn failed(engine: Engine, answer: Answer) -> Failure {
+fn failed(engine: &str, answer: Answer) -> Failure {
     match answer {
         Answer::Failed(why) => Failure::told(format!("{engine}: {why}")),
         other => Failure::new(engine, format!("answered {other:?}"), "this is an error in fastmap: please report it"),

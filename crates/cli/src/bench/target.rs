@@ -82,7 +82,7 @@ impl Target {
                 let what = format!("has {length} bytes, {} are asked for", pages * PAGE as u64);
                 return Err(Failure::new(&target.label, what, "give a smaller --size"));
             }
-            if let Err(failure) = target.stamp(present) {
+            if let Err(failure) = target.stamp(present, prepare::stamp_page) {
                 let undone = if made { fs::remove_file(path) } else { target.file.set_len(length) };
                 return match undone {
                     Ok(()) => Err(failure),
@@ -93,12 +93,12 @@ impl Target {
         Ok(target)
     }
 
-    /// A file without a name in `dir`, gone when this process ends, however it ends.
+    /// A file without a name in `dir`, gone when this process ends, however it ends; `contents` as for [`prepare::fill`].
     ///
     /// # Errors
     ///
     /// Whatever keeps it from being made and stamped.
-    pub fn temporary(dir: &Path, size: Size) -> Result<Target, Failure> {
+    pub fn temporary(dir: &Path, size: Size, contents: fn(&mut [u8], u64)) -> Result<Target, Failure> {
         let label = format!("temporary file in {}", dir.display());
         let file = tempfile::tempfile_in(dir).map_err(|e| {
             Failure::new(&label, format!("cannot make it: {e}"), "name a writable place with --file or --dir")
@@ -106,7 +106,7 @@ impl Target {
         // Workers open it through this process's descriptor, since it has no name.
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
         let target = Target { file, path, label, pages: size.0 / PAGE as u64, place: dir.to_owned() };
-        target.stamp(0)?;
+        target.stamp(0, contents)?;
         Ok(target)
     }
 
@@ -125,12 +125,12 @@ impl Target {
         OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path).is_ok()
     }
 
-    fn stamp(&self, from: u64) -> Result<(), Failure> {
+    fn stamp(&self, from: u64, contents: fn(&mut [u8], u64)) -> Result<(), Failure> {
         let bar = progress_bar(
             (self.pages - from) * PAGE as u64,
             "preparing the file {bar:40} {bytes}/{total_bytes} {bytes_per_sec}",
         );
-        let result = prepare::fill(&self.file, &self.label, from, self.pages, |done| {
+        let result = prepare::fill(&self.file, &self.label, from, self.pages, contents, |done| {
             bar.set_position(done * PAGE as u64);
             !interrupt::requested()
         });

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fastmap_workloads::{Advice, Engine, Op, Outcome, Pattern};
+use fastmap_workloads::{Advice, Engine, Op, Outcome, Pattern, prepare};
 
 use super::report::{JsonFile, Report, Summary, best_mmap};
 use super::session::{Load, Session};
@@ -84,7 +84,7 @@ pub fn run(args: &TourArgs) -> Result<(), Failure> {
         Err(why) => (None, Some(why)),
     };
     let dir = args.dir.clone().unwrap_or_else(|| directory_for(FILE.0));
-    let target = Target::temporary(&dir, FILE)?;
+    let target = Target::temporary(&dir, FILE, prepare::stamp_page)?;
     let session = Session::new(&target, limit);
     session.touch_memory()?;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fastmap_workloads::{Outcome, Replay, Replayed, Spec};
+use fastmap_workloads::{Outcome, Replay, Replayed, Spec, SyncSpec, Synced, updates};
 use serde::{Deserialize, Serialize};
 
 /// What the bench asks of a worker, as JSON in its argument.
@@ -28,6 +28,10 @@ pub enum Job {
     Run(Spec),
     /// Replay a trace.
     Replay(Replay),
+    /// Store and flush for a time.
+    Sync(SyncSpec),
+    /// Update a file.
+    Update(updates::Order),
 }
 
 /// What a worker answers, as JSON on standard output.
@@ -38,6 +42,10 @@ pub enum Answer {
     Done(Box<Outcome>),
     /// Those of [`Job::Replay`].
     Replayed(Box<Replayed>),
+    /// Those of [`Job::Sync`].
+    Synced(Box<Synced>),
+    /// Those of [`Job::Update`].
+    Updated(Box<updates::Outcome>),
     /// Why it failed, one line.
     Failed(String),
 }
@@ -63,7 +71,9 @@ fn obey(order: &Order) -> Answer {
     let peak = || peak_of(order.peak.as_deref());
     let answer = match &order.job {
         Job::Run(spec) => fastmap_workloads::run(spec, peak).map(|outcome| Answer::Done(Box::new(outcome))),
+        Job::Sync(spec) => fastmap_workloads::sync(spec, peak).map(|done| Answer::Synced(Box::new(done))),
         Job::Replay(order) => fastmap_workloads::replay(order, peak).map(|done| Answer::Replayed(Box::new(done))),
+        Job::Update(order) => updates::run(order, peak).map(|outcome| Answer::Updated(Box::new(outcome))),
     };
     answer.unwrap_or_else(|error| Answer::Failed(error.to_string()))
 }

@@ -47,6 +47,8 @@ fn program(watched: &Watched) -> Value {
         "caches": caches.collect::<Vec<_>>(),
         "maps": maps.collect::<Vec<_>>(),
         "maps_left_out": watched.maps_left_out(),
+        "flushed_bytes": watched.flushed_bytes().0,
+        "flushed_bytes_per_second": seconds.map(|seconds| watched.flushed_bytes().1 as f64 / seconds),
     })
 }
 

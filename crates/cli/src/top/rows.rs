@@ -44,6 +44,10 @@ fn of_program(watched: &Watched) -> Vec<Row> {
     ];
     let mut rows = vec![Row::Program { name, figures }, Row::Remark(of_traps(watched, &since))];
     rows.extend(of_writes(&total, &since).map(Row::Remark));
+    if let (1.., flushed) = watched.flushed_bytes() {
+        let rate = seconds.map_or(String::new(), |seconds| format!("{}/s ", bytes((flushed as f64 / seconds) as u64)));
+        rows.push(Row::Remark(format!("{rate}flushed by direct mappings, by cache line")));
+    }
     rows.extend(watched.maps().map(|(map, since)| {
         let MapStats { misses, evicted_pages, writeback_pages, ahead_used, ahead_wasted, .. } = since;
         let figures = vec![

@@ -147,6 +147,12 @@ impl Watched {
         })
     }
 
+    /// Bytes that direct mappings flushed by cache line, and those of them since the look before.
+    pub fn flushed_bytes(&self) -> (u64, u64) {
+        let now = self.now.flushed_bytes;
+        (now, self.before.as_ref().map_or(0, |before| now.saturating_sub(before.flushed_bytes)))
+    }
+
     /// Files that there was no room for.
     pub fn maps_left_out(&self) -> u64 {
         self.now.maps_left_out

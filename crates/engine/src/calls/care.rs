@@ -1,7 +1,8 @@
 //! What does not change which addresses are mapped: msync(2), madvise(2), mincore(2), mlock(2).
 
 use super::table::{Locked, Table, intersection, pages_at};
-use super::{check, holds, range_of, split, with};
+use super::{check, direct, holds, range_of, split, with};
+use crate::behind::{self, Wish};
 use crate::error::Error;
 use crate::evict;
 use crate::fault;
@@ -22,11 +23,9 @@ use std::sync::Arc;
 /// # Errors
 /// As there; EIO, ENOSPC and their kin as [`MapMut::flush`](crate::MapMut::flush) has them.
 pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
-    // SAFETY: it writes to files only.
-    let kernel = |part: Range<usize>| check(unsafe { libc::msync(part.start as *mut _, part.len(), flags) });
     let range = range_of(addr, len)?;
     if !holds(addr, range.len()) {
-        return kernel(range);
+        return direct::sync(range, flags);
     }
     let both = libc::MS_ASYNC | libc::MS_SYNC;
     if flags & !(both | libc::MS_INVALIDATE) != 0 || flags & both == both {
@@ -34,7 +33,7 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
     }
     for (part, covered) in with(|table| table.parts(&range)) {
         if !covered {
-            kernel(part)?;
+            direct::sync(part, flags)?;
         } else if flags & libc::MS_SYNC != 0 {
             // With the table free: it may take long, and others unmap meanwhile, which saves too.
             for (region, part) in regions_in(&part) {
@@ -64,6 +63,41 @@ fn regions_in(range: &Range<usize>) -> Vec<(Arc<Region>, Range<usize>)> {
     })
 }
 
+/// Has stores to absent pages of a range complete on a page filled with a line, again and again, as
+/// [`MapOptions::async_read`](crate::MapOptions::async_read): the whole file's, for as long as it is mapped. Kernel mappings stay what
+/// they are.
+///
+/// # Errors
+/// EINVAL: no map of the file is writable, or it has another such line; ENOMEM.
+pub fn async_read(addr: usize, len: usize, initial_line: [u8; 64]) -> Result<(), i32> {
+    let wish = Wish { initial: Some(initial_line), keep: false };
+    for (region, _) in regions_in(&range_of(addr, len)?) {
+        if !region.is_writable() {
+            return Err(libc::EINVAL);
+        }
+        region.go_on_behind(wish).map_err(|error| error.errno())?;
+    }
+    Ok(())
+}
+
+/// The line given to [`async_read`] for the map at an address.
+pub fn initial_line(addr: usize) -> Option<[u8; 64]> {
+    let (region, _) = regions_in(&(addr..addr.checked_add(1)?)).pop()?;
+    region.behind()?.initial().copied()
+}
+
+/// Waits until the file's bytes are in every page of a range that was stored to before it was read.
+///
+/// # Errors
+/// Of the read.
+pub fn synchronise(addr: usize, len: usize) -> Result<(), i32> {
+    let end = addr.checked_add(len).ok_or(libc::EINVAL)?;
+    for (region, part) in regions_in(&range_of(addr / PAGE * PAGE, end - addr / PAGE * PAGE)?) {
+        behind::settle(&region, pages_at(&region, &part)).map_err(|failure| failure.error())?;
+    }
+    Ok(())
+}
+
 /// madvise(2). What is about reading ahead, about what is wanted and what is not, is understood; the rest changes nothing.
 ///
 /// # Safety
@@ -72,8 +106,11 @@ fn regions_in(range: &Range<usize>) -> Vec<(Arc<Region>, Range<usize>)> {
 /// # Errors
 /// As there.
 pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
-    // SAFETY: the caller's contract.
-    let kernel = |part: Range<usize>| check(unsafe { libc::madvise(part.start as *mut _, part.len(), advice) });
+    let kernel = |part: Range<usize>| {
+        direct::advising(&part, advice);
+        // SAFETY: the caller's contract.
+        check(unsafe { libc::madvise(part.start as *mut _, part.len(), advice) })
+    };
     let range = range_of(addr, len)?;
     if !holds(addr, range.len()) {
         return kernel(range);
@@ -137,7 +174,7 @@ pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32
             if let Some((piece, _)) = table.meeting(&(at..at + PAGE)).next() {
                 let region = &piece.share.region;
                 let state = region.word(region.page_at(at)).look().state();
-                let there = matches!(state, State::Clean | State::Dirty | State::Staged);
+                let there = matches!(state, State::Clean | State::Dirty | State::Staged | State::Unread);
                 // SAFETY: the caller's contract.
                 unsafe { out.add((at - start) / PAGE).write(u8::from(there)) };
             }

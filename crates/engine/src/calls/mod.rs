@@ -9,14 +9,17 @@
 //! (`handover.rs`).
 
 mod care;
+mod direct;
 mod processes;
 mod reach;
 mod table;
 
-pub use care::{Held, advise, lock, pin, residency, sync, unlock, unlock_all};
+pub use care::{Held, advise, async_read, initial_line, lock, pin, residency, sync, synchronise, unlock, unlock_all};
+pub use direct::{flushed_bytes, holds_direct, is_in_memory, map_direct};
 pub use processes::{before_fork, in_child, in_parent, save_all};
 pub use reach::{expect_backward, is_cached, keep, let_go, prefetch, prefetch_wait, read, set_readahead, write};
 
+use crate::behind::Wish;
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::files::{self, Fallback, How};
@@ -58,6 +61,8 @@ pub struct Request {
     pub one_writer: bool,
     /// As [`MapOptions::fallback`](crate::MapOptions::fallback).
     pub fallback: Fallback,
+    /// As [`MapOptions::async_stores`](crate::MapOptions::async_stores).
+    pub async_stores: bool,
 }
 
 /// All maps made by address. Frozen across fork(2).
@@ -110,6 +115,7 @@ pub fn holds(addr: usize, len: usize) -> bool {
 ///     offset: 0,
 ///     one_writer: true,
 ///     fallback: fastmap::Fallback::Kernel,
+///     async_stores: false,
 /// };
 /// // SAFETY: nobody else changes the file; the address is the map's until it is unmapped.
 /// unsafe {
@@ -169,7 +175,8 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         (false, false) => Place::Room(0),
     };
     let (one_writer, fallback) = (request.one_writer, request.fallback);
-    let how = |place| How { cache: Some(cache), writable, one_writer, fallback, place, scratch: false };
+    let behind = Wish { initial: None, keep: request.async_stores };
+    let how = |place| How { cache: Some(cache), writable, one_writer, fallback, place, scratch: false, behind };
     let attached = match files::attach(&from, &facts, end, how(place), &store::open) {
         // Address space may be limited (setrlimit(2)).
         Err(Error::Io { source, .. }) if !fixed && source.raw_os_error() == Some(libc::ENOMEM) => {
@@ -284,6 +291,7 @@ pub unsafe fn make_way(addr: usize, len: usize) {
 }
 
 unsafe fn clear_way(range: &Range<usize>) -> Removed {
+    direct::forget(range);
     if !holds(range.start, range.len()) {
         with(|table| table.forget_kernel(range));
         return Removed::default();
@@ -363,7 +371,12 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
     retire(removed);
     for (part, _) in parts.into_iter().filter(|(_, covered)| !covered) {
         // SAFETY: the caller's contract. What a region has beside its maps is left alone.
-        unsafe { each_foreign(&part, |part| check(libc::munmap(part.start as *mut _, part.len())))? };
+        let unmap = |part: Range<usize>| {
+            direct::forget(&part);
+            // SAFETY: the caller's contract.
+            check(unsafe { libc::munmap(part.start as *mut _, part.len()) })
+        };
+        each_foreign(&part, unmap)?;
     }
     Ok(())
 }
@@ -431,8 +444,11 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         table.set_protection(&part, prot);
         apply_protections(table, &part)
     };
-    // SAFETY: the caller's contract.
-    split(addr, len, ours, |part| check(unsafe { libc::mprotect(part.start as *mut _, part.len(), prot) }))
+    split(addr, len, ours, |part| {
+        direct::protecting(&part, prot);
+        // SAFETY: the caller's contract.
+        check(unsafe { libc::mprotect(part.start as *mut _, part.len(), prot) })
+    })
 }
 
 /// Hands over every file that is mapped in a range.
@@ -451,14 +467,14 @@ fn hand_over_range(range: &Range<usize>) -> Result<(), i32> {
 /// As there.
 pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new: usize) -> Result<*mut u8, i32> {
     let kernel = || {
-        // SAFETY: the caller's contract.
-        let at = unsafe { libc::mremap(old as *mut _, old_len, new_len, flags, new) };
-        if at == libc::MAP_FAILED {
-            return Err(errno());
-        }
         let from = old..old + old_len.next_multiple_of(PAGE);
+        let at = direct::moving(&from, new_len, || {
+            // SAFETY: the caller's contract.
+            let at = unsafe { libc::mremap(old as *mut _, old_len, new_len, flags, new) };
+            if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.cast()) }
+        })?;
         with(|table| table.move_kernel(&from, at as usize..at as usize + new_len.next_multiple_of(PAGE)));
-        Ok(at.cast())
+        Ok(at)
     };
     let range = range_of(old, old_len)?;
     if flags & libc::MREMAP_FIXED != 0 {

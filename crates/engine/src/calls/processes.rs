@@ -70,7 +70,7 @@ fn map_in_child(table: &mut Table) {
     for (at, prot) in kept.iter().flat_map(|at| table.protections(at)) {
         let Some((piece, _)) = table.meeting(&at).next() else { continue };
         let region = &piece.share.region;
-        let [reading, writing, _] = region.store().descriptors();
+        let [reading, writing, ..] = region.store().descriptors();
         let fd = writing.or(reading).unwrap_or(-1);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         let offset = (region.page_at(at.start) * PAGE) as i64;

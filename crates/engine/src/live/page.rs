@@ -28,7 +28,7 @@ pub const LINK: &str = "/memfd:fastmap-stats (deleted)";
 /// "fastmap" and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastmap\0");
 /// Changes with the layout.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 const MOST_CACHES: usize = 16;
 const MOST_MAPS: usize = 1024;
@@ -54,11 +54,12 @@ pub struct Layout {
     caches: AtomicU64,
     maps: AtomicU64,
     maps_left_out: AtomicU64,
+    flushed_bytes: AtomicU64,
     cache_words: [[AtomicU64; CACHE_WORDS]; MOST_CACHES],
     map_words: [[AtomicU64; MAP_WORDS]; MOST_MAPS],
 }
 
-const _: () = assert!(offset_of!(Layout, cache_words) == 80);
+const _: () = assert!(offset_of!(Layout, cache_words) == 88);
 
 /// The page in memory.
 #[derive(Debug)]
@@ -150,6 +151,7 @@ impl Page {
             caches: self.cache_words[..caches].iter().map(cache).collect(),
             maps: self.map_words[..maps].iter().map(map).filter(|map| map.cache < caches).collect(),
             maps_left_out: get(&self.maps_left_out),
+            flushed_bytes: get(&self.flushed_bytes),
         }
     }
 
@@ -164,6 +166,7 @@ impl Page {
         set(&self.caches, caches as u64);
         set(&self.maps, maps as u64);
         set(&self.maps_left_out, (snapshot.maps.len() - maps) as u64);
+        set(&self.flushed_bytes, snapshot.flushed_bytes);
         for (words, cache) in self.cache_words.iter().zip(&snapshot.caches) {
             let numbers = cache.stats.numbers().map(|(_, number)| number);
             let values = [cache.capacity_bytes, cache.writes_in_flight].into_iter().chain(numbers);
@@ -249,7 +252,7 @@ mod tests {
         assert!(Page::open(&memory.try_clone().unwrap()).is_err(), "not ready yet");
         page.version.store(VERSION, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Release);
-        let mut snapshot = Snapshot { taken: Duration::from_millis(1500), ..Snapshot::default() };
+        let mut snapshot = Snapshot { taken: Duration::from_millis(1500), flushed_bytes: 8192, ..Snapshot::default() };
         let stats = Stats::from_numbers((0..).map(|number| number * 7));
         snapshot.caches = vec![CacheSnapshot { capacity_bytes: 1 << 20, writes_in_flight: 3, stats }; 2];
         let long = format!("/{}/end", "x".repeat(400));

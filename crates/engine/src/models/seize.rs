@@ -21,7 +21,9 @@ impl World {
                         break;
                     }
                 }
-                State::Staged => unreachable!("no slot names the page"),
+                State::Staged | State::Unread | State::Kept => {
+                    unreachable!("no slot names the page, nothing is read behind")
+                }
                 State::Loading | State::Evicting | State::Clean | State::Dirty => {
                     if let Some(expected) = self.word.announce_waiter(seen) {
                         self.sleep(expected);

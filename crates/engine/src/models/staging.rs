@@ -186,6 +186,7 @@ impl Chunk {
                     }
                 }
                 State::Clean | State::Dirty => return,
+                State::Unread | State::Kept => unreachable!("nothing is read behind"),
                 State::Loading | State::Evicting => {
                     if let Some(expected) = word.announce_waiter(seen)
                         && !self.sleep(word, expected)

@@ -47,6 +47,8 @@ pub struct Plan {
     pub sync_error: Option<i32>,
     /// A page that cannot be read (EIO).
     pub unreadable: Option<usize>,
+    /// Reads of pages from here on wait for another plan.
+    pub held_from: Option<usize>,
 }
 
 /// A disk's behaviour, changed by a test while the store is in use.
@@ -203,10 +205,14 @@ unsafe fn copy_of(from: *const u8, pages: usize) -> Zeroed<[u8; PAGE]> {
 impl FaultyStore {
     /// Some reads take longer, and some fail: true.
     fn dawdle(&self, pages: Range<usize>) -> bool {
-        let (slow, unreadable) = {
+        let (slow, unreadable) = loop {
             let mut state = self.disk.state.lock().unwrap();
-            let share = state.plan.slow;
-            (state.random.chance(share), state.plan.unreadable.is_some_and(|page| pages.contains(&page)))
+            let Plan { slow, unreadable, held_from, .. } = state.plan;
+            if held_from.is_none_or(|from| pages.end <= from) {
+                break (state.random.chance(slow), unreadable.is_some_and(|page| pages.contains(&page)));
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
         };
         if slow && !unreadable {
             std::thread::sleep(Duration::from_micros(50));
@@ -244,7 +250,7 @@ impl Store for FaultyStore {
         self.file.reader()
     }
 
-    fn descriptors(&self) -> [Option<RawFd>; 3] {
+    fn descriptors(&self) -> [Option<RawFd>; 4] {
         self.file.descriptors()
     }
 

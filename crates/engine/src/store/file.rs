@@ -100,9 +100,10 @@ impl Store for FileStore {
         &self.reading.plain
     }
 
-    fn descriptors(&self) -> [Option<RawFd>; 3] {
+    fn descriptors(&self) -> [Option<RawFd>; 4] {
         let writing = self.writing.get();
-        let files = [Some(&self.reading.plain), writing.map(|one| &one.plain), writing.map(|one| &one.pages)];
+        let (plain, pages) = (Some(&self.reading.plain), Some(&self.reading.pages));
+        let files = [plain, writing.map(|one| &one.plain), writing.map(|one| &one.pages), pages];
         files.map(|file| file.map(|file| file.as_raw_fd()))
     }
 

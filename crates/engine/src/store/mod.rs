@@ -56,8 +56,9 @@ pub trait Store: Debug + Send + Sync {
     /// A descriptor that reads through the page cache, where bytes are that a system call has just written.
     fn reader(&self) -> &File;
 
-    /// The descriptors that `write_end`, `write_pages` and `unlock` use. Called by the keeper.
-    fn descriptors(&self) -> [Option<RawFd>; 3];
+    /// The descriptors that `write_end`, `write_pages`, `unlock` and `read_page` use; the first two read and write through the page
+    /// cache. Called by the keeper.
+    fn descriptors(&self) -> [Option<RawFd>; 4];
 
     /// Length of the file as far as known, bytes. Called by fault handlers.
     fn size(&self) -> u64;

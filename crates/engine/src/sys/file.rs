@@ -61,6 +61,11 @@ impl Identity {
     pub fn numbers(self) -> [u64; 2] {
         [self.device, self.inode]
     }
+
+    /// The same back.
+    pub fn from_numbers([device, inode]: [u64; 2]) -> Self {
+        Identity { device, inode }
+    }
 }
 
 /// Which file a path leads to, without opening it; `None` if it cannot be told or is of no kind that is mapped.
@@ -274,12 +279,40 @@ pub fn copy_range(from: &File, to: &File, at: u64, len: usize) -> io::Result<()>
     Ok(())
 }
 
-/// The file system's magic number (statfs(2)); zero where it will not say.
-pub fn file_system(file: &File) -> i64 {
-    // SAFETY: fstatfs fills the zeroed structure.
+/// What a file's bytes lie in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// A device with blocks, or nobody knows what.
+    Storage,
+    /// Memory that is lost with power (tmpfs, ramfs, hugetlbfs). Mappings of it go by multiples of so many bytes.
+    Memory { unit: usize },
+    /// Memory that the processor reaches by itself (statx(2) `STATX_ATTR_DAX`, Linux 5.8).
+    Dax,
+}
+
+/// Looks at what a file lies in.
+pub fn medium(file: &File) -> Medium {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    const HUGETLBFS: i64 = 0x9584_58f6;
+    const ATTR_DAX: u64 = 0x0020_0000;
+    // SAFETY: both structures are zeroed, and filled if the calls say so; an empty path asks about the descriptor.
     unsafe {
-        let mut stat: libc::statfs = std::mem::zeroed();
-        if libc::fstatfs(file.as_raw_fd(), &mut stat) == 0 { stat.f_type as i64 } else { 0 }
+        let mut system: libc::statfs = std::mem::zeroed();
+        let mut facts: libc::statx = std::mem::zeroed();
+        if libc::fstatfs(file.as_raw_fd(), &mut system) != 0
+            || libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_TYPE, &mut facts) != 0
+            || u32::from(facts.stx_mode) & libc::S_IFMT != libc::S_IFREG
+        {
+            // A block device's node lies on a tmpfs, which says nothing of the device.
+            return Medium::Storage;
+        }
+        match system.f_type as i64 {
+            TMPFS | RAMFS => Medium::Memory { unit: super::PAGE },
+            HUGETLBFS => Medium::Memory { unit: system.f_bsize as usize },
+            _ if facts.stx_attributes & facts.stx_attributes_mask & ATTR_DAX != 0 => Medium::Dax,
+            _ => Medium::Storage,
+        }
     }
 }
 

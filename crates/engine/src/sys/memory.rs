@@ -1,4 +1,4 @@
-//! Anonymous memory: mmap(2), mprotect(2), munmap(2), process_vm_writev(2), proc(5).
+//! Anonymous memory: mmap(2), mprotect(2), munmap(2), process_vm_readv(2), process_vm_writev(2), proc(5).
 
 use super::PAGE;
 use std::io;
@@ -52,13 +52,22 @@ pub unsafe fn protect(at: *mut u8, len: usize, writable: bool) -> io::Result<()>
     }
 }
 
-/// Whether a byte can be read (process_vm_readv(2)); waits for a page that somebody else brings in.
+/// Whether a byte can be read; waits for a page that somebody else brings in.
 pub fn is_readable(at: usize) -> bool {
-    let mut byte = 0u8;
-    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
-    // SAFETY: the kernel writes one byte of our own, and finds out about the other.
-    unsafe { libc::syscall(libc::SYS_process_vm_readv, libc::getpid(), &to, 1, &from, 1, 0) == 1 }
+    read(at, &mut [0]) == 1
+}
+
+/// Arguments of process_vm_readv(2) and its twin in full width: syscall(3) passes the last on as eight bytes of the stack.
+const ONE: libc::c_ulong = 1;
+const NO_FLAGS: libc::c_ulong = 0;
+
+/// Reads memory that need not be there, by the kernel (process_vm_readv(2)): how many bytes there are, from the first on.
+pub fn read(at: usize, into: &mut [u8]) -> usize {
+    let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: into.len() };
+    // SAFETY: the kernel writes bytes of our own, and finds out about the others.
+    let got = unsafe { libc::syscall(libc::SYS_process_vm_readv, libc::getpid(), &to, ONE, &from, ONE, NO_FLAGS) };
+    usize::try_from(got).unwrap_or(0)
 }
 
 /// Writes to memory that this thread may be forbidden to store to (mprotect(2)), by the kernel; a failure is an error number and
@@ -71,7 +80,8 @@ pub unsafe fn put(to: *mut u8, bytes: &[u8]) -> Result<(), i32> {
     let there = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
     // SAFETY: the caller's contract; paths, numbers and our own structures.
     unsafe {
-        if libc::syscall(libc::SYS_process_vm_writev, libc::getpid(), &from, 1, &there, 1, 0) as usize == bytes.len() {
+        let put = libc::syscall(libc::SYS_process_vm_writev, libc::getpid(), &from, ONE, &there, ONE, NO_FLAGS);
+        if put as usize == bytes.len() {
             return Ok(());
         }
         let flags = libc::O_WRONLY | libc::O_CLOEXEC;

@@ -18,6 +18,8 @@ pub struct Trap {
     pub is_store: bool,
     /// The memory is bad, or has been made so (`UFFDIO_POISON`).
     pub is_poisoned: bool,
+    /// The state of the thread (`ucontext_t`), which it goes on with when the handler returns.
+    pub context: *mut libc::ucontext_t,
 }
 
 /// What the program wants done with a SIGBUS that is not ours: its action, as the kernel would have it. Our handler reads it
@@ -198,7 +200,7 @@ pub unsafe fn trap(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
         }
         let context = context.cast::<libc::ucontext_t>();
         let error = (*context).uc_mcontext.gregs[libc::REG_ERR as usize];
-        Some(Trap { address: (*info).si_addr() as usize, is_store: error & STORE != 0, is_poisoned })
+        Some(Trap { address: (*info).si_addr() as usize, is_store: error & STORE != 0, is_poisoned, context })
     }
 }
 
@@ -263,6 +265,21 @@ impl Blocked {
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
             Blocked(before)
         }
+    }
+
+    /// Blocks all but SIGBUS: for a thread that may touch what is not there, and whose lock our handler does not want.
+    pub fn but_sigbus() -> Self {
+        let blocked = Blocked::all();
+        // SAFETY: the set is ours.
+        unsafe {
+            let mut bus = std::mem::zeroed();
+            libc::sigemptyset(&mut bus);
+            libc::sigaddset(&mut bus, libc::SIGBUS);
+            if libc::sigismember(&blocked.0, libc::SIGBUS) == 0 {
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &bus, ptr::null_mut());
+            }
+        }
+        blocked
     }
 }
 

@@ -8,6 +8,7 @@ use io_uring::{IoUring, opcode, types};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::time::Duration;
 
 /// Requests in flight in one ring, at most.
 pub const DEPTH: usize = 128;
@@ -185,9 +186,9 @@ impl Bell {
         futex::wake_all(&self.0);
     }
 
-    /// Waits until it has been rung more often than so many times.
-    pub fn wait(&self, rung: u32) {
-        futex::wait(&self.0, rung, None);
+    /// Waits until it has been rung more often than so many times, or for so long.
+    pub fn wait(&self, rung: u32, at_most: Option<Duration>) {
+        futex::wait(&self.0, rung, at_most);
     }
 }
 

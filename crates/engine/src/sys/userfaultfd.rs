@@ -15,6 +15,10 @@ const API: u64 = 0xAA;
 const FEATURE_WP: u64 = 1 << 0;
 /// Faults are delivered as SIGBUS to the faulting thread (`UFFD_FEATURE_SIGBUS`).
 const FEATURE_SIGBUS: u64 = 1 << 7;
+/// Write-protection of memory of files, too (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, Linux 5.19).
+const FEATURE_WP_FILES: u64 = 1 << 12;
+/// The kernel lifts the protection itself at the first store, and tells nobody (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
 /// `UFFDIO_POISON` (`UFFD_FEATURE_POISON`, Linux 6.6).
 const FEATURE_POISON: u64 = 1 << 14;
 
@@ -132,6 +136,12 @@ impl Userfaultfd {
         Self::with_features(Self::open_raw(0).or_else(|_| Self::open_by_device())?, FEATURE_SIGBUS)
     }
 
+    /// Opens one for asynchronous write-protection: no store waits, and which pages were stored to is asked of
+    /// `pagemap.rs`. EINVAL: the kernel is older than Linux 6.7, or lacks it.
+    pub fn open_for_tracking() -> io::Result<Self> {
+        Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_WP_ASYNC | FEATURE_WP_FILES)
+    }
+
     fn with_features(fd: Own<OwnedFd>, features: u64) -> io::Result<Self> {
         Self::agree(&fd, features)?;
         Ok(Userfaultfd(fd))
@@ -185,6 +195,16 @@ impl Userfaultfd {
     pub unsafe fn register_missing(&self, at: *mut u8, len: usize) -> io::Result<()> {
         // SAFETY: the caller's contract.
         unsafe { self.register_as(at, len, MODE_MISSING) }
+    }
+
+    /// Likewise, for memory of which only stores are of interest. Nothing is protected yet.
+    ///
+    /// # Safety
+    /// As for `register`; a mapping of a file in memory will do. Not of one on DAX: there stores are lost, or never end
+    /// (ARCHITECTURE.md, "Direct mappings").
+    pub unsafe fn register_stores(&self, at: *mut u8, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.register_as(at, len, MODE_WP) }
     }
 
     unsafe fn register_as(&self, at: *mut u8, len: usize, mode: u64) -> io::Result<()> {

@@ -1,0 +1,187 @@
+//! Direct mappings by address: msync(2) of files in memory, from user space.
+//!
+//! They are ordinary mappings, at addresses of their own, and the kernel does with them what it does with any. All that is
+//! kept here is where those lie whose msync(2) need not be the kernel's (`spans.rs`), until they are unmapped, moved, or may
+//! not be read any more. A child made by fork(2) has its msync(2) from the kernel.
+
+use super::{Request, check, make_way, range_of};
+use crate::direct::{self, Lasting, Mode, Persist, Wanted};
+use crate::error::{Error, Result};
+use crate::files;
+use crate::options::facts_of;
+use crate::spans::{self, Span};
+use crate::sys::file::{self, Medium};
+use crate::sys::{PAGE, fork};
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+
+/// mmap(2) of a file in memory that is flushed from user space: on DAX, where the kernel can, with `MAP_SYNC`, and with
+/// [`Persist::CacheLines`] on tmpfs and hugetlbfs. All of the request's flags count, and none of its other wishes. `None`: there is
+/// nothing to gain over mmap(2), or the file is in the cache, and no place was cleared.
+///
+/// With `small_pages` the mapping has no huge pages on DAX, so that the kernel, where a flush is left to it, writes 4 KiB for each
+/// page that was stored to, and not 2 MiB: for programs that flush more than they stored to.
+///
+/// # Safety
+/// As for [`map`](super::map).
+///
+/// # Errors
+/// [`Error::NotMappable`]; [`Error::Missing`] with [`Mode::Direct`] for a file that is not in memory; [`Error::Io`] from mmap(2).
+pub unsafe fn map_direct(
+    fd: BorrowedFd<'_>,
+    request: &Request,
+    mode: Mode,
+    persist: Persist,
+    small_pages: bool,
+) -> Result<Option<*mut u8>> {
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    let facts = facts_of(&from)?;
+    let medium = file::medium(&from);
+    let gains = match medium {
+        Medium::Dax => true,
+        Medium::Memory { .. } => persist == Persist::CacheLines,
+        Medium::Storage if mode == Mode::Direct => return Err(direct::not_in_memory(&from)),
+        Medium::Storage => false,
+    };
+    let is_cached = || mode == Mode::Automatic && files::is_cached(facts.identity);
+    if mode == Mode::Cached || !gains || fork::is_child() || is_cached() {
+        return Ok(None);
+    }
+    let Request { addr, len, prot, flags, offset, .. } = *request;
+    if flags & libc::MAP_FIXED != 0 {
+        // SAFETY: the caller's contract.
+        unsafe { make_way(addr, len) };
+    }
+    let wanted = Wanted { addr, len, prot, flags, offset: offset as i64 };
+    // SAFETY: likewise.
+    let mapped = unsafe { direct::map(&from, medium, persist, wanted) };
+    let io = |source| Error::Io { path: file::path_of(&from), operation: "map it (mmap)", source };
+    let (at, lasting) = mapped.map_err(io)?;
+    if small_pages && lasting == Lasting::Synchronous {
+        // SAFETY: mapped just now. Without it the kernel writes more than it must.
+        unsafe { libc::madvise(at as *mut _, len, libc::MADV_NOHUGEPAGE) };
+    }
+    let unit = if let Medium::Memory { unit } = medium { unit } else { PAGE };
+    let span = Span { at: at..at + len.next_multiple_of(unit), file: facts.identity, offset, lasting };
+    // The lines of what may not be read cannot be written.
+    let is_flushed = !matches!(lasting, Lasting::Kernel | Lasting::Nothing) && prot & libc::PROT_READ != 0;
+    if is_flushed && !spans::add(&span) {
+        tracing::warn!(path = %file::path_of(&from).display(), "more direct mappings than {}: msync(2) of this one is the kernel's", spans::MOST);
+    }
+    Ok(Some(at as *mut u8))
+}
+
+/// Whether any byte of a range lies in a mapping that is flushed from user space. A few nanoseconds, no lock; may be asked in
+/// signal handlers.
+///
+/// ```
+/// assert!(!fastmap::calls::holds_direct(&0 as *const i32 as usize, 4));
+/// ```
+#[inline]
+pub fn holds_direct(addr: usize, len: usize) -> bool {
+    !fork::is_child() && spans::meets(addr..addr.saturating_add(len.max(1)))
+}
+
+/// Whether a file is in memory (tmpfs, ramfs, hugetlbfs, DAX), so that a cache above it would be a second copy.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// # let file = tempfile::tempfile()?;
+/// println!("{}", if fastmap::calls::is_in_memory(file.as_fd()) { "in memory" } else { "on a device" });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    file::medium(&from) != Medium::Storage
+}
+
+/// Bytes that this process has written to memory by cache line: through direct mappings, and maps of the kind.
+///
+/// ```
+/// println!("{} bytes flushed from user space", fastmap::calls::flushed_bytes());
+/// ```
+pub fn flushed_bytes() -> u64 {
+    direct::written_bytes()
+}
+
+/// msync(2) of memory that is not cached.
+#[inline]
+pub(super) fn sync(range: Range<usize>, flags: i32) -> std::result::Result<(), i32> {
+    // SAFETY: it writes to files only.
+    let kernel = |part: Range<usize>| check(unsafe { libc::msync(part.start as *mut _, part.len(), flags) });
+    if flags & !libc::MS_INVALIDATE != libc::MS_SYNC || !holds_direct(range.start, range.len()) {
+        return kernel(range);
+    }
+    let (mut at, mut result) = (range.start, Ok(()));
+    for span in spans::meeting(range.clone()) {
+        let part = span.at.start.max(at)..span.at.end.min(range.end);
+        if at < part.start {
+            // As there, of a range with holes the rest is written all the same.
+            result = result.and(kernel(at..part.start));
+        }
+        direct::flush(&span, part.clone())?;
+        at = part.end;
+    }
+    if at < range.end { result.and(kernel(at..range.end)) } else { result }
+}
+
+/// Before a range is unmapped, or mapped otherwise.
+pub(super) fn forget(range: &Range<usize>) {
+    if holds_direct(range.start, range.len()) {
+        direct::retire(range);
+    }
+}
+
+/// Before mprotect(2): what may not be read is the kernel's.
+pub(super) fn protecting(range: &Range<usize>, prot: i32) {
+    if holds_direct(range.start, range.len()) {
+        if prot & libc::PROT_READ == 0 { direct::retire(range) } else { direct::settle(range) }
+    }
+}
+
+/// Before madvise(2): page tables that go take with them what is known of stores.
+pub(super) fn advising(range: &Range<usize>, advice: i32) {
+    let harmless = [libc::MADV_NORMAL, libc::MADV_RANDOM, libc::MADV_SEQUENTIAL, libc::MADV_WILLNEED];
+    if !harmless.contains(&advice) && holds_direct(range.start, range.len()) {
+        direct::settle(range);
+    }
+}
+
+/// mremap(2), by `call`, which returns where the mapping is now.
+pub(super) fn moving(
+    from: &Range<usize>,
+    new_len: usize,
+    call: impl FnOnce() -> std::result::Result<*mut u8, i32>,
+) -> std::result::Result<*mut u8, i32> {
+    let old = range_of(from.start, from.len().max(PAGE))?;
+    if !holds_direct(old.start, old.len()) {
+        return call();
+    }
+    let spans: Vec<Span> = spans::meeting(old.clone()).collect();
+    // Of nothing a second mapping is made.
+    if from.is_empty() {
+        direct::settle(&old)
+    } else {
+        direct::retire(&old)
+    }
+    let moved = call();
+    for span in &spans {
+        let before = span.at.start.max(old.start)..span.at.end.min(old.end);
+        let offset = span.in_file(&before).start;
+        let at = match moved {
+            Err(_) if from.is_empty() => continue,
+            Err(_) => before,
+            // One mapping, so it is the only one: mremap(2) takes no range over two.
+            Ok(at) => at as usize..at as usize + new_len.next_multiple_of(PAGE),
+        };
+        spans::add(&Span { at, offset, ..span.clone() });
+        if moved.is_ok() {
+            break;
+        }
+    }
+    moved
+}

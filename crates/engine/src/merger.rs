@@ -1,0 +1,428 @@
+//! The merger of a cache: a thread that reads the pages which were stored to before they were read, many at a time, and puts the
+//! stores and the file's bytes together (`behind.rs`).
+//!
+//! It waits for nothing but its ring and its bell, and needs no room: each page has its credit. What it has in its hands when
+//! the program dies is in its slots (`slots.rs`), where the keeper finds it, and in no other way in memory: a slot says so before the
+//! page leaves memory, and not any more once the page is back, before anybody may write it to the file.
+
+use crate::behind::{self, Behind};
+use crate::cache::Inner;
+use crate::evict;
+use crate::fault;
+use crate::region::{Entry, Region, SlotIndex};
+use crate::registry::{self, InUse};
+use crate::slots::Slots;
+use crate::store::ReadEnd;
+use crate::sync::{AtomicUsize, Ordering};
+use crate::sys::signal::Blocked;
+use crate::sys::uring::{Bell, DEPTH, Ring};
+use crate::sys::{PAGE, futex};
+use crate::writers::AGAIN;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Unread pages that are out of everybody's reach together.
+const MOST_MERGED: usize = 32;
+
+/// The merger, for the cache that it belongs to.
+#[derive(Debug)]
+pub struct Merger(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    slots: Slots,
+    bell: Bell,
+    /// It waits, or is about to, and wants the bell rung.
+    asleep: AtomicBool,
+    stop: AtomicBool,
+    /// Pages asked for that it has not begun to read.
+    asked: AtomicUsize,
+    /// Pages that are Unread or Kept, or about to be.
+    behind: AtomicUsize,
+}
+
+/// A page that is being read.
+struct Flight {
+    region: InUse<'static>,
+    page: usize,
+    /// Its bytes go here.
+    slot: usize,
+    kept: bool,
+}
+
+/// The thread's own.
+struct Worker {
+    shared: Arc<Shared>,
+    ring: Option<Ring>,
+    flights: Vec<Option<Flight>>,
+    in_flight: usize,
+    /// Flights that have ended, and whether the page is there.
+    read: Vec<(usize, bool)>,
+    /// To be read again, and when.
+    failed: Vec<(SlotIndex, usize)>,
+    again: Instant,
+}
+
+impl Merger {
+    /// Starts the thread. Where that is not possible every store waits for its read.
+    pub fn start(cache: Weak<Inner>) -> Option<Self> {
+        let failed = |error: &io::Error| tracing::warn!(%error, "stores to absent pages wait for reads in this cache");
+        Ring::try_out(Ring::open_for_this_thread).inspect_err(failed).ok()?;
+        let shared = Arc::new(Shared {
+            slots: Slots::new().inspect_err(failed).ok()?,
+            bell: Bell::default(),
+            asleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
+            behind: AtomicUsize::new(0),
+        });
+        let merger = Merger(shared.clone());
+        let body = move || {
+            Worker {
+                shared,
+                ring: Ring::open_for_this_thread().ok(),
+                flights: (0..DEPTH).map(|_| None).collect(),
+                in_flight: 0,
+                read: Vec::with_capacity(DEPTH),
+                failed: Vec::new(),
+                again: Instant::now(),
+            }
+            .run(&cache);
+        };
+        std::thread::Builder::new().name("fastmap-merge".into()).spawn(body).inspect_err(failed).ok()?;
+        Some(merger)
+    }
+
+    /// The slots for kept stores, and the merger's own.
+    pub fn slots(&self) -> &Slots {
+        &self.0.slots
+    }
+
+    /// Takes the right to have one page more Unread or Kept; false: these fill half of memory. The rest is for loads, however long
+    /// reads take, or fail.
+    pub fn take_place(&self, cache: &Inner) -> bool {
+        let most = cache.capacity() / 2;
+        let more = |behind: usize| (behind < most).then_some(behind + 1);
+        self.0.behind.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives it back.
+    pub fn give_place(&self) {
+        self.0.behind.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Has it look for one page more. Called by fault handlers. SeqCst pairs with `rest`: either this sees it asleep, or it sees
+    /// that there is something to do.
+    pub fn call(&self) {
+        self.0.asked.fetch_add(1, Ordering::SeqCst);
+        self.0.wake();
+    }
+}
+
+impl Drop for Merger {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+        self.0.wake();
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
+}
+
+impl Worker {
+    /// Its life.
+    fn run(mut self, cache: &Weak<Inner>) {
+        let _blocked = Blocked::all();
+        let mut held: Option<Arc<Inner>> = None;
+        loop {
+            if let Some(cache) = held.take().or_else(|| cache.upgrade()) {
+                self.begin_reads(&cache);
+                self.finish_reads();
+                self.merge(&cache);
+                // The cache may go while nothing of it is on its way.
+                held = (self.in_flight > 0).then_some(cache);
+            }
+            if held.is_none() {
+                if self.shared.stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                self.rest();
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn rest(&self) {
+        let shared = &*self.shared;
+        let rung = shared.bell.rung();
+        shared.asleep.store(true, Ordering::SeqCst);
+        let now = Instant::now();
+        let is_due = !self.failed.is_empty() && self.again <= now;
+        if shared.asked.load(Ordering::SeqCst) == 0 && !shared.stop.load(Ordering::SeqCst) && !is_due {
+            let pause = (!self.failed.is_empty()).then(|| self.again.saturating_duration_since(now));
+            shared.bell.wait(rung, pause.map(|pause| pause.max(Duration::from_millis(1))));
+        }
+        shared.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Begins to read what is asked for, as much as the ring takes.
+    fn begin_reads(&mut self, cache: &Inner) {
+        let now = Instant::now();
+        if !self.failed.is_empty() && self.again <= now {
+            self.again = now + AGAIN;
+            let room = DEPTH - self.in_flight - self.read.len();
+            let rest = self.failed.split_off(room.min(self.failed.len()));
+            for (slot, page) in std::mem::replace(&mut self.failed, rest) {
+                // Not gone: a region goes once its pages are in the file.
+                let region = registry::enter(slot).filter(|region| page < region.span() / PAGE);
+                if let Some(region) = region.filter(|region| region.word(page).look().has_failed()) {
+                    self.begin_read(region, page);
+                }
+            }
+        }
+        if self.shared.asked.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for region in registry::all().filter(|region| std::ptr::eq(&**region.cache(), cache)) {
+            let mut at = 0;
+            while self.in_flight + self.read.len() < DEPTH
+                && let Some(page) = region.behind().and_then(|behind| behind.take_asked(at))
+            {
+                self.shared.asked.fetch_sub(1, Ordering::SeqCst);
+                self.begin_read(region.clone(), page);
+                at = page + 1;
+            }
+        }
+    }
+
+    fn begin_read(&mut self, region: InUse<'static>, page: usize) {
+        let Some(number) = self.flights.iter().position(Option::is_none) else {
+            return self.failed.push((region.slot(), page));
+        };
+        let kept = region.word(page).look().kept_in();
+        let slot = kept.unwrap_or(Slots::own(number));
+        let to = self.shared.slots.page(slot);
+        match region.store().direct_reads().zip(self.ring.as_mut()) {
+            Some((file, ring)) => {
+                // SAFETY: the slot's page is this thread's; lost if the ring breaks.
+                unsafe { ring.read(file, to, PAGE, (page * PAGE) as u64, number as u64) };
+                self.in_flight += 1;
+            }
+            None => self.read.push((number, false)),
+        }
+        self.flights[number] = Some(Flight { region, page, slot, kept: kept.is_some() });
+    }
+
+    /// Waits until one read has ended, if any is under way, and takes notice of those that have.
+    fn finish_reads(&mut self) {
+        let Some(ring) = self.ring.as_mut().filter(|_| self.in_flight > 0) else { return };
+        ring.submit(1);
+        while let Some((tag, result)) = ring.next_done() {
+            self.in_flight -= 1;
+            // Nothing that a broken ring says is relied upon.
+            self.read.push((tag as usize, ring.works() && result == PAGE as i32));
+        }
+        if !ring.works() {
+            tracing::warn!("io_uring fails: pages that were stored to are read one at a time from now on");
+            self.ring = None;
+            self.shared.slots.lose_pages();
+        }
+    }
+
+    /// Puts together what was read and what was stored.
+    fn merge(&mut self, cache: &Inner) {
+        let mut unread = Vec::new();
+        for (number, is_read) in std::mem::take(&mut self.read) {
+            let Some(flight) = &self.flights[number] else { continue };
+            let to = self.shared.slots.page(flight.slot);
+            let end = if is_read {
+                ReadEnd::Filled
+            } else {
+                // SAFETY: the slot's page is this thread's.
+                unsafe { flight.region.store().read_page(flight.page, to) }
+            };
+            match end {
+                ReadEnd::Failed(error) => {
+                    self.fail(number, error);
+                    continue;
+                }
+                // What the program stored there goes the way of all that lies past the end.
+                // SAFETY: likewise.
+                ReadEnd::PastEnd => unsafe { to.write_bytes(0, PAGE) },
+                ReadEnd::Filled => {}
+            }
+            let at = flight.page * PAGE;
+            match () {
+                () if flight.region.lacks(&(at..at + PAGE)) => self.save_lent(number),
+                () if flight.kept => self.fill(number),
+                () => unread.push(number),
+            }
+        }
+        let mut unread: Vec<_> = unread.into_iter().filter_map(|number: usize| self.flights[number].take()).collect();
+        unread.sort_unstable_by_key(|flight| (flight.region.slot().0, flight.page));
+        for of_region in unread.chunk_by(|one, next| one.region.slot() == next.region.slot()) {
+            of_region.chunks(MOST_MERGED).for_each(|flights| self.merge_unread(cache, flights));
+        }
+    }
+
+    /// Ends the life of a page's stores in a slot: the page is installed with them.
+    fn fill(&mut self, number: usize) {
+        let Some(Flight { region, page, slot, .. }) = self.flights[number].take() else { return };
+        let slots = &self.shared.slots;
+        {
+            let _held = slots.lock(slot);
+            region.word(page).begin_fill();
+        }
+        let bytes = slots.page(slot);
+        // SAFETY: this thread's page; no more stores are put into the slot.
+        unsafe { slots.lay_over(slot, bytes) };
+        install(&region, page, bytes);
+        slots.give_back(slot);
+        self.shared.behind.fetch_sub(1, Ordering::Relaxed);
+        region.behind().inspect(|behind| behind.note_filled());
+        publish(&region, page);
+    }
+
+    /// A page whose address is not the region's any more: other memory was mapped over it while it could not be read
+    /// (`calls::make_way`). Kept stores go to the file; what was in memory went with it.
+    fn save_lent(&mut self, number: usize) {
+        let Some(Flight { region, page, slot, kept }) = self.flights[number].take() else { return };
+        let slots = &self.shared.slots;
+        let saved = if kept {
+            {
+                let _held = slots.lock(slot);
+                region.word(page).begin_fill();
+            }
+            let bytes = slots.page(slot);
+            // SAFETY: this thread's page; no more stores are put into the slot.
+            unsafe {
+                slots.lay_over(slot, bytes);
+                region.store().write_end().and_then(|end| region.store().write_pages(page, bytes, 1, end))
+            }
+        } else {
+            begin_merge(&region, page);
+            region.word(page).hold();
+            Err(libc::EFAULT)
+        };
+        if let Err(error) = saved {
+            fault::say(
+                &region,
+                page,
+                format_args!("was mapped over before it could be read: error {error}; stores to it are lost"),
+            );
+        }
+        if kept {
+            slots.give_back(slot);
+        }
+        self.shared.behind.fetch_sub(1, Ordering::Relaxed);
+        if let Some(behind) = region.behind() {
+            behind.note_done(page);
+        }
+        let cache = region.cache();
+        region.counters_at(cache.here()).dropped.add(1);
+        cache.cores[cache.here()].0.counters.evicted_pages.add(1);
+        cache.release_credits(cache.here(), 1);
+        fault::unclaim(&region, page);
+    }
+
+    /// Replaces what still holds the initial value in pages of one region, in ascending order.
+    fn merge_unread(&self, cache: &Inner, flights: &[Flight]) {
+        let Some(region) = flights.first().map(|flight| &flight.region) else { return };
+        let Some(initial) = region.behind().and_then(Behind::initial) else { return };
+        let slots = &self.shared.slots;
+        flights.iter().for_each(|flight| begin_merge(region, flight.page));
+        let follows =
+            |one: &Flight, next: &Flight| one.page + 1 == next.page && next.page < region.stripe_end(one.page);
+        let runs = || flights.chunk_by(follows).map(|run| (run[0].page, run.len()));
+        for (first, count) in runs() {
+            // SAFETY: resident pages of one stripe that the state Evicting gives to this thread.
+            let protected =
+                unsafe { region.userfaultfd(first).write_protect(region.address_of(first), count * PAGE, true) };
+            if protected.is_err() {
+                fault::die(region, "the kernel refuses to protect pages (UFFDIO_WRITEPROTECT)");
+            }
+        }
+        let mut partial = 0;
+        for flight in flights {
+            // SAFETY: from here on nobody stores to the page; the slot's is this thread's.
+            partial += unsafe { behind::take_over(initial, region.address_of(flight.page), slots.page(flight.slot)) };
+            slots.note_whole(flight.slot, Entry::new(region.slot(), flight.page));
+        }
+        let memory: Vec<_> = runs()
+            .map(|(first, count)| libc::iovec { iov_base: region.address_of(first).cast(), iov_len: count * PAGE })
+            .collect();
+        evict::drop_memory(region, &memory);
+        for Flight { page, slot, .. } in flights {
+            region.word(*page).hold();
+            install(region, *page, slots.page(*slot));
+            slots.note_saved(*slot);
+            self.shared.behind.fetch_sub(1, Ordering::Relaxed);
+            publish(region, *page);
+        }
+        cache.cores[cache.here()].0.counters.partial_lines.add(partial);
+    }
+
+    /// A page could not be read: whoever waits for it fails, and the stores stay what they are. It is read again.
+    fn fail(&mut self, number: usize, error: i32) {
+        let Some(Flight { region, page, .. }) = self.flights[number].take() else { return };
+        if let Some(behind) = region.behind() {
+            behind.note_error(error);
+        }
+        if region.word(page).note_failed() {
+            futex::wake_all(region.word(page).futex());
+        }
+        if region.complain() {
+            let error = io::Error::from_raw_os_error(error);
+            tracing::error!(file = %region.store().path().display(), %error, "reading fails; what was stored is kept");
+        }
+        if self.failed.is_empty() {
+            self.again = Instant::now() + AGAIN;
+        }
+        self.failed.push((region.slot(), page));
+    }
+}
+
+/// Takes an Unread page out of everybody's reach. A thread that lifts its protection waits for nothing, so it is waited for.
+fn begin_merge(region: &Region, page: usize) {
+    let word = region.word(page);
+    while !word.begin_merge() {
+        let seen = word.look();
+        if seen.is_upgrading()
+            && let Some(expected) = word.announce_waiter(seen)
+        {
+            futex::wait(word.futex(), expected, None);
+        }
+    }
+}
+
+/// Makes a page resident, writable, that this thread has in Loading. What it holds is in a slot until then, and nowhere else.
+fn install(region: &Region, page: usize, bytes: *const u8) {
+    /// Tries, a millisecond each, while the kernel has no memory for it.
+    const TRIES: usize = 10_000;
+    // The bit comes before the page: another thread may store to it, and flush, before this one goes on.
+    region.dirty().set(page);
+    for _ in 0..TRIES {
+        // SAFETY: an absent page of this region that is this thread's; the bytes are a page.
+        if unsafe { region.userfaultfd(page).copy_page(region.address_of(page), bytes, false) }.is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fault::die(region, "the kernel takes no page (UFFDIO_COPY)");
+}
+
+/// Lets everybody have a page that was installed, and that no slot is needed for any more.
+fn publish(region: &Region, page: usize) {
+    if let Some(behind) = region.behind() {
+        behind.note_done(page);
+    }
+    fault::finish(region, page, region.cache().here(), true, false, false);
+    region.cache().note_progress();
+}
