@@ -7,7 +7,7 @@
 //! | 7 | generation of the last store to the line, whole or of this word alone | |
 //!
 //! So a line mixed from two stores, from a store and what the file held, or from another line does not pass, and a lost store
-//! shows by its generation. Generations are [`crate::measure::Shadow`]'s: the run's number in the upper half.
+//! shows by its generation. Generations are `Shadow`'s: the run's number in the upper half.
 
 use crate::stamp::mix;
 use crate::{Error, PAGE, Result};
