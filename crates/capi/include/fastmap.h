@@ -145,6 +145,19 @@ struct fm_stats {
    */
   uint64_t ahead_wasted;
   /**
+   * Stores to absent pages that did not wait (fm_async_read, FM_MAP_ASYNC_STORES).
+   */
+  uint64_t async_loads;
+  /**
+   * Stores kept until their page was read.
+   */
+  uint64_t kept_stores;
+  /**
+   * Lines that hold part of the initial value beside what was stored: violations of fm_async_read's
+   * duties, as far as they can be seen.
+   */
+  uint64_t partial_lines;
+  /**
    * Pages brought in by fm_prefetch() and its kin.
    */
   uint64_t prefetched_pages;

@@ -46,6 +46,13 @@ pub struct fm_stats {
     pub ahead_used: u64,
     /// Of these, pages dropped before.
     pub ahead_wasted: u64,
+    /// Stores to absent pages that did not wait (fm_async_read, FM_MAP_ASYNC_STORES).
+    pub async_loads: u64,
+    /// Stores kept until their page was read.
+    pub kept_stores: u64,
+    /// Lines that hold part of the initial value beside what was stored: violations of fm_async_read's
+    /// duties, as far as they can be seen.
+    pub partial_lines: u64,
     /// Pages brought in by fm_prefetch() and its kin.
     pub prefetched_pages: u64,
     /// Pages dropped, to make room or on advice.
@@ -72,6 +79,9 @@ impl fm_stats {
             ahead_pages,
             ahead_used,
             ahead_wasted,
+            async_loads,
+            kept_stores,
+            partial_lines,
             prefetched_pages,
             evicted_pages,
             writeback_pages,
@@ -97,6 +107,9 @@ impl fm_stats {
             ahead_pages,
             ahead_used,
             ahead_wasted,
+            async_loads,
+            kept_stores,
+            partial_lines,
             prefetched_pages,
             evicted_pages,
             writeback_pages,

@@ -269,20 +269,22 @@ pub fn let_store(region: &Region, page: usize, seen: Seen) -> Option<Outcome> {
     Some(lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved))
 }
 
-/// Waits until the pages of a range that were stored to without their read are read, and Dirty; or says which one cannot be. The
+/// Waits until the pages of a range that were stored to without their read are read, and Dirty; or says which one cannot be, the first if there are several. The
 /// caller holds no page and no lock of the engine's.
 pub fn settle(region: &Region, pages: Range<usize>) -> Result<(), Failure> {
     let Some(behind) = region.behind() else { return Ok(()) };
+    let mut settled = Ok(());
     for block in pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(behind.announced.len()) {
         if behind.announced[block].load(Ordering::Acquire) == 0 {
             continue;
         }
         let within = pages.start.max(block * BLOCK_PAGES)..pages.end.min((block + 1) * BLOCK_PAGES);
         for page in within.start..within.end.min(region.span() / PAGE) {
-            await_read(region, page).map_err(|error| Failure::new(page, error))?;
+            // One that fails lets the others be waited for all the same.
+            settled = settled.and(await_read(region, page).map_err(|error| Failure::new(page, error)));
         }
     }
-    Ok(())
+    settled
 }
 
 /// Waits until a page is neither Unread nor Kept, nor between that and Dirty; fails with the error number of its read.

@@ -132,6 +132,8 @@ pub unsafe fn map(file: &File, medium: Medium, persist: Persist, wanted: Wanted)
         }
         Medium::Dax | Medium::Storage => Lasting::Kernel,
         Medium::Memory { .. } if persist == Persist::Automatic => Lasting::Nothing,
+        // Nobody can store through it, and the kernel tracks no such mapping.
+        Medium::Memory { .. } if file::access_mode(file) == libc::O_RDONLY => Lasting::Nothing,
         Medium::Memory { unit } => {
             prepare()?;
             // Of larger huge pages the kernel does not find those that were stored to.
@@ -238,6 +240,7 @@ fn write_lines(range: Range<usize>) -> Result<usize, i32> {
     let mut at = range.start / lines::LINE * lines::LINE;
     let end = range.end.next_multiple_of(lines::LINE);
     let mut bytes = end - at;
+    let mut tried_again = 0;
     #[cfg(all(test, not(loom)))]
     tests::note(&(at..end));
     // SAFETY: of a mapping that may be read, and `prepare` came before it.
@@ -245,8 +248,14 @@ fn write_lines(range: Range<usize>) -> Result<usize, i32> {
         const EHWPOISON: i32 = 133;
         let page = stopped / PAGE * PAGE;
         // SAFETY: it destroys nothing.
-        if unsafe { libc::madvise(page as *mut _, PAGE, libc::MADV_POPULATE_READ) } != 0 && errno() == EHWPOISON {
-            return Err(libc::EIO);
+        match unsafe { libc::madvise(page as *mut _, PAGE, libc::MADV_POPULATE_READ) } {
+            // It is there now: once more.
+            0 if tried_again != stopped => {
+                (at, tried_again) = (stopped, stopped);
+                continue;
+            }
+            -1 if errno() == EHWPOISON => return Err(libc::EIO),
+            _ => {}
         }
         at = (page + PAGE).min(end);
         bytes -= at - stopped;
@@ -266,8 +275,10 @@ pub fn flush(span: &Span, range: Range<usize>) -> Result<usize, i32> {
         Lasting::Nothing => return Ok(0),
         Lasting::Synchronous | Lasting::Tracked if is_small => write_lines(range)?,
         Lasting::Lines => write_lines(range)?,
-        Lasting::Tracked if !fork::is_child() => flush_tracked(span, &range)?,
-        Lasting::Synchronous | Lasting::Tracked | Lasting::Kernel => {
+        // What is tracked is the parent's mapping.
+        Lasting::Tracked if fork::is_child() => write_lines(range)?,
+        Lasting::Tracked => flush_tracked(span, &range)?,
+        Lasting::Synchronous | Lasting::Kernel => {
             let start = range.start / PAGE * PAGE;
             // SAFETY: it writes to files only.
             return match unsafe { libc::msync(start as *mut _, range.end - start, libc::MS_SYNC) } {

@@ -40,7 +40,8 @@ pub enum Outcome {
 pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: errno is this thread's; the pointers are the kernel's; the thread touches the address it trapped on.
     unsafe {
-        if lines::give_up(context) {
+        // A signal that somebody sends meanwhile is the program's.
+        if matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR) && lines::give_up(context) {
             return;
         }
         let errno = libc::__errno_location();

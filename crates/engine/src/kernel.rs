@@ -4,8 +4,8 @@
 use crate::direct::{self, Persist, Wanted};
 use crate::error::{Error, Result};
 use crate::spans::{self, Span};
-use crate::sys::PAGE;
 use crate::sys::file::{Identity, Medium};
+use crate::sys::{PAGE, fork};
 use crate::tally::Tally;
 use std::fs::File;
 use std::io;
@@ -152,7 +152,8 @@ impl KernelMapping {
 impl Drop for KernelMapping {
     fn drop(&mut self) {
         let at = self.base..self.base + self.mapped;
-        if self.direct.is_some() && spans::meets(at.clone()) {
+        // A child has the table as it was at some moment of a change, perhaps.
+        if self.direct.is_some() && !fork::is_child() && spans::meets(at.clone()) {
             direct::retire(&at);
         }
         // SAFETY: the mapping is this value's own.

@@ -487,7 +487,8 @@ fn begin(region: &Region, page: usize) -> Option<Claim> {
 /// Writes every page of the range, as far as it lies in the stripe, that is dirty at the time of the call, and waits for
 /// others' writes in flight there.
 pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result<(), Failure> {
-    behind::settle(region, pages.clone())?;
+    // A page that cannot be read keeps no other from being written.
+    let settled = behind::settle(region, pages.clone());
     let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
     let _blocked = Blocked::all();
     let mut flight = Flight::new(region, true);
@@ -505,7 +506,7 @@ pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result
         flight.close(lock);
     }
     flight.land();
-    flight.failure.map_or(Ok(()), Err)
+    flight.failure.map_or(settled, Err)
 }
 
 /// Has the pages of a range of a scratch region be as good as written, without writing them: they are clean, and the file has

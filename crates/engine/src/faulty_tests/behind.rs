@@ -108,6 +108,11 @@ fn flushes_and_loads_of_a_page_that_cannot_be_read_fail_until_it_can() {
             way.store(&mut map, BAD, 5 + round as usize);
             way.store(&mut map, BAD + 1, 0);
             map.flush_range((BAD + 1) * PAGE, PAGE).unwrap();
+            // Nor by a flush that fails over another page.
+            way.store(&mut map, BAD + 2, round as usize);
+            map.flush().unwrap_err();
+            let lines: Vec<_> = (0..=round as usize).collect();
+            assert_eq!(in_file(&bench, BAD + 2), way.expected(BAD + 2, &lines), "{way:?}");
         }
         assert_eq!(in_file(&bench, BAD), way.expected(BAD, &[]), "{way:?}: nothing is written before it is read");
         bench.disk.set(Plan::default());

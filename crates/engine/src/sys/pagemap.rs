@@ -13,6 +13,7 @@ use std::os::fd::AsRawFd;
 
 const WRITTEN: u64 = 1 << 1;
 const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
 const HUGE: u64 = 1 << 6;
 
 const TAKE: u64 = 1 << 0;
@@ -70,15 +71,24 @@ impl Pagemap {
     /// them into `found`: how many runs, and where the search ended for want of room. 0.003 µs a page. EPERM: part of it is not
     /// registered for asynchronous write-protection. ENOTTY: this kernel has no such request.
     pub fn take_written(&self, range: &Range<usize>, found: &mut [Found]) -> io::Result<(usize, usize)> {
-        self.scan(range, TAKE | CHECK, WRITTEN | PRESENT, found)
+        // A page that the kernel is moving elsewhere counts as swapped meanwhile.
+        self.scan(range, TAKE | CHECK, WRITTEN, PRESENT | SWAPPED, found)
     }
 
     /// Finds pages that are present, whatever their memory.
     pub fn present(&self, range: &Range<usize>, found: &mut [Found]) -> io::Result<(usize, usize)> {
-        self.scan(range, 0, PRESENT, found)
+        self.scan(range, 0, PRESENT, 0, found)
     }
 
-    fn scan(&self, range: &Range<usize>, flags: u64, mask: u64, found: &mut [Found]) -> io::Result<(usize, usize)> {
+    /// Finds pages that are all of `mask`, and any of `any` unless that is none.
+    fn scan(
+        &self,
+        range: &Range<usize>,
+        flags: u64,
+        mask: u64,
+        any: u64,
+        found: &mut [Found],
+    ) -> io::Result<(usize, usize)> {
         const SCAN: libc::c_ulong =
             3 << 30 | (size_of::<Scan>() as libc::c_ulong) << 16 | (b'f' as libc::c_ulong) << 8 | 16;
         let mut order = Scan {
@@ -92,8 +102,8 @@ impl Pagemap {
             max_pages: 0,
             category_inverted: 0,
             category_mask: mask,
-            category_anyof_mask: 0,
-            return_mask: mask | HUGE,
+            category_anyof_mask: any,
+            return_mask: mask | any | HUGE,
         };
         // SAFETY: reads and writes the structure, and at most `vec_len` items of `found`.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), SCAN, &mut order) } {
