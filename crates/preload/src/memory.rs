@@ -591,7 +591,10 @@ pub unsafe extern "C-unwind" fn pkey_mprotect(addr: *mut c_void, len: size_t, pr
         match key {
             -1 => protect(addr, len, prot),
             _ if holds(addr, len) => result(Err(libc::EINVAL)),
-            _ => next::pkey_mprotect(addr, len, prot, key),
+            _ => {
+                calls::leave_to_kernel(addr as usize, len);
+                next::pkey_mprotect(addr, len, prot, key)
+            }
         }
     }
 }

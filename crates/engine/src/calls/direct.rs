@@ -129,6 +129,16 @@ pub(super) fn sync(range: Range<usize>, flags: i32) -> std::result::Result<(), i
     if at < range.end { result.and(kernel(at..range.end)) } else { result }
 }
 
+/// Has msync(2) of a range be the kernel's from now on: before a system call that may close it to this process's loads, such as
+/// pkey_mprotect(2).
+///
+/// ```
+/// fastmap::calls::leave_to_kernel(0x1000, 4096); // nothing is there
+/// ```
+pub fn leave_to_kernel(addr: usize, len: usize) {
+    forget(&(addr..addr.saturating_add(len)));
+}
+
 /// Before a range is unmapped, or mapped otherwise.
 pub(super) fn forget(range: &Range<usize>) {
     if holds_direct(range.start, range.len()) {
