@@ -2,7 +2,7 @@
 
 use crate::boundary::{Failure, call};
 use crate::processes::refuse_in_child;
-use fastmap::{Cache, Stats};
+use fastmap::Cache;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -69,53 +69,30 @@ pub struct fm_stats {
 
 impl fm_stats {
     fn of(cache: &Cache) -> Self {
-        let Stats {
-            misses,
-            ghost_hits,
-            born_zero,
-            upgrades,
-            waits,
-            streams,
-            ahead_pages,
-            ahead_used,
-            ahead_wasted,
-            async_loads,
-            kept_stores,
-            partial_lines,
-            prefetched_pages,
-            evicted_pages,
-            writeback_pages,
-            writeback_runs,
-            writeback_errors,
-            syncs,
-            resident_pages,
-            dirty_pages,
-            pinned_pages,
-            ..
-        } = cache.stats();
+        let stats = cache.stats();
         fm_stats {
             capacity: cache.capacity() as u64,
-            resident_pages,
-            dirty_pages,
-            pinned_pages,
-            misses,
-            ghost_hits,
-            born_zero,
-            upgrades,
-            waits,
-            streams,
-            ahead_pages,
-            ahead_used,
-            ahead_wasted,
-            async_loads,
-            kept_stores,
-            partial_lines,
-            prefetched_pages,
-            evicted_pages,
-            writeback_pages,
-            writeback_runs,
-            writeback_errors,
-            syncs,
+            resident_pages: stats.resident_pages,
+            dirty_pages: stats.dirty_pages,
+            pinned_pages: stats.pinned_pages,
+            misses: stats.misses,
+            ghost_hits: stats.ghost_hits,
+            born_zero: stats.born_zero,
+            upgrades: stats.upgrades,
+            waits: stats.waits,
+            streams: stats.streams,
+            ahead_pages: stats.ahead_pages,
+            ahead_used: stats.ahead_used,
+            ahead_wasted: stats.ahead_wasted,
+            async_loads: stats.async_loads,
+            kept_stores: stats.kept_stores,
+            partial_lines: stats.partial_lines,
+            prefetched_pages: stats.prefetched_pages,
+            evicted_pages: stats.evicted_pages,
+            writeback_pages: stats.writeback_pages,
+            writeback_runs: stats.writeback_runs,
+            writeback_errors: stats.writeback_errors,
+            syncs: stats.syncs,
         }
     }
 }

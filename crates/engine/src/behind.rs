@@ -269,8 +269,8 @@ pub fn let_store(region: &Region, page: usize, seen: Seen) -> Option<Outcome> {
     Some(lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved))
 }
 
-/// Waits until the pages of a range that were stored to without their read are read, and Dirty; or says which one cannot be, the first if there are several. The
-/// caller holds no page and no lock of the engine's.
+/// Waits until the pages of a range that were stored to without their read are read, and Dirty; or says which one cannot be, the
+/// first if there are several. The caller holds no page and no lock of the engine's.
 pub fn settle(region: &Region, pages: Range<usize>) -> Result<(), Failure> {
     let Some(behind) = region.behind() else { return Ok(()) };
     let mut settled = Ok(());

@@ -171,6 +171,31 @@ unsafe extern "C-unwind" fn vmsplice(fd: c_int, entries: *const iovec, count: si
     }
 }
 
+/// What process_vm_readv(2) and process_vm_writev(2) have in common: the other process's addresses are no memory here.
+///
+/// # Safety
+/// As there.
+unsafe fn with_process(
+    way: Way,
+    local: *const iovec,
+    count: c_ulong,
+    remote: *const iovec,
+    remotes: c_ulong,
+    call: impl Fn(*const iovec, c_ulong, *const iovec) -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the caller's contract, which is the C library's.
+    unsafe {
+        let arguments = Call::new();
+        let remote = arguments.input(remote, (remotes as usize).saturating_mul(size_of::<iovec>()));
+        if count > libc::UIO_MAXIOV as c_ulong || !any_held(local, count as usize) {
+            return call(local, count, remote);
+        }
+        exchange(way, Unit::Call, local, count as usize, &mut |window, _| {
+            call(window.as_ptr(), window.len() as c_ulong, remote)
+        })
+    }
+}
+
 /// process_vm_readv(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn process_vm_readv(
@@ -183,13 +208,8 @@ unsafe extern "C-unwind" fn process_vm_readv(
 ) -> ssize_t {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
-        let arguments = Call::new();
-        let remote = arguments.input(remote, (remotes as usize).saturating_mul(size_of::<iovec>()));
-        if count > libc::UIO_MAXIOV as c_ulong || !any_held(local, count as usize) {
-            return next::process_vm_readv(pid, local, count, remote, remotes, flags);
-        }
-        exchange(Way::In, Unit::Call, local, count as usize, &mut |window, _| {
-            next::process_vm_readv(pid, window.as_ptr(), window.len() as c_ulong, remote, remotes, flags)
+        with_process(Way::In, local, count, remote, remotes, |local, count, remote| {
+            next::process_vm_readv(pid, local, count, remote, remotes, flags)
         })
     }
 }
@@ -206,13 +226,8 @@ unsafe extern "C-unwind" fn process_vm_writev(
 ) -> ssize_t {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
-        let arguments = Call::new();
-        let remote = arguments.input(remote, (remotes as usize).saturating_mul(size_of::<iovec>()));
-        if count > libc::UIO_MAXIOV as c_ulong || !any_held(local, count as usize) {
-            return next::process_vm_writev(pid, local, count, remote, remotes, flags);
-        }
-        exchange(Way::Out, Unit::Call, local, count as usize, &mut |window, _| {
-            next::process_vm_writev(pid, window.as_ptr(), window.len() as c_ulong, remote, remotes, flags)
+        with_process(Way::Out, local, count, remote, remotes, |local, count, remote| {
+            next::process_vm_writev(pid, local, count, remote, remotes, flags)
         })
     }
 }
