@@ -3,10 +3,12 @@
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
 # make test      everything CI checks
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
+# make fio       the engine for fio: does it move the right bytes?
+# make evidence  every experiment of the papers at its default size, about 45 minutes: evidence/report.html
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make loom      the models alone: page word, credits, dirty bitmap, shared syncs
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: build bench install test lint docs loom header programs vm
+.PHONY: build bench install test lint docs loom header programs fio evidence vm
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -41,10 +43,17 @@ install:
 test: lint docs loom
 	$(CARGO) test --workspace
 	$(MAKE) programs PROFILE=dev
+	$(MAKE) fio PROFILE=dev
 	$(MAKE) vm PROFILE=dev
 
 programs: build
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/programs/run
+
+fio: build
+	FASTMAP=$(abspath $(BUILT))/fastmap fio/test
+
+evidence: build
+	FASTMAP=$(abspath $(BUILT))/fastmap scripts/evidence
 
 # With it go the engine's own tests of direct mappings.
 vm: build

@@ -1,11 +1,33 @@
 //! The command line.
 
+mod ablation;
+mod breakdown;
+mod graph;
+mod kv;
+mod olap;
+mod oltp;
+mod peers;
+mod report;
+mod scale;
+mod study;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use fastmap_workloads::{Advice, Engine, Op, Pattern, SyncWork, Syncer, Trace, updates};
+
+pub use ablation::AblationArgs;
+pub use breakdown::BreakdownArgs;
+pub use graph::GraphArgs;
+pub use kv::{KvArgs, Room};
+pub use olap::OlapArgs;
+pub use oltp::{FileSystem, OltpArgs};
+pub use peers::PeersArgs;
+pub use report::ReportArgs;
+pub use scale::ScaleArgs;
+pub use study::StudyArgs;
 
 use crate::size::{Memory, Size};
 
@@ -21,7 +43,8 @@ Examples:
   fastmap top                    what the programs here that use FastMap are doing
   fastmap doctor                 what this machine offers and what it lacks
   fastmap bench                  FastMap beside kernel mmap, about two minutes
-  fastmap bench micro --help     one load, in every detail")]
+  fastmap bench micro --help     one load, in every detail
+  fastmap report *.json -o report.html     what was measured, as a page to look at")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -33,6 +56,7 @@ pub enum Command {
     Run(RunArgs),
     Top(TopArgs),
     Bench(BenchArgs),
+    Report(ReportArgs),
     /// Say what this machine offers FastMap, what is missing, and what to do about it
     Doctor(DoctorArgs),
 }
@@ -85,8 +109,8 @@ pub struct RunArgs {
     /// stores to a slow device. Not with --faults service
     #[arg(long)]
     pub async_stores: bool,
-    /// Map files in memory (tmpfs, hugetlbfs, DAX) straight: auto, always (no file is cached; others are left to the kernel, with a
-    /// warning) or never [default: auto]
+    /// Map files in memory (tmpfs, hugetlbfs, DAX) straight: auto, always (nothing is cached; other files, and the heap, are left to the
+    /// kernel, with a warning) or never [default: auto]
     #[arg(long, value_name = "auto|always|never")]
     pub direct: Option<Direct>,
     /// What msync(2) of a file in memory does: auto (on DAX, writes cache lines to memory; on tmpfs and hugetlbfs, nothing) or
@@ -198,7 +222,8 @@ Measure FastMap beside kernel mmap.
 Without a subcommand: the tour. It makes a temporary file of 1 GiB, allows every engine 256 MiB of memory, and runs nine \
 loads three times over with kernel mmap under the advice that can suit it, FastMap (random reads also with prefetch and \
 with pins), and direct calls for reference. It needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
-limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so.")]
+limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so. It ends with a page to look at, as \
+`fastmap report` makes it.")]
 #[command(after_help = "\
 Examples:
   fastmap bench
@@ -220,6 +245,10 @@ pub struct TourArgs {
     /// Also write the results here as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Where to put the page to look at: .html, or .md for Markdown; overwritten if it is there [default: fastmap-report.html in the
+    /// current directory, or fastmap-report-2.html and so on, where nothing is yet]
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -228,6 +257,15 @@ pub enum BenchCommand {
     Replacement(ReplacementArgs),
     Sync(SyncArgs),
     Async(AsyncArgs),
+    Scale(ScaleArgs),
+    Breakdown(BreakdownArgs),
+    Ablation(AblationArgs),
+    Study(StudyArgs),
+    Peers(PeersArgs),
+    Kv(KvArgs),
+    Graph(GraphArgs),
+    Oltp(OltpArgs),
+    Olap(OlapArgs),
     /// One run of one engine, in a process of its own
     #[command(hide = true)]
     Worker {
@@ -502,6 +540,17 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
+/// A list as it was given, with what was given twice left out the second time.
+pub fn once_each<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
+    let mut once = Vec::new();
+    given.iter().for_each(|one| {
+        if !once.contains(one) {
+            once.push(*one);
+        }
+    });
+    once
+}
+
 fn threads(text: &str) -> Result<u32, String> {
     count(text, "threads", 1024)
 }
@@ -558,5 +607,10 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_there_twice_counts_once() {
+        assert_eq!(once_each(&[1, 2, 1, 3, 2]), [1, 2, 3]);
     }
 }

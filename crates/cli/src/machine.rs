@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine a result was measured on.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Processors this process may use.
     pub cpus: usize,
@@ -59,7 +59,12 @@ impl FileSystem {
 
     /// Whether files there live in memory only.
     pub fn is_memory(&self) -> bool {
-        ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"].contains(&self.kind.as_str())
+        FileSystem::is_memory_kind(&self.kind)
+    }
+
+    /// Whether files on file systems of a type do.
+    pub fn is_memory_kind(kind: &str) -> bool {
+        ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"].contains(&kind)
     }
 }
 

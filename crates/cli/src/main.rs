@@ -7,6 +7,8 @@ mod doctor;
 mod failure;
 mod interrupt;
 mod machine;
+mod report;
+mod results;
 mod run;
 mod size;
 mod top;
@@ -39,13 +41,26 @@ fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Run(args) => match run::run(&args)? {},
         Command::Top(args) => top::run(&args),
+        Command::Report(args) => {
+            report::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Bench(args) => {
             match args.command {
                 Some(BenchCommand::Worker { order }) => return Ok(bench::worker::run(&order)),
                 Some(BenchCommand::Micro(micro)) => bench::micro::run(&micro)?,
                 Some(BenchCommand::Async(args)) => bench::updates::run(&args)?,
+                Some(BenchCommand::Ablation(args)) => bench::ablation::run(&args)?,
+                Some(BenchCommand::Kv(args)) => bench::kv::run(&args)?,
+                Some(BenchCommand::Graph(args)) => bench::graph::run(&args)?,
+                Some(BenchCommand::Oltp(args)) => bench::oltp::run(&args)?,
+                Some(BenchCommand::Olap(args)) => bench::olap::run(&args)?,
                 Some(BenchCommand::Replacement(args)) => bench::replacement::run(&args)?,
                 Some(BenchCommand::Sync(args)) => bench::sync::run(&args)?,
+                Some(BenchCommand::Scale(args)) => bench::scale::run(&args)?,
+                Some(BenchCommand::Breakdown(args)) => bench::breakdown::run(&args)?,
+                Some(BenchCommand::Study(args)) => bench::study::run(&args)?,
+                Some(BenchCommand::Peers(args)) => bench::peers::run(&args)?,
                 None => bench::tour::run(&args.tour)?,
             }
             Ok(ExitCode::SUCCESS)

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{dir, fastmap, files_in, memory_flag};
+use common::{check_told, dir, fastmap, files_in, memory_flag};
 use serde_json::Value;
 
 #[test]
@@ -20,6 +20,8 @@ fn two_traces_and_every_field_of_the_json() {
     assert_eq!(files_in(dir.path()), ["out.json"], "the temporary file is gone");
     let out: Value = serde_json::from_str(&fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
     assert_eq!((&out["experiment"], &out["memory_limit_bytes"]), (&"replacement".into(), &(12 << 20).into()));
+    check_told(&out);
+    assert_eq!((out["headlines"].as_array().unwrap().len(), out["figures"].as_array().unwrap().len()), (2, 2));
     let results = out["results"].as_array().unwrap();
     let names: Vec<_> = results.iter().map(|r| (r["trace"].as_str().unwrap(), r["engine"].as_str().unwrap())).collect();
     let engines = ["mmap", "mmap-random", "fastmap"];

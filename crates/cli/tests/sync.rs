@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{dir, fastmap, files_in};
+use common::{check_told, dir, fastmap, files_in};
 use serde_json::Value;
 
 fn json(path: &Path) -> Value {
@@ -28,6 +28,8 @@ fn memory_dir() -> Option<tempfile::TempDir> {
 /// Checks every field of a report, and that all works were done by `engines`; its results.
 fn check_fields(out: &Value, engines: &[&str], stdout: &str) -> Vec<Value> {
     assert_eq!(out["experiment"], "sync");
+    check_told(out);
+    assert_eq!((out["headlines"].as_array().unwrap().len(), out["figures"].as_array().unwrap().len()), (3, 4));
     assert_eq!(out["memory_limit"], "none");
     assert_eq!(out["file_bytes"], 4 << 20);
     assert!(out["machine"]["cpus"].as_u64().unwrap() > 0);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{FASTMAP, dir, fastmap, files_in, finish, memory_flag, start_in};
+use common::{FASTMAP, check_told, dir, fastmap, files_in, finish, memory_flag, start_in};
 use serde_json::Value;
 
 /// Kernel mmap without advice reads so much around each store that it takes a minute for this.
@@ -31,6 +31,16 @@ fn every_work_and_engine_and_every_field_of_the_json() {
     assert_eq!(files_in(dir.path()), ["out.json"], "the temporary file is gone");
     let out: Value = serde_json::from_str(&fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
     assert_eq!((&out["experiment"], &out["file_bytes"]), (&"async".into(), &(32 << 20).into()));
+    check_told(&out);
+    // Lines over threads, and latencies, for each work; store8 and line at one number of threads, records at both.
+    let told: Vec<&str> = out["headlines"].as_array().unwrap().iter().map(|h| h["what"].as_str().unwrap()).collect();
+    assert_eq!((told.len(), out["figures"].as_array().unwrap().len()), (4, 6), "{told:?}");
+    let paper = |n: usize| out["headlines"][n].get("paper").map(|paper| paper["ratio"].as_f64().unwrap());
+    assert!(
+        told[2].starts_with("reads and updates of records, half and half, 1 thread: fastmap-ar to mmap"),
+        "{told:?}"
+    );
+    assert!((paper(2).unwrap() - 1.439).abs() < 1e-3 && paper(1).is_none() && paper(3).is_none());
     if memory == "none" {
         assert!(ran.stdout.contains("NO LIMIT"));
     } else {

@@ -9,6 +9,7 @@ use crate::files;
 use crate::ghosts::Ghosts;
 use crate::live::Ended;
 use crate::lock::Lock;
+use crate::mechanism::{Mechanism, Without};
 use crate::merger::Merger;
 use crate::page::Ghost;
 use crate::readers::Readers;
@@ -76,6 +77,7 @@ pub struct CacheBuilder {
     high_water: u8,
     dirty_expire: Option<Duration>,
     keeper: bool,
+    without: Without,
 }
 
 impl Cache {
@@ -106,6 +108,7 @@ impl Cache {
             high_water: 75,
             dirty_expire: Some(DIRTY_EXPIRE),
             keeper: true,
+            without: Without::default(),
         }
     }
 
@@ -277,6 +280,13 @@ impl CacheBuilder {
         self
     }
 
+    /// Leaves a mechanism out, to measure what it is worth.
+    #[doc(hidden)]
+    pub fn without(mut self, mechanism: Mechanism) -> Self {
+        self.without = self.without.and(mechanism);
+        self
+    }
+
     /// Makes the cache.
     ///
     /// # Errors
@@ -320,6 +330,7 @@ pub struct Inner {
     dirty_expire: Option<Duration>,
     /// The keeper saves its regions.
     pub keeper: bool,
+    without: Without,
     resizing: Mutex<()>,
     pub credits: Credits,
     /// The right to have one page pinned each: so many that faults always have pages to go round.
@@ -388,7 +399,7 @@ impl Drop for Buffer<'_> {
 
 impl Inner {
     fn new(capacity: usize, settings: &CacheBuilder) -> io::Result<Self> {
-        let cores = cpu::count();
+        let cores = if settings.without.has(Mechanism::PerCore) { 1 } else { cpu::count() };
         let core = |_| {
             Ok(Padded(Core {
                 counters: Counters::default(),
@@ -408,6 +419,7 @@ impl Inner {
             high_water: settings.high_water,
             dirty_expire: settings.dirty_expire,
             keeper: settings.keeper,
+            without: settings.without,
             resizing: Mutex::new(()),
             credits: Credits::new(capacity, cores),
             pins: Credits::new(most_pins(capacity), cores),
@@ -430,6 +442,12 @@ impl Inner {
     /// Pages that may be in memory.
     pub fn capacity(&self) -> usize {
         self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has a mechanism.
+    #[inline]
+    pub fn has(&self, mechanism: Mechanism) -> bool {
+        !self.without.has(mechanism)
     }
 
     /// Pages per eviction.

@@ -37,9 +37,10 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// Nothing is known yet.
-    pub fn new(pages: usize) -> io::Result<Self> {
-        Ok(Holes { blocks: Zeroed::new(pages.div_ceil(BLOCK_PAGES))?, pages: Zeroed::new(pages.div_ceil(64))? })
+    /// Nothing is known yet; the first `likely` pages are the file's.
+    pub fn new(pages: usize, likely: usize) -> io::Result<Self> {
+        let (blocks, bits) = (pages.div_ceil(BLOCK_PAGES), pages.div_ceil(64));
+        Ok(Holes { blocks: Zeroed::new(blocks)?, pages: Zeroed::sparse(bits, likely / 64)? })
     }
 
     /// Whether a page that the caller has claimed for loading is a hole: asked once, it is none the next time.

@@ -54,6 +54,7 @@ mod decode_tests;
 pub mod descriptors;
 mod direct;
 mod dirty;
+mod dirty_pages;
 mod error;
 mod evict;
 mod extents;
@@ -74,6 +75,7 @@ pub mod live;
 mod lock;
 mod lookahead;
 mod map;
+mod mechanism;
 mod merger;
 #[cfg(all(test, loom))]
 mod models;
@@ -113,6 +115,8 @@ pub use files::Fallback;
 pub use flush::{Flush, Unsaved};
 pub use lookahead::Lookahead;
 pub use map::{Advice, Engine, Map, MapMut};
+#[doc(hidden)]
+pub use mechanism::Mechanism;
 pub use options::MapOptions;
 pub use pins::{Pinned, PinnedMut};
 pub use stats::Stats;

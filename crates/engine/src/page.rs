@@ -153,6 +153,16 @@ impl Seen {
             || self.0 & (WRITING | UPGRADING) != 0
     }
 
+    /// The page is dirty, or a thread that marks it dirty has announced that. Who must write it waits for that thread.
+    pub fn is_to_be_written(self) -> bool {
+        match self.state() {
+            State::Dirty => true,
+            State::Clean | State::Loading | State::Staged => self.is_upgrading(),
+            // Unread and Kept pages are the merger's until they are Loading.
+            State::Absent | State::Evicting | State::Unread | State::Kept => false,
+        }
+    }
+
     /// What an absent page remembers of its eviction.
     #[inline]
     pub fn ghost(self) -> Option<Ghost> {

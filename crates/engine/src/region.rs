@@ -5,6 +5,7 @@ use crate::cache::Inner;
 use crate::contents::Contents;
 use crate::credits::Padded;
 use crate::dirty::{self, BLOCK_PAGES, DirtyBitmap};
+use crate::dirty_pages::DirtyPages;
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::extents::Extents;
@@ -13,6 +14,7 @@ use crate::habits::StoreHabit;
 use crate::holes::Holes;
 use crate::live::{self, Ended, MapCounters};
 use crate::lock::Lock;
+use crate::mechanism::Mechanism;
 use crate::page::{PageWord, State};
 use crate::registry;
 pub use crate::registry::SlotIndex;
@@ -213,20 +215,21 @@ impl Region {
             Place::Fixed { offset, .. } => (need.next_multiple_of(PAGE), offset),
         };
         // By the file as it is; what it grows by belongs to the last stripe.
-        let stripes = (STRIPES_PER_CORE * cpu::count()).min(64);
+        let stripes = if cache.has(Mechanism::Stripes) { (STRIPES_PER_CORE * cpu::count()).min(64) } else { 1 };
         let stripe_bytes = (doubled / stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
         let pages = span / PAGE;
         fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
         let opened = Userfaultfds::get().map_err(fail("open userfaultfds to serve its page faults"))?;
         let bookkeeping = fail("map memory for its page words");
-        let words = Zeroed::new(pages).map_err(&bookkeeping)?;
-        let mut levels = dirty::words_for(pages).into_iter().map(Zeroed::new);
+        let likely = doubled / PAGE;
+        let words = Zeroed::sparse(pages, likely).map_err(&bookkeeping)?;
+        let mut levels = dirty::words_for(pages).into_iter().map(|words| Zeroed::sparse(words, likely / 64));
         let mut level = || levels.next().expect("three levels").map_err(&bookkeeping);
         let dirty = DirtyBitmap::new(level()?, level()?, level()?);
         let blocks = pages.div_ceil(BLOCK_PAGES);
         let ages = Zeroed::new(blocks).map_err(&bookkeeping)?;
         let habits = Zeroed::new(blocks).map_err(&bookkeeping)?;
-        let holes = Holes::new(pages).map_err(&bookkeeping)?;
+        let holes = Holes::new(pages, likely).map_err(&bookkeeping)?;
         let contents = scratch.then(|| Contents::new(pages)).transpose().map_err(&bookkeeping)?;
         let expectations = Zeroed::new(pages.div_ceil(FRAME_PAGES)).map_err(&bookkeeping)?;
         let slot = registry::reserve().ok_or_else(|| {
@@ -584,8 +587,13 @@ impl Region {
     }
 
     /// The dirty pages.
-    pub fn dirty(&self) -> &DirtyBitmap<Zeroed<AtomicU64>> {
-        &self.dirty
+    #[inline]
+    pub fn dirty(&self) -> DirtyPages<'_> {
+        if self.cache.has(Mechanism::DirtyBitmap) {
+            DirtyPages::InBitmap(&self.dirty)
+        } else {
+            DirtyPages::InWords(&self.words)
+        }
     }
 
     /// The write lock of a block: each guards the blocks whose number is its own modulo [`WRITE_LOCKS`].
@@ -639,7 +647,10 @@ impl Region {
     /// is installed writable is written back, with what was read.
     #[inline]
     pub fn may_guess_store(&self, page: usize) -> bool {
-        self.is_writable() && self.expects_store(page) && self.store.is_locked()
+        self.is_writable()
+            && self.cache.has(Mechanism::StoreHabits)
+            && self.expects_store(page)
+            && self.store.is_locked()
     }
 
     /// The smallest end of the region's maps, in whole pages: what lies before it, behind a page of some map, is inside that

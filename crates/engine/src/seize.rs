@@ -448,6 +448,8 @@ fn give_back(region: &Region, page: usize) {
     }
     region.dirty().set(page);
     let after = word.abort_expel();
+    // Whoever writes back may have taken the mark before the page was dirty again, and have passed over it.
+    region.dirty().set(page);
     region.cache().recount_dirty(region.cache().here());
     if after.wake {
         futex::wake_all(word.futex());

@@ -17,6 +17,7 @@ use crate::behind;
 use crate::cache::Inner;
 use crate::dirty::BLOCK_PAGES;
 use crate::error::Error;
+use crate::mechanism::Mechanism;
 use crate::page::{Claim, State};
 use crate::region::{Region, WRITE_LOCKS};
 use crate::registry;
@@ -112,6 +113,8 @@ impl Stripe {
 struct Flight<'a> {
     region: &'a Region,
     ring: Option<Taken<'a>>,
+    /// Longest run, pages.
+    most_run: usize,
     /// Write locks held by this thread, a bit each.
     held: u64,
     /// Of these, the ones to release when the last run under them has ended.
@@ -135,6 +138,7 @@ impl<'a> Flight<'a> {
         Flight {
             region,
             ring: region.store().direct_writes().filter(|_| writes).and_then(|_| region.cache().writers()?.take_ring()),
+            most_run: if region.cache().has(Mechanism::MergedWrites) { MOST_RUN } else { 1 },
             held: 0,
             closing: 0,
             pending: [0; WRITE_LOCKS],
@@ -216,13 +220,13 @@ impl<'a> Flight<'a> {
         }
         let protected = self.protect(first, &claimed, &pinned);
         let mut at = 0;
-        while let Some(run) = claimed.run_from(at) {
+        while let Some(run) = claimed.run_from(at, self.most_run) {
             at = run.end;
             self.write_run(first + run.start..first + run.end, protected, false);
         }
         let mut at = 0;
         while kept == Kept::Write
-            && let Some(run) = pinned.run_from(at)
+            && let Some(run) = pinned.run_from(at, self.most_run)
         {
             at = run.end;
             self.write_run(first + run.start..first + run.end, Ok(()), true);
@@ -247,7 +251,7 @@ impl<'a> Flight<'a> {
         let before = self.written;
         for (pages, kept) in [(&claimed, false), (&pinned, true)] {
             let mut at = 0;
-            while let Some(run) = pages.run_from(at) {
+            while let Some(run) = pages.run_from(at, self.most_run) {
                 at = run.end;
                 if !kept {
                     cache.discount_dirty(cache.here(), run.len());
@@ -262,11 +266,13 @@ impl<'a> Flight<'a> {
     /// Write-protects the claimed pages of the block that begins with `first`, and none that is pinned for writing.
     fn protect(&self, first: usize, claimed: &Claimed, pinned: &Claimed) -> Result<(), i32> {
         let Some(span) = claimed.span() else { return Ok(()) };
+        let batched = self.region.cache().has(Mechanism::BatchedProtection);
         let mut at = span.start;
         while let Some(start) = claimed.next(at, 0) {
             // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
             // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
-            let end = pinned.next(start, 0).map_or(span.end, |end| end.min(span.end));
+            let batch = if batched { span.end } else { start + 1 };
+            let end = pinned.next(start, 0).map_or(batch, |end| end.min(batch));
             // SAFETY: a block lies in one stripe of the region.
             unsafe {
                 let from = self.region.address_of(first + start);
@@ -444,11 +450,11 @@ impl Claimed {
         Some(first..last * 64 + 64 - self.0[last].leading_zeros() as usize)
     }
 
-    /// The first run of neighbours at or after a page, at most [`MOST_RUN`] long.
-    fn run_from(&self, page: usize) -> Option<Range<usize>> {
+    /// The first run of neighbours at or after a page, at most `most` long.
+    fn run_from(&self, page: usize, most: usize) -> Option<Range<usize>> {
         let start = self.next(page, 0)?;
         let end = self.next(start, u64::MAX).unwrap_or(BLOCK_PAGES);
-        Some(start..end.min(start + MOST_RUN))
+        Some(start..end.min(start + most))
     }
 
     /// The first page at or after `page` that is in the set, or with `flip` all ones, that is not.

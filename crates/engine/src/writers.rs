@@ -253,7 +253,10 @@ pub fn flush(region: &Arc<Region>, pages: Range<usize>, stable: bool) -> Result<
     if region.scratch().is_some() {
         return Ok(());
     }
-    match region.cache().writers().filter(|_| region.dirty().count(pages.clone(), MANY_PAGES) > MANY_PAGES) {
+    // The cache's count first: it is only a sum.
+    let cache = region.cache();
+    let many = || cache.dirty_pages() > MANY_PAGES && region.dirty().count(pages.clone(), MANY_PAGES) > MANY_PAGES;
+    match cache.writers().filter(|_| many()) {
         Some(writers) => writers.post(region, pages, false).wait()?,
         None => write_out(region, pages)?,
     }

@@ -334,3 +334,29 @@ fn what_the_cache_cannot_place_is_handed_to_the_kernel() {
         }
     }
 }
+
+#[test]
+fn a_small_file_with_room_to_grow_takes_no_huge_pages() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let cache = Cache::new(64 * PAGE).unwrap();
+    // Of the whole process, bytes: smaps_rollup (proc(5)).
+    let anonymous = || -> usize {
+        let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    };
+    let one = |name: &str| {
+        let (file, _) = numbered(&folder.path().join(name), 1);
+        let at = map(&file, &cache, PAGE, RW, 0);
+        store(at, 1);
+        at
+    };
+    let mut maps = vec![one("first")];
+    let before = anonymous();
+    maps.extend((0..16).map(|n| one(&format!("file{n}"))));
+    let each = anonymous().saturating_sub(before) / 16;
+    assert!(each < 256 << 10, "{each} bytes of bookkeeping for each file of a page");
+    // SAFETY: nobody uses them afterwards.
+    maps.into_iter().for_each(|at| unsafe { assert_eq!(calls::unmap(at, PAGE), Ok(())) });
+}

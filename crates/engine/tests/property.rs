@@ -8,7 +8,7 @@
 mod common;
 
 use common::{PAGE, create, folder, ready};
-use fastmap::{Advice, Cache, Engine, Fallback, Map, MapMut, MapOptions};
+use fastmap::{Advice, Cache, Engine, Fallback, Map, MapMut, MapOptions, Mechanism};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::ops::Range;
@@ -208,10 +208,11 @@ unsafe fn write(to: *mut u8, from: &[u8]) {
     }
 }
 
-fn run(case: &Case, path: &Path) {
+fn run(case: &Case, path: &Path, without: Option<Mechanism>) {
     let mut shadow: Vec<u8> = (0..case.size).map(|at| (at * 31 + at / PAGE) as u8).collect();
     let file = create(path, &shadow);
-    let cache = Cache::builder().capacity(case.capacity * PAGE).evict_batch(case.batch).build().unwrap();
+    let cache = Cache::builder().capacity(case.capacity * PAGE).evict_batch(case.batch);
+    let cache = without.into_iter().fold(cache, |cache, mechanism| cache.without(mechanism)).build().unwrap();
     let mut options = MapOptions::new();
     options.cache(&cache).fallback(Fallback::Refuse);
     let mut sibling = None;
@@ -289,13 +290,9 @@ fn compare(path: &Path, shadow: &[u8], mut bytes: Range<usize>, when: &str) {
     }
 }
 
-#[test]
-fn maps_agree_with_a_shadow_copy() {
-    if !ready() {
-        return;
-    }
+fn check(cases: u32, without: Option<Mechanism>) {
     let folder = folder();
-    let config = Config { cases: 500, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     // The same cases every time, unless FASTMAP_SEED says otherwise.
     let seed = common::seed(7);
     println!("{} cases", config.cases);
@@ -304,8 +301,22 @@ fn maps_agree_with_a_shadow_copy() {
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let path = folder.path().join("file");
     let result = runner.run(&case(), |case| {
-        run(&case, &path);
+        run(&case, &path, without);
         Ok(())
     });
-    result.unwrap_or_else(|failure| panic!("{failure}"));
+    result.unwrap_or_else(|failure| panic!("without {without:?}: {failure}"));
+}
+
+#[test]
+fn maps_agree_with_a_shadow_copy() {
+    if ready() {
+        check(500, None);
+    }
+}
+
+#[test]
+fn maps_agree_without_any_one_mechanism() {
+    if ready() {
+        Mechanism::ALL.into_iter().for_each(|mechanism| check(60, Some(mechanism)));
+    }
 }

@@ -9,7 +9,7 @@
 mod common;
 
 use common::{DirectReader, PAGE, Random, addresses, create, folder, open, ready, resident, seed};
-use fastmap::{Advice, Cache, Engine, Fallback, Map, MapMut, MapOptions};
+use fastmap::{Advice, Cache, Engine, Fallback, Map, MapMut, MapOptions, Mechanism};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -155,13 +155,9 @@ fn check_credits(cache: &Cache) {
 }
 
 /// Loads everywhere, stores by owners, flushes, advice, other maps of the file, and other files coming and going.
-fn mixed(pages_of_cache: usize) {
-    if !ready() {
-        return;
-    }
-    let seed = seed(1 + pages_of_cache as u64);
+fn mixed(cache: Cache, millis: u64) {
+    let seed = seed(1 + (cache.capacity() / PAGE) as u64);
     let folder = folder();
-    let cache = Cache::new(pages_of_cache * PAGE).unwrap();
     // 2 MiB: smaps is exact for it.
     let file = Stamped::new(&folder.path().join("stamped"), 512);
     let offset = 3 * PAGE + 8;
@@ -221,7 +217,7 @@ fn mixed(pages_of_cache: usize) {
             }
         };
         let others = |stop: &AtomicBool| come_and_go(&cache, folder.path(), seed * 100 + 70, stop);
-        run(&cache, &[&all], 2500, body, &[&flushes, &advises, &others]);
+        run(&cache, &[&all], millis, body, &[&flushes, &advises, &others]);
     }
     file.check_file();
     check_credits(&cache);
@@ -266,12 +262,27 @@ fn come_and_go(cache: &Cache, folder: &Path, seed: u64, stop: &AtomicBool) {
 
 #[test]
 fn loads_stores_flushes_advice_and_other_files_in_16_pages() {
-    mixed(16);
+    if ready() {
+        mixed(Cache::new(16 * PAGE).unwrap(), 2500);
+    }
 }
 
 #[test]
 fn loads_stores_flushes_advice_and_other_files_in_64_pages() {
-    mixed(64);
+    if ready() {
+        mixed(Cache::new(64 * PAGE).unwrap(), 2500);
+    }
+}
+
+#[test]
+fn loads_stores_flushes_advice_and_other_files_without_any_one_mechanism() {
+    if !ready() {
+        return;
+    }
+    for mechanism in Mechanism::ALL {
+        println!("without {mechanism:?}");
+        mixed(Cache::builder().capacity(64 * PAGE).without(mechanism).build().unwrap(), 700);
+    }
 }
 
 /// Stores only: there is never a clean page that was not written back a moment ago.

@@ -80,6 +80,26 @@ fn children_have_the_heap_as_it_was() {
     compare("heap_children.c", &["1MiB"]);
 }
 
+/// `--direct always`: what FastMap is compared with.
+#[test]
+fn the_kernel_can_have_the_heap() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    for name in ["heap_calls.c", "heap_threads.c", "heap_children.c"] {
+        let program = compile(folder.path(), name, &[]);
+        let right = in_memory(&program, &[]);
+        expect_success(&format!("{name} in memory"), &right);
+        let heap = folder.path().join("heap");
+        let variables =
+            [("FASTMAP_CACHE", "1MiB"), ("FASTMAP_HEAP", heap.to_str().unwrap()), ("FASTMAP_DIRECT", "always")];
+        let found = command(&program, Some(library()), &variables).output().expect("timeout");
+        expect_success(&format!("{name}, the heap mapped by the kernel"), &found);
+        assert_eq!(String::from_utf8_lossy(&found.stdout), String::from_utf8_lossy(&right.stdout), "{name}");
+    }
+}
+
 #[test]
 fn large_private_mappings() {
     compare("heap_mappings.c", &["2MiB"]);

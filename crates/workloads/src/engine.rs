@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use self::calls::Calls;
 use self::pinned::{Face, Pinned};
 use self::prefetched::Prefetched;
+use crate::ablation::Off;
 use crate::measure::Shadow;
 use crate::{Advice, Counters, Engine, Error, FastmapReport, PAGE, Result, Sequence, Spec, stamp};
 
@@ -153,6 +154,11 @@ impl Cached<'_> {
 
 /// Opens the spec's file through its engine, runs the load and lets go of the file.
 pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
+    with_off(spec, None, load)
+}
+
+/// The same; the fastmap engine does without some mechanism.
+pub fn with_off<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Output> {
     let writes = spec.op.writes();
     let len = spec.pages as usize * PAGE;
     match spec.engine {
@@ -191,17 +197,18 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
                 load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) }, None)
             }
         }
-        Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, load),
+        Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, off, load),
     }
 }
 
-fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
+fn with_fastmap<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Output> {
     let file = open(spec, 0)?;
     let capacity = match spec.memory {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes())?,
         None => unlimited_capacity(spec.pages),
     };
-    let cache = fastmap::Cache::new(capacity)?;
+    let cache = fastmap::Cache::builder().capacity(capacity);
+    let cache = off.iter().fold(cache, |cache, off| off.of_cache(cache)).build()?;
     let (options, direct_io) = options(&file, &cache, spec.pages);
     let cached = Some(&Cached { cache: &cache, direct_io });
     let advice = match spec.advice {
@@ -215,6 +222,9 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
             // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
             let map = unsafe { options.map_mut(&file) }?;
             map.advise(advice)?;
+            if off == Some(Off::Readahead) {
+                map.set_readahead(0)?;
+            }
             Ok(map)
         };
         let mut map = map_mut()?;
@@ -230,6 +240,9 @@ fn with_fastmap<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
         // SAFETY: as above.
         let map = unsafe { options.map(&file) }?;
         map.advise(advice)?;
+        if off == Some(Off::Readahead) {
+            map.set_readahead(0)?;
+        }
         if spec.engine == Engine::FastmapPin {
             return load.over(&Pinned { face: &|| Ok(Face::Shared(&map)), flush: &|| Ok(()) }, cached);
         }

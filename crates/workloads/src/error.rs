@@ -70,6 +70,24 @@ pub enum Error {
         /// The file, as the user knows it.
         thing: String,
     },
+    /// A database is not there, or refused.
+    #[error("{thing}: {what}: {remedy}")]
+    Refused {
+        /// The database, its file or folder, or the query.
+        thing: String,
+        /// What happened.
+        what: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// A load's answer, or what it left behind, is not what it must be.
+    #[error("{thing}: {what}: bytes were lost or mixed up on the way: run it again, and report it if it comes back")]
+    Answer {
+        /// The store, the rows, or the algorithm.
+        thing: String,
+        /// What is wrong.
+        what: String,
+    },
     /// The memory limit leaves no room for a cache.
     #[error("--memory: {memory} bytes are too few for the engine fastmap: give at least {}", in_mib(*least))]
     Memory {

@@ -6,12 +6,20 @@
 //! reads the whole file back and checks it; [`sync()`] is another kind, of stores that are flushed at once. Isolation (a
 //! fresh process, a memory limit, a cold cache) is the caller's affair; [`cold`] and [`prepare`] help with it.
 
+pub mod ablation;
+pub mod btree;
 pub mod cold;
 mod device;
 mod engine;
 mod error;
+pub mod faults;
+pub mod graph;
+mod heap;
+pub mod kv;
 mod measure;
+pub mod olap;
 mod pattern;
+pub mod peers;
 mod persist;
 pub mod prepare;
 mod readback;
@@ -19,10 +27,13 @@ mod replay;
 mod run;
 mod spec;
 pub mod stamp;
+pub mod study;
 mod sync;
 mod sys;
+pub mod tpcc;
 mod traces;
 pub mod updates;
+pub mod ycsb;
 mod zipf;
 
 pub use engine::capacity_for;

@@ -1,5 +1,6 @@
 //! One measurement from opening the file to the last byte checked.
 
+use crate::ablation::{self, Off};
 use crate::engine::{self, Access, Cached, Load};
 use crate::measure::{self, Measured, Shadow};
 use crate::readback;
@@ -11,16 +12,26 @@ use crate::{FastmapReport, Hits, LatencyUs, Outcome, PAGE, Pattern, Readahead, R
 ///
 /// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back.
 pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
+    run_off(spec, None, false, peak)
+}
+
+/// The same; the fastmap engine does without some mechanism. With `flushes`, an operation is a few stores and a flush.
+pub fn run_off(spec: &Spec, off: Option<Off>, flushes: bool, peak: impl FnOnce() -> u64) -> Result<Outcome> {
     let writes = spec.op.writes();
     let shadow = Shadow::new(spec.epoch, if writes { spec.pages } else { 0 });
-    let (measured, fastmap) = engine::with(spec, Measure { spec, shadow: &shadow })?;
+    let (measured, fastmap) = engine::with_off(spec, off, Measure { spec, flushes, shadow: &shadow })?;
     let peak_rss_bytes = peak();
     if writes {
         readback::read_back(spec, &shadow)?;
     }
+    Ok(outcome(spec, measured, fastmap, peak_rss_bytes))
+}
+
+/// What one run gave, from what was measured.
+pub fn outcome(spec: &Spec, measured: Measured, fastmap: Option<FastmapReport>, peak_rss_bytes: u64) -> Outcome {
     let Measured { ops, window, cpu, latency, stats, device } = measured;
     let ops_per_s = ops as f64 / window.as_secs_f64();
-    Ok(Outcome {
+    Outcome {
         ops,
         seconds: window.as_secs_f64(),
         ops_per_s,
@@ -31,13 +42,14 @@ pub fn run(spec: &Spec, peak: impl FnOnce() -> u64) -> Result<Outcome> {
         fastmap,
         hits: stats.map(|(before, after)| Hits::between(&before, &after, ops)),
         readahead: stats.map(|(before, after)| Readahead::between(&before, &after)),
-        writeback: stats.filter(|_| writes).map(|(before, after)| Writeback::between(&before, &after)),
+        writeback: stats.filter(|_| spec.op.writes()).map(|(before, after)| Writeback::between(&before, &after)),
         device,
-    })
+    }
 }
 
 struct Measure<'a> {
     spec: &'a Spec,
+    flushes: bool,
     shadow: &'a Shadow,
 }
 
@@ -45,7 +57,10 @@ impl Load for Measure<'_> {
     type Output = (Measured, Option<FastmapReport>);
 
     fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Self::Output> {
-        let measured = measure::measure(self.spec, access, self.shadow, cached)?;
+        let measured = match self.flushes {
+            true => ablation::store_and_flush(self.spec, access, self.shadow, cached)?,
+            false => measure::measure(self.spec, access, self.shadow, cached)?,
+        };
         // What `fill` wrote was flushed before the window closed.
         if self.spec.op.writes() && self.spec.pattern != Pattern::Fill {
             access.flush()?;

@@ -142,6 +142,29 @@ pub fn check_page(page: u64, bytes: &[u8]) -> Result<u64> {
     Ok(generation(bytes))
 }
 
+/// Checks every byte of a page that no run has written, at the speed of memory: no branch before the whole page is seen.
+///
+/// # Errors
+///
+/// [`Error::Stamp`] naming the page and the offset of the first word that is wrong.
+pub fn check_fresh(page: u64, bytes: &[u8]) -> Result<()> {
+    let key = key(page);
+    let words = bytes.chunks_exact(8).zip(&POSITIONS).skip(EPOCH + 1);
+    let body = words.fold(0, |wrong, (word, position)| {
+        wrong | (u64::from_le_bytes(word.try_into().expect("8 bytes")) ^ position ^ key)
+    });
+    let head =
+        (load(bytes, 0) ^ POSITIONS[0] ^ key) | (load(bytes, GENERATION) ^ FIRST_GENERATION) | load(bytes, EPOCH);
+    if body | head == 0 && bytes.len() == PAGE {
+        return Ok(());
+    }
+    let generation = check_page(page, bytes)?;
+    Err(match generation == FIRST_GENERATION {
+        true => mismatch(page, EPOCH, 0, epoch(bytes)),
+        false => mismatch(page, GENERATION, FIRST_GENERATION, generation),
+    })
+}
+
 #[cold]
 fn mismatch(page: u64, index: usize, expected: u64, found: u64) -> Error {
     Error::Stamp { page, offset: page * PAGE as u64 + index as u64 * 8, expected, found }
@@ -178,6 +201,23 @@ mod tests {
                 other => panic!("byte {offset} flipped, and the page gives {other:?}"),
             }
             bytes[offset] ^= 0x40;
+        }
+    }
+
+    #[test]
+    fn a_fresh_page_may_have_no_byte_changed() {
+        for page in [0, 9] {
+            let mut bytes = stamped(page);
+            check_fresh(page, &bytes).unwrap();
+            check_fresh(page + 1, &bytes).unwrap_err();
+            for offset in 0..PAGE {
+                bytes[offset] ^= 0x40;
+                match check_fresh(page, &bytes) {
+                    Err(Error::Stamp { offset: at, .. }) => assert_eq!(at, page * 4096 + (offset as u64 & !7)),
+                    other => panic!("byte {offset} flipped, and the page gives {other:?}"),
+                }
+                bytes[offset] ^= 0x40;
+            }
         }
     }
 

@@ -10,22 +10,57 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 /// User and system time this process has used so far, all threads. getrusage(2).
 pub fn cpu_time() -> Duration {
-    let usage = usage();
-    let of = |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
-    of(usage.ru_utime) + of(usage.ru_stime)
+    let (user, system) = cpu_times();
+    user + system
+}
+
+/// The same apart: user, system. getrusage(2).
+pub fn cpu_times() -> (Duration, Duration) {
+    times(&usage(libc::RUSAGE_SELF))
+}
+
+/// The same of the calling thread alone. getrusage(2).
+pub fn thread_times() -> (Duration, Duration) {
+    times(&usage(libc::RUSAGE_THREAD))
+}
+
+/// The calling thread's id, as other processes see it. gettid(2).
+pub fn thread_id() -> u32 {
+    // SAFETY: no memory is handed over.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Page faults of this process so far that the kernel served, all threads. getrusage(2).
+pub fn faults() -> u64 {
+    let usage = usage(libc::RUSAGE_SELF);
+    (usage.ru_minflt + usage.ru_majflt) as u64
 }
 
 /// Faults of this process so far that waited for a read, all threads. getrusage(2).
 pub fn major_faults() -> u64 {
-    usage().ru_majflt as u64
+    usage(libc::RUSAGE_SELF).ru_majflt as u64
 }
 
-fn usage() -> libc::rusage {
+fn times(usage: &libc::rusage) -> (Duration, Duration) {
+    let of = |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
+    (of(usage.ru_utime), of(usage.ru_stime))
+}
+
+fn usage(whose: libc::c_int) -> libc::rusage {
     // SAFETY: rusage is plain numbers, for which zero is a value; the call fills in the one it is given.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        libc::getrusage(whose, &mut usage);
         usage
+    }
+}
+
+/// Writes back the file system that holds the file. syncfs(2).
+pub fn sync_file_system(file: &File) -> io::Result<()> {
+    // SAFETY: no memory is handed over.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -99,4 +134,12 @@ pub fn is_tmpfs(file: &File) -> bool {
         let mut stat: libc::statfs = std::mem::zeroed();
         libc::fstatfs(file.as_raw_fd(), &mut stat) == 0 && stat.f_type == libc::TMPFS_MAGIC
     }
+}
+
+/// CLOCK_MONOTONIC now, nanoseconds, as other processes see it. clock_gettime(2).
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills in the one it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,14 +1,17 @@
 //! `fastmap bench micro`: one load, the engines the user names.
 
-use fastmap_workloads::{Engine, Op, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_for, least_memory, prepare};
+use fastmap_workloads::{Op, Outcome, PAGE, Pattern, STRIDE_PAGES, capacity_for, least_memory, prepare};
 
-use super::report::{JsonFile, Report, Summary, best_mmap};
-use super::session::{Load, Session, limit_for};
+use super::figures;
+use super::runner::Limit;
+use super::session::{Load, Session};
+use super::summary::{Summary, best_mmap};
 use super::table::{figure, render};
 use super::target::{DEFAULT_BYTES, Target, directory_for, length_for, progress_bar};
-use crate::args::MicroArgs;
+use crate::args::{MicroArgs, once_each};
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::results::{Axis, Headline, JsonFile, Point, Report, Series, Spread};
 use crate::size::Size;
 
 /// Runs it.
@@ -31,7 +34,7 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
     }
     let bytes = planned_bytes(args)?;
     let (pages, writes) = (bytes / PAGE as u64, args.op.writes());
-    let memory = limit_for(args.memory, (bytes / 4).max(least_memory(pages, writes)), |limit| {
+    let limit = Limit::of(args.memory, (bytes / 4).max(least_memory(pages, writes)), |limit| {
         if ours { Ok(capacity_for(limit, pages, writes).map(drop)?) } else { Ok(()) }
     })?;
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
@@ -43,15 +46,10 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
         let what = "is a device, and fill begins with an empty file";
         return Err(Failure::new(&target.label, what, "name a regular file on it, or give --pattern forward"));
     }
-    let session = Session::new(&target, memory);
+    let session = Session::new(&target, &limit);
     session.touch_memory()?;
 
-    let mut engines: Vec<Engine> = Vec::new();
-    args.engines.iter().for_each(|e| {
-        if !engines.contains(e) {
-            engines.push(*e)
-        }
-    });
+    let engines = once_each(&args.engines);
     let (pattern, op, threads, advice) = (args.pattern, args.op, args.threads, args.advice.unwrap_or_default());
     let load = |engine| Load { engine, pattern, op, threads, advice };
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); engines.len()];
@@ -66,10 +64,11 @@ pub fn run(args: &MicroArgs) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
 
-    let mut report = Report::new("micro", &target, &session);
+    let mut report: Report<Summary> = session.report("micro");
     report.results = engines.iter().zip(&outcomes).map(|(e, o)| Summary::of(load(*e), o)).collect();
+    tell(args, &mut report);
     crate::print(&text(args, &report));
-    json.map_or(Ok(()), |json| json.write(&report))
+    json.map_or(Ok(()), |json| json.write(report))
 }
 
 /// Length the file will have, checked against what the load needs.
@@ -87,7 +86,7 @@ fn planned_bytes(args: &MicroArgs) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-fn text(args: &MicroArgs, report: &Report) -> String {
+fn text(args: &MicroArgs, report: &Report<Summary>) -> String {
     let best = best_mmap(&report.results);
     let limit = match report.memory_limit_bytes {
         Some(bytes) => format!("{} of memory each ({})", Size(bytes), report.memory_limit),
@@ -97,14 +96,8 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         ),
     };
     let caption = format!(
-        "{}{}, {}, {} file ({} on {}), {limit}; medians of {}\n\n",
-        match args.pattern {
-            Pattern::Stride => format!("every 16th page, {}", args.op),
-            Pattern::Fill => "a fresh file filled and flushed".to_owned(),
-            other => format!("{other} {}", args.op),
-        },
-        args.advice.map_or_else(String::new, |advice| format!(", fastmap advised {advice}")),
-        threads(args.threads),
+        "{}, {} file ({} on {}), {limit}; medians of {}\n\n",
+        work(args),
         Size(report.file_bytes),
         report.machine.file_system,
         report.machine.device,
@@ -146,6 +139,48 @@ fn text(args: &MicroArgs, report: &Report) -> String {
         text.push_str(&paragraph(report.results.iter().filter(|s| s.engine.is_fastmap()).map(ratio)));
     }
     text
+}
+
+/// Headlines and figures.
+fn tell(args: &MicroArgs, report: &mut Report<Summary>) {
+    let what = work(args);
+    report.verified = match args.op.writes() {
+        false => "Every operation checked its page's stamp.".to_owned(),
+        true => {
+            "Every operation checked its page's stamp; after each run the whole file was read back, every byte checked."
+                .to_owned()
+        }
+    };
+    if let Some(best) = best_mmap(&report.results) {
+        let ours = report.results.iter().filter(|s| s.engine.is_fastmap());
+        let headline = |s: &Summary| Headline {
+            what: format!("{what}: {} to {}", s.engine, best.engine),
+            ratio: Spread::of_ratios(&s.runs, &best.runs),
+            paper: None,
+            why: None,
+        };
+        report.headlines = ours.map(headline).collect();
+    }
+    let rate = |s: &Summary| Point::spread(s.engine.name(), figures::thousands(&s.runs));
+    let rates = Series { name: "operations".to_owned(), points: report.results.iter().map(rate).collect() };
+    let caption = format!("Medians of {} repetitions, engines in turn.", args.repeat);
+    let y = Axis::of("thousands of operations a second");
+    let latency = report.results.iter().map(|s| (s.engine.name(), s.latency_us));
+    report.figures = vec![
+        figures::bars(format!("Throughput: {what}"), &caption, "engine", y, vec![rates]),
+        figures::latencies(format!("Latency: {what}"), &caption, "engine", latency),
+    ];
+}
+
+/// What is done, in words.
+fn work(args: &MicroArgs) -> String {
+    let what = match args.pattern {
+        Pattern::Stride => format!("every 16th page, {}", args.op),
+        Pattern::Fill => "a fresh file filled and flushed".to_owned(),
+        other => format!("{other} {}", args.op),
+    };
+    let advised = args.advice.map_or_else(String::new, |advice| format!(", fastmap advised {advice}"));
+    format!("{what}{advised}, {}", threads(args.threads))
 }
 
 /// Lines below an empty one; nothing if there are none.

@@ -1,9 +1,11 @@
 //! `fastmap bench replacement`: which touches find their page in memory, beside kernel mmap with as many pages.
 
+mod shown;
+
 use fastmap_workloads::{Engine, PAGE, Replayed, Trace, least_memory, memory_for, prepare};
 use serde::Serialize;
 
-use super::report::{JsonFile, Report, median};
+use super::runner::Limit;
 use super::session::{Session, Traced};
 use super::table::{figure, render};
 use super::target::{Target, directory_for, length_for, progress_bar};
@@ -11,6 +13,7 @@ use crate::args::ReplacementArgs;
 use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::results::{JsonFile, Report, median};
 use crate::size::Size;
 
 /// Size of the file where neither the user nor an existing file says another: hit ratios need many touches, not many bytes.
@@ -69,13 +72,15 @@ pub fn run(args: &ReplacementArgs) -> Result<(), Failure> {
         Some(path) => Target::named(path, args.size.or(Some(Size(bytes))), false)?,
         None => Target::temporary(&directory_for(bytes), Size(bytes), prepare::stamp_page)?,
     };
-    let session = Session::new(&target, Some((controller, memory)));
+    let limit = Limit::new(controller, memory);
+    let session = Session::new(&target, &limit);
     session.touch_memory()?;
     let traces = if args.traces.is_empty() { Trace::ALL.to_vec() } else { args.traces.clone() };
-    let mut report = Report::new("replacement", &target, &session);
+    let mut report = session.report("replacement");
     report.results = measure(args, &session, &target, &traces, memory)?;
+    shown::show(&mut report, args.repeat);
     crate::print(&text(args, &report));
-    json.map_or(Ok(()), |json| json.write(&report))
+    json.map_or(Ok(()), |json| json.write(report))
 }
 
 /// All traces, engines in turn within each repetition.

@@ -1,15 +1,18 @@
 //! `fastmap bench sync`: stores that are flushed at once, beside msync(2) and beside a bare loop over cache lines.
 
+mod shown;
+
 use fastmap_workloads::{LatencyUs, Medium, PAGE, STRIDE_PAGES, SyncWork, Synced, Syncer, prepare};
 use serde::Serialize;
 
-use super::report::{JsonFile, Report, median};
+use super::runner::Limit;
 use super::session::Session;
 use super::table::{figure, render};
 use super::target::{Target, length_for, progress_bar};
-use crate::args::SyncArgs;
+use crate::args::{SyncArgs, once_each};
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::results::{JsonFile, Report, median};
 use crate::size::Size;
 
 /// Size of the file where neither the user nor an existing file says another: that of the paper "msync under huge pages".
@@ -88,8 +91,9 @@ pub fn run(args: &SyncArgs) -> Result<(), Failure> {
     };
     let medium = Medium::of(&target.file);
     let engines = engines(args, medium, &target)?;
-    let session = Session::new(&target, None);
-    let mut report = Report::new("sync", &target, &session);
+    let limit = Limit::none();
+    let session = Session::new(&target, &limit);
+    let mut report = session.report("sync");
     let runs = args.works.len() as u64 * u64::from(args.repeat) * engines.len() as u64;
     let bar = progress_bar(runs, "{msg:40} {bar:30} {pos}/{len} runs, {eta} left");
     for &work in &args.works {
@@ -105,8 +109,9 @@ pub fn run(args: &SyncArgs) -> Result<(), Failure> {
         report.results.extend(summaries);
     }
     bar.finish_and_clear();
+    shown::show(&mut report, medium, args.repeat);
     crate::print(&text(args, medium, &report));
-    json.map_or(Ok(()), |json| json.write(&report))
+    json.map_or(Ok(()), |json| json.write(report))
 }
 
 /// Whom to compare: those that make sense where the file is.
@@ -116,19 +121,8 @@ fn engines(args: &SyncArgs, medium: Medium, target: &Target) -> Result<Vec<Synce
         let what = format!("{engine} makes nothing durable in {}, which is on a disk", target.label);
         return Err(Failure::usage("--engines", what, "leave it out, or name a file on a tmpfs or with DAX"));
     }
-    let mut engines: Vec<Syncer> = Vec::new();
     let all = [Syncer::Msync, Syncer::Fastmap, Syncer::FastmapPersist, Syncer::Persist];
-    let wanted = if args.engines.is_empty() {
-        all.iter().filter(|e| fit(e)).collect()
-    } else {
-        args.engines.iter().collect::<Vec<_>>()
-    };
-    wanted.into_iter().for_each(|engine| {
-        if !engines.contains(engine) {
-            engines.push(*engine);
-        }
-    });
-    Ok(engines)
+    Ok(if args.engines.is_empty() { all.into_iter().filter(fit).collect() } else { once_each(&args.engines) })
 }
 
 fn text(args: &SyncArgs, medium: Medium, report: &Report<Summary>) -> String {
@@ -148,11 +142,7 @@ fn text(args: &SyncArgs, medium: Medium, report: &Report<Summary>) -> String {
     let headings =
         ["engine", "ops/s", "min..max", "bytes a flush", "p50 us", "p99 us", "p99.9 us", "max us", "CPU us/op", "map"];
     for of_work in report.results.chunk_by(|a, b| a.work == b.work) {
-        let work = match of_work[0].work {
-            SyncWork::Page => "Store 4 KiB, flush these 4 KiB",
-            SyncWork::One => "Store 4 KiB, flush the whole file",
-            SyncWork::All => "Store to the whole file, flush it",
-        };
+        let work = shown::words(of_work[0].work);
         let rows: Vec<Vec<String>> = of_work.iter().map(row).collect();
         text.push_str(&format!("\n{work}; latencies of the flush alone\n{}", render(&headings, &rows)));
         for (ours, theirs) in [(Syncer::Fastmap, Syncer::Msync), (Syncer::FastmapPersist, Syncer::Persist)] {

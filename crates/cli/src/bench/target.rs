@@ -99,15 +99,30 @@ impl Target {
     ///
     /// Whatever keeps it from being made and stamped.
     pub fn temporary(dir: &Path, size: Size, contents: fn(&mut [u8], u64)) -> Result<Target, Failure> {
+        let target = Target::unnamed(dir, size)?;
+        target.stamp(0, contents)?;
+        Ok(target)
+    }
+
+    /// A file without a name in `dir` that is one hole, gone when this process ends.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from being made.
+    pub fn hole(dir: &Path, size: Size) -> Result<Target, Failure> {
+        let target = Target::unnamed(dir, size)?;
+        prepare::make_sparse(&target.file, &target.label, target.pages)?;
+        Ok(target)
+    }
+
+    fn unnamed(dir: &Path, size: Size) -> Result<Target, Failure> {
         let label = format!("temporary file in {}", dir.display());
         let file = tempfile::tempfile_in(dir).map_err(|e| {
             Failure::new(&label, format!("cannot make it: {e}"), "name a writable place with --file or --dir")
         })?;
         // Workers open it through this process's descriptor, since it has no name.
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-        let target = Target { file, path, label, pages: size.0 / PAGE as u64, place: dir.to_owned() };
-        target.stamp(0, contents)?;
-        Ok(target)
+        Ok(Target { file, path, label, pages: size.0 / PAGE as u64, place: dir.to_owned() })
     }
 
     /// Bytes in use.

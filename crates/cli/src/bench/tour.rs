@@ -1,18 +1,23 @@
 //! `fastmap bench`: the tour, about two minutes, nothing to set up.
 
+mod shown;
+
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fastmap_workloads::{Advice, Engine, Op, Outcome, Pattern, prepare};
 
-use super::report::{JsonFile, Report, Summary, best_mmap};
+use super::runner::Limit;
 use super::session::{Load, Session};
+use super::summary::{Summary, best_mmap};
 use super::table::{figure, render};
 use super::target::{Target, directory_for, progress_bar};
 use crate::args::TourArgs;
 use crate::cgroup::{Controller, REMEDY};
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::report::Place;
+use crate::results::{JsonFile, Report};
 use crate::size::Size;
 
 const FILE: Size = Size(1 << 30);
@@ -79,16 +84,17 @@ pub fn run(args: &TourArgs) -> Result<(), Failure> {
     interrupt::watch();
     let start = Instant::now();
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+    let place = Place::of(args.report.as_deref())?;
     let (limit, unlimited) = match Controller::find() {
-        Ok(controller) => (Some((controller, MEMORY)), None),
-        Err(why) => (None, Some(why)),
+        Ok(controller) => (Limit::new(controller, MEMORY), None),
+        Err(why) => (Limit::none(), Some(why)),
     };
     let dir = args.dir.clone().unwrap_or_else(|| directory_for(FILE.0));
     let target = Target::temporary(&dir, FILE, prepare::stamp_page)?;
-    let session = Session::new(&target, limit);
+    let session = Session::new(&target, &limit);
     session.touch_memory()?;
 
-    let mut report = Report::new("tour", &target, &session);
+    let mut report: Report<Summary> = session.report("tour");
     report.results = measure(&session, start, target.takes_direct_io())?;
 
     let limit = match &unlimited {
@@ -107,7 +113,23 @@ pub fn run(args: &TourArgs) -> Result<(), Failure> {
         report.machine.file_system, report.machine.device
     );
     crate::print(&(caption + &text(&report.results)));
-    json.map_or(Ok(()), |json| json.write(&report))
+    shown::show(&mut report, unlimited.as_ref().map(ToString::to_string).as_deref());
+    report.took_s = start.elapsed().as_secs_f64();
+    let page = page(place, &report);
+    json.map_or(Ok(()), |json| json.write(report))?;
+    page
+}
+
+/// Writes the page to look at and says where it is. That it cannot be where nobody asked for it is said, and is no failure: the
+/// results are on the screen.
+fn page(place: Place, report: &Report<Summary>) -> Result<(), Failure> {
+    let asked = matches!(place, Place::Named(..));
+    match place.write(report) {
+        Ok(path) => crate::print(&format!("\nTo look at: {}\n", path.display())),
+        Err(failure) if asked => return Err(failure),
+        Err(failure) => eprintln!("fastmap: no page to look at: {failure}"),
+    }
+    Ok(())
 }
 
 /// All works, engines in turn within each repetition. `direct` is for reference and runs once.

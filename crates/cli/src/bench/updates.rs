@@ -1,16 +1,20 @@
 //! `fastmap bench async`: updates of a file larger than memory, and what they wait for.
 
+mod shown;
+
 use fastmap_workloads::updates::{Engine, Load, Outcome, Work, capacity_for, fresh_page, least_memory};
 use fastmap_workloads::{DeviceReport, FastmapReport, LatencyUs, PAGE, Pattern, STRIDE_PAGES};
 use serde::Serialize;
 
-use super::report::{JsonFile, Report, median, median_of, spread};
-use super::session::{Session, limit_for};
+use super::runner::Limit;
+use super::session::Session;
+use super::summary::median_of;
 use super::table::{figure, render};
 use super::target::{Target, directory_for, length_for, progress_bar};
 use crate::args::AsyncArgs;
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::results::{JsonFile, Report, median, spread};
 use crate::size::Size;
 
 /// One engine at one work; figures are medians over the repetitions, each by itself.
@@ -90,7 +94,7 @@ pub fn run(args: &AsyncArgs) -> Result<(), Failure> {
     let pages = bytes / PAGE as u64;
     let loads = loads(args, pages)?;
     // Records need most beside the cache; all works are given the same.
-    let limit = limit_for(args.memory, (bytes / 4).max(least_memory(pages, Work::Record)), |limit| {
+    let limit = Limit::of(args.memory, (bytes / 4).max(least_memory(pages, Work::Record)), |limit| {
         match args.engines.iter().all(|engine| engine.is_mmap()) {
             true => Ok(()),
             false => Ok(capacity_for(limit, pages, Work::Record).map(drop)?),
@@ -99,12 +103,13 @@ pub fn run(args: &AsyncArgs) -> Result<(), Failure> {
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
     let dir = args.dir.clone().unwrap_or_else(|| directory_for(bytes));
     let target = Target::temporary(&dir, args.size, fresh_page)?;
-    let session = Session::new(&target, limit);
+    let session = Session::new(&target, &limit);
     session.touch_memory()?;
-    let mut report = Report::new("async", &target, &session);
+    let mut report = session.report("async");
     report.results = measure(&loads, &session, args.repeat)?;
+    shown::show(&mut report, args.repeat);
     crate::print(&text(args.repeat, &report));
-    json.map_or(Ok(()), |json| json.write(&report))
+    json.map_or(Ok(()), |json| json.write(report))
 }
 
 /// What is measured, in this order: for each work and number of threads the engines, which take turns.

@@ -1,10 +1,12 @@
 //! One run of one engine: what the fresh process does, and what it says to the bench that started it.
 
+use std::fmt::Display;
 use std::fs;
+use std::panic;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fastmap_workloads::{Outcome, Replay, Replayed, Spec, SyncSpec, Synced, updates};
+use fastmap_workloads::{Replay, Spec, SyncSpec, ablation, faults, graph, kv, olap, peers, study, tpcc, updates};
 use serde::{Deserialize, Serialize};
 
 /// What the bench asks of a worker, as JSON in its argument.
@@ -32,26 +34,45 @@ pub enum Job {
     Sync(SyncSpec),
     /// Update a file.
     Update(updates::Order),
+    /// Fault pages in.
+    Fault(faults::Order),
+    /// Run a load with a mechanism of the engine left out.
+    Ablate(ablation::Order),
+    /// Run a load through FastMap or what people use instead.
+    Peer(peers::Order),
+    /// Pass over a file, or over many.
+    Study(study::Order),
+    /// Run YCSB over a key-value store.
+    Kv(kv::Order),
+    /// Read what that left behind.
+    KvCheck(kv::Order),
+    /// Work on a graph.
+    Graph(graph::Order),
+    /// Run transactions.
+    Oltp(tpcc::Order),
+    /// Load a database.
+    OlapLoad(olap::Load),
+    /// Query it.
+    Olap(olap::Order),
 }
 
 /// What a worker answers, as JSON on standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// The figures of [`Job::Run`].
-    Done(Box<Outcome>),
-    /// Those of [`Job::Replay`].
-    Replayed(Box<Replayed>),
-    /// Those of [`Job::Sync`].
-    Synced(Box<Synced>),
-    /// Those of [`Job::Update`].
-    Updated(Box<updates::Outcome>),
+    /// The figures, as the job's kind has them.
+    Done(serde_json::Value),
     /// Why it failed, one line.
     Failed(String),
 }
 
 /// Does what `order` says.
 pub fn run(order: &str) -> ExitCode {
+    // Whatever fails in one thread ends the run: the others may wait for it.
+    panic::set_hook(Box::new(|panicked| {
+        eprintln!("{}", panicked.to_string().replace('\n', " "));
+        std::process::exit(101);
+    }));
     let answer = match serde_json::from_str::<Order>(order) {
         Ok(order) => obey(&order),
         Err(error) => Answer::Failed(format!("bench worker: {error}: it is started by `fastmap bench`, not by hand")),
@@ -69,13 +90,28 @@ fn obey(order: &Order) -> Answer {
     }
     die_with_parent(order.parent);
     let peak = || peak_of(order.peak.as_deref());
-    let answer = match &order.job {
-        Job::Run(spec) => fastmap_workloads::run(spec, peak).map(|outcome| Answer::Done(Box::new(outcome))),
-        Job::Sync(spec) => fastmap_workloads::sync(spec, peak).map(|done| Answer::Synced(Box::new(done))),
-        Job::Replay(order) => fastmap_workloads::replay(order, peak).map(|done| Answer::Replayed(Box::new(done))),
-        Job::Update(order) => updates::run(order, peak).map(|outcome| Answer::Updated(Box::new(outcome))),
-    };
-    answer.unwrap_or_else(|error| Answer::Failed(error.to_string()))
+    match &order.job {
+        Job::Run(spec) => answer(fastmap_workloads::run(spec, peak)),
+        Job::Sync(spec) => answer(fastmap_workloads::sync(spec, peak)),
+        Job::Replay(order) => answer(fastmap_workloads::replay(order, peak)),
+        Job::Update(order) => answer(updates::run(order, peak)),
+        Job::Fault(order) => answer(faults::run(order, peak)),
+        Job::Ablate(order) => answer(ablation::run(order, peak)),
+        Job::Peer(order) => answer(peers::run(order, peak)),
+        Job::Study(order) => answer(study::run(order, peak)),
+        Job::Kv(order) => answer(kv::run(order, peak)),
+        Job::KvCheck(order) => answer(kv::check(order)),
+        Job::Graph(order) => answer(graph::run(order, peak)),
+        Job::Oltp(order) => answer(tpcc::run(order, peak)),
+        Job::OlapLoad(order) => answer(olap::load(order)),
+        Job::Olap(order) => answer(olap::run(order, peak)),
+    }
+}
+
+fn answer<T: Serialize, E: Display>(outcome: Result<T, E>) -> Answer {
+    let outcome = outcome.map_err(|error| error.to_string());
+    let value = outcome.and_then(|done| serde_json::to_value(done).map_err(|error| error.to_string()));
+    value.map_or_else(Answer::Failed, Answer::Done)
 }
 
 /// The cgroup's peak; without one, this process's peak resident set (VmHWM).

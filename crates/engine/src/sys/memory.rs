@@ -152,13 +152,24 @@ unsafe impl Zeroable for libc::iovec {}
 impl<T: Zeroable> Zeroed<T> {
     /// Maps room for `count` items.
     pub fn new(count: usize) -> io::Result<Self> {
+        Self::sparse(count, count)
+    }
+
+    /// Maps room for `count` items of which only the first `likely` will all be touched: where the others are, one that is
+    /// takes a page and no huge one. (A table of a region with room for 64 GiB would hold 2 MiB for a file of one.)
+    pub fn sparse(count: usize, likely: usize) -> io::Result<Self> {
         let len = Self::bytes(count).ok_or(io::ErrorKind::OutOfMemory)?;
-        let huge = len >= HUGE;
-        let at = reserve(len, if huge { HUGE } else { PAGE })?;
+        let huge = Self::bytes(likely.min(count)).ok_or(io::ErrorKind::OutOfMemory)?;
+        let at = reserve(len, if huge >= HUGE { HUGE } else { PAGE })?;
         // SAFETY: reserved just now, for this slice alone. Without huge pages it works the same.
         unsafe {
-            if huge {
-                libc::madvise(at.cast(), len, libc::MADV_HUGEPAGE);
+            if huge >= HUGE {
+                libc::madvise(at.cast(), huge, libc::MADV_HUGEPAGE);
+            }
+            // Also where huge pages are the rule; none at all, if the table is small.
+            let rest = if huge >= HUGE { huge.next_multiple_of(HUGE) } else { 0 };
+            if len >= HUGE && rest < len {
+                libc::madvise(at.wrapping_add(rest).cast(), len - rest, libc::MADV_NOHUGEPAGE);
             }
             protect(at, len, true).inspect_err(|_| release(at, len))?;
         }

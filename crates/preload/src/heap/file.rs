@@ -2,12 +2,15 @@
 //!
 //! It has no name: it is made without one in the folder that the user named (open(2), `O_TMPFILE`), or where the file system
 //! has no such files, under one of its own that is taken away at once. So it goes with the process, however that ends.
+//!
+//! With `--direct always` the kernel maps it, as libvmmalloc has it mapped: for whoever wants to compare.
 
-use fastmap::{Cache, Error, Fallback, MapMut, MapOptions};
+use crate::config;
+use fastmap::{Cache, Engine, Error, Fallback, MapMut, MapOptions, Mode};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,13 +48,27 @@ pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, Stri
     }
     file.set_len(size).map_err(fail("give the heap its length (ftruncate)"))?;
     // SAFETY: nobody else knows the file.
-    let map = unsafe { MapOptions::new().cache(cache).scratch(true).fallback(Fallback::Refuse).map_mut(&file) };
+    let map = unsafe {
+        let mut options = MapOptions::new();
+        match config().direct {
+            Mode::Direct => options.mode(Mode::Direct).fallback(Fallback::Kernel),
+            _ => options.cache(cache).scratch(true).fallback(Fallback::Refuse),
+        };
+        options.map_mut(&file)
+    };
     let map = map.map_err(|error| match error {
         Error::Missing { missing, remedy, .. } => {
             say(&format!("no heap there without {missing}: {remedy}; or name a file on a disk's file system"))
         }
         other => say(&format!("cannot map the heap: {other}")),
     })?;
+    if map.engine() != Engine::Cached {
+        // As a region: a child that gets no copy has no heap, and not its parent's.
+        // SAFETY: the map's own memory, whose contents the advice leaves alone.
+        if unsafe { libc::madvise(map.as_ptr().cast_mut().cast(), map.len(), libc::MADV_DONTFORK) } != 0 {
+            return Err(say(&format!("cannot keep it from children (madvise): {}", io::Error::last_os_error())));
+        }
+    }
     let _ = FILE.set(file);
     // The program may change its working directory.
     let _ = FOLDER.set(folder.canonicalize().unwrap_or_else(|_| folder.to_owned()));
@@ -78,6 +95,50 @@ pub fn make_another() -> io::Result<File> {
     let another = make(folder)?;
     another.set_len(file.metadata()?.len())?;
     Ok(another)
+}
+
+/// Copies what the heap's file has to the same places of another, as long, for a heap that the kernel maps: its file has every
+/// store (mmap(2), `MAP_SHARED`). lseek(2), `SEEK_DATA`; copy_file_range(2), which shares blocks where the file system can.
+pub fn copy(to: &File) -> io::Result<()> {
+    let Some(from) = FILE.get() else { return Err(io::ErrorKind::NotFound.into()) };
+    // SAFETY: a descriptor and an offset; the file's position is nobody's.
+    let seek = |at: i64, what| match unsafe { libc::lseek(from.as_raw_fd(), at, what) } {
+        -1 => Err(io::Error::last_os_error()),
+        at => Ok(at),
+    };
+    let mut at = 0;
+    loop {
+        at = match seek(at, libc::SEEK_DATA) {
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(()),
+            found => found?,
+        };
+        let hole = seek(at, libc::SEEK_HOLE)?;
+        while at < hole {
+            at += copy_part(from, to, at, (hole - at) as usize)?;
+        }
+    }
+}
+
+/// Copies some of a part of a file to the same place of another; how much.
+fn copy_part(from: &File, to: &File, at: i64, len: usize) -> io::Result<i64> {
+    let (mut source, mut target) = (at, at);
+    // SAFETY: two descriptors and two offsets of our own.
+    match unsafe { libc::copy_file_range(from.as_raw_fd(), &mut source, to.as_raw_fd(), &mut target, len, 0) } {
+        copied @ 1.. => return Ok(copied as i64),
+        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => {}
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        error if matches!(error.raw_os_error(), Some(libc::EXDEV | libc::EOPNOTSUPP | libc::EINVAL)) => {
+            let mut buffer = [0; 16 << 10];
+            let part = len.min(buffer.len());
+            from.read_exact_at(&mut buffer[..part], at as u64)?;
+            to.write_all_at(&buffer[..part], at as u64)?;
+            Ok(part as i64)
+        }
+        error => Err(error),
+    }
 }
 
 /// A file without a name.

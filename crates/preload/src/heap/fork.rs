@@ -10,6 +10,7 @@
 use super::mappings::{Mappings, lock_mappings};
 use super::{Space, addresses, file, lock_space, map};
 use crate::{next, say};
+use fastmap::Engine;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -41,7 +42,10 @@ pub(crate) fn before_fork() {
     let mappings = lock_mappings();
     mappings.open();
     let copied = file::make_another().map_err(|error| error.to_string()).and_then(|copy| {
-        map().snapshot(&copy).map_err(|error| error.to_string())?;
+        match map().engine() {
+            Engine::Cached => map().snapshot(&copy).map_err(|error| error.to_string())?,
+            _ => file::copy(&copy).map_err(|error| error.to_string())?,
+        }
         Ok(copy)
     });
     mappings.protect_again();
@@ -69,7 +73,7 @@ pub(crate) fn in_child() {
         let (start, end) = addresses();
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: nothing is there: regions are not inherited.
+        // SAFETY: nothing is there: neither regions nor a heap that the kernel maps are inherited.
         let at =
             unsafe { next::mmap(ptr::without_provenance_mut(start), end - start, access, flags, copy.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED {

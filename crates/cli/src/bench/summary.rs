@@ -1,8 +1,4 @@
-//! Results: repetitions into medians, and the JSON that carries them.
-
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+//! Repetitions of a load into medians.
 
 use fastmap_workloads::{
     Advice, DeviceReport, Engine, FastmapReport, Hits, LatencyUs, Outcome, PAGE, Readahead, Writeback,
@@ -11,44 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::session::{Load, Session};
-use super::target::Target;
-use crate::failure::Failure;
-use crate::machine::Machine;
-
-/// A whole command's results, as `--json` writes them.
-#[derive(Debug, Serialize)]
-pub struct Report<R = Summary> {
-    /// `micro`, `tour`, `replacement`, `async` or `sync`.
-    pub experiment: &'static str,
-    /// Where it was measured.
-    pub machine: Machine,
-    /// `cgroup-v1`, `cgroup-v2` or `none`.
-    pub memory_limit: String,
-    /// The limit of each run.
-    pub memory_limit_bytes: Option<u64>,
-    /// How the file is called.
-    pub file: String,
-    /// Its length in use.
-    pub file_bytes: u64,
-    /// What was measured.
-    pub results: Vec<R>,
-}
-
-impl<R> Report<R> {
-    /// A report without results yet.
-    pub fn new(experiment: &'static str, target: &Target, session: &Session<'_>) -> Report<R> {
-        Report {
-            experiment,
-            machine: Machine::of(&target.place),
-            memory_limit: session.version().map_or_else(|| "none".to_owned(), |version| version.to_string()),
-            memory_limit_bytes: session.memory(),
-            file: target.label.clone(),
-            file_bytes: target.bytes(),
-            results: Vec::new(),
-        }
-    }
-}
+use super::session::Load;
+use crate::results::{median, spread};
 
 /// One engine under one load; figures are medians over the repetitions, each by itself.
 #[derive(Debug, Clone, Serialize)]
@@ -158,83 +118,9 @@ pub fn median_of<O, T: Serialize + DeserializeOwned>(outcomes: &[O], part: fn(&O
     serde_json::from_value(medians.into()).ok()
 }
 
-/// The least and the greatest of some figures.
-pub fn spread(figures: &[f64]) -> (f64, f64) {
-    figures.iter().fold((f64::INFINITY, 0.0), |(low, high), &figure| (low.min(figure), high.max(figure)))
-}
-
-/// The middle of some figures.
-pub fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    let middle = figures.len() / 2;
-    if figures.len().is_multiple_of(2) { (figures[middle - 1] + figures[middle]) / 2.0 } else { figures[middle] }
-}
-
-/// The file of `--json`, opened before anything is measured, so that an unwritable path costs no benchmark.
-pub struct JsonFile {
-    file: File,
-    path: PathBuf,
-    /// Made here and not yet written: to be removed if it never is.
-    orphan: bool,
-}
-
-impl JsonFile {
-    /// Opens it; its contents, if it has any, stay until [`JsonFile::write`].
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written.
-    pub fn open(path: &Path) -> Result<JsonFile, Failure> {
-        let (file, orphan) = match OpenOptions::new().write(true).open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                (OpenOptions::new().write(true).create_new(true).open(path), true)
-            }
-            opened => (opened, false),
-        };
-        let file = file.map_err(|e| refused(path, &e))?;
-        Ok(JsonFile { file, path: path.to_owned(), orphan })
-    }
-
-    /// Replaces its contents.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written after all.
-    pub fn write(mut self, report: &Report<impl Serialize>) -> Result<(), Failure> {
-        let mut text = serde_json::to_string_pretty(report).map_err(|e| refused(&self.path, &e.into()))?;
-        text.push('\n');
-        let truncated = match self.file.metadata() {
-            Ok(m) if m.is_file() => self.file.set_len(0),
-            _ => Ok(()), // a pipe or terminal
-        };
-        truncated.and_then(|()| self.file.write_all(text.as_bytes())).map_err(|e| refused(&self.path, &e))?;
-        self.orphan = false;
-        Ok(())
-    }
-}
-
-impl Drop for JsonFile {
-    fn drop(&mut self) {
-        if self.orphan {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn refused(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(path.display(), format!("cannot write the JSON: {error}"), "name a writable file with --json")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert_eq!(median(vec![7.0]), 7.0);
-    }
 
     #[test]
     fn parts_are_summed_up_figure_by_figure() {
@@ -251,16 +137,5 @@ mod tests {
         outcomes[2].hits = None;
         assert!(median_of(&outcomes, |o| o.hits).is_none());
         assert!(median_of(&[], |o: &Outcome| o.hits).is_none());
-    }
-
-    #[test]
-    fn a_json_file_that_is_never_written_does_not_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out.json");
-        drop(JsonFile::open(&path).unwrap());
-        assert!(!path.exists());
-        fs::write(&path, "before").unwrap();
-        drop(JsonFile::open(&path).unwrap());
-        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
     }
 }
