@@ -191,14 +191,7 @@ pub fn run(order: &Order, peak: impl FnOnce() -> u64) -> Result<Outcome> {
     }
     let rank = (*iterations > 0).then(|| {
         let begun = window::Begun::now(&order.place);
-        // The kernel's best: readahead for what is read in order, none for what is gathered.
-        let is_advised = order.engine == Engine::MmapRandom;
-        if is_advised {
-            graph.each_array(|array| heap::advise_normal(array.as_ptr().cast()))?;
-        }
-        let ranks = rank::rank(&graph, *iterations, order.threads, |shares| {
-            if is_advised { heap::advise_random_part(shares) } else { Ok(()) }
-        })?;
+        let ranks = rank::rank(&graph, *iterations, order.threads);
         let window = begun.end();
         match reference::wrong_rank(&ranks, &mut answers).map_err(unread())? {
             None => Ok(window),
@@ -273,10 +266,7 @@ mod tests {
         let graph = Graph::of(8, &[(1, 2), (2, 1)]);
         let search = bfs::search(&graph, 5, 2);
         assert_eq!(search.levels.into_iter().map(|l| l.into_inner()).collect::<Vec<_>>(), reference::levels(&graph, 5));
-        assert_eq!(
-            rank::rank(&Graph::of(8, &[]), 3, 2, |_| Ok::<_, ()>(())).unwrap(),
-            reference::ranks(&Graph::of(8, &[]), 3)
-        );
+        assert_eq!(rank::rank(&Graph::of(8, &[]), 3, 2), reference::ranks(&Graph::of(8, &[]), 3));
     }
 
     #[test]

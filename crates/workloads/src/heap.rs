@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::ops::Range;
 
-use crate::{Error, PAGE, Result};
+use crate::{Error, Result};
 
 /// Tells the kernel that the mapping around `block` is read at random: `MADV_RANDOM`, which turns readahead off. madvise(2)
 ///
@@ -24,27 +23,11 @@ pub fn advise_normal(block: *const u8) -> Result<()> {
     advise(block, libc::MADV_NORMAL)
 }
 
-/// Tells the kernel that the whole pages of `part` are read at random, whatever it was told of the rest.
-///
-/// # Errors
-///
-/// What the kernel answers.
-pub fn advise_random_part<T>(part: &[T]) -> Result<()> {
-    let pages = part.as_ptr_range();
-    let start = (pages.start as usize).next_multiple_of(PAGE);
-    let end = pages.end as usize / PAGE * PAGE;
-    if start < end { advise_range(start..end, libc::MADV_RANDOM) } else { Ok(()) }
-}
-
 fn advise(block: *const u8, advice: libc::c_int) -> Result<()> {
     let maps = fs::read_to_string("/proc/self/maps").map_err(failed)?;
     let (start, end) = mapping_of(&maps, block as usize).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    advise_range(start..end, advice)
-}
-
-fn advise_range(range: Range<usize>, advice: libc::c_int) -> Result<()> {
     // By the system call itself: madvise(3) on heap memory is the preload library's. SAFETY: advice changes no memory.
-    match unsafe { libc::syscall(libc::SYS_madvise, range.start, range.len(), advice) } {
+    match unsafe { libc::syscall(libc::SYS_madvise, start, end - start, advice) } {
         0 => Ok(()),
         _ => Err(failed(io::Error::last_os_error())),
     }

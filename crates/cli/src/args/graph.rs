@@ -29,7 +29,7 @@ Shares of time are of all processors over the time measured: user and system of 
 for the machine.")]
 #[command(after_help = "\
 Engines:
-  mmap, mmap-random   the heap's file mapped by the kernel: no advice, MADV_RANDOM (PageRank: for the one array it gathers from)
+  mmap, mmap-random   the heap's file mapped by the kernel: no advice, MADV_RANDOM
   fastmap             this project
 
 Examples:

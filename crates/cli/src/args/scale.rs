@@ -24,8 +24,8 @@ fast device such as scripts/fast-device makes (ext4 on zram, memory behind the b
 reads and writes.
 
 Kernel mmap and FastMap, advised that the order is random, take turns; every run is a fresh process in a memory cgroup of its own, \
-begun with a cold file. Of mmap without advice and with MADV_RANDOM one trial run each, at the number of threads nearest to that of processors, decides which is \
-measured against FastMap: the faster one of which at least nine of ten operations are page faults. The other's trial is shown as well.")]
+begun with a cold file. Of mmap without advice and with MADV_RANDOM two trial runs each, at the number of threads nearest to that of processors, decides which is \
+measured against FastMap: the faster one, by the slower of its two, of which at least nine of ten operations are page faults. The other's trial is shown as well.")]
 #[command(after_help = "\
 Figures are medians over the repetitions. Efficiency: operations a second over those of the first number of threads, by thread, counting no more threads than \
 there are processors; threads that wait for a device can be worth more than 1. Queue depth: reads and writes at the device, on average over the \

@@ -246,7 +246,7 @@ fn measure(
                 for (&engine, outcomes) in engines.iter().zip(&mut outcomes) {
                     bar.set_message(format!("{kind}: {engine}, repetition {repetition} of {}", args.repeat));
                     outcomes.push(one_run(args, plan, limit, &volume, (engine, threads, repetition))?);
-                    volume.settle();
+                    volume.settle(plan.heap);
                     bar.inc(1);
                 }
             }

@@ -157,7 +157,7 @@ fn measure(args: &ScaleArgs, places: &[Place], limit: &Limit, memory: u64) -> Re
     let engines = once_each(&args.engines);
     let kernel: Vec<Engine> = engines.iter().copied().filter(|engine| engine.is_mmap()).collect();
     let ours = engines.len() - kernel.len();
-    let trials = if kernel.len() > 1 { kernel.len() } else { 0 };
+    let trials = if kernel.len() > 1 { 2 * kernel.len() } else { 0 };
     let cases: usize = places.iter().map(|place| place.ops().len() * 2).sum();
     let of_a_case = trials + threads.len() * (kernel.len().min(1) + ours) * args.repeat as usize;
     let bar = progress_bar((cases * of_a_case) as u64, "{msg:44} {bar:30} {pos}/{len} runs, {eta} left");
@@ -208,8 +208,8 @@ fn measure(args: &ScaleArgs, places: &[Place], limit: &Limit, memory: u64) -> Re
 /// Runs that decided which kernel engine is the rival, and that engine. Without a choice there are none.
 type Chosen = (Vec<(Load, Outcome)>, Option<Engine>);
 
-/// The kernel's engine to measure: where there are several, the fastest in a trial that was page faults; if none was, that with
-/// most of them.
+/// The kernel's engine to measure: where there are several, the fastest in the slower of two trials, if that was page faults; if none
+/// was, that with most of them.
 ///
 /// # Errors
 ///
@@ -221,7 +221,14 @@ pub fn choose(
     if kernel.len() < 2 {
         return Ok((Vec::new(), kernel.first().copied()));
     }
-    let tried: Vec<(Load, Outcome)> = kernel.iter().map(|&engine| run(engine)).collect::<Result<_, _>>()?;
+    let mut tried: Vec<(Load, Outcome)> = kernel.iter().map(|&engine| run(engine)).collect::<Result<_, _>>()?;
+    // Once more, and the slower one counts: what reads around is now fast and now hopeless.
+    for one in &mut tried {
+        let again = run(one.0.engine)?;
+        if again.1.ops_per_s < one.1.ops_per_s {
+            *one = again;
+        }
+    }
     let fault = tried.iter().filter(|(_, o)| o.faults_per_op >= FAULTS);
     let fastest = fault.max_by(|a, b| a.1.ops_per_s.total_cmp(&b.1.ops_per_s));
     let most = || tried.iter().max_by(|a, b| a.1.faults_per_op.total_cmp(&b.1.faults_per_op));
@@ -268,7 +275,8 @@ mod tests {
     #[test]
     fn the_rival_is_the_fastest_whose_operations_are_faults() {
         let chosen = |rates: [(f64, f64); 2]| {
-            let mut rates = rates.into_iter();
+            let again = rates.map(|(ops_per_s, faults)| (ops_per_s + 100.0, faults));
+            let mut rates = rates.into_iter().chain(again);
             let trial = |engine| {
                 let (ops_per_s, faults_per_op) = rates.next().unwrap();
                 let load = Load { engine, op: Op::Read, room: Room::InMemory, threads: 2, seconds: 1.0 };

@@ -12,21 +12,11 @@ const DAMPING: f64 = 0.85;
 /// Vertices in a piece of work, at least.
 const PIECE: usize = 1024;
 
-/// Ranks after so many iterations. `gathered` is shown the array that is read where edges say, all over; the rest is read in order.
-///
-/// # Errors
-///
-/// What `gathered` answers.
-pub fn rank<E>(
-    graph: &Graph,
-    iterations: u32,
-    threads: u32,
-    gathered: impl FnOnce(&[f64]) -> Result<(), E>,
-) -> Result<Vec<f64>, E> {
+/// Ranks after so many iterations.
+pub fn rank(graph: &Graph, iterations: u32, threads: u32) -> Vec<f64> {
     let vertices = graph.vertices() as usize;
     let mut ranks = vec![1.0 / vertices as f64; vertices];
     let mut shares = vec![0.0; vertices];
-    gathered(&shares)?;
     for _ in 0..iterations {
         fill(threads, &mut shares, PIECE, |start, shares| {
             for (share, vertex) in shares.iter_mut().zip(start..) {
@@ -40,7 +30,7 @@ pub fn rank<E>(
             }
         });
     }
-    Ok(ranks)
+    ranks
 }
 
 #[inline]

@@ -9,6 +9,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
@@ -19,6 +21,9 @@ use crate::size::Size;
 
 /// Bytes written at a time.
 const CHUNK: usize = 4 << 20;
+
+/// Time in which a file system should have freed what was deleted.
+const LONGEST_SETTLING: Duration = Duration::from_secs(20);
 
 /// A file to make file systems in, one after the other. All of its blocks are written, so that no file system pays for the one
 /// beneath when it stores to them first.
@@ -102,11 +107,19 @@ impl Volume {
         Ok(Volume { kind, root, device, mount: Some(mount), _loop_device: Some(loop_device) })
     }
 
-    /// Has what the last run left to write, or to free, done before the next one.
-    pub fn settle(&self) {
-        if let Some(mount) = &self.mount {
-            // At worst the next run meets it.
+    /// Has what the last run left to write, or to free, done before the next one, which wants `room` bytes: file systems free files
+    /// behind one's back, and a heap's keeper lives a moment longer than its program.
+    pub fn settle(&self, room: u64) {
+        let Some(mount) = &self.mount else { return };
+        let until = Instant::now() + LONGEST_SETTLING;
+        loop {
+            // At worst the next run meets it, and says so.
             let _ = rustix::fs::syncfs(mount);
+            let free = rustix::fs::fstatvfs(mount).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize);
+            if free >= room || Instant::now() >= until {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
         }
     }
 }
@@ -215,7 +228,7 @@ mod tests {
             let image = image.get_or_insert_with(|| Image::new(dir.path(), 320 << 20).unwrap());
             let volume = Volume::make(kind, image).unwrap_or_else(|failure| panic!("{failure}"));
             fs::write(volume.root.join("file"), "there").unwrap();
-            volume.settle();
+            volume.settle(0);
             assert_eq!(fs::read_to_string(volume.root.join("file")).unwrap(), "there");
             let name = volume.device.file_name().unwrap().to_owned();
             let backing = Path::new("/sys/block").join(name).join("loop/backing_file");

@@ -251,7 +251,7 @@ fn rates(args: &ScaleArgs, places: &[Place], case: &[Row]) -> Figure {
     Figure {
         title: format!("Page faults, {}: {}", what(first), name(places, first.place)),
         caption: format!(
-            "Every page once before any again; medians of {}, engines in turn. A trial is a single run of the kernel with the advice that did worse.",
+            "Every page once before any again; medians of {}, engines in turn. A trial is the slower of two runs of the kernel, here with the advice that did worse.",
             args.repeat
         ),
         paper: Some(format!(
