@@ -79,9 +79,11 @@ fn every_work_and_engine_and_every_field_of_the_json() {
         assert!(titles.contains(&title), "{titles:?}");
     }
     let headlines = out["headlines"].as_array().unwrap();
-    assert!((6..=9).contains(&headlines.len()), "{headlines:?}");
-    let papers: Vec<f64> = headlines.iter().filter_map(|h| h["paper"]["ratio"].as_f64()).collect();
-    assert_eq!(papers.iter().any(|ratio| (ratio - 2.02).abs() < 0.01), memory != "none", "{papers:?}");
+    assert!((4..=5).contains(&headlines.len()), "{headlines:?}");
+    // The kernel with itself, as in the paper, is no headline of FastMap's.
+    let notes = out["notes"].to_string();
+    assert!(notes.contains("times as fast pread is as mmap"), "{notes}");
+    assert_eq!(notes.contains("the paper: 2.02"), memory != "none", "{notes}");
     if is_root() {
         let instances = std::path::Path::new("/sys/kernel/tracing/instances");
         let left = if instances.exists() { files_in(instances) } else { Vec::new() };

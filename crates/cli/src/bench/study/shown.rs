@@ -44,6 +44,8 @@ pub fn fill_in(report: &mut Report<Summary>, args: &StudyArgs, traces: &[Trace],
     report.notes = notes(args, why_no_trace);
     let results = std::mem::take(&mut report.results);
     report.headlines = headlines(report, &results);
+    let of_the_paper = of_the_paper(report, &results);
+    report.notes.extend(of_the_paper);
     report.figures = figures(&results, traces);
     report.results = results;
 }
@@ -116,7 +118,7 @@ fn room(report: &Report<Summary>) -> (String, bool) {
 
 fn headlines(report: &Report<Summary>, results: &[Summary]) -> Vec<Headline> {
     let ours = |work| of(results, work, Engine::Fastmap);
-    let (over, is_short) = room(report);
+    let (over, _) = room(report);
     let mut headlines = Vec::new();
     for work in [Work::Forward, Work::Backward] {
         if let Some((ours, theirs)) = ours(work).zip(best_mmap(results, work)) {
@@ -128,28 +130,6 @@ fn headlines(report: &Report<Summary>, results: &[Summary]) -> Vec<Headline> {
     }
     let steady = ours(Work::Forward).zip(best_mmap(results, Work::Forward));
     headlines.extend(steady.and_then(|(ours, theirs)| steadiness(results, &over, ours, theirs, None)));
-    // What the paper compares.
-    for work in [Work::Forward, Work::Backward] {
-        let of = |engine| of(results, work, engine);
-        let Some((pread, mmap)) = of(Engine::Pread).zip(of(Engine::Mmap)) else { continue };
-        let published = published(work).filter(|_| is_short);
-        let as_fast = published.as_ref().map(|paper| Paper {
-            ratio: paper.mmap.0 / paper.pread.0,
-            source: STUDY.to_owned(),
-            setting: format!("average times; {SETTING}"),
-        });
-        headlines.push(kernels(&format!("one pass {work} {over}"), pread, mmap, as_fast));
-        let as_steady = published.map(|paper| Paper {
-            ratio: (paper.mmap.1 / paper.mmap.0) / (paper.pread.1 / paper.pread.0),
-            source: STUDY.to_owned(),
-            setting: format!(
-                "{:.1} % to {:.0} %; {SETTING}",
-                paper.pread.1 / paper.pread.0 * 100.0,
-                paper.mmap.1 / paper.mmap.0 * 100.0
-            ),
-        });
-        headlines.extend(steadiness(results, &over, pread, mmap, as_steady));
-    }
     let told = [Engine::FastmapAdvised, Engine::Fastmap].into_iter();
     let small = told.filter_map(|engine| of(results, Work::SmallForward, engine)).next();
     if let Some((ours, theirs)) = small.zip(best_mmap(results, Work::SmallForward)) {
@@ -160,6 +140,40 @@ fn headlines(report: &Report<Summary>, results: &[Summary]) -> Vec<Headline> {
         ));
     }
     headlines
+}
+
+/// What the paper compares, the kernel with itself: a sentence each, since no headline of FastMap's.
+fn of_the_paper(report: &Report<Summary>, results: &[Summary]) -> Vec<String> {
+    let (over, is_short) = room(report);
+    let mut compared = Vec::new();
+    for work in [Work::Forward, Work::Backward] {
+        let of = |engine| of(results, work, engine);
+        let Some((pread, mmap)) = of(Engine::Pread).zip(of(Engine::Mmap)) else { continue };
+        let published = published(work).filter(|_| is_short);
+        let as_fast = published.as_ref().map(|paper| Paper {
+            ratio: paper.mmap.0 / paper.pread.0,
+            source: STUDY.to_owned(),
+            setting: format!("average times; {SETTING}"),
+        });
+        compared.push(kernels(&format!("one pass {work} {over}"), pread, mmap, as_fast));
+        let as_steady = published.map(|paper| Paper {
+            ratio: (paper.mmap.1 / paper.mmap.0) / (paper.pread.1 / paper.pread.0),
+            source: STUDY.to_owned(),
+            setting: format!(
+                "{:.1} % to {:.0} %; {SETTING}",
+                paper.pread.1 / paper.pread.0 * 100.0,
+                paper.mmap.1 / paper.mmap.0 * 100.0
+            ),
+        });
+        compared.extend(steadiness(results, &over, pread, mmap, as_steady));
+    }
+    let sentence = |told: Headline| {
+        let Spread { median, low, high } = told.ratio;
+        let paper = told.paper.map_or_else(String::new, |paper| format!("; the paper: {:.2}", paper.ratio));
+        let why = told.why.map_or_else(String::new, |why| format!(" ({why})"));
+        format!("{}: {median:.2} ({low:.2} to {high:.2}){paper}{why}.", told.what)
+    };
+    compared.into_iter().map(sentence).collect()
 }
 
 /// How many times as fast pread is as mmap, both the kernel's.
