@@ -7,20 +7,19 @@ mod tell;
 use std::collections::{BTreeMap, HashMap};
 
 use fastmap_workloads::faults::{Outcome, Room};
-use fastmap_workloads::{Engine, FastmapReport, Op, PAGE, STRIDE_PAGES};
+use fastmap_workloads::{Engine, FastmapReport, Op};
 use serde::Serialize;
 
 use self::parts::{Part, part};
 use self::perf::{Recording, Sample};
 use super::faulting::{Behind, Load, Place};
 use super::runner::Limit;
-use super::scale::{limit, places};
-use super::target::{length_for, progress_bar};
+use super::scale::{limit, places, size_for};
+use super::target::progress_bar;
 use crate::args::{BreakdownArgs, once_each};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::results::{JsonFile, Report, median};
-use crate::size::Size;
 
 /// Functions of the part `other` that are named.
 const NAMED: usize = 5;
@@ -185,13 +184,7 @@ impl Row {
 /// Any run's failure; nothing is left behind.
 pub fn run(args: &BreakdownArgs) -> Result<(), Failure> {
     interrupt::watch();
-    let bytes = length_for(None, Some(args.size), 0)?;
-    let most = args.threads.iter().copied().max().unwrap_or(1);
-    let least = u64::from(most) * STRIDE_PAGES * PAGE as u64;
-    if bytes < least {
-        let what = format!("{} is too small for {most} threads", args.size);
-        return Err(Failure::usage("--size", what, format!("give at least {}", Size(least))));
-    }
+    let bytes = size_for(args.size, &args.threads)?;
     let (limit, memory) = limit(args.memory, bytes)?;
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
     let sampled = if args.no_perf { Err("--no-perf was given".to_owned()) } else { perf::allowed() };

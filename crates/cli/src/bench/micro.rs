@@ -6,7 +6,7 @@ use super::figures;
 use super::runner::Limit;
 use super::session::{Load, Session};
 use super::summary::{Summary, best_mmap};
-use super::table::{figure, render};
+use super::table::{figure, render, threads};
 use super::target::{DEFAULT_BYTES, Target, directory_for, length_for, progress_bar};
 use crate::args::{MicroArgs, once_each};
 use crate::failure::Failure;
@@ -227,10 +227,6 @@ fn writes(results: &[Summary]) -> String {
         Some(format!("{} wrote {ratio} pages a run, {depth} runs under way at a time", s.engine))
     };
     paragraph(devices.into_iter()) + &paragraph(results.iter().filter_map(wrote))
-}
-
-fn threads(count: u32) -> String {
-    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 fn row(s: &Summary, best: Option<&Summary>) -> Vec<String> {

@@ -99,13 +99,7 @@ impl Row {
 /// Any run's failure; nothing is left behind.
 pub fn run(args: &ScaleArgs) -> Result<(), Failure> {
     interrupt::watch();
-    let bytes = length_for(None, Some(args.size), 0)?;
-    let most = args.threads.iter().copied().max().unwrap_or(1);
-    let least = u64::from(most) * STRIDE_PAGES * PAGE as u64;
-    if bytes < least {
-        let what = format!("{} is too small for {most} threads", args.size);
-        return Err(Failure::usage("--size", what, format!("give at least {}", Size(least))));
-    }
+    let bytes = size_for(args.size, &args.threads)?;
     let (limit, memory) = limit(args.memory, bytes)?;
     let json = args.json.as_deref().map(JsonFile::open).transpose()?;
     let places = places(args.dir.as_deref(), args.fast_dir.as_deref(), args.size)?;
@@ -135,6 +129,22 @@ pub fn limit(asked: Option<Memory>, bytes: u64) -> Result<(Limit, u64), Failure>
     let limit = Limit::of(asked, default, |limit| Ok(capacity_for(limit, pages, true).map(drop)?))?;
     let memory = limit.bytes().unwrap_or(default);
     Ok((limit, memory))
+}
+
+/// Bytes of the file, checked against what so many threads need.
+///
+/// # Errors
+///
+/// A size that is no multiple of a page, or too small.
+pub fn size_for(size: Size, threads: &[u32]) -> Result<u64, Failure> {
+    let bytes = length_for(None, Some(size), 0)?;
+    let most = threads.iter().copied().max().unwrap_or(1);
+    let least = u64::from(most) * STRIDE_PAGES * PAGE as u64;
+    if bytes < least {
+        let what = format!("{size} is too small for {most} threads");
+        return Err(Failure::usage("--size", what, format!("give at least {}", Size(least))));
+    }
+    Ok(bytes)
 }
 
 /// Where to measure: the fast device or the hole, then the disk.

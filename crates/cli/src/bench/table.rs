@@ -37,6 +37,11 @@ pub fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// So many threads, in words.
+pub fn threads(count: u32) -> String {
+    format!("{count} thread{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use super::{Part, Summary};
 use crate::args::GraphArgs;
-use crate::bench::table::{figure, render};
+use crate::bench::table::{figure, render, threads};
 use crate::results::{Axis, Figure, Headline, Kind, Paper, Point, Report, Series, Spread, spread};
 use crate::size::Size;
 use fastmap_workloads::graph::Engine;
@@ -22,10 +22,6 @@ fn best_mmap(group: &[Summary], of: fn(&Summary) -> Option<&Part>) -> Option<(En
 
 fn groups(report: &Report<Summary>) -> impl Iterator<Item = &[Summary]> {
     report.results.chunk_by(|a, b| a.threads == b.threads)
-}
-
-fn threads(count: u32) -> String {
-    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 /// The tables.

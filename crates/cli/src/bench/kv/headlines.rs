@@ -4,6 +4,7 @@ use fastmap_workloads::kv::Kind;
 use fastmap_workloads::ycsb::Workload;
 
 use super::summary::{Sequence, mean_ratio, ratio, sides};
+use crate::bench::table::threads;
 use crate::results::{Headline, Paper, Spread};
 
 /// Where the paper measured Kreon.
@@ -92,10 +93,6 @@ fn beside_the_paper(count: u32, cpus: usize) -> String {
         true => format!("{here}, which likely contend more for the kernel's locks"),
         false => here,
     }
-}
-
-fn threads(count: u32) -> String {
-    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 /// The kernel's engines in a group, of which the best in each workload counts.

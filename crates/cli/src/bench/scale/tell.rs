@@ -6,7 +6,7 @@ use fastmap_workloads::faults::Room;
 use super::{Behind, FAULTS, Row, processors};
 use crate::args::ScaleArgs;
 use crate::bench::faulting::Place;
-use crate::bench::table::{figure, render};
+use crate::bench::table::{figure, render, threads};
 use crate::results::{Axis, Figure, Headline, Kind, Paper, Point, Report, Series, Spread};
 use crate::size::Size;
 
@@ -25,10 +25,6 @@ fn what(row: &Row) -> String {
 
 fn name(places: &[Place], behind: Behind) -> &str {
     places.iter().find(|place| place.behind == behind).map_or("", |place| &place.name)
-}
-
-fn threads(count: u32) -> String {
-    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 /// Fills in everything but the rows.

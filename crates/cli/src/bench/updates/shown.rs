@@ -4,6 +4,7 @@ use fastmap_workloads::updates::{Engine, Work};
 
 use super::Summary;
 use crate::bench::figures::{bars, latencies, thousands};
+use crate::bench::table::threads;
 use crate::results::{Axis, Figure, Headline, Kind, Paper, Point, Report, Series, Spread};
 
 /// Share of the time that the paper saves with the slower of its devices, at the fewest and at the most threads.
@@ -36,10 +37,6 @@ fn words(work: Work) -> &'static str {
         Work::Line => "stores of a line to absent pages",
         Work::Record => "reads and updates of records, half and half",
     }
-}
-
-fn threads(count: u32) -> String {
-    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 /// The engines whose stores do not wait, each to the best kernel mmap.
