@@ -18,6 +18,7 @@ use crate::streams;
 use crate::sys::lines;
 use crate::sys::memory;
 use crate::sys::signal;
+use crate::sys::trap_stack;
 use crate::sys::{PAGE, futex};
 use crate::writeback::RIPE;
 use std::fmt::{self, Write};
@@ -36,16 +37,17 @@ pub enum Outcome {
     Failed(&'static str, i32),
 }
 
-/// The SIGBUS handler.
-pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// Serves a SIGBUS, on a stack of the engine's (`sys/trap_stack.rs`); returns the program's handler, which runs next, or zero.
+pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> usize {
     // SAFETY: errno is this thread's; the pointers are the kernel's; the thread touches the address it trapped on.
     unsafe {
         // A signal that somebody sends meanwhile is the program's.
         if matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR) && lines::give_up(context) {
-            return;
+            return 0;
         }
         let errno = libc::__errno_location();
         let saved = *errno;
+        trap_stack::enlarge(context);
         // Memory that went bad is the kernel's to tell of, unless service threads may have said so of a page.
         let trap = signal::trap(info, context).filter(|trap| !trap.is_poisoned || faults::by_service());
         let hit = trap.and_then(|trap| Some((registry::find(trap.address)?, trap)));
@@ -53,6 +55,7 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
             Some((region, trap)) => resolve(region, trap) && !is_bad(trap),
             None => trap.is_some_and(handover::is_late),
         };
+        let mut next = 0;
         if !ours {
             if let Some((region, trap)) = hit
                 && trap.is_poisoned
@@ -61,9 +64,10 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
                 // As the program knows it from mmap(2).
                 (*info).si_code = libc::BUS_ADRERR;
             }
-            signal::hand_on(number, info, context);
+            next = signal::hand_on(number, info, context);
         }
         *errno = saved;
+        next
     }
 }
 

@@ -1,14 +1,15 @@
 //! Stacks in cached memory: the kernel must find them when it delivers a signal.
 //!
 //! A page that is missed is a SIGBUS, and the kernel puts its frame onto the stack of the thread that missed it. If that
-//! stack is not in memory itself (makecontext(3) on memory from `malloc`), the process ends. So in a program with a heap
-//! every thread that has no alternate signal stack is given one; and stacks that the program names to the kernel or to the
-//! C library are kept in memory for good.
+//! stack is not in memory itself (makecontext(3) on memory from `malloc`), or too small for the frame, the process ends. So in a
+//! program with a heap every thread that has no alternate signal stack is given one, without a heap those that are made with small
+//! stacks are, and stacks that the program names to the kernel or to the C library are kept in memory for good. In place
+//! of an alternate stack that has no room for the frame a thread gets one of these as well, and that is said.
 //!
 //! The C library saves and sets signal masks in contexts (makecontext(3)) by a system call on the context itself, which is
 //! tried again until its page is there.
 
-use crate::{heap, holds, next, say, undisturbed};
+use crate::{holds, next, say, undisturbed};
 use fastmap::calls;
 use libc::{c_int, c_void, size_t, stack_t, ucontext_t};
 use std::arch::naked_asm;
@@ -28,20 +29,24 @@ thread_local! {
     static ALTERNATE: Cell<Option<Alternate>> = const { Cell::new(None) };
 }
 
-/// Gives this thread an alternate signal stack if there is a heap and it has none.
+/// Gives this thread an alternate signal stack if it has none.
 pub(crate) fn begin() {
-    if heap::is_up() {
-        ALTERNATE.set(Alternate::new());
+    if current().ss_flags & libc::SS_DISABLE != 0 {
+        replace();
     }
+}
+
+/// Gives it one whatever it has; false: there is no memory.
+fn replace() -> bool {
+    let new = Alternate::new();
+    let made = new.is_some();
+    ALTERNATE.set(new);
+    made
 }
 
 impl Alternate {
     fn new() -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let now = current();
-        if now.ss_flags & libc::SS_DISABLE == 0 {
-            return None;
-        }
         // SAFETY: a mapping of this thread's own, with a page that stops an overflow.
         unsafe {
             let at = next::mmap(null_mut(), PAGE + ROOM, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -79,6 +84,12 @@ fn current() -> stack_t {
     }
 }
 
+/// What the kernel may put onto a stack when it delivers a signal, bytes: not one page fault could be served on less.
+fn least() -> usize {
+    // SAFETY: no preconditions; zero where the kernel does not say.
+    unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }
+}
+
 /// Keeps a stack in memory for good; false: it cannot be, which is said once.
 fn keep(stack: *mut c_void, len: usize) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
@@ -110,6 +121,23 @@ pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> 
         {
             crate::set_errno(libc::ENOMEM);
             return -1;
+        }
+        if wanted.is_some_and(|stack| stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size < least()) {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            if !SAID.swap(true, Ordering::Relaxed) {
+                say(format_args!(
+                    "an alternate signal stack of {} bytes is too small: this processor's registers take up to {} (AT_MINSIGSTKSZ); a larger one takes its place",
+                    wanted.map_or(0, |stack| stack.ss_size),
+                    least()
+                ));
+            }
+            let before = current();
+            if before.ss_flags & libc::SS_ONSTACK == 0 && replace() {
+                if !old.is_null() {
+                    old.write(before);
+                }
+                return 0;
+            }
         }
         let mut before: stack_t = std::mem::zeroed();
         let wanted = wanted.as_ref().map_or(null(), std::ptr::from_ref);

@@ -1,38 +1,47 @@
 //! Threads inherit what the one that makes them believes of SIGBUS (`signals.rs`), and have a stack for it (`stacks.rs`).
 
 use crate::{heap, next, process, signals, stacks, undisturbed};
-use libc::{c_int, c_ulong, c_void};
+use libc::{c_int, c_ulong, c_void, size_t};
 use std::arch::naked_asm;
 use std::fs;
 use std::sync::Once;
 use std::time::Duration;
 
+/// Stacks below this size may have no room for the kernel's frame of a signal, which is 11.5 KiB with AMX: such threads are given
+/// another for it.
+const SMALL: size_t = 64 << 10;
+
 /// What a thread begins with.
 struct Begin<R> {
     told_blocked: bool,
+    needs_stack: bool,
     run: extern "C-unwind" fn(*mut c_void) -> R,
     arg: *mut c_void,
 }
 
 extern "C-unwind" fn begin<R>(begin: *mut c_void) -> R {
     // SAFETY: made by `make` for this thread alone.
-    let Begin { told_blocked, run, arg } = *unsafe { Box::from_raw(begin.cast::<Begin<R>>()) };
+    let Begin { told_blocked, needs_stack, run, arg } = *unsafe { Box::from_raw(begin.cast::<Begin<R>>()) };
     signals::inherit(told_blocked);
-    stacks::begin();
+    if needs_stack {
+        stacks::begin();
+    }
     run(arg)
 }
 
-/// Makes a thread with `make`, which returns zero if it did.
+/// Makes a thread with a stack of so many bytes with `make`, which returns zero if it did.
 fn make<R>(
     run: extern "C-unwind" fn(*mut c_void) -> R,
     arg: *mut c_void,
+    stack: size_t,
     make: impl FnOnce(extern "C-unwind" fn(*mut c_void) -> R, *mut c_void) -> c_int,
 ) -> c_int {
     let told_blocked = signals::told_blocked();
-    if !told_blocked && !heap::is_up() {
+    let needs_stack = heap::is_up() || stack < SMALL;
+    if !told_blocked && !needs_stack {
         return make(run, arg);
     }
-    let own = Box::into_raw(Box::new(Begin { told_blocked, run, arg }));
+    let own = Box::into_raw(Box::new(Begin { told_blocked, needs_stack, run, arg }));
     let result = make(begin::<R>, own.cast());
     if result != 0 {
         // SAFETY: no thread has it.
@@ -52,8 +61,13 @@ pub unsafe extern "C-unwind" fn pthread_create(
     run: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
     arg: *mut c_void,
 ) -> c_int {
+    let mut stack = size_t::MAX;
+    if !attr.is_null() {
+        // SAFETY: the caller's attributes.
+        unsafe { libc::pthread_attr_getstacksize(attr.cast(), &mut stack) };
+    }
     // SAFETY: the caller's contract.
-    make(run, arg, |run, arg| unsafe { next::pthread_create(thread, attr, run, arg) })
+    make(run, arg, stack, |run, arg| unsafe { next::pthread_create(thread, attr, run, arg) })
 }
 
 /// thrd_create(3).
@@ -67,7 +81,7 @@ pub unsafe extern "C-unwind" fn thrd_create(
     arg: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    make(run, arg, |run, arg| unsafe { next::thrd_create(thread, run, arg) })
+    make(run, arg, size_t::MAX, |run, arg| unsafe { next::thrd_create(thread, run, arg) })
 }
 
 /// pthread_exit(3). When the first thread ends so, the process ends with its last one; but the engine's never end.

@@ -16,6 +16,7 @@ pub mod process;
 pub mod record_locks;
 pub mod registers;
 pub mod signal;
+pub mod trap_stack;
 pub mod uring;
 pub mod userfaultfd;
 

@@ -1,5 +1,6 @@
 //! Signals: sigaction(2), pthread_sigmask(3), and handing a signal on to whoever had it before.
 
+use super::trap_stack::{self, Serve};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -141,14 +142,15 @@ impl Program {
     }
 }
 
-/// Installs `handler` for SIGBUS once in the life of the process; later calls do nothing. What was in force before becomes
-/// the program's action.
+/// Has `serve` serve SIGBUS, once in the life of the process; later calls only see to the calling thread's stack. What was in force
+/// before becomes the program's action.
 ///
-/// It runs on the thread's alternate stack where there is one, and with every signal blocked: a handler of the program
+/// It runs on a stack of the engine's (`trap_stack.rs`), and with every signal blocked: a handler of the program
 /// that interrupted it and touched the page it is loading would wait for itself.
-pub fn install(handler: Handler) -> io::Result<()> {
+pub fn install(serve: Serve) -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
+        let handler = trap_stack::set_up(serve).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))?;
         let mut error = 0;
         // The program's action is known before a signal that is not ours can come: its reader waits for this.
         PROGRAM.change(|_| {
@@ -169,6 +171,7 @@ pub fn install(handler: Handler) -> io::Result<()> {
         });
         if error == 0 { Ok(()) } else { Err(error) }
     });
+    trap_stack::prepare_thread();
     installed.map_err(io::Error::from_raw_os_error)
 }
 
@@ -204,20 +207,21 @@ pub unsafe fn trap(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
     }
 }
 
-/// Hands a SIGBUS to the program, as if our handler were not there: to the one it has installed, or the default action is
-/// restored, so that the signal kills as it would have.
+/// Decides what becomes of a SIGBUS that is the program's, as if our handler were not there: returns the handler that it has
+/// installed, for `trap_stack.rs` to run; or zero, and the default action is restored, so that the signal kills as it would have.
 ///
 /// # Safety
 /// Called from the handler with what the kernel gave it.
-pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+#[cold]
+pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> usize {
     let action = PROGRAM.deliver();
-    // SAFETY: the kernel's structures; the action is one that the program gave to sigaction(2).
+    // SAFETY: the kernel's structures; a zeroed sigaction is a valid one.
     unsafe {
         // By a process (SI_USER and its kin are zero or negative), or over a bad page that nobody touched: no access is
         // going to repeat it.
         let sent = (*info).si_code <= 0 || (*info).si_code == libc::BUS_MCEERR_AO;
         match action.handler {
-            libc::SIG_IGN if sent => {}
+            libc::SIG_IGN if sent => 0,
             libc::SIG_IGN | libc::SIG_DFL => {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = libc::SIG_DFL;
@@ -226,24 +230,14 @@ pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
                     // Nothing will fault again on return: send it once more; it stays pending until we return.
                     libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal);
                 }
+                0
             }
             handler => {
                 // The mask it would have run with: the thread's own, its sa_mask, and the signal unless SA_NODEFER.
-                let mut mask = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
-                for other in SIGNALS.filter(|other| action.has(*other)) {
-                    libc::sigaddset(&mut mask, other);
-                }
-                if action.flags & libc::SA_NODEFER == 0 {
-                    libc::sigaddset(&mut mask, signal);
-                }
-                libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
-                if action.flags & libc::SA_SIGINFO != 0 {
-                    let call: Handler = std::mem::transmute::<usize, Handler>(handler);
-                    call(signal, info, context);
-                } else {
-                    let call = std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler);
-                    call(signal);
-                }
+                let before = (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read();
+                let own = if action.flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+                trap_stack::leave_mask(info, before | action.mask | own);
+                handler
             }
         }
     }

@@ -163,6 +163,29 @@ static void small_alternate_stack(const char *path) {
     CHECK(raised_by_load((uint8_t *)8) == SIGSEGV);
 }
 
+/* Threads with stacks that are small on purpose, and alternate stacks that old programs call large enough. */
+static void *on_tiny_stacks(void *arg) {
+    static __thread char memory[2048];
+    stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    expect(arg, 0, SIZE);
+    CHECK(sigaltstack(&stack, NULL) == 0);
+    for (size_t i = 0; i < SIZE; i += PAGE) ((uint8_t *)arg)[i] = pattern(i);
+    expect(arg, 0, SIZE);
+    return arg;
+}
+
+static void tiny_stacks(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    pthread_t threads[4];
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    CHECK(pthread_attr_setstacksize(&attr, sysconf(_SC_THREAD_STACK_MIN) + 2 * PAGE) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], &attr, on_tiny_stacks, at) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    on_tiny_stacks(at);
+}
+
 static void waiting_for_sigbus(const char *path) {
     int fd = file_of(path, SIZE);
     uint8_t *at = map_all(fd);
@@ -258,6 +281,7 @@ static struct test tests[] = {
     {"handlers_touch_maps", handlers_touch_maps},
     {"blocked_threads", blocked_threads},
     {"small_alternate_stack", small_alternate_stack},
+    {"tiny_stacks", tiny_stacks},
     {"waiting_for_sigbus", waiting_for_sigbus},
     {"old_calls", old_calls},
     {"passed_on", passed_on},
