@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Once, mpsc};
+use std::time::{Duration, Instant};
 
 /// What ps(1) calls it.
 pub const NAME: &CStr = c"fastmap-keeper";
@@ -36,8 +37,9 @@ pub const WATCH: &str = "fastmap-watch";
 
 /// Not zero while the program lives: the kernel clears it.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
-/// The program's threads (`process::threads`).
-static THREADS: AtomicI32 = AtomicI32::new(-1);
+/// What the keeper says of itself: nothing yet, that it is confined, or with what error number it could not be, and has ended.
+static CONFINED: AtomicI32 = AtomicI32::new(NOT_YET);
+const NOT_YET: i32 = -1;
 
 /// Starts the process's keeper, once. On return it watches. Without one (no process to be had, a seccomp filter) the
 /// program goes on as it would with the keeper turned off.
@@ -56,12 +58,20 @@ pub fn start() {
 
 fn watch() -> std::io::Result<()> {
     let (tell, told) = mpsc::sync_channel(1);
-    let threads = process::threads()?;
     let body = move || {
-        // Open for good.
-        THREADS.store(threads.leak(), Ordering::Release);
         process::note_death_in(&ALIVE);
-        let _ = tell.send(process::spawn_sharing(keep));
+        let made = process::spawn_sharing(keep).and_then(|()| {
+            // A moment; should the keeper be killed in it, it is as if it were killed later.
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while CONFINED.load(Ordering::Acquire) == NOT_YET && Instant::now() < deadline {
+                process::pause();
+            }
+            match CONFINED.load(Ordering::Acquire) {
+                0 => Ok(()),
+                error => Err(if error == NOT_YET { libc::ETIMEDOUT } else { error }),
+            }
+        });
+        let _ = tell.send(made);
         // The keeper has this thread's errno from here on, if there is one. If not, the thread stays all the same: the
         // C library would wait for its word.
         loop {
@@ -79,10 +89,14 @@ fn watch() -> std::io::Result<()> {
 /// The keeper's life.
 extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     process::name_and_detach(NAME);
+    let confined = process::confine();
+    CONFINED.store(confined.err().unwrap_or(0), Ordering::Release);
+    if confined.is_err() {
+        return 1;
+    }
     process::await_death(&ALIVE);
-    let threads = THREADS.load(Ordering::Acquire);
-    process::close_descriptors(|from| next_needed(from, threads));
-    process::await_threads(threads);
+    process::close_descriptors(next_needed);
+    process::await_alone();
     rings().for_each(Rings::await_writes);
     // Entering a region counts the keeper among its users: nobody is left to wait for it.
     for region in writable() {
@@ -107,14 +121,13 @@ fn rings() -> impl Iterator<Item = &'static Rings> {
 }
 
 /// The first descriptor at or after `from` that the keeper needs.
-fn next_needed(from: RawFd, threads: RawFd) -> Option<RawFd> {
-    let own = [libc::STDERR_FILENO, threads];
+fn next_needed(from: RawFd) -> Option<RawFd> {
     let at_least = |descriptors: &mut dyn Iterator<Item = RawFd>| descriptors.filter(|one| *one >= from).min();
     let of_rings = rings().filter_map(|rings| at_least(&mut rings.descriptors()));
     writable()
         .filter_map(|region| at_least(&mut region.descriptors()))
         .chain(of_rings)
-        .chain(at_least(&mut own.into_iter()))
+        .chain(at_least(&mut std::iter::once(libc::STDERR_FILENO)))
         .min()
 }
 

@@ -110,6 +110,38 @@ fn the_ends_of_forked_children_are_none_of_its_business() {
     assert!(saved(&path).iter().step_by(PAGE).all(|byte| *byte == 9));
 }
 
+/// What a process or a thread may do, as proc(5) has it.
+fn status_of(task: &str, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{task}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).unwrap();
+    line.to_owned()
+}
+
+/// Neither the keeper nor the engine's threads keep rights that the program has given up.
+#[test]
+fn a_daemon_that_drops_its_rights_leaves_none_with_it() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = file_in(&folder, "file");
+    let mut child = Waiting::start("daemon", &path);
+    let keeper = awaited_keeper_of(&path).to_string();
+    for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        assert_eq!(u64::from_str_radix(&status_of(&keeper, set), 16), Ok(0), "{set}");
+    }
+    assert_eq!((status_of(&keeper, "NoNewPrivs"), status_of(&keeper, "Seccomp")), ("1".into(), "2".into()));
+    // The C library has taken the threads along: setuid(3) is all threads'.
+    for thread in std::fs::read_dir(format!("/proc/{}/task", child.pid())).unwrap().flatten() {
+        let task = format!("{}/task/{}", child.pid(), thread.file_name().to_str().unwrap());
+        assert_eq!(u64::from_str_radix(&status_of(&task, "CapEff"), 16), Ok(0), "{task}");
+        assert!(!status_of(&task, "Uid").split('\t').any(|uid| uid == "0"), "{task}");
+    }
+    // And saves all the same, for a program that is nobody any more.
+    child.kill();
+    assert!(saved(&path).iter().step_by(PAGE).all(|byte| *byte == 9));
+}
+
 /// A file system that takes no writes for a while (fsfreeze(8)); thawed when dropped.
 struct Frozen(std::fs::File);
 
@@ -265,6 +297,18 @@ fn role() {
             }
             // And a child of its own is waited for as ever.
             assert!(Command::new("true").status().unwrap().success());
+        }
+        "daemon" => {
+            touch(&large(true), &argument);
+            awaited_keeper_of(&argument);
+            // SAFETY: numbers only. Where this is nobody important already there is nothing to drop.
+            unsafe {
+                if libc::geteuid() == 0 {
+                    assert_eq!((libc::setgid(65534), libc::setuid(65534)), (0, 0));
+                    assert_ne!(libc::setuid(0), 0);
+                }
+            }
+            wait_for_parent();
         }
         "turned-off" => {
             touch(&large(false), &argument);

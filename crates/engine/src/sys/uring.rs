@@ -8,6 +8,7 @@ use io_uring::{IoUring, opcode, types};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Requests in flight in one ring, at most.
@@ -26,6 +27,8 @@ pub struct Ring {
     /// The bell that it listened to has rung.
     heard: bool,
     broken: bool,
+    /// A thread is between the ring's memory and `used`: should it die there, these differ by one.
+    between: AtomicBool,
 }
 
 /// Has a ring use a descriptor of its own at a high number.
@@ -44,7 +47,14 @@ impl Ring {
         // Completions wait until this thread enters the kernel of its own accord (Linux 5.19): it takes them there anyway,
         // and interrupting it for each costs the program's thread more.
         let uring = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32)?;
-        Ok(Ring { uring: move_up(uring)?, tags: [0; DEPTH], used: 0, heard: false, broken: false })
+        Ok(Ring {
+            uring: move_up(uring)?,
+            tags: [0; DEPTH],
+            used: 0,
+            heard: false,
+            broken: false,
+            between: AtomicBool::new(false),
+        })
     }
 
     /// Whether one can be opened; found out in a thread of its own. Once a ring is gone the kernel interrupts the system calls
@@ -60,7 +70,14 @@ impl Ring {
     pub fn open_for_this_thread() -> io::Result<Self> {
         // Room for the bell beside the requests.
         let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2 * DEPTH as u32)?;
-        Ok(Ring { uring: move_up(uring)?, tags: [0; DEPTH], used: 0, heard: false, broken: false })
+        Ok(Ring {
+            uring: move_up(uring)?,
+            tags: [0; DEPTH],
+            used: 0,
+            heard: false,
+            broken: false,
+            between: AtomicBool::new(false),
+        })
     }
 
     /// Its descriptor.
@@ -83,6 +100,11 @@ impl Ring {
         let not_begun = self.uring.submission().len();
         let ended = self.uring.completion().len();
         self.in_flight().saturating_sub(not_begun + ended)
+    }
+
+    /// Whether the thread that used the ring ended where `unfinished` may be one too high.
+    pub fn is_between(&self) -> bool {
+        self.between.load(Ordering::Acquire)
     }
 
     /// Hands a write over; it starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight.
@@ -108,12 +130,14 @@ impl Ring {
 
     unsafe fn push(&mut self, request: io_uring::squeue::Entry, tag: u64) {
         let index = self.used.trailing_ones() as usize;
+        self.between.store(true, Ordering::Release);
         self.used |= 1 << index;
         self.tags[index] = tag;
         // SAFETY: the caller's.
         let pushed = unsafe { self.uring.submission().push(&request.user_data(index as u64)) };
         // As many entries as tags, while the kernel takes them: a ring that does not is broken, and says so of all it has.
         self.broken |= pushed.is_err();
+        self.between.store(false, Ordering::Release);
     }
 
     /// Makes waiting in `submit` end when the bell has been rung more often than so many times; holds for once (Linux 6.7).
@@ -155,6 +179,7 @@ impl Ring {
         // One that was given up when the ring broke may still come, and the bell is no request.
         let used = self.used;
         let heard = &mut self.heard;
+        self.between.store(true, Ordering::Release);
         let done = self.uring.completion().find(|done| {
             *heard |= done.user_data() == BELL;
             done.user_data() < BELL && used & 1 << done.user_data() != 0
@@ -162,9 +187,13 @@ impl Ring {
         let (index, result) = match done {
             Some(done) => (done.user_data() as usize, done.result()),
             None if self.broken && self.used != 0 => (self.used.trailing_zeros() as usize, -libc::EBADF),
-            None => return None,
+            None => {
+                self.between.store(false, Ordering::Release);
+                return None;
+            }
         };
         self.used &= !(1 << index);
+        self.between.store(false, Ordering::Release);
         Some((self.tags[index], result))
     }
 }
