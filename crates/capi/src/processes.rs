@@ -1,4 +1,4 @@
-//! fork(2): children get kernel mappings at the same places, and no engine.
+//! fork(2): children get kernel mappings at the same places as soon as they touch them, and no engine.
 
 use crate::boundary::Failure;
 use fastmap::calls;
@@ -22,11 +22,9 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    if !is_child() {
-        // SAFETY: `before` ran in the thread that this one was made of.
-        unsafe { calls::in_child() };
-        IS_CHILD.store(true, Ordering::Relaxed);
-    }
+    // SAFETY: `before` ran in the thread that this one was made of, unless that was a child as well.
+    unsafe { calls::in_child() };
+    IS_CHILD.store(true, Ordering::Relaxed);
 }
 
 /// Has fork(2) take care of maps; before there is one.

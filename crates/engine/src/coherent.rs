@@ -46,6 +46,7 @@
 //!
 //! Errors are error numbers (errno(3)).
 
+use crate::children;
 use crate::lock;
 use crate::map;
 use crate::page::State;
@@ -147,7 +148,13 @@ pub fn file(fd: RawFd) -> Option<MappedFile> {
 /// ```
 pub fn by_stat(stat: &libc::stat) -> Option<MappedFile> {
     let numbers = Identity::of(stat)?.numbers();
-    if hash_of(numbers).load(Ordering::Acquire) == 0 || fork::is_child() {
+    if hash_of(numbers).load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    if fork::is_child() {
+        if children::has(Identity::from_numbers(numbers)) {
+            children::resolve();
+        }
         return None;
     }
     let is_named = |slot: &u32| {

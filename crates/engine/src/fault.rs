@@ -6,6 +6,7 @@
 use crate::ahead::Touch;
 use crate::behind;
 use crate::cache::MOST_AHEAD;
+use crate::children;
 use crate::dirty::BLOCK_PAGES;
 use crate::faults;
 use crate::habits::{self, StoreHabit};
@@ -19,7 +20,7 @@ use crate::sys::lines;
 use crate::sys::memory;
 use crate::sys::signal;
 use crate::sys::trap_stack;
-use crate::sys::{PAGE, futex};
+use crate::sys::{PAGE, fork, futex};
 use crate::writeback::RIPE;
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -52,6 +53,11 @@ pub extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, con
         let trap = signal::trap(info, context).filter(|trap| !trap.is_poisoned || faults::by_service());
         let hit = trap.and_then(|trap| Some((registry::find(trap.address)?, trap)));
         let ours = match hit {
+            Some(_) if fork::is_child() => {
+                // Repeated, the access is the kernel's to serve, or to refuse.
+                children::resolve();
+                true
+            }
             Some((region, trap)) => resolve(region, trap) && !is_bad(trap),
             None => trap.is_some_and(handover::is_late),
         };

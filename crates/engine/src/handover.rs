@@ -83,7 +83,7 @@ fn try_once(region: &Arc<Region>, parts: &[(Range<usize>, i32)]) -> Result<bool,
     // For good: threads that trapped may still look at it, and nobody counts them.
     std::mem::forget(region.clone());
     region.note_handed_over();
-    ANY.store(true, Ordering::Release);
+    expect_late();
     Ok(true)
 }
 
@@ -95,6 +95,11 @@ fn map_over(region: &Region, pages: &Range<usize>, prot: i32) -> Result<(), i32>
     // SAFETY: addresses of the region whose pages are all this thread's, absent and saved.
     let got = unsafe { libc::mmap(at.cast(), len, prot, flags, fd, (pages.start * PAGE) as i64) };
     if got == libc::MAP_FAILED { Err(errno()) } else { Ok(()) }
+}
+
+/// Notes that traps may have been taken on memory that is the kernel's now.
+pub fn expect_late() {
+    ANY.store(true, Ordering::Release);
 }
 
 /// Whether a trap on an address that is no region's was taken before the region there was handed over, so that the access

@@ -11,6 +11,7 @@
 //! lock, and reads the page words, whose transitions leave no moment at which a store is in a page that no word shows.
 
 use crate::behind::{self, Behind};
+use crate::children;
 use crate::fault;
 use crate::faults;
 use crate::merger::Merger;
@@ -54,6 +55,11 @@ pub fn start() {
             tracing::warn!(%error, "no keeper: only what is flushed survives a sudden end of this process");
         }
     });
+}
+
+/// Whether there is one: what is stored is saved, whatever ends this process, and whoever waits for that is told.
+pub fn is_running() -> bool {
+    CONFINED.load(Ordering::Acquire) == 0
 }
 
 fn watch() -> std::io::Result<()> {
@@ -106,6 +112,7 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     }
     // After all of them: a file whose map was growing has two regions.
     writable().for_each(|region| region.store().unlock());
+    children::note_saved();
     0
 }
 

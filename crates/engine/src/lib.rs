@@ -44,6 +44,7 @@ mod ahead;
 mod behind;
 mod cache;
 pub mod calls;
+mod children;
 mod clean;
 pub mod coherent;
 mod contents;

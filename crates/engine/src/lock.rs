@@ -93,6 +93,15 @@ impl<T> Guarded<T> {
         std::mem::forget(self.lock.lock());
     }
 
+    /// The value, for whoever has frozen it.
+    ///
+    /// # Safety
+    /// This thread has, and has not thawed it.
+    pub unsafe fn frozen(&self) -> &T {
+        // SAFETY: under the lock.
+        unsafe { &*self.value.get() }
+    }
+
     /// Lets it go, in the parent or in the child.
     ///
     /// # Safety

@@ -109,11 +109,23 @@ fn is_met(range: std::ops::Range<usize>) -> bool {
     }
 }
 
-/// Forgets every region, in a child made by fork(2), which has none of them.
-pub fn forget_all() {
+/// Forgets regions, in a child made by fork(2), which has none of them: all but the addresses of those that it may ask for. By the only
+/// thread, or one that all others wait for.
+pub fn retain(wanted: impl Fn(&Region) -> bool) {
     SEQUENCE.store(0, Ordering::Relaxed);
-    COUNT.store(0, Ordering::Relaxed);
     SLOTS_USED.store(0, Ordering::Relaxed);
+    change(|count| {
+        let mut kept = 0;
+        for row in 0..count {
+            let region = RANGES[row].region.load(Ordering::Relaxed);
+            // SAFETY: live in the parent when the child was made; a copy here, which stays.
+            if unsafe { region.as_ref() }.is_some_and(&wanted) {
+                copy_row(row, kept);
+                kept += 1;
+            }
+        }
+        kept
+    });
 }
 
 /// Runs `edit` on the table with readers kept out. Signals are blocked, and `edit` touches nothing but the table: a

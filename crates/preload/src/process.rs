@@ -75,9 +75,11 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     kernel_maps::in_child();
     report::in_child();
-    if FORKING.replace(false) {
-        // SAFETY: likewise, in the thread that this child is made of.
-        caught((), || unsafe { calls::in_child() });
+    let was_owner = FORKING.replace(false);
+    // Of a child's children, too.
+    // SAFETY: likewise, in the thread that this child is made of; or nothing came before.
+    caught((), || unsafe { calls::in_child() });
+    if was_owner {
         caught((), heap::in_child);
     }
 }

@@ -16,7 +16,7 @@ mod table;
 
 pub use care::{Held, advise, async_read, initial_line, lock, pin, residency, sync, synchronise, unlock, unlock_all};
 pub use direct::{flushed_bytes, holds_direct, is_in_memory, leave_to_kernel, map_direct};
-pub use processes::{before_fork, in_child, in_parent, save_all};
+pub use processes::{before_fork, in_child, in_parent, resolve_in_child, save_all};
 pub use reach::{expect_backward, is_cached, keep, let_go, prefetch, prefetch_wait, read, set_readahead, write};
 
 use crate::behind::Wish;
@@ -82,14 +82,25 @@ fn check(result: libc::c_int) -> Result<(), i32> {
     if result == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Any byte of the range lies in a cached map's addresses. A few nanoseconds; may be asked in signal handlers.
+/// Any byte of the range lies in a cached map's addresses. A few nanoseconds; may be asked in signal handlers. In a child made by
+/// fork(2) no map is cached: those of its parent become kernel mappings, in both, when this is asked of one.
 ///
 /// ```
 /// assert!(!fastmap::calls::holds(&0 as *const i32 as usize, 4));
 /// ```
 #[inline]
 pub fn holds(addr: usize, len: usize) -> bool {
-    registry::meets(addr..addr.saturating_add(len.max(1)))
+    registry::meets(addr..addr.saturating_add(len.max(1))) && !is_childs()
+}
+
+/// In a child made by fork(2) maps are the kernel's as soon as anybody asks about them.
+#[cold]
+fn is_childs() -> bool {
+    let is_child = fork::is_child();
+    if is_child {
+        resolve_in_child();
+    }
+    is_child
 }
 
 /// mmap(2), `MAP_SHARED`, through the cache. `None`: it is for the kernel to map, with the same arguments, and to refuse

@@ -1,14 +1,17 @@
 //! Maps when a process makes another: fork(2), and whatever comes after this program.
 
-use super::MAPS;
 use super::table::Table;
-use crate::fault;
+use super::{MAPS, hand_over, with};
+use crate::children::{self, Part};
+use crate::keeper;
 use crate::registry;
+use crate::sys::file::Identity;
 use crate::sys::record_locks;
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, errno};
+use crate::sys::{PAGE, fork};
 use crate::writers;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Once};
+use std::time::{Duration, Instant};
 
 /// Writes every dirty page of every file to it, as far as that is possible: before somebody else reads them.
 pub fn save_all() {
@@ -22,14 +25,49 @@ pub fn save_all() {
 /// The signal mask of the thread that forks, while it does.
 static MASK: Mutex<Option<Blocked>> = Mutex::new(None);
 
-/// Before fork(2): dirty pages are written, and the table is kept as it is, with signals blocked, until [`in_parent`] or
-/// [`in_child`].
+/// Before fork(2): dirty pages are written, for children that read files, and the table is kept as it is, with signals blocked, until
+/// [`in_parent`] or [`in_child`]. Nothing in a child, which has no engine.
 pub fn before_fork() {
+    if fork::is_child() {
+        return;
+    }
     save_all();
+    if !keeper::is_running() && with(|table| table.pieces().iter().any(|piece| piece.share.region.is_writable())) {
+        // Should this process be killed nobody would tell the child when all is in the files: nothing is left to tell.
+        let _ = answer();
+    }
+    if with(|table| !table.pieces().is_empty())
+        && let Err(error) = children::make_link()
+    {
+        tracing::warn!(%error, "a child made by fork has none of this process's maps");
+    }
     let blocked = Blocked::all();
     MAPS.freeze();
     record_locks::freeze();
+    // SAFETY: frozen by this thread, in whose hands it is.
+    children::before_fork(parts(unsafe { MAPS.frozen() }), keeper::is_running());
     *MASK.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(blocked);
+}
+
+/// What a child is to find.
+fn parts(table: &Table) -> Vec<Part> {
+    let mut kept: Vec<_> =
+        table.pieces().iter().filter(|piece| !piece.not_in_children).map(|piece| piece.at.clone()).collect();
+    kept.sort_by_key(|at| at.start);
+    kept.dedup();
+    let mut parts: Vec<Part> = Vec::new();
+    for (at, prot) in kept.iter().flat_map(|at| table.protections(at)) {
+        let Some((piece, _)) = table.meeting(&at).next() else { continue };
+        // SAFETY: the parent's, until it is thawed; the child's copy is never dropped.
+        let region = unsafe { &*Arc::as_ptr(&piece.share.region) };
+        let [reading, writing, ..] = region.store().descriptors();
+        let fd = writing.or(reading).unwrap_or(-1);
+        let offset = (region.page_at(at.start) * PAGE) as i64;
+        if !parts.iter().any(|part| part.at == at) {
+            parts.push(Part { at: at.clone(), prot, fd, offset, identity: piece.share.identity, region });
+        }
+    }
+    parts
 }
 
 /// After fork(2), in the parent, or when it failed.
@@ -37,52 +75,79 @@ pub fn before_fork() {
 /// # Safety
 /// [`before_fork`] came before, in this thread.
 pub unsafe fn in_parent() {
+    if fork::is_child() {
+        return;
+    }
     let blocked = MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take();
+    children::after_fork();
     // SAFETY: the caller's contract.
     unsafe {
         record_locks::thaw();
         MAPS.thaw();
     }
+    if children::has_link() {
+        static STARTED: Once = Once::new();
+        STARTED.call_once(|| {
+            // It inherits the mask: no signal of the program's comes to it.
+            let started = std::thread::Builder::new()
+                .name("fastmap-fork".into())
+                .stack_size(256 << 10)
+                .spawn(|| children::serve(answer));
+            if let Err(error) = started {
+                tracing::warn!(%error, "children made by fork have none of this process's maps");
+            }
+        });
+    }
     drop(blocked);
 }
 
-/// After fork(2), in the child: kernel mappings of the same files at the same addresses, with the same protection. It sees what
-/// was stored before, and shares with its parent what later reaches the files. All maps in the child are the kernel's.
+/// Makes every file that is mapped the kernel's, and leaves it to it: a child wants to see what is stored to it, here and there.
+fn answer() -> Result<(), i32> {
+    /// For pages that are pinned for the time of a system call, and disks that are full for a moment.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let start = Instant::now();
+    let next = || with(|table| table.pieces().first().map(|piece| piece.share.identity));
+    while let Some(identity) = next() {
+        match share(identity) {
+            Ok(()) => {}
+            Err(error) if start.elapsed() > PATIENCE => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    Ok(())
+}
+
+fn share(identity: Identity) -> Result<(), i32> {
+    // Before: whoever maps it meanwhile gets the kernel's.
+    with(|table| table.leave_to_kernel(identity));
+    hand_over(identity).map_err(|error| error.errno())
+}
+
+/// After fork(2), in the child: it finds its parent's maps at the same addresses as soon as it looks for them (`children.rs`), as kernel
+/// mappings, and so do all that it makes itself.
 ///
 /// # Safety
 /// [`before_fork`] came before, in the thread that this child is made of.
 pub unsafe fn in_child() {
+    if MASK.try_lock().is_ok_and(|mask| mask.is_none()) {
+        // A child's child: the parent did nothing before.
+        return children::in_grandchild();
+    }
     // SAFETY: as the caller says. No signal comes before `in_parent`'s part is done.
     unsafe {
         record_locks::thaw();
         MAPS.thaw();
     }
-    MAPS.with(map_in_child);
-    registry::forget_all();
+    // Regions and locks are the parent's: never dropped here.
+    MAPS.with(|table| std::mem::forget(std::mem::take(table)));
+    children::in_child();
     drop(MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take());
 }
 
-fn map_in_child(table: &mut Table) {
-    let mut kept: Vec<_> =
-        table.pieces().iter().filter(|piece| !piece.not_in_children).map(|piece| piece.at.clone()).collect();
-    kept.sort_by_key(|at| at.start);
-    kept.dedup();
-    for (at, prot) in kept.iter().flat_map(|at| table.protections(at)) {
-        let Some((piece, _)) = table.meeting(&at).next() else { continue };
-        let region = &piece.share.region;
-        let [reading, writing, ..] = region.store().descriptors();
-        let fd = writing.or(reading).unwrap_or(-1);
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        let offset = (region.page_at(at.start) * PAGE) as i64;
-        // SAFETY: nothing is there: regions are not inherited.
-        if unsafe { libc::mmap(at.start as *mut _, at.len(), prot, flags, fd, offset) } == libc::MAP_FAILED {
-            fault::say(
-                region,
-                region.page_at(at.start),
-                format_args!("is not mapped in a child: mmap failed with error {}", errno()),
-            );
-        }
+/// In a child made by fork(2): has its parent's maps be kernel mappings now, in both, and not when they are touched: before it gives up
+/// the rights that takes (seccomp(2)). Nothing happens elsewhere.
+pub fn resolve_in_child() {
+    if children::is_pending() {
+        children::resolve();
     }
-    // Regions and locks are the parent's: never dropped here.
-    std::mem::forget(std::mem::take(table));
 }

@@ -96,6 +96,8 @@ pub struct Table {
     pub locked: Vec<Locked>,
     pub pins: BTreeMap<PinKey, Pins>,
     kernels: Vec<KernelPiece>,
+    /// Files that are the kernel's for good: children have them mapped.
+    left: Vec<Identity>,
 }
 
 /// What taking a layer away came to.
@@ -123,7 +125,7 @@ fn rest(from: &Range<usize>, without: &Range<usize>) -> impl Iterator<Item = Ran
 
 impl Table {
     pub const fn new() -> Self {
-        Table { pieces: Vec::new(), locked: Vec::new(), pins: BTreeMap::new(), kernels: Vec::new() }
+        Table { pieces: Vec::new(), locked: Vec::new(), pins: BTreeMap::new(), kernels: Vec::new(), left: Vec::new() }
     }
 
     pub fn add(&mut self, piece: Piece) {
@@ -216,7 +218,14 @@ impl Table {
 
     /// Whether the maps of a file are the kernel's.
     pub fn is_kernels(&self, identity: Identity) -> bool {
-        self.kernels.iter().any(|piece| piece.identity == identity)
+        self.left.contains(&identity) || self.kernels.iter().any(|piece| piece.identity == identity)
+    }
+
+    /// Leaves all maps of a file that are yet to come to the kernel.
+    pub fn leave_to_kernel(&mut self, identity: Identity) {
+        if !self.left.contains(&identity) {
+            self.left.push(identity);
+        }
     }
 
     /// The kernel's mappings.

@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Numbers that can be marked. A descriptor beyond them is one of a program that has opened as many files itself.
 const MOST: usize = 1 << 16;
@@ -38,11 +38,23 @@ fn unmark(number: RawFd) {
     }
 }
 
-/// Whether a number is that of a descriptor of the engine's. In a child made by fork(2) none is: the engine does not run
-/// there, and what it left there may be closed.
+/// Whether a number is that of a descriptor of the engine's. In a child made by fork(2) none is, once its maps are the kernel's: the
+/// engine does not run there, and what it left there may be closed.
 #[inline]
 pub fn is_own(number: RawFd) -> bool {
-    word_of(number).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0) && !fork::is_child()
+    word_of(number).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0) && are_kept()
+}
+
+/// A child still needs what it has inherited (`children.rs`).
+static KEPT_IN_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Notes that, or that it does not any more.
+pub fn keep_in_child(kept: bool) {
+    KEPT_IN_CHILD.store(kept, Ordering::Release);
+}
+
+fn are_kept() -> bool {
+    !fork::is_child() || KEPT_IN_CHILD.load(Ordering::Acquire)
 }
 
 /// The first of them at or after `from`.
@@ -52,7 +64,7 @@ pub fn next_own(from: RawFd) -> Option<RawFd> {
     for (index, word) in MARKED.iter().enumerate().skip(from / 64) {
         let left = word.load(Ordering::Acquire) & !std::mem::take(&mut ignored);
         if left != 0 {
-            return (!fork::is_child()).then_some((index * 64) as RawFd + left.trailing_zeros() as RawFd);
+            return are_kept().then_some((index * 64) as RawFd + left.trailing_zeros() as RawFd);
         }
     }
     None

@@ -144,7 +144,7 @@ pub fn confine() -> Result<(), i32> {
     // SAFETY: no preconditions.
     let own = unsafe { libc::getpid() } as u32;
     let any = |call| (call, None);
-    let allowed: [(libc::c_long, Option<(u32, [u32; 2])>); 16] = [
+    let allowed = [
         any(libc::SYS_futex),
         any(libc::SYS_pread64),
         any(libc::SYS_pwrite64),

@@ -61,6 +61,171 @@ static void fork_child(const char *path) {
     expect_in_file(path, PAGE + 1, 100);
 }
 
+/* Whether the kernel has the mapping at an address: with the library, that is what the engine has given back. */
+static int is_kernels(const void *at) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    unsigned long start, end, inode = 0;
+    int found = -1;
+    while (found < 0 && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &start, &end, &inode) == 3 && start <= (unsigned long)at &&
+            (unsigned long)at < end)
+            found = inode != 0;
+    fclose(maps);
+    return found;
+}
+
+/* Two processes and one file: each sees what the other stores, at once, and nothing that either stored is lost. */
+static void fork_one_file(const char *path) {
+    int fd = file_of(path, SIZE);
+    map = map_all(fd);
+    CHECK(ftruncate(fd, SIZE / 2) == 0 && ftruncate(fd, SIZE) == 0); /* half of it is a hole */
+    dirty(1);
+    _Atomic int *turn = (_Atomic int *)(map + 100 * PAGE + 64);
+    *turn = 0;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    for (int round = 0; round < 200; round++) {
+        if (round % 2 == (child == 0)) {
+            while (*turn != round) usleep(10);
+            size_t at = (size_t)round * 9 * PAGE + 8;
+            if (round > 0) CHECK(map[at - 9 * PAGE] == (uint8_t)(round - 1 + 3)); /* the other's */
+            map[at] = (uint8_t)(round + 3);
+            *turn = round + 1;
+        }
+    }
+    if (child == 0) {
+        CHECK(msync(map, SIZE, MS_SYNC) == 0);
+        _exit(36);
+    }
+    CHECK(WEXITSTATUS(wait_for(child)) == 36);
+    for (int round = 0; round < 200; round++) {
+        CHECK(map[(size_t)round * 9 * PAGE + 8] == (uint8_t)(round + 3));
+        map[(size_t)round * 9 * PAGE + 9] = 77;
+    }
+    CHECK(msync(map, SIZE, MS_SYNC) == 0 && munmap(map, SIZE) == 0);
+    for (int round = 0; round < 200; round++) {
+        uint8_t bytes[2];
+        CHECK(pread(fd, bytes, 2, (off_t)round * 9 * PAGE + 8) == 2 && bytes[0] == (uint8_t)(round + 3) && bytes[1] == 77);
+    }
+    /* Mapped anew it is one file still. */
+    map = map_all(fd);
+    CHECK(map[8] == 3);
+}
+
+/* A child that reads and writes the file by system calls, and touches no map. */
+static void fork_calls(const char *path) {
+    int fd = file_of(path, SIZE);
+    map = map_all(fd);
+    dirty(1);
+    int told[2];
+    CHECK(pipe(told) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        CHECK(read(told[0], &byte, 1) == 1);
+        check_file(path, 2); /* stored after the fork */
+        CHECK(pwrite(open(path, O_RDWR), "c", 1, 50 * PAGE + 1) == 1);
+        _exit(37);
+    }
+    dirty(2);
+    CHECK(write(told[1], "x", 1) == 1);
+    CHECK(WEXITSTATUS(wait_for(child)) == 37);
+    CHECK(map[50 * PAGE + 1] == 'c');
+}
+
+/* A child that only executes a program costs the parent nothing: what the engine had it has. */
+static void fork_exec_only(const char *path) {
+    map = map_all(file_of(path, SIZE));
+    dirty(1);
+    int before = is_kernels(map);
+    for (int round = 0; round < 3; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            close_range(3, ~0u, 0);
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        CHECK(wait_for(child) == 0);
+    }
+    CHECK(system("true") == 0);
+    CHECK(is_kernels(map) == before && before == (getenv("LD_PRELOAD") == NULL));
+    check_dirty(map, 1);
+}
+
+/* Children that outlive their parent, and a child's child that looks first; daemons fork twice. */
+static void fork_orphans(const char *path) {
+    for (int way = 0; way < 4; way++) {
+        int fd = file_of(path, SIZE);
+        int done[2], told[2];
+        CHECK(pipe(done) == 0 && pipe(told) == 0);
+        pid_t parent = fork();
+        if (parent == 0) {
+            map = map_all(fd);
+            dirty(1);
+            pid_t child = fork();
+            if (child == 0) {
+                if (fork() != 0) _exit(0);
+                if (way & 1) close_range(3 + (done[1] == 3), (unsigned)-1, CLOSE_RANGE_CLOEXEC);
+                char byte;
+                CHECK(read(told[0], &byte, 1) == 1);
+                check_dirty(map, 5);
+                map[PAGE + 1] = 99;
+                CHECK(msync(map, SIZE, MS_SYNC) == 0);
+                CHECK(write(done[1], "y", 1) == 1);
+                _exit(0);
+            }
+            CHECK(wait_for(child) == 0);
+            dirty(5); /* after the fork, and before anybody has looked */
+            if (way & 2) kill(getpid(), SIGKILL);
+            _exit(0);
+        }
+        wait_for(parent);
+        close(done[1]);
+        CHECK(write(told[1], "x", 1) == 1);
+        char byte;
+        CHECK(read(done[0], &byte, 1) == 1);
+        expect_in_file(path, PAGE + 1, 99);
+        check_file(path, 5);
+        close(done[0]);
+        close(told[0]);
+        close(told[1]);
+        close(fd);
+    }
+}
+
+/* Threads of parent and child at once, with pages that are locked, and one child after the other. */
+static void *stir(void *arg) {
+    for (int round = 0; round < 50; round++)
+        for (size_t i = (size_t)arg * PAGE; i < SIZE; i += 16 * PAGE) __atomic_fetch_add((uint32_t *)(map + i + 16), 1, __ATOMIC_RELAXED);
+    return arg;
+}
+
+static void fork_and_stir(const char *path) {
+    int fd = file_of(path, SIZE);
+    for (size_t i = 0; i < SIZE; i += PAGE) CHECK(pwrite(fd, "\0\0\0", 4, (off_t)i + 16) == 4);
+    map = map_all(fd);
+    CHECK(mlock(map + 8 * PAGE, 4 * PAGE) == 0);
+    pthread_t threads[4];
+    for (size_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, stir, (void *)i) == 0);
+    for (int round = 0; round < 4; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            pthread_t own[3];
+            for (size_t i = 0; i < 3; i++) CHECK(pthread_create(&own[i], NULL, stir, (void *)i) == 0);
+            for (size_t i = 0; i < 3; i++) CHECK(pthread_join(own[i], NULL) == 0);
+            _exit(38);
+        }
+        CHECK(WEXITSTATUS(wait_for(child)) == 38);
+    }
+    for (size_t i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    for (size_t i = 0; i < SIZE; i += PAGE) {
+        size_t lane = i / PAGE % 16;
+        CHECK(*(uint32_t *)(map + i + 16) == (lane < 3 ? 250 : lane < 4 ? 50 : 0));
+    }
+}
+
 static int cloned(void *arg) {
     CHECK(arg == map);
     check_dirty(map, 1);
@@ -346,6 +511,11 @@ static void in_background(const char *path) {
 
 static struct test tests[] = {
     {"fork_child", fork_child},
+    {"fork_one_file", fork_one_file},
+    {"fork_calls", fork_calls},
+    {"fork_exec_only", fork_exec_only},
+    {"fork_orphans", fork_orphans},
+    {"fork_and_stir", fork_and_stir},
     {"clone_child", clone_child},
     {"fork_in_threads", fork_in_threads},
     {"programs", programs},
