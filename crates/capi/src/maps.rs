@@ -225,8 +225,9 @@ impl Wanted {
 /// mmap(2)'s for none of them.
 ///
 /// A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile.
-/// The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). Children made by
-/// fork(2) get kernel mappings at the same places.
+/// The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). A child made by fork(2) and its
+/// parent see one file: when the child first touches a map, that of its parent, and its own, become kernel mappings in
+/// place, and so are all of that file from then on. A child that executes a program costs nothing.
 ///
 /// Returns the address, or MAP_FAILED and sets errno as mmap(2); and EAGAIN while another process
 /// maps the file for writing, ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.

@@ -116,8 +116,8 @@ pub fn retain(wanted: impl Fn(&Region) -> bool) {
     SLOTS_USED.store(0, Ordering::Relaxed);
     change(|count| {
         let mut kept = 0;
-        for row in 0..count {
-            let region = RANGES[row].region.load(Ordering::Relaxed);
+        for (row, range) in RANGES.iter().enumerate().take(count) {
+            let region = range.region.load(Ordering::Relaxed);
             // SAFETY: live in the parent when the child was made; a copy here, which stays.
             if unsafe { region.as_ref() }.is_some_and(&wanted) {
                 copy_row(row, kept);
