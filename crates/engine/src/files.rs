@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::file_lock;
 use crate::keeper;
+use crate::others;
 use crate::region::{Place, Region};
 use crate::registry;
 use crate::requirements::{self, Requirement};
@@ -87,6 +88,11 @@ pub struct How<'a> {
 /// Whether a file is in the engine.
 pub fn is_cached(identity: file::Identity) -> bool {
     Files::get().1.contains_key(&identity)
+}
+
+/// Whether a file is in the engine to be written: no other process writes it through a cache.
+pub fn is_mutable(identity: file::Identity) -> bool {
+    Files::get().1.get(&identity).is_some_and(|mapped| mapped.region.is_writable())
 }
 
 /// Keeps the table of files as it is, and with it every other thread that would extend a file, until dropped.
@@ -311,6 +317,7 @@ fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
     if saved.is_ok() {
         region.dissolve();
         region.store().unlock();
+        others::forget(identity);
     }
     let (files, mut table) = Files::get();
     match saved {

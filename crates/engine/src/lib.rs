@@ -81,6 +81,7 @@ mod merger;
 #[cfg(all(test, loom))]
 mod models;
 mod options;
+mod others;
 mod page;
 mod pinning;
 mod pins;

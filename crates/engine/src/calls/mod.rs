@@ -26,6 +26,7 @@ use crate::files::{self, Fallback, How};
 use crate::handover;
 use crate::lock::Guarded;
 use crate::options::facts_of;
+use crate::others;
 use crate::region::{Place, Region};
 use crate::registry;
 use crate::sizes;
@@ -180,6 +181,9 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     if with(|table| table.is_kernels(facts.identity)) {
         return Ok(None);
     }
+    if !writable && request.one_writer && !watch(&from, &facts, request.fallback)? {
+        return Ok(None);
+    }
     let place = match (fixed, writable) {
         (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },
         (false, true) => Place::Room(ROOM),
@@ -195,6 +199,9 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         }
         attached => attached,
     };
+    if !matches!(attached, Ok(Some(_))) && !files::is_cached(facts.identity) {
+        others::forget(facts.identity);
+    }
     let region = match attached {
         Ok(Some(region)) => region,
         Ok(None) => return Ok(None),
@@ -227,6 +234,24 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         Ok(Some(start as *mut u8))
     });
     mapped.map_err(|error: i32| region.io_error("protect its map (mprotect)", std::io::Error::from_raw_os_error(error)))
+}
+
+/// Has a file that is to be mapped for reading watched for other processes that write it (`others.rs`). False: it is for the kernel to map.
+fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::Result<bool> {
+    if fork::is_child() || files::is_mutable(facts.identity) {
+        return Ok(true);
+    }
+    let Err(why) = others::watch(from, facts.identity, processes::give_back) else { return Ok(true) };
+    let error = Error::Missing {
+        path: file::path_of(from),
+        missing: "a way to see what other processes write to it",
+        remedy: format!("{why}; map it through the kernel, or see to it that nobody else writes it"),
+    };
+    if fallback == Fallback::Kernel {
+        tracing::warn!(%error, "mapped through the kernel instead");
+        return Ok(false);
+    }
+    Err(error)
 }
 
 /// Whether nothing is mapped at a place (`MAP_FIXED_NOREPLACE`).
