@@ -108,7 +108,7 @@ pub(crate) enum Kind {
 
 /// What a mutable map that is not in the cache grows by.
 pub(crate) struct Source {
-    /// Shares the flags of the descriptor it was mapped through: for its length only.
+    /// For its length only.
     pub(crate) file: Own<File>,
     pub(crate) options: MapOptions,
 }

@@ -10,7 +10,6 @@ use crate::map::{Kind, Map, MapMut, Mapping, Source, pages};
 use crate::region::Place;
 use crate::store;
 use crate::sys::file::{self, Facts, Medium};
-use crate::sys::own::Own;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -423,8 +422,8 @@ impl MapOptions {
         let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
         let end = part_of_file(&file::path_of(from), self.offset, 0..len)?.end as usize;
         let source = || {
-            let source = || Ok(Box::new(Source { file: Own::new(from.try_clone()?), options: self.clone() }));
-            writable.then(source).transpose().map_err(io("duplicate its descriptor"))
+            let source = || Ok(Box::new(Source { file: file::another(from)?, options: self.clone() }));
+            writable.then(source).transpose().map_err(io("open it anew"))
         };
         if len == 0 {
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty(source()?) });

@@ -12,7 +12,7 @@ use crate::registry;
 use crate::rings::{Rings, Taken};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, cpu, futex};
+use crate::sys::{PAGE, cpu, futex, record_locks};
 use crate::writeback::{self, Failure, Help, RIPE, Stripe, regions_of};
 use std::collections::VecDeque;
 use std::io;
@@ -142,6 +142,9 @@ impl Shared {
             let again = match cache.upgrade() {
                 Some(cache) => {
                     self.carry_out(stripe);
+                    if stripe.index == 0 {
+                        record_locks::look_again();
+                    }
                     let mut again = stripe.index == 0 && close_unsaved(&cache);
                     let look = interval.filter(|_| Instant::now() >= next_look);
                     if let Some(interval) = look {

@@ -4,8 +4,9 @@ mod common;
 
 use common::*;
 use fastmap::descriptors::{is_engine, next_engine};
-use fastmap::{Advice, Cache};
+use fastmap::{Advice, Cache, Engine, MapOptions, Mode};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
@@ -38,6 +39,13 @@ fn what_such_a_program_stored_is_saved_when_it_is_killed() {
     (0..40).for_each(|page| assert_eq!(bytes[page * PAGE], 200 - page as u8, "page {page}"));
 }
 
+#[test]
+fn record_locks_of_the_program_outlive_its_maps() {
+    if ready() {
+        run_child("record-locks", Path::new(""));
+    }
+}
+
 /// Open descriptors, less the one that this look takes.
 fn open_descriptors() -> BTreeSet<RawFd> {
     let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
@@ -68,6 +76,7 @@ fn role() {
     match role.as_str() {
         "known" => known(),
         "close-all" => close_all(),
+        "record-locks" => record_locks(),
         "close-all-and-wait" => {
             let mut map = map_mut(&Cache::new(64 * PAGE).unwrap(), &open(&argument));
             close_what_is_not_the_engines();
@@ -153,4 +162,76 @@ fn close_all() {
             "page {page}"
         );
     }
+}
+
+fn set_lock(file: &File, kind: i32) {
+    // SAFETY: a zeroed lock is one, of all the file.
+    unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = kind as i16;
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock), 0);
+    }
+}
+
+/// Whether this process has a record lock on the file's first byte: its open file descriptions are told of it as others are.
+fn is_locked(file: &File) -> bool {
+    // SAFETY: likewise, of a byte.
+    unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        (lock.l_type, lock.l_len) = (libc::F_WRLCK as i16, 1);
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock), 0);
+        lock.l_type != libc::F_UNLCK as i16
+    }
+}
+
+fn record_locks() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(64 * PAGE));
+    let cache = small();
+    // With a tick of the writers', which meets what is put aside as everybody does.
+    set_lock(&file, libc::F_WRLCK);
+    let before = open_descriptors();
+    let mut most = 0;
+    for round in 0..20 {
+        let mut map = map_mut(&cache, &file);
+        assert!(is_locked(&file), "mapped, {round}");
+        map[PAGE] = round;
+        map.flush().unwrap();
+        map.grow((65 + round as usize) * PAGE).unwrap();
+        drop(map);
+        assert!(is_locked(&file), "unmapped, {round}");
+        assert_eq!(common::map(&cache, &file)[PAGE], round);
+        assert!(is_locked(&file), "for reading, {round}");
+        // SAFETY: the file is this process's own; in memory nothing is opened but what it grows by.
+        let by_kernel = unsafe { MapOptions::new().cache(&cache).mode(Mode::Direct).map_mut(&file) }.unwrap();
+        assert!(by_kernel.engine() == Engine::Kernel && is_locked(&file));
+        drop(by_kernel);
+        // SAFETY: likewise. A request that is refused opens the file as well.
+        assert!(unsafe { options(&cache).mode(Mode::Cached).offset(1 << 40).map(&file) }.is_err());
+        fastmap::requirements::of_file(&file);
+        assert!(is_locked(&file), "by the kernel, {round}");
+        if round == 1 {
+            most = open_descriptors().len();
+        }
+        assert!(most == 0 || open_descriptors().len() <= most, "the same ones are used again: {round}");
+    }
+    set_lock(&file, libc::F_UNLCK);
+    let of_file = || {
+        let is_same = |number: &RawFd| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|to| to == path);
+        open_descriptors().difference(&before).copied().filter(is_same).count()
+    };
+    assert!(of_file() > 0);
+    // Looked at again whenever the engine opens or closes something.
+    let other = create(&folder.path().join("other"), &pattern(PAGE));
+    until("what was put aside is closed", || {
+        drop(common::map(&cache, &other));
+        of_file() == 0
+    });
+    // Its own end of a lock is a program's close(2), of any descriptor.
+    set_lock(&file, libc::F_RDLCK);
+    drop(common::map(&cache, &file));
+    assert!(is_locked(&file));
+    drop(file.try_clone().unwrap());
+    assert!(!is_locked(&file));
 }

@@ -30,7 +30,6 @@ use crate::region::{Place, Region};
 use crate::registry;
 use crate::sizes;
 use crate::store;
-use crate::sys::own::Own;
 use crate::sys::{PAGE, errno, file, fork};
 use crate::writers;
 use std::fs::File;
@@ -190,7 +189,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         Err(Error::Outgrown { .. }) => return hand_over(facts.identity).map(|()| None),
         Err(error) => return Err(error),
     };
-    let writer = (!writable && mode == libc::O_RDWR).then(|| from.try_clone().ok().map(Own::new)).flatten();
+    let writer = (!writable && mode == libc::O_RDWR).then(|| file::another(&from).ok()).flatten();
     let share =
         Arc::new(Share { region: region.clone(), identity: facts.identity, writer, moved: AtomicBool::new(false) });
     let start = region.start().wrapping_add(in_file.start) as usize;
@@ -541,7 +540,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         if let Ok(larger) = files::replace(identity, &region, in_file.end, None) {
             piece.share.moved.store(true, Ordering::Release);
             let start = larger.start().wrapping_add(offset) as usize;
-            let writer = piece.share.writer.as_ref().and_then(|file| file.duplicate().ok());
+            let writer = piece.share.writer.as_ref().and_then(|file| file::another(file).ok());
             let share = Arc::new(Share { region: larger, identity, writer, moved: AtomicBool::new(false) });
             let at = start..start + new_len;
             with(|table| {

@@ -4,7 +4,6 @@ use super::MAPS;
 use super::table::Table;
 use crate::fault;
 use crate::registry;
-use crate::sys::record_locks;
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, errno};
 use crate::writers;
@@ -28,7 +27,6 @@ pub fn before_fork() {
     save_all();
     let blocked = Blocked::all();
     MAPS.freeze();
-    record_locks::freeze();
     *MASK.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(blocked);
 }
 
@@ -39,10 +37,7 @@ pub fn before_fork() {
 pub unsafe fn in_parent() {
     let blocked = MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take();
     // SAFETY: the caller's contract.
-    unsafe {
-        record_locks::thaw();
-        MAPS.thaw();
-    }
+    unsafe { MAPS.thaw() };
     drop(blocked);
 }
 
@@ -53,10 +48,7 @@ pub unsafe fn in_parent() {
 /// [`before_fork`] came before, in the thread that this child is made of.
 pub unsafe fn in_child() {
     // SAFETY: as the caller says. No signal comes before `in_parent`'s part is done.
-    unsafe {
-        record_locks::thaw();
-        MAPS.thaw();
-    }
+    unsafe { MAPS.thaw() };
     MAPS.with(map_in_child);
     registry::forget_all();
     drop(MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take());

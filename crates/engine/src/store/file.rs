@@ -244,7 +244,7 @@ impl Handles {
             Ok(plain) => (plain, false),
             Err(_) => (Own::new(from.try_clone().map_err(fail("duplicate it"))?), true),
         };
-        let pages = if direct { file::reopen(from, writable, true) } else { plain.duplicate() };
+        let pages = if direct { file::reopen(from, writable, true) } else { file::another(&plain) };
         let handles = Handles { pages: pages.map_err(fail("open it anew for direct I/O"))?, plain, shared };
         if !direct {
             // The cache above decides what to read ahead and what to keep; the page cache need not guess as well.

@@ -127,7 +127,13 @@ pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<Own<File>
     options.read(true).write(writable);
     // O_NOATIME saves the inode update on each read; only the owner may ask for it.
     let opened = options.custom_flags(flags | libc::O_NOATIME).open(&path);
-    opened.or_else(|_| options.custom_flags(flags).open(&path)).map(Own::new)
+    opened.or_else(|_| options.custom_flags(flags).open(&path)).map(Own::opened)
+}
+
+/// Another descriptor of the same file, for what needs neither a position nor flags: opened anew if that is possible, since such a one
+/// can be used again.
+pub fn another(file: &File) -> io::Result<Own<File>> {
+    reopen(file, access_mode(file) == libc::O_RDWR, false).or_else(|_| file.try_clone().map(Own::new))
 }
 
 /// Whether direct reads of 4 KiB at multiples of 4 KiB are possible: statx(2) `STATX_DIOALIGN` (Linux 6.1), or a try.
