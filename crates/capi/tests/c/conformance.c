@@ -432,7 +432,7 @@ static int is_locked(const char *path) {
 
 /* The program's record locks are its own to give up: no call closes a descriptor of a file that has some. */
 static void record_locks(void) {
-    char path[PATH_MAX];
+    char path[PATH_MAX + 64];
     int fd = make("locks", O_RDWR, BYTES);
     snprintf(path, sizeof path, "%s/locks", folder);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};

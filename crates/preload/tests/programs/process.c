@@ -304,6 +304,12 @@ static void record_locks(const char *path) {
     CHECK(lockf(fd, F_TLOCK, 1) == 0);
     map = map_all(fd);
     CHECK(munmap(map, SIZE) == 0 && is_locked(path));
+    CHECK(close(fd) == 0 && !is_locked(path));
+    /* However it came by the lock. */
+    fd = open(path, O_RDWR);
+    CHECK(syscall(SYS_fcntl, fd, F_SETLK, &lock) == 0);
+    map = map_all(fd);
+    CHECK(munmap(map, SIZE) == 0 && is_locked(path));
 }
 
 /* A library that is loaded later maps files as the program does. */
