@@ -42,7 +42,8 @@
 //! thread while a [`Writing`], [`Resizing`] or [`Position`] lives, so whatever the call reads from or writes to must not lie in
 //! a mapping of this crate: copy it through other memory. Large calls are best made in pieces ([`PIECE`]). Of several,
 //! a [`Position`] comes first, and a thread has one [`Writing`] or [`Resizing`] at a time: two threads that each wait for the
-//! other's would do so for ever.
+//! other's would do so for ever. Flushes of the file by other threads wait while a [`Resizing`] lives; the thread that has one or
+//! the other flushes and maps nothing of the file until it is gone (with a [`Resizing`] that fails with EDEADLK).
 //!
 //! Errors are error numbers (errno(3)).
 
@@ -51,6 +52,7 @@ use crate::map;
 use crate::page::State;
 use crate::region::{Region, SlotIndex};
 use crate::registry::{self, MOST_REGIONS};
+use crate::resizes::UnderWay;
 use crate::seize::{self, Fill, Seized};
 use crate::sizes;
 use crate::sys::file::Identity;
@@ -181,7 +183,7 @@ impl MappedFile {
     /// nothing is dirty it looks and returns.
     ///
     /// # Errors
-    /// Of the write: ENOSPC, EIO, EDQUOT. Nothing is lost.
+    /// Of the write: ENOSPC, EIO, EDQUOT. Nothing is lost. EDEADLK in a thread that has a [`Resizing`].
     pub fn before_read(&self, range: Range<u64>) -> Result<(), i32> {
         let region = self.region;
         if !region.is_writable() {
@@ -193,7 +195,13 @@ impl MappedFile {
         if pages.len() <= FEW && pages.clone().all(is_saved) {
             return Ok(());
         }
-        writeback::write_out(region, pages, Stripe::ALL).map_err(|failure| failure.error())
+        loop {
+            let mark = region.resizes().await_end()?;
+            writeback::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.error())?;
+            if region.resizes().none_since(mark) {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes the pages of a range of bytes out of everybody's reach, for a system call that writes there: write(2) and its
@@ -231,6 +239,7 @@ impl MappedFile {
         let region = self.region;
         // What others have done before this, as far as it can be met.
         let _ = sizes::follow(region);
+        let under_way = region.resizes().begin();
         let length = length_of(region)?;
         let known = region.store().size().max(length);
         let page_after = |end: u64| usize::try_from(end.div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
@@ -239,14 +248,15 @@ impl MappedFile {
         let end = if new_len < known { page_after(known) } else { page_after(length) };
         let pages = (least / PAGE as u64) as usize..end;
         let seized = Some(seize::seize(region, pages, page_after(new_len))?);
-        Ok(Resizing { region, seized, least })
+        Ok(Resizing { region, seized, under_way: Some(under_way), least })
     }
 
     /// Writes everything that was stored to the file and puts it on stable storage: for fsync(2) and its kin, before the call
     /// itself.
     ///
     /// # Errors
-    /// Of the writes, and of the sync, also of one that failed before: EIO then, for good.
+    /// Of the writes, and of the sync, also of one that failed before: EIO then, for good. EDEADLK in a thread that has a
+    /// [`Resizing`].
     pub fn sync(&self) -> Result<(), i32> {
         let region = self.region;
         // By this thread: the writers may be about to end the region, and wait for it to leave.
@@ -360,7 +370,9 @@ impl Parts<'_> {
 /// A file whose length is being changed ([`MappedFile::resizing`]). Dropped, it leaves all as it was: for a call that failed.
 pub struct Resizing<'a> {
     region: &'a Region,
+    // In this order: its end is when the pages are as they will be.
     seized: Option<Seized<'a>>,
+    under_way: Option<UnderWay<'a>>,
     /// The lesser of the two lengths.
     least: u64,
 }
@@ -372,6 +384,7 @@ impl Resizing<'_> {
         let Some(seized) = self.seized.take() else { return };
         self.region.holes().distrust((self.least / PAGE as u64) as usize);
         seized.cut();
+        self.under_way = None;
         // What cannot be met now, as pages that are pinned, the next look meets.
         let _ = sizes::follow(self.region);
     }
