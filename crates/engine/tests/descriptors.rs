@@ -46,6 +46,14 @@ fn record_locks_of_the_program_outlive_its_maps() {
     }
 }
 
+#[test]
+fn threads_with_a_descriptor_table_of_their_own_map_through_the_kernel() {
+    if ready() {
+        run_child("other-table", Path::new(""));
+        run_child("other-table", Path::new("closed"));
+    }
+}
+
 /// Open descriptors, less the one that this look takes.
 fn open_descriptors() -> BTreeSet<RawFd> {
     let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
@@ -77,6 +85,7 @@ fn role() {
         "known" => known(),
         "close-all" => close_all(),
         "record-locks" => record_locks(),
+        "other-table" => other_table(argument == Path::new("closed")),
         "close-all-and-wait" => {
             let mut map = map_mut(&Cache::new(64 * PAGE).unwrap(), &open(&argument));
             close_what_is_not_the_engines();
@@ -234,4 +243,63 @@ fn record_locks() {
     assert!(is_locked(&file));
     drop(file.try_clone().unwrap());
     assert!(!is_locked(&file));
+}
+
+fn other_table(closed: bool) {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let [one, _, three] = ["one", "two", "three"].map(|name| create(&path(name), &pattern(64 * PAGE)));
+    let cache = small();
+    let mut first = map_mut(&cache, &one);
+    first[0] = 11;
+    let last = common::map(&cache, &three);
+    let own = engine_descriptors();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: from here on the thread's own table; the files that it needs are opened anew.
+            unsafe {
+                match closed {
+                    true => assert_eq!(libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE), 0),
+                    false => assert_eq!(libc::unshare(libc::CLONE_FILES), 0),
+                }
+            }
+            let [one, two] = ["one", "two"].map(|name| open(&path(name)));
+            // SAFETY: files of this test's own, and through the maps of one thread.
+            unsafe {
+                let refused = refusal(&path("two"), options(&cache).map_mut(&two));
+                assert!(refused.contains("descriptor table"), "{refused}");
+                let mut by_kernel = MapOptions::new().cache(&cache).map_mut(&two).unwrap();
+                assert_eq!(by_kernel.engine(), Engine::Kernel);
+                by_kernel[PAGE] = 22;
+                by_kernel.flush().unwrap();
+                by_kernel.grow(80 * PAGE).unwrap();
+                // Both kinds side by side would not agree.
+                refusal(&path("one"), MapOptions::new().cache(&cache).map_mut(&one));
+                refusal(&path("one"), MapOptions::new().cache(&cache).map(&one));
+            }
+            if !closed {
+                // What was mapped before works on: this table has it all.
+                assert_eq!(last[5 * PAGE], pattern(64 * PAGE)[5 * PAGE]);
+            }
+            drop(last);
+        });
+    });
+    // By a thread that has them the descriptors of what was dropped there are closed.
+    until("the last map's descriptors are closed", || {
+        drop(common::map(&cache, &open(&path("two"))));
+        let is_third =
+            |number: &RawFd| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|to| to == path("three"));
+        !own.iter().any(is_third)
+    });
+    first[PAGE] = 12;
+    drop(first);
+    let bytes = |name| std::fs::read(path(name)).unwrap();
+    let expected = |changes: &[(usize, u8)]| {
+        let mut expected = pattern(64 * PAGE);
+        changes.iter().for_each(|(at, byte)| expected[*at] = *byte);
+        expected
+    };
+    assert!(bytes("one") == expected(&[(0, 11), (PAGE, 12)]));
+    assert!(bytes("two")[..64 * PAGE] == expected(&[(PAGE, 22)]));
+    assert!(bytes("three") == expected(&[]));
 }

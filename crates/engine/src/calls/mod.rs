@@ -30,7 +30,7 @@ use crate::region::{Place, Region};
 use crate::registry;
 use crate::sizes;
 use crate::store;
-use crate::sys::{PAGE, errno, file, fork};
+use crate::sys::{PAGE, descriptor_table, errno, file, fork};
 use crate::writers;
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -167,6 +167,10 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     });
     if with(|table| table.is_kernels(facts.identity)) {
         return Ok(None);
+    }
+    if !descriptor_table::is_engines() && request.fallback == Fallback::Kernel {
+        // All of its maps, so that they agree.
+        hand_over(facts.identity)?;
     }
     let place = match (fixed, writable) {
         (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },

@@ -1,4 +1,4 @@
-//! Files and block devices: openat(2) through /proc/self/fd, statx(2), pread(2), pwrite(2).
+//! Files and block devices: openat(2) through /proc/thread-self/fd, statx(2), pread(2), pwrite(2).
 
 use super::own::Own;
 use super::signal::Blocked;
@@ -92,15 +92,24 @@ fn device_size(file: &File) -> io::Result<u64> {
     }
 }
 
-/// The current size, callable from a fault handler.
-pub fn size_now(file: &File, is_device: bool) -> Option<u64> {
-    if is_device {
-        return device_size(file).ok();
+/// The current size, or an error number: EBADF if the descriptor does not lead to the file that it was opened for, as in a thread
+/// with a descriptor table of its own. Callable from a fault handler.
+pub fn size_now(file: &File, opened_for: Option<Identity>, is_device: bool) -> Result<u64, i32> {
+    if is_device && opened_for.is_none() {
+        return device_size(file).map_err(|_| errno());
     }
     // SAFETY: all-zero bytes are a valid stat, which fstat fills.
-    unsafe {
+    let stat = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        (libc::fstat(file.as_raw_fd(), &mut stat) == 0).then_some(stat.st_size as u64)
+        if libc::fstat(file.as_raw_fd(), &mut stat) != 0 {
+            return Err(errno());
+        }
+        stat
+    };
+    match opened_for {
+        Some(wanted) if Identity::of(&stat) != Some(wanted) => Err(libc::EBADF),
+        _ if is_device => device_size(file).map_err(|_| errno()),
+        _ => Ok(stat.st_size as u64),
     }
 }
 
@@ -110,9 +119,9 @@ pub fn access_mode(file: &File) -> i32 {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_ACCMODE }
 }
 
-/// The name /proc gives a descriptor, for messages.
+/// The name /proc gives a descriptor, for messages. This thread's: the process's first one may have another descriptor table, or none.
 pub fn path_of(file: &File) -> PathBuf {
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
@@ -122,7 +131,7 @@ pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<Own<File>
         return Ok(aside);
     }
     let flags = libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 };
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let mut options = OpenOptions::new();
     options.read(true).write(writable);
     // O_NOATIME saves the inode update on each read; only the owner may ask for it.

@@ -2,6 +2,7 @@
 
 pub mod cgroup;
 pub mod cpu;
+pub mod descriptor_table;
 pub mod epoll;
 pub mod file;
 pub mod fork;
@@ -16,6 +17,7 @@ pub mod process;
 pub mod record_locks;
 pub mod registers;
 pub mod signal;
+
 pub mod uring;
 pub mod userfaultfd;
 

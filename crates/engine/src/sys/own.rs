@@ -4,7 +4,7 @@
 //! at a fixed number (dup2(2)). So a descriptor of ours moves up as soon as it is there, and its number is marked in a
 //! bitmap, which whoever stands in for close(2) and its kin asks.
 
-use super::{fork, record_locks};
+use super::{descriptor_table, fork, record_locks};
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -153,8 +153,11 @@ impl<T: AsRawFd> Own<T> {
 
 impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Own<T> {
     /// Moves up and marks what was opened just now. Where there is no room it stays, and where closing the lower number would take
-    /// the program's locks away.
+    /// the program's locks away. In another descriptor table than the engine's numbers are not the engine's: there it stays, unmarked.
     pub fn new(opened: T) -> Self {
+        if !descriptor_table::is_engines() {
+            return Own(ManuallyDrop::new(opened));
+        }
         record_locks::look_again();
         if record_locks::hold(opened.as_raw_fd()) {
             return Self::marked(opened);
@@ -184,7 +187,8 @@ impl Own<File> {
 impl<T: AsRawFd> Drop for Own<T> {
     fn drop(&mut self) {
         let number = self.as_raw_fd();
-        if record_locks::hold(number) {
+        // One of the engine's is not this thread's to close if its table is another: its number may be another file's there.
+        if MARKED.has(number) && !descriptor_table::is_engines() || record_locks::hold(number) {
             return record_locks::put_aside(number);
         }
         unmark(number);

@@ -7,10 +7,13 @@
 //! file is opened anew, and is closed when a later look finds the file without locks. (A lock that the program takes
 //! between the look and the close(2), by another thread, is not seen.)
 //!
+//! So is one that a thread drops which has another descriptor table than the engine's (`descriptor_table.rs`): it is closed where it was opened.
+//!
 //! Which descriptors these are is a bit each, in memory that children made by fork(2) find empty: theirs are not the engine's
 //! any more. Nothing here allocates or locks.
 
 use super::PAGE;
+use super::descriptor_table;
 use super::fork;
 use super::own::{self, Numbers, Own};
 use std::fs::File;
@@ -95,7 +98,7 @@ pub fn put_aside(number: RawFd) {
 
 /// A descriptor put aside of the file behind `like`, with these flags; of its own open file description, not the program's.
 pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<Own<File>> {
-    let aside = aside()?;
+    let aside = aside().filter(|_| descriptor_table::is_engines())?;
     let file = identity(like)?;
     let is_wanted = |number: RawFd| {
         // SAFETY: reads flags.
@@ -120,7 +123,7 @@ pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<Own<File>> {
 
 /// Closes descriptors put aside of files that nobody locks any more.
 pub fn look_again() {
-    let Some(aside) = aside() else { return };
+    let Some(aside) = aside().filter(|_| descriptor_table::is_engines()) else { return };
     let mut from = aside.next.load(Ordering::Relaxed) as RawFd;
     for _ in 0..LOOK {
         let Some(number) = aside.numbers.next(from) else {
