@@ -4,7 +4,7 @@ mod common;
 
 cases! {
     "process.c", &["-ldl"];
-    fork_child clone_child fork_in_threads programs execs ends killed closing record_locks in_background;
+    fork_child clone_child fork_in_threads programs execs ends killed closing record_locks own_table in_background;
     kernel
 }
 

@@ -168,8 +168,8 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     if with(|table| table.is_kernels(facts.identity)) {
         return Ok(None);
     }
-    if !descriptor_table::is_engines() && request.fallback == Fallback::Kernel {
-        // All of its maps, so that they agree.
+    if !descriptor_table::is_engines() {
+        // All of its maps, so that they agree: whoever is refused this one may map it through the kernel.
         hand_over(facts.identity)?;
     }
     let place = match (fixed, writable) {
@@ -430,8 +430,9 @@ fn split(
 /// becomes inaccessible is an error too, of the write.
 pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let known = libc::PROT_READ | libc::PROT_WRITE;
-    if prot & !known != 0 && holds(addr, len) {
-        // Executable pages, or what else there may be, are the kernel's.
+    let opens = prot & libc::PROT_WRITE != 0;
+    if holds(addr, len) && (prot & !known != 0 || opens && !descriptor_table::is_engines()) {
+        // Executable pages, or what else there may be, are the kernel's; and what would open the file in another descriptor table.
         hand_over_range(&range_of(addr, len)?)?;
     }
     let ours = |table: &mut Table, part: Range<usize>| {
