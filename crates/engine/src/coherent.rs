@@ -29,7 +29,8 @@
 //! let writing = mapped.as_ref().map(|mapped| mapped.writing(100..101)).transpose();
 //! let writing = writing.map_err(std::io::Error::from_raw_os_error)?;
 //! file.write_all_at(&[2], 100)?;
-//! drop(writing);
+//! // SAFETY: no reference into the map lives.
+//! writing.into_iter().for_each(|writing| unsafe { writing.done() });
 //! assert_eq!(map[100], 2);
 //! # Ok(())
 //! # }
@@ -281,7 +282,7 @@ pub struct Position<'a> {
 }
 
 /// Pages of a file that are out of everybody's reach while a system call writes there ([`MappedFile::writing`]). Dropped, it
-/// lets them go, absent, to be read anew: that is right after any call, whether it failed or not.
+/// lets them go as they were: for a call that was not made.
 pub struct Writing<'a> {
     region: &'a Region,
     seized: Option<Seized<'a>>,
@@ -296,7 +297,8 @@ impl Writing<'_> {
     /// memory from there, without a read, as far as there is room that nobody needs.
     ///
     /// # Safety
-    /// Each part of `data` is memory that can be read, or its use is an error that the kernel reports.
+    /// Each part of `data` is memory that can be read, or its use is an error that the kernel reports. It has what the file has
+    /// there now. Nobody has a reference to these bytes of the map.
     pub unsafe fn written(mut self, offset: u64, data: &[libc::iovec], count: usize) {
         let Some(seized) = self.seized.take() else { return };
         let region = self.region;
@@ -323,16 +325,22 @@ impl Writing<'_> {
         });
     }
 
-    /// Lets go after a call whose bytes are not known: what was in memory is read anew when it is touched.
-    pub fn done(self) {}
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
+    /// Lets go after a call whose bytes are not known, or that failed half-way: what was in memory is read anew when it is touched,
+    /// and pages that are pinned get what the file has in the range.
+    ///
+    /// # Safety
+    /// Nobody has a reference to bytes that the call may have changed, or that were stored to a pinned page meanwhile.
+    pub unsafe fn done(mut self) {
         if let Some(seized) = self.seized.take() {
             self.region.holes().forget(pages_of(self.region, &self.range));
             seized.patch(self.range.clone());
         }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.region.holes().forget(pages_of(self.region, &self.range));
     }
 }
 
@@ -380,7 +388,18 @@ pub struct Resizing<'a> {
 impl Resizing<'_> {
     /// Follows the new length, after the call has succeeded: what was cut off is gone, and will be zeros should the file become
     /// longer again.
-    pub fn done(mut self) {
+    ///
+    /// # Safety
+    /// The file has the length that was announced, and nobody has a reference to what was cut off: what was stored there is lost.
+    ///
+    /// That is for the caller to say:
+    ///
+    /// ```compile_fail,E0133
+    /// # fn follow(resizing: fastmap::coherent::Resizing<'_>) {
+    /// resizing.done();
+    /// # }
+    /// ```
+    pub unsafe fn done(mut self) {
         let Some(seized) = self.seized.take() else { return };
         self.region.holes().distrust((self.least / PAGE as u64) as usize);
         seized.cut();

@@ -369,7 +369,9 @@ impl MapOptions {
     /// file's length means is said at [`MapOptions::map`]; [`MapMut::grow`] makes map and file longer.
     ///
     /// # Safety
-    /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias.
+    /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias. With [`MapOptions::async_read`], by this map or
+    /// another of the file, whoever uses a map of it keeps the three duties that are told of there: a line that was not stored to
+    /// may hold the initial value, and become the file's while somebody has a reference to it.
     ///
     /// # Errors
     /// As for [`MapOptions::map`]; [`Error::ReadOnlyFile`]; [`Error::Locked`] while another process writes the file;
