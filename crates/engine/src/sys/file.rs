@@ -336,9 +336,9 @@ pub fn medium(file: &File) -> Medium {
 pub enum ByteLock {
     /// It is this descriptor's.
     Taken,
-    /// Another open file has the same byte.
+    /// Another open file has the same byte, as this would have it.
     Held,
-    /// A lock over a longer range lies on it, of this process or another.
+    /// Some other lock lies on it, of this process or another: over a longer range, for reading, or a process's own (`F_SETLK`).
     Covered,
     /// No such locks here (an error number).
     Failed(i32),
@@ -349,7 +349,7 @@ pub fn lock_byte(file: &File, at: i64) -> ByteLock {
     match byte_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK, at) {
         Ok(_) => ByteLock::Taken,
         Err(libc::EAGAIN | libc::EACCES) => match byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, at) {
-            Ok(other) if other.l_type != libc::F_UNLCK as i16 && other.l_len != 1 => ByteLock::Covered,
+            Ok(other) if other.l_type != libc::F_UNLCK as i16 && !is_byte_lock(&other) => ByteLock::Covered,
             _ => ByteLock::Held,
         },
         Err(error) => ByteLock::Failed(error),
@@ -358,8 +358,12 @@ pub fn lock_byte(file: &File, at: i64) -> ByteLock {
 
 /// Whether another open file has locked just this byte for itself.
 pub fn byte_is_locked(file: &File, at: i64) -> bool {
-    byte_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK, at)
-        .is_ok_and(|other| other.l_type != libc::F_UNLCK as i16 && other.l_len == 1)
+    byte_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK, at).is_ok_and(|other| is_byte_lock(&other))
+}
+
+/// Whether a lock is such as `lock_byte` takes. One for reading is not: a descriptor that may only read is enough for it.
+fn is_byte_lock(lock: &libc::flock) -> bool {
+    lock.l_type == libc::F_WRLCK as i16 && lock.l_len == 1 && lock.l_pid == -1
 }
 
 /// Takes back `lock_byte`. For the keeper, too.
