@@ -93,7 +93,8 @@ pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial
         }
         // SAFETY: the caller has as many there.
         let line = unsafe { initial_line.cast::<[u8; FM_LINE]>().read() };
-        calls::async_read(addr.addr(), length, line).map_err(|errno| {
+        // SAFETY: the caller keeps the duties.
+        unsafe { calls::async_read(addr.addr(), length, line) }.map_err(|errno| {
             let why = "needs a writable map of a file without another initial value";
             Failure::of(errno, format_args!("{length} bytes at {addr:p}: {why}"))
         })?;

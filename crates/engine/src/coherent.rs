@@ -29,7 +29,8 @@
 //! let writing = mapped.as_ref().map(|mapped| mapped.writing(100..101)).transpose();
 //! let writing = writing.map_err(std::io::Error::from_raw_os_error)?;
 //! file.write_all_at(&[2], 100)?;
-//! drop(writing);
+//! // SAFETY: no reference into the map lives.
+//! writing.into_iter().for_each(|writing| unsafe { writing.done() });
 //! assert_eq!(map[100], 2);
 //! # Ok(())
 //! # }
@@ -42,7 +43,8 @@
 //! thread while a [`Writing`], [`Resizing`] or [`Position`] lives, so whatever the call reads from or writes to must not lie in
 //! a mapping of this crate: copy it through other memory. Large calls are best made in pieces ([`PIECE`]). Of several,
 //! a [`Position`] comes first, and a thread has one [`Writing`] or [`Resizing`] at a time: two threads that each wait for the
-//! other's would do so for ever.
+//! other's would do so for ever. Flushes of the file by other threads wait while a [`Resizing`] lives; the thread that has one or
+//! the other flushes and maps nothing of the file until it is gone (with a [`Resizing`] that fails with EDEADLK).
 //!
 //! Errors are error numbers (errno(3)).
 
@@ -52,6 +54,7 @@ use crate::map;
 use crate::page::State;
 use crate::region::{Region, SlotIndex};
 use crate::registry::{self, MOST_REGIONS};
+use crate::resizes::UnderWay;
 use crate::seize::{self, Fill, Seized};
 use crate::sizes;
 use crate::sys::file::Identity;
@@ -188,7 +191,7 @@ impl MappedFile {
     /// nothing is dirty it looks and returns.
     ///
     /// # Errors
-    /// Of the write: ENOSPC, EIO, EDQUOT. Nothing is lost.
+    /// Of the write: ENOSPC, EIO, EDQUOT. Nothing is lost. EDEADLK in a thread that has a [`Resizing`].
     pub fn before_read(&self, range: Range<u64>) -> Result<(), i32> {
         let region = self.region;
         if !region.is_writable() {
@@ -200,7 +203,13 @@ impl MappedFile {
         if pages.len() <= FEW && pages.clone().all(is_saved) {
             return Ok(());
         }
-        writeback::write_out(region, pages, Stripe::ALL).map_err(|failure| failure.error())
+        loop {
+            let mark = region.resizes().await_end()?;
+            writeback::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.error())?;
+            if region.resizes().none_since(mark) {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes the pages of a range of bytes out of everybody's reach, for a system call that writes there: write(2) and its
@@ -238,6 +247,7 @@ impl MappedFile {
         let region = self.region;
         // What others have done before this, as far as it can be met.
         let _ = sizes::follow(region);
+        let under_way = region.resizes().begin();
         let length = length_of(region)?;
         let known = region.store().size().max(length);
         let page_after = |end: u64| usize::try_from(end.div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
@@ -246,14 +256,15 @@ impl MappedFile {
         let end = if new_len < known { page_after(known) } else { page_after(length) };
         let pages = (least / PAGE as u64) as usize..end;
         let seized = Some(seize::seize(region, pages, page_after(new_len))?);
-        Ok(Resizing { region, seized, least })
+        Ok(Resizing { region, seized, under_way: Some(under_way), least })
     }
 
     /// Writes everything that was stored to the file and puts it on stable storage: for fsync(2) and its kin, before the call
     /// itself.
     ///
     /// # Errors
-    /// Of the writes, and of the sync, also of one that failed before: EIO then, for good.
+    /// Of the writes, and of the sync, also of one that failed before: EIO then, for good. EDEADLK in a thread that has a
+    /// [`Resizing`].
     pub fn sync(&self) -> Result<(), i32> {
         let region = self.region;
         // By this thread: the writers may be about to end the region, and wait for it to leave.
@@ -278,7 +289,7 @@ pub struct Position<'a> {
 }
 
 /// Pages of a file that are out of everybody's reach while a system call writes there ([`MappedFile::writing`]). Dropped, it
-/// lets them go, absent, to be read anew: that is right after any call, whether it failed or not.
+/// lets them go as they were: for a call that was not made.
 pub struct Writing<'a> {
     region: &'a Region,
     seized: Option<Seized<'a>>,
@@ -293,7 +304,8 @@ impl Writing<'_> {
     /// memory from there, without a read, as far as there is room that nobody needs.
     ///
     /// # Safety
-    /// Each part of `data` is memory that can be read, or its use is an error that the kernel reports.
+    /// Each part of `data` is memory that can be read, or its use is an error that the kernel reports. It has what the file has
+    /// there now. Nobody has a reference to these bytes of the map.
     pub unsafe fn written(mut self, offset: u64, data: &[libc::iovec], count: usize) {
         let Some(seized) = self.seized.take() else { return };
         let region = self.region;
@@ -320,16 +332,22 @@ impl Writing<'_> {
         });
     }
 
-    /// Lets go after a call whose bytes are not known: what was in memory is read anew when it is touched.
-    pub fn done(self) {}
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
+    /// Lets go after a call whose bytes are not known, or that failed half-way: what was in memory is read anew when it is touched,
+    /// and pages that are pinned get what the file has in the range.
+    ///
+    /// # Safety
+    /// Nobody has a reference to bytes that the call may have changed, or that were stored to a pinned page meanwhile.
+    pub unsafe fn done(mut self) {
         if let Some(seized) = self.seized.take() {
             self.region.holes().forget(pages_of(self.region, &self.range));
             seized.patch(self.range.clone());
         }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.region.holes().forget(pages_of(self.region, &self.range));
     }
 }
 
@@ -367,7 +385,9 @@ impl Parts<'_> {
 /// A file whose length is being changed ([`MappedFile::resizing`]). Dropped, it leaves all as it was: for a call that failed.
 pub struct Resizing<'a> {
     region: &'a Region,
+    // In this order: its end is when the pages are as they will be.
     seized: Option<Seized<'a>>,
+    under_way: Option<UnderWay<'a>>,
     /// The lesser of the two lengths.
     least: u64,
 }
@@ -375,10 +395,22 @@ pub struct Resizing<'a> {
 impl Resizing<'_> {
     /// Follows the new length, after the call has succeeded: what was cut off is gone, and will be zeros should the file become
     /// longer again.
-    pub fn done(mut self) {
+    ///
+    /// # Safety
+    /// The file has the length that was announced, and nobody has a reference to what was cut off: what was stored there is lost.
+    ///
+    /// That is for the caller to say:
+    ///
+    /// ```compile_fail,E0133
+    /// # fn follow(resizing: fastmap::coherent::Resizing<'_>) {
+    /// resizing.done();
+    /// # }
+    /// ```
+    pub unsafe fn done(mut self) {
         let Some(seized) = self.seized.take() else { return };
         self.region.holes().distrust((self.least / PAGE as u64) as usize);
         seized.cut();
+        self.under_way = None;
         // What cannot be met now, as pages that are pinned, the next look meets.
         let _ = sizes::follow(self.region);
     }

@@ -5,7 +5,7 @@
 //! want (dup2(2)). The engine keeps its own at high numbers, from three quarters of the limit on open files (3072 at most)
 //! on, which avoids the latter; the former has to be told which to leave open.
 
-use crate::sys::{own, record_locks};
+use crate::sys::own;
 use std::os::fd::RawFd;
 
 /// Whether the engine holds this descriptor: close(2) of it is to fail with EBADF, as if it were not there. Async-signal-safe,
@@ -28,24 +28,4 @@ pub fn is_engine(descriptor: RawFd) -> bool {
 /// ```
 pub fn next_engine(from: RawFd) -> Option<RawFd> {
     own::next_own(from)
-}
-
-/// The program takes record locks of a file (fcntl(2) `F_SETLK`, lockf(3)). Any close(2) of any descriptor of that file would
-/// take them away: from now on the engine closes none of its own, until [`note_close`].
-///
-/// ```
-/// use std::os::fd::AsRawFd;
-/// let file = tempfile::tempfile()?;
-/// fastmap::descriptors::note_record_lock(file.as_raw_fd());
-/// fastmap::descriptors::note_close(file.as_raw_fd());
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn note_record_lock(descriptor: RawFd) {
-    record_locks::note_lock(descriptor);
-}
-
-/// The program is about to close a descriptor, which takes away its record locks of that file. A load where it has none.
-#[inline]
-pub fn note_close(descriptor: RawFd) {
-    record_locks::note_close(descriptor);
 }

@@ -23,7 +23,8 @@ const POLL: Duration = Duration::from_millis(10);
 const PATIENCE_WITH_NOBODY: Duration = Duration::from_secs(2);
 
 /// Locks the file behind a descriptor of our own for writing. False where that is not possible, which is logged: the file
-/// system has no such locks, or somebody has locked the whole file to its end, which is not a cache's way.
+/// system has no such locks, or somebody has locked the byte in a way that is no cache's: with the whole file, or for reading, which
+/// whoever may read the file can.
 pub fn lock(own: &File, path: &Path) -> Result<bool> {
     let deadline = Instant::now() + PATIENCE_WITH_NOBODY;
     let mut holder = None;
@@ -32,7 +33,7 @@ pub fn lock(own: &File, path: &Path) -> Result<bool> {
             ByteLock::Taken => return Ok(true),
             ByteLock::Held => holder = find_holder(own),
             ByteLock::Covered => {
-                tracing::warn!(file = %path.display(), "locked as a whole by a program: other writers are not refused");
+                tracing::warn!(file = %path.display(), "a program has locked it where caches do: other writers are not refused");
                 return Ok(false);
             }
             ByteLock::Failed(error) => {
@@ -118,7 +119,8 @@ fn holds(process: &Path, identity: Identity) -> bool {
         let ours = format!(" {BYTE} {BYTE}");
         let locks = fs::read_to_string(descriptor.path()).unwrap_or_default();
         // The line names a device by a number that some file systems (btrfs) do not tell elsewhere: the file is compared.
-        locks.lines().any(|line| line.starts_with("lock:") && line.contains(" OFDLCK ") && line.ends_with(&ours))
-            && file::identity_of(&process.join("fd").join(descriptor.file_name())) == Some(identity)
+        locks.lines().any(|line| {
+            line.starts_with("lock:") && line.contains(" OFDLCK ") && line.contains(" WRITE ") && line.ends_with(&ours)
+        }) && file::identity_of(&process.join("fd").join(descriptor.file_name())) == Some(identity)
     })
 }

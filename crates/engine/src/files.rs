@@ -13,7 +13,7 @@ use crate::requirements::{self, Requirement};
 use crate::sizes;
 use crate::store;
 use crate::sync::Ordering;
-use crate::sys::{PAGE, file, fork, madvise, signal};
+use crate::sys::{PAGE, descriptor_table, file, fork, madvise, signal};
 use crate::writeback;
 use crate::writers;
 use std::collections::HashMap;
@@ -110,6 +110,15 @@ pub fn attach(
     open: store::Open<'_>,
 ) -> Result<Option<Arc<Region>>> {
     let How { cache, writable, one_writer, fallback, place, scratch, behind } = how;
+    if !descriptor_table::is_engines() {
+        let error = in_another_table(&file::path_of(from));
+        // A kernel mapping beside cached ones would not agree with them.
+        if fallback != Fallback::Kernel || is_cached(facts.identity) {
+            return Err(error);
+        }
+        tracing::warn!(%error, "mapped through the kernel instead");
+        return Ok(None);
+    }
     let (files, mut table) = Files::get();
     let settled = |mapped: &Mapped| !writable || mapped.region.store().is_locked();
     if one_writer && !table.get(&facts.identity).is_some_and(settled) {
@@ -130,6 +139,7 @@ pub fn attach(
         Entry::Vacant(entry) => {
             let Some(direct) = check(from, fallback)? else { return Ok(None) };
             let cache = cache.map_or_else(Cache::global, |cache| Ok(cache.clone()))?;
+            descriptor_table::claim();
             let store = Arc::from(open(from, facts, direct)?);
             madvise::prepare();
             signal::install(fault::on_sigbus).map_err(|source| Error::Io {
@@ -164,6 +174,9 @@ pub fn attach(
 /// Lets stores to a region through, by a descriptor that may write, and sees to it that they reach the file whatever ends
 /// the process.
 pub fn let_write(region: &Region, from: &File, one_writer: bool) -> Result<()> {
+    if !descriptor_table::is_engines() {
+        return Err(in_another_table(region.store().path()));
+    }
     region.allow_writing(from, one_writer)?;
     save_at_exit();
     if region.cache().keeper && region.scratch().is_none() {
@@ -262,6 +275,17 @@ pub fn in_a_child(path: &Path) -> Error {
         path: path.to_owned(),
         missing: "the process that started the engine",
         remedy: "this is a child made by fork(2), where the engine does not run: call exec, or map through the kernel"
+            .into(),
+    }
+}
+
+/// The error of a thread whose descriptors are not those of the engine's threads.
+pub fn in_another_table(path: &Path) -> Error {
+    Error::Missing {
+        path: path.to_owned(),
+        missing: "the engine's descriptors",
+        remedy: "this thread has a descriptor table of its own (unshare(2), or close_range(2) with CLOSE_RANGE_UNSHARE): map \
+                 in a thread that has not, or before"
             .into(),
     }
 }

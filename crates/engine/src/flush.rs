@@ -55,7 +55,7 @@ impl Flush {
     /// ```
     pub fn wait(self) -> Result<()> {
         match self.0 {
-            Way::Writers(job) => job.wait(),
+            Way::Writers(job) => job.finish(),
             Way::Kernel(kernel, offset, len) => kernel.flush(offset, len, true),
             Way::Done(outcome) => outcome,
         }

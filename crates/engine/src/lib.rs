@@ -91,6 +91,7 @@ mod readers;
 mod region;
 mod registry;
 pub mod requirements;
+mod resizes;
 mod rings;
 mod scratch;
 mod seize;

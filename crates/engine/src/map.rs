@@ -108,7 +108,7 @@ pub(crate) enum Kind {
 
 /// What a mutable map that is not in the cache grows by.
 pub(crate) struct Source {
-    /// Shares the flags of the descriptor it was mapped through: for its length only.
+    /// For its length only.
     pub(crate) file: Own<File>,
     pub(crate) options: MapOptions,
 }
@@ -887,10 +887,62 @@ shared_face!(Map, map);
 shared_face!(MapMut, map_mut);
 
 impl MapMut {
-    /// Says that what a range of a scratch map ([`MapOptions::scratch`]) holds is not needed any more: its pages are not
-    /// written when their room is needed. Until something is stored there, bytes of the whole pages in the range read as they
-    /// were, as they were earlier, or as zeros, from one moment to the next. Stores that run at the same time may be lost.
-    /// Pages that are pinned for writing stay as they are. On other maps it does nothing.
+    /// Gives up what a range of a scratch map ([`MapOptions::scratch`]) holds: bytes of the whole pages in it are zeros afterwards,
+    /// and what was stored there is never written. On other maps it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::RangeOutside`]; [`Error::WriteBack`] for a page that was stored to before it was read, and cannot be read;
+    /// [`Error::Missing`] in a child made by fork(2).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1 << 20)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let mut map = unsafe { fastmap::MapOptions::new().scratch(true).map_mut(&file)? };
+    /// map[..8192].fill(1);
+    /// map.discard(0, 8192)?;
+    /// map[0] = 2;
+    /// assert!(map.engine() == fastmap::Engine::Kernel || map[..2] == [2, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Nobody has a reference into the map meanwhile:
+    ///
+    /// ```compile_fail,E0502
+    /// # fn discards(mut map: fastmap::MapMut) {
+    /// let text = &map[..8192];
+    /// map.discard(0, 8192).unwrap();
+    /// println!("{text:?}");
+    /// # }
+    /// ```
+    pub fn discard(&mut self, offset: usize, len: usize) -> Result<()> {
+        let Some((region, pages)) = self.mapping.scratch_pages(offset, len)? else { return Ok(()) };
+        behind::settle(region, pages.clone()).map_err(|failure| failure.into_error(region))?;
+        writeback::discard(region, pages.clone());
+        // Out of memory at once: what a clean page holds that the file lacks would be there until it is evicted.
+        let gone = {
+            let _length = region.lock_length();
+            sizes::leave_memory(region, pages.clone())
+        };
+        match gone {
+            Ok(true) => Ok(()),
+            // Another map has pinned some of it.
+            Ok(false) | Err(_) => {
+                let start = region.address_of(pages.start) as usize - self.mapping.start as usize;
+                self.clear(start, pages.len() * PAGE)
+            }
+        }
+    }
+
+    /// Says that nobody needs what a range of a scratch map holds, at less cost than [`MapMut::discard`]: its pages are not written
+    /// when their room is needed. Until something is stored there, bytes of the whole pages in the range are as they were, as
+    /// they were earlier, or zeros, from one moment to the next. Stores that run at the same time may be lost. Pages that are
+    /// pinned for writing stay as they are. On other maps it does nothing.
+    ///
+    /// # Safety
+    /// Nobody has a reference to these bytes, now or before they are stored to (through pointers, [`MapMut::as_mut_ptr`]) or cleared.
     ///
     /// # Errors
     /// [`Error::RangeOutside`]; [`Error::Missing`] in a child made by fork(2).
@@ -902,13 +954,14 @@ impl MapMut {
     /// // SAFETY: nobody else changes the file.
     /// let mut map = unsafe { fastmap::MapOptions::new().scratch(true).map_mut(&file)? };
     /// map[..8192].fill(1);
-    /// map.discard(0, 8192)?;
-    /// map[0] = 2;
-    /// assert_eq!(map[0], 2);
+    /// // SAFETY: cleared before anybody looks.
+    /// unsafe { map.abandon(0, 8192)? };
+    /// map.clear(0, 8192)?;
+    /// assert_eq!(map[0], 0);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn discard(&self, offset: usize, len: usize) -> Result<()> {
+    pub unsafe fn abandon(&self, offset: usize, len: usize) -> Result<()> {
         if let Some((region, pages)) = self.mapping.scratch_pages(offset, len)? {
             writeback::discard(region, pages);
         }

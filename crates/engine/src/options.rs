@@ -10,7 +10,6 @@ use crate::map::{Kind, Map, MapMut, Mapping, Source, pages};
 use crate::region::Place;
 use crate::store;
 use crate::sys::file::{self, Facts, Medium};
-use crate::sys::own::Own;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -370,7 +369,9 @@ impl MapOptions {
     /// file's length means is said at [`MapOptions::map`]; [`MapMut::grow`] makes map and file longer.
     ///
     /// # Safety
-    /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias.
+    /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias. With [`MapOptions::async_read`], by this map or
+    /// another of the file, whoever uses a map of it keeps the three duties that are told of there: a line that was not stored to
+    /// may hold the initial value, and become the file's while somebody has a reference to it.
     ///
     /// # Errors
     /// As for [`MapOptions::map`]; [`Error::ReadOnlyFile`]; [`Error::Locked`] while another process writes the file;
@@ -423,8 +424,8 @@ impl MapOptions {
         let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
         let end = part_of_file(&file::path_of(from), self.offset, 0..len)?.end as usize;
         let source = || {
-            let source = || Ok(Box::new(Source { file: Own::new(from.try_clone()?), options: self.clone() }));
-            writable.then(source).transpose().map_err(io("duplicate its descriptor"))
+            let source = || Ok(Box::new(Source { file: file::another(from)?, options: self.clone() }));
+            writable.then(source).transpose().map_err(io("open it anew"))
         };
         if len == 0 {
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, kind: Kind::Empty(source()?) });

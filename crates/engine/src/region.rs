@@ -18,6 +18,7 @@ use crate::mechanism::Mechanism;
 use crate::page::{PageWord, State};
 use crate::registry;
 pub use crate::registry::SlotIndex;
+use crate::resizes::Resizes;
 use crate::service;
 use crate::staging::FRAME_PAGES;
 use crate::store::Store;
@@ -101,6 +102,7 @@ pub struct Region {
     growing: Mutex<()>,
     /// Held by system calls that use a descriptor's position, or append (`coherent.rs`).
     position: Lock,
+    resizes: Resizes,
     length: Mutex<u64>,
     left_behind: AtomicU64,
     counters: Box<[Padded<MapCounters>]>,
@@ -282,6 +284,7 @@ impl Region {
             complained: AtomicBool::new(false),
             growing: Mutex::new(()),
             position: Lock::new(),
+            resizes: Resizes::new(),
             length,
             left_behind: AtomicU64::new(u64::MAX),
             counters: MapCounters::per_core(),
@@ -470,6 +473,11 @@ impl Region {
     /// Held by system calls on the file that use a descriptor's position.
     pub fn position(&self) -> &Lock {
         &self.position
+    }
+
+    /// Changes of the file's length that are under way by system calls.
+    pub fn resizes(&self) -> &Resizes {
+        &self.resizes
     }
 
     /// The least end of the file at which pages had to stay because they were pinned, bytes; `u64::MAX`: none. Used by

@@ -11,9 +11,19 @@ use crate::sys::signal;
 ///
 /// Async-signal-safe.
 ///
+/// # Safety
+/// As for sigaction(2): the handler of a new action may be called for any SIGBUS, with the arguments that its flags ask for.
+///
 /// ```
-/// assert!(fastmap::signals::replace_sigbus(None).is_none(), "nothing is mapped yet");
+/// // SAFETY: nothing is replaced.
+/// assert!(unsafe { fastmap::signals::replace_sigbus(None) }.is_none(), "nothing is mapped yet");
 /// ```
-pub fn replace_sigbus(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+///
+/// ```compile_fail,E0133
+/// # let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+/// action.sa_sigaction = 0x4141_4141;
+/// fastmap::signals::replace_sigbus(Some(&action));
+/// ```
+pub unsafe fn replace_sigbus(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     signal::replace(new)
 }

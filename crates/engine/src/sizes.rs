@@ -15,8 +15,7 @@ use crate::region::Region;
 use crate::service;
 use crate::sys::file::Medium;
 use crate::sys::{PAGE, file};
-use crate::writeback::Failure;
-use crate::writers;
+use crate::writeback::{self, Failure, Stripe};
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -24,6 +23,11 @@ use std::sync::atomic::Ordering;
 
 /// Takes notice of a file that others made shorter or longer. Asked before every flush, new map, growth and advice.
 pub fn follow(region: &Region) -> Result<()> {
+    if region.resizes().is_mine() {
+        // It would wait for the pages that this thread holds.
+        let operation = "look at its length in a thread that is changing it (coherent::Resizing)";
+        return Err(region.io_error(operation, std::io::Error::from_raw_os_error(libc::EDEADLK)));
+    }
     follow_locked(region, &mut region.lock_length()).map(drop)
 }
 
@@ -82,7 +86,8 @@ pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
     if pages.len() > 1 {
         // Most of them at little cost a page.
         if region.is_writable() {
-            writers::write_out(region, pages.clone())?;
+            // Without waiting for another change of the length, whose thread may be waiting for this one to be met.
+            writeback::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.into_error(region))?;
         }
         evict::evict_range(region, pages.clone());
     }

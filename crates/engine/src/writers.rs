@@ -9,10 +9,11 @@ use crate::error::Result;
 use crate::files;
 use crate::region::Region;
 use crate::registry;
+use crate::resizes::Mark;
 use crate::rings::{Rings, Taken};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, cpu, futex};
+use crate::sys::{PAGE, cpu, futex, record_locks};
 use crate::writeback::{self, Failure, Help, RIPE, Stripe, regions_of};
 use std::collections::VecDeque;
 use std::io;
@@ -51,6 +52,8 @@ pub struct Job {
     pages: Range<usize>,
     /// The last writer puts the file on stable storage.
     stable: bool,
+    /// When it was asked for.
+    asked: Mark,
     failure: Mutex<Option<Failure>>,
     /// Writers that have not done their part.
     left: AtomicU32,
@@ -111,6 +114,7 @@ impl Writers {
             region: region.clone(),
             pages,
             stable,
+            asked: region.resizes().moment(),
             failure: Mutex::default(),
             left: AtomicU32::new(self.count() as u32),
             done: AtomicU32::new(0),
@@ -142,6 +146,9 @@ impl Shared {
             let again = match cache.upgrade() {
                 Some(cache) => {
                     self.carry_out(stripe);
+                    if stripe.index == 0 {
+                        record_locks::look_again();
+                    }
                     let mut again = stripe.index == 0 && close_unsaved(&cache);
                     let look = interval.filter(|_| Instant::now() >= next_look);
                     if let Some(interval) = look {
@@ -243,6 +250,25 @@ impl Job {
         }
         std::mem::replace(&mut *self.outcome.lock().unwrap_or_else(|poison| poison.into_inner()), Ok(()))
     }
+
+    /// Likewise, and flushes again what a change of the file's length has put back meanwhile, after it was asked for.
+    pub fn finish(&self) -> Result<()> {
+        self.wait()?;
+        let region = &self.region;
+        if region.resizes().none_since(self.asked) {
+            return Ok(());
+        }
+        // Once the last map is dropped the region has been saved, and whoever changes a length has left it.
+        match registry::enter(region.slot()).filter(|entered| std::ptr::eq(&**entered, &**region) && entered.visit()) {
+            Some(entered) => {
+                drop(entered);
+                let flushed = write_out(region, self.pages.clone());
+                region.leave();
+                flushed.and_then(|()| if self.stable { sync(region) } else { Ok(()) })
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Writes every page of the range that is dirty at the time of the call, and waits for writes in flight there. With
@@ -257,7 +283,7 @@ pub fn flush(region: &Arc<Region>, pages: Range<usize>, stable: bool) -> Result<
     let cache = region.cache();
     let many = || cache.dirty_pages() > MANY_PAGES && region.dirty().count(pages.clone(), MANY_PAGES) > MANY_PAGES;
     match cache.writers().filter(|_| many()) {
-        Some(writers) => writers.post(region, pages, false).wait()?,
+        Some(writers) => complete(region, || writers.post(region, pages.clone(), false).wait())?,
         None => write_out(region, pages)?,
     }
     if stable { sync(region) } else { Ok(()) }
@@ -270,7 +296,23 @@ pub fn flush_later(region: &Arc<Region>, pages: Range<usize>) -> Option<Arc<Job>
 
 /// A flush by this thread alone, without stable storage.
 pub fn write_out(region: &Region, pages: Range<usize>) -> Result<()> {
-    writeback::write_out(region, pages, Stripe::ALL).map_err(|failure| failure.into_error(region))
+    complete(region, || {
+        writeback::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.into_error(region))
+    })
+}
+
+/// Flushes until no change of the file's length was under way meanwhile (`resizes.rs`).
+fn complete(region: &Region, mut flush: impl FnMut() -> Result<()>) -> Result<()> {
+    loop {
+        let mark = region.resizes().await_end().map_err(|error| {
+            let operation = "flush it in a thread that is changing its length (coherent::Resizing)";
+            region.io_error(operation, io::Error::from_raw_os_error(error))
+        })?;
+        flush()?;
+        if region.resizes().none_since(mark) {
+            return Ok(());
+        }
+    }
 }
 
 /// Writes every dirty page of a cache, or says which file refuses.

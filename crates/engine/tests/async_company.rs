@@ -61,10 +61,12 @@ impl Mapped {
         let at =
             unsafe { calls::map(file.as_fd(), &cache, &request(way)) }.unwrap().expect("through the cache") as usize;
         if way == Way::Initial {
-            assert_eq!(calls::async_read(at, LEN, INITIAL), Ok(()));
+            // SAFETY: lines are stored whole, none of them this one, and looked at by their values.
+            let ask = |len, line| unsafe { calls::async_read(at, len, line) };
+            assert_eq!(ask(LEN, INITIAL), Ok(()));
             assert_eq!(calls::initial_line(at + LEN - 1), Some(INITIAL));
-            assert_eq!(calls::async_read(at, PAGE, INITIAL), Ok(()), "the same once more");
-            assert_eq!(calls::async_read(at, PAGE, [1; LINE]), Err(libc::EINVAL), "another");
+            assert_eq!(ask(PAGE, INITIAL), Ok(()), "the same once more");
+            assert_eq!(ask(PAGE, [1; LINE]), Err(libc::EINVAL), "another");
         }
         Mapped { way, file, at, cache }
     }
@@ -103,7 +105,8 @@ impl Mapped {
         let writing = mapped.as_ref().map(|mapped| mapped.writing(offset as u64..(offset + LINE) as u64).unwrap());
         self.file.write_all_at(line, offset as u64).unwrap();
         if let Some(writing) = writing {
-            writing.done();
+            // SAFETY: nobody has a reference into the map.
+            unsafe { writing.done() };
         }
     }
 
@@ -112,7 +115,8 @@ impl Mapped {
         let mapped = coherent::file(self.file.as_raw_fd()).expect("it is mapped");
         let resizing = mapped.resizing(len as u64).unwrap();
         self.file.set_len(len as u64).unwrap();
-        resizing.done();
+        // SAFETY: nobody has a reference into the map.
+        unsafe { resizing.done() };
     }
 
     /// What a thread does until it is to stop, with lines of its own; what these hold in the end.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{PAGE, Random, Stop, create, folder, ready, seed};
+use common::{PAGE, Random, Stop, create, folder, ready, seed, until};
 use fastmap::calls::{self, Request};
 use fastmap::coherent::{self, MappedFile};
 use fastmap::{Cache, Fallback, MapMut, MapOptions};
@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,8 @@ fn truncate(file: &File, len: usize) {
     let mapped = mapped(file);
     let resizing = mapped.resizing(len as u64).unwrap();
     file.set_len(len as u64).unwrap();
-    resizing.done();
+    // SAFETY: nobody has a reference into the map.
+    unsafe { resizing.done() };
 }
 
 /// False where the file system cannot.
@@ -59,7 +61,8 @@ fn allocate(file: &File, mode: i32, range: Range<usize>) -> bool {
     // SAFETY: numbers only.
     let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, range.start as i64, range.len() as i64) };
     let error = io::Error::last_os_error().raw_os_error();
-    writing.done();
+    // SAFETY: nobody has a reference into the map.
+    unsafe { writing.done() };
     assert!(done == 0 || error == Some(libc::EOPNOTSUPP), "fallocate: error {error:?}");
     done == 0
 }
@@ -72,7 +75,8 @@ fn copy(file: &File, from: usize, to: usize, len: usize) -> usize {
     // SAFETY: numbers of our own.
     let copied = unsafe { libc::copy_file_range(file.as_raw_fd(), &mut from, file.as_raw_fd(), &mut to, len, 0) };
     let error = io::Error::last_os_error();
-    writing.done();
+    // SAFETY: nobody has a reference into the map.
+    unsafe { writing.done() };
     if copied < 0 && matches!(error.raw_os_error(), Some(libc::EXDEV | libc::EOPNOTSUPP | libc::ENOSYS)) {
         return 0;
     }
@@ -154,6 +158,90 @@ fn what_is_cut_off_is_never_written() {
     drop(mapped(&file).resizing(PAGE as u64).unwrap());
     assert_eq!(map[7 * PAGE], 5);
     assert_eq!(read(&file, 7 * PAGE, 1), [5]);
+}
+
+/// Whether a thread of this process sleeps.
+fn sleeps(thread: i32) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    line.rsplit(')').next().unwrap().trim_start().starts_with('S')
+}
+
+#[test]
+fn no_flush_says_that_bytes_are_in_the_file_while_a_truncation_has_them() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let file = create(&folder.path().join("data"), &[1; 400 * PAGE]);
+    let cache = cache(1000);
+    let mut map = map(&file, &cache, 400);
+    type Flush = fn(&MapMut, &File);
+    let whole = 0..400 * PAGE as u64;
+    let ways: [(&str, usize, Flush); 6] = [
+        ("flush", 1, |map, _| map.flush().unwrap()),
+        ("by the writers", 400, |map, _| map.flush().unwrap()),
+        ("flush_range", 1, |map, _| map.flush_range(399 * PAGE, 1).unwrap()),
+        ("flush_async", 3, |map, _| map.flush_async().wait().unwrap()),
+        ("before_read", 2, |_, file| mapped(file).before_read(399 * PAGE as u64..400 * PAGE as u64).unwrap()),
+        ("sync", 2, |_, file| mapped(file).sync().unwrap()),
+    ];
+    for (round, (name, pages, flush)) in ways.into_iter().enumerate() {
+        let value = 10 + round as u8;
+        (400 - pages..400).for_each(|page| map[page * PAGE] = value);
+        let resized = mapped(&file);
+        let resizing = resized.resizing(PAGE as u64).unwrap();
+        // In the thread that has it nothing waits for itself.
+        assert!(map.flush().is_err() && map.flush_async().wait().is_err(), "{name}");
+        assert_eq!(resized.before_read(whole.clone()), Err(libc::EDEADLK), "{name}");
+        assert_eq!(resized.sync(), Err(libc::EDEADLK), "{name}");
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (map, file) = (&map, &file);
+            let flushing = scope.spawn(move || {
+                // SAFETY: no preconditions.
+                tell.send(unsafe { libc::gettid() }).unwrap();
+                flush(map, file);
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, 399 * PAGE as u64).unwrap();
+                byte[0]
+            });
+            let thread = told.recv().unwrap();
+            until("the flush waits, or is through", || flushing.is_finished() || sleeps(thread));
+            // The call has failed.
+            drop(resizing);
+            assert_eq!(flushing.join().unwrap(), value, "{name}");
+        });
+        assert_eq!(map[399 * PAGE], value);
+    }
+    // One that was asked for before a truncation took the pages, and is waited for after it failed.
+    map[399 * PAGE] = 99;
+    let flush = map.flush_async();
+    drop(mapped(&file).resizing(PAGE as u64).unwrap());
+    flush.wait().unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 399 * PAGE as u64).unwrap();
+    assert_eq!(byte, [99]);
+}
+
+#[test]
+fn a_call_that_was_not_made_changes_no_byte() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let file = create(&folder.path().join("data"), &[1; 2 * PAGE]);
+    let cache = cache(16);
+    let mut map = map(&file, &cache, 2);
+    map.fill(2);
+    let mapped = mapped(&file);
+    let mut pinned = map.pin_mut(0, PAGE).unwrap();
+    let writing = mapped.writing(0..2 * PAGE as u64).unwrap();
+    // No trap: it is the pin's.
+    pinned[7] = 3;
+    drop(writing);
+    assert_eq!(pinned[6..9], [2, 3, 2]);
+    drop(pinned);
+    assert!(map[PAGE..].iter().all(|byte| *byte == 2));
 }
 
 #[test]
@@ -261,14 +349,16 @@ fn maps_come_and_go_under_system_calls() {
                     unsafe {
                         assert_eq!(libc::pwrite(file.as_raw_fd(), [2; 8].as_ptr().cast(), 8, place as i64), 8);
                     }
-                    drop(writing);
+                    // SAFETY: likewise.
+                    unsafe { writing.done() };
                     match random.below(8) {
                         0 => mapped.sync().unwrap(),
                         1 => mapped.before_read(0..64 * PAGE as u64).unwrap(),
                         2 => {
                             let resizing = mapped.resizing(64 * PAGE as u64).unwrap();
                             file.set_len(64 * PAGE as u64).unwrap();
-                            resizing.done();
+                            // SAFETY: nobody has a reference into the map.
+                            unsafe { resizing.done() };
                         }
                         _ => drop(mapped.position()),
                     }

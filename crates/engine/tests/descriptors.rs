@@ -4,8 +4,9 @@ mod common;
 
 use common::*;
 use fastmap::descriptors::{is_engine, next_engine};
-use fastmap::{Advice, Cache};
+use fastmap::{Advice, Cache, Engine, MapOptions, Mode};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
@@ -38,6 +39,21 @@ fn what_such_a_program_stored_is_saved_when_it_is_killed() {
     (0..40).for_each(|page| assert_eq!(bytes[page * PAGE], 200 - page as u8, "page {page}"));
 }
 
+#[test]
+fn record_locks_of_the_program_outlive_its_maps() {
+    if ready() {
+        run_child("record-locks", Path::new(""));
+    }
+}
+
+#[test]
+fn threads_with_a_descriptor_table_of_their_own_map_through_the_kernel() {
+    if ready() {
+        run_child("other-table", Path::new(""));
+        run_child("other-table", Path::new("closed"));
+    }
+}
+
 /// Open descriptors, less the one that this look takes.
 fn open_descriptors() -> BTreeSet<RawFd> {
     let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
@@ -68,6 +84,8 @@ fn role() {
     match role.as_str() {
         "known" => known(),
         "close-all" => close_all(),
+        "record-locks" => record_locks(),
+        "other-table" => other_table(argument == Path::new("closed")),
         "close-all-and-wait" => {
             let mut map = map_mut(&Cache::new(64 * PAGE).unwrap(), &open(&argument));
             close_what_is_not_the_engines();
@@ -153,4 +171,135 @@ fn close_all() {
             "page {page}"
         );
     }
+}
+
+fn set_lock(file: &File, kind: i32) {
+    // SAFETY: a zeroed lock is one, of all the file.
+    unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = kind as i16;
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock), 0);
+    }
+}
+
+/// Whether this process has a record lock on the file's first byte: its open file descriptions are told of it as others are.
+fn is_locked(file: &File) -> bool {
+    // SAFETY: likewise, of a byte.
+    unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        (lock.l_type, lock.l_len) = (libc::F_WRLCK as i16, 1);
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock), 0);
+        lock.l_type != libc::F_UNLCK as i16
+    }
+}
+
+fn record_locks() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let file = create(&path, &pattern(64 * PAGE));
+    let cache = small();
+    // With a tick of the writers', which meets what is put aside as everybody does.
+    set_lock(&file, libc::F_WRLCK);
+    let before = open_descriptors();
+    let mut most = 0;
+    for round in 0..20 {
+        let mut map = map_mut(&cache, &file);
+        assert!(is_locked(&file), "mapped, {round}");
+        map[PAGE] = round;
+        map.flush().unwrap();
+        map.grow((65 + round as usize) * PAGE).unwrap();
+        drop(map);
+        assert!(is_locked(&file), "unmapped, {round}");
+        assert_eq!(common::map(&cache, &file)[PAGE], round);
+        assert!(is_locked(&file), "for reading, {round}");
+        // SAFETY: the file is this process's own; in memory nothing is opened but what it grows by.
+        let by_kernel = unsafe { MapOptions::new().cache(&cache).mode(Mode::Direct).map_mut(&file) }.unwrap();
+        assert!(by_kernel.engine() == Engine::Kernel && is_locked(&file));
+        drop(by_kernel);
+        // SAFETY: likewise. A request that is refused opens the file as well.
+        assert!(unsafe { options(&cache).mode(Mode::Cached).offset(1 << 40).map(&file) }.is_err());
+        fastmap::requirements::of_file(&file);
+        assert!(is_locked(&file), "by the kernel, {round}");
+        if round == 1 {
+            most = open_descriptors().len();
+        }
+        assert!(most == 0 || open_descriptors().len() <= most, "the same ones are used again: {round}");
+    }
+    set_lock(&file, libc::F_UNLCK);
+    let of_file = || {
+        let is_same = |number: &RawFd| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|to| to == path);
+        open_descriptors().difference(&before).copied().filter(is_same).count()
+    };
+    assert!(of_file() > 0);
+    // Looked at again whenever the engine opens or closes something.
+    let other = create(&folder.path().join("other"), &pattern(PAGE));
+    until("what was put aside is closed", || {
+        drop(common::map(&cache, &other));
+        of_file() == 0
+    });
+    // Its own end of a lock is a program's close(2), of any descriptor.
+    set_lock(&file, libc::F_RDLCK);
+    drop(common::map(&cache, &file));
+    assert!(is_locked(&file));
+    drop(file.try_clone().unwrap());
+    assert!(!is_locked(&file));
+}
+
+fn other_table(closed: bool) {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let [one, _, three] = ["one", "two", "three"].map(|name| create(&path(name), &pattern(64 * PAGE)));
+    let cache = small();
+    let mut first = map_mut(&cache, &one);
+    first[0] = 11;
+    let last = common::map(&cache, &three);
+    let own = engine_descriptors();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: from here on the thread's own table; the files that it needs are opened anew.
+            unsafe {
+                match closed {
+                    true => assert_eq!(libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE), 0),
+                    false => assert_eq!(libc::unshare(libc::CLONE_FILES), 0),
+                }
+            }
+            let [one, two] = ["one", "two"].map(|name| open(&path(name)));
+            // SAFETY: files of this test's own, and through the maps of one thread.
+            unsafe {
+                let refused = refusal(&path("two"), options(&cache).map_mut(&two));
+                assert!(refused.contains("descriptor table"), "{refused}");
+                let mut by_kernel = MapOptions::new().cache(&cache).map_mut(&two).unwrap();
+                assert_eq!(by_kernel.engine(), Engine::Kernel);
+                by_kernel[PAGE] = 22;
+                by_kernel.flush().unwrap();
+                by_kernel.grow(80 * PAGE).unwrap();
+                // Both kinds side by side would not agree.
+                refusal(&path("one"), MapOptions::new().cache(&cache).map_mut(&one));
+                refusal(&path("one"), MapOptions::new().cache(&cache).map(&one));
+            }
+            if !closed {
+                // What was mapped before works on: this table has it all.
+                assert_eq!(last[5 * PAGE], pattern(64 * PAGE)[5 * PAGE]);
+            }
+            drop(last);
+        });
+    });
+    // By a thread that has them the descriptors of what was dropped there are closed.
+    until("the last map's descriptors are closed", || {
+        drop(common::map(&cache, &open(&path("two"))));
+        let is_third =
+            |number: &RawFd| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|to| to == path("three"));
+        !own.iter().any(is_third)
+    });
+    first[PAGE] = 12;
+    drop(first);
+    let bytes = |name| std::fs::read(path(name)).unwrap();
+    let expected = |changes: &[(usize, u8)]| {
+        let mut expected = pattern(64 * PAGE);
+        changes.iter().for_each(|(at, byte)| expected[*at] = *byte);
+        expected
+    };
+    assert!(bytes("one") == expected(&[(0, 11), (PAGE, 12)]));
+    assert!(bytes("two")[..64 * PAGE] == expected(&[(PAGE, 22)]));
+    assert!(bytes("three") == expected(&[]));
 }

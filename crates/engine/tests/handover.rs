@@ -91,7 +91,8 @@ fn stores_go_on_while_maps_become_the_kernels() {
                             let mapped = coherent::file(file.as_raw_fd());
                             let writing = mapped.as_ref().map(|mapped| mapped.writing(place..place + 8).unwrap());
                             file.write_all_at(&counts[page].to_ne_bytes(), place).unwrap();
-                            drop(writing);
+                            // SAFETY: no references into the map.
+                            writing.into_iter().for_each(|writing| unsafe { writing.done() });
                         }
                         counts
                     })

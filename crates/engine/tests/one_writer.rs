@@ -194,6 +194,37 @@ fn a_killed_process_holds_it_until_its_keeper_is_done() {
     }
 }
 
+/// Whoever may read a file can lock any byte of it for reading.
+#[test]
+fn a_reader_keeps_no_writer_out() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = file_in(&folder);
+    let reader = File::open(&path).unwrap();
+    for (byte, command) in
+        [(i64::MAX - 1, libc::F_OFD_SETLK), (i64::MAX, libc::F_OFD_SETLK), (i64::MAX - 1, libc::F_SETLK)]
+    {
+        // SAFETY: a zeroed flock is a valid one.
+        unsafe {
+            let mut lock: libc::flock = std::mem::zeroed();
+            (lock.l_type, lock.l_start, lock.l_len) = (libc::F_RDLCK as i16, byte, 1);
+            assert_eq!(libc::fcntl(reader.as_raw_fd(), command, &mut lock), 0);
+        }
+        let mut map = map_mut(&small(), &open(&path));
+        map[1] += 1;
+        map.flush().unwrap();
+        assert_eq!(map[1], std::fs::read(&path).unwrap()[1]);
+        // SAFETY: as above.
+        unsafe {
+            let mut lock: libc::flock = std::mem::zeroed();
+            lock.l_type = libc::F_UNLCK as i16;
+            assert_eq!(libc::fcntl(reader.as_raw_fd(), command, &mut lock), 0);
+        }
+    }
+}
+
 #[test]
 fn forked_children_do_not_hold_it() {
     if !ready() {

@@ -88,9 +88,45 @@ fn what_is_discarded_is_not_written() {
     let pinned = *pinned as *mut u8;
     // SAFETY: in the map.
     unsafe { pinned.write(7) };
-    scratch.discard(4 * PAGE, 3 * PAGE).unwrap();
-    assert_eq!(scratch[8 * PAGE], scratch[8 * PAGE]);
+    // SAFETY: nobody looks at them but through the pointer.
+    unsafe {
+        scratch.abandon(4 * PAGE, 3 * PAGE).unwrap();
+        assert_eq!(pinned.read(), 7);
+    }
     assert!(scratch.discard(0, PAGES * PAGE + 1).is_err());
+}
+
+#[test]
+fn what_is_discarded_is_zeros_at_once_and_stays_so() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let file = junk(&folder.path().join("file"));
+    let cache = Cache::new(64 * PAGE).unwrap();
+    let mut scratch = map(&file, &cache);
+    let other = map(&file, &cache);
+    let range = 3 * PAGE..9 * PAGE;
+    for round in 1..=3u8 {
+        // An older version of some pages is in the file, a newer one in memory.
+        scratch[..16 * PAGE].fill(round);
+        scratch[16 * PAGE..].iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        scratch[range.clone()].iter_mut().step_by(PAGE).for_each(|byte| *byte = 100 + round);
+        // Another map's pin keeps a page in memory.
+        let pinned = (round == 3).then(|| other.pin(5 * PAGE, 1).unwrap());
+        scratch.discard(2 * PAGE + 1, 7 * PAGE).unwrap();
+        let text = &scratch[..16 * PAGE];
+        let is_right = |text: &[u8]| {
+            let rest = [&text[..range.start], &text[range.end..]].map(|part| part.iter().all(|byte| *byte == round));
+            text[range.clone()].iter().all(|byte| *byte == 0) && rest == [true; 2]
+        };
+        assert!(is_right(text), "{round}");
+        drop(pinned);
+        // What leaves memory and comes back is the same.
+        scratch.advise(Advice::DontNeed).unwrap();
+        scratch[16 * PAGE..].chunks(PAGE).for_each(|page| assert!(page[0] <= 1));
+        assert!(is_right(text), "{round}, read anew");
+    }
 }
 
 /// What a page holds.
@@ -145,7 +181,8 @@ fn random_work_by_many_threads_against_a_shadow() {
                                 }
                             }
                             90..95 => {
-                                shared.discard(page * PAGE, len * PAGE).unwrap();
+                                // SAFETY: this thread's pages, reached by pointers only.
+                                unsafe { shared.abandon(page * PAGE, len * PAGE) }.unwrap();
                                 pages[page..page + len].fill(Page::Unknown);
                             }
                             95..98 => {

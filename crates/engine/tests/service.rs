@@ -410,7 +410,8 @@ fn role() {
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = extend as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO;
-            fastmap::signals::replace_sigbus(Some(&action)).expect("the engine's handler is there");
+            // SAFETY: likewise.
+            unsafe { fastmap::signals::replace_sigbus(Some(&action)) }.expect("the engine's handler is there");
             assert_eq!(map[6 * PAGE + 5], 0);
             assert_eq!(HANDLED.load(Ordering::SeqCst), &raw const map[6 * PAGE + 5] as usize);
             assert_eq!(CODE.load(Ordering::SeqCst), libc::BUS_ADRERR);

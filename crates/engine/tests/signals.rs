@@ -3,11 +3,16 @@
 mod common;
 
 use common::*;
-use fastmap::signals::replace_sigbus;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+/// Handlers here are of the kind that their flags say.
+fn replace_sigbus(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    // SAFETY: as said.
+    unsafe { fastmap::signals::replace_sigbus(new) }
+}
 
 #[test]
 fn a_handler_from_before_is_known_and_replaced() {

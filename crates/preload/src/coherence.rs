@@ -174,7 +174,8 @@ pub unsafe fn write(
             // SAFETY: the window's entries are ordinary memory that the call has read.
             unsafe { writing.written(offset as u64, window, written as usize) };
         } else {
-            drop(writing);
+            // SAFETY: the program's own call, as with the kernel's mappings; it may have failed half-way.
+            unsafe { writing.done() };
         }
         set_errno(after);
         written
@@ -227,7 +228,8 @@ fn changing_file<R: Failure>(file: &MappedFile, span: Span, call: impl FnOnce() 
     set_errno(before);
     let result = call();
     let after = errno();
-    writing.done();
+    // SAFETY: the program's own call, as with the kernel's mappings.
+    unsafe { writing.done() };
     set_errno(after);
     result
 }
@@ -244,7 +246,8 @@ fn resizing_file<R: Failure>(file: &MappedFile, len: off_t, call: impl FnOnce() 
     if result.has_failed() {
         drop(resizing)
     } else {
-        resizing.done()
+        // SAFETY: likewise, and it has succeeded.
+        unsafe { resizing.done() }
     }
     set_errno(after);
     result

@@ -2,7 +2,7 @@
 //! open.
 
 use crate::{next, set_errno};
-use fastmap::descriptors::{is_engine, next_engine, note_close};
+use fastmap::descriptors::{is_engine, next_engine};
 use libc::{c_int, c_uint};
 
 fn bad_descriptor() -> c_int {
@@ -16,7 +16,6 @@ fn close_one(fd: c_int) -> c_int {
     if is_engine(fd) {
         return bad_descriptor();
     }
-    note_close(fd);
     // SAFETY: the program's own.
     unsafe { next::close(fd) }
 }
@@ -87,9 +86,6 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
 fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if is_engine(old) || is_engine(new) {
         return bad_descriptor();
-    }
-    if old != new {
-        note_close(new);
     }
     call()
 }

@@ -125,7 +125,8 @@ fn clear(start: usize, len: usize) {
 /// Gives a piece back; nobody wants its contents.
 fn give_back(start: usize, len: usize) {
     let map = map();
-    let _ = map.discard(start - map.as_ptr() as usize, len);
+    // SAFETY: the piece is the caller's alone, and whoever takes it next stores to it or has it cleared.
+    let _ = unsafe { map.abandon(start - map.as_ptr() as usize, len) };
     lock_space().give(start..start + len, false);
     file::note_back(len);
 }

@@ -326,7 +326,7 @@ fn is_named(fd: c_int, counts: bool) -> bool {
 /// The path that a descriptor was opened by, as far as the kernel knows it now.
 fn path_of(fd: c_int, path: &mut [u8]) -> &[u8] {
     let mut link = [0u8; 32];
-    let _ = write!(&mut link[..], "/proc/self/fd/{fd}");
+    let _ = write!(&mut link[..], "/proc/thread-self/fd/{fd}");
     // SAFETY: a C string, and a buffer of this length.
     let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
     let path = &path[..usize::try_from(len).unwrap_or(0)];

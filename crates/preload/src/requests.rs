@@ -5,8 +5,8 @@ use crate::bounce::{Call, held, mapped};
 use crate::changes::{copy_file_range, sendfile64, splice};
 use crate::coherence;
 use crate::files::{pread64, preadv64, preadv64v2, pwrite64, pwritev64, pwritev64v2, read, readv, write, writev};
-use crate::{next, undisturbed};
-use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t};
+use crate::next;
+use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, size_t};
 
 /// Bytes behind fcntl(2)'s argument.
 fn fcntl_size(command: c_int) -> usize {
@@ -32,9 +32,6 @@ macro_rules! fcntls {
             unsafe {
                 let pointer = argument as *mut c_void;
                 let size = fcntl_size(command);
-                if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
-                    note_record_lock(fd);
-                }
                 if size == 0 || !held(pointer, size) {
                     return next::$name(fd, command, argument);
                 }
@@ -47,25 +44,6 @@ macro_rules! fcntls {
     )* };
 }
 fcntls!(fcntl fcntl64 __fcntl);
-
-/// Wrappers of lockf(3), which calls the C library's own fcntl(2).
-macro_rules! lockfs {
-    ($($name:ident)*) => { $(
-        // SAFETY: the C library's name and signature.
-        #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, len: off_t) -> c_int {
-            note_record_lock(fd);
-            // SAFETY: the caller's contract, which is the C library's.
-            unsafe { next::$name(fd, command, len) }
-        }
-    )* };
-}
-lockfs!(lockf lockf64);
-
-/// The engine closes no descriptor of a file that the program locks so: that would take the lock away.
-fn note_record_lock(fd: c_int) {
-    undisturbed((), || fastmap::descriptors::note_record_lock(fd));
-}
 
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;

@@ -416,6 +416,45 @@ static void direct_maps(int on_disk) {
     close(fd);
 }
 
+/* Whether another process finds the first byte of a file locked. */
+static int is_locked(const char *path) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+        int fd = open(path, O_RDWR);
+        _exit(fd >= 0 && fcntl(fd, F_SETLK, &lock) != 0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* The program's record locks are its own to give up: no call closes a descriptor of a file that has some. */
+static void record_locks(void) {
+    char path[PATH_MAX + 64];
+    int fd = make("locks", O_RDWR, BYTES);
+    snprintf(path, sizeof path, "%s/locks", folder);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    CHECK(fcntl(fd, F_SETLK, &lock) == 0 && is_locked(path));
+    for (int round = 0; round < 3; round++) {
+        char *at = fm_mmap(NULL, BYTES, RW, MAP_SHARED | FM_MAP_CACHED, fd, 0);
+        CHECK(at != MAP_FAILED && is_locked(path));
+        at[5] = (char)round;
+        CHECK(fm_msync(at, BYTES, MS_SYNC) == 0 && is_locked(path));
+        /* For reading, and made writable later: another descriptor is kept for that. */
+        char *read_only = fm_mmap(NULL, BYTES, PROT_READ, MAP_SHARED | FM_MAP_CACHED, fd, 0);
+        CHECK(read_only == at && fm_munmap(read_only, BYTES) == 0 && is_locked(path));
+        CHECK(fm_munmap(at, BYTES) == 0 && is_locked(path));
+        read_only = fm_mmap(NULL, BYTES, PROT_READ, MAP_SHARED | FM_MAP_CACHED, fd, 0);
+        CHECK(read_only != MAP_FAILED && read_only[5] == round && fm_mprotect(read_only, BYTES, RW) == 0);
+        read_only[6] = 1;
+        CHECK(fm_munmap(read_only, BYTES) == 0 && is_locked(path));
+    }
+    close(fd);
+    CHECK(!is_locked(path));
+}
+
 int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
@@ -429,6 +468,7 @@ int main(int argc, char **argv) {
     stores_that_do_not_wait();
     children(fd);
     direct_maps(fd);
+    record_locks();
     close(fd);
     printf("%d checks, %d failed\n", checked, failed);
     return failed > 0;

@@ -67,9 +67,12 @@ fn regions_in(range: &Range<usize>) -> Vec<(Arc<Region>, Range<usize>)> {
 /// [`MapOptions::async_read`](crate::MapOptions::async_read): the whole file's, for as long as it is mapped. Kernel mappings stay what
 /// they are.
 ///
+/// # Safety
+/// Whoever stores to the file's maps, or has references into them, keeps the duties that are told of there.
+///
 /// # Errors
 /// EINVAL: no map of the file is writable, or it has another such line; ENOMEM.
-pub fn async_read(addr: usize, len: usize, initial_line: [u8; 64]) -> Result<(), i32> {
+pub unsafe fn async_read(addr: usize, len: usize, initial_line: [u8; 64]) -> Result<(), i32> {
     let wish = Wish { initial: Some(initial_line), keep: false };
     for (region, _) in regions_in(&range_of(addr, len)?) {
         if !region.is_writable() {

@@ -31,8 +31,7 @@ use crate::region::{Place, Region};
 use crate::registry;
 use crate::sizes;
 use crate::store;
-use crate::sys::own::Own;
-use crate::sys::{PAGE, errno, file, fork};
+use crate::sys::{PAGE, descriptor_table, errno, file, fork};
 use crate::writers;
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -181,6 +180,10 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     if with(|table| table.is_kernels(facts.identity)) {
         return Ok(None);
     }
+    if !descriptor_table::is_engines() {
+        // All of its maps, so that they agree: whoever is refused this one may map it through the kernel.
+        hand_over(facts.identity)?;
+    }
     if !writable && request.one_writer && !watch(&from, &facts, request.fallback)? {
         return Ok(None);
     }
@@ -208,7 +211,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         Err(Error::Outgrown { .. }) => return hand_over(facts.identity).map(|()| None),
         Err(error) => return Err(error),
     };
-    let writer = (!writable && mode == libc::O_RDWR).then(|| from.try_clone().ok().map(Own::new)).flatten();
+    let writer = (!writable && mode == libc::O_RDWR).then(|| file::another(&from).ok()).flatten();
     let share =
         Arc::new(Share { region: region.clone(), identity: facts.identity, writer, moved: AtomicBool::new(false) });
     let start = region.start().wrapping_add(in_file.start) as usize;
@@ -463,8 +466,9 @@ fn split(
 /// becomes inaccessible is an error too, of the write.
 pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let known = libc::PROT_READ | libc::PROT_WRITE;
-    if prot & !known != 0 && holds(addr, len) {
-        // Executable pages, or what else there may be, are the kernel's.
+    let opens = prot & libc::PROT_WRITE != 0;
+    if holds(addr, len) && (prot & !known != 0 || opens && !descriptor_table::is_engines()) {
+        // Executable pages, or what else there may be, are the kernel's; and what would open the file in another descriptor table.
         hand_over_range(&range_of(addr, len)?)?;
     }
     let ours = |table: &mut Table, part: Range<usize>| {
@@ -577,7 +581,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         if let Ok(larger) = files::replace(identity, &region, in_file.end, None) {
             piece.share.moved.store(true, Ordering::Release);
             let start = larger.start().wrapping_add(offset) as usize;
-            let writer = piece.share.writer.as_ref().and_then(|file| file.duplicate().ok());
+            let writer = piece.share.writer.as_ref().and_then(|file| file::another(file).ok());
             let share = Arc::new(Share { region: larger, identity, writer, moved: AtomicBool::new(false) });
             let at = start..start + new_len;
             with(|table| {

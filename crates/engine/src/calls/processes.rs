@@ -6,7 +6,6 @@ use crate::children::{self, Part};
 use crate::keeper;
 use crate::registry;
 use crate::sys::file::Identity;
-use crate::sys::record_locks;
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, fork};
 use crate::writers;
@@ -43,7 +42,6 @@ pub fn before_fork() {
     }
     let blocked = Blocked::all();
     MAPS.freeze();
-    record_locks::freeze();
     // SAFETY: frozen by this thread, in whose hands it is.
     children::before_fork(parts(unsafe { MAPS.frozen() }), keeper::is_running());
     *MASK.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(blocked);
@@ -81,10 +79,7 @@ pub unsafe fn in_parent() {
     let blocked = MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take();
     children::after_fork();
     // SAFETY: the caller's contract.
-    unsafe {
-        record_locks::thaw();
-        MAPS.thaw();
-    }
+    unsafe { MAPS.thaw() };
     if children::has_link() {
         static STARTED: Once = Once::new();
         STARTED.call_once(|| {
@@ -147,10 +142,7 @@ pub unsafe fn in_child() {
         return children::in_grandchild();
     }
     // SAFETY: as the caller says. No signal comes before `in_parent`'s part is done.
-    unsafe {
-        record_locks::thaw();
-        MAPS.thaw();
-    }
+    unsafe { MAPS.thaw() };
     // Regions and locks are the parent's: never dropped here.
     MAPS.with(|table| std::mem::forget(std::mem::take(table)));
     children::in_child();

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Share {
     pub region: Arc<Region>,
     pub identity: Identity,
-    /// The program's descriptor, if it may write and no map has done so yet: mprotect(2) may ask for that later.
+    /// A descriptor of the file, if the program's may write and no map has done so yet: mprotect(2) may ask for that later.
     pub writer: Option<Own<File>>,
     /// Its region has been replaced: there is another share.
     pub moved: AtomicBool,

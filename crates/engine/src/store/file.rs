@@ -67,6 +67,21 @@ impl FileStore {
     }
 }
 
+impl FileStore {
+    /// The file's length, asked of the descriptor that whole pages are written to, if there is one: no write goes to another file.
+    fn size_now(&self) -> std::result::Result<u64, i32> {
+        match self.writing.get() {
+            Some(handles) => file::size_now(&handles.pages, Some(self.identity), self.is_device),
+            None => file::size_now(&self.reading.plain, None, self.is_device),
+        }
+    }
+
+    /// Whether a descriptor leads to the file.
+    fn check(&self, handle: &File) -> std::result::Result<(), i32> {
+        file::size_now(handle, Some(self.identity), self.is_device).map(drop)
+    }
+}
+
 impl Store for FileStore {
     fn allow_writing(&self, from: &File) -> Result<()> {
         if self.writing.get().is_none() {
@@ -118,7 +133,7 @@ impl Store for FileStore {
     fn refresh_size(&self) -> u64 {
         loop {
             let known = self.size();
-            let now = file::size_now(&self.reading.plain, self.is_device).unwrap_or(0);
+            let now = self.size_now().unwrap_or(0);
             // Not over a `note_shorter` since: `now` may be from before the file was cut.
             let update = || self.size.compare_exchange(known, now, Ordering::AcqRel, Ordering::Acquire);
             if now <= known || update().is_ok() {
@@ -128,7 +143,7 @@ impl Store for FileStore {
     }
 
     fn length(&self) -> io::Result<u64> {
-        file::size_now(&self.reading.plain, self.is_device).ok_or_else(io::Error::last_os_error)
+        self.size_now().map_err(io::Error::from_raw_os_error)
     }
 
     fn note_shorter(&self, size: u64) {
@@ -172,7 +187,7 @@ impl Store for FileStore {
             return offset;
         }
         // Asked first: what others append after that is not part of the hole.
-        let end = file::size_now(&self.reading.plain, self.is_device).unwrap_or(offset);
+        let end = self.size_now().unwrap_or(offset);
         match file::seek(&self.reading.plain, libc::SEEK_DATA, offset) {
             Ok(found) => found,
             Err(libc::ENXIO) => end,
@@ -199,9 +214,10 @@ impl Store for FileStore {
         let ours = self.size().max(self.mapped.load(Ordering::Acquire));
         if self.is_device {
             // It has not been truncated: one that is gone is empty, and must refuse the write.
+            self.size_now()?;
             return Ok(self.refresh_size().min(ours));
         }
-        file::size_now(&self.reading.plain, self.is_device).map(|now| now.min(ours)).ok_or(libc::EIO)
+        self.size_now().map(|now| now.min(ours))
     }
 
     unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32> {
@@ -216,6 +232,7 @@ impl Store for FileStore {
                 file::write_at(&handles.pages, from, whole, offset)?;
             }
             if len > whole {
+                self.check(&handles.plain)?;
                 file::write_at(&handles.plain, from.add(whole), len - whole, offset + whole as u64)?;
             }
         }
@@ -228,6 +245,8 @@ impl Store for FileStore {
 
     fn sync(&self, syncs: &Counter) -> io::Result<()> {
         let Some(handles) = self.writing.get() else { return Ok(()) };
+        // No failure of the file's, which would be remembered.
+        self.check(&handles.plain).map_err(io::Error::from_raw_os_error)?;
         self.syncs.run(|| {
             syncs.add(1);
             handles.plain.sync_data()
@@ -244,7 +263,7 @@ impl Handles {
             Ok(plain) => (plain, false),
             Err(_) => (Own::new(from.try_clone().map_err(fail("duplicate it"))?), true),
         };
-        let pages = if direct { file::reopen(from, writable, true) } else { plain.duplicate() };
+        let pages = if direct { file::reopen(from, writable, true) } else { file::another(&plain) };
         let handles = Handles { pages: pages.map_err(fail("open it anew for direct I/O"))?, plain, shared };
         if !direct {
             // The cache above decides what to read ahead and what to keep; the page cache need not guess as well.
@@ -252,5 +271,40 @@ impl Handles {
             unsafe { libc::posix_fadvise(handles.pages.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         }
         Ok(handles)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn what_is_another_file_by_now_is_not_written_to() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let create = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, [b'o'; 2 * PAGE + 10]).unwrap();
+            File::options().read(true).write(true).open(path).unwrap()
+        };
+        let [file, victim] = ["file", "victim"].map(create);
+        let store = FileStore::open(&file, &file::facts(&file).unwrap(), false).unwrap();
+        store.allow_writing(&file).unwrap();
+        let page = [b'n'; 3 * PAGE];
+        // SAFETY: three pages.
+        let write = |first| unsafe { store.write_pages(first, page.as_ptr(), 3 - first, u64::MAX) };
+        assert_eq!(store.write_end(), Ok(2 * PAGE as u64 + 10));
+        assert_eq!(write(0), Ok(()));
+        let handles = store.writing.get().unwrap();
+        for number in [handles.pages.as_raw_fd(), handles.plain.as_raw_fd()] {
+            // As in a thread whose descriptor table is another. SAFETY: the store's number, which stays open.
+            assert_eq!(unsafe { libc::dup2(victim.as_raw_fd(), number) }, number);
+            assert_eq!(write(2), Err(libc::EBADF), "the file's end");
+        }
+        assert_eq!((write(0), store.write_end()), (Err(libc::EBADF), Err(libc::EBADF)));
+        assert!(store.length().is_err() && store.sync(&Counter::default()).is_err());
+        let mut bytes = [0; 2 * PAGE + 10];
+        victim.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == b'o'));
     }
 }

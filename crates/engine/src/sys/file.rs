@@ -1,4 +1,4 @@
-//! Files and block devices: openat(2) through /proc/self/fd, statx(2), pread(2), pwrite(2).
+//! Files and block devices: openat(2) through /proc/thread-self/fd, statx(2), pread(2), pwrite(2).
 
 use super::own::Own;
 use super::signal::Blocked;
@@ -92,16 +92,25 @@ fn device_size(file: &File) -> io::Result<u64> {
     }
 }
 
-/// The current size, callable from a fault handler.
-pub fn size_now(file: &File, is_device: bool) -> Option<u64> {
-    if is_device {
-        return device_size(file).ok();
+/// The current size, or an error number: EBADF if the descriptor does not lead to the file that it was opened for, as in a thread
+/// with a descriptor table of its own. Callable from a fault handler.
+pub fn size_now(file: &File, opened_for: Option<Identity>, is_device: bool) -> Result<u64, i32> {
+    if is_device && opened_for.is_none() {
+        return device_size(file).map_err(|_| errno());
     }
     // SAFETY: all-zero bytes are a valid stat, which fstat fills.
-    unsafe {
+    let stat = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
         // Not glibc's wrapper, which asks by a path: the keeper may not.
-        (libc::syscall(libc::SYS_fstat, file.as_raw_fd(), &mut stat) == 0).then_some(stat.st_size as u64)
+        if libc::syscall(libc::SYS_fstat, file.as_raw_fd(), &mut stat) != 0 {
+            return Err(errno());
+        }
+        stat
+    };
+    match opened_for {
+        Some(wanted) if Identity::of(&stat) != Some(wanted) => Err(libc::EBADF),
+        _ if is_device => device_size(file).map_err(|_| errno()),
+        _ => Ok(stat.st_size as u64),
     }
 }
 
@@ -111,9 +120,9 @@ pub fn access_mode(file: &File) -> i32 {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_ACCMODE }
 }
 
-/// The name /proc gives a descriptor, for messages.
+/// The name /proc gives a descriptor, for messages. This thread's: the process's first one may have another descriptor table, or none.
 pub fn path_of(file: &File) -> PathBuf {
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
@@ -123,12 +132,18 @@ pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<Own<File>
         return Ok(aside);
     }
     let flags = libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 };
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let mut options = OpenOptions::new();
     options.read(true).write(writable);
     // O_NOATIME saves the inode update on each read; only the owner may ask for it.
     let opened = options.custom_flags(flags | libc::O_NOATIME).open(&path);
-    opened.or_else(|_| options.custom_flags(flags).open(&path)).map(Own::new)
+    opened.or_else(|_| options.custom_flags(flags).open(&path)).map(Own::opened)
+}
+
+/// Another descriptor of the same file, for what needs neither a position nor flags: opened anew if that is possible, since such a one
+/// can be used again.
+pub fn another(file: &File) -> io::Result<Own<File>> {
+    reopen(file, access_mode(file) == libc::O_RDWR, false).or_else(|_| file.try_clone().map(Own::new))
 }
 
 /// Whether direct reads of 4 KiB at multiples of 4 KiB are possible: statx(2) `STATX_DIOALIGN` (Linux 6.1), or a try.
@@ -322,9 +337,9 @@ pub fn medium(file: &File) -> Medium {
 pub enum ByteLock {
     /// It is this descriptor's.
     Taken,
-    /// Another open file has the same byte.
+    /// Another open file has the same byte, as this would have it.
     Held,
-    /// A lock over a longer range lies on it, of this process or another.
+    /// Some other lock lies on it, of this process or another: over a longer range, for reading, or a process's own (`F_SETLK`).
     Covered,
     /// No such locks here (an error number).
     Failed(i32),
@@ -335,7 +350,7 @@ pub fn lock_byte(file: &File, at: i64) -> ByteLock {
     match byte_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK, at) {
         Ok(_) => ByteLock::Taken,
         Err(libc::EAGAIN | libc::EACCES) => match byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, at) {
-            Ok(other) if other.l_type != libc::F_UNLCK as i16 && other.l_len != 1 => ByteLock::Covered,
+            Ok(other) if other.l_type != libc::F_UNLCK as i16 && !is_byte_lock(&other) => ByteLock::Covered,
             _ => ByteLock::Held,
         },
         Err(error) => ByteLock::Failed(error),
@@ -344,8 +359,12 @@ pub fn lock_byte(file: &File, at: i64) -> ByteLock {
 
 /// Whether another open file has locked just this byte for itself.
 pub fn byte_is_locked(file: &File, at: i64) -> bool {
-    byte_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK, at)
-        .is_ok_and(|other| other.l_type != libc::F_UNLCK as i16 && other.l_len == 1)
+    byte_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK, at).is_ok_and(|other| is_byte_lock(&other))
+}
+
+/// Whether a lock is such as `lock_byte` takes. One for reading is not: a descriptor that may only read is enough for it.
+fn is_byte_lock(lock: &libc::flock) -> bool {
+    lock.l_type == libc::F_WRLCK as i16 && lock.l_len == 1 && lock.l_pid == -1
 }
 
 /// Takes back `lock_byte`. For the keeper, too.

@@ -18,14 +18,9 @@ pub fn claim() -> io::Result<()> {
     if !WORD.load(Ordering::Acquire).is_null() {
         return Ok(());
     }
-    let at = memory::reserve(PAGE, PAGE)?;
-    // SAFETY: reserved just now, and known to nobody.
+    let at = wiped_in_children(PAGE)?;
+    // SAFETY: made just now, and known to nobody.
     unsafe {
-        let release = |_: &io::Error| memory::release(at, PAGE);
-        memory::protect(at, PAGE, true).inspect_err(release)?;
-        if libc::madvise(at.cast(), PAGE, libc::MADV_WIPEONFORK) != 0 {
-            return Err(io::Error::last_os_error()).inspect_err(release);
-        }
         let word = at.cast::<AtomicU32>();
         (*word).store(1, Ordering::Relaxed);
         if WORD.compare_exchange(ptr::null_mut(), word, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -34,6 +29,20 @@ pub fn claim() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Zeros, whole pages of them, to be written to; a child finds zeros again.
+pub fn wiped_in_children(len: usize) -> io::Result<*mut u8> {
+    let at = memory::reserve(len, PAGE)?;
+    // SAFETY: reserved just now, and known to nobody.
+    unsafe {
+        let release = |_: &io::Error| memory::release(at, len);
+        memory::protect(at, len, true).inspect_err(release)?;
+        if libc::madvise(at.cast(), len, libc::MADV_WIPEONFORK) != 0 {
+            return Err(io::Error::last_os_error()).inspect_err(release);
+        }
+    }
+    Ok(at)
 }
 
 /// Whether the engine runs in an ancestor of this process, and so not here.

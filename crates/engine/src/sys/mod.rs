@@ -2,6 +2,7 @@
 
 pub mod cgroup;
 pub mod cpu;
+pub mod descriptor_table;
 pub mod epoll;
 pub mod file;
 pub mod fork;

@@ -4,9 +4,8 @@
 //! at a fixed number (dup2(2)). So a descriptor of ours moves up as soon as it is there, and its number is marked in a
 //! bitmap, which whoever stands in for close(2) and its kin asks.
 
-use super::{fork, record_locks};
+use super::{descriptor_table, fork, record_locks};
 use std::fs::File;
-use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -19,22 +18,57 @@ const MOST: usize = 1 << 16;
 /// pointers up to the highest number, and fork(2) copies it.
 const MOST_LEAST: libc::rlim_t = 3072;
 
-static MARKED: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+/// A set of descriptors, a bit each. All zeros is the empty one.
+#[derive(Debug)]
+pub struct Numbers([AtomicU64; MOST / 64]);
 
-fn word_of(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
-    let number = usize::try_from(number).ok()?;
-    Some((MARKED.get(number / 64)?, 1 << (number % 64)))
-}
+static MARKED: Numbers = Numbers::new();
+/// Of these, those that the engine opened: their open file descriptions are nobody else's.
+static ANEW: Numbers = Numbers::new();
 
-fn mark(number: RawFd) {
-    if let Some((word, bit)) = word_of(number) {
-        word.fetch_or(bit, Ordering::AcqRel);
+impl Numbers {
+    const fn new() -> Self {
+        Numbers([const { AtomicU64::new(0) }; MOST / 64])
     }
-}
 
-fn unmark(number: RawFd) {
-    if let Some((word, bit)) = word_of(number) {
-        word.fetch_and(!bit, Ordering::AcqRel);
+    /// Whether a number can be in it.
+    pub fn has_room_for(number: RawFd) -> bool {
+        usize::try_from(number).is_ok_and(|number| number < MOST)
+    }
+
+    fn word_of(&self, number: RawFd) -> Option<(&AtomicU64, u64)> {
+        let number = usize::try_from(number).ok()?;
+        Some((self.0.get(number / 64)?, 1 << (number % 64)))
+    }
+
+    /// Puts a number in.
+    pub fn insert(&self, number: RawFd) {
+        if let Some((word, bit)) = self.word_of(number) {
+            word.fetch_or(bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes a number out; whether it was there.
+    pub fn remove(&self, number: RawFd) -> bool {
+        self.word_of(number).is_some_and(|(word, bit)| word.fetch_and(!bit, Ordering::AcqRel) & bit != 0)
+    }
+
+    #[inline]
+    fn has(&self, number: RawFd) -> bool {
+        self.word_of(number).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+    }
+
+    /// The first of them at or after `from`.
+    pub fn next(&self, from: RawFd) -> Option<RawFd> {
+        let from = from.max(0) as usize;
+        let mut ignored = (1u64 << (from % 64)) - 1;
+        for (index, word) in self.0.iter().enumerate().skip(from / 64) {
+            let left = word.load(Ordering::Acquire) & !std::mem::take(&mut ignored);
+            if left != 0 {
+                return Some((index * 64) as RawFd + left.trailing_zeros() as RawFd);
+            }
+        }
+        None
     }
 }
 
@@ -42,7 +76,7 @@ fn unmark(number: RawFd) {
 /// engine does not run there, and what it left there may be closed.
 #[inline]
 pub fn is_own(number: RawFd) -> bool {
-    word_of(number).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0) && are_kept()
+    MARKED.has(number) && are_kept()
 }
 
 /// A child still needs what it has inherited (`children.rs`).
@@ -59,15 +93,44 @@ fn are_kept() -> bool {
 
 /// The first of them at or after `from`.
 pub fn next_own(from: RawFd) -> Option<RawFd> {
-    let from = from.max(0) as usize;
-    let mut ignored = (1u64 << (from % 64)) - 1;
-    for (index, word) in MARKED.iter().enumerate().skip(from / 64) {
-        let left = word.load(Ordering::Acquire) & !std::mem::take(&mut ignored);
-        if left != 0 {
-            return are_kept().then_some((index * 64) as RawFd + left.trailing_zeros() as RawFd);
-        }
-    }
-    None
+    MARKED.next(from).filter(|_| are_kept())
+}
+
+/// Whether a descriptor's open file description is the engine's own.
+pub fn is_opened_anew(number: RawFd) -> bool {
+    ANEW.has(number)
+}
+
+/// Owns a descriptor that the engine opened, and says so.
+///
+/// # Safety
+/// Nobody else owns it.
+pub unsafe fn opened_anew(number: RawFd) -> Own<File> {
+    // SAFETY: the caller's contract.
+    let owner = Own::marked(unsafe { File::from_raw_fd(number) });
+    ANEW.insert(number);
+    owner
+}
+
+/// Closes a descriptor of the engine's.
+///
+/// # Safety
+/// Nobody owns it.
+pub unsafe fn close(number: RawFd) {
+    unmark(number);
+    // SAFETY: the caller's contract.
+    unsafe { libc::syscall(libc::SYS_close, number) };
+}
+
+fn mark(number: RawFd) {
+    ANEW.remove(number);
+    MARKED.insert(number);
+}
+
+/// Before it is closed: another thread may open one of ours by the same number right after that.
+fn unmark(number: RawFd) {
+    ANEW.remove(number);
+    MARKED.remove(number);
 }
 
 /// The least number that is ours to take: three quarters of the numbers there may be are the program's alone.
@@ -101,8 +164,13 @@ impl<T: AsRawFd> Own<T> {
 }
 
 impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Own<T> {
-    /// Moves up and marks what was opened just now. Where there is no room it stays.
+    /// Moves up and marks what was opened just now. Where there is no room it stays, and where closing the lower number would take
+    /// the program's locks away. In another descriptor table than the engine's numbers are not the engine's: there it stays, unmarked.
     pub fn new(opened: T) -> Self {
+        if !descriptor_table::is_engines() {
+            return Own(ManuallyDrop::new(opened));
+        }
+        record_locks::look_again();
         if record_locks::hold(opened.as_raw_fd()) {
             return Self::marked(opened);
         }
@@ -119,26 +187,26 @@ impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Own<T> {
 }
 
 impl Own<File> {
-    /// Another descriptor of the same open file.
-    pub fn duplicate(&self) -> io::Result<Self> {
-        Ok(Own::new(self.try_clone()?))
+    /// As `new`, for a file that the engine opened itself: another may have the descriptor after this, should the program's
+    /// locks keep it from being closed.
+    pub fn opened(file: File) -> Self {
+        let own = Own::new(file);
+        ANEW.insert(own.as_raw_fd());
+        own
     }
 }
 
 impl<T: AsRawFd> Drop for Own<T> {
     fn drop(&mut self) {
-        if record_locks::hold(self.as_raw_fd()) {
-            // SAFETY: a file, since it can be locked; whatever owns it is made of its descriptor alone, and is forgotten here.
-            let file = Own(ManuallyDrop::new(unsafe { File::from_raw_fd(self.as_raw_fd()) }));
-            match record_locks::put_aside(file) {
-                None => return,
-                Some(file) => std::mem::forget(file),
-            }
+        let number = self.as_raw_fd();
+        // One of the engine's is not this thread's to close if its table is another: its number may be another file's there.
+        if MARKED.has(number) && !descriptor_table::is_engines() || record_locks::hold(number) {
+            return record_locks::put_aside(number);
         }
-        // Before it is closed: another thread may open one of ours by the same number right after that.
-        unmark(self.as_raw_fd());
+        unmark(number);
         // SAFETY: dropped once, here.
         unsafe { ManuallyDrop::drop(&mut self.0) };
+        record_locks::look_again();
     }
 }
 
@@ -172,7 +240,7 @@ mod tests {
         let one = Own::new(File::open("/dev/null").unwrap());
         let number = one.as_raw_fd();
         assert!(number >= least().min(64) && is_own(number) && !is_own(2) && !is_own(-1) && !is_own(RawFd::MAX));
-        let two = one.duplicate().unwrap();
+        let two = Own::new(one.try_clone().unwrap());
         assert!(two.as_raw_fd() != number && is_own(two.as_raw_fd()));
         // Other tests of this process have some as well.
         let all: Vec<_> = std::iter::successors(next_own(0), |last| next_own(last + 1)).collect();

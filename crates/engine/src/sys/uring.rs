@@ -2,6 +2,7 @@
 
 use super::futex;
 use super::own::{self, Own};
+use super::process;
 use super::signal::Blocked;
 use crate::sync::{AtomicU32, Ordering};
 use io_uring::{IoUring, opcode, types};
@@ -29,6 +30,8 @@ pub struct Ring {
     broken: bool,
     /// A thread is between the ring's memory and `used`: should it die there, these differ by one.
     between: AtomicBool,
+    /// Completions come whatever this thread calls; else only when it enters the ring.
+    completes_anywhere: bool,
 }
 
 /// Has a ring use a descriptor of its own at a high number.
@@ -47,14 +50,19 @@ impl Ring {
         // Completions wait until this thread enters the kernel of its own accord (Linux 5.19): it takes them there anyway,
         // and interrupting it for each costs the program's thread more.
         let uring = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32)?;
-        Ok(Ring {
-            uring: move_up(uring)?,
+        Ok(Self::of(move_up(uring)?, true))
+    }
+
+    fn of(uring: Own<IoUring>, completes_anywhere: bool) -> Self {
+        Ring {
+            uring,
             tags: [0; DEPTH],
             used: 0,
             heard: false,
             broken: false,
             between: AtomicBool::new(false),
-        })
+            completes_anywhere,
+        }
     }
 
     /// Whether one can be opened; found out in a thread of its own. Once a ring is gone the kernel interrupts the system calls
@@ -70,14 +78,7 @@ impl Ring {
     pub fn open_for_this_thread() -> io::Result<Self> {
         // Room for the bell beside the requests.
         let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2 * DEPTH as u32)?;
-        Ok(Ring {
-            uring: move_up(uring)?,
-            tags: [0; DEPTH],
-            used: 0,
-            heard: false,
-            broken: false,
-            between: AtomicBool::new(false),
-        })
+        Ok(Self::of(move_up(uring)?, false))
     }
 
     /// Its descriptor.
@@ -156,7 +157,8 @@ impl Ring {
     }
 
     /// Starts what was handed over and waits until `wanted` requests have ended since completions were last taken. An error
-    /// is no request's own: the ring is broken then, and every request in it counts as failed.
+    /// is no request's own: the ring is broken then, and every request in it that the kernel has not begun counts as failed; of one
+    /// that only this thread uses, every request.
     pub fn submit(&mut self, wanted: usize) {
         loop {
             match self.uring.submit_and_wait(wanted) {
@@ -174,8 +176,13 @@ impl Ring {
         }
     }
 
-    /// A request that has ended: its tag, and the count of bytes or a negative error number.
+    /// A request that has ended: its tag, and the count of bytes or a negative error number. Of a ring that broke this waits
+    /// for those that the kernel has begun: a write that ended later, on top of a newer one, would bring old bytes back.
     pub fn next_done(&mut self) -> Option<(u64, i32)> {
+        while self.broken && self.completes_anywhere && self.uring.completion().is_empty() && self.unfinished() > 0 {
+            // The kernel says so on the way out of any system call.
+            process::pause();
+        }
         // One that was given up when the ring broke may still come, and the bell is no request.
         let used = self.used;
         let heard = &mut self.heard;
@@ -224,5 +231,69 @@ impl Bell {
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ring({} in flight)", self.in_flight())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::FromRawFd;
+    use std::sync::mpsc;
+
+    /// A pipe that is full, and as many bytes: a write of them is under way until somebody reads.
+    fn full_pipe() -> (File, File, Vec<u8>) {
+        let mut ends = [0; 2];
+        // SAFETY: two descriptors, each owned once; the pipe is asked for a number.
+        unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            let [reading, writing] = ends.map(|end| File::from_raw_fd(end));
+            let bytes = vec![b'o'; libc::fcntl(writing.as_raw_fd(), libc::F_GETPIPE_SZ) as usize];
+            std::io::Write::write_all(&mut &writing, &bytes).unwrap();
+            (reading, writing, bytes)
+        }
+    }
+
+    fn sleeps_or_ended(thread: i32) -> bool {
+        let line = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        line.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('S') || rest.is_empty())
+    }
+
+    #[test]
+    fn a_write_under_way_ends_before_it_is_said_to_when_its_ring_breaks() {
+        if let Err(error) = Ring::try_out(Ring::open) {
+            return println!("skipped: no io_uring: {error}");
+        }
+        let (mut reading, writing, bytes) = full_pipe();
+        let room = bytes.len();
+        let (tell, told) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let (bytes, writing) = (&bytes, &writing);
+            let writer = scope.spawn(move || {
+                let mut ring = Ring::open().unwrap();
+                // SAFETY: the bytes outlive the thread, which waits for the write.
+                unsafe { ring.write(writing, bytes.as_ptr(), bytes.len(), 0, 7) };
+                ring.submit(0);
+                assert_eq!((ring.unfinished(), ring.works()), (1, true));
+                // The number is another file's. What has begun goes on: the ring is there as long as its memory is mapped.
+                let other = File::open("/dev/null").unwrap();
+                // SAFETY: the ring's own number, and what it owns from here on.
+                assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), ring.descriptor()) }, ring.descriptor());
+                // SAFETY: never in a system call here.
+                tell.send(unsafe { libc::gettid() }).unwrap();
+                // One that is not begun fails.
+                unsafe { ring.write(writing, bytes.as_ptr(), 1, 0, 8) };
+                ring.submit(0);
+                assert!(!ring.works());
+                [(); 3].map(|()| ring.next_done())
+            });
+            let thread = told.recv().unwrap();
+            while !writer.is_finished() && !sleeps_or_ended(thread) {
+                std::thread::yield_now();
+            }
+            let mut got = vec![0; 2 * room];
+            reading.read_exact(&mut got).unwrap();
+            assert_eq!(writer.join().unwrap(), [Some((7, room as i32)), Some((8, -libc::EBADF)), None]);
+        });
     }
 }

@@ -235,7 +235,8 @@ pub(crate) fn advise(range: &Range<usize>, advice: c_int) -> Result<(), c_int> {
         libc::MADV_DONTNEED => clear(range.start, range.len()),
         libc::MADV_FREE => {
             let map = map();
-            let _ = map.discard(range.start - map.as_ptr() as usize, range.len());
+            // SAFETY: the program's own memory, of which it says that it may be lost.
+            let _ = unsafe { map.abandon(range.start - map.as_ptr() as usize, range.len()) };
         }
         libc::MADV_REMOVE => return Err(libc::EINVAL),
         _ => {}

@@ -65,8 +65,6 @@ table! {
 
     fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int;
     fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int;
-    fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int;
-    fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int;
     fn __fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int;
     fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int;
     fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int;

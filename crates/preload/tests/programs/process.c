@@ -469,6 +469,39 @@ static void record_locks(const char *path) {
     CHECK(lockf(fd, F_TLOCK, 1) == 0);
     map = map_all(fd);
     CHECK(munmap(map, SIZE) == 0 && is_locked(path));
+    CHECK(close(fd) == 0 && !is_locked(path));
+    /* However it came by the lock. */
+    fd = open(path, O_RDWR);
+    CHECK(syscall(SYS_fcntl, fd, F_SETLK, &lock) == 0);
+    map = map_all(fd);
+    CHECK(munmap(map, SIZE) == 0 && is_locked(path));
+}
+
+/* A thread whose descriptor table is another than that of the threads that were there: what it maps then reaches the file. */
+static void own_table(const char *path) {
+    char other[4096];
+    snprintf(other, sizeof other, "%.4000s.other", path);
+    map = map_all(file_of(path, SIZE));
+    dirty(1);
+    CHECK(close_range(3, ~0u, CLOSE_RANGE_UNSHARE) == 0);
+    check_dirty(map, 1);
+    int fd = file_of(other, SIZE);
+    uint8_t *second = map_all(fd);
+    for (size_t at = 0; at < SIZE; at += PAGE) second[at] = 77;
+    CHECK(msync(second, SIZE, MS_SYNC) == 0);
+    for (size_t at = 0; at < SIZE; at += PAGE) {
+        uint8_t byte;
+        CHECK(pread(fd, &byte, 1, (off_t)at) == 1 && byte == 77);
+    }
+    CHECK(munmap(second, SIZE) == 0);
+    /* A file that was mapped before: all its maps agree. */
+    second = map_all(open(path, O_RDWR));
+    dirty(2);
+    check_dirty(second, 2);
+    CHECK(msync(second, SIZE, MS_SYNC) == 0);
+    check_file(path, 2);
+    CHECK(munmap(second, SIZE) == 0 && munmap(map, SIZE) == 0 && unlink(other) == 0);
+    check_file(path, 2);
 }
 
 /* A library that is loaded later maps files as the program does. */
@@ -524,6 +557,7 @@ static struct test tests[] = {
     {"killed", killed},
     {"closing", closing},
     {"record_locks", record_locks},
+    {"own_table", own_table},
     {"loaded", loaded},
     {"in_background", in_background},
 };
