@@ -1,14 +1,14 @@
 //! Maps in children made by fork(2): parent and child see one file, and most children never look.
 //!
 //! A child has nothing of the engine: neither its memory (`MADV_DONTFORK`) nor its threads. After a fork it finds, where its parent's
-//! maps are, memory that raises SIGBUS (pages behind the end of an empty file). The first touch of any of it, by a load or store or by a
+//! maps are, memory that raises SIGBUS (pages behind the end of a file). The first touch of any of it, by a load or store or by a
 //! call that asks about an address or a file ([`resolve`]), has the parent make all of its maps kernel mappings, in place
 //! (`calls/processes.rs`); then the child maps the same, and repeats what it did. A child that executes a program, or ends, has cost
 //! the parent nothing.
 //!
-//! Both talk through a page that they share ([`Link`]). Whether the parent lives is told by a record lock (fcntl(2) `F_SETLK`) that it
-//! has on the empty file: such locks are not inherited, and go with the process, in whatever namespace the child is. Once the
-//! parent is gone its keeper has saved what was stored, or has yet to say so.
+//! Both talk through a page that they share ([`Link`]). Whether the parent lives is told by the record lock that tells its descriptor
+//! table (`sys/descriptor_table.rs`): such locks are not inherited, and go with the process, in whatever namespace the child is.
+//! Once the parent is gone its keeper has saved what was stored, or has yet to say so.
 //!
 //! No allocation and no lock from the first touch on: it may come anywhere.
 
@@ -17,13 +17,12 @@ use crate::handover;
 use crate::region::Region;
 use crate::registry;
 use crate::sys::file::Identity;
-use crate::sys::own::{self, Own};
+use crate::sys::own;
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, errno, futex};
-use std::fs::File;
+use crate::sys::{PAGE, descriptor_table, errno, futex};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -41,8 +40,6 @@ pub struct Link {
     has_keeper: AtomicU32,
     /// The parent has ended, and its stores are in the files.
     saved: AtomicU32,
-    /// The empty file.
-    empty: AtomicI32,
 }
 
 static LINK: AtomicPtr<Link> = AtomicPtr::new(ptr::null_mut());
@@ -101,30 +98,14 @@ pub fn make_link() -> io::Result<()> {
     if has_link() {
         return Ok(());
     }
-    let failed = io::Error::last_os_error;
-    // SAFETY: a file and a page of our own; all-zero bytes are a link, and a lock.
-    unsafe {
-        let empty = libc::memfd_create(c"fastmap-children".as_ptr(), libc::MFD_CLOEXEC);
-        if empty < 0 {
-            return Err(failed());
-        }
-        let empty = Own::new(File::from_raw_fd(empty));
-        let mut lock: libc::flock = std::mem::zeroed();
-        lock.l_type = libc::F_WRLCK as i16;
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        if libc::syscall(libc::SYS_fcntl, empty.as_raw_fd(), libc::F_SETLK, &lock) != 0 {
-            return Err(failed());
-        }
-        let page = libc::mmap(ptr::null_mut(), PAGE, prot, flags, -1, 0);
-        if page == libc::MAP_FAILED {
-            return Err(failed());
-        }
-        let link = page.cast::<Link>();
-        // Never closed: the lock would go.
-        (*link).empty.store(empty.leak(), Ordering::Relaxed);
-        LINK.store(link, Ordering::Release);
-        Ok(())
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping, of zeros.
+    let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, prot, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
     }
+    LINK.store(page.cast(), Ordering::Release);
+    Ok(())
 }
 
 /// Whether children could want anything: there has been a fork.
@@ -158,14 +139,14 @@ pub fn note_saved() {
 /// In the child: puts memory that raises SIGBUS where the parent's maps are. Of regions nothing is known from here on but these.
 pub fn in_child() {
     // SAFETY: null or what `before_fork` made, a copy of which is this process's.
-    let (Some(parts), Some(link)) = (unsafe { PARTS.load(Ordering::Acquire).as_ref() }, link()) else {
+    let (Some(parts), Some(anchor)) = (unsafe { PARTS.load(Ordering::Acquire).as_ref() }, descriptor_table::anchor())
+    else {
         return registry::retain(|_| false);
     };
-    let empty = link.empty.load(Ordering::Relaxed);
     for part in parts {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: nothing is there: regions are not inherited.
-        let at = unsafe { libc::mmap(part.at.start as *mut _, part.at.len(), part.prot, flags, empty, 0) };
+        // SAFETY: nothing is there: regions are not inherited. All of it lies behind the file's end.
+        let at = unsafe { libc::mmap(part.at.start as *mut _, part.at.len(), part.prot, flags, anchor, PAGE as i64) };
         if at == libc::MAP_FAILED {
             say(part, "has no place in a child: mmap", errno());
         }
@@ -244,28 +225,22 @@ fn ask(link: &Link) -> Result<(), i32> {
                 error => Err(error),
             };
         }
-        let nobody = link.has_keeper.load(Ordering::Relaxed) == 0 && !lives(link);
+        let nobody = link.has_keeper.load(Ordering::Relaxed) == 0 && !parent_lives();
         if link.saved.load(Ordering::SeqCst) != 0 || nobody {
             return Ok(());
         }
         if start.elapsed() > PATIENCE {
             // A keeper that is gone, with the program, has left what there is in the files.
-            return if lives(link) { Err(libc::ETIMEDOUT) } else { Ok(()) };
+            return if parent_lives() { Err(libc::ETIMEDOUT) } else { Ok(()) };
         }
         futex::wait_shared(&link.answered, answered, Some(LOOK));
     }
 }
 
-/// Whether the process that this one is a child of, or a child's child, lives.
-fn lives(link: &Link) -> bool {
-    // SAFETY: a zeroed lock, which the kernel fills.
-    unsafe {
-        let mut lock: libc::flock = std::mem::zeroed();
-        lock.l_type = libc::F_WRLCK as i16;
-        let asked = libc::syscall(libc::SYS_fcntl, link.empty.load(Ordering::Relaxed), libc::F_GETLK, &mut lock);
-        // Where that cannot be asked any more, a child having closed all that it has, it is waited for.
-        asked != 0 || lock.l_type != libc::F_UNLCK as i16
-    }
+/// Whether the process that this one is a child of, or a child's child, lives. Where that cannot be asked any more, a child having closed
+/// all that it has, it is waited for.
+fn parent_lives() -> bool {
+    !descriptor_table::is_engines()
 }
 
 fn map(part: &Part) {

@@ -36,6 +36,11 @@ pub fn is_engines() -> bool {
     ask(anchor.number, libc::F_GETLK) == Some(libc::F_UNLCK) && identity(anchor.number) == Some(anchor.file)
 }
 
+/// The memfd, of one byte.
+pub fn anchor() -> Option<RawFd> {
+    ANCHOR.get()?.as_ref().map(|anchor| anchor.number)
+}
+
 fn identity(number: RawFd) -> Option<Identity> {
     // SAFETY: fstat fills the zeroed structure.
     unsafe {
