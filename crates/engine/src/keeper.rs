@@ -36,6 +36,11 @@ pub const WATCH: &str = "fastmap-watch";
 
 /// Not zero while the program lives: the kernel clears it.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
+/// Nobody needs a keeper any more.
+static DISMISSED: AtomicU32 = AtomicU32::new(0);
+/// Values of it: it is asked to end; it has ended.
+const ASKED: u32 = 1;
+const GONE: u32 = 2;
 /// The program's threads (`process::threads`).
 static THREADS: AtomicI32 = AtomicI32::new(-1);
 
@@ -61,13 +66,12 @@ fn watch() -> std::io::Result<()> {
         // Open for good.
         THREADS.store(threads.leak(), Ordering::Release);
         process::note_death_in(&ALIVE);
-        let _ = tell.send(process::spawn_sharing(keep));
-        // The keeper has this thread's errno from here on, if there is one. If not, the thread stays all the same: the
-        // C library would wait for its word.
-        loop {
-            // SAFETY: no preconditions.
-            unsafe { libc::syscall(libc::SYS_pause) };
-        }
+        let made = process::spawn_sharing(keep);
+        let last = if made.is_ok() { GONE } else { ASKED };
+        let _ = tell.send(made);
+        // The keeper has this thread's errno from here on, if there is one: so the thread outlives it. If not, it stays all the
+        // same. (The C library never has the stack of one whose word the kernel cleared elsewhere used again.)
+        process::await_value(&DISMISSED, last);
     };
     // Thread and keeper inherit the mask: no signal ever comes to either.
     let _blocked = Blocked::all();
@@ -76,10 +80,21 @@ fn watch() -> std::io::Result<()> {
     made.map_err(std::io::Error::from_raw_os_error)
 }
 
+/// Ends keeper and thread: nothing is left to be saved, and nothing more is mapped.
+pub fn dismiss() {
+    process::set_value(&DISMISSED, ASKED);
+    process::set_value(&ALIVE, 0);
+}
+
 /// The keeper's life.
 extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     process::name_and_detach(NAME);
     process::await_death(&ALIVE);
+    if DISMISSED.load(Ordering::Acquire) == ASKED {
+        // The last that touches the thread's memory.
+        process::set_value(&DISMISSED, GONE);
+        return 0;
+    }
     let threads = THREADS.load(Ordering::Acquire);
     process::close_descriptors(|from| next_needed(from, threads));
     process::await_threads(threads);

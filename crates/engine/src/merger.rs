@@ -119,12 +119,17 @@ impl Merger {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         self.0.wake();
     }
+
+    /// Has the thread end, for good.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+        self.0.wake();
+    }
 }
 
 impl Drop for Merger {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::SeqCst);
-        self.0.wake();
+        self.stop();
     }
 }
 

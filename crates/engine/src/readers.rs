@@ -119,11 +119,16 @@ impl Readers {
     pub fn ahead(&self) -> &Ahead {
         &self.0
     }
+
+    /// Has the threads end, for good.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+        self.0.desks.iter().for_each(Desk::wake);
+    }
 }
 
 impl Drop for Readers {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::SeqCst);
-        self.0.desks.iter().for_each(Desk::wake);
+        self.stop();
     }
 }

@@ -76,7 +76,7 @@ impl Writers {
         let writers = Writers { shared: shared.clone(), rings };
         for index in 0..count {
             let (cache, shared) = (cache.clone(), shared.clone());
-            let body = move || shared.run(&cache, Stripe { index, count }, age);
+            let body = move || shared.run(&cache, Stripe { index, count, waits: true }, age);
             if let Err(error) = std::thread::Builder::new().name(format!("fastmap-write{index}")).spawn(body) {
                 tracing::warn!(%error, "no background writers: threads that need room write dirty pages themselves");
                 return None; // those already started see `stop`
@@ -122,12 +122,17 @@ impl Writers {
         self.wake();
         job
     }
+
+    /// Has the threads end, for good.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+    }
 }
 
 impl Drop for Writers {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.wake();
+        self.stop();
     }
 }
 

@@ -4,9 +4,10 @@
 
 use super::own::Own;
 use super::{PAGE, errno, memory};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// What a process made here runs.
 pub type Body = extern "C" fn(*mut libc::c_void) -> libc::c_int;
@@ -83,12 +84,28 @@ pub fn note_death_in(word: &'static AtomicU32) {
     unsafe { libc::syscall(libc::SYS_set_tid_address, ptr::from_ref(word)) };
 }
 
-/// Sleeps until the kernel has cleared `word`: not process-private, as the kernel's wake-up is not.
+/// Sleeps until the kernel has cleared `word`.
 pub fn await_death(word: &'static AtomicU32) {
-    while word.load(Ordering::Acquire) != 0 {
+    await_value(word, 0);
+}
+
+/// Sleeps until `word` has a value: not process-private, as the kernel's wake-up is not.
+pub fn await_value(word: &'static AtomicU32, wanted: u32) {
+    loop {
+        let found = word.load(Ordering::Acquire);
+        if found == wanted {
+            return;
+        }
         // SAFETY: the word lives for ever.
-        unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAIT, 1, ptr::null::<u8>()) };
+        unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAIT, found, ptr::null::<u8>()) };
     }
+}
+
+/// Gives `word` a value and wakes who sleeps on it, as the kernel does.
+pub fn set_value(word: &'static AtomicU32, value: u32) {
+    word.store(value, Ordering::Release);
+    // SAFETY: the word lives for ever.
+    unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAKE, i32::MAX) };
 }
 
 /// Names this process, of one thread (15 bytes at most), and takes it out of its terminal's job control.
@@ -128,9 +145,44 @@ pub fn threads() -> std::io::Result<Own<std::fs::File>> {
 /// from [`threads`]. SIGKILL, a crash, exit and exec(2) mark all threads under one lock, so whoever has seen one of them
 /// end (`await_death`) sees the others marked; they end when their system calls do.
 pub fn await_threads(threads: RawFd) {
-    while any_is_ending(threads) {
+    while any(threads, is_ending) {
         pause();
     }
+}
+
+/// Whether the calling thread is the only one of its process, but for the engine's and those that the kernel keeps for
+/// io_uring(7). Without /proc: as if it were.
+pub fn is_alone() -> bool {
+    threads().map_or(true, |threads| {
+        let mut others = 0;
+        any(threads.as_raw_fd(), |folder, thread| {
+            others += usize::from(!is_named(folder, thread, &[b"fastmap-", b"iou-"]));
+            others > 1
+        });
+        others <= 1
+    })
+}
+
+/// Waits until the engine's threads, which have been told to end, are gone, and those that the kernel kept for them. False: one
+/// does not end.
+pub fn await_own_threads() -> bool {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let Ok(threads) = threads() else { return false };
+    let start = Instant::now();
+    while any(threads.as_raw_fd(), |folder, thread| is_named(folder, thread, &[b"fastmap-", b"iou-"])) {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        pause();
+    }
+    true
+}
+
+/// Whether a thread's name begins with one of these. One that is gone has none.
+fn is_named(threads: RawFd, thread: &[u8], beginnings: &[&[u8]]) -> bool {
+    let mut name = [0u8; 32];
+    read_of(threads, thread, b"/comm\0", &mut name)
+        .is_ok_and(|len| beginnings.iter().any(|beginning| name[..len].starts_with(beginning)))
 }
 
 /// Half a millisecond's sleep.
@@ -140,7 +192,8 @@ pub fn pause() {
     unsafe { libc::syscall(libc::SYS_nanosleep, &PAUSE, ptr::null_mut::<u8>()) };
 }
 
-fn any_is_ending(threads: RawFd) -> bool {
+/// Whether `of` says so of any thread, which it gets by its number in decimal.
+fn any(threads: RawFd, mut of: impl FnMut(RawFd, &[u8]) -> bool) -> bool {
     /// Start of a name in a `linux_dirent64`; its length is two bytes at 16.
     const NAME: usize = 19;
     let mut entries = [0u8; 4096];
@@ -157,7 +210,7 @@ fn any_is_ending(threads: RawFd) -> bool {
                 let Some((entry, next)) = rest.split_at_checked(u16::from_le_bytes([low, high]).into()) else { break };
                 rest = next;
                 let name = entry.get(NAME..).and_then(|name| name.split(|byte| *byte == 0).next()).unwrap_or_default();
-                if name.first().is_some_and(u8::is_ascii_digit) && is_ending(threads, name) {
+                if name.first().is_some_and(u8::is_ascii_digit) && of(threads, name) {
                     return true;
                 }
             }
@@ -166,26 +219,30 @@ fn any_is_ending(threads: RawFd) -> bool {
 }
 
 fn is_ending(threads: RawFd, thread: &[u8]) -> bool {
-    const FILE: &[u8] = b"/stat\0";
-    let mut path = [0u8; 32];
     let mut text = [0u8; 1024];
-    let len = thread.len().min(path.len() - FILE.len());
+    match read_of(threads, thread, b"/stat\0", &mut text) {
+        Ok(len) => stat_is_ending(&text[..len]),
+        // It went between the listing and now, and others may not have been listed for that: look once more.
+        Err(error) => matches!(error, libc::ENOENT | libc::ESRCH),
+    }
+}
+
+/// The beginning of a thread's file (a slash, its name, and a zero byte), and its length; or an error number.
+fn read_of(threads: RawFd, thread: &[u8], file: &[u8], text: &mut [u8]) -> Result<usize, i32> {
+    let mut path = [0u8; 32];
+    let len = thread.len().min(path.len() - file.len());
     path[..len].copy_from_slice(&thread[..len]);
-    path[len..len + FILE.len()].copy_from_slice(FILE);
+    path[len..len + file.len()].copy_from_slice(file);
     // SAFETY: a C string; the kernel writes into the buffer at most its length; the descriptor is ours.
-    let got = unsafe {
+    unsafe {
         let file = libc::syscall(libc::SYS_openat, threads, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
-            // It went between the listing and now, and others may not have been listed for that: look once more.
-            return errno() == libc::ENOENT;
+            return Err(errno());
         }
         let got = libc::syscall(libc::SYS_read, file, text.as_mut_ptr(), text.len());
+        let error = errno();
         libc::syscall(libc::SYS_close, file);
-        got
-    };
-    match usize::try_from(got) {
-        Ok(got) => stat_is_ending(&text[..got.min(text.len())]),
-        Err(_) => errno() == libc::ESRCH,
+        usize::try_from(got).map_err(|_| error)
     }
 }
 
@@ -210,7 +267,6 @@ fn stat_is_ending(line: &[u8]) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
 
     #[test]
     fn a_threads_end_is_read_from_its_line() {
