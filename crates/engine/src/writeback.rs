@@ -98,14 +98,11 @@ pub struct Stripe {
     pub index: usize,
     /// Of how many.
     pub count: usize,
-    /// By a thread of the engine's: what the kernel cannot begin at once it may leave to a thread that it adds to the process and
-    /// keeps as long as the writing one lives. A program that counts its threads must not find it.
-    pub waits: bool,
 }
 
 impl Stripe {
-    /// All blocks, by a thread of the program's.
-    pub const ALL: Stripe = Stripe { index: 0, count: 1, waits: false };
+    /// All blocks.
+    pub const ALL: Stripe = Stripe { index: 0, count: 1 };
 
     fn has(self, block: usize) -> bool {
         block % self.count == self.index
@@ -116,8 +113,6 @@ impl Stripe {
 struct Flight<'a> {
     region: &'a Region,
     ring: Option<Taken<'a>>,
-    /// The ring's writes may wait.
-    waits: bool,
     /// Longest run, pages.
     most_run: usize,
     /// Write locks held by this thread, a bit each.
@@ -139,11 +134,10 @@ struct Flight<'a> {
 const _: () = assert!(WRITE_LOCKS == u64::BITS as usize && uring::DEPTH <= u8::MAX as usize && MOST_RUN < KEPT);
 
 impl<'a> Flight<'a> {
-    fn new(region: &'a Region, writes: bool, waits: bool) -> Self {
+    fn new(region: &'a Region, writes: bool) -> Self {
         Flight {
             region,
             ring: region.store().direct_writes().filter(|_| writes).and_then(|_| region.cache().writers()?.take_ring()),
-            waits,
             most_run: if region.cache().has(Mechanism::MergedWrites) { MOST_RUN } else { 1 },
             held: 0,
             closing: 0,
@@ -316,7 +310,7 @@ impl<'a> Flight<'a> {
                 let offset = (run.start * PAGE) as u64;
                 let tag = (run.start << 16 | run.len() | if kept { KEPT } else { 0 }) as u64;
                 // SAFETY: the pages are resident until `finish`: nobody evicts one that is being written.
-                unsafe { ring.write(file, from, run.len() * PAGE, offset, self.waits, tag) };
+                unsafe { ring.write(file, from, run.len() * PAGE, offset, tag) };
                 self.pending[lock] += 1;
                 self.gathered += 1;
                 if self.gathered == SUBMIT {
@@ -359,7 +353,8 @@ impl<'a> Flight<'a> {
             let (start, len, kept) = (tag as usize >> 16, tag as usize & (KEPT - 1), tag as usize & KEPT != 0);
             let written = match result {
                 // Cut short or put off: the ordinary path says how it really ends.
-                _ if matches!(-result, libc::EAGAIN | libc::EINTR | libc::EOPNOTSUPP)
+                _ if result == -libc::EAGAIN
+                    || result == -libc::EINTR
                     || (0..(len * PAGE) as i32).contains(&result) =>
                 {
                     let from = self.region.address_of(start);
@@ -502,7 +497,7 @@ pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result
     let settled = behind::settle(region, pages.clone());
     let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
     let _blocked = Blocked::all();
-    let mut flight = Flight::new(region, true, stripe.waits);
+    let mut flight = Flight::new(region, true);
     for lock in (stripe.index..WRITE_LOCKS).step_by(stripe.count) {
         let first = blocks.start + (lock + WRITE_LOCKS - blocks.start % WRITE_LOCKS) % WRITE_LOCKS;
         if first >= blocks.end {
@@ -526,7 +521,7 @@ pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result
 pub fn discard(region: &Region, pages: Range<usize>) {
     let Some(contents) = region.scratch() else { return };
     let _blocked = Blocked::all();
-    let mut flight = Flight::new(region, false, false);
+    let mut flight = Flight::new(region, false);
     let last = pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
     for block in pages.start / BLOCK_PAGES..last {
         let of_block = pages.start.max(block * BLOCK_PAGES)..pages.end.min((block + 1) * BLOCK_PAGES);
@@ -550,7 +545,7 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
     let dirty = region.dirty();
     let cursor = region.write_cursor(stripe.index);
     let start = cursor.load(Ordering::Relaxed);
-    let mut flight = Flight::new(region, true, stripe.waits);
+    let mut flight = Flight::new(region, true);
     let mut left = limit;
     // From the cursor to the end, then from the beginning to the cursor.
     for part in [start..dirty.blocks(), 0..start] {
@@ -580,7 +575,7 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
 /// back. With `look`, this is one more look. Signals are blocked.
 pub fn write_ripe(region: &Region, stripe: Stripe, look: bool) -> Help {
     let dirty = region.dirty();
-    let mut flight = Flight::new(region, true, stripe.waits);
+    let mut flight = Flight::new(region, true);
     if region.scratch().is_some() {
         // Nobody ever reads its file: its pages are written for room alone.
         return Help::Nothing;
@@ -615,7 +610,7 @@ pub fn help(cache: &Inner, core: usize) -> Help {
     let mut result = Help::Nothing;
     for region in regions_of(cache) {
         for step in 0..count {
-            match sweep(&region, Stripe { index: (core + step) % count, count, waits: false }, HELP_PAGES, || false) {
+            match sweep(&region, Stripe { index: (core + step) % count, count }, HELP_PAGES, || false) {
                 Help::Wrote => return Help::Wrote,
                 Help::Failed(error) => result = Help::Failed(error),
                 Help::Nothing => {}

@@ -12,7 +12,7 @@ use crate::registry;
 use crate::rings::{Rings, Taken};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, cpu, futex};
+use crate::sys::{PAGE, cpu, futex, process};
 use crate::writeback::{self, Failure, Help, RIPE, Stripe, regions_of};
 use std::collections::VecDeque;
 use std::io;
@@ -76,8 +76,10 @@ impl Writers {
         let writers = Writers { shared: shared.clone(), rings };
         for index in 0..count {
             let (cache, shared) = (cache.clone(), shared.clone());
-            let body = move || shared.run(&cache, Stripe { index, count, waits: true }, age);
-            if let Err(error) = std::thread::Builder::new().name(format!("fastmap-write{index}")).spawn(body) {
+            let body = move || shared.run(&cache, Stripe { index, count }, age);
+            if let Err(error) =
+                std::thread::Builder::new().name(format!("fastmap-write{index}")).spawn(process::named(body))
+            {
                 tracing::warn!(%error, "no background writers: threads that need room write dirty pages themselves");
                 return None; // those already started see `stop`
             }
@@ -106,6 +108,12 @@ impl Writers {
         futex::wake_all(&self.shared.calls);
     }
 
+    /// Has the threads end, for good.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
     fn post(&self, region: &Arc<Region>, pages: Range<usize>, stable: bool) -> Arc<Job> {
         let job = Arc::new(Job {
             region: region.clone(),
@@ -121,12 +129,6 @@ impl Writers {
         }
         self.wake();
         job
-    }
-
-    /// Has the threads end, for good.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.wake();
     }
 }
 

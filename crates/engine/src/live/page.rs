@@ -5,10 +5,10 @@
 
 use super::{CacheSnapshot, MapSnapshot, MapStats, Snapshot, snapshot_of_self};
 use crate::stats::Stats;
-use crate::sys::futex;
 use crate::sys::memfd::{self, Shared};
 use crate::sys::own::Own;
 use crate::sys::signal::Blocked;
+use crate::sys::{futex, process};
 use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io;
@@ -247,7 +247,10 @@ fn start() -> io::Result<()> {
     // The thread inherits the mask: no signal of the program's comes to it.
     let _blocked = Blocked::all();
     let page = OWN.get_or_init(|| page);
-    std::thread::Builder::new().name("fastmap-stats".into()).stack_size(256 << 10).spawn(|| page.serve())?;
+    std::thread::Builder::new()
+        .name("fastmap-stats".into())
+        .stack_size(256 << 10)
+        .spawn(process::named(|| page.serve()))?;
     // Open for as long as the process lives: others find it by the descriptor.
     memory.leak();
     Ok(())

@@ -150,9 +150,37 @@ pub fn await_threads(threads: RawFd) {
     }
 }
 
+/// Threads of the engine's that were made, and that have their names: what tells them from the program's.
+static MADE: AtomicU32 = AtomicU32::new(0);
+static NAMED: AtomicU32 = AtomicU32::new(0);
+
+/// A thread's work, counted: it begins once the thread has its name.
+pub fn named<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    struct Ticket;
+    impl Drop for Ticket {
+        fn drop(&mut self) {
+            NAMED.fetch_add(1, Ordering::Release);
+        }
+    }
+    MADE.fetch_add(1, Ordering::Relaxed);
+    // Dropped, too, when no thread could be made.
+    let ticket = Ticket;
+    move || {
+        drop(ticket);
+        body()
+    }
+}
+
+fn await_names() {
+    while NAMED.load(Ordering::Acquire) != MADE.load(Ordering::Relaxed) {
+        pause();
+    }
+}
+
 /// Whether the calling thread is the only one of its process, but for the engine's and those that the kernel keeps for
 /// io_uring(7). Without /proc: as if it were.
 pub fn is_alone() -> bool {
+    await_names();
     threads().map_or(true, |threads| {
         let mut others = 0;
         any(threads.as_raw_fd(), |folder, thread| {
@@ -163,19 +191,26 @@ pub fn is_alone() -> bool {
     })
 }
 
-/// Waits until the engine's threads, which have been told to end, are gone, and those that the kernel kept for them. False: one
-/// does not end.
+/// Waits until the engine's threads, which have been told to end, are gone, and those that the kernel had for their writes. False:
+/// one does not end. A thread of the program's that the kernel keeps another for is not waited for: that stays as long as it does.
 pub fn await_own_threads() -> bool {
     const PATIENCE: Duration = Duration::from_secs(1);
+    const KERNELS: Duration = Duration::from_millis(50);
+    await_names();
     let Ok(threads) = threads() else { return false };
-    let start = Instant::now();
-    while any(threads.as_raw_fd(), |folder, thread| is_named(folder, thread, &[b"fastmap-", b"iou-"])) {
-        if start.elapsed() > PATIENCE {
-            return false;
+    let gone = |beginning: &[u8], patience: Duration| {
+        let start = Instant::now();
+        while any(threads.as_raw_fd(), |folder, thread| is_named(folder, thread, &[beginning])) {
+            if start.elapsed() > patience {
+                return false;
+            }
+            pause();
         }
-        pause();
-    }
-    true
+        true
+    };
+    let are_gone = gone(b"fastmap-", PATIENCE);
+    gone(b"iou-", KERNELS);
+    are_gone
 }
 
 /// Whether a thread's name begins with one of these. One that is gone has none.

@@ -85,15 +85,12 @@ impl Ring {
         self.in_flight().saturating_sub(not_begun + ended)
     }
 
-    /// Hands a write over; it starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight. One that
-    /// does not wait may end with EAGAIN or EOPNOTSUPP, unwritten: the kernel would have had a thread of its own wait, which is
-    /// then the submitting thread's for as long as that lives.
+    /// Hands a write over; it starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight.
     ///
     /// # Safety
     /// `from` stays valid for `len` reads by the kernel until `next_done` returns `tag`.
-    pub unsafe fn write(&mut self, file: &File, from: *const u8, len: usize, offset: u64, waits: bool, tag: u64) {
-        let flags = if waits { 0 } else { libc::RWF_NOWAIT };
-        let write = opcode::Write::new(types::Fd(file.as_raw_fd()), from, len as u32).offset(offset).rw_flags(flags);
+    pub unsafe fn write(&mut self, file: &File, from: *const u8, len: usize, offset: u64, tag: u64) {
+        let write = opcode::Write::new(types::Fd(file.as_raw_fd()), from, len as u32).offset(offset);
         // SAFETY: the caller's contract covers the memory.
         unsafe { self.push(write.build(), tag) };
     }

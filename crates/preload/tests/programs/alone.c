@@ -42,6 +42,12 @@ static unsigned long threads(void) {
     return folder.st_nlink - 2;
 }
 
+/* There is one thread, and if not, which. */
+static void expect_one(unsigned long count) {
+    if (count != 1) CHECK(system("cat /proc/$PPID/task/*/comm >&2") == 0);
+    CHECK(count == 1);
+}
+
 /* Each way to look finds one thread. */
 static void counts(const char *path) {
     const int prots[] = {PROT_READ, RW};
@@ -50,30 +56,33 @@ static void counts(const char *path) {
         CHECK(child >= 0);
         if (child == 0) {
             use(path, prots[way % 2]);
-            if (way / 2 == 0) CHECK(threads() == 1);
+            if (way / 2 == 0) expect_one(threads());
             if (way / 2 == 1) {
                 struct stat folder;
                 int proc = open("/proc", O_RDONLY | O_DIRECTORY);
-                CHECK(fstatat(proc, "self/task/", &folder, 0) == 0 && folder.st_nlink == 3);
+                CHECK(fstatat(proc, "self/task/", &folder, 0) == 0);
+                expect_one(folder.st_nlink - 2);
             }
             if (way / 2 == 2) {
                 struct stat folder;
                 int tasks = open("/proc/self/task/", O_RDONLY | O_DIRECTORY);
-                CHECK(fstat(tasks, &folder) == 0 && folder.st_nlink == 3);
+                CHECK(fstat(tasks, &folder) == 0);
+                expect_one(folder.st_nlink - 2);
             }
             if (way / 2 == 3) {
                 DIR *tasks = opendir("/proc/self/task");
-                int count = 0;
+                unsigned long count = 0;
                 for (struct dirent *one; (one = readdir(tasks));) count += one->d_name[0] != '.';
-                CHECK(count == 1);
+                expect_one(count);
             }
             go_on(prots[way % 2]);
-            CHECK(threads() == 1);
+            expect_one(threads());
             /* What is mapped now is right as well. */
             uint8_t *again = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, open(path, O_RDONLY), 0);
             CHECK(again != MAP_FAILED);
             expect(again, 0, SIZE);
-            CHECK(threads() == 1 && munmap(map, SIZE) == 0);
+            expect_one(threads());
+            CHECK(munmap(map, SIZE) == 0);
             exit(0);
         }
         int status;
@@ -190,7 +199,6 @@ static void child_in_sandbox(const char *path) {
     int status;
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
-    expect(map, 0, SIZE);
 }
 
 static const struct test tests[] = {
