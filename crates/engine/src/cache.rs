@@ -820,6 +820,13 @@ impl Inner {
         self.writers.get()?.as_ref()
     }
 
+    /// Has its threads end, for good: no file is mapped any more, and none will be.
+    pub fn end_threads(&self) {
+        self.readers.get().iter().for_each(|readers| readers.iter().for_each(Readers::stop));
+        self.writers().into_iter().for_each(Writers::stop);
+        self.merger().into_iter().for_each(Merger::stop);
+    }
+
     /// Gives the background writers a look at the cache.
     pub fn wake_writers(&self) {
         if let Some(writers) = self.writers() {

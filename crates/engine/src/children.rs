@@ -38,7 +38,7 @@ pub struct Link {
     failure: AtomicI32,
     /// There is a keeper, which will say so in `saved`.
     has_keeper: AtomicU32,
-    /// The parent has ended, and its stores are in the files.
+    /// The parent has ended, or is without the engine, and its stores are in the files.
     saved: AtomicU32,
 }
 
@@ -93,11 +93,8 @@ pub fn after_fork() {
     }
 }
 
-/// Makes what parent and children share, once, before the first fork of a process that has maps.
+/// Makes what parent and children share; once, with the first map.
 pub fn make_link() -> io::Result<()> {
-    if has_link() {
-        return Ok(());
-    }
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping, of zeros.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, prot, flags, -1, 0) };
@@ -108,15 +105,10 @@ pub fn make_link() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether children could want anything: there has been a fork.
-pub fn has_link() -> bool {
-    link().is_some()
-}
-
-/// In the parent, in a thread for this alone: has `answer` answer children, with an error number where it fails.
+/// In the parent, in a thread for this alone: has `answer` answer children, with an error number where it fails. Until [`note_saved`].
 pub fn serve(mut answer: impl FnMut() -> Result<(), i32>) {
     let Some(link) = link() else { return };
-    loop {
+    while link.saved.load(Ordering::SeqCst) == 0 {
         let wanted = link.wanted.load(Ordering::SeqCst);
         if wanted != link.answered.load(Ordering::SeqCst) {
             link.failure.store(answer().err().unwrap_or(0), Ordering::SeqCst);
@@ -127,12 +119,14 @@ pub fn serve(mut answer: impl FnMut() -> Result<(), i32>) {
     }
 }
 
-/// The program has ended, and what it stored is in the files. For the keeper.
+/// The program has ended, or the engine has left it, and what it stored is in the files. For the keeper, too.
 pub fn note_saved() {
     if let Some(link) = link() {
         link.saved.store(1, Ordering::SeqCst);
-        // Children sleep on the answer.
+        // Children sleep on the answer, the parent's thread on questions.
+        link.wanted.fetch_add(1, Ordering::SeqCst);
         futex::wake_all_shared(&link.answered);
+        futex::wake_all_shared(&link.wanted);
     }
 }
 

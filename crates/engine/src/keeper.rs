@@ -41,6 +41,11 @@ static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// What the keeper says of itself: nothing yet, that it is confined, or with what error number it could not be, and has ended.
 static CONFINED: AtomicI32 = AtomicI32::new(NOT_YET);
 const NOT_YET: i32 = -1;
+/// Nobody needs a keeper any more.
+static DISMISSED: AtomicU32 = AtomicU32::new(0);
+/// Values of it: it is asked to end; it has ended.
+const ASKED: u32 = 1;
+const GONE: u32 = 2;
 
 /// Starts the process's keeper, once. On return it watches. Without one (no process to be had, a seccomp filter) the
 /// program goes on as it would with the keeper turned off.
@@ -77,19 +82,24 @@ fn watch() -> std::io::Result<()> {
                 error => Err(if error == NOT_YET { libc::ETIMEDOUT } else { error }),
             }
         });
+        let last = if made.is_ok() { GONE } else { ASKED };
         let _ = tell.send(made);
-        // The keeper has this thread's errno from here on, if there is one. If not, the thread stays all the same: the
-        // C library would wait for its word.
-        loop {
-            // SAFETY: no preconditions.
-            unsafe { libc::syscall(libc::SYS_pause) };
-        }
+        // The keeper has this thread's errno from here on, if there is one: so the thread outlives it. If not, it stays all the
+        // same. (The C library never has the stack of one whose word the kernel cleared elsewhere used again.)
+        process::await_value(&DISMISSED, last);
     };
     // Thread and keeper inherit the mask: no signal ever comes to either.
     let _blocked = Blocked::all();
     std::thread::Builder::new().name(WATCH.into()).spawn(body)?;
     let made = told.recv().map_err(std::io::Error::other)?;
     made.map_err(std::io::Error::from_raw_os_error)
+}
+
+/// Ends keeper and thread: nothing is left to be saved, and nothing more is mapped.
+pub fn dismiss() {
+    CONFINED.store(NOT_YET, Ordering::Release);
+    process::set_value(&DISMISSED, ASKED);
+    process::set_value(&ALIVE, 0);
 }
 
 /// The keeper's life.
@@ -101,6 +111,11 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
         return 1;
     }
     process::await_death(&ALIVE);
+    if DISMISSED.load(Ordering::Acquire) == ASKED {
+        // The last that touches the thread's memory.
+        process::set_value(&DISMISSED, GONE);
+        return 0;
+    }
     process::close_descriptors(next_needed);
     process::await_alone();
     rings().for_each(Rings::await_writes);

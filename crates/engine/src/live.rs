@@ -221,6 +221,11 @@ pub(crate) fn offer() {
     page::offer();
 }
 
+/// Ends what [`offer`] began.
+pub(crate) fn withdraw() {
+    page::withdraw();
+}
+
 /// What this process has done and holds: every cache that is in use or whose [`Cache`] is kept. Empty before the first cached
 /// file and in a child made by fork(2).
 ///

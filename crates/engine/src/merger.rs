@@ -16,7 +16,7 @@ use crate::store::ReadEnd;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::sys::signal::Blocked;
 use crate::sys::uring::{Bell, DEPTH, Ring};
-use crate::sys::{PAGE, futex};
+use crate::sys::{PAGE, futex, process};
 use crate::writers::AGAIN;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -91,7 +91,11 @@ impl Merger {
             }
             .run(&cache);
         };
-        std::thread::Builder::new().name("fastmap-merge".into()).spawn(body).inspect_err(failed).ok()?;
+        std::thread::Builder::new()
+            .name("fastmap-merge".into())
+            .spawn(process::named(body))
+            .inspect_err(failed)
+            .ok()?;
         Some(merger)
     }
 
@@ -119,12 +123,17 @@ impl Merger {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         self.0.wake();
     }
+
+    /// Has the thread end, for good.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+        self.0.wake();
+    }
 }
 
 impl Drop for Merger {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::SeqCst);
-        self.0.wake();
+        self.stop();
     }
 }
 

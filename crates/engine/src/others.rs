@@ -13,11 +13,13 @@
 
 use crate::sys::file::{self, Identity};
 use crate::sys::own::Own;
+use crate::sys::process;
 use crate::sys::signal::Blocked;
 use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The signal that says that a lease is to be given back. It is sent to one thread, which alone waits for it and blocks it, so the
@@ -218,17 +220,29 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     // The thread inherits the mask: no signal of the program's comes to it, and its own waits to be read.
     let _blocked = Blocked::all();
-    std::thread::Builder::new().name("fastmap-others".into()).stack_size(256 << 10).spawn(move || {
+    let body = process::named(move || {
         // SAFETY: no preconditions.
         let _ = tell.send(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
         wait(signals, fanotify.unwrap_or(-1), give_back)
-    })?;
+    });
+    std::thread::Builder::new().name("fastmap-others".into()).stack_size(256 << 10).spawn(body)?;
     let thread = told.recv().map_err(io::Error::other)?;
     Ok(Watcher { thread, fanotify })
 }
 
+/// Ends the thread: nothing more is watched.
+pub fn dismiss() {
+    if let Some(Ok(Watcher { thread, .. })) = WATCHER.get() {
+        DISMISSED.store(true, Ordering::Release);
+        // SAFETY: a thread of this process, which waits for this signal.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), *thread, SIGNAL) };
+    }
+}
+
+static DISMISSED: AtomicBool = AtomicBool::new(false);
+
 /// The thread's life.
-fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) -> ! {
+fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) {
     let mut buffer = [0u64; 512];
     let room = size_of_val(&buffer);
     loop {
@@ -237,6 +251,9 @@ fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) -> ! {
         unsafe {
             libc::poll(ready.as_mut_ptr(), 2, -1);
             while libc::read(signals, buffer.as_mut_ptr().cast(), room) > 0 {}
+        }
+        if DISMISSED.load(Ordering::Acquire) {
+            return;
         }
         let mut written = broken();
         loop {

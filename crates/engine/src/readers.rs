@@ -12,9 +12,9 @@ use crate::registry::InUse;
 use crate::staging::{Chunk, SlotNumber, Staging};
 use crate::streams::{STREAMS, Streams};
 use crate::sync::{AtomicU64, Mutex, Ordering};
-use crate::sys::cpu;
 use crate::sys::uring::{Bell, Ring};
 use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{cpu, process};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -105,7 +105,7 @@ impl Readers {
             };
             if std::thread::Builder::new()
                 .name(format!("fastmap-read{number}"))
-                .spawn(body)
+                .spawn(process::named(body))
                 .inspect_err(failed)
                 .is_err()
             {
@@ -119,11 +119,16 @@ impl Readers {
     pub fn ahead(&self) -> &Ahead {
         &self.0
     }
+
+    /// Has the threads end, for good.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+        self.0.desks.iter().for_each(Desk::wake);
+    }
 }
 
 impl Drop for Readers {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::SeqCst);
-        self.0.desks.iter().for_each(Desk::wake);
+        self.stop();
     }
 }

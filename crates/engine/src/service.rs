@@ -24,6 +24,7 @@ use crate::sys::PAGE;
 use crate::sys::cpu;
 use crate::sys::epoll::Epoll;
 use crate::sys::madvise;
+use crate::sys::process;
 use crate::sys::signal::Blocked;
 use crate::sys::userfaultfd::{Fault, Userfaultfd};
 use std::cell::UnsafeCell;
@@ -56,7 +57,10 @@ pub fn start(userfaultfds: &'static [Userfaultfd]) -> io::Result<()> {
         let _blocked = Blocked::all();
         for (number, seat) in SEATS.iter().take((PER_CORE * cpu::count()).clamp(2, MOST)).enumerate() {
             let body = move || work(seat, userfaultfds, epoll);
-            std::thread::Builder::new().name(format!("fastmap-fault{number}")).stack_size(128 << 10).spawn(body)?;
+            std::thread::Builder::new()
+                .name(format!("fastmap-fault{number}"))
+                .stack_size(128 << 10)
+                .spawn(process::named(body))?;
         }
         Ok(())
     };

@@ -13,7 +13,7 @@ use crate::resizes::Mark;
 use crate::rings::{Rings, Taken};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, cpu, futex, record_locks};
+use crate::sys::{PAGE, cpu, futex, process, record_locks};
 use crate::writeback::{self, Failure, Help, RIPE, Stripe, regions_of};
 use std::collections::VecDeque;
 use std::io;
@@ -80,7 +80,9 @@ impl Writers {
         for index in 0..count {
             let (cache, shared) = (cache.clone(), shared.clone());
             let body = move || shared.run(&cache, Stripe { index, count }, age);
-            if let Err(error) = std::thread::Builder::new().name(format!("fastmap-write{index}")).spawn(body) {
+            if let Err(error) =
+                std::thread::Builder::new().name(format!("fastmap-write{index}")).spawn(process::named(body))
+            {
                 tracing::warn!(%error, "no background writers: threads that need room write dirty pages themselves");
                 return None; // those already started see `stop`
             }
@@ -109,6 +111,12 @@ impl Writers {
         futex::wake_all(&self.shared.calls);
     }
 
+    /// Has the threads end, for good.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
     fn post(&self, region: &Arc<Region>, pages: Range<usize>, stable: bool) -> Arc<Job> {
         let job = Arc::new(Job {
             region: region.clone(),
@@ -130,8 +138,7 @@ impl Writers {
 
 impl Drop for Writers {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.wake();
+        self.stop();
     }
 }
 

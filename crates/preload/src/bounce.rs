@@ -7,7 +7,8 @@
 //! `bounced!` declares functions of the C library with what each pointer argument means, and makes wrapper and
 //! `next::NAME` of a line:
 //!
-//! * `text p`: a path, or another string that the kernel reads 4096 bytes of at most;
+//! * `text p`: a path, or another string that the kernel reads 4096 bytes of at most; `looked p`: that of what the call tells
+//!   of, `entered p`: of a folder that it opens (`alone.rs`);
 //! * `input p`: read by the call; `changed p`: read and written, or written whole or not at all;
 //! * `filled p[n]`: written as far as the result says;
 //! * `signals p`: a set of signals that is blocked during the call.
@@ -145,6 +146,24 @@ impl Call {
         }
     }
 
+    /// As `text`.
+    ///
+    /// # Safety
+    /// A string or null.
+    pub unsafe fn looked<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
+    /// As `text`.
+    ///
+    /// # Safety
+    /// A string or null.
+    pub unsafe fn entered<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
     /// Read by the call.
     ///
     /// # Safety
@@ -260,6 +279,12 @@ macro_rules! span {
     (text $pointer:ident) => {
         ::libc::PATH_MAX as usize
     };
+    (looked $pointer:ident) => {
+        ::libc::PATH_MAX as usize
+    };
+    (entered $pointer:ident) => {
+        ::libc::PATH_MAX as usize
+    };
     ($kind:ident $pointer:ident) => {
         $crate::bounce::bytes($pointer, 1)
     };
@@ -275,6 +300,19 @@ macro_rules! concerned {
     };
     ($kind:ident $pointer:ident $([$count:expr])?) => {
         $crate::bounce::held($pointer, span!($kind $pointer $([$count])?))
+    };
+}
+
+/// Whether a call is to be made again, by the meaning of one of its arguments.
+macro_rules! again {
+    (looked $pointer:ident, $result:ident) => {
+        $result == 0 && $crate::alone::looked_at($pointer)
+    };
+    (entered $pointer:ident, $result:ident) => {
+        !$result.is_null() && $crate::alone::looked_at($pointer) && false
+    };
+    ($kind:ident $pointer:ident, $result:ident) => {
+        false
     };
 }
 
@@ -305,7 +343,11 @@ macro_rules! bounced {
                         if $crate::bounce::mapped() && ($(concerned!($kind $pointer $([$count])?))||+) {
                             return copied($($argument),*);
                         }
-                        self::$name($($argument),*)
+                        let result = self::$name($($argument),*);
+                        if $(again!($kind $pointer, result))||+ {
+                            return self::$name($($argument),*);
+                        }
+                        result
                     }
                 }
         )* };

@@ -5,9 +5,8 @@
 //! call of `read` here for one of the C library's (`next.rs`).
 
 use crate::bounce::{Call, held};
-use crate::coherence;
-use crate::next;
 use crate::vectors::{Unit, Way, any_held, exchange};
+use crate::{alone, coherence, next};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 
 /// Where a call reads or writes.
@@ -243,7 +242,11 @@ macro_rules! opens {
             unsafe {
                 let emptied = opens!(emptied $($flags)?);
                 if !held(path, libc::PATH_MAX as usize) && !(emptied && coherence::any()) {
-                    return next::$name($($folder,)? path $(, $flags)? $(, $mode)?);
+                    let opened = next::$name($($folder,)? path $(, $flags)? $(, $mode)?);
+                    if opened >= 0 {
+                        alone::looked_at(path);
+                    }
+                    return opened;
                 }
                 let arguments = Call::new();
                 let path = arguments.text(path, libc::PATH_MAX as usize);

@@ -8,7 +8,7 @@
 
 use crate::guard::caught;
 use crate::kernel_maps::{self, Identity, Made};
-use crate::{config, heap, holds, next, process, report, say, set_errno, undisturbed};
+use crate::{alone, config, heap, holds, next, process, report, say, set_errno, undisturbed};
 use fastmap::{Error, Fallback, Mode, calls};
 use libc::{c_int, c_uchar, c_uint, c_void, off_t, size_t};
 use std::ffi::OsStr;
@@ -145,7 +145,8 @@ fn whole_pages(addr: *const c_void, len: size_t) -> Range<usize> {
 
 unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
-    let file = if config().off { None } else { undisturbed(None, || candidate(wanted)) };
+    let is_off = config().off || alone::has_left() && !is_in_engine(fd);
+    let file = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
     let Some((file, for_engine)) = file else { return unsafe { by_kernel(wanted) } };
     // SAFETY: the caller's contract.
@@ -258,6 +259,11 @@ fn candidate(wanted: Wanted) -> Option<(Identity, bool)> {
 unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
     let Wanted { len, fd, .. } = wanted;
     let Some(cache) = crate::cache() else { return Ok(None) };
+    // Another thread may be about to end the engine's.
+    let mapping = alone::Mapping::begin();
+    if mapping.is_none() && !is_in_engine(fd) {
+        return Ok(None);
+    }
     let request = request(wanted);
     // SAFETY: the program's descriptor, open during its call; the caller's contract.
     let mapped = unsafe { calls::map(BorrowedFd::borrow_raw(fd), cache, &request) };

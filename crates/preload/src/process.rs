@@ -42,6 +42,16 @@ pub(crate) fn owns_maps() -> bool {
     owner != 0 && owner == pid()
 }
 
+/// Whether this process, or one that it was made by, does: as good an answer as there is without a system call.
+pub(crate) fn may_own_maps() -> bool {
+    OWNER.load(Ordering::Acquire) != 0
+}
+
+/// Notes that this process does not map files through the engine any more.
+pub(crate) fn forget_maps() {
+    OWNER.store(0, Ordering::Release);
+}
+
 /// Whether it was an ancestor of this process that mapped files through the engine.
 pub(crate) fn is_child_of_owner() -> bool {
     let owner = OWNER.load(Ordering::Acquire);

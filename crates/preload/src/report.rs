@@ -3,7 +3,7 @@
 //! `FASTMAP_STATS` names the file for the process that `fastmap run` became; others that mapped something through the engine
 //! write to the same name with their process id behind it.
 
-use crate::{config, process, say, undisturbed};
+use crate::{alone, config, process, say, undisturbed};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -44,6 +44,16 @@ pub(crate) fn note_direct() {
     DIRECT_OWNER.store(std::process::id() as i32, Ordering::Relaxed);
 }
 
+/// Whether this process, or one that it was made by, has such mappings.
+pub(crate) fn may_have_direct() -> bool {
+    DIRECT_OWNER.load(Ordering::Relaxed) != 0
+}
+
+/// Whether this process has such mappings.
+pub(crate) fn has_direct() -> bool {
+    DIRECT_OWNER.load(Ordering::Relaxed) == std::process::id() as i32
+}
+
 pub(crate) fn note_child() {
     CHILDREN.store(true, Ordering::Relaxed);
 }
@@ -54,15 +64,19 @@ pub(crate) fn in_child() {
         counter.store(0, Ordering::Relaxed);
     }
     CHILDREN.store(false, Ordering::Relaxed);
-    DONE.store(false, Ordering::Relaxed);
+    DONE.store(alone::has_left(), Ordering::Relaxed);
 }
 
 /// Once, at the end.
 pub(crate) fn write() {
+    // First: afterwards the process may be allowed nothing (`alone.rs`).
+    if DONE.load(Ordering::Relaxed) {
+        return;
+    }
     let config = config();
     let pid = std::process::id() as i32;
     let is_run = config.run_pid == Some(pid);
-    let is_counted = is_run || process::owns_maps() || DIRECT_OWNER.load(Ordering::Relaxed) == pid;
+    let is_counted = is_run || process::owns_maps() || has_direct();
     // A child that shares the memory (vfork(2)) has nothing to say.
     if config.off || !is_counted && !may_be_unmatched(is_run) || DONE.swap(true, Ordering::Relaxed) {
         return;
@@ -83,6 +97,12 @@ pub(crate) fn write() {
             }
         }
     });
+}
+
+/// The same, and nothing afterwards: even a process that has nothing to say asks the kernel who it is.
+pub(crate) fn close() {
+    write();
+    DONE.store(true, Ordering::Relaxed);
 }
 
 fn may_be_unmatched(is_run: bool) -> bool {

@@ -5,7 +5,7 @@ use crate::bounce::{Call, held, mapped};
 use crate::changes::{copy_file_range, sendfile64, splice};
 use crate::coherence;
 use crate::files::{pread64, preadv64, preadv64v2, pwrite64, pwritev64, pwritev64v2, read, readv, write, writev};
-use crate::next;
+use crate::{alone, next};
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, size_t};
 
 /// Bytes behind fcntl(2)'s argument.
@@ -133,6 +133,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_long)
 /// prctl(2): names, and the few numbers that it stores.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
+    alone::before_prctl(option);
     let size = match option {
         libc::PR_GET_NAME => 16,
         libc::PR_GET_PDEATHSIG | libc::PR_GET_CHILD_SUBREAPER | libc::PR_GET_TSC | libc::PR_GET_UNALIGN => 4,
@@ -167,6 +168,7 @@ unsafe extern "C-unwind" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
+    alone::before_syscall(number, a, b);
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
         if !mapped() && !coherence::any() {

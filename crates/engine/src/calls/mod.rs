@@ -10,12 +10,14 @@
 
 mod care;
 mod direct;
+mod leave;
 mod processes;
 mod reach;
 mod table;
 
 pub use care::{Held, advise, async_read, initial_line, lock, pin, residency, sync, synchronise, unlock, unlock_all};
 pub use direct::{flushed_bytes, holds_direct, is_in_memory, leave_to_kernel, map_direct};
+pub use leave::{is_alone, is_in_child, leave};
 pub use processes::{before_fork, in_child, in_parent, resolve_in_child, save_all};
 pub use reach::{expect_backward, is_cached, keep, let_go, prefetch, prefetch_wait, read, set_readahead, write};
 
@@ -219,6 +221,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         drop(share);
         return hand_over(facts.identity).map(|()| None);
     }
+    processes::expect_children();
     let at = start..start + in_file.len();
     let mapped = with(|table| {
         if region.is_handed_over() {

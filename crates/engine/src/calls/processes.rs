@@ -7,7 +7,7 @@ use crate::keeper;
 use crate::registry;
 use crate::sys::file::Identity;
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, fork};
+use crate::sys::{PAGE, fork, process};
 use crate::writers;
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
@@ -34,11 +34,6 @@ pub fn before_fork() {
     if !keeper::is_running() && with(|table| table.pieces().iter().any(|piece| piece.share.region.is_writable())) {
         // Should this process be killed nobody would tell the child when all is in the files: nothing is left to tell.
         let _ = answer();
-    }
-    if with(|table| !table.pieces().is_empty())
-        && let Err(error) = children::make_link()
-    {
-        tracing::warn!(%error, "a child made by fork has none of this process's maps");
     }
     let blocked = Blocked::all();
     MAPS.freeze();
@@ -80,20 +75,23 @@ pub unsafe fn in_parent() {
     children::after_fork();
     // SAFETY: the caller's contract.
     unsafe { MAPS.thaw() };
-    if children::has_link() {
-        static STARTED: Once = Once::new();
-        STARTED.call_once(|| {
-            // It inherits the mask: no signal of the program's comes to it.
-            let started = std::thread::Builder::new()
-                .name("fastmap-fork".into())
-                .stack_size(256 << 10)
-                .spawn(|| children::serve(answer));
-            if let Err(error) = started {
-                tracing::warn!(%error, "children made by fork have none of this process's maps");
-            }
-        });
-    }
     drop(blocked);
+}
+
+/// With the first map: has children answered that will want to see what is stored to it. Not before or after a fork, when other libraries'
+/// handlers hold their locks: a thread's start takes memory of the program's allocator.
+pub fn expect_children() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        // It inherits the mask: no signal of the program's comes to it.
+        let _blocked = Blocked::all();
+        let body = process::named(|| children::serve(answer));
+        let thread = || std::thread::Builder::new().name("fastmap-fork".into()).stack_size(256 << 10);
+        let started = children::make_link().and_then(|()| thread().spawn(body).map(drop));
+        if let Err(error) = started {
+            tracing::warn!(%error, "children made by fork have none of this process's maps");
+        }
+    });
 }
 
 /// Makes every file that is mapped the kernel's, and leaves it to it: a child wants to see what is stored to it, here and there.

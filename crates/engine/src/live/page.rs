@@ -5,10 +5,10 @@
 
 use super::{CacheSnapshot, MapSnapshot, MapStats, Snapshot, snapshot_of_self};
 use crate::stats::Stats;
-use crate::sys::futex;
 use crate::sys::memfd::{self, Shared};
 use crate::sys::own::Own;
 use crate::sys::signal::Blocked;
+use crate::sys::{futex, process};
 use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io;
@@ -16,8 +16,8 @@ use std::mem::offset_of;
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 /// Its name; as a link in /proc/PID/fd it is [`LINK`].
@@ -190,9 +190,12 @@ impl Page {
     }
 
     /// The thread's life.
-    fn serve(&self) -> ! {
+    fn serve(&self) {
         loop {
             let asked = self.asked.load(Ordering::SeqCst);
+            if WITHDRAWN.load(Ordering::SeqCst) {
+                return;
+            }
             self.fill(&snapshot_of_self());
             self.answered.store(asked, Ordering::SeqCst);
             futex::wake_all_shared(&self.answered);
@@ -207,6 +210,21 @@ fn shortened(path: &[u8]) -> Vec<u8> {
     match path.len().checked_sub(PATH_BYTES) {
         None | Some(0) => path.to_vec(),
         Some(over) => [CUT, &path[over + CUT.len()..]].concat(),
+    }
+}
+
+/// This process's page, if it has one.
+static OWN: OnceLock<Page> = OnceLock::new();
+/// The page is nobody's any more.
+static WITHDRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Ends the thread: from here on this process is not seen.
+pub fn withdraw() {
+    WITHDRAWN.store(true, Ordering::SeqCst);
+    if let Some(page) = OWN.get() {
+        page.pid.store(0, Ordering::SeqCst);
+        page.asked.fetch_add(1, Ordering::SeqCst);
+        futex::wake_all_shared(&page.asked);
     }
 }
 
@@ -228,7 +246,11 @@ fn start() -> io::Result<()> {
     page.magic.store(MAGIC, Ordering::Release);
     // The thread inherits the mask: no signal of the program's comes to it.
     let _blocked = Blocked::all();
-    std::thread::Builder::new().name("fastmap-stats".into()).stack_size(256 << 10).spawn(move || page.serve())?;
+    let page = OWN.get_or_init(|| page);
+    std::thread::Builder::new()
+        .name("fastmap-stats".into())
+        .stack_size(256 << 10)
+        .spawn(process::named(|| page.serve()))?;
     // Open for as long as the process lives: others find it by the descriptor.
     memory.leak();
     Ok(())

@@ -5,6 +5,7 @@ use super::{PAGE, errno, memory};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// What a process made here runs.
 pub type Body = extern "C" fn(*mut libc::c_void) -> libc::c_int;
@@ -81,12 +82,28 @@ pub fn note_death_in(word: &'static AtomicU32) {
     unsafe { libc::syscall(libc::SYS_set_tid_address, ptr::from_ref(word)) };
 }
 
-/// Sleeps until the kernel has cleared `word`: not process-private, as the kernel's wake-up is not.
+/// Sleeps until the kernel has cleared `word`.
 pub fn await_death(word: &'static AtomicU32) {
-    while word.load(Ordering::Acquire) != 0 {
+    await_value(word, 0);
+}
+
+/// Sleeps until `word` has a value: not process-private, as the kernel's wake-up is not.
+pub fn await_value(word: &'static AtomicU32, wanted: u32) {
+    loop {
+        let found = word.load(Ordering::Acquire);
+        if found == wanted {
+            return;
+        }
         // SAFETY: the word lives for ever.
-        unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAIT, 1, ptr::null::<u8>()) };
+        unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAIT, found, ptr::null::<u8>()) };
     }
+}
+
+/// Gives `word` a value and wakes who sleeps on it, as the kernel does.
+pub fn set_value(word: &'static AtomicU32, value: u32) {
+    word.store(value, Ordering::Release);
+    // SAFETY: the word lives for ever.
+    unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAKE, i32::MAX) };
 }
 
 /// Names this process, of one thread (15 bytes at most), and takes it out of its terminal's job control.
@@ -229,6 +246,68 @@ impl Filter {
     }
 }
 
+/// Threads of the engine's that were made, and that have their names: what tells them from the program's.
+static MADE: AtomicU32 = AtomicU32::new(0);
+static NAMED: AtomicU32 = AtomicU32::new(0);
+
+/// A thread's work, counted: it begins once the thread has its name.
+pub fn named<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    struct Ticket;
+    impl Drop for Ticket {
+        fn drop(&mut self) {
+            NAMED.fetch_add(1, Ordering::Release);
+        }
+    }
+    MADE.fetch_add(1, Ordering::Relaxed);
+    // Dropped, too, when no thread could be made.
+    let ticket = Ticket;
+    move || {
+        drop(ticket);
+        body()
+    }
+}
+
+fn await_names() {
+    while NAMED.load(Ordering::Acquire) != MADE.load(Ordering::Relaxed) {
+        pause();
+    }
+}
+
+/// Whether the calling thread is the only one of its process, but for the engine's and those that the kernel keeps for
+/// io_uring(7). Without /proc: as if it were.
+pub fn is_alone() -> bool {
+    await_names();
+    let others = names().filter(|name| !name.starts_with("fastmap-") && !name.starts_with("iou-"));
+    others.count() <= 1
+}
+
+/// Waits until the engine's threads, which have been told to end, are gone, and those that the kernel had for their writes. False:
+/// one does not end. A thread of the program's that the kernel keeps another for is not waited for: that stays as long as it does.
+pub fn await_own_threads() -> bool {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const KERNELS: Duration = Duration::from_millis(50);
+    await_names();
+    let gone = |beginning: &str, patience: Duration| {
+        let start = Instant::now();
+        while names().any(|name| name.starts_with(beginning)) {
+            if start.elapsed() > patience {
+                return false;
+            }
+            pause();
+        }
+        true
+    };
+    let are_gone = gone("fastmap-", PATIENCE);
+    gone("iou-", KERNELS);
+    are_gone
+}
+
+/// The names of this process's threads (proc(5)). One that is gone has none.
+fn names() -> impl Iterator<Item = String> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok())
+}
+
 /// Half a millisecond's sleep.
 pub fn pause() {
     const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
@@ -239,7 +318,6 @@ pub fn pause() {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
 
     /// What a process like the keeper comes to when it tries, by place.
     static CAME_TO: [AtomicI32; 32] = [const { AtomicI32::new(i32::MIN) }; 32];

@@ -4,23 +4,23 @@ use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, dev_t, gid_t, mode_t,
 use libc::{timespec, timeval, utimbuf};
 
 bounced! {
-    fn stat(path: *const c_char, buf: *mut libc::stat) -> c_int: text path, changed buf;
-    fn stat64(path: *const c_char, buf: *mut libc::stat64) -> c_int: text path, changed buf;
-    fn lstat(path: *const c_char, buf: *mut libc::stat) -> c_int: text path, changed buf;
-    fn lstat64(path: *const c_char, buf: *mut libc::stat64) -> c_int: text path, changed buf;
+    fn stat(path: *const c_char, buf: *mut libc::stat) -> c_int: looked path, changed buf;
+    fn stat64(path: *const c_char, buf: *mut libc::stat64) -> c_int: looked path, changed buf;
+    fn lstat(path: *const c_char, buf: *mut libc::stat) -> c_int: looked path, changed buf;
+    fn lstat64(path: *const c_char, buf: *mut libc::stat64) -> c_int: looked path, changed buf;
     fn fstat(fd: c_int, buf: *mut libc::stat) -> c_int: changed buf;
     fn fstat64(fd: c_int, buf: *mut libc::stat64) -> c_int: changed buf;
-    fn fstatat(fd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int: text path, changed buf;
-    fn fstatat64(fd: c_int, path: *const c_char, buf: *mut libc::stat64, flags: c_int) -> c_int: text path, changed buf;
-    fn __xstat(ver: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int: text path, changed buf;
-    fn __xstat64(ver: c_int, path: *const c_char, buf: *mut libc::stat64) -> c_int: text path, changed buf;
-    fn __lxstat(ver: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int: text path, changed buf;
-    fn __lxstat64(ver: c_int, path: *const c_char, buf: *mut libc::stat64) -> c_int: text path, changed buf;
+    fn fstatat(fd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int: looked path, changed buf;
+    fn fstatat64(fd: c_int, path: *const c_char, buf: *mut libc::stat64, flags: c_int) -> c_int: looked path, changed buf;
+    fn __xstat(ver: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int: looked path, changed buf;
+    fn __xstat64(ver: c_int, path: *const c_char, buf: *mut libc::stat64) -> c_int: looked path, changed buf;
+    fn __lxstat(ver: c_int, path: *const c_char, buf: *mut libc::stat) -> c_int: looked path, changed buf;
+    fn __lxstat64(ver: c_int, path: *const c_char, buf: *mut libc::stat64) -> c_int: looked path, changed buf;
     fn __fxstat(ver: c_int, fd: c_int, buf: *mut libc::stat) -> c_int: changed buf;
     fn __fxstat64(ver: c_int, fd: c_int, buf: *mut libc::stat64) -> c_int: changed buf;
-    fn __fxstatat(ver: c_int, fd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int: text path, changed buf;
-    fn __fxstatat64(ver: c_int, fd: c_int, path: *const c_char, buf: *mut libc::stat64, flags: c_int) -> c_int: text path, changed buf;
-    fn statx(fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx) -> c_int: text path, changed buf;
+    fn __fxstatat(ver: c_int, fd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int: looked path, changed buf;
+    fn __fxstatat64(ver: c_int, fd: c_int, path: *const c_char, buf: *mut libc::stat64, flags: c_int) -> c_int: looked path, changed buf;
+    fn statx(fd: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx) -> c_int: looked path, changed buf;
     fn statfs(path: *const c_char, buf: *mut libc::statfs) -> c_int: text path, changed buf;
     fn statfs64(path: *const c_char, buf: *mut libc::statfs64) -> c_int: text path, changed buf;
     fn fstatfs(fd: c_int, buf: *mut libc::statfs) -> c_int: changed buf;
@@ -79,7 +79,7 @@ bounced! {
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int: text path;
     fn fanotify_mark(fd: c_int, flags: c_uint, mask: u64, folder: c_int, path: *const c_char) -> c_int: text path;
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int: text name;
-    fn opendir(path: *const c_char) -> *mut c_void: text path;
+    fn opendir(path: *const c_char) -> *mut c_void: entered path;
     fn scandir(path: *const c_char, list: *mut c_void, filter: *const c_void, order: *const c_void) -> c_int: text path;
     fn scandir64(path: *const c_char, list: *mut c_void, filter: *const c_void, order: *const c_void) -> c_int: text path;
     fn scandirat(fd: c_int, path: *const c_char, list: *mut c_void, filter: *const c_void, order: *const c_void) -> c_int: text path;
