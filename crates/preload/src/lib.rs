@@ -4,6 +4,7 @@
 //! program's calls of mmap(2) and its kin come here first. `next.rs` has how the C library's own are reached; what is to be
 //! done is in `config.rs`; each other file is a group of calls.
 
+mod allocator;
 #[macro_use]
 mod bounce;
 mod buffers;

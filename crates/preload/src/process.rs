@@ -9,13 +9,14 @@
 //! vfork(2) cannot be wrapped, since it returns twice to the same stack frame; but a function in front of it can jump to it.
 
 use crate::guard::caught;
-use crate::{heap, holds, kernel_maps, next, report, set_errno, signals, undisturbed};
+use crate::{allocator, heap, holds, kernel_maps, next, report, set_errno, signals, undisturbed};
 use fastmap::calls;
 use libc::{c_char, c_int, c_void, pid_t};
 use std::arch::naked_asm;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::ptr;
+use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The process that maps files through the engine; zero: none yet.
@@ -48,9 +49,30 @@ pub(crate) fn is_child_of_owner() -> bool {
     owner != 0 && owner != pid()
 }
 
+/// Registers what is done around fork(2), once, before anybody registers anything else: so a child's maps are there when
+/// handlers of the program run in it, and still there when the last of them has run before the fork.
 pub(crate) fn start() {
-    // SAFETY: functions of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        // SAFETY: functions of this library, which is never unloaded: no handle of it is named.
+        unsafe { next::__register_atfork(Some(before_fork), Some(in_parent), Some(in_child), ptr::null_mut()) };
+    });
+}
+
+/// What pthread_atfork(3), a part of each library that calls it, calls: their constructors may run before this library's.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __register_atfork(
+    before: next::AtFork,
+    in_parent: next::AtFork,
+    in_child: next::AtFork,
+    library: *mut c_void,
+) -> c_int {
+    start();
+    // SAFETY: the caller's contract.
+    unsafe { next::__register_atfork(before, in_parent, in_child, library) }
 }
 
 extern "C" fn before_fork() {
@@ -61,9 +83,11 @@ extern "C" fn before_fork() {
         undisturbed((), heap::before_fork);
         caught((), calls::before_fork);
     }
+    allocator::before_fork();
 }
 
 extern "C" fn in_parent() {
+    allocator::after_fork();
     report::note_child();
     if FORKING.replace(false) {
         // SAFETY: `before_fork` came before, in this thread.
@@ -73,6 +97,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    allocator::after_fork();
     kernel_maps::in_child();
     report::in_child();
     if FORKING.replace(false) {
