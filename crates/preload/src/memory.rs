@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 
@@ -172,7 +172,8 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
             _ => drop(report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed)),
         }
         undisturbed((), || {
-            if process::owns_maps() {
+            // What is small the engine is not asked for, and need not know of.
+            if for_engine && process::owns_maps() {
                 // SAFETY: the program's descriptor, open during its call.
                 calls::note_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, at as usize, len);
             }
@@ -234,8 +235,11 @@ unsafe fn straight(wanted: Wanted) -> Straight {
 
 /// Notes what the engine has handed over to the kernel.
 fn learn_kernels() {
+    /// What is known.
+    static LEARNT: AtomicU64 = AtomicU64::new(0);
     if process::owns_maps() {
-        calls::each_kernel(kernel_maps::note_handed_over);
+        let known = calls::each_kernel(LEARNT.load(Ordering::Relaxed), kernel_maps::note_handed_over);
+        LEARNT.fetch_max(known, Ordering::Relaxed);
     }
 }
 

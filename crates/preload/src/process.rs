@@ -83,11 +83,13 @@ extern "C" fn before_fork() {
         undisturbed((), heap::before_fork);
         caught((), calls::before_fork);
     }
-    allocator::before_fork();
+    kernel_maps::TABLE.before_fork();
+    allocator::HEAP.before_fork();
 }
 
 extern "C" fn in_parent() {
-    allocator::after_fork();
+    allocator::HEAP.after_fork();
+    kernel_maps::TABLE.after_fork();
     report::note_child();
     if FORKING.replace(false) {
         // SAFETY: `before_fork` came before, in this thread.
@@ -97,8 +99,8 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    allocator::after_fork();
-    kernel_maps::in_child();
+    allocator::HEAP.after_fork();
+    kernel_maps::TABLE.after_fork();
     report::in_child();
     if FORKING.replace(false) {
         // SAFETY: likewise, in the thread that this child is made of.

@@ -107,7 +107,7 @@ static void children(const char *path) {
     int second = file_of(other, SIZE);
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, map_small, &second) == 0);
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 40; round++) {
         map[round * PAGE] = 77;
         pid_t child = fork();
         CHECK(child >= 0);
