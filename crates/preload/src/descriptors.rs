@@ -1,9 +1,26 @@
 //! Closing descriptors: the engine's own are not the program's, which may close all that it sees. To the program they are not
 //! open.
 
-use crate::{next, set_errno};
-use fastmap::descriptors::{is_engine, next_engine, note_close};
+use crate::{next, process, set_errno, undisturbed};
+use fastmap::descriptors::{self, is_engine, next_engine};
 use libc::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The program has taken record locks: most never do.
+static LOCKS: AtomicBool = AtomicBool::new(false);
+
+/// The engine closes no descriptor of a file that the program locks so: that would take the lock away.
+pub(crate) fn note_record_lock(fd: c_int) {
+    LOCKS.store(true, Ordering::Relaxed);
+    undisturbed((), || descriptors::note_record_lock(fd));
+}
+
+/// The program is about to close a descriptor. A child that shares its memory closes its own: its parent's locks stay.
+fn note_close(fd: c_int) {
+    if LOCKS.load(Ordering::Relaxed) && process::guest().is_none() {
+        descriptors::note_close(fd);
+    }
+}
 
 fn bad_descriptor() -> c_int {
     set_errno(libc::EBADF);

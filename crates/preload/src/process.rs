@@ -32,6 +32,15 @@ fn pid() -> pid_t {
     unsafe { libc::getpid() }
 }
 
+/// The process whose memory this is: set at the start and in children that have a copy of it; zero before that.
+static SELF: AtomicI32 = AtomicI32::new(0);
+
+/// This process's number, if it shares the memory of the one whose it is (vfork(2)), and so all that is kept here.
+pub(crate) fn guest() -> Option<pid_t> {
+    let (owner, pid) = (SELF.load(Ordering::Relaxed), pid());
+    (owner != 0 && owner != pid).then_some(pid)
+}
+
 /// Notes that this process maps files through the engine.
 pub(crate) fn note_maps() {
     OWNER.store(pid(), Ordering::Release);
@@ -54,6 +63,7 @@ pub(crate) fn is_child_of_owner() -> bool {
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
+        SELF.store(pid(), Ordering::Relaxed);
         // SAFETY: functions of this library, which is never unloaded: no handle of it is named.
         unsafe { next::__register_atfork(Some(before_fork), Some(in_parent), Some(in_child), ptr::null_mut()) };
     });
@@ -99,6 +109,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    SELF.store(pid(), Ordering::Relaxed);
     allocator::HEAP.after_fork();
     kernel_maps::TABLE.after_fork();
     report::in_child();
@@ -199,6 +210,7 @@ pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
 extern "C" fn before_vfork() -> *mut c_void {
     static NEXT: next::Next = next::Next::new(c"vfork");
     save();
+    signals::before_vfork();
     // Every C library has it.
     NEXT.find().unwrap_or(libc::fork as *mut c_void)
 }
@@ -307,7 +319,7 @@ unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, call: impl FnO
         set_errno(libc::ENOMEM);
         return -1;
     };
-    let _mask = signals::AsTold::begin();
+    let _signals = signals::AsTold::instead();
     call(&readable)
 }
 
@@ -454,7 +466,7 @@ unsafe fn spawn(
     // SAFETY: the caller's contract.
     unsafe {
         let Some(own) = Readable::new(path, argv, envp) else { return libc::ENOMEM };
-        let _mask = signals::AsTold::begin();
+        let _signals = signals::AsTold::beside();
         call(pid, own.path, actions, attr, own.argv, own.envp)
     }
 }

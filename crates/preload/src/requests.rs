@@ -4,8 +4,9 @@
 use crate::bounce::{Call, held, mapped};
 use crate::changes::{copy_file_range, sendfile64, splice};
 use crate::coherence;
+use crate::descriptors::note_record_lock;
 use crate::files::{pread64, preadv64, preadv64v2, pwrite64, pwritev64, pwritev64v2, read, readv, write, writev};
-use crate::{next, undisturbed};
+use crate::next;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t};
 
 /// Bytes behind fcntl(2)'s argument.
@@ -61,11 +62,6 @@ macro_rules! lockfs {
     )* };
 }
 lockfs!(lockf lockf64);
-
-/// The engine closes no descriptor of a file that the program locks so: that would take the lock away.
-fn note_record_lock(fd: c_int) {
-    undisturbed((), || fastmap::descriptors::note_record_lock(fd));
-}
 
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
