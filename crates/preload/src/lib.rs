@@ -7,6 +7,8 @@
 mod allocator;
 #[macro_use]
 mod bounce;
+#[macro_use]
+mod next;
 mod buffers;
 mod changes;
 mod coherence;
@@ -18,7 +20,6 @@ mod guard;
 mod heap;
 mod kernel_maps;
 mod memory;
-mod next;
 mod process;
 mod report;
 mod requests;
@@ -27,6 +28,7 @@ mod sockets;
 mod stacks;
 mod stdio;
 mod sync;
+mod system_call;
 mod threads;
 mod vectors;
 

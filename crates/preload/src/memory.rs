@@ -39,8 +39,7 @@ struct Wanted {
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mmap(
+pub(crate) unsafe fn mmap(
     addr: *mut c_void,
     len: size_t,
     prot: c_int,
@@ -352,8 +351,7 @@ fn result(result: Result<(), c_int>) -> c_int {
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+pub(crate) unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     // SAFETY: the caller's contract.
     if !concerns(addr, len) {
         // SAFETY: the caller's contract.
@@ -373,8 +371,7 @@ pub unsafe extern "C-unwind" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mremap(
+pub(crate) unsafe fn mremap(
     old: *mut c_void,
     old_len: size_t,
     new_len: size_t,
@@ -465,8 +462,7 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn remap_file_pages(
+pub(crate) unsafe fn remap_file_pages(
     addr: *mut c_void,
     len: size_t,
     prot: c_int,
@@ -485,8 +481,7 @@ pub unsafe extern "C-unwind" fn remap_file_pages(
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
+pub(crate) unsafe fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, |_| Ok(())) {
             return done;
@@ -505,8 +500,7 @@ pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_i
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if holds_direct(addr, len) && !holds(addr, len) {
         // SAFETY: the caller's contract.
         return result(undisturbed(Err(libc::EIO), || unsafe { calls::advise(addr as usize, len, advice) }));
@@ -555,8 +549,7 @@ pub unsafe extern "C-unwind" fn posix_madvise(addr: *mut c_void, len: size_t, ad
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+pub(crate) unsafe fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { protect(addr, len, prot) }
 }
@@ -588,8 +581,7 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
         match key {
@@ -607,8 +599,7 @@ pub unsafe extern "C-unwind" fn pkey_mprotect(addr: *mut c_void, len: size_t, pr
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int {
+pub(crate) unsafe fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int {
     // SAFETY: the caller's contract.
     if holds(addr, len) {
         // It may be anywhere, and nobody asks.
@@ -631,8 +622,7 @@ pub unsafe extern "C-unwind" fn mincore(addr: *mut c_void, len: size_t, vec: *mu
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mlock(addr: *const c_void, len: size_t) -> c_int {
+pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
@@ -647,8 +637,7 @@ pub unsafe extern "C-unwind" fn mlock(addr: *const c_void, len: size_t) -> c_int
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
+pub(crate) unsafe fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
@@ -663,8 +652,7 @@ pub unsafe extern "C-unwind" fn mlock2(addr: *const c_void, len: size_t, flags: 
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn munlock(addr: *const c_void, len: size_t) -> c_int {
+pub(crate) unsafe fn munlock(addr: *const c_void, len: size_t) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, |part| {
             heap::unlock(part);
@@ -679,11 +667,29 @@ pub unsafe extern "C-unwind" fn munlock(addr: *const c_void, len: size_t) -> c_i
 }
 
 /// munlockall(2). (mlockall(2) needs nothing: it brings no page into a cached map, and keeps none there.)
-#[unsafe(no_mangle)]
-pub extern "C-unwind" fn munlockall() -> c_int {
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn munlockall() -> c_int {
     if process::owns_maps() {
         undisturbed((), calls::unlock_all);
     }
     // SAFETY: it lets memory go.
     unsafe { next::munlockall() }
+}
+
+exported! {
+    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
+    fn munmap(addr: *mut c_void, len: size_t) -> c_int;
+    fn mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void;
+    fn remap_file_pages(addr: *mut c_void, len: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int;
+    fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int;
+    fn mlock(addr: *const c_void, len: size_t) -> c_int;
+    fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int;
+    fn munlock(addr: *const c_void, len: size_t) -> c_int;
+    fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
+    fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int;
+    fn munlockall() -> c_int;
 }

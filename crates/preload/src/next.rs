@@ -113,6 +113,21 @@ macro_rules! table {
     };
 }
 
+/// Exports functions of a module by their own names: those that are called inside this library too (`system_call.rs`), where a
+/// call of the exported name would be one of the C library's.
+macro_rules! exported {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        const _: () = { $(
+            // SAFETY: the C library's name and signature.
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                // SAFETY: the caller's contract, which is the C library's.
+                unsafe { self::$name($($argument),*) }
+            }
+        )* };
+    };
+}
+
 mod files;
 #[cfg(feature = "heap")]
 mod heap;

@@ -121,7 +121,7 @@ extern "C" fn in_child() {
 }
 
 /// Writes what others are about to read: another program comes.
-fn save() {
+pub(crate) fn save() {
     report::note_child();
     save_files();
 }
@@ -136,12 +136,20 @@ fn save_files() {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the C library's name")]
 pub extern "C-unwind" fn _Fork() -> pid_t {
+    // SAFETY: no preconditions.
+    unsafe { forking(|| next::_Fork()) }
+}
+
+/// A call that makes a child with a copy of the memory, past the C library.
+///
+/// # Safety
+/// It returns zero in the child.
+pub(crate) unsafe fn forking<P: PartialEq + From<u8>>(call: impl FnOnce() -> P) -> P {
     before_fork();
-    // SAFETY: no preconditions; both halves follow.
-    let child = unsafe { next::_Fork() };
+    let child = call();
     // SAFETY: this thread's own.
     let errno = unsafe { *libc::__errno_location() };
-    if child == 0 {
+    if child == P::from(0) {
         in_child()
     } else {
         in_parent()
@@ -215,7 +223,7 @@ extern "C" fn before_vfork() -> *mut c_void {
     NEXT.find().unwrap_or(libc::fork as *mut c_void)
 }
 
-type Strings = *const *const c_char;
+pub(crate) type Strings = *const *const c_char;
 
 /// The arguments of an exec, as the kernel can read them: none in the engine's memory, where it finds only pages that are
 /// there. Never taken apart where exec succeeds, and in a child of vfork(2) left to its parent.
@@ -323,7 +331,7 @@ unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, call: impl FnO
     call(&readable)
 }
 
-unsafe fn exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+pub(crate) unsafe fn exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { exec(path, argv, envp, |own| next::execve(own.path, own.argv, own.envp)) }
 }
@@ -331,6 +339,11 @@ unsafe fn exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int 
 unsafe fn exec_file(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { exec(file, argv, envp, |own| next::execvpe(own.path, own.argv, own.envp)) }
+}
+
+pub(crate) unsafe fn exec_at(fd: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { exec(path, argv, envp, |own| next::execveat(fd, own.path, own.argv, own.envp, flags)) }
 }
 
 /// Declares the calls of the exec family. (What calls one from here calls the function behind it: the exported name would be
@@ -363,7 +376,7 @@ execs! {
         exec(ptr::null(), argv, envp, |own| next::fexecve(fd, own.argv, own.envp));
     /// execveat(2).
     fn execveat(fd: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) =
-        exec(path, argv, envp, |own| next::execveat(fd, own.path, own.argv, own.envp, flags));
+        exec_at(fd, path, argv, envp, flags);
 }
 
 /// The variadic calls: hands a collector the first argument, the place of those that came in registers, and that of the rest,
@@ -534,7 +547,7 @@ pub unsafe extern "C-unwind" fn popen(command: *const c_char, kind: *const c_cha
 }
 
 /// What every way out but exit(3) begins with. (There the engine's handler and this library's destructor do it.)
-fn leave() {
+pub(crate) fn leave() {
     save_files();
     report::write();
 }
