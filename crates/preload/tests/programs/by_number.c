@@ -47,8 +47,7 @@ static void maps(const char *path) {
 
 /* A program that closes all that it sees. */
 static void descriptors(const char *path) {
-    int fd = file_of(path, SIZE);
-    map = map_by_number(fd, SIZE, RW);
+    map = map_all(file_of(path, SIZE));
     for (int round = 0; round < 2; round++) {
         for (long other = 3; other < 5000; other++) syscall(SYS_close, other);
         CHECK(syscall(SYS_close_range, 3L, ~0U, 0L) == 0);
@@ -113,8 +112,7 @@ static void children(const char *path) {
 
 /* What comes after this program reads what it stored. */
 static void programs(const char *path) {
-    map = map_all(file_of(path, SIZE));
-    dirty(5);
+    CHECK(close(file_of(path, SIZE)) == 0);
     char copy[512];
     snprintf(copy, sizeof copy, "%s.copy", path);
     for (int how = 0; how < 2; how++) {
@@ -136,6 +134,8 @@ static void programs(const char *path) {
             CHECK(pread(fd, &byte, 1, (off_t)i) == 1 && byte == (uint8_t)(i / PAGE + how + 6));
         CHECK(close(fd) == 0);
     }
+    map = map_all(open(path, O_RDWR));
+    CHECK(is_dirty(7));
 }
 
 struct kernel_action {
