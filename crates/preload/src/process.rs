@@ -181,7 +181,7 @@ pub unsafe extern "C-unwind" fn clone(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        if flags & libc::CLONE_VM != 0 || !owns_maps() {
+        if flags & libc::CLONE_VM != 0 {
             return next::clone(run, stack, flags, arg, parent, tls, child);
         }
         before_fork();
