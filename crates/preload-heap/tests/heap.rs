@@ -231,3 +231,18 @@ fn a_file_system_that_others_fill_loses_nothing() {
     expect_success("alone", &alone);
     expect_success("beside others", &beside);
 }
+
+/// The kernel could lose what it reads into a page that leaves meanwhile: programs fall back to read(2) and write(2).
+#[test]
+fn asynchronous_io_is_refused() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let program = compile(folder.path(), "heap_async_io.c", &["-ldl"]);
+    let found = on_heap(&program, &folder.path().join("heap"), "2MiB", &[]);
+    expect_success("heap_async_io.c", &found);
+    let said = String::from_utf8_lossy(&found.stderr);
+    assert_eq!(said.matches("io_uring and Linux AIO are refused").count(), 1, "{said}");
+    assert_eq!(found.stdout, b"refused\n");
+}

@@ -57,6 +57,8 @@ fn is_concerned() -> bool {
 
 /// The engine leaves this process.
 fn leave() {
+    // Later a filter may forbid it.
+    calls::resolve_in_child();
     let (may_concern, is_concerned) = (may_concern(), is_concerned());
     // A child that shares the memory (vfork(2)) leaves all to its parent.
     if may_concern && !is_concerned && !calls::is_in_child() || STATE.fetch_or(LEFT, Ordering::SeqCst) & LEFT != 0 {

@@ -12,7 +12,7 @@ fn bad_descriptor() -> c_int {
 
 // The functions behind the names: a call of an exported one from here would be the C library's (`next.rs`).
 
-fn close_one(fd: c_int) -> c_int {
+pub(crate) fn close_one(fd: c_int) -> c_int {
     if is_engine(fd) {
         return bad_descriptor();
     }
@@ -38,7 +38,7 @@ pub extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     close_many(first, last, flags)
 }
 
-fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // No descriptor has a number beyond an int's.
     let mut at = first.min(c_int::MAX as c_uint);
     let stops = std::iter::from_fn(|| {
@@ -82,8 +82,8 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
     }
 }
 
-/// The engine's numbers are neither to be had nor copied.
-fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+/// dup2(2), dup3(2): the engine's numbers are neither to be had nor copied.
+pub(crate) fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if is_engine(old) || is_engine(new) {
         return bad_descriptor();
     }

@@ -157,8 +157,10 @@ vectors! {
 }
 
 /// vmsplice(2). Pages of a mapping are copied: what is stored there afterwards does not show in the pipe.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn vmsplice(fd: c_int, entries: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+///
+/// # Safety
+/// As there.
+pub unsafe fn vmsplice(fd: c_int, entries: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
         if count > libc::UIO_MAXIOV as usize || !any_held(entries, count) {
@@ -196,8 +198,10 @@ unsafe fn with_process(
 }
 
 /// process_vm_readv(2).
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn process_vm_readv(
+///
+/// # Safety
+/// As there.
+pub unsafe fn process_vm_readv(
     pid: pid_t,
     local: *const iovec,
     count: c_ulong,
@@ -214,8 +218,10 @@ unsafe extern "C-unwind" fn process_vm_readv(
 }
 
 /// process_vm_writev(2).
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn process_vm_writev(
+///
+/// # Safety
+/// As there.
+pub unsafe fn process_vm_writev(
     pid: pid_t,
     local: *const iovec,
     count: c_ulong,
@@ -231,6 +237,39 @@ unsafe extern "C-unwind" fn process_vm_writev(
     }
 }
 
+exported! {
+    fn vmsplice(fd: c_int, entries: *const iovec, count: size_t, flags: c_uint) -> ssize_t;
+    fn process_vm_readv(pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, remotes: c_ulong, flags: c_ulong) -> ssize_t;
+    fn process_vm_writev(pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, remotes: c_ulong, flags: c_ulong) -> ssize_t;
+}
+
+/// A call that opens a file, and may empty it.
+///
+/// # Safety
+/// A path, as the call has it.
+#[inline]
+pub unsafe fn opening(
+    folder: c_int,
+    path: *const c_char,
+    empties: bool,
+    call: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the contract.
+    unsafe {
+        let concerned = held(path, libc::PATH_MAX as usize) || empties && coherence::any();
+        if !concerned {
+            let opened = call(path);
+            if opened >= 0 {
+                alone::looked_at(path);
+            }
+            return opened;
+        }
+        let arguments = Call::new();
+        let path = arguments.text(path, libc::PATH_MAX as usize);
+        coherence::emptying(empties.then_some((folder, path)), || coherence::Opened(call(path)))
+    }
+}
+
 /// Wrappers that open: `NAME(folder?; flags?; mode?)`.
 macro_rules! opens {
     ($($name:ident($($folder:ident)?; $($flags:ident)?; $($mode:ident)?);)*) => { $(
@@ -240,19 +279,8 @@ macro_rules! opens {
         unsafe extern "C-unwind" fn $name($($folder: c_int,)? path: *const c_char $(, $flags: c_int)? $(, $mode: mode_t)?) -> c_int {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
-                let emptied = opens!(emptied $($flags)?);
-                if !held(path, libc::PATH_MAX as usize) && !(emptied && coherence::any()) {
-                    let opened = next::$name($($folder,)? path $(, $flags)? $(, $mode)?);
-                    if opened >= 0 {
-                        alone::looked_at(path);
-                    }
-                    return opened;
-                }
-                let arguments = Call::new();
-                let path = arguments.text(path, libc::PATH_MAX as usize);
-                let folder = opens!(folder $($folder)?);
-                coherence::emptying(emptied.then_some((folder, path)), || {
-                    coherence::Opened(next::$name($($folder,)? path $(, $flags)? $(, $mode)?))
+                opening(opens!(folder $($folder)?), path, opens!(emptied $($flags)?), |path| {
+                    next::$name($($folder,)? path $(, $flags)? $(, $mode)?)
                 })
             }
         }

@@ -1,6 +1,8 @@
-//! How the engine is entered from a call of the program.
+//! How the engine is entered from a call of the program, and how this library guards what is its own.
 
 use libc::{c_int, c_ulong};
+use std::cell::UnsafeCell;
+use std::sync::{Mutex, MutexGuard};
 
 /// Sets this thread's errno.
 pub(crate) fn set_errno(number: c_int) {
@@ -68,4 +70,55 @@ pub(crate) fn undisturbed<T>(failed: T, call: impl FnOnce() -> T) -> T {
         let _quiet = Quiet::begin();
         call()
     })
+}
+
+/// What one thread at a time has in its hands, with every signal blocked: a handler that calls a wrapper finds it free, or with
+/// a thread that goes on. No map is touched meanwhile. It is taken across fork(2), so that a child finds it free and whole.
+pub(crate) struct Guarded<T: 'static> {
+    value: Mutex<T>,
+    /// What the thread that forks keeps from before until after.
+    forking: UnsafeCell<Option<Open<T>>>,
+}
+
+struct Open<T: 'static> {
+    value: MutexGuard<'static, T>,
+    mask: KernelMask,
+}
+
+// SAFETY: `forking` is only touched by the thread that has the value.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    pub const fn new(value: T) -> Self {
+        Guarded { value: Mutex::new(value), forking: UnsafeCell::new(None) }
+    }
+
+    fn open(&'static self) -> Open<T> {
+        let mask = real_mask(libc::SIG_SETMASK, KernelMask::MAX);
+        Open { value: self.value.lock().unwrap_or_else(|poison| poison.into_inner()), mask }
+    }
+
+    pub fn with<R>(&'static self, call: impl FnOnce(&mut T) -> R) -> R {
+        let Open { mut value, mask } = self.open();
+        let result = call(&mut value);
+        drop(value);
+        real_mask(libc::SIG_SETMASK, mask);
+        result
+    }
+
+    /// Before fork(2), in the thread that calls it.
+    pub fn before_fork(&'static self) {
+        let open = self.open();
+        // SAFETY: this thread has the value.
+        unsafe { *self.forking.get() = Some(open) };
+    }
+
+    /// After it, in the parent, or when it failed, and in the child.
+    pub fn after_fork(&'static self) {
+        // SAFETY: `before_fork` came before, in this thread or the one that this child is made of.
+        if let Some(Open { value, mask }) = unsafe { (*self.forking.get()).take() } {
+            drop(value);
+            real_mask(libc::SIG_SETMASK, mask);
+        }
+    }
 }

@@ -9,12 +9,14 @@
 
 mod allocate;
 mod arenas;
+mod async_io;
 mod callers;
 mod file;
 mod fork;
 mod mappings;
 mod space;
 
+pub(crate) use async_io::refuses_async_io;
 pub(crate) use fork::{before_fork, in_child, in_parent};
 pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, remap, unlock, unmap};
 

@@ -4,26 +4,14 @@
 //! The kernel's page cache and the engine's would be two copies of such a file. So while one of these mappings lives, new ones
 //! of its file go to the kernel as well. The exception is a program that maps a small file and lets the mapping grow with it
 //! (mremap(2), as SQLite does): the only mapping of its file becomes the engine's when it becomes large.
-//!
-//! Room is fixed: nothing here may allocate, since munmap(2) is called by allocators.
 
-use crate::guard::Quiet;
-use std::cell::UnsafeCell;
+use crate::guard::Guarded;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What tells files apart: device and inode, or a block device's number.
 pub type Identity = (u64, u64);
-
-/// A mapping, or what is left of one.
-#[derive(Debug, Clone, Copy)]
-pub struct Noted {
-    pub start: usize,
-    pub end: usize,
-    pub file: Identity,
-    /// How it was made, if it is whole and as it was then.
-    pub made: Option<Made>,
-}
 
 /// The arguments of a mapping that matter later.
 #[derive(Debug, Clone, Copy)]
@@ -34,129 +22,104 @@ pub struct Made {
     pub flags: i32,
 }
 
-const MOST: usize = 2048;
-
-struct Table {
-    taken: AtomicBool,
-    noted: UnsafeCell<[Noted; MOST]>,
-    count: AtomicUsize,
-    /// No address below or from these on is noted.
-    low: AtomicUsize,
-    high: AtomicUsize,
-    /// There were more than there is room for: any file may have one.
-    full: AtomicBool,
+/// A mapping, or what is left of one.
+#[derive(Clone, Copy)]
+struct Noted {
+    end: usize,
+    /// All zeros: the engine knows which.
+    file: Identity,
+    /// How it was made, if it is whole and as it was then.
+    made: Option<Made>,
 }
 
-// SAFETY: `noted` is only touched by who has set `taken`.
-unsafe impl Sync for Table {}
-
-const NOTHING: Noted = Noted { start: 0, end: 0, file: (0, 0), made: None };
-
-static TABLE: Table = Table {
-    taken: AtomicBool::new(false),
-    noted: UnsafeCell::new([NOTHING; MOST]),
-    count: AtomicUsize::new(0),
-    low: AtomicUsize::new(usize::MAX),
-    high: AtomicUsize::new(0),
-    full: AtomicBool::new(false),
-};
-
-/// The table in one thread's hands, which is not interrupted.
-struct Open(#[expect(dead_code, reason = "dropped last")] Quiet);
-
-impl Open {
-    fn wait() -> Self {
-        let quiet = Quiet::begin();
-        while TABLE.taken.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        Open(quiet)
-    }
-
-    fn noted(&mut self) -> &mut [Noted] {
-        // SAFETY: this thread has set `taken`, and there is one `Open` for that.
-        unsafe { &mut (&mut *TABLE.noted.get())[..TABLE.count.load(Ordering::Relaxed)] }
-    }
-
-    /// False: there is no room.
-    fn push(&mut self, one: Noted) -> bool {
-        let count = TABLE.count.load(Ordering::Relaxed);
-        let fits = count < MOST;
-        if fits {
-            TABLE.count.store(count + 1, Ordering::Relaxed);
-            self.noted()[count] = one;
-            TABLE.low.fetch_min(one.start, Ordering::Relaxed);
-            TABLE.high.fetch_max(one.end, Ordering::Relaxed);
-        }
-        fits
-    }
+/// The mappings by where they begin, none over another, and how many there are of each file.
+pub struct Table {
+    noted: BTreeMap<usize, Noted>,
+    files: BTreeMap<Identity, usize>,
 }
 
-impl Drop for Open {
-    fn drop(&mut self) {
-        TABLE.taken.store(false, Ordering::Release);
+pub static TABLE: Guarded<Table> = Guarded::new(Table { noted: BTreeMap::new(), files: BTreeMap::new() });
+
+/// How many there are; and no address below or from these on was ever noted.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static LOW: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+
+impl Table {
+    fn add(&mut self, range: Range<usize>, file: Identity, made: Option<Made>) {
+        LOW.fetch_min(range.start, Ordering::Relaxed);
+        HIGH.fetch_max(range.end, Ordering::Relaxed);
+        *self.files.entry(file).or_default() += 1;
+        self.noted.insert(range.start, Noted { end: range.end, file, made });
+        COUNT.store(self.noted.len(), Ordering::Relaxed);
+    }
+
+    fn remove(&mut self, start: usize) {
+        let Some(one) = self.noted.remove(&start) else { return };
+        if let Some(count) = self.files.get_mut(&one.file) {
+            *count -= 1;
+            if *count == 0 {
+                self.files.remove(&one.file);
+            }
+        }
+        COUNT.store(self.noted.len(), Ordering::Relaxed);
+    }
+
+    /// The last one that meets a range.
+    fn last(&self, range: &Range<usize>) -> Option<(Range<usize>, Noted)> {
+        let (&start, &one) = self.noted.range(..range.end).next_back()?;
+        (one.end > range.start).then_some((start..one.end, one))
+    }
+
+    /// Takes a range out; parts of mappings stay.
+    fn cut(&mut self, range: &Range<usize>) {
+        while let Some((at, one)) = self.last(range) {
+            self.remove(at.start);
+            if at.end > range.end {
+                self.add(range.end..at.end, one.file, None);
+            }
+            if at.start < range.start {
+                return self.add(at.start..range.start, one.file, None);
+            }
+        }
     }
 }
 
 /// Whether a range may meet one: what most calls need to know.
 #[inline]
 pub fn may_meet(range: &Range<usize>) -> bool {
-    TABLE.count.load(Ordering::Relaxed) != 0
-        && range.start < TABLE.high.load(Ordering::Relaxed)
-        && TABLE.low.load(Ordering::Relaxed) < range.end
+    COUNT.load(Ordering::Relaxed) != 0
+        && range.start < HIGH.load(Ordering::Relaxed)
+        && LOW.load(Ordering::Relaxed) < range.end
 }
 
 /// Notes a new mapping.
 pub fn note(range: Range<usize>, file: Identity, made: Made) {
-    let one = Noted { start: range.start, end: range.end, file, made: Some(made) };
-    if !Open::wait().push(one) {
-        TABLE.full.store(true, Ordering::Relaxed);
-    }
+    TABLE.with(|table| {
+        table.cut(&range);
+        table.add(range, file, Some(made));
+    });
 }
 
-/// Notes a mapping that the engine has handed over to the kernel, unless it is known. The engine knows its file.
+/// Notes a mapping that the engine has handed over to the kernel, as far as it is not known. The engine knows its file.
 pub fn note_handed_over(range: Range<usize>) {
-    let known = |one: &Noted| one.start <= range.start && range.end <= one.end;
-    let mut open = Open::wait();
-    let one = Noted { start: range.start, end: range.end, file: (0, 0), made: None };
-    if !open.noted().iter().any(known) && !open.push(one) {
-        TABLE.full.store(true, Ordering::Relaxed);
-    }
+    TABLE.with(|table| {
+        let mut end = range.end;
+        while range.start < end {
+            let last = table.last(&(range.start..end)).map_or(range.start..range.start, |(at, _)| at);
+            if last.end < end {
+                table.add(last.end..end, (0, 0), None);
+            }
+            end = last.start;
+        }
+    });
 }
 
 /// A range is mapped no more, or otherwise.
 #[inline]
 pub fn forget(range: Range<usize>) {
     if may_meet(&range) {
-        cut(range);
-    }
-}
-
-#[cold]
-fn cut(range: Range<usize>) {
-    let mut open = Open::wait();
-    let mut at = 0;
-    while let Some(one) = open.noted().get(at).copied() {
-        let before = Noted { end: one.end.min(range.start), made: None, ..one };
-        let after = Noted { start: one.start.max(range.end), made: None, ..one };
-        at += 1;
-        match (before.start < before.end, after.start < after.end) {
-            _ if one.end <= range.start || range.end <= one.start => {}
-            (true, false) => open.noted()[at - 1] = before,
-            (false, true) => open.noted()[at - 1] = after,
-            // Where there is no room for a second part the whole stays noted, which is safe.
-            (true, true) => {
-                if open.push(after) {
-                    open.noted()[at - 1] = before;
-                }
-            }
-            (false, false) => {
-                let noted = open.noted();
-                noted.swap(at - 1, noted.len() - 1);
-                TABLE.count.store(noted.len() - 1, Ordering::Relaxed);
-                at -= 1;
-            }
-        }
+        TABLE.with(|table| table.cut(&range));
     }
 }
 
@@ -164,51 +127,45 @@ fn cut(range: Range<usize>) {
 #[inline]
 pub fn note_changed(range: Range<usize>) {
     if may_meet(&range) {
-        let mut open = Open::wait();
-        let meets = |one: &&mut Noted| one.start < range.end && range.start < one.end;
-        open.noted().iter_mut().filter(meets).for_each(|one| one.made = None);
+        TABLE.with(|table| {
+            let start = table.last(&(range.start..range.start + 1)).map_or(range.start, |(at, _)| at.start);
+            table.noted.range_mut(start..range.end.max(start)).for_each(|(_, one)| one.made = None);
+        });
     }
 }
 
-/// Whether the kernel has, or may have, a shared mapping of a file.
+/// Whether the kernel has a shared mapping of a file.
 pub fn any(file: Identity) -> bool {
-    let none = TABLE.count.load(Ordering::Relaxed) == 0;
-    TABLE.full.load(Ordering::Relaxed) || !none && Open::wait().noted().iter().any(|one| one.file == file)
+    COUNT.load(Ordering::Relaxed) != 0 && TABLE.with(|table| table.files.contains_key(&file))
 }
 
 /// The mapping that is just this range, if it is its file's only one.
 pub fn alone(range: Range<usize>) -> Option<(Identity, Made)> {
-    if !may_meet(&range) || TABLE.full.load(Ordering::Relaxed) {
+    if !may_meet(&range) {
         return None;
     }
-    let mut open = Open::wait();
-    let noted = open.noted();
-    let one = *noted.iter().find(|one| one.start == range.start && one.end == range.end)?;
-    let alone = noted.iter().filter(|other| other.file == one.file).count() == 1;
-    one.made.filter(|_| alone).map(|made| (one.file, made))
+    TABLE.with(|table| {
+        let one = table.noted.get(&range.start).filter(|one| one.end == range.end)?;
+        one.made.filter(|_| table.files.get(&one.file) == Some(&1)).map(|made| (one.file, made))
+    })
 }
 
 /// A mapping has moved, has another length, or (`old` is empty) has been mapped once more.
 pub fn moved(old: Range<usize>, new: Range<usize>, flags: i32) {
-    let holds = |one: &&Noted| one.start <= old.start && old.start < one.end;
-    let whole = |one: &Noted| one.start == old.start && one.end == old.end;
-    let one =
-        may_meet(&(old.start..old.end.max(old.start + 1))).then(|| Open::wait().noted().iter().find(holds).copied());
-    let one = one.flatten().map(|one| Noted { made: one.made.filter(|_| whole(&one)), ..one });
-    if flags & libc::MREMAP_DONTUNMAP == 0 {
-        forget(old);
+    let first = old.start..old.start + 1;
+    if !may_meet(&(old.start..old.end.max(first.end))) && !may_meet(&new) {
+        return;
     }
-    forget(new.clone());
-    if let Some(one) = one
-        && !Open::wait().push(Noted { start: new.start, end: new.end, ..one })
-    {
-        TABLE.full.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The table of a child made by fork(2): the thread that may have had it open there is not here.
-pub fn in_child() {
-    TABLE.taken.store(false, Ordering::Release);
+    TABLE.with(|table| {
+        let found = table.last(&first);
+        if flags & libc::MREMAP_DONTUNMAP == 0 {
+            table.cut(&old);
+        }
+        table.cut(&new);
+        if let Some((at, one)) = found {
+            table.add(new, one.file, one.made.filter(|_| at == old));
+        }
+    });
 }
 
 #[cfg(test)]
@@ -230,6 +187,12 @@ mod tests {
         // A hole in the middle leaves two parts.
         forget(0x2000..0x3000);
         note(0x9000..0xa000, other, made);
+        // What was handed over is noted around what is known.
+        note_handed_over(0x8000..0xc000);
+        assert!(any((0, 0)) && TABLE.with(|table| table.noted.len()) == 5);
+        forget(0x8000..0x9000);
+        forget(0xa000..0xd000);
+        assert!(!any((0, 0)) && alone(0x9000..0xa000).is_some());
         forget(0x1000..0x2000);
         assert!(any(one));
         forget(0x3000..0x4000);
@@ -237,11 +200,18 @@ mod tests {
         forget(0x4000..0x5000);
         assert!(!any(one) && any(other));
         forget(0..usize::MAX);
-        assert!(!any(other) && TABLE.count.load(Ordering::Relaxed) == 0);
-        // More than there is room for: every file may have one.
-        for page in 0..MOST + 1 {
-            note(page * 4096..(page + 1) * 4096, one, made);
+        assert!(!any(other) && COUNT.load(Ordering::Relaxed) == 0);
+        // As many as there are, and each is found.
+        for page in 1..100_000 {
+            note(page * 4096..(page + 1) * 4096, if page % 2 == 0 { one } else { other }, made);
         }
-        assert!(any(other) && alone(0..4096).is_none());
+        moved(2 * 4096..3 * 4096, 2 * 4096..4 * 4096, 0);
+        (4..100_000).for_each(|page| forget(page * 4096..(page + 1) * 4096));
+        assert_eq!(alone(2 * 4096..4 * 4096).map(|(file, _)| file), Some(one));
+        assert!(alone(4096..2 * 4096).is_some_and(|(file, _)| file == other) && any(one));
+        moved(4096..2 * 4096, 7 * 4096..9 * 4096, 0);
+        assert!(alone(7 * 4096..9 * 4096).is_some_and(|(file, _)| file == other));
+        forget(0..usize::MAX);
+        assert_eq!(COUNT.load(Ordering::Relaxed), 0);
     }
 }

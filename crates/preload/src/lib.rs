@@ -4,9 +4,12 @@
 //! program's calls of mmap(2) and its kin come here first. `next.rs` has how the C library's own are reached; what is to be
 //! done is in `config.rs`; each other file is a group of calls.
 
+mod allocator;
 mod alone;
 #[macro_use]
 mod bounce;
+#[macro_use]
+mod next;
 mod buffers;
 mod changes;
 mod coherence;
@@ -18,7 +21,6 @@ mod guard;
 mod heap;
 mod kernel_maps;
 mod memory;
-mod next;
 mod process;
 mod report;
 mod requests;
@@ -27,6 +29,7 @@ mod sockets;
 mod stacks;
 mod stdio;
 mod sync;
+mod system_call;
 mod threads;
 mod vectors;
 

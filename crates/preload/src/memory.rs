@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 
@@ -39,8 +39,7 @@ struct Wanted {
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mmap(
+pub(crate) unsafe fn mmap(
     addr: *mut c_void,
     len: size_t,
     prot: c_int,
@@ -173,7 +172,8 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
             _ => drop(report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed)),
         }
         undisturbed((), || {
-            if process::owns_maps() {
+            // What is small the engine is not asked for, and need not know of.
+            if for_engine && process::owns_maps() {
                 // SAFETY: the program's descriptor, open during its call.
                 calls::note_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, at as usize, len);
             }
@@ -235,8 +235,11 @@ unsafe fn straight(wanted: Wanted) -> Straight {
 
 /// Notes what the engine has handed over to the kernel.
 fn learn_kernels() {
+    /// What is known.
+    static LEARNT: AtomicU64 = AtomicU64::new(0);
     if process::owns_maps() {
-        calls::each_kernel(kernel_maps::note_handed_over);
+        let known = calls::each_kernel(LEARNT.load(Ordering::Relaxed), kernel_maps::note_handed_over);
+        LEARNT.fetch_max(known, Ordering::Relaxed);
     }
 }
 
@@ -354,8 +357,7 @@ fn result(result: Result<(), c_int>) -> c_int {
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+pub(crate) unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     // SAFETY: the caller's contract.
     if !concerns(addr, len) {
         // SAFETY: the caller's contract.
@@ -375,8 +377,7 @@ pub unsafe extern "C-unwind" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mremap(
+pub(crate) unsafe fn mremap(
     old: *mut c_void,
     old_len: size_t,
     new_len: size_t,
@@ -467,8 +468,7 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn remap_file_pages(
+pub(crate) unsafe fn remap_file_pages(
     addr: *mut c_void,
     len: size_t,
     prot: c_int,
@@ -487,8 +487,7 @@ pub unsafe extern "C-unwind" fn remap_file_pages(
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
+pub(crate) unsafe fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, |_| Ok(())) {
             return done;
@@ -507,8 +506,7 @@ pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_i
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if holds_direct(addr, len) && !holds(addr, len) {
         // SAFETY: the caller's contract.
         return result(undisturbed(Err(libc::EIO), || unsafe { calls::advise(addr as usize, len, advice) }));
@@ -557,8 +555,7 @@ pub unsafe extern "C-unwind" fn posix_madvise(addr: *mut c_void, len: size_t, ad
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+pub(crate) unsafe fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { protect(addr, len, prot) }
 }
@@ -590,8 +587,7 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
         match key {
@@ -609,8 +605,7 @@ pub unsafe extern "C-unwind" fn pkey_mprotect(addr: *mut c_void, len: size_t, pr
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int {
+pub(crate) unsafe fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int {
     // SAFETY: the caller's contract.
     if holds(addr, len) {
         // It may be anywhere, and nobody asks.
@@ -633,8 +628,7 @@ pub unsafe extern "C-unwind" fn mincore(addr: *mut c_void, len: size_t, vec: *mu
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mlock(addr: *const c_void, len: size_t) -> c_int {
+pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
@@ -649,8 +643,7 @@ pub unsafe extern "C-unwind" fn mlock(addr: *const c_void, len: size_t) -> c_int
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
+pub(crate) unsafe fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
@@ -665,8 +658,7 @@ pub unsafe extern "C-unwind" fn mlock2(addr: *const c_void, len: size_t, flags: 
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn munlock(addr: *const c_void, len: size_t) -> c_int {
+pub(crate) unsafe fn munlock(addr: *const c_void, len: size_t) -> c_int {
     if holds(addr, len) {
         if let Some(done) = on_heap(addr, len, |part| {
             heap::unlock(part);
@@ -681,11 +673,29 @@ pub unsafe extern "C-unwind" fn munlock(addr: *const c_void, len: size_t) -> c_i
 }
 
 /// munlockall(2). (mlockall(2) needs nothing: it brings no page into a cached map, and keeps none there.)
-#[unsafe(no_mangle)]
-pub extern "C-unwind" fn munlockall() -> c_int {
+///
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn munlockall() -> c_int {
     if process::owns_maps() {
         undisturbed((), calls::unlock_all);
     }
     // SAFETY: it lets memory go.
     unsafe { next::munlockall() }
+}
+
+exported! {
+    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
+    fn munmap(addr: *mut c_void, len: size_t) -> c_int;
+    fn mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void;
+    fn remap_file_pages(addr: *mut c_void, len: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int;
+    fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int;
+    fn mlock(addr: *const c_void, len: size_t) -> c_int;
+    fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int;
+    fn munlock(addr: *const c_void, len: size_t) -> c_int;
+    fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
+    fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int;
+    fn munlockall() -> c_int;
 }

@@ -17,6 +17,10 @@ pub(crate) fn is_up() -> bool {
     false
 }
 
+pub(crate) fn refuses_async_io() -> bool {
+    false
+}
+
 pub(crate) fn before_fork() {}
 
 pub(crate) fn in_parent() {}

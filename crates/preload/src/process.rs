@@ -9,13 +9,14 @@
 //! vfork(2) cannot be wrapped, since it returns twice to the same stack frame; but a function in front of it can jump to it.
 
 use crate::guard::caught;
-use crate::{heap, holds, kernel_maps, next, report, set_errno, signals, undisturbed};
+use crate::{allocator, heap, holds, kernel_maps, next, report, set_errno, signals, undisturbed};
 use fastmap::calls;
 use libc::{c_char, c_int, c_void, pid_t};
 use std::arch::naked_asm;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::ptr;
+use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The process that maps files through the engine; zero: none yet.
@@ -29,6 +30,15 @@ thread_local! {
 fn pid() -> pid_t {
     // SAFETY: no preconditions. glibc asks the kernel each time.
     unsafe { libc::getpid() }
+}
+
+/// The process whose memory this is: set at the start and in children that have a copy of it; zero before that.
+static SELF: AtomicI32 = AtomicI32::new(0);
+
+/// This process's number, if it shares the memory of the one whose it is (vfork(2)), and so all that is kept here.
+pub(crate) fn guest() -> Option<pid_t> {
+    let (owner, pid) = (SELF.load(Ordering::Relaxed), pid());
+    (owner != 0 && owner != pid).then_some(pid)
 }
 
 /// Notes that this process maps files through the engine.
@@ -58,9 +68,31 @@ pub(crate) fn is_child_of_owner() -> bool {
     owner != 0 && owner != pid()
 }
 
+/// Registers what is done around fork(2), once, before anybody registers anything else: so a child's maps are there when
+/// handlers of the program run in it, and still there when the last of them has run before the fork.
 pub(crate) fn start() {
-    // SAFETY: functions of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        SELF.store(pid(), Ordering::Relaxed);
+        // SAFETY: functions of this library, which is never unloaded: no handle of it is named.
+        unsafe { next::__register_atfork(Some(before_fork), Some(in_parent), Some(in_child), ptr::null_mut()) };
+    });
+}
+
+/// What pthread_atfork(3), a part of each library that calls it, calls: their constructors may run before this library's.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __register_atfork(
+    before: next::AtFork,
+    in_parent: next::AtFork,
+    in_child: next::AtFork,
+    library: *mut c_void,
+) -> c_int {
+    start();
+    // SAFETY: the caller's contract.
+    unsafe { next::__register_atfork(before, in_parent, in_child, library) }
 }
 
 extern "C" fn before_fork() {
@@ -71,9 +103,13 @@ extern "C" fn before_fork() {
         undisturbed((), heap::before_fork);
         caught((), calls::before_fork);
     }
+    kernel_maps::TABLE.before_fork();
+    allocator::HEAP.before_fork();
 }
 
 extern "C" fn in_parent() {
+    allocator::HEAP.after_fork();
+    kernel_maps::TABLE.after_fork();
     report::note_child();
     if FORKING.replace(false) {
         // SAFETY: `before_fork` came before, in this thread.
@@ -83,7 +119,9 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    kernel_maps::in_child();
+    SELF.store(pid(), Ordering::Relaxed);
+    allocator::HEAP.after_fork();
+    kernel_maps::TABLE.after_fork();
     report::in_child();
     let was_owner = FORKING.replace(false);
     // Of a child's children, too.
@@ -95,7 +133,7 @@ extern "C" fn in_child() {
 }
 
 /// Writes what others are about to read: another program comes.
-fn save() {
+pub(crate) fn save() {
     report::note_child();
     save_files();
 }
@@ -110,12 +148,20 @@ fn save_files() {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the C library's name")]
 pub extern "C-unwind" fn _Fork() -> pid_t {
+    // SAFETY: no preconditions.
+    unsafe { forking(|| next::_Fork()) }
+}
+
+/// A call that makes a child with a copy of the memory, past the C library.
+///
+/// # Safety
+/// It returns zero in the child.
+pub(crate) unsafe fn forking<P: PartialEq + From<u8>>(call: impl FnOnce() -> P) -> P {
     before_fork();
-    // SAFETY: no preconditions; both halves follow.
-    let child = unsafe { next::_Fork() };
+    let child = call();
     // SAFETY: this thread's own.
     let errno = unsafe { *libc::__errno_location() };
-    if child == 0 {
+    if child == P::from(0) {
         in_child()
     } else {
         in_parent()
@@ -147,7 +193,7 @@ pub unsafe extern "C-unwind" fn clone(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        if flags & libc::CLONE_VM != 0 || !owns_maps() {
+        if flags & libc::CLONE_VM != 0 {
             return next::clone(run, stack, flags, arg, parent, tls, child);
         }
         before_fork();
@@ -184,11 +230,12 @@ pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
 extern "C" fn before_vfork() -> *mut c_void {
     static NEXT: next::Next = next::Next::new(c"vfork");
     save();
+    signals::before_vfork();
     // Every C library has it.
     NEXT.find().unwrap_or(libc::fork as *mut c_void)
 }
 
-type Strings = *const *const c_char;
+pub(crate) type Strings = *const *const c_char;
 
 /// The arguments of an exec, as the kernel can read them: none in the engine's memory, where it finds only pages that are
 /// there. Never taken apart where exec succeeds, and in a child of vfork(2) left to its parent.
@@ -292,11 +339,11 @@ unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, call: impl FnO
         set_errno(libc::ENOMEM);
         return -1;
     };
-    let _mask = signals::AsTold::begin();
+    let _signals = signals::AsTold::instead();
     call(&readable)
 }
 
-unsafe fn exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+pub(crate) unsafe fn exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { exec(path, argv, envp, |own| next::execve(own.path, own.argv, own.envp)) }
 }
@@ -304,6 +351,11 @@ unsafe fn exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int 
 unsafe fn exec_file(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { exec(file, argv, envp, |own| next::execvpe(own.path, own.argv, own.envp)) }
+}
+
+pub(crate) unsafe fn exec_at(fd: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { exec(path, argv, envp, |own| next::execveat(fd, own.path, own.argv, own.envp, flags)) }
 }
 
 /// Declares the calls of the exec family. (What calls one from here calls the function behind it: the exported name would be
@@ -336,7 +388,7 @@ execs! {
         exec(ptr::null(), argv, envp, |own| next::fexecve(fd, own.argv, own.envp));
     /// execveat(2).
     fn execveat(fd: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) =
-        exec(path, argv, envp, |own| next::execveat(fd, own.path, own.argv, own.envp, flags));
+        exec_at(fd, path, argv, envp, flags);
 }
 
 /// The variadic calls: hands a collector the first argument, the place of those that came in registers, and that of the rest,
@@ -439,7 +491,7 @@ unsafe fn spawn(
     // SAFETY: the caller's contract.
     unsafe {
         let Some(own) = Readable::new(path, argv, envp) else { return libc::ENOMEM };
-        let _mask = signals::AsTold::begin();
+        let _signals = signals::AsTold::beside();
         call(pid, own.path, actions, attr, own.argv, own.envp)
     }
 }
@@ -507,7 +559,7 @@ pub unsafe extern "C-unwind" fn popen(command: *const c_char, kind: *const c_cha
 }
 
 /// What every way out but exit(3) begins with. (There the engine's handler and this library's destructor do it.)
-fn leave() {
+pub(crate) fn leave() {
     save_files();
     report::write();
 }

@@ -1,12 +1,10 @@
-//! Calls whose arguments mean something else with each command: fcntl(2), ioctl(2), prctl(2), syscall(2); and those that
-//! return a pointer that they were given.
+//! Calls whose arguments mean something else with each command: fcntl(2), ioctl(2), prctl(2); and those that return a
+//! pointer that they were given.
 
 use crate::bounce::{Call, held, mapped};
-use crate::changes::{copy_file_range, sendfile64, splice};
 use crate::coherence;
-use crate::files::{pread64, preadv64, preadv64v2, pwrite64, pwritev64, pwritev64v2, read, readv, write, writev};
 use crate::{alone, next};
-use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, size_t};
+use libc::{c_char, c_int, c_long, c_ulong, c_void, size_t};
 
 /// Bytes behind fcntl(2)'s argument.
 fn fcntl_size(command: c_int) -> usize {
@@ -25,9 +23,11 @@ fn fcntl_size(command: c_int) -> usize {
 /// Wrappers of fcntl(2).
 macro_rules! fcntls {
     ($($name:ident)*) => { $(
-        // SAFETY: the C library's name and signature; an argument that the caller did not give is a register of any content.
-        #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
+        /// fcntl(2); an argument that the caller did not give is a register of any content.
+        ///
+        /// # Safety
+        /// As there.
+        pub unsafe fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
                 let pointer = argument as *mut c_void;
@@ -41,6 +41,7 @@ macro_rules! fcntls {
                 result
             }
         }
+        exported! { fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int; }
     )* };
 }
 fcntls!(fcntl fcntl64 __fcntl);
@@ -87,8 +88,7 @@ unsafe fn ioctl_size(request: c_ulong, argument: *const u8) -> usize {
 ///
 /// # Safety
 /// As there.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
         if !mapped() && !coherence::any() {
@@ -154,113 +154,7 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long
     }
 }
 
-/// syscall(2): for the calls that programs make this way because, once, the C library lacked them, and the plain ones.
-///
-/// # Safety
-/// As there; arguments that the caller did not give are of any content.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn syscall(
-    number: c_long,
-    a: c_long,
-    b: c_long,
-    c: c_long,
-    d: c_long,
-    e: c_long,
-    f: c_long,
-) -> c_long {
-    alone::before_syscall(number, a, b);
-    // SAFETY: the caller's contract, which is the C library's.
-    unsafe {
-        if !mapped() && !coherence::any() {
-            return next::syscall(number, a, b, c, d, e, f);
-        }
-        match number {
-            libc::SYS_read => read(a as c_int, b as _, c as _) as c_long,
-            libc::SYS_write => write(a as c_int, b as _, c as _) as c_long,
-            libc::SYS_pread64 => pread64(a as c_int, b as _, c as _, d) as c_long,
-            libc::SYS_pwrite64 => pwrite64(a as c_int, b as _, c as _, d) as c_long,
-            libc::SYS_readv => readv(a as c_int, b as _, c as c_int) as c_long,
-            libc::SYS_writev => writev(a as c_int, b as _, c as c_int) as c_long,
-            libc::SYS_preadv => preadv64(a as c_int, b as _, c as c_int, d) as c_long,
-            libc::SYS_pwritev => pwritev64(a as c_int, b as _, c as c_int, d) as c_long,
-            libc::SYS_preadv2 => preadv64v2(a as c_int, b as _, c as c_int, d, f as c_int) as c_long,
-            libc::SYS_pwritev2 => pwritev64v2(a as c_int, b as _, c as c_int, d, f as c_int) as c_long,
-            libc::SYS_copy_file_range => {
-                copy_file_range(a as c_int, b as _, c as c_int, d as _, e as _, f as c_uint) as c_long
-            }
-            libc::SYS_sendfile => sendfile64(a as c_int, b as c_int, c as _, d as _) as c_long,
-            libc::SYS_splice => splice(a as c_int, b as _, c as c_int, d as _, e as _, f as c_uint) as c_long,
-            libc::SYS_ftruncate => {
-                c_long::from(coherence::resizing(a as c_int, b, || next::ftruncate64(a as c_int, b)))
-            }
-            libc::SYS_fallocate => {
-                let (fd, mode) = (a as c_int, b as c_int);
-                c_long::from(coherence::allocating(fd, mode, c, d, || next::fallocate64(fd, mode, c, d)))
-            }
-            libc::SYS_fsync => c_long::from(coherence::syncing(a as c_int, || next::fsync(a as c_int))),
-            libc::SYS_fdatasync => c_long::from(coherence::syncing(a as c_int, || next::fdatasync(a as c_int))),
-            libc::SYS_getrandom => {
-                let arguments = Call::new();
-                let result =
-                    next::syscall(number, arguments.filled(a as *mut u8, b as size_t) as c_long, b, c, d, e, f);
-                arguments.finish(result as isize);
-                result
-            }
-            libc::SYS_getdents64 => {
-                let arguments = Call::new();
-                let result =
-                    next::syscall(number, a, arguments.filled(b as *mut u8, c as size_t) as c_long, c, d, e, f);
-                arguments.finish(result as isize);
-                result
-            }
-            libc::SYS_statx => {
-                let arguments = Call::new();
-                let path = arguments.text(b as *const c_char, libc::PATH_MAX as usize);
-                let filled = arguments.changed(e as *mut libc::statx, size_of::<libc::statx>());
-                let result = next::syscall(number, a, path as c_long, c, d, filled as c_long, f);
-                arguments.finish(result as isize);
-                result
-            }
-            libc::SYS_futex => futex(a, b, c, d, e, f),
-            _ => next::syscall(number, a, b, c, d, e, f),
-        }
-    }
-}
-
-/// futex(2): its words must be the mapping's own, so they stay in memory while the call lasts.
-unsafe fn futex(
-    word: c_long,
-    operation: c_long,
-    value: c_long,
-    timeout: c_long,
-    second: c_long,
-    third: c_long,
-) -> c_long {
-    const TIMED: [c_int; 5] =
-        [libc::FUTEX_WAIT, libc::FUTEX_LOCK_PI, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAIT_REQUEUE_PI, 13];
-    const PAIRED: [c_int; 5] = [
-        libc::FUTEX_REQUEUE,
-        libc::FUTEX_CMP_REQUEUE,
-        libc::FUTEX_WAKE_OP,
-        libc::FUTEX_WAIT_REQUEUE_PI,
-        libc::FUTEX_CMP_REQUEUE_PI,
-    ];
-    let command = operation as c_int & libc::FUTEX_CMD_MASK;
-    let arguments = Call::new();
-    // SAFETY: a word that is unmapped while a thread waits on it is nobody's.
-    let pin = |word: c_long| unsafe { fastmap::calls::pin(word as usize, 4) };
-    let _word = pin(word);
-    let _second = PAIRED.contains(&command).then(|| pin(second)).flatten();
-    // SAFETY: the caller's contract, which is futex(2)'s.
-    unsafe {
-        let timeout = if TIMED.contains(&command) {
-            arguments.input(timeout as *const libc::timespec, size_of::<libc::timespec>()) as c_long
-        } else {
-            timeout
-        };
-        next::syscall(libc::SYS_futex, word, operation, value, timeout, second, third)
-    }
-}
+exported! { fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int; }
 
 /// Wrappers of functions that fill and return a buffer: `NAME(buffer, length, more…)`.
 macro_rules! returns {

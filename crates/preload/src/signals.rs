@@ -8,12 +8,18 @@
 //! * No handler of another signal blocks SIGBUS while it runs, whatever its `sa_mask` says.
 //!
 //! What is said here of blocking holds from the start: a thread that blocks all signals may be there long before the first
-//! mapping. Real masks are seen by raw system calls, by `SigBlk` in /proc, and by signalfd(2), which never reports SIGBUS.
+//! mapping.
+//!
+//! A child made by vfork(2) has masks and actions of its own, and all of this memory: it sets its signals to rights before it
+//! executes a program, as shells do, and none of that is its parent's. So it has an account of its own here, and what is kept
+//! of the parent stays as it is.
+//!
+//! Real masks are seen by raw system calls, by `SigBlk` in /proc, and by signalfd(2), which never reports SIGBUS.
 
 use crate::guard::{self, KernelMask, real_mask};
-use crate::{next, set_errno};
+use crate::{next, process, set_errno};
 use fastmap::signals::replace_sigbus;
-use libc::{c_int, c_void, sighandler_t, sigset_t};
+use libc::{c_int, c_void, pid_t, sighandler_t, sigset_t};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +27,35 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 thread_local! {
     /// This thread believes that it blocks SIGBUS.
     static TOLD_BLOCKED: Cell<bool> = const { Cell::new(false) };
+    /// The account of the last child that this thread has become by vfork(2).
+    static GUEST: Cell<Option<Guest>> = const { Cell::new(None) };
+}
+
+/// What a process believes that shares the memory of another.
+#[derive(Clone, Copy)]
+struct Guest {
+    pid: pid_t,
+    blocked: bool,
+    masked: u64,
+    nodefer: bool,
+    /// Its action for SIGBUS, if the engine's handler is in force.
+    sigbus: Option<libc::sigaction>,
+}
+
+/// The account of this process if it is such a child; at first what its parent believes.
+fn guest() -> Option<Guest> {
+    let pid = process::guest()?;
+    GUEST.get().filter(|guest| guest.pid == pid).or_else(|| {
+        let (masked, nodefer) = (MASKED.load(Ordering::Relaxed), NODEFER.load(Ordering::Relaxed));
+        // SAFETY: nothing is replaced.
+        let sigbus = unsafe { replace_sigbus(None) };
+        Some(Guest { pid, blocked: TOLD_BLOCKED.get(), masked, nodefer, sigbus })
+    })
+}
+
+/// Before vfork(2): numbers of processes come again.
+pub(crate) fn before_vfork() {
+    GUEST.set(None);
 }
 
 /// Signals, a bit each, whose `sa_mask` has SIGBUS by the program's account.
@@ -40,7 +75,14 @@ pub(crate) fn start() {
 
 /// Whether this thread believes that it blocks SIGBUS.
 pub(crate) fn told_blocked() -> bool {
-    TOLD_BLOCKED.get()
+    guest().map_or_else(|| TOLD_BLOCKED.get(), |guest| guest.blocked)
+}
+
+fn tell_blocked(blocked: bool) {
+    match guest() {
+        Some(guest) => GUEST.set(Some(Guest { blocked, ..guest })),
+        None => TOLD_BLOCKED.set(blocked),
+    }
 }
 
 /// What a new thread believes: what the one that made it did.
@@ -48,18 +90,48 @@ pub(crate) fn inherit(told: bool) {
     TOLD_BLOCKED.set(told);
 }
 
-/// Blocks SIGBUS for a moment if the thread believes it blocked: programs that are executed inherit that.
-pub(crate) struct AsTold(Option<KernelMask>);
+/// Makes what programs inherit that are executed what this one believes, for a moment: SIGBUS is blocked, and ignored.
+pub(crate) struct AsTold {
+    mask: Option<KernelMask>,
+    action: Option<libc::sigaction>,
+}
 
 impl AsTold {
-    pub fn begin() -> Self {
-        AsTold(told_blocked().then(|| real_mask(libc::SIG_BLOCK, guard::SIGBUS)))
+    /// For a program that is executed beside this one, which goes on meanwhile: only the mask.
+    pub fn beside() -> Self {
+        AsTold { mask: told_blocked().then(|| real_mask(libc::SIG_BLOCK, guard::SIGBUS)), action: None }
+    }
+
+    /// For one in the place of this.
+    pub fn instead() -> Self {
+        // SAFETY: nothing is replaced.
+        let told = guest().map_or_else(|| unsafe { replace_sigbus(None) }, |guest| guest.sigbus);
+        let ignored = told.filter(|action| action.sa_sigaction == libc::SIG_IGN).map(|_| {
+            // SAFETY: both are ours; a zeroed sigaction is a valid one.
+            unsafe {
+                let (mut ignore, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+                ignore.sa_sigaction = libc::SIG_IGN;
+                next::sigaction(libc::SIGBUS, &ignore, &mut before);
+                before
+            }
+        });
+        let mut told = Self::beside();
+        told.action = ignored;
+        told
     }
 }
 
 impl Drop for AsTold {
     fn drop(&mut self) {
-        if let Some(mask) = self.0 {
+        // SAFETY: this thread's; the call that failed has said why. The action is the one that was in force.
+        unsafe {
+            let errno = *libc::__errno_location();
+            if let Some(action) = &self.action {
+                next::sigaction(libc::SIGBUS, action, ptr::null_mut());
+            }
+            set_errno(errno);
+        }
+        if let Some(mask) = self.mask {
             real_mask(libc::SIG_SETMASK, mask);
         }
     }
@@ -100,7 +172,7 @@ unsafe fn change_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t, real
         }
         let told = told_blocked();
         if wanted.is_some() {
-            TOLD_BLOCKED.set(match how {
+            tell_blocked(match how {
                 libc::SIG_BLOCK => told || has,
                 libc::SIG_UNBLOCK => told && !has,
                 _ => has,
@@ -216,6 +288,46 @@ pub unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(attr: *mut c_void, ma
     unsafe { next::pthread_attr_setsigmask_np(attr, without_sigbus(mask).as_ref().map_or(mask, ptr::from_ref)) }
 }
 
+/// The action for SIGBUS that this process believes in force, where the engine's handler is; replaces it if `new` is given.
+fn replace(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    // SAFETY: an action that the program gave to sigaction(2).
+    let Some(guest) = guest() else { return unsafe { replace_sigbus(new) } };
+    let old = guest.sigbus?;
+    GUEST.set(Some(Guest { sigbus: Some(new.copied().unwrap_or(old)), ..guest }));
+    Some(old)
+}
+
+/// Whether a signal's `sa_mask` has SIGBUS, and its action `SA_NODEFER`, by this process's account (of the latter only that of
+/// SIGBUS is kept); from now on as `new` says.
+fn account(signal: c_int, new: Option<(bool, bool)>) -> (bool, bool) {
+    let bit = 1u64 << (signal - 1);
+    let guest = guest();
+    let (masked, nodefer) = match guest {
+        Some(guest) => (guest.masked, guest.nodefer),
+        None => (MASKED.load(Ordering::Relaxed), NODEFER.load(Ordering::Relaxed)),
+    };
+    let of_sigbus = signal == libc::SIGBUS;
+    if let Some((has, is_nodefer)) = new {
+        match guest {
+            Some(guest) => {
+                let masked = if has { masked | bit } else { masked & !bit };
+                GUEST.set(Some(Guest { masked, nodefer: if of_sigbus { is_nodefer } else { nodefer }, ..guest }));
+            }
+            None => {
+                if has {
+                    MASKED.fetch_or(bit, Ordering::Relaxed);
+                } else {
+                    MASKED.fetch_and(!bit, Ordering::Relaxed);
+                }
+                if of_sigbus {
+                    NODEFER.store(is_nodefer, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+    (masked & bit != 0, nodefer || !of_sigbus)
+}
+
 type SetAction = unsafe fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
 unsafe fn change_action(
@@ -236,7 +348,7 @@ unsafe fn change_action(
             }
         }
         let mut before: libc::sigaction = std::mem::zeroed();
-        let kept = (signal == libc::SIGBUS).then(|| replace_sigbus(wanted.as_ref())).flatten();
+        let kept = (signal == libc::SIGBUS).then(|| replace(wanted.as_ref())).flatten();
         match kept {
             Some(kept) => before = kept,
             None => {
@@ -246,18 +358,7 @@ unsafe fn change_action(
                 }
             }
         }
-        let bit = 1u64 << (signal - 1);
-        let had = match (wanted.is_some(), has) {
-            (false, _) => MASKED.load(Ordering::Relaxed),
-            (true, true) => MASKED.fetch_or(bit, Ordering::Relaxed),
-            (true, false) => MASKED.fetch_and(!bit, Ordering::Relaxed),
-        } & bit
-            != 0;
-        let nodefer = match (signal, wanted.is_some()) {
-            (libc::SIGBUS, true) => NODEFER.swap(!defers, Ordering::Relaxed),
-            (libc::SIGBUS, false) => NODEFER.load(Ordering::Relaxed),
-            _ => true,
-        };
+        let (had, nodefer) = account(signal, wanted.map(|_| (has, !defers)));
         if let Some(old) = old.as_mut() {
             if had {
                 libc::sigaddset(&mut before.sa_mask, libc::SIGBUS);
@@ -350,7 +451,7 @@ handlers! {
 /// The older calls set no mask of their own.
 fn forget_mask(signal: c_int) {
     if (1..=64).contains(&signal) {
-        MASKED.fetch_and(!(1 << (signal - 1)), Ordering::Relaxed);
+        account(signal, Some((false, false)));
     }
 }
 
@@ -413,5 +514,125 @@ pub extern "C-unwind" fn siginterrupt(signal: c_int, flag: c_int) -> c_int {
             action.sa_flags |= libc::SA_RESTART;
         }
         change_action(signal, &action, ptr::null_mut(), next::sigaction)
+    }
+}
+
+/// rt_sigaction(2) and its kin by number, with the kernel's own structures.
+pub(crate) mod by_number {
+    use super::*;
+    use libc::{c_long, size_t};
+
+    /// An action as the kernel has it. (On x86-64 whoever gives one says where its handler returns to, `SA_RESTORER`.)
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    pub(crate) struct Action {
+        handler: sighandler_t,
+        flags: u64,
+        restorer: Option<extern "C" fn()>,
+        mask: KernelMask,
+    }
+
+    const SIZE: size_t = size_of::<KernelMask>();
+
+    /// A set's first word is the kernel's mask.
+    fn set_of(mask: KernelMask) -> sigset_t {
+        // SAFETY: all-zero bytes are an empty set.
+        unsafe {
+            let mut set: sigset_t = std::mem::zeroed();
+            ptr::from_mut(&mut set).cast::<KernelMask>().write(mask);
+            set
+        }
+    }
+
+    fn mask_of(set: &sigset_t) -> KernelMask {
+        // SAFETY: see `set_of`.
+        unsafe { ptr::from_ref(set).cast::<KernelMask>().read() }
+    }
+
+    impl Action {
+        fn of(action: &libc::sigaction) -> Self {
+            let flags = u64::from(action.sa_flags as u32);
+            Action { handler: action.sa_sigaction, flags, restorer: action.sa_restorer, mask: mask_of(&action.sa_mask) }
+        }
+
+        fn named(self) -> libc::sigaction {
+            let (sa_mask, sa_flags) = (set_of(self.mask), self.flags as c_int);
+            libc::sigaction { sa_sigaction: self.handler, sa_mask, sa_flags, sa_restorer: self.restorer }
+        }
+    }
+
+    unsafe fn real_action(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+        // SAFETY: null, or `change_action`'s own.
+        unsafe {
+            let new = new.as_ref().map(Action::of);
+            let mut before = Action::of(&std::mem::zeroed());
+            let given = new.as_ref().map_or(0, |new| ptr::from_ref(new) as c_long);
+            let (signal, place) = (signal.into(), &raw mut before as c_long);
+            let result = next::syscall(libc::SYS_rt_sigaction, signal, given, place, SIZE as c_long, 0, 0);
+            old.write(before.named());
+            result as c_int
+        }
+    }
+
+    unsafe fn real_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
+        let (new, old) = (new as c_long, old as c_long);
+        // SAFETY: null, or `change_mask`'s own.
+        unsafe { next::syscall(libc::SYS_rt_sigprocmask, how.into(), new, old, SIZE as c_long, 0, 0) as c_int }
+    }
+
+    /// rt_sigaction(2).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn action(signal: c_int, new: *const Action, old: *mut Action, size: size_t) -> c_long {
+        // SAFETY: the caller's pointers; the kernel refuses another size before it looks at them.
+        unsafe {
+            if size != SIZE || !(1..=64).contains(&signal) {
+                let (new, old) = (new as c_long, old as c_long);
+                return next::syscall(libc::SYS_rt_sigaction, signal.into(), new, old, size as c_long, 0, 0);
+            }
+            let new = new.as_ref().map(|new| new.named());
+            let mut before = std::mem::zeroed();
+            let result =
+                change_action(signal, new.as_ref().map_or(ptr::null(), ptr::from_ref), &mut before, real_action);
+            if let (0, Some(old)) = (result, old.as_mut()) {
+                *old = Action::of(&before);
+            }
+            result.into()
+        }
+    }
+
+    /// rt_sigprocmask(2).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn mask(how: c_int, new: *const KernelMask, old: *mut KernelMask, size: size_t) -> c_long {
+        // SAFETY: likewise.
+        unsafe {
+            if size != SIZE {
+                let (new, old) = (new as c_long, old as c_long);
+                return next::syscall(libc::SYS_rt_sigprocmask, how.into(), new, old, size as c_long, 0, 0);
+            }
+            let new = new.as_ref().map(|new| set_of(*new));
+            let mut before = std::mem::zeroed();
+            let result = change_mask(how, new.as_ref().map_or(ptr::null(), ptr::from_ref), &mut before, real_mask);
+            if let (0, Some(old)) = (result, old.as_mut()) {
+                *old = mask_of(&before);
+            }
+            result.into()
+        }
+    }
+
+    /// rt_sigsuspend(2).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn suspend(mask: *const KernelMask, size: size_t) -> c_long {
+        // SAFETY: likewise.
+        unsafe {
+            let own = if size == SIZE { mask.as_ref().map(|mask| mask & !guard::SIGBUS) } else { None };
+            let mask = own.as_ref().map_or(mask, ptr::from_ref);
+            next::syscall(libc::SYS_rt_sigsuspend, mask as c_long, size as c_long, 0, 0, 0, 0)
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! Streams. The C library reads and writes for them by itself, past every wrapper: straight from and to the program's memory
 //! where much is asked for, else through a buffer of its own. So what lies in a mapping is copied, a stream's buffer is
 //! never in one, and a stream of a file in the engine is accompanied as far as the calls here go; putc(3), getc(3), and printf(3) and
-//! scanf(3) are none of them.
+//! scanf(3) are none of them. (dprintf(3) is, which has no stream.)
 
 use crate::bounce::{Call, errno, held, mapped, set_errno};
 use crate::buffers::{Buffer, CHUNK};
 use crate::coherence::{self, Opened};
-use crate::next;
+use crate::{files, next};
 use libc::{FILE, c_char, c_int, c_void, size_t};
+use std::arch::naked_asm;
 
 unsafe extern "C" {
     fn __fpending(stream: *mut FILE) -> size_t;
@@ -16,6 +17,21 @@ unsafe extern "C" {
     fn flockfile(stream: *mut FILE);
     fn funlockfile(stream: *mut FILE);
     fn fileno_unlocked(stream: *mut FILE) -> c_int;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
+    fn _IO_iter_begin() -> *mut FILE;
+    fn _IO_iter_end() -> *mut FILE;
+    fn _IO_iter_next(stream: *mut FILE) -> *mut FILE;
+    fn vsnprintf(text: *mut c_char, len: size_t, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vsnprintf_chk(
+        text: *mut c_char,
+        len: size_t,
+        flag: c_int,
+        room: size_t,
+        format: *const c_char,
+        arguments: *mut c_void,
+    ) -> c_int;
     static mut stdout: *mut FILE;
 }
 
@@ -251,7 +267,9 @@ macro_rules! flushes {
         unsafe extern "C-unwind" fn $name(stream: *mut FILE $(, $argument: $type)*) -> c_int {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
-                if engine_fd(stream).is_some() {
+                if stream.is_null() {
+                    flush_all();
+                } else if engine_fd(stream).is_some() {
                     writing(stream, 0, true, || if __fpending(stream) > 0 { next::fflush_unlocked(stream) } else { 0 });
                     before_seek(stream);
                 }
@@ -268,6 +286,63 @@ flushes! {
     fseeko(offset: libc::off_t, whence: c_int);
     fseeko64(offset: libc::off_t, whence: c_int);
     rewind();
+}
+
+/// All streams, locked so that none comes or goes.
+struct List;
+
+impl List {
+    fn new() -> List {
+        // SAFETY: undone when dropped.
+        unsafe { _IO_list_lock() };
+        List
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: locked by `new`.
+        unsafe { _IO_list_unlock() };
+    }
+}
+
+/// fflush(3) of all streams: what those of files in the engine have is written first, as by itself. The C library's own finds
+/// nothing in them.
+unsafe fn flush_all() {
+    if !coherence::any() {
+        return;
+    }
+    // One that fails still has what it had.
+    let mut seen = Vec::new();
+    loop {
+        let mut is_busy = false;
+        let mut found = None;
+        // SAFETY: streams stay open while the list or their own lock is held. Whoever has a stream's lock may wait for the list,
+        // so the list does not wait for it.
+        unsafe {
+            let _list = List::new();
+            let mut stream = _IO_iter_begin();
+            while stream != _IO_iter_end() && found.is_none() {
+                if !seen.contains(&stream) && engine_fd(stream).is_some() {
+                    if ftrylockfile(stream) == 0 {
+                        found = Some(Locked(stream)).filter(|locked| __fpending(locked.0) > 0);
+                    } else {
+                        is_busy = true;
+                    }
+                }
+                stream = _IO_iter_next(stream);
+            }
+        }
+        match found {
+            Some(Locked(stream)) => {
+                seen.push(stream);
+                // SAFETY: locked, and so open.
+                unsafe { writing(stream, 0, true, || next::fflush_unlocked(stream)) };
+            }
+            None if is_busy => std::thread::yield_now(),
+            None => return,
+        }
+    }
 }
 
 /// Before a stream that reads goes elsewhere: the C library fills its buffer there at once.
@@ -337,3 +412,143 @@ unsafe extern "C-unwind" fn setbuffer(stream: *mut FILE, buf: *mut c_char, size:
         next::setbuffer(stream, buf, size)
     }
 }
+
+/// dprintf(3): the C library writes the text past every wrapper, and what `%s` names without copying it. While anything is mapped
+/// the text is made here, and written as by write(2). Without a flag (`_chk`) nothing is checked.
+unsafe fn print(fd: c_int, flag: Option<c_int>, format: *const c_char, arguments: *mut c_void) -> c_int {
+    const SHORT: usize = 1024;
+    // SAFETY: the caller's contract, which is the C library's. A list of arguments (24 bytes) is used up by each reading.
+    unsafe {
+        if !mapped() {
+            return match flag {
+                Some(flag) => next::__vdprintf_chk(fd, flag, format, arguments),
+                None => next::vdprintf(fd, format, arguments),
+            };
+        }
+        let list = arguments.cast::<[u64; 3]>().read();
+        let before = errno();
+        let make = |text: *mut u8, room: usize| {
+            let mut list = list;
+            let list = (&raw mut list).cast();
+            // It may be asked for (`%m`).
+            set_errno(before);
+            match flag {
+                Some(flag) => __vsnprintf_chk(text.cast(), room, flag, room, format, list),
+                None => vsnprintf(text.cast(), room, format, list),
+            }
+        };
+        let mut short = [0u8; SHORT];
+        let len = make(short.as_mut_ptr(), SHORT);
+        let Ok(size) = usize::try_from(len) else { return -1 };
+        let long = if size < SHORT { None } else { Buffer::new(size + 1) };
+        let text = match &long {
+            Some(buffer) if make(buffer.start(), size + 1) == len => buffer.start(),
+            _ if size < SHORT => short.as_mut_ptr(),
+            _ => {
+                set_errno(libc::ENOMEM);
+                return -1;
+            }
+        };
+        let mut done = 0;
+        while done < size {
+            match files::write(fd, text.add(done).cast(), size - done) {
+                written @ 1.. => done += written as usize,
+                _ => return -1,
+            }
+        }
+        set_errno(before);
+        len
+    }
+}
+
+/// vdprintf(3).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { print(fd, None, format, arguments) }
+}
+
+/// vdprintf(3), fortified.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __vdprintf_chk(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { print(fd, Some(flag), format, arguments) }
+}
+
+unsafe extern "C-unwind" fn print_list(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { print(fd, None, format, arguments) }
+}
+
+unsafe extern "C-unwind" fn print_list_checked(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { print(fd, Some(flag), format, arguments) }
+}
+
+/// Variadic functions: what came in registers goes where a list of arguments (`va_list`, System V ABI for x86-64, 3.5.7) expects
+/// it, and a function with that list takes over. A thread may be cancelled in it: the frame is described to the unwinder.
+macro_rules! variadic {
+    ($(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*), $named:literal, $list:literal, $to:ident) => {
+        $(#[$about])*
+        ///
+        /// # Safety
+        /// As there.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 216",
+                ".cfi_adjust_cfa_offset 216",
+                "mov [rsp + 32], rdi",
+                "mov [rsp + 40], rsi",
+                "mov [rsp + 48], rdx",
+                "mov [rsp + 56], rcx",
+                "mov [rsp + 64], r8",
+                "mov [rsp + 72], r9",
+                // Vector registers, if there is anything in them.
+                "test al, al",
+                "je 2f",
+                "movaps [rsp + 80], xmm0",
+                "movaps [rsp + 96], xmm1",
+                "movaps [rsp + 112], xmm2",
+                "movaps [rsp + 128], xmm3",
+                "movaps [rsp + 144], xmm4",
+                "movaps [rsp + 160], xmm5",
+                "movaps [rsp + 176], xmm6",
+                "movaps [rsp + 192], xmm7",
+                "2:",
+                concat!("mov dword ptr [rsp], ", $named, " * 8"),
+                "mov dword ptr [rsp + 4], 48",
+                // The rest, behind the return address.
+                "lea rax, [rsp + 224]",
+                "mov [rsp + 8], rax",
+                "lea rax, [rsp + 32]",
+                "mov [rsp + 16], rax",
+                concat!("mov ", $list, ", rsp"),
+                "call {to}",
+                "add rsp, 216",
+                ".cfi_adjust_cfa_offset -216",
+                "ret",
+                ".cfi_endproc",
+                to = sym $to
+            )
+        }
+    };
+}
+
+variadic!(/** dprintf(3). */ dprintf(fd: c_int, format: *const c_char), "2", "rdx", print_list);
+variadic!(
+    /** dprintf(3), fortified. */ __dprintf_chk(fd: c_int, flag: c_int, format: *const c_char),
+    "3", "rcx", print_list_checked
+);

@@ -29,4 +29,4 @@ macro_rules! cases {
     )* };
 }
 
-cases! { absent files pipes sockets waiting paths system_calls futexes streams interruptions }
+cases! { absent files pipes sockets waiting paths system_calls futexes streams flushing printing interruptions }

@@ -18,3 +18,11 @@ fn loaded() {
     unsafe { std::env::set_var("LOADED", library) };
     common::case("process.c", &["-ldl"], "loaded", true);
 }
+
+/// Whoever registers handlers around fork(2) first, the maps are there in all of them.
+#[test]
+fn handlers() {
+    let folder = common::folder();
+    let library = common::compile(folder.path(), "atfork_library.c", &["-shared", "-fPIC"]);
+    common::case("atfork.c", &["-Wl,--no-as-needed", library.to_str().expect("a plain path")], "handlers", true);
+}

@@ -10,6 +10,7 @@
 
 mod care;
 mod direct;
+mod kernels;
 mod leave;
 mod processes;
 mod reach;
@@ -41,7 +42,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use table::{KernelPiece, Piece, Removed, Share, Table, intersection, pages_at};
+use table::{Piece, Removed, Share, Table, intersection, pages_at};
 
 /// Address space for a file that is mapped to be written, and so may grow, bytes: what is not touched costs nothing.
 const ROOM: usize = 64 << 30;
@@ -335,11 +336,11 @@ pub unsafe fn make_way(addr: usize, len: usize) {
 unsafe fn clear_way(range: &Range<usize>) -> Removed {
     direct::forget(range);
     if !holds(range.start, range.len()) {
-        with(|table| table.forget_kernel(range));
+        with(|table| table.kernels.forget(range));
         return Removed::default();
     }
     let removed = with(|table| {
-        table.forget_kernel(range);
+        table.kernels.forget(range);
         table.remove(range, true)
     });
     // Addresses that a region has beside its maps are lent as well.
@@ -384,14 +385,20 @@ pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
     if let (Ok(facts), Ok(at)) = (facts_of(&from), range_of(addr, len)) {
-        with(|table| table.add_kernel(KernelPiece { at, identity: facts.identity }));
+        with(|table| table.kernels.add(at, facts.identity));
     }
 }
 
 /// The kernel mappings of files whose maps are all the kernel's, by [`note_kernel`] or because they were handed over: `then` is
-/// called with each one's addresses, and calls nothing here.
-pub fn each_kernel(then: impl FnMut(Range<usize>)) {
-    with(|table| table.kernels().iter().map(|piece| piece.at.clone()).for_each(then));
+/// called with each one's addresses, and calls nothing here. Only if maps were handed over since it said `known`; returns what
+/// to know the next time.
+pub fn each_kernel(known: u64, then: impl FnMut(Range<usize>)) -> u64 {
+    with(|table| {
+        if table.handovers != known {
+            table.kernels.addresses().for_each(then);
+        }
+        table.handovers
+    })
 }
 
 /// munmap(2).
@@ -407,7 +414,7 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
     }
     let range = range_of(addr, len)?;
     let (parts, removed) = with(|table| {
-        table.forget_kernel(&range);
+        table.kernels.forget(&range);
         (table.parts(&range), table.remove(&range, false))
     });
     retire(removed);
@@ -516,7 +523,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
             let at = unsafe { libc::mremap(old as *mut _, old_len, new_len, flags, new) };
             if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.cast()) }
         })?;
-        with(|table| table.move_kernel(&from, at as usize..at as usize + new_len.next_multiple_of(PAGE)));
+        with(|table| table.kernels.moved(&from, at as usize..at as usize + new_len.next_multiple_of(PAGE)));
         Ok(at)
     };
     let range = range_of(old, old_len)?;

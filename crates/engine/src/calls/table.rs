@@ -3,6 +3,7 @@
 //! All maps of a file have the same addresses for the same pages, so entries of one file may overlap: they lie in layers, as
 //! many as there are maps, and each unmapping takes one layer away.
 
+use super::kernels::Kernels;
 use crate::files;
 use crate::map::pages;
 use crate::pinning::Hold;
@@ -82,22 +83,17 @@ pub struct Pins {
     pub holds: Vec<Locked>,
 }
 
-/// A kernel mapping of a file whose maps are all the kernel's.
-#[derive(Debug, Clone)]
-pub struct KernelPiece {
-    pub at: Range<usize>,
-    pub identity: Identity,
-}
-
 /// All maps made by address.
 #[derive(Debug, Default)]
 pub struct Table {
     pieces: Vec<Piece>,
     pub locked: Vec<Locked>,
     pub pins: BTreeMap<PinKey, Pins>,
-    kernels: Vec<KernelPiece>,
-    /// Files that are the kernel's for good: children have them mapped.
+    pub kernels: Kernels,
+    /// Files that are the kernel's for good: children have them mapped, or other processes write them.
     left: Vec<Identity>,
+    /// How often maps of a file became the kernel's.
+    pub handovers: u64,
 }
 
 /// What taking a layer away came to.
@@ -117,7 +113,7 @@ pub fn intersection(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> 
 }
 
 /// `from` without `without`.
-fn rest(from: &Range<usize>, without: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+pub fn rest(from: &Range<usize>, without: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let parts =
         [from.start..without.start.clamp(from.start, from.end), without.end.clamp(from.start, from.end)..from.end];
     parts.into_iter().filter(|part| !part.is_empty())
@@ -125,7 +121,14 @@ fn rest(from: &Range<usize>, without: &Range<usize>) -> impl Iterator<Item = Ran
 
 impl Table {
     pub const fn new() -> Self {
-        Table { pieces: Vec::new(), locked: Vec::new(), pins: BTreeMap::new(), kernels: Vec::new(), left: Vec::new() }
+        Table {
+            pieces: Vec::new(),
+            locked: Vec::new(),
+            pins: BTreeMap::new(),
+            kernels: Kernels::new(),
+            left: Vec::new(),
+            handovers: 0,
+        }
     }
 
     pub fn add(&mut self, piece: Piece) {
@@ -218,7 +221,7 @@ impl Table {
 
     /// Whether the maps of a file are the kernel's.
     pub fn is_kernels(&self, identity: Identity) -> bool {
-        self.left.contains(&identity) || self.kernels.iter().any(|piece| piece.identity == identity)
+        self.left.contains(&identity) || self.kernels.has(identity)
     }
 
     /// Leaves all maps of a file that are yet to come to the kernel.
@@ -228,45 +231,17 @@ impl Table {
         }
     }
 
-    /// The kernel's mappings.
-    pub fn kernels(&self) -> &[KernelPiece] {
-        &self.kernels
-    }
-
-    /// Notes a kernel mapping.
-    pub fn add_kernel(&mut self, piece: KernelPiece) {
-        self.kernels.push(piece);
-    }
-
     /// Notes that a file's maps have become the kernel's; their shares are the caller's to drop.
     pub fn make_kernels(&mut self, identity: Identity) -> Vec<Arc<Share>> {
         self.locked.retain(|locked| locked.share.identity != identity);
         self.pins.values_mut().for_each(|pins| pins.holds.retain(|one| one.share.identity != identity));
         let mut shares = Vec::new();
         for piece in self.pieces.extract_if(.., |piece| piece.share.identity == identity) {
-            self.kernels.push(KernelPiece { at: piece.at, identity });
+            self.kernels.add(piece.at, identity);
             shares.push(piece.share);
         }
+        self.handovers += 1;
         shares
-    }
-
-    /// Forgets kernel mappings in a range.
-    pub fn forget_kernel(&mut self, range: &Range<usize>) {
-        let meets = |piece: &mut KernelPiece| intersection(&piece.at, range).is_some();
-        let cut: Vec<_> = self.kernels.extract_if(.., meets).collect();
-        for piece in cut {
-            self.kernels.extend(rest(&piece.at, range).map(|at| KernelPiece { at, ..piece }));
-        }
-    }
-
-    /// Notes that a kernel mapping was moved or has another length.
-    pub fn move_kernel(&mut self, from: &Range<usize>, to: Range<usize>) {
-        let known =
-            self.kernels.iter().find(|piece| intersection(&piece.at, from).is_some()).map(|piece| piece.identity);
-        if let Some(identity) = known {
-            self.forget_kernel(from);
-            self.add_kernel(KernelPiece { at: to, identity });
-        }
     }
 
     /// The parts of a range that pieces cover, in order and without overlap, and those between them.

@@ -11,8 +11,9 @@ use super::mappings::{Mappings, lock_mappings};
 use super::{Space, addresses, file, lock_space, map};
 use crate::{next, say};
 use fastmap::Engine;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::MutexGuard;
@@ -21,10 +22,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// What the thread that forks keeps from before until after.
-    static SPACE: Cell<Option<MutexGuard<'static, Space>>> = const { Cell::new(None) };
-    static MAPPINGS: Cell<Option<MutexGuard<'static, Mappings>>> = const { Cell::new(None) };
-    static COPY: RefCell<Option<File>> = const { RefCell::new(None) };
+    // What the thread that forks keeps from before until after. Nothing is to be dropped when a thread ends: for that the C
+    // library would call calloc(3), which may be closed for the fork already.
+    static SPACE: Cell<Option<ManuallyDrop<MutexGuard<'static, Space>>>> = const { Cell::new(None) };
+    static MAPPINGS: Cell<Option<ManuallyDrop<MutexGuard<'static, Mappings>>>> = const { Cell::new(None) };
+    static COPY: Cell<Option<ManuallyDrop<File>>> = const { Cell::new(None) };
 }
 
 /// Whether the heap is a child's: ordinary memory.
@@ -38,7 +40,7 @@ pub(crate) fn before_fork() {
     if !super::is_up() || is_child() {
         return;
     }
-    SPACE.set(Some(lock_space()));
+    SPACE.set(Some(ManuallyDrop::new(lock_space())));
     let mappings = lock_mappings();
     mappings.open();
     let copied = file::make_another().map_err(|error| error.to_string()).and_then(|copy| {
@@ -49,18 +51,18 @@ pub(crate) fn before_fork() {
         Ok(copy)
     });
     mappings.protect_again();
-    MAPPINGS.set(Some(mappings));
+    MAPPINGS.set(Some(ManuallyDrop::new(mappings)));
     match copied {
-        Ok(copy) => COPY.set(Some(copy)),
+        Ok(copy) => COPY.set(Some(ManuallyDrop::new(copy))),
         Err(error) => say(format_args!("the heap cannot be copied for a child: {error}; the child has no heap")),
     }
 }
 
 /// After it, in the parent, or when it failed.
 pub(crate) fn in_parent() {
-    drop(COPY.take());
-    drop(MAPPINGS.take());
-    drop(SPACE.take());
+    drop(COPY.take().map(ManuallyDrop::into_inner));
+    drop(MAPPINGS.take().map(ManuallyDrop::into_inner));
+    drop(SPACE.take().map(ManuallyDrop::into_inner));
 }
 
 /// After it, in the child.
@@ -69,7 +71,7 @@ pub(crate) fn in_child() {
         return;
     }
     IS_CHILD.store(true, Ordering::Relaxed);
-    if let Some(copy) = COPY.take() {
+    if let Some(copy) = COPY.take().map(ManuallyDrop::into_inner) {
         let (start, end) = addresses();
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -80,8 +82,8 @@ pub(crate) fn in_child() {
             say(format_args!("a child has no heap: mmap: {}", std::io::Error::last_os_error()));
         }
     }
-    if let Some(mappings) = MAPPINGS.take() {
+    if let Some(mappings) = MAPPINGS.take().map(ManuallyDrop::into_inner) {
         mappings.protect_again();
     }
-    drop(SPACE.take());
+    drop(SPACE.take().map(ManuallyDrop::into_inner));
 }

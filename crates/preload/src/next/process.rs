@@ -2,7 +2,11 @@
 
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, pid_t, sigaction as Action, sighandler_t, sigset_t};
 
+/// What is called around fork(2).
+pub type AtFork = Option<extern "C" fn()>;
+
 table! {
+    fn __register_atfork(before: AtFork, in_parent: AtFork, in_child: AtFork, library: *mut c_void) -> c_int;
     fn _Fork() -> pid_t;
     fn clone(run: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: *mut c_void, tls: *mut c_void, child: *mut c_void) -> c_int;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;

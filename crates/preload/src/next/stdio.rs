@@ -1,14 +1,14 @@
 //! Streams; the wrappers are in `stdio.rs`.
 
-use libc::{FILE, c_char, c_int, size_t};
+use libc::{FILE, c_char, c_int, c_void, size_t};
 
 table! {
-    fn fread(buf: *mut libc::c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    fn fread_unlocked(buf: *mut libc::c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    fn __fread_chk(buf: *mut libc::c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    fn __fread_unlocked_chk(buf: *mut libc::c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    fn fwrite(buf: *const libc::c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
-    fn fwrite_unlocked(buf: *const libc::c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn fread(buf: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn fread_unlocked(buf: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn __fread_chk(buf: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn __fread_unlocked_chk(buf: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn fwrite(buf: *const c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn fwrite_unlocked(buf: *const c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
     fn fputs(text: *const c_char, stream: *mut FILE) -> c_int;
     fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int;
     fn puts(text: *const c_char) -> c_int;
@@ -33,4 +33,6 @@ table! {
     fn setvbuf(stream: *mut FILE, buf: *mut c_char, mode: c_int, size: size_t) -> c_int;
     fn setbuf(stream: *mut FILE, buf: *mut c_char) -> c_int;
     fn setbuffer(stream: *mut FILE, buf: *mut c_char, size: size_t) -> c_int;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
 }

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,8 @@
 enum { PAGE = 4096, SIZE = 16 << 20, ZONE = 15 << 20, MIB = 1 << 20 };
 
 static unsigned char *map;
+static int map_fd;
+static const char *map_path;
 static size_t next_place;
 static volatile unsigned char sink;
 
@@ -723,6 +726,97 @@ static void streams(void) {
     fflush(stdout);
 }
 
+// fflush(NULL) writes what a stream of the mapped file has, and what was stored beside it stays.
+static void flushing(void) {
+    FILE *streams[3], *other = fopen(in_folder("other"), "w+");
+    for (int i = 0; i < 3; i++) {
+        CHECK((streams[i] = fopen(map_path, i ? "r+" : "r")));
+        CHECK(fseek(streams[i], (2 + i) * MIB + 50, SEEK_SET) == 0);
+    }
+    for (int round = 0; round < 10; round++) {
+        memset(map, round + 1, 6 * MIB);
+        for (int i = 1; i < 3; i++) {
+            map[(2 + i) * MIB + round * 100] = 99;
+            CHECK(fwrite("streamed", 1, 8, streams[i]) == 8);
+        }
+        CHECK(fgetc(streams[0]) != EOF && fputs("elsewhere", other) >= 0);
+        CHECK((round % 2 ? fflush_unlocked(NULL) : fflush(NULL)) == 0);
+        for (int i = 1; i < 3; i++) {
+            char *at = (char *)map + (2 + i) * MIB, seen[8];
+            CHECK(!memcmp(at + 50 + round * 8, "streamed", 8) && at[round * 100] == 99);
+            cool();
+            CHECK(!memcmp(at + 50 + round * 8, "streamed", 8) && at[round * 100] == 99 && at[5000] == round + 1);
+            CHECK(pread(map_fd, seen, 8, (2 + i) * MIB + 50 + round * 8) == 8 && !memcmp(seen, "streamed", 8));
+        }
+    }
+    struct stat stat;
+    CHECK(fstat(fileno(other), &stat) == 0 && stat.st_size == 90);
+    for (int i = 0; i < 3; i++) CHECK(fclose(streams[i]) == 0);
+    CHECK(fclose(other) == 0);
+}
+
+extern int __dprintf_chk(int fd, int flag, const char *format, ...);
+extern int __vdprintf_chk(int fd, int flag, const char *format, va_list arguments);
+
+static int by_list(int checked, int fd, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int len = checked ? __vdprintf_chk(fd, 1, format, arguments) : vdprintf(fd, format, arguments);
+    va_end(arguments);
+    return len;
+}
+
+static void *print_for_ever(void *argument) {
+    for (;;) dprintf(*(int *)argument, "%s%f", "to a pipe that nobody reads", 1.5);
+    return NULL;
+}
+
+#define FORMAT "%d %s %g %c %ld %s %g %g %u %g %g %g %g %g %g %g %d %m\n"
+#define ARGUMENTS(string) 1, string, 2.5, 'c', -3L, "text", 4.5, 5.5, 6u, 7.5, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14
+
+// dprintf(3) in all its forms, of strings and formats in the map, to a file and to the mapped one.
+static void printing(void) {
+    size_t sizes[] = {0, 5, 900, 1023, 5000, 300000};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t len = sizes[i];
+        for (int form = 0; form < 4; form++) {
+            char *string = place(len + 1), *right = malloc(len + 1000), *found = malloc(len + 1000);
+            memset(string, 'a' + form, len);
+            string[len] = 0;
+            errno = ENOENT;
+            int size = snprintf(right, len + 1000, FORMAT, ARGUMENTS(string));
+            char *format = text(FORMAT);
+            int file = open(in_folder("printed"), O_RDWR | O_CREAT | O_TRUNC, 0600), into_map = len % 2;
+            int fd = into_map ? map_fd : file;
+            off_t at = into_map ? 14 * MIB : 0;
+            CHECK(file >= 0 && lseek(fd, at, SEEK_SET) == at);
+            if (into_map) memset(map + at, 7, len + 1000);
+            errno = ENOENT;
+            int printed = form == 0   ? dprintf(fd, format, ARGUMENTS(string))
+                          : form == 1 ? __dprintf_chk(fd, 1, format, ARGUMENTS(string))
+                                      : by_list(form == 3, fd, format, ARGUMENTS(string));
+            CHECK(printed == size && lseek(fd, 0, SEEK_CUR) == at + size);
+            CHECK(pread(fd, found, (size_t)size, at) == size && !memcmp(found, right, (size_t)size));
+            if (into_map) CHECK(!memcmp(map + at, right, (size_t)size) && map[at + size] == 7);
+            CHECK(close(file) == 0);
+            free(right);
+            free(found);
+        }
+    }
+    CHECK(dprintf(-1, "%s", "nowhere") < 0 && errno == EBADF);
+    // The C library's own leaves a stream behind that was on the thread's stack, and waits for the pipe at exit.
+    for (int round = 0; round < 3 && getenv("LD_PRELOAD"); round++) {
+        int fds[2];
+        pthread_t thread;
+        void *result;
+        CHECK(pipe(fds) == 0 && pthread_create(&thread, NULL, print_for_ever, &fds[1]) == 0);
+        int held = 0;
+        do CHECK(ioctl(fds[0], FIONREAD, &held) == 0 && sched_yield() == 0);
+        while (held < 60000);
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    }
+}
+
 static volatile sig_atomic_t handled;
 static int handler_pipe[2];
 static void on_alarm(int number) {
@@ -765,11 +859,14 @@ int main(int argc, char **argv) {
     folder = dirname(strdup(argv[2]));
     int fd = open(argv[2], O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(fd >= 0 && ftruncate(fd, SIZE) == 0);
+    map_fd = fd;
+    map_path = argv[2];
     map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(map != MAP_FAILED);
     struct { const char *name; void (*run)(void); } all[] = {
         {"absent", absent}, {"files", files}, {"pipes", pipes}, {"sockets", sockets}, {"waiting", waiting},
-        {"paths", paths}, {"system_calls", system_calls}, {"futexes", futexes}, {"streams", streams}, {"interruptions", interruptions},
+        {"paths", paths}, {"system_calls", system_calls}, {"futexes", futexes}, {"streams", streams}, {"flushing", flushing},
+        {"printing", printing}, {"interruptions", interruptions},
     };
     int found = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

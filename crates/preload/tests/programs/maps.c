@@ -375,6 +375,34 @@ static void private_only(const char *path) {
     expect_in_file(path, 0, pattern(0));
 }
 
+/* However many small maps the kernel has, a large one of another file is the engine's. */
+static void many_small(const char *path) {
+    enum { COUNT = 5000 };
+    static uint8_t *small[COUNT];
+    char other[512];
+    snprintf(other, sizeof other, "%s.other", path);
+    int fd = file_of(other, 2 * PAGE);
+    for (int i = 0; i < COUNT; i++) {
+        small[i] = mmap(NULL, PAGE, i % 2 ? RW : PROT_READ, MAP_SHARED, fd, i % 3 ? 0 : PAGE);
+        CHECK(small[i] != MAP_FAILED);
+    }
+    uint8_t *map = map_all(file_of(path, SIZE));
+    expect(map, 0, SIZE);
+    map[5 * PAGE] = 99;
+    /* Half of them go, in no order, and come again. */
+    for (int i = 0; i < COUNT; i++) {
+        int at = i * 7 % COUNT;
+        if (at % 2) CHECK(munmap(small[at], PAGE) == 0);
+    }
+    for (int i = 1; i < COUNT; i += 2) {
+        small[i] = mmap(NULL, PAGE, RW, MAP_SHARED, fd, PAGE);
+        CHECK(small[i] != MAP_FAILED && small[i][1] == pattern(PAGE + 1));
+    }
+    for (int i = 0; i < COUNT; i++) CHECK(munmap(small[i], PAGE) == 0);
+    CHECK(map[5 * PAGE] == 99 && munmap(map, SIZE) == 0);
+    expect_in_file(path, 5 * PAGE, 99);
+}
+
 static struct test tests[] = {
     {"unmap_whole", unmap_whole},
     {"unmap_part", unmap_part},
@@ -394,6 +422,7 @@ static struct test tests[] = {
     {"large_then_small", large_then_small},
     {"small_then_large", small_then_large},
     {"small_grows", small_grows},
+    {"many_small", many_small},
     {"readers_grow", readers_grow},
     {"executable", executable},
     {"private_only", private_only},

@@ -255,6 +255,72 @@ static void passed_on(const char *path) {
     expect(at, 0, SIZE);
 }
 
+/* In /proc, SIGBUS is the seventh bit of what is blocked, and of what is ignored. (A shell would unblock it.) */
+#define HAS_SIGBUS "[[:space:]]*[0-9a-f]*[4-7c-f][0-9a-f][[:space:]]"
+static char *const look_at_both[] = {"grep", "-qz", "SigBlk:" HAS_SIGBUS "*SigIgn:" HAS_SIGBUS, "/proc/self/status", NULL};
+
+/* A child that shares the memory sets its signals to rights, as shells do: it executes its program so, and none of it is its
+ * parent's. Until then it has the maps. */
+static void vfork_child(const char *path) {
+    int fd = file_of(path, 4 * MIB);
+    uint8_t *at = map_all(fd);
+    expect(at, 0, 4 * MIB);
+    unsetenv("LD_PRELOAD");
+    catch_signal(SIGBUS, 0);
+    struct sigaction action = {.sa_handler = SIG_DFL}, now;
+    sigaddset(&action.sa_mask, SIGBUS);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int round = 0; round < 2; round++) {
+        int status;
+        pid_t child = vfork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            struct sigaction plain = {.sa_handler = SIG_DFL}, old;
+            for (int signal = 1; signal < 32; signal++) sigaction(signal, &plain, NULL);
+            sigset_t all, before;
+            sigfillset(&all);
+            if (signal(SIGBUS, SIG_IGN) != SIG_DFL || sigaction(SIGBUS, NULL, &old) != 0 || old.sa_handler != SIG_IGN) _exit(1);
+            if (sigaction(SIGUSR1, NULL, &old) != 0 || sigismember(&old.sa_mask, SIGBUS)) _exit(2);
+            if (sigprocmask(SIG_SETMASK, &all, &before) != 0 || sigismember(&before, SIGBUS)) _exit(3);
+            if (sigprocmask(SIG_SETMASK, NULL, &before) != 0 || !sigismember(&before, SIGBUS)) _exit(4);
+            for (size_t i = 0; i < 4 * MIB; i += PAGE)
+                if (at[i] != pattern(i)) _exit(5);
+            close(fd + 100);
+            execv("/no/such/program", look_at_both);
+            if (at[MIB] != pattern(MIB)) _exit(6);
+            execvp("grep", look_at_both);
+            _exit(127);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        CHECK(!blocks_sigbus());
+        CHECK(sigaction(SIGBUS, NULL, &now) == 0 && now.sa_sigaction == jump_out && !(now.sa_flags & SA_NODEFER));
+        CHECK(sigaction(SIGUSR1, NULL, &now) == 0 && sigismember(&now.sa_mask, SIGBUS) == 1);
+        CHECK(raised_by_load(at + 5 * MIB) == SIGBUS && caught_address == at + 5 * MIB);
+        expect(at, 0, 4 * MIB);
+    }
+}
+
+/* A program that is executed ignores what this one does. */
+static void ignored(const char *path) {
+    uint8_t *at = map_all(file_of(path, SIZE));
+    block_all();
+    CHECK(signal(SIGBUS, SIG_IGN) == SIG_DFL);
+    FAILS(execv("/no/such/program", look_at_both), ENOENT);
+    expect(at, 0, SIZE);
+    unsetenv("LD_PRELOAD");
+    int status;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        execvp("grep", look_at_both);
+        _exit(127);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(signal(SIGBUS, SIG_DFL) == SIG_IGN);
+    expect(at, 0, SIZE);
+}
+
 static void *wait_for_ever(void *arg) {
     sigset_t none;
     sigemptyset(&none);
@@ -285,6 +351,8 @@ static struct test tests[] = {
     {"waiting_for_sigbus", waiting_for_sigbus},
     {"old_calls", old_calls},
     {"passed_on", passed_on},
+    {"vfork_child", vfork_child},
+    {"ignored", ignored},
     {"cancelled", cancelled},
 };
 RUN_ONE_OF(tests)
