@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::extents::Extents;
 use crate::faults::Userfaultfds;
+use crate::files;
 use crate::habits::StoreHabit;
 use crate::holes::Holes;
 use crate::live::{self, Ended, MapCounters};
@@ -27,7 +28,7 @@ use crate::sync::AtomicU64;
 use crate::sys::memory::{self, Zeroed};
 use crate::sys::signal::Blocked;
 use crate::sys::userfaultfd::Userfaultfd;
-use crate::sys::{PAGE, cpu, fork, madvise};
+use crate::sys::{PAGE, cpu, descriptor_table, fork, madvise};
 use crate::writers::MOST_WRITERS;
 use std::io;
 use std::ops::Range;
@@ -683,6 +684,10 @@ impl Region {
     pub fn go_on_behind(&self, wish: Wish) -> Result<()> {
         if wish == Wish::default() {
             return Ok(());
+        }
+        if !descriptor_table::is_engines() {
+            // The merger would have this thread's.
+            return Err(files::in_another_table(self.store.path()));
         }
         self.cache.start_merger();
         if self.behind.get().is_none() {

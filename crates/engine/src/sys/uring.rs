@@ -282,6 +282,7 @@ mod tests {
                 // SAFETY: never in a system call here.
                 tell.send(unsafe { libc::gettid() }).unwrap();
                 // One that is not begun fails.
+                // SAFETY: as above.
                 unsafe { ring.write(writing, bytes.as_ptr(), 1, 0, 8) };
                 ring.submit(0);
                 assert!(!ring.works());
