@@ -16,7 +16,7 @@ mod mappings;
 mod space;
 
 pub(crate) use fork::{before_fork, in_child, in_parent};
-pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, remap, unlock, unmap};
+pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, release, remap, unlock, unmap};
 
 use crate::{cache, config, process, say, stacks};
 use fastmap::{Cache, MapMut};

@@ -323,7 +323,7 @@ pub fn let_go(addr: usize, len: usize, writing: bool) -> std::result::Result<(),
 /// ENOMEM where nothing is mapped.
 pub fn set_readahead(addr: usize, bytes: usize) -> std::result::Result<(), i32> {
     let page = addr / PAGE * PAGE;
-    for part in parts_of(&range_of(page, PAGE)?) {
+    for part in parts_of(&range_of(page, PAGE, libc::EINVAL)?) {
         match part.region() {
             Some(region) => region.set_readahead((bytes / PAGE).min(MOST_WINDOW)),
             None => {
@@ -341,7 +341,7 @@ pub fn set_readahead(addr: usize, bytes: usize) -> std::result::Result<(), i32> 
 /// # Errors
 /// As for madvise(2).
 pub fn expect_backward(addr: usize, len: usize) -> std::result::Result<(), i32> {
-    let range = range_of(addr, len)?;
+    let range = range_of(addr, len, libc::EINVAL)?;
     for part in parts_of(&range) {
         match part.region() {
             Some(region) => {

@@ -22,6 +22,8 @@ pub struct Share {
     pub identity: Identity,
     /// The program's descriptor, if it may write and no map has done so yet: mprotect(2) may ask for that later.
     pub writer: Option<Own<File>>,
+    /// The program's descriptor may write.
+    pub may_write: bool,
     /// Its region has been replaced: there is another share.
     pub moved: AtomicBool,
 }
@@ -40,7 +42,7 @@ impl Drop for Share {
 pub struct Piece {
     /// Its addresses.
     pub at: Range<usize>,
-    /// As mmap(2) has it: `PROT_READ`, `PROT_WRITE` or neither.
+    /// As mmap(2) has it: `PROT_READ`, perhaps with `PROT_WRITE`.
     pub prot: i32,
     /// Left out of children (`MADV_DONTFORK`).
     pub not_in_children: bool,
@@ -60,9 +62,31 @@ impl Piece {
 pub struct Locked {
     pub at: Range<usize>,
     // In this order: the pin goes before the region may.
-    #[expect(dead_code, reason = "kept for its drop")]
     pub hold: Hold<'static>,
     pub share: Arc<Share>,
+}
+
+impl Locked {
+    /// Cuts it in up to three: what lies in a range, and what is left of it.
+    fn cut(mut self, range: &Range<usize>) -> (Self, impl Iterator<Item = Self>) {
+        let within = intersection(&self.at, range).unwrap_or(self.at.end..self.at.end);
+        let page = |address| self.share.region.page_at(address);
+        let (first, end) = (page(within.start), page(within.end));
+        let piece = |at, hold, share: &Arc<Share>| Locked { at, hold, share: share.clone() };
+        let mut inside = piece(within.clone(), self.hold.split_off(first), &self.share);
+        let after = piece(within.end..self.at.end, inside.hold.split_off(end), &self.share);
+        self.at.end = within.start;
+        (inside, [self, after].into_iter().filter(|one| !one.at.is_empty()))
+    }
+}
+
+/// A lock or pin that is to come back should its file not be handed over after all.
+#[derive(Debug)]
+pub struct Unlocked {
+    pub at: Range<usize>,
+    pub share: Arc<Share>,
+    /// Of [`Table::pins`]; of a lock none.
+    pub key: Option<PinKey>,
 }
 
 /// What was asked to be kept in memory (`reach.rs`), and is named again when it is to be let go.
@@ -89,7 +113,7 @@ pub struct KernelPiece {
     pub identity: Identity,
 }
 
-/// All maps made by address.
+/// All maps made by address. Kernel mappings lie in layers where maps did that were handed over.
 #[derive(Debug, Default)]
 pub struct Table {
     pieces: Vec<Piece>,
@@ -115,7 +139,7 @@ pub fn intersection(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> 
 }
 
 /// `from` without `without`.
-fn rest(from: &Range<usize>, without: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+pub fn rest(from: &Range<usize>, without: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let parts =
         [from.start..without.start.clamp(from.start, from.end), without.end.clamp(from.start, from.end)..from.end];
     parts.into_iter().filter(|part| !part.is_empty())
@@ -231,14 +255,42 @@ impl Table {
 
     /// Notes that a file's maps have become the kernel's; their shares are the caller's to drop.
     pub fn make_kernels(&mut self, identity: Identity) -> Vec<Arc<Share>> {
-        self.locked.retain(|locked| locked.share.identity != identity);
-        self.pins.values_mut().for_each(|pins| pins.holds.retain(|one| one.share.identity != identity));
         let mut shares = Vec::new();
         for piece in self.pieces.extract_if(.., |piece| piece.share.identity == identity) {
             self.kernels.push(KernelPiece { at: piece.at, identity });
             shares.push(piece.share);
         }
         shares
+    }
+
+    /// Takes one layer of kernel mappings in a range away, as [`Table::remove`] does, and returns the parts of it that others still
+    /// map.
+    pub fn remove_kernel(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let mut gone = Vec::new();
+        if let Some(exact) = self.kernels.iter().rposition(|piece| piece.at == *range) {
+            gone.push(self.kernels.remove(exact).at);
+        } else {
+            let mut wanted = vec![range.clone()];
+            for place in (0..self.kernels.len()).rev() {
+                let piece = self.kernels[place].clone();
+                let cut: Vec<_> = wanted.iter().filter_map(|part| intersection(&piece.at, part)).collect();
+                if cut.is_empty() {
+                    continue;
+                }
+                let mut left = vec![piece.at.clone()];
+                for part in &cut {
+                    left = left.iter().flat_map(|from| rest(from, part)).collect();
+                    wanted = wanted.iter().flat_map(|from| rest(from, part)).collect();
+                }
+                gone.extend(cut);
+                self.kernels.splice(place..place + 1, left.into_iter().map(|at| KernelPiece { at, ..piece.clone() }));
+            }
+        }
+        let still = |part: &Range<usize>| {
+            let here = self.kernels.iter().filter_map(|piece| intersection(&piece.at, part));
+            here.collect::<Vec<_>>()
+        };
+        gone.iter().flat_map(still).collect()
     }
 
     /// Forgets kernel mappings in a range.
@@ -250,12 +302,15 @@ impl Table {
         }
     }
 
-    /// Notes that a kernel mapping was moved or has another length.
-    pub fn move_kernel(&mut self, from: &Range<usize>, to: Range<usize>) {
+    /// Notes that a kernel mapping was moved or has another length, or (`from` is empty, or it `stays`) is there once more.
+    pub fn move_kernel(&mut self, from: &Range<usize>, to: Range<usize>, stays: bool) {
+        let here = from.start..from.end.max(from.start + 1);
         let known =
-            self.kernels.iter().find(|piece| intersection(&piece.at, from).is_some()).map(|piece| piece.identity);
+            self.kernels.iter().find(|piece| intersection(&piece.at, &here).is_some()).map(|piece| piece.identity);
         if let Some(identity) = known {
-            self.forget_kernel(from);
+            if !stays {
+                self.forget_kernel(from);
+            }
             self.add_kernel(KernelPiece { at: to, identity });
         }
     }
@@ -344,12 +399,46 @@ impl Table {
             removed.bare.extend(bare.map(|(part, _)| (piece.share.clone(), part)));
         }
         for (_, bare) in &removed.bare {
-            let gone = self.locked.extract_if(.., |locked| intersection(&locked.at, bare).is_some());
-            removed.locked.extend(gone);
+            removed.locked.extend(self.unlock(bare));
             for pins in self.pins.values_mut() {
                 removed.locked.extend(pins.holds.extract_if(.., |one| intersection(&one.at, bare).is_some()));
             }
         }
+    }
+
+    /// Takes away the locks of a range.
+    pub fn unlock(&mut self, range: &Range<usize>) -> Vec<Locked> {
+        let met: Vec<_> = self.locked.extract_if(.., |one| intersection(&one.at, range).is_some()).collect();
+        let cut = met.into_iter().map(|one| {
+            let (inside, left) = one.cut(range);
+            self.locked.extend(left);
+            inside
+        });
+        cut.collect()
+    }
+
+    /// Whether part of a range may not be stored to.
+    pub fn forbids_stores(&self, range: &Range<usize>) -> bool {
+        self.meeting(range).any(|(piece, _)| piece.prot & libc::PROT_WRITE == 0)
+    }
+
+    /// Whether any page of a range is locked.
+    pub fn is_locked(&self, range: &Range<usize>) -> bool {
+        self.locked.iter().any(|one| intersection(&one.at, range).is_some())
+    }
+
+    /// Takes away what is in the way of handing a file over: its locks, and those pins that are asked for by an address in a
+    /// range.
+    pub fn unlock_file(&mut self, identity: Identity, range: &Range<usize>) -> Vec<Unlocked> {
+        let is_of_file = |one: &Locked| one.share.identity == identity;
+        let unlocked = |one: Locked, key| Unlocked { at: one.at, share: one.share, key };
+        let locks = self.locked.extract_if(.., |one| is_of_file(one)).map(|one| unlocked(one, None));
+        let mut gone: Vec<_> = locks.collect();
+        for (key, pins) in &mut self.pins {
+            let in_the_way = |one: &mut Locked| is_of_file(one) && intersection(&one.at, range).is_some();
+            gone.extend(pins.holds.extract_if(.., in_the_way).map(|one| unlocked(one, Some(*key))));
+        }
+        gone
     }
 
     /// What may be done to a part of a range: the union of what its layers allow, in runs.
