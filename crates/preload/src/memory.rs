@@ -291,7 +291,7 @@ fn candidate(wanted: Wanted) -> Option<(Identity, bool)> {
 
 /// Maps a file through the engine. `None`: the kernel is to do it.
 unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
-    let Wanted { len, fd, .. } = wanted;
+    let Wanted { len, fd, flags, .. } = wanted;
     let Some(cache) = crate::cache() else { return Ok(None) };
     let request = request(wanted);
     // SAFETY: the program's descriptor, open during its call; the caller's contract.
@@ -300,6 +300,13 @@ unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
         Ok(Some(at)) => {
             process::note_maps();
             kernel_maps::forget(whole_pages(at.cast(), len));
+            if flags & libc::MAP_LOCKED != 0 && lock_cached(at.cast(), len).is_err() {
+                // The kernel says why not, or locks what it can.
+                calls::leave_file_to_kernel(at as usize, len)?;
+                // SAFETY: mapped just now, and known to nobody.
+                unsafe { calls::unmap(at as usize, len)? };
+                return Ok(None);
+            }
             Ok(Some(at.cast()))
         }
         Ok(None) => Ok(None),

@@ -742,6 +742,8 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         }
         return Ok(old as *mut u8);
     }
+    // What grows out of locked memory is locked as well.
+    let is_plain = is_plain && !with(|table| table.is_locked(&range));
     let grown = range.end..to.end;
     // What is mapped behind it is another map, though its bytes follow in the file.
     let has_room = is_plain && !region.lacks(&in_file) && with(|table| table.meeting(&grown).next().is_none());

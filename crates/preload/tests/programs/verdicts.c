@@ -755,6 +755,37 @@ static void locking_past_the_end(void) {
     L(at + 4 * MIB - 1);
 }
 
+static void locked_from_the_start(void) {
+    begin(RW);
+    R(munmap(at, SIZE));
+    for (size_t len = 2 * MIB; len <= SIZE; len *= 4) {
+        at = mmap(NULL, len, RW, MAP_SHARED | MAP_LOCKED, fd, 0);
+        CHECK(at != MAP_FAILED);
+        IN(at), IN(at + len - PAGE);
+        R(madvise(at, PAGE, MADV_DONTNEED));
+        R(msync(at, len, MS_SYNC | MS_INVALIDATE));
+        S(at + MIB);
+        R(munlock(at, len));
+        R(madvise(at, PAGE, MADV_DONTNEED));
+        R(munmap(at, len));
+    }
+    CHECK(ftruncate(fd, MIB) == 0);
+    at = mmap(NULL, SIZE, RW, MAP_SHARED | MAP_LOCKED, fd, 0);
+    L(at), L(at + MIB);
+    R(madvise(at, PAGE, MADV_DONTNEED));
+}
+
+static void locked_memory_grows(void) {
+    begin(RW);
+    R(mlock(at, 64 * PAGE));
+    A(mremap(at, SIZE, MIB, 0));
+    A(mremap(at, MIB, 2 * SIZE, MREMAP_MAYMOVE));
+    uint8_t *moved = mremap(at, 64 * PAGE, 128 * PAGE, MREMAP_MAYMOVE);
+    printf("%s: moved: %d, %d\n", group, moved != MAP_FAILED && moved != at, moved == MAP_FAILED ? 0 : moved[100 * PAGE]);
+    R(madvise(moved + 100 * PAGE, PAGE, MADV_DONTNEED));
+    L(at), L(at + 64 * PAGE);
+}
+
 /* A user without the right to lock more than a limit. */
 static void locking_limits(void) {
     begin(RW);
@@ -1011,7 +1042,7 @@ static void across_other_memory(void) {
     one(advice_on_locked) one(removal) one(removal_of_locked) one(removal_by_reader) one(removal_across_hole)                \
     one(advice_FREE) one(advice_WIPEONFORK) one(advice_KEEPONFORK) one(advice_MERGEABLE) one(advice_UNMERGEABLE)             \
     one(advice_DONTNEED_LOCKED) one(advice_GUARD_INSTALLED) one(residency) one(locking_arguments) one(locking_all)           \
-    one(locking_past_the_end) one(locking_limits) one(remap_arguments) one(remap_of_nothing_over_a_map) one(remap_shrinks)   \
+    one(locking_past_the_end) one(locked_from_the_start) one(locked_memory_grows) one(locking_limits) one(remap_arguments) one(remap_of_nothing_over_a_map) one(remap_shrinks)   \
     one(remap_moves) one(remap_leaves_its_place) one(remap_over_a_map) one(remap_over_a_locked_map) one(remap_of_part)       \
     one(remap_once_more) one(remap_grows_into_another) one(remap_over_hole) one(file_pages) one(file_pages_of_nothing)       \
     one(past_the_end) one(past_the_end_of_a_part) one(past_the_end_of_a_reader) one(children) one(across_other_memory)
