@@ -176,8 +176,8 @@ fn insert(count: usize, range: std::ops::Range<usize>, region: *mut Region) -> u
 /// Takes a region's rows away; how many are left.
 fn remove(count: usize, region: *mut Region) -> usize {
     let mut kept = 0;
-    for row in 0..count {
-        if RANGES[row].region.load(Ordering::Relaxed) != region {
+    for (row, range) in RANGES[..count].iter().enumerate() {
+        if range.region.load(Ordering::Relaxed) != region {
             if kept != row {
                 copy_row(row, kept);
             }
