@@ -5,27 +5,26 @@ mod common;
 
 use std::path::Path;
 
-/// What the program prints, and what it says of groups that did not end well.
-fn lines(exe: &Path, file: &Path, library: Option<&Path>, stats: &Path) -> String {
-    let stats = stats.to_str().expect("a plain path");
-    let mut command = common::command(exe, library, &[("FASTMAP_STATS", stats)]);
-    let output = command.arg(file).output().expect("timeout");
+/// What the program prints; of groups that did not end well it says so.
+fn lines(exe: &Path, file: &Path, library: Option<&Path>, variables: &[(&str, &str)]) -> String {
+    let output = common::command(exe, library, variables).arg(file).output().expect("timeout");
     common::expect_success("verdicts.c", &output);
     String::from_utf8(output.stdout).expect("text")
 }
 
-#[test]
-fn the_same_on_the_kernel_and_with_the_library() {
+/// Compares the two, with these of the library's variables.
+fn compare(variables: &[(&str, &str)]) {
     if !common::ready() {
         return;
     }
     let folder = common::folder();
     let exe = common::compile(folder.path(), "verdicts.c", &[]);
     let (file, stats) = (folder.path().join("data"), folder.path().join("stats"));
-    let kernel = lines(&exe, &file, None, &stats);
-    let engine = lines(&exe, &file, Some(common::library()), &stats);
+    let stats = ("FASTMAP_STATS", stats.to_str().expect("a plain path"));
+    let kernel = lines(&exe, &file, None, &[]);
+    let engine = lines(&exe, &file, Some(common::library()), &[variables, &[stats]].concat());
     assert!(!kernel.contains("ended with status"), "{kernel}");
-    assert!(kernel.lines().count() > 600, "{kernel}");
+    assert!(kernel.lines().count() > 700, "{kernel}");
     let differing: Vec<_> = kernel.lines().zip(engine.lines()).filter(|(kernel, engine)| kernel != engine).collect();
     assert!(differing.is_empty() && kernel == engine, "{differing:#?}\n{engine}");
     let texts: Vec<_> = std::fs::read_dir(folder.path())
@@ -36,6 +35,21 @@ fn the_same_on_the_kernel_and_with_the_library() {
         .collect();
     for group in kernel.lines().filter_map(|line| line.strip_prefix("== ")) {
         let path = format!("\"path\":\"{}.{group}\"", file.display());
-        assert!(texts.iter().any(|text| text.contains(&path)), "{group} was served: {texts:#?}");
+        assert!(texts.iter().any(|text| text.contains(&path)), "{group} was not served: {texts:#?}");
     }
+}
+
+#[test]
+fn in_an_eighth_of_the_file() {
+    compare(&[]);
+}
+
+#[test]
+fn with_room_for_all_of_it() {
+    compare(&[("FASTMAP_CACHE", "64MiB")]);
+}
+
+#[test]
+fn with_stores_that_do_not_wait() {
+    compare(&[("FASTMAP_ASYNC_STORES", "1")]);
 }

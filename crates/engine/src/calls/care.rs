@@ -220,7 +220,8 @@ fn advise_region(region: &Arc<Region>, pages: Range<usize>, advice: i32) -> crat
     Ok(())
 }
 
-/// mincore(2): the lowest bit of a byte for each page. A page that is read ahead and not touched yet counts as there.
+/// mincore(2): the lowest bit of a byte for each page. A page that is read ahead and not touched yet counts as there, and so does one
+/// whose stores are kept until it is read.
 ///
 /// # Safety
 /// `out` has a byte for each page of the range.
@@ -249,9 +250,10 @@ pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32
         }
         if kind == Kind::Cached {
             for (region, part) in regions_in(&part) {
-                let staged = |at: &usize| region.word(region.page_at(*at)).look().state() == State::Staged;
+                let state = |at: usize| region.word(region.page_at(at)).look().state();
+                let aside = |at: &usize| matches!(state(*at), State::Staged | State::Kept);
                 // SAFETY: bytes that have been stored to.
-                part.step_by(PAGE).filter(staged).for_each(|at| unsafe { byte_of(at).write(1) });
+                part.step_by(PAGE).filter(aside).for_each(|at| unsafe { byte_of(at).write(1) });
             }
         }
     }
