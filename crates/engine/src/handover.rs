@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// How long pages that are pinned are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks at them.
-const NAP: Duration = Duration::from_millis(5);
+const NAP: Duration = Duration::from_millis(2);
 
 /// Any region was handed over.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -46,9 +46,14 @@ pub fn patiently(mut attempt: impl FnMut() -> Result<bool, i32>) -> Result<(), i
         if start.elapsed() > PATIENCE {
             return Err(libc::EBUSY);
         }
-        std::thread::sleep(NAP);
+        nap();
     }
     Ok(())
+}
+
+/// A pause for whoever waits until a file has been handed over, or stays.
+pub fn nap() {
+    std::thread::sleep(NAP);
 }
 
 /// Makes parts of a region, in ascending order, kernel mappings of the same bytes of the file: all that is mapped. The caller keeps

@@ -95,6 +95,8 @@ pub struct Region {
     /// that no map covers.
     by_address: AtomicBool,
     handed_over: AtomicBool,
+    /// It is to be handed over: nobody pins pages for longer.
+    leaving: AtomicBool,
     /// Threads in a system call on the file (`coherent.rs`), and [`LEAVING`].
     visitors: AtomicUsize,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
@@ -282,6 +284,7 @@ impl Region {
             writable: AtomicBool::new(false),
             by_address: AtomicBool::new(by_address),
             handed_over: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             visitors: AtomicUsize::new(0),
             unsaved: AtomicBool::new(false),
             complained: AtomicBool::new(false),
@@ -571,6 +574,16 @@ impl Region {
     #[inline]
     pub fn is_handed_over(&self) -> bool {
         self.handed_over.load(Ordering::Acquire)
+    }
+
+    /// Whether it is to be handed over as soon as no page is pinned: whoever would pin some for longer lets that happen first.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Says so, or that it stays after all.
+    pub fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Release);
     }
 
     /// Notes that, by a thread that holds all pages that are mapped: these parts of its addresses, bytes from the start of the

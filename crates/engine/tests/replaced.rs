@@ -297,6 +297,22 @@ fn threads_beside_it_go_on() {
                     }
                 });
             }
+            // By calls, which pin, and find the kernel's mappings afterwards.
+            scope.spawn(move || {
+                let mut random = Random::new(round);
+                while !stop.load(Ordering::Relaxed) {
+                    let place = at + random.below(AT - 1) * PAGE + 3;
+                    let mut byte = 0;
+                    calls::keep(place, PAGE, true).unwrap();
+                    // SAFETY: our own byte, and the map's.
+                    unsafe {
+                        calls::write(place, &b'o', 1).unwrap();
+                        calls::read(place, &mut byte, 1).unwrap();
+                    }
+                    calls::let_go(place, PAGE, true).unwrap();
+                    assert_eq!(byte, b'o');
+                }
+            });
             until("evictions", || cache.stats().evicted_pages > 500);
             let replaced = replace(at);
             stop.store(true, Ordering::Relaxed);

@@ -262,7 +262,11 @@ static void bytes_that_are_there(int fd) {
     CHECK(fm_unpin(a + PAGE, PAGE, 0) == 0 && fm_unpin(a + PAGE, PAGE, 0) == 0 && fm_unpin(a + PAGE, PAGE, 0) == -1);
     /* Other memory over a cached map; not if there will be none. */
     CHECK(fm_mmap(a, PAGE, RW, MAP_PRIVATE | MAP_FIXED, 12345, 0) == MAP_FAILED && errno == EBADF && a[0] == 'q');
-    CHECK(fm_mmap(a + 2 * PAGE, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == a + 2 * PAGE);
+    const int over = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    CHECK(fm_pin(a + 50 * PAGE, PAGE, 0) == 0 && fm_pin(a + 2 * PAGE, PAGE, FM_PIN_WRITE) == 0);
+    CHECK(FAILS((intptr_t)fm_mmap(a + 2 * PAGE, PAGE, RW, over, -1, 0), EBUSY) && fm_is_cached(a, BYTES) && a[0] == 'q');
+    CHECK(fm_unpin(a + 50 * PAGE, PAGE, 0) == 0);
+    CHECK(fm_mmap(a + 2 * PAGE, PAGE, RW, over, -1, 0) == a + 2 * PAGE && !fm_is_cached(a, PAGE));
     CHECK(a[2 * PAGE] == 0 && a[0] == 'q' && (a[2 * PAGE] = 'n', fm_read(a + 2 * PAGE, &byte, 1)) == 0 && byte == 'n');
     CHECK(!fm_is_cached(a, PAGE) && fm_mprotect(a, PAGE, PROT_NONE) == 0 && FAILS(fm_read(a, &byte, 1), EFAULT));
     CHECK(fm_munmap(a, BYTES) == 0);

@@ -6,6 +6,7 @@ use crate::behind::{self, Wish};
 use crate::error::Error;
 use crate::evict;
 use crate::fault;
+use crate::handover;
 use crate::page::State;
 use crate::pinning::Hold;
 use crate::prefetch;
@@ -280,6 +281,8 @@ pub fn lock(addr: usize, len: usize, anyhow: bool) -> Result<(), i32> {
                     hand_over_range(&part)?;
                     kernel(part)?;
                 }
+                // The kernel's by now.
+                Err(error) if error.errno() == libc::ESTALE => kernel(part)?,
                 Err(Error::PinBudget { .. } | Error::TooManyPins { .. } | Error::PastEnd { .. }) => {
                     return Err(libc::ENOMEM);
                 }
@@ -365,8 +368,14 @@ pub struct Held(#[expect(dead_code, reason = "kept for its drop")] Hold<'static>
 /// # Safety
 /// The range stays mapped until the guard is dropped.
 pub unsafe fn pin(addr: usize, len: usize) -> Option<Held> {
-    // SAFETY: the program has it mapped, which keeps the region.
-    let region: &'static Region = unsafe { registry::find(addr) }?;
+    let region: &'static Region = loop {
+        // SAFETY: the program has it mapped, which keeps the region.
+        let region = unsafe { registry::find(addr) }?;
+        if !region.is_leaving() {
+            break region;
+        }
+        handover::nap();
+    };
     let pages = pages_at(region, &(addr..addr + len.max(1)));
     // To futex(2) a write-protected anonymous page is one that nobody will ever store to: EFAULT.
     Hold::new(region, pages, region.is_writable()).ok().map(Held)

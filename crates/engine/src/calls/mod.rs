@@ -108,13 +108,16 @@ fn kinds_in(range: &Range<usize>) -> Vec<(Range<usize>, Kind)> {
     if !holds(range.start, range.len()) {
         return vec![(range.clone(), Kind::Other)];
     }
+    let parts = with(|table| table.parts(range));
     let mut spare: Vec<Range<usize>> = Vec::new();
-    for region in registry::all().filter(|region| region.is_by_address()) {
-        spare.extend(region.own_addresses().into_iter().filter_map(|part| intersection(&part, range)));
+    if parts.iter().any(|(_, covered)| !covered) {
+        for region in registry::all().filter(|region| region.is_by_address()) {
+            spare.extend(region.own_addresses().into_iter().filter_map(|part| intersection(&part, range)));
+        }
+        spare.sort_by_key(|part| part.start);
     }
-    spare.sort_by_key(|part| part.start);
     let mut kinds = Vec::new();
-    for (part, covered) in with(|table| table.parts(range)) {
+    for (part, covered) in parts {
         if covered {
             kinds.push((part, Kind::Cached));
             continue;
@@ -459,8 +462,10 @@ fn hand_over_for(identity: file::Identity, replaced: &Range<usize>) -> crate::Re
             Ok(true)
         })
     };
+    region.set_leaving(true);
     let done = handover::patiently(attempt);
     if done.is_err() {
+        region.set_leaving(false);
         lock_again(unlocked);
     }
     drop(shares);
