@@ -253,11 +253,12 @@ fn attach(
     in_file: Range<usize>,
     may_write: bool,
 ) -> crate::Result<Option<*mut u8>> {
-    if with(|table| table.is_kernels(facts.identity)) {
-        return Ok(None);
-    }
     let writable = request.prot & libc::PROT_WRITE != 0;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let replaced = if fixed { request.addr..request.addr + in_file.len() } else { 0..0 };
+    if with(|table| table.is_kernels(facts.identity, &replaced)) {
+        return Ok(None);
+    }
     let place = match (fixed, writable) {
         (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },
         (false, true) => Place::Room(ROOM),
@@ -304,6 +305,7 @@ fn attach(
         {
             return Ok(None);
         }
+        table.forget_kernel(&at);
         table.add(Piece { at: at.clone(), prot: request.prot, not_in_children: false, share: share.clone() });
         apply_all(table, &region)?;
         Ok(Some(start as *mut u8))
@@ -397,14 +399,16 @@ fn retire(removed: Removed) {
 /// Then all is as before, and nothing may be mapped there: EBUSY, pages are pinned, and stay so; what else keeps their file from
 /// being saved.
 pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
-    match range_of(addr, len, libc::ENOMEM) {
+    // Else the kernel refuses it.
+    if let Ok(range) = range_of(addr, len, libc::ENOMEM) {
         // SAFETY: the caller's contract.
-        Ok(range) => unsafe { clear_way(&range) },
-        // The kernel refuses it.
-        Err(_) => Ok(()),
+        unsafe { clear_way(&range)? };
+        with(|table| table.forget_kernel(&range));
     }
+    Ok(())
 }
 
+/// The same, with the kernel mappings that may be there now still noted.
 unsafe fn clear_way(range: &Range<usize>) -> Result<(), i32> {
     if holds(range.start, range.len()) {
         let identities = with(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
@@ -425,7 +429,6 @@ unsafe fn clear_way(range: &Range<usize>) -> Result<(), i32> {
         }
     }
     direct::forget(range);
-    with(|table| table.forget_kernel(range));
     Ok(())
 }
 
@@ -798,7 +801,13 @@ unsafe fn remap_by_kernel(from: &Range<usize>, new_len: usize, flags: i32, new: 
         direct::moving(from, new_len, || {
             // SAFETY: the caller's contract.
             let at = unsafe { libc::mremap(from.start as *mut _, old_len, new_len, flags, new) };
-            if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.cast()) }
+            if at == libc::MAP_FAILED {
+                return Err(errno());
+            }
+            if flags & libc::MREMAP_FIXED != 0 {
+                with(|table| table.forget_kernel(&(new..new + new_len)));
+            }
+            Ok(at.cast())
         })
     };
     let is_layered = with(|table| {

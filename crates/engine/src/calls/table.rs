@@ -238,9 +238,10 @@ impl Table {
         self.change(range, |piece| piece.not_in_children = !in_children);
     }
 
-    /// Whether the maps of a file are the kernel's.
-    pub fn is_kernels(&self, identity: Identity) -> bool {
-        self.kernels.iter().any(|piece| piece.identity == identity)
+    /// Whether the maps of a file are the kernel's, but for what is replaced.
+    pub fn is_kernels(&self, identity: Identity, replaced: &Range<usize>) -> bool {
+        let stays = |at: &Range<usize>| rest(at, replaced).next().is_some();
+        self.kernels.iter().any(|piece| piece.identity == identity && stays(&piece.at))
     }
 
     /// The kernel's mappings.
