@@ -194,8 +194,10 @@ extern "C" {
  * What is MAP_SHARED of a regular file or block device, and not executable, is cached, unless the file
  * is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
  * goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
- * the same addresses for the same bytes: mapped twice, a file has the same address twice, and is to
- * be unmapped twice. Use fm_munmap() and the other functions here for all maps made here, and
+ * the same addresses for the same bytes: mapped twice for the same use, a file has the same address
+ * twice, and is to be unmapped twice. What the cache cannot do with a map (memory mapped over a part,
+ * another protection for a part or for a second map of the same bytes, a second place) makes all maps
+ * of its file kernel mappings, in place. Use fm_munmap() and the other functions here for all maps made here, and
  * mmap(2)'s for none of them.
  *
  * A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile.
@@ -204,7 +206,9 @@ extern "C" {
  * place, and so are all of that file from then on. A child that executes a program costs nothing.
  *
  * Returns the address, or MAP_FAILED and sets errno as mmap(2); and EAGAIN while another process
- * maps the file for writing, ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
+ * maps the file for writing, EBUSY where pins outside of a range that is mapped over (MAP_FIXED) keep
+ * its file in the cache, and the error of writing where it cannot be saved (then nothing is mapped
+ * over), ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
  */
 void *fm_mmap(void *addr,
               size_t length,
@@ -259,28 +263,32 @@ int fm_msync(void *addr,
 /**
  * madvise(2), and FM_MADV_BACKWARD. Of cached maps MADV_NORMAL, RANDOM, SEQUENTIAL say how to read
  * ahead (in units of 2 MiB); WILLNEED, POPULATE_READ and POPULATE_WRITE bring in; DONTNEED, COLD and
- * PAGEOUT save and drop; DONTFORK and DOFORK say what children get. Other advice that there is
- * changes nothing.
+ * PAGEOUT save and drop; DONTFORK and DOFORK say what children get; HUGEPAGE, NOHUGEPAGE, DONTDUMP and
+ * DODUMP change nothing. With other advice, such as REMOVE, all maps of the file become kernel mappings.
  *
- * Returns 0, or -1 and sets errno as madvise(2).
+ * Returns 0, or -1 and sets errno as madvise(2); EBUSY where pins keep a file in the cache, and the
+ * error of writing where it cannot be saved.
  */
 int fm_madvise(void *addr,
                size_t length,
                int advice);
 
 /**
- * mprotect(2).
+ * mprotect(2). Of cached maps those that are meant as a whole, for reading, or for reading and writing,
+ * stay cached; else all maps of the file become kernel mappings.
  *
  * Returns 0, or -1 and sets errno as mprotect(2): EACCES for PROT_WRITE if the file was not opened
- * for that.
+ * for that; EBUSY where pins keep it in the cache, and the error of writing where it cannot be saved.
  */
-int fm_mprotect(void *addr, size_t length, int prot);
+int fm_mprotect(void *addr,
+                size_t length,
+                int prot);
 
 /**
  * mincore(2): the lowest bit of each byte of `vec`, one for each page of 4096, says whether the page
  * is in memory.
  *
- * Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; EFAULT `vec` is NULL.
+ * Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; EFAULT `vec` is no memory.
  */
 int fm_mincore(void *addr,
                size_t length,
@@ -295,7 +303,7 @@ int fm_mincore(void *addr,
 int fm_mlock(const void *addr, size_t length);
 
 /**
- * munlock(2). A range that was locked by one call and is unlocked in part is unlocked whole.
+ * munlock(2).
  *
  * Returns 0, or -1 and sets errno as munlock(2).
  */

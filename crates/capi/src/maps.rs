@@ -100,7 +100,7 @@ impl Wanted {
     }
 
     /// A kernel mapping, with what is cached at its place out of the way: not before it is known that
-    /// there will be one.
+    /// there will be one, and not at all where that stays.
     fn through_kernel(&self) -> Result<*mut c_void, Failure> {
         if self.flags & libc::MAP_FIXED != 0 && calls::holds(self.addr.addr(), self.length) {
             if !self.addr.addr().is_multiple_of(4096) {
@@ -108,7 +108,7 @@ impl Wanted {
             }
             self.try_elsewhere()?;
             // SAFETY: the caller wants what is there gone.
-            unsafe { calls::make_way(self.addr.addr(), self.length) };
+            unsafe { calls::make_way(self.addr.addr(), self.length) }.map_err(|errno| self.failure(errno))?;
         }
         let at = self.by_kernel()?;
         if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
@@ -183,6 +183,7 @@ impl Wanted {
             one_writer: asked & FM_MAP_MANY_WRITERS == 0,
             fallback: if asked & FM_MAP_CACHED != 0 { Fallback::Refuse } else { Fallback::Kernel },
             async_stores: asked & FM_MAP_ASYNC_STORES != 0,
+            layers: true,
         }
     }
 
@@ -199,7 +200,7 @@ impl Wanted {
             Err(error) => return Err(error.into()),
         };
         if self.flags & libc::MAP_LOCKED != 0
-            && let Err(errno) = calls::lock(at.addr(), self.length)
+            && let Err(errno) = calls::lock(at.addr(), self.length, false)
         {
             // SAFETY: mapped just now, and known to nobody.
             let _ = unsafe { calls::unmap(at.addr(), self.length) };
@@ -220,8 +221,10 @@ impl Wanted {
 /// What is MAP_SHARED of a regular file or block device, and not executable, is cached, unless the file
 /// is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
 /// goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
-/// the same addresses for the same bytes: mapped twice, a file has the same address twice, and is to
-/// be unmapped twice. Use fm_munmap() and the other functions here for all maps made here, and
+/// the same addresses for the same bytes: mapped twice for the same use, a file has the same address
+/// twice, and is to be unmapped twice. What the cache cannot do with a map (memory mapped over a part,
+/// another protection for a part or for a second map of the same bytes, a second place) makes all maps
+/// of its file kernel mappings, in place. Use fm_munmap() and the other functions here for all maps made here, and
 /// mmap(2)'s for none of them.
 ///
 /// A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile.
@@ -230,7 +233,9 @@ impl Wanted {
 /// place, and so are all of that file from then on. A child that executes a program costs nothing.
 ///
 /// Returns the address, or MAP_FAILED and sets errno as mmap(2); and EAGAIN while another process
-/// maps the file for writing, ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
+/// maps the file for writing, EBUSY where pins outside of a range that is mapped over (MAP_FIXED) keep
+/// its file in the cache, and the error of writing where it cannot be saved (then nothing is mapped
+/// over), ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mmap(
     addr: *mut c_void,
@@ -303,22 +308,10 @@ pub unsafe extern "C" fn fm_mremap(
     new_address: *mut c_void,
 ) -> *mut c_void {
     call("fm_mremap", || {
-        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
         let failure = |errno| {
             Failure::of(errno, format_args!("{old_size} bytes at {old_address:p} to {new_size}, flags {flags:#x}"))
         };
         let new = new_address.addr();
-        let in_the_way =
-            new < old_address.addr().saturating_add(old_size) && old_address.addr() < new.saturating_add(new_size);
-        if flags & !known != 0
-            || new_size == 0
-            || moves && flags & libc::MREMAP_MAYMOVE == 0
-            || flags & libc::MREMAP_FIXED != 0 && (!new.is_multiple_of(4096) || in_the_way)
-        {
-            // Before anything at the new place goes.
-            return Err(failure(libc::EINVAL));
-        }
         // SAFETY: the caller's.
         let at = unsafe { calls::remap(old_address.addr(), old_size, new_size, flags, new) };
         at.map(|at| at.cast()).map_err(failure)
@@ -338,10 +331,11 @@ pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int
 
 /// madvise(2), and FM_MADV_BACKWARD. Of cached maps MADV_NORMAL, RANDOM, SEQUENTIAL say how to read
 /// ahead (in units of 2 MiB); WILLNEED, POPULATE_READ and POPULATE_WRITE bring in; DONTNEED, COLD and
-/// PAGEOUT save and drop; DONTFORK and DOFORK say what children get. Other advice that there is
-/// changes nothing.
+/// PAGEOUT save and drop; DONTFORK and DOFORK say what children get; HUGEPAGE, NOHUGEPAGE, DONTDUMP and
+/// DODUMP change nothing. With other advice, such as REMOVE, all maps of the file become kernel mappings.
 ///
-/// Returns 0, or -1 and sets errno as madvise(2).
+/// Returns 0, or -1 and sets errno as madvise(2); EBUSY where pins keep a file in the cache, and the
+/// error of writing where it cannot be saved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int {
     over_range("fm_madvise", addr, length, |at| match advice {
@@ -351,36 +345,25 @@ pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_
     })
 }
 
-/// mprotect(2).
+/// mprotect(2). Of cached maps those that are meant as a whole, for reading, or for reading and writing,
+/// stay cached; else all maps of the file become kernel mappings.
 ///
 /// Returns 0, or -1 and sets errno as mprotect(2): EACCES for PROT_WRITE if the file was not opened
-/// for that.
+/// for that; EBUSY where pins keep it in the cache, and the error of writing where it cannot be saved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mprotect(addr: *mut c_void, length: usize, prot: c_int) -> c_int {
-    /// `PROT_SEM`, `PROT_GROWSDOWN`, `PROT_GROWSUP` (asm-generic/mman-common.h) are the kernel's business.
-    const KNOWN: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | 8 | 0x0300_0000;
-    over_range("fm_mprotect", addr, length, |at| {
-        if prot & !KNOWN != 0 {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: the caller's.
-        unsafe { calls::protect(at, length, prot) }
-    })
+    // SAFETY: the caller's.
+    over_range("fm_mprotect", addr, length, |at| unsafe { calls::protect(at, length, prot) })
 }
 
 /// mincore(2): the lowest bit of each byte of `vec`, one for each page of 4096, says whether the page
 /// is in memory.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; EFAULT `vec` is NULL.
+/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; EFAULT `vec` is no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut c_uchar) -> c_int {
-    over_range("fm_mincore", addr, length, |at| {
-        if vec.is_null() && length > 0 && at.is_multiple_of(4096) {
-            return Err(libc::EFAULT);
-        }
-        // SAFETY: the caller's.
-        unsafe { calls::residency(at, length, vec) }
-    })
+    // SAFETY: the caller's.
+    over_range("fm_mincore", addr, length, |at| unsafe { calls::residency(at, length, vec) })
 }
 
 /// mlock(2): the range stays in memory until fm_munlock() or fm_munmap(). Locks and pins together
@@ -389,10 +372,10 @@ pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut 
 /// Returns 0, or -1 and sets errno as mlock(2): ENOMEM also where that is too much for the cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
-    over_range("fm_mlock", addr, length, |at| calls::lock(at, length))
+    over_range("fm_mlock", addr, length, |at| calls::lock(at, length, false))
 }
 
-/// munlock(2). A range that was locked by one call and is unlocked in part is unlocked whole.
+/// munlock(2).
 ///
 /// Returns 0, or -1 and sets errno as munlock(2).
 #[unsafe(no_mangle)]

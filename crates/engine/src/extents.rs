@@ -30,6 +30,11 @@ impl Extents {
         });
     }
 
+    /// All of them.
+    pub fn all(&self) -> Vec<Range<usize>> {
+        self.with(|maps| maps.clone())
+    }
+
     /// How many pages of a range maps cover.
     pub fn covered(&self, range: Range<usize>) -> usize {
         self.with(|maps| {

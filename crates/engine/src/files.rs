@@ -81,6 +81,8 @@ pub struct How<'a> {
     pub place: Place,
     /// A region that has to be made only borrows the space of its file (`contents.rs`).
     pub scratch: bool,
+    /// What may be done to the map's addresses is its own to say (`Region::is_by_address`).
+    pub by_address: bool,
     /// What it wants of stores to absent pages.
     pub behind: Wish,
 }
@@ -109,7 +111,7 @@ pub fn attach(
     how: How<'_>,
     open: store::Open<'_>,
 ) -> Result<Option<Arc<Region>>> {
-    let How { cache, writable, one_writer, fallback, place, scratch, behind } = how;
+    let How { cache, writable, one_writer, fallback, place, scratch, by_address, behind } = how;
     if !descriptor_table::is_engines() {
         let error = in_another_table(&file::path_of(from));
         // A kernel mapping beside cached ones would not agree with them.
@@ -147,7 +149,7 @@ pub fn attach(
                 operation: "install a SIGBUS handler to serve its page faults",
                 source,
             })?;
-            let region = Region::new(cache.inner, store, need, place, scratch)?;
+            let region = Region::new(cache.inner, store, need, place, scratch, by_address)?;
             entry.insert(Mapped { region, maps: 0, closing: false })
         }
     };
@@ -160,6 +162,9 @@ pub fn attach(
         region.holes().distrust(0);
         region.least_end().fetch_min(need / PAGE, Ordering::AcqRel);
         region.store().note_mapped(need);
+        if !by_address {
+            region.open()?;
+        }
         if writable { let_write(&region, from, one_writer).and_then(|()| region.go_on_behind(behind)) } else { Ok(()) }
     });
     mapped.maps += 1;
@@ -227,7 +232,7 @@ fn larger(old: &Arc<Region>, need: usize, extension: Option<(Range<u64>, bool)>)
         sizes::extend(old, part, reserve)?;
     }
     // One store for both: a failed sync is remembered there.
-    let new = Region::new(old.cache().clone(), old.store().clone(), need, Place::Room(0), false)?;
+    let new = Region::new(old.cache().clone(), old.store().clone(), need, Place::Room(0), false, old.is_by_address())?;
     new.inherit(old);
     if old.is_writable() {
         let granted = old.behind().map_or_else(Wish::default, Behind::granted);

@@ -267,11 +267,10 @@ impl Worker {
                 ReadEnd::PastEnd => unsafe { to.write_bytes(0, PAGE) },
                 ReadEnd::Filled => {}
             }
-            let at = flight.page * PAGE;
-            match () {
-                () if flight.region.lacks(&(at..at + PAGE)) => self.save_lent(number),
-                () if flight.kept => self.fill(number),
-                () => unread.push(number),
+            if flight.kept {
+                self.fill(number);
+            } else {
+                unread.push(number);
             }
         }
         let mut unread: Vec<_> = unread.into_iter().filter_map(|number: usize| self.flights[number].take()).collect();
@@ -297,48 +296,6 @@ impl Worker {
         self.shared.behind.fetch_sub(1, Ordering::Relaxed);
         region.behind().inspect(|behind| behind.note_filled());
         publish(&region, page);
-    }
-
-    /// A page whose address is not the region's any more: other memory was mapped over it while it could not be read
-    /// (`calls::make_way`). Kept stores go to the file; what was in memory went with it.
-    fn save_lent(&mut self, number: usize) {
-        let Some(Flight { region, page, slot, kept }) = self.flights[number].take() else { return };
-        let slots = &self.shared.slots;
-        let saved = if kept {
-            {
-                let _held = slots.lock(slot);
-                region.word(page).begin_fill();
-            }
-            let bytes = slots.page(slot);
-            // SAFETY: this thread's page; no more stores are put into the slot.
-            unsafe {
-                slots.lay_over(slot, bytes);
-                region.store().write_end().and_then(|end| region.store().write_pages(page, bytes, 1, end))
-            }
-        } else {
-            begin_merge(&region, page);
-            region.word(page).hold();
-            Err(libc::EFAULT)
-        };
-        if let Err(error) = saved {
-            fault::say(
-                &region,
-                page,
-                format_args!("was mapped over before it could be read: error {error}; stores to it are lost"),
-            );
-        }
-        if kept {
-            slots.give_back(slot);
-        }
-        self.shared.behind.fetch_sub(1, Ordering::Relaxed);
-        if let Some(behind) = region.behind() {
-            behind.note_done(page);
-        }
-        let cache = region.cache();
-        region.counters_at(cache.here()).dropped.add(1);
-        cache.cores[cache.here()].0.counters.evicted_pages.add(1);
-        cache.release_credits(cache.here(), 1);
-        fault::unclaim(&region, page);
     }
 
     /// Replaces what still holds the initial value in pages of one region, in ascending order.

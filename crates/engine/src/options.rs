@@ -441,7 +441,8 @@ impl MapOptions {
         }
         let (cache, one_writer, fallback, scratch, behind) =
             (self.cache.as_ref(), self.one_writer, self.fallback, self.scratch, self.behind);
-        let how = How { cache, writable, one_writer, fallback, place: Place::Room(0), scratch, behind };
+        let how =
+            How { cache, writable, one_writer, fallback, place: Place::Room(0), scratch, by_address: false, behind };
         match files::attach(from, &facts, end, how, open_store)? {
             Some(region) => {
                 let start = region.address_of(0).wrapping_add(self.offset as usize);

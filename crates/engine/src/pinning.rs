@@ -100,6 +100,14 @@ impl<'a> Hold<'a> {
 }
 
 impl Hold<'_> {
+    /// Cuts off what lies from a page on.
+    pub fn split_off(&mut self, page: usize) -> Self {
+        let at = page.clamp(self.pages.start, self.pages.end);
+        let after = Hold { region: self.region, pages: at..self.pages.end, origin: self.origin };
+        self.pages.end = at;
+        after
+    }
+
     #[inline(never)]
     fn let_all_go(&mut self) {
         let freed = self.pages.clone().filter(|page| let_go(self.region, *page, self.origin % 2 == 1)).count();

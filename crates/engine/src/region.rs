@@ -93,7 +93,12 @@ pub struct Region {
     /// Threads that are moving one in.
     moving: AtomicUsize,
     writable: AtomicBool,
+    /// Its maps were made by address (`calls/`): what may be done to which of its addresses is said there, and nothing to those
+    /// that no map covers.
+    by_address: AtomicBool,
     handed_over: AtomicBool,
+    /// It is to be handed over: nobody pins pages for longer.
+    leaving: AtomicBool,
     /// Threads in a system call on the file (`coherent.rs`), and [`LEAVING`].
     visitors: AtomicUsize,
     /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
@@ -192,13 +197,14 @@ impl From<Entry> for u64 {
 
 impl Region {
     /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on. `scratch`: see
-    /// `contents.rs`.
+    /// `contents.rs`. Its addresses are open to loads, or `by_address` closed, for the maps to open theirs.
     pub fn new(
         cache: Arc<Inner>,
         store: Arc<dyn Store>,
         need: usize,
         place: Place,
         scratch: bool,
+        by_address: bool,
     ) -> Result<Arc<Self>> {
         let fail = |operation| {
             let path = store.path().to_owned();
@@ -279,7 +285,9 @@ impl Region {
             frames: AtomicBool::new(false),
             moving: AtomicUsize::new(0),
             writable: AtomicBool::new(false),
+            by_address: AtomicBool::new(by_address),
             handed_over: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             visitors: AtomicUsize::new(0),
             unsaved: AtomicBool::new(false),
             complained: AtomicBool::new(false),
@@ -321,14 +329,49 @@ impl Region {
     fn register(&self) -> io::Result<()> {
         self.serve_faults(self.own..self.span)?;
         let (start, len) = (self.base.wrapping_add(self.own), self.span - self.own);
+        // Before the first of them may come.
+        self.frames.store((self.base as usize).is_multiple_of(FRAME_PAGES * PAGE), Ordering::Release);
         // SAFETY: the range is this region's own, not handed out yet.
+        if self.is_by_address() { Ok(()) } else { unsafe { self.open_to_loads(start, len) } }
+    }
+
+    /// Lets a region's addresses, which nobody stores to, be loaded from. The kernel moves pages between writable mappings only; all
+    /// pages are write-protected, and a store that traps is refused (`forbid_stores`). Where so much writable memory is not to be
+    /// had, pages are copied.
+    ///
+    /// # Safety
+    /// They are the region's own.
+    pub unsafe fn open_to_loads(&self, start: *mut u8, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's contract.
         unsafe {
-            // The kernel moves pages between writable mappings only; all pages are write-protected, and a store that traps is
-            // refused (`forbid_stores`). Where so much writable memory is not to be had, pages are copied.
-            match memory::protect(start, len, true) {
-                Ok(()) => self.frames.store((self.base as usize).is_multiple_of(FRAME_PAGES * PAGE), Ordering::Release),
-                Err(_) => memory::protect(start, len, false)?,
-            }
+            memory::protect(start, len, true).or_else(|_| {
+                self.forbid_frames();
+                memory::protect(start, len, false)
+            })
+        }
+    }
+
+    /// Whether its maps say what may be done to its addresses.
+    pub fn is_by_address(&self) -> bool {
+        self.by_address.load(Ordering::Acquire)
+    }
+
+    /// Opens all of its addresses, for a map that is not known by its address.
+    pub fn open(&self) -> Result<()> {
+        if !self.by_address.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        for part in self.own_parts() {
+            let start = self.base.wrapping_add(part.start);
+            // SAFETY: the region's own.
+            let opened = unsafe {
+                if self.is_writable() {
+                    memory::protect(start, part.len(), true)
+                } else {
+                    self.open_to_loads(start, part.len())
+                }
+            };
+            opened.map_err(|source| self.io_error("open its map", source))?;
         }
         Ok(())
     }
@@ -359,9 +402,15 @@ impl Region {
     pub fn allow_stores(&self) -> Result<()> {
         // Frames come in writable, for a moment, and leave memory whole: not where pages are stored to.
         self.forbid_frames();
-        for part in self.own_parts() {
+        // Maps that are known by address stay read-only until they are said to be more: until now that was this region's doing.
+        let (parts, is_open) = if self.is_by_address() {
+            (self.extents.all().into_iter().map(|pages| pages.start * PAGE..pages.end * PAGE).collect(), false)
+        } else {
+            (self.own_parts(), true)
+        };
+        for part in parts {
             // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
-            unsafe { memory::protect(self.base.wrapping_add(part.start), part.len(), true) }
+            unsafe { memory::protect(self.base.wrapping_add(part.start), part.len(), is_open) }
                 .map_err(|source| self.io_error("make its map writable", source))?;
         }
         self.writable.store(true, Ordering::Release);
@@ -536,15 +585,33 @@ impl Region {
         self.handed_over.load(Ordering::Acquire)
     }
 
-    /// Notes that, by a thread that holds all pages that are mapped.
-    pub fn note_handed_over(&self) {
-        self.handed_over.store(true, Ordering::Release);
+    /// Whether it is to be handed over as soon as no page is pinned: whoever would pin some for longer lets that happen first.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
     }
 
-    /// Notes that a part of its addresses, bytes from the start of the file, has been mapped over and is not its own any
-    /// more. Nothing of it is in memory.
-    pub fn lend(&self, part: Range<usize>) {
-        self.lent.lock().unwrap_or_else(|poison| poison.into_inner()).push(part);
+    /// Says so, or that it stays after all.
+    pub fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Release);
+    }
+
+    /// Notes that, by a thread that holds all pages that are mapped: these parts of its addresses, bytes from the start of the
+    /// file.
+    pub fn note_handed_over(&self, parts: impl Iterator<Item = Range<usize>>) {
+        self.handed_over.store(true, Ordering::Release);
+        self.lent.lock().unwrap_or_else(|poison| poison.into_inner()).extend(parts);
+        registry::hide(self);
+    }
+
+    /// Notes that a part of its addresses, bytes from the start of the file, has been mapped over, or is about to be, and is not
+    /// its own any more. Nothing of it is in memory, and the caller has its pages. False: there is no room for the note.
+    pub fn lend(&self, part: Range<usize>) -> bool {
+        let base = self.base as usize;
+        let noted = registry::cut(self, base.wrapping_add(part.start)..base.wrapping_add(part.end));
+        if noted {
+            self.lent.lock().unwrap_or_else(|poison| poison.into_inner()).push(part);
+        }
+        noted
     }
 
     /// Whether part of a range of the file, bytes, has no address here.

@@ -23,9 +23,10 @@ struct Range {
 /// Odd while the table changes.
 static SEQUENCE: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static RANGES: [Range; MOST_REGIONS] =
+/// One for each region, and as many for parts of regions that others have cut in two.
+static RANGES: [Range; 2 * MOST_REGIONS] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), region: AtomicPtr::new(ptr::null_mut()) } };
-        MOST_REGIONS];
+        2 * MOST_REGIONS];
 /// Serialises changes to both tables.
 static CHANGES: Mutex<()> = Mutex::new(());
 
@@ -171,15 +172,77 @@ pub fn publish(region: &Region) {
     let (start, end) = region.addresses();
     LOWEST.fetch_min(start, Ordering::Relaxed);
     HIGHEST.fetch_max(end, Ordering::Relaxed);
+    // There are as many rows as slots beside those that `cut` makes, and this region has a slot: there is room.
+    change(|count| insert(count, start..end, at));
+}
+
+fn insert(count: usize, range: std::ops::Range<usize>, region: *mut Region) -> usize {
+    let place = (0..count).find(|row| RANGES[*row].start.load(Ordering::Relaxed) > range.start).unwrap_or(count);
+    (place..count).rev().for_each(|row| copy_row(row, row + 1));
+    RANGES[place].start.store(range.start, Ordering::Relaxed);
+    RANGES[place].end.store(range.end, Ordering::Relaxed);
+    RANGES[place].region.store(region, Ordering::Relaxed);
+    count + 1
+}
+
+/// Takes a region's rows away; how many are left.
+fn remove(count: usize, region: *mut Region) -> usize {
+    let mut kept = 0;
+    for (row, range) in RANGES[..count].iter().enumerate() {
+        if range.region.load(Ordering::Relaxed) != region {
+            if kept != row {
+                copy_row(row, kept);
+            }
+            kept += 1;
+        }
+    }
+    kept
+}
+
+/// Takes a range out of a region's addresses: it is somebody else's memory from now on. False: there is no room for two parts.
+pub fn cut(region: &Region, range: std::ops::Range<usize>) -> bool {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    let at = ptr::from_ref(region).cast_mut();
+    let mut fits = true;
     change(|count| {
-        // There are as many rows as slots, and this region has a slot: there is room.
-        let place = (0..count).find(|row| RANGES[*row].start.load(Ordering::Relaxed) > start).unwrap_or(count);
-        (place..count).rev().for_each(|row| copy_row(row, row + 1));
-        RANGES[place].start.store(start, Ordering::Relaxed);
-        RANGES[place].end.store(end, Ordering::Relaxed);
-        RANGES[place].region.store(at, Ordering::Relaxed);
-        count + 1
+        let met = (0..count).find(|row| {
+            let Range { start, end, region } = &RANGES[*row];
+            region.load(Ordering::Relaxed) == at
+                && start.load(Ordering::Relaxed) <= range.start
+                && range.end <= end.load(Ordering::Relaxed)
+        });
+        let Some(row) = met else { return count };
+        let (start, end) = (RANGES[row].start.load(Ordering::Relaxed), RANGES[row].end.load(Ordering::Relaxed));
+        match (start < range.start, range.end < end) {
+            (true, true) if count >= MOST_REGIONS => {
+                fits = false;
+                count
+            }
+            (true, true) => {
+                RANGES[row].end.store(range.start, Ordering::Relaxed);
+                insert(count, range.end..end, at)
+            }
+            (true, false) => {
+                RANGES[row].end.store(range.start, Ordering::Relaxed);
+                count
+            }
+            (false, true) => {
+                RANGES[row].start.store(range.end, Ordering::Relaxed);
+                count
+            }
+            (false, false) => {
+                (row + 1..count).for_each(|row| copy_row(row, row - 1));
+                count - 1
+            }
+        }
     });
+    fits
+}
+
+/// Forgets the addresses of a region whose maps are the kernel's now: nobody's faults there are served any more.
+pub fn hide(region: &Region) {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    change(|count| remove(count, ptr::from_ref(region).cast_mut()));
 }
 
 /// Forgets a region's addresses and slot, and waits until no thread uses it. The slot stays claimed until `cancel`, so
@@ -189,13 +252,7 @@ pub fn withdraw(region: &Region) {
     let slot = &SLOTS[region.slot().0 as usize];
     {
         let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
-        change(|count| match (0..count).find(|row| RANGES[*row].region.load(Ordering::Relaxed) == at) {
-            Some(place) => {
-                (place + 1..count).for_each(|row| copy_row(row, row - 1));
-                count - 1
-            }
-            None => count,
-        });
+        change(|count| remove(count, at));
         coherent::forget(region);
         slot.users.fetch_add(1, Ordering::SeqCst);
         // SeqCst with `enter`: either it sees the null, or this thread sees its count.

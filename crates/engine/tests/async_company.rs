@@ -42,6 +42,7 @@ fn request(way: Way) -> Request {
         one_writer: true,
         fallback: Fallback::Refuse,
         async_stores: way == Way::Kept,
+        layers: true,
     }
 }
 

@@ -23,7 +23,7 @@ const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 fn request(len: usize, prot: i32, offset: usize) -> Request {
     let fallback = Fallback::Kernel;
     let (flags, offset) = (libc::MAP_SHARED, offset as u64);
-    Request { addr: 0, len, prot, flags, offset, one_writer: true, fallback, async_stores: false }
+    Request { addr: 0, len, prot, flags, offset, one_writer: true, fallback, async_stores: false, layers: true }
 }
 
 fn map(file: &File, cache: &Cache, len: usize, prot: i32, offset: usize) -> usize {
@@ -88,14 +88,14 @@ fn two_maps_of_a_file_have_one_address_and_two_layers() {
     let (file, _) = numbered(&folder.path().join("file"), 64);
     let cache = Cache::new(32 * PAGE).unwrap();
     let one = map(&file, &cache, 64 * PAGE, RW, 0);
-    let two = map(&file, &cache, 8 * PAGE, libc::PROT_READ, 4 * PAGE);
+    let two = map(&file, &cache, 8 * PAGE, RW, 4 * PAGE);
     assert_eq!(two, one + 4 * PAGE);
     store(two, 99);
     assert_eq!(load(one + 4 * PAGE), 99);
     // SAFETY: nobody uses them afterwards.
     unsafe {
         assert_eq!(calls::unmap(one, 64 * PAGE), Ok(()));
-        // The second one is there, and for reading only.
+        // The second one is there.
         assert_eq!((load(two), load(two + 7 * PAGE)), (99, 11));
         assert_eq!(access(one), "--");
         assert_eq!(calls::unmap(two, 8 * PAGE), Ok(()));
@@ -160,7 +160,7 @@ fn a_range_across_a_map_and_other_memory_is_unmapped() {
         file.read_at(&mut byte, 4 * PAGE as u64).unwrap();
         assert_eq!(byte[0], 77);
         // Anonymous memory over a part of the map.
-        calls::make_way(around + 13 * PAGE, 2 * PAGE);
+        assert_eq!(calls::make_way(around + 13 * PAGE, 2 * PAGE), Ok(()));
         let over = libc::mmap((around + 13 * PAGE) as *mut _, 2 * PAGE, RW, flags | libc::MAP_FIXED, -1, 0) as usize;
         store(over, 5);
         assert_eq!((load(around + 12 * PAGE), load(over), load(around + 15 * PAGE)), (8, 5, 11));
@@ -214,38 +214,147 @@ fn protection_is_that_of_the_program() {
     (0..32).for_each(|page| store(at + page * PAGE, 100 + page as u8));
     // SAFETY: maps of the test's own.
     unsafe {
-        assert_eq!(calls::protect(at + 4 * PAGE, 4 * PAGE, libc::PROT_NONE), Ok(()));
-        assert_eq!(calls::protect(at + 8 * PAGE, 4 * PAGE, libc::PROT_READ), Ok(()));
-        assert_eq!(access(at + 4 * PAGE), "--");
-        assert_eq!(load(at + 8 * PAGE), 108);
-        assert_eq!(calls::sync(at, 32 * PAGE, libc::MS_SYNC), Ok(()));
-        let mut bytes = [0; 32 * PAGE];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        assert!((0..32).all(|page| bytes[page * PAGE] == 100 + page as u8));
+        // As a whole the cache has it, whatever it is for.
+        assert_eq!(calls::protect(at, 32 * PAGE, libc::PROT_READ), Ok(()));
+        assert_eq!((access(at), load(at + 8 * PAGE)), ("r-".into(), 108));
         assert_eq!(calls::protect(at, 32 * PAGE, RW), Ok(()));
+        assert!(calls::is_cached(at, 32 * PAGE));
         (0..32).for_each(|page| store(at + page * PAGE, page as u8));
         assert!((0..32).all(|page| load(at + page * PAGE) == page as u8));
         let mut there = [0; 32];
         assert_eq!(calls::residency(at, 32 * PAGE, there.as_mut_ptr()), Ok(()));
         let count = there.iter().map(|byte| usize::from(*byte)).sum::<usize>();
         assert!((1..=16).contains(&count), "{count}");
-        assert_eq!(calls::lock(at + 2 * PAGE, 2 * PAGE), Ok(()));
-        assert_eq!(cache.stats().pinned_pages, 2);
-        assert_eq!(calls::lock(at, 32 * PAGE), Err(libc::ENOMEM));
+        assert_eq!(calls::lock(at + 2 * PAGE, 4 * PAGE, false), Ok(()));
+        assert_eq!(cache.stats().pinned_pages, 4);
+        assert_eq!(calls::lock(at, 32 * PAGE, false), Err(libc::ENOMEM));
+        assert_eq!(calls::unlock(at + 3 * PAGE, PAGE), Ok(()));
+        assert_eq!(cache.stats().pinned_pages, 3, "the rest of the lock stays");
         assert_eq!(calls::unlock(at, 32 * PAGE), Ok(()));
         assert_eq!(cache.stats().pinned_pages, 0);
+        // More than the cache may lock is the kernel's to lock, if that is wished.
+        assert_eq!(calls::lock(at, 32 * PAGE, true), Ok(()));
+        assert!(!calls::holds(at, 32 * PAGE));
+        assert_eq!(libc::madvise(at as *mut _, PAGE, libc::MADV_DONTNEED), -1, "locked");
         assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
-        // For reading first, for writing later, by the descriptor's mode.
-        let at = map(&file, &cache, 32 * PAGE, libc::PROT_READ, 0);
-        assert_eq!(calls::protect(at, PAGE, RW), Ok(()));
-        store(at, 9);
-        assert_eq!(load(at), 9);
+        // Parts are the kernel's.
+        let at = map(&file, &cache, 32 * PAGE, RW, 0);
+        (0..32).for_each(|page| store(at + page * PAGE, 100 + page as u8));
+        assert_eq!(calls::protect(at + 4 * PAGE, 4 * PAGE, libc::PROT_NONE), Ok(()));
+        assert_eq!(calls::protect(at + 8 * PAGE, 4 * PAGE, libc::PROT_READ), Ok(()));
+        assert!(!calls::holds(at, 32 * PAGE));
+        assert_eq!([access(at), access(at + 4 * PAGE), access(at + 8 * PAGE)], ["rw", "--", "r-"]);
+        assert_eq!(load(at + 8 * PAGE), 108);
+        let mut bytes = [0; 32 * PAGE];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert!((0..32).all(|page| bytes[page * PAGE] == 100 + page as u8));
         assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
-        let reader = File::open(folder.path().join("file")).unwrap();
-        let at = map(&reader, &cache, 32 * PAGE, libc::PROT_READ, 0);
-        assert_eq!(calls::protect(at, PAGE, RW), Err(libc::EACCES));
-        assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
+        // For reading first, for writing later, by the descriptor's mode: all of it, and a part.
+        for part in [32 * PAGE, PAGE] {
+            let at = map(&file, &cache, 32 * PAGE, libc::PROT_READ, 0);
+            assert_eq!(calls::protect(at, part, RW), Ok(()));
+            store(at, 9);
+            assert_eq!((load(at), access(at + PAGE)), (9, if part == PAGE { "r-".into() } else { "rw".to_owned() }));
+            assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
+            let reader = File::open(folder.path().join("file")).unwrap();
+            let at = map(&reader, &cache, 32 * PAGE, libc::PROT_READ, 0);
+            assert_eq!(calls::protect(at, part, RW), Err(libc::EACCES));
+            assert_eq!(calls::unmap(at, 32 * PAGE), Ok(()));
+        }
     }
+}
+
+/// A map of other bytes of the file that is for writing opens nothing but itself: what is for reading only, what was unmapped, and
+/// what lies behind all maps stay closed.
+#[test]
+fn a_map_for_writing_opens_nothing_else() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let (file, _) = numbered(&folder.path().join("file"), 64);
+    let cache = Cache::new(32 * PAGE).unwrap();
+    let at = map(&file, &cache, 16 * PAGE, libc::PROT_READ, 0);
+    assert_eq!([access(at + 16 * PAGE), access(at + 63 * PAGE)], ["--", "--"]);
+    // SAFETY: maps of the test's own.
+    unsafe {
+        assert_eq!(calls::unmap(at + 4 * PAGE, 4 * PAGE), Ok(()));
+        let other = map(&file, &cache, 16 * PAGE, RW, 32 * PAGE);
+        assert_eq!(other, at + 32 * PAGE, "in the same addresses");
+        store(other, 1);
+        let found = [0, 4, 8, 16, 32, 47, 48].map(|page| access(at + page * PAGE));
+        assert_eq!(found, ["r-", "--", "r-", "--", "rw", "rw", "--"]);
+        // The first of them as a whole.
+        assert_eq!(calls::unmap(at, 8 * PAGE), Ok(()));
+        assert_eq!(calls::protect(at + 8 * PAGE, 8 * PAGE, RW), Ok(()));
+        store(at + 8 * PAGE, 2);
+        let found = [0, 4, 8, 16, 32, 48].map(|page| access(at + page * PAGE));
+        assert_eq!(found, ["--", "--", "rw", "--", "rw", "--"]);
+        assert!(calls::is_cached(at + 8 * PAGE, 8 * PAGE) && calls::is_cached(other, 16 * PAGE));
+        // Holes are no memory, also not to a call.
+        assert_eq!(calls::sync(at, 16 * PAGE, libc::MS_SYNC), Err(libc::ENOMEM));
+        assert_eq!(calls::advise(at + 16 * PAGE, PAGE, libc::MADV_NORMAL), Err(libc::ENOMEM));
+        assert_eq!(calls::protect(at + 15 * PAGE, 2 * PAGE, libc::PROT_READ), Err(libc::ENOMEM));
+        assert_eq!([access(at + 14 * PAGE), access(at + 15 * PAGE)], ["rw", "r-"], "up to the hole");
+        assert_eq!(calls::unmap(at, 64 * PAGE), Ok(()));
+    }
+}
+
+/// Maps that can be told from one another have addresses of their own; those that cannot, and lay in layers when their file was handed
+/// over, are unmapped one by one.
+#[test]
+fn layers_are_alike_and_go_one_by_one() {
+    let Some(_alone) = alone() else { return };
+    let folder = folder();
+    let path = folder.path().join("file");
+    let (file, _) = numbered(&path, 64);
+    let cache = Cache::new(32 * PAGE).unwrap();
+    let reader = File::open(&path).unwrap();
+    let refuse = |file: &File, wanted: Request| {
+        // SAFETY: maps of the test's own.
+        let mapped = unsafe { calls::map(file.as_fd(), &cache, &wanted) };
+        assert!(mapped.unwrap().is_none(), "{wanted:?} is the kernel's");
+    };
+    for (file_of_second, wanted) in [
+        (&file, request(64 * PAGE, libc::PROT_READ, 0)),
+        (&reader, request(PAGE, libc::PROT_READ, 0)),
+        (&file, Request { layers: false, ..request(PAGE, RW, 63 * PAGE) }),
+        (&file, request(PAGE, libc::PROT_NONE, 0)),
+        (&file, request(PAGE, libc::PROT_READ | libc::PROT_EXEC, 0)),
+    ] {
+        let at = map(&file, &cache, 64 * PAGE, RW, 0);
+        store(at + PAGE, 70);
+        refuse(file_of_second, wanted);
+        assert!(!calls::holds(at, PAGE));
+        assert_eq!((load(at + PAGE), access(at)), (70, "rw".into()));
+        // SAFETY: nobody uses it any more.
+        assert_eq!(unsafe { calls::unmap(at, 64 * PAGE) }, Ok(()));
+    }
+    // Three layers, of which one reaches over a part.
+    let at = map(&file, &cache, 64 * PAGE, RW, 0);
+    assert_eq!(map(&file, &cache, 64 * PAGE, RW, 0), at);
+    assert_eq!(map(&file, &cache, 8 * PAGE, RW, 4 * PAGE), at + 4 * PAGE);
+    store(at + 5 * PAGE, 71);
+    refuse(&file, request(PAGE, libc::PROT_NONE, 0));
+    let open = |pages: [usize; 4]| pages.map(|page| access(at + page * PAGE));
+    // SAFETY: nobody uses what is unmapped.
+    unsafe {
+        assert_eq!(calls::unmap(at, 64 * PAGE), Ok(()));
+        assert_eq!(open([0, 4, 12, 63]), ["rw", "rw", "rw", "rw"]);
+        assert_eq!(calls::unmap(at, 64 * PAGE), Ok(()));
+        assert_eq!(open([0, 4, 11, 12]), ["--", "rw", "rw", "--"]);
+        assert_eq!(load(at + 5 * PAGE), 71);
+        assert_eq!(calls::unmap(at + 4 * PAGE, 8 * PAGE), Ok(()));
+        assert_eq!(open([0, 4, 11, 12]), ["--", "--", "--", "--"]);
+    }
+    assert_eq!(map_and_load(&file, &cache, 5), 71);
+}
+
+/// With the last kernel mapping gone the cache has the file again.
+fn map_and_load(file: &File, cache: &Cache, page: usize) -> u8 {
+    let at = map(file, cache, 64 * PAGE, RW, 0);
+    let byte = load(at + page * PAGE);
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { calls::unmap(at, 64 * PAGE) }, Ok(()));
+    byte
 }
 
 #[test]

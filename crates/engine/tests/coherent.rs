@@ -290,15 +290,16 @@ fn locked_pages_that_are_protected_get_what_is_written() {
         let flags = libc::MAP_SHARED;
         let (one_writer, fallback, async_stores) = (true, Fallback::Refuse, false);
         let len = 8 * PAGE;
-        let request = Request { addr: 0, len, prot, flags, offset: 0, one_writer, fallback, async_stores };
+        let request =
+            Request { addr: 0, len, prot, flags, offset: 0, one_writer, fallback, async_stores, layers: true };
         // SAFETY: a map of our own.
         unsafe {
             let at = calls::map(file.as_fd(), &cache, &request).unwrap().expect("through the cache");
             if prot == both {
                 at.add(PAGE).write(2);
-                calls::protect(at as usize, 4 * PAGE, libc::PROT_READ).unwrap();
+                calls::protect(at as usize, 8 * PAGE, libc::PROT_READ).unwrap();
             }
-            calls::lock(at as usize, 8 * PAGE).unwrap();
+            calls::lock(at as usize, 8 * PAGE, false).unwrap();
             write(&file, PAGE + 1, &[&[3; 5 * PAGE]]);
             let first = if prot == both { 2 } else { 1 };
             let found = [PAGE, PAGE + 1, 4 * PAGE, 6 * PAGE, 6 * PAGE + 1].map(|place| at.add(place).read_volatile());

@@ -26,6 +26,7 @@ fn request(prot: i32) -> Request {
         one_writer: true,
         fallback: Fallback::Refuse,
         async_stores: false,
+        layers: true,
     }
 }
 
@@ -146,7 +147,7 @@ fn each_part_keeps_its_protection_and_gaps_stay_gaps() {
         calls::protect(at + 100 * PAGE, 100 * PAGE, libc::PROT_READ).unwrap();
         calls::unmap(at + 300 * PAGE, 100 * PAGE).unwrap();
         (at as *mut u8).write(7);
-        calls::lock(at, 4 * PAGE).unwrap();
+        calls::lock(at, 4 * PAGE, false).unwrap();
     }
     let other = second_place(&file, &cache);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -161,7 +162,14 @@ fn each_part_keeps_its_protection_and_gaps_stay_gaps() {
         })
         .collect();
     let part = |start, end, prot: &str| (start, end, prot.to_owned());
-    let expected = [part(0, 100, "rw-s"), part(100, 200, "r--s"), part(200, 300, "rw-s"), part(400, PAGES, "rw-s")];
+    // What is locked the kernel has apart.
+    let expected = [
+        part(0, 4, "rw-s"),
+        part(4, 100, "rw-s"),
+        part(100, 200, "r--s"),
+        part(200, 300, "rw-s"),
+        part(400, PAGES, "rw-s"),
+    ];
     assert_eq!(found, expected);
     // SAFETY: both are mapped.
     unsafe {

@@ -16,7 +16,7 @@ fn map(file: &File, cache: &Cache, pages: usize, prot: i32, at: Option<usize>) -
     let flags = libc::MAP_SHARED | if at.is_some() { libc::MAP_FIXED } else { 0 };
     let (addr, len, fallback) = (at.unwrap_or(0), pages * PAGE, Fallback::Kernel);
     let (one_writer, async_stores) = (true, false);
-    let request = Request { addr, len, prot, flags, offset: 0, one_writer, fallback, async_stores };
+    let request = Request { addr, len, prot, flags, offset: 0, one_writer, fallback, async_stores, layers: true };
     // SAFETY: files and memory of the test's own.
     unsafe { calls::map(file.as_fd(), cache, &request) }.unwrap().expect("served by the cache") as usize
 }

@@ -18,7 +18,7 @@ mod space;
 
 pub(crate) use async_io::refuses_async_io;
 pub(crate) use fork::{before_fork, in_child, in_parent};
-pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, remap, unlock, unmap};
+pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, release, remap, unlock, unmap};
 
 use crate::{cache, config, process, say, stacks};
 use fastmap::{Cache, MapMut};

@@ -103,25 +103,50 @@ fn on_heap(addr: *const c_void, len: size_t, call: impl FnOnce(&Range<usize>) ->
 /// mmap(2) by the kernel, which knows nothing of what the engine has at a fixed place.
 unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
     let Wanted { addr, len, prot, flags, fd, offset } = wanted;
+    let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
     // SAFETY: the caller's contract.
     unsafe {
-        if flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE {
-            make_way(addr, len);
+        if replaces && concerns(addr, len) {
+            if holds(addr, len) && !would_map(wanted) {
+                return libc::MAP_FAILED;
+            }
+            if let Err(error) = make_way(addr, len) {
+                set_errno(error);
+                return libc::MAP_FAILED;
+            }
         }
         next::mmap(addr, len, prot, flags, fd, offset)
     }
 }
 
-/// Takes what the engine and the table of kernel mappings have out of a range that is about to be replaced.
-unsafe fn make_way(addr: *mut c_void, len: size_t) {
+/// Whether the kernel would map it, anywhere: what it refuses leaves a fixed place as it is. Else errno says why not.
+unsafe fn would_map(wanted: Wanted) -> bool {
+    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
+    // SAFETY: at a place where nothing is; it goes at once.
+    unsafe {
+        let at = next::mmap(std::ptr::null_mut(), len, prot, flags & !placed, fd, offset);
+        at != libc::MAP_FAILED && next::munmap(at, len) == 0
+    }
+}
+
+/// Takes what the engine and the table of kernel mappings have out of a range that is about to be replaced. On failure nothing may
+/// be mapped there.
+unsafe fn make_way(addr: *mut c_void, len: size_t) -> Result<(), c_int> {
     if concerns(addr, len) {
+        let part = heap::part_of_heap(addr as usize, len);
+        if let Some(part) = &part {
+            heap::release(part);
+        }
         // SAFETY: the caller's contract.
-        undisturbed((), || unsafe { calls::make_way(addr as usize, len) });
-        if let Some(part) = heap::part_of_heap(addr as usize, len) {
+        undisturbed(Err(libc::EIO), || unsafe { calls::make_way(addr as usize, len) })?;
+        if let Some(part) = part {
             heap::forget(&part);
         }
         kernel_maps::forget(whole_pages(addr, len));
+        undisturbed((), learn_kernels);
     }
+    Ok(())
 }
 
 /// Whether a range may hold what the engine knows of: its own, direct ones, or kernel mappings of files it could have.
@@ -187,8 +212,18 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
 /// What the engine is asked for.
 fn request(wanted: Wanted) -> calls::Request {
     let Wanted { addr, len, prot, flags, offset, .. } = wanted;
-    let (addr, offset, async_stores) = (addr as usize, offset as u64, config().async_stores);
-    calls::Request { addr, len, prot, flags, offset, one_writer: true, fallback: Fallback::Refuse, async_stores }
+    calls::Request {
+        addr: addr as usize,
+        len,
+        prot,
+        flags,
+        offset: offset as u64,
+        one_writer: true,
+        fallback: Fallback::Refuse,
+        async_stores: config().async_stores,
+        // To the program its mappings have addresses of their own.
+        layers: false,
+    }
 }
 
 /// How a file in memory is mapped.
@@ -260,7 +295,7 @@ fn candidate(wanted: Wanted) -> Option<(Identity, bool)> {
 
 /// Maps a file through the engine. `None`: the kernel is to do it.
 unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
-    let Wanted { len, fd, .. } = wanted;
+    let Wanted { len, fd, flags, .. } = wanted;
     let Some(cache) = crate::cache() else { return Ok(None) };
     // Another thread may be about to end the engine's.
     let mapping = alone::Mapping::begin();
@@ -274,6 +309,13 @@ unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
         Ok(Some(at)) => {
             process::note_maps();
             kernel_maps::forget(whole_pages(at.cast(), len));
+            if flags & libc::MAP_LOCKED != 0 && lock_cached(at.cast(), len).is_err() {
+                // The kernel says why not, or locks what it can.
+                calls::leave_file_to_kernel(at as usize, len)?;
+                // SAFETY: mapped just now, and known to nobody.
+                unsafe { calls::unmap(at as usize, len)? };
+                return Ok(None);
+            }
             Ok(Some(at.cast()))
         }
         Ok(None) => Ok(None),
@@ -392,12 +434,10 @@ pub(crate) unsafe fn mremap(
         return unsafe { next::mremap(old, old_len, new_len, flags, new) };
     }
     if let Some(old) = heap::part_of_heap(old as usize, old_len) {
-        if replaces {
-            // SAFETY: the caller's contract.
-            unsafe { make_way(new, new_len) };
-        }
         // SAFETY: the caller's contract.
-        let moved = undisturbed(Err(libc::EIO), || unsafe { heap::remap(old, new_len, flags, new) });
+        let way = if replaces { unsafe { make_way(new, new_len) } } else { Ok(()) };
+        // SAFETY: the caller's contract.
+        let moved = way.and_then(|()| undisturbed(Err(libc::EIO), || unsafe { heap::remap(old, new_len, flags, new) }));
         return moved.map_or_else(
             |error| {
                 set_errno(error);
@@ -452,7 +492,7 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
     // SAFETY: the caller's contract: the old mapping is exchanged for the new one.
     undisturbed(None, || unsafe {
         // Its note says that the file is the kernel's.
-        calls::make_way(old as usize, old_len);
+        calls::make_way(old as usize, old_len).ok()?;
         match by_engine(wanted) {
             Ok(Some(at)) => {
                 kernel_maps::forget(whole_pages(old, old_len));
@@ -464,7 +504,7 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
     })
 }
 
-/// remap_file_pages(2), of which the kernel itself only keeps an emulation: not on the engine's maps.
+/// remap_file_pages(2), of which the kernel itself only keeps an emulation: a mapping of other bytes over a part.
 ///
 /// # Safety
 /// As there.
@@ -476,8 +516,15 @@ pub(crate) unsafe fn remap_file_pages(
     flags: c_int,
 ) -> c_int {
     if holds(addr, len) {
-        say(format_args!("remap_file_pages on a cached map is not supported: mmap with MAP_FIXED does the same"));
-        return result(Err(libc::ENOSYS));
+        let handed_over = undisturbed(Err(libc::EIO), || {
+            let done = calls::leave_file_to_kernel(addr as usize, len);
+            learn_kernels();
+            done
+        });
+        if let Err(error) = handed_over {
+            // It has no other word for a hole.
+            return result(Err(if error == libc::ENOMEM { libc::EINVAL } else { error }));
+        }
     }
     // SAFETY: the caller's contract.
     unsafe { next::remap_file_pages(addr, len, prot, page, flags) }
@@ -524,8 +571,13 @@ pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c
     if let Some(done) = on_heap(addr, len, |part| heap::advise(part, advice)) {
         return done;
     }
-    // SAFETY: the caller's contract.
-    result(undisturbed(Err(libc::EIO), || unsafe { calls::advise(addr as usize, len, advice) }))
+    result(undisturbed(Err(libc::EIO), || {
+        // SAFETY: the caller's contract.
+        let done = unsafe { calls::advise(addr as usize, len, advice) };
+        // Much of it is the kernel's.
+        learn_kernels();
+        done
+    }))
 }
 
 /// posix_madvise(3), which returns the error's number.
@@ -569,7 +621,7 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
         return result(undisturbed(Err(libc::EIO), || {
             // SAFETY: the caller's contract.
             let done = unsafe { calls::protect(addr as usize, len, prot) };
-            // Executable pages are the kernel's.
+            // Parts of maps are the kernel's, and what is executable.
             learn_kernels();
             done
         }));
@@ -583,7 +635,7 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     unsafe { next::mprotect(addr, len, prot) }
 }
 
-/// pkey_mprotect(2): without a key, mprotect(2). The engine's pages have no keys.
+/// pkey_mprotect(2): without a key, mprotect(2). The engine's pages have no keys: the kernel's do.
 ///
 /// # Safety
 /// As there.
@@ -592,8 +644,15 @@ pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
     unsafe {
         match key {
             -1 => protect(addr, len, prot),
-            _ if holds(addr, len) => result(Err(libc::EINVAL)),
+            _ if heap::part_of_heap(addr as usize, len).is_some() => result(Err(libc::EINVAL)),
             _ => {
+                if holds(addr, len) {
+                    let done = undisturbed(Err(libc::EIO), || calls::leave_file_to_kernel(addr as usize, len));
+                    undisturbed((), learn_kernels);
+                    if done.is_err() {
+                        return result(done);
+                    }
+                }
                 calls::leave_to_kernel(addr as usize, len);
                 next::pkey_mprotect(addr, len, prot, key)
             }
@@ -624,7 +683,14 @@ pub(crate) unsafe fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) 
     unsafe { next::mincore(addr, len, vec) }
 }
 
-/// mlock(2): pins the engine's pages, as far as its budget for pins allows.
+/// Pins the engine's pages, as far as its budget for pins allows; the kernel locks what is more.
+fn lock_cached(addr: *const c_void, len: size_t) -> Result<(), c_int> {
+    let done = calls::lock(addr as usize, len, true);
+    learn_kernels();
+    done
+}
+
+/// mlock(2), of the engine's pages too.
 ///
 /// # Safety
 /// As there.
@@ -633,7 +699,7 @@ pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
         }
-        return result(undisturbed(Err(libc::EIO), || calls::lock(addr as usize, len)));
+        return result(undisturbed(Err(libc::EIO), || lock_cached(addr, len)));
     }
     // SAFETY: the caller's contract.
     unsafe { next::mlock(addr, len) }
@@ -644,11 +710,11 @@ pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
 /// # Safety
 /// As there.
 pub(crate) unsafe fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
-    if holds(addr, len) {
+    if flags & !(libc::MLOCK_ONFAULT as c_uint) == 0 && holds(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
         }
-        return result(undisturbed(Err(libc::EIO), || calls::lock(addr as usize, len)));
+        return result(undisturbed(Err(libc::EIO), || lock_cached(addr, len)));
     }
     // SAFETY: the caller's contract.
     unsafe { next::mlock2(addr, len, flags) }

@@ -39,6 +39,7 @@ pub(crate) fn map_anonymous(_: *mut c_void, _: usize, _: c_int, _: c_int) -> Opt
 pub(crate) fn unmap(_: &Range<usize>) {}
 
 pub(crate) fn forget(_: &Range<usize>) {}
+pub(crate) fn release(_: &Range<usize>) {}
 
 pub(crate) fn unlock(_: &Range<usize>) {}
 

@@ -70,10 +70,11 @@ unsafe fn take(
     attempt: impl Fn() -> c_int,
     wait: impl FnOnce() -> c_int,
 ) -> c_int {
-    if !holds(object, len) {
-        return wait();
-    }
     loop {
+        // Its file may have become the kernel's meanwhile.
+        if !holds(object, len) {
+            return wait();
+        }
         match attempt() {
             taken if taken != busy => return taken,
             _ => {}
@@ -120,10 +121,11 @@ unsafe fn wait([cond, mutex]: [*mut c_void; 2], until: Until, timed_out: c_int, 
 /// Calls what may wait on an object and cannot be tried; a pin that is not to be had now will be.
 #[inline(always)]
 fn with_pin<R>(object: *mut c_void, len: usize, call: impl FnOnce() -> R) -> R {
-    if !holds(object, len) {
-        return call();
-    }
     loop {
+        // Its file may have become the kernel's meanwhile.
+        if !holds(object, len) {
+            return call();
+        }
         if let Some(_held) = pin(object, len) {
             return call();
         }

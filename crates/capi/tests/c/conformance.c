@@ -156,9 +156,9 @@ static void errors_on_ranges(int fd) {
     CHECK(FAILS(fm_madvise(NULL, BYTES, FM_MADV_BACKWARD), ENOMEM));
     SAME(fm_mprotect(a + 1, PAGE, PROT_READ), mprotect(b + 1, PAGE, PROT_READ));
     SAME(fm_mprotect(a, 0, PROT_READ), mprotect(b, 0, PROT_READ));
-    SAME(fm_mprotect(a, PAGE, PROT_READ), mprotect(b, PAGE, PROT_READ));
+    SAME(fm_mprotect(a, BYTES, PROT_READ), mprotect(b, BYTES, PROT_READ));
     SAME(fm_mprotect(a, PAGE, 1 << 20), mprotect(b, PAGE, 1 << 20));
-    SAME(fm_mprotect(a, PAGE, RW), mprotect(b, PAGE, RW));
+    SAME(fm_mprotect(a, BYTES, RW), mprotect(b, BYTES, RW));
     SAME(fm_mprotect(NULL, PAGE, RW), mprotect(NULL, PAGE, RW));
     CHECK(fm_is_cached(a, BYTES));
     SAME(fm_mincore(a, BYTES, there), mincore(b, BYTES, there));
@@ -183,6 +183,11 @@ static void errors_on_ranges(int fd) {
     char *d = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, reader, 0);
     SAME(fm_mprotect(c, PAGE, RW), mprotect(d, PAGE, RW));
     SAME(fm_munmap(c, BYTES), munmap(d, BYTES));
+    /* A part is the kernel's to protect. */
+    CHECK(fm_is_cached(a, BYTES));
+    SAME(fm_mprotect(a, PAGE, PROT_READ), mprotect(b, PAGE, PROT_READ));
+    SAME(fm_mprotect(a, PAGE, RW), mprotect(b, PAGE, RW));
+    CHECK(!fm_is_cached(a, PAGE));
     SAME(fm_munmap(a, BYTES), munmap(b, BYTES));
     SAME(fm_munmap(a, BYTES), munmap(b, BYTES)); /* twice is no error */
     SAME(fm_msync(a, BYTES, MS_SYNC), msync(b, BYTES, MS_SYNC));
@@ -240,10 +245,9 @@ static void bytes_that_are_there(int fd) {
     CHECK(FAILS(fm_read(NULL, buffer, 1), EFAULT) && FAILS(fm_write(NULL, "", 1), EFAULT));
     CHECK(FAILS(fm_read(a, NULL, 1), EFAULT) && FAILS(fm_write(a, NULL, 1), EFAULT) && fm_read(NULL, NULL, 0) == 0);
     CHECK(FAILS(fm_read(a, buffer, SIZE_MAX), EINVAL) && FAILS(fm_read((void *)-8, buffer, 64), EFAULT));
-    CHECK(fm_mprotect(a, PAGE, PROT_NONE) == 0 && FAILS(fm_read(a, &byte, 1), EFAULT));
-    CHECK(fm_mprotect(a, PAGE, PROT_READ) == 0 && fm_read(a, &byte, 1) == 0 && byte == 'a');
+    CHECK(fm_mprotect(a, BYTES, PROT_READ) == 0 && fm_is_cached(a, BYTES) && fm_read(a, &byte, 1) == 0 && byte == 'a');
     CHECK(FAILS(fm_write(a, "q", 1), EFAULT) && FAILS(fm_pin(a, 1, FM_PIN_WRITE), EFAULT) && a[0] == 'a');
-    CHECK(fm_mprotect(a, PAGE, RW) == 0 && fm_write(a, "q", 1) == 0 && a[0] == 'q');
+    CHECK(fm_mprotect(a, BYTES, RW) == 0 && fm_write(a, "q", 1) == 0 && a[0] == 'q' && fm_is_cached(a, BYTES));
     CHECK(ftruncate(fd, 20 * PAGE) == 0 && FAILS(fm_read(a + 30 * PAGE, buffer, 1), ENXIO));
     CHECK(FAILS(fm_pin(a + 30 * PAGE, 1, 0), ENXIO) && FAILS(fm_write(a + 30 * PAGE, "q", 1), ENXIO));
     CHECK(strstr(fm_last_error(), "file") != NULL && strstr(fm_last_error(), "fm_write: ") == fm_last_error());
@@ -258,8 +262,14 @@ static void bytes_that_are_there(int fd) {
     CHECK(fm_unpin(a + PAGE, PAGE, 0) == 0 && fm_unpin(a + PAGE, PAGE, 0) == 0 && fm_unpin(a + PAGE, PAGE, 0) == -1);
     /* Other memory over a cached map; not if there will be none. */
     CHECK(fm_mmap(a, PAGE, RW, MAP_PRIVATE | MAP_FIXED, 12345, 0) == MAP_FAILED && errno == EBADF && a[0] == 'q');
-    CHECK(fm_mmap(a + 2 * PAGE, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == a + 2 * PAGE);
+    const int over = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    CHECK(fm_pin(a + 50 * PAGE, PAGE, 0) == 0 && fm_pin(a + 2 * PAGE, PAGE, FM_PIN_WRITE) == 0);
+    CHECK(FAILS((intptr_t)fm_mmap(a + 2 * PAGE, PAGE, RW, over, -1, 0), EBUSY) && fm_is_cached(a, BYTES) && a[0] == 'q');
+    CHECK(fm_unpin(a + 50 * PAGE, PAGE, 0) == 0);
+    CHECK(fm_mmap(a + 2 * PAGE, PAGE, RW, over, -1, 0) == a + 2 * PAGE && !fm_is_cached(a, PAGE));
     CHECK(a[2 * PAGE] == 0 && a[0] == 'q' && (a[2 * PAGE] = 'n', fm_read(a + 2 * PAGE, &byte, 1)) == 0 && byte == 'n');
+    CHECK(!fm_is_cached(a, PAGE) && fm_mprotect(a, PAGE, PROT_NONE) == 0 && FAILS(fm_read(a, &byte, 1), EFAULT));
+    CHECK(fm_munmap(a, BYTES) == 0);
     CHECK(fm_munmap(a, BYTES) == 0 && fm_munmap(a, BYTES) == 0 && munmap(anonymous, BYTES) == 0);
     CHECK(pread(fd, &byte, 1, 5 * PAGE) == 1 && byte == 'q');
     close(file);

@@ -4,7 +4,7 @@
 //! kept here is where those lie whose msync(2) need not be the kernel's (`spans.rs`), until they are unmapped, moved, or may
 //! not be read any more. A child made by fork(2) has its msync(2) from the kernel.
 
-use super::{Request, check, make_way, range_of};
+use super::{CLEARING, Request, check, make_way, range_of};
 use crate::direct::{self, Lasting, Mode, Persist, Wanted};
 use crate::error::{Error, Result};
 use crate::files;
@@ -53,7 +53,12 @@ pub unsafe fn map_direct(
     let Request { addr, len, prot, flags, offset, .. } = *request;
     if flags & libc::MAP_FIXED != 0 {
         // SAFETY: the caller's contract.
-        unsafe { make_way(addr, len) };
+        let way = unsafe { make_way(addr, len) };
+        way.map_err(|error| Error::Io {
+            path: file::path_of(&from),
+            operation: CLEARING,
+            source: std::io::Error::from_raw_os_error(error),
+        })?;
     }
     let wanted = Wanted { addr, len, prot, flags, offset: offset as i64 };
     // SAFETY: likewise.
@@ -167,7 +172,7 @@ pub(super) fn moving(
     new_len: usize,
     call: impl FnOnce() -> std::result::Result<*mut u8, i32>,
 ) -> std::result::Result<*mut u8, i32> {
-    let old = range_of(from.start, from.len().max(PAGE))?;
+    let old = range_of(from.start, from.len().max(PAGE), libc::EINVAL)?;
     if !holds_direct(old.start, old.len()) {
         return call();
     }

@@ -2,11 +2,12 @@
 //!
 //! The functions have the arguments and the error numbers of the calls they are named after, and do the kernel's part too:
 //! a range may lie across maps of the cache and other memory. All maps of a file have the same addresses for the same bytes of the file: mapped
-//! twice, it has the same address twice, and is to be unmapped twice. Protection is that of all maps of a page together.
+//! twice, it has the same address twice, and is to be unmapped twice. So that none can be told from the other, this is so only for
+//! maps that may be used alike, and where the caller wants it ([`Request::layers`]).
 //!
-//! What the cache cannot serve where the program wants it (a file mapped at two fixed places, executable pages, a map that
-//! outgrows its addresses while the file has others) makes the whole file's maps ordinary kernel mappings, in place
-//! (`handover.rs`).
+//! What the cache would have to imitate (a file mapped at two places, a part protected otherwise than the rest of its map, or mapped
+//! over, executable pages, advice that changes what memory is, a map that outgrows its addresses while the file has others) makes
+//! the whole file's maps ordinary kernel mappings, in place (`handover.rs`), and then the kernel does it.
 
 mod care;
 mod direct;
@@ -25,11 +26,13 @@ pub use reach::{expect_backward, is_cached, keep, let_go, prefetch, prefetch_wai
 use crate::behind::Wish;
 use crate::cache::Cache;
 use crate::error::Error;
+use crate::fault;
 use crate::files::{self, Fallback, How};
 use crate::handover;
 use crate::lock::Guarded;
 use crate::options::facts_of;
 use crate::others;
+use crate::pinning::Hold;
 use crate::region::{Place, Region};
 use crate::registry;
 use crate::sizes;
@@ -42,7 +45,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use table::{Piece, Removed, Share, Table, intersection, pages_at};
+use table::{Locked, Piece, Removed, Share, Table, Unlocked, intersection, pages_at, rest};
 
 /// Address space for a file that is mapped to be written, and so may grow, bytes: what is not touched costs nothing.
 const ROOM: usize = 64 << 30;
@@ -66,6 +69,9 @@ pub struct Request {
     pub fallback: Fallback,
     /// As [`MapOptions::async_stores`](crate::MapOptions::async_stores).
     pub async_stores: bool,
+    /// Bytes of the file that another map has, which may be used like this one, may be given the same addresses. Else the kernel maps
+    /// them, at addresses of their own.
+    pub layers: bool,
 }
 
 /// All maps made by address. Frozen across fork(2).
@@ -76,9 +82,59 @@ fn with<R>(then: impl FnOnce(&mut Table) -> R) -> R {
     MAPS.with(then)
 }
 
-fn range_of(addr: usize, len: usize) -> Result<Range<usize>, i32> {
-    let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len)).ok_or(libc::EINVAL)?;
-    if addr.is_multiple_of(PAGE) { Ok(addr..end) } else { Err(libc::EINVAL) }
+/// Whole pages; EINVAL for those that begin in the middle of one, and `overflow` where addresses end before the range does.
+fn range_of(addr: usize, len: usize, overflow: i32) -> Result<Range<usize>, i32> {
+    if !addr.is_multiple_of(PAGE) {
+        return Err(libc::EINVAL);
+    }
+    let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len));
+    // User space has no more (x86-64, four levels of tables).
+    end.filter(|end| *end <= 1 << 47).map(|end| addr..end).ok_or(overflow)
+}
+
+/// What lies in a part of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Maps of the cache.
+    Cached,
+    /// Addresses that a file's maps have beside them: nothing is mapped there.
+    Spare,
+    /// The kernel's.
+    Other,
+}
+
+/// What lies where in a range, in order.
+fn kinds_in(range: &Range<usize>) -> Vec<(Range<usize>, Kind)> {
+    if range.is_empty() {
+        return vec![];
+    }
+    if !holds(range.start, range.len()) {
+        return vec![(range.clone(), Kind::Other)];
+    }
+    let parts = with(|table| table.parts(range));
+    let mut spare: Vec<Range<usize>> = Vec::new();
+    if parts.iter().any(|(_, covered)| !covered) {
+        for region in registry::all().filter(|region| region.is_by_address()) {
+            spare.extend(region.own_addresses().into_iter().filter_map(|part| intersection(&part, range)));
+        }
+        spare.sort_by_key(|part| part.start);
+    }
+    let mut kinds = Vec::new();
+    for (part, covered) in parts {
+        if covered {
+            kinds.push((part, Kind::Cached));
+            continue;
+        }
+        let mut at = part.start;
+        for spare in spare.iter().filter_map(|spare| intersection(spare, &part)) {
+            kinds.push((at..spare.start, Kind::Other));
+            at = spare.end;
+            kinds.push((spare, Kind::Spare));
+        }
+        kinds.push((at..part.end, Kind::Other));
+    }
+    kinds.retain(|(part, _)| !part.is_empty());
+    kinds
 }
 
 fn check(result: libc::c_int) -> Result<(), i32> {
@@ -130,6 +186,7 @@ fn is_childs() -> bool {
 ///     one_writer: true,
 ///     fallback: fastmap::Fallback::Kernel,
 ///     async_stores: false,
+///     layers: true,
 /// };
 /// // SAFETY: nobody else changes the file; the address is the map's until it is unmapped.
 /// unsafe {
@@ -149,7 +206,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     let writable = request.prot & libc::PROT_WRITE != 0;
     let mode = file::access_mode(&from);
     let refused = mode == libc::O_WRONLY || writable && mode != libc::O_RDWR;
-    let odd = !request.offset.is_multiple_of(PAGE as u64) || request.len == 0 || request.prot & libc::PROT_EXEC != 0;
+    let odd = !request.offset.is_multiple_of(PAGE as u64) || request.len == 0;
     let Some(end) =
         (request.offset as usize).checked_add(request.len).and_then(|end| end.checked_next_multiple_of(PAGE))
     else {
@@ -159,6 +216,9 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         return Ok(None);
     }
     let facts = facts_of(&from)?;
+    if !SERVED.contains(&request.prot) {
+        return hand_over(facts.identity).map(|()| None);
+    }
     let in_file = request.offset as usize..end;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let wanted = request.addr..request.addr.saturating_add(in_file.len());
@@ -169,7 +229,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         return Ok(None);
     }
     // Kept until the new map is there: it may be the file's last.
-    let _before = fixed.then(|| {
+    let before = if fixed {
         let has_it = |piece: &&Piece| {
             let region = &piece.share.region;
             piece.share.identity == facts.identity
@@ -177,17 +237,47 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
                 && !region.lacks(&in_file)
         };
         let in_place = with(|table| table.pieces().iter().find(has_it).is_some().then(|| table.remove(&wanted, true)));
-        // SAFETY: the caller wants what is there gone.
-        in_place.unwrap_or_else(|| unsafe { clear_way(&wanted) })
-    });
-    if with(|table| table.is_kernels(facts.identity)) {
+        if in_place.is_none() {
+            // SAFETY: the caller wants what is there gone.
+            unsafe { clear_way(&wanted) }.map_err(|error| Error::Io {
+                path: file::path_of(&from),
+                operation: CLEARING,
+                source: std::io::Error::from_raw_os_error(error),
+            })?;
+        }
+        in_place.unwrap_or_default()
+    } else {
+        Removed::default()
+    };
+    let mapped = attach(&from, &facts, cache, request, in_file, mode == libc::O_RDWR);
+    // What the new map covers again stays as it is.
+    retire(before);
+    match mapped? {
+        Some(at) => Ok(Some(at)),
+        None => hand_over(facts.identity).map(|()| None),
+    }
+}
+
+/// What [`map`] comes to when its place is clear. `None`: the kernel has to map it, and all of the file.
+fn attach(
+    from: &File,
+    facts: &file::Facts,
+    cache: &Cache,
+    request: &Request,
+    in_file: Range<usize>,
+    may_write: bool,
+) -> crate::Result<Option<*mut u8>> {
+    let writable = request.prot & libc::PROT_WRITE != 0;
+    let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let replaced = if fixed { request.addr..request.addr + in_file.len() } else { 0..0 };
+    if with(|table| table.is_kernels(facts.identity, &replaced)) {
         return Ok(None);
     }
     if !descriptor_table::is_engines() {
         // All of its maps, so that they agree: whoever is refused this one may map it through the kernel.
         hand_over(facts.identity)?;
     }
-    if !writable && request.one_writer && !watch(&from, &facts, request.fallback)? {
+    if !writable && request.one_writer && !watch(from, facts, request.fallback)? {
         return Ok(None);
     }
     let place = match (fixed, writable) {
@@ -197,11 +287,20 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     };
     let (one_writer, fallback) = (request.one_writer, request.fallback);
     let behind = Wish { initial: None, keep: request.async_stores };
-    let how = |place| How { cache: Some(cache), writable, one_writer, fallback, place, scratch: false, behind };
-    let attached = match files::attach(&from, &facts, end, how(place), &store::open) {
+    let how = |place| How {
+        cache: Some(cache),
+        writable,
+        one_writer,
+        fallback,
+        place,
+        scratch: false,
+        by_address: true,
+        behind,
+    };
+    let attached = match files::attach(from, facts, in_file.end, how(place), &store::open) {
         // Address space may be limited (setrlimit(2)).
         Err(Error::Io { source, .. }) if !fixed && source.raw_os_error() == Some(libc::ENOMEM) => {
-            files::attach(&from, &facts, end, how(Place::Room(0)), &store::open)
+            files::attach(from, facts, in_file.end, how(Place::Room(0)), &store::open)
         }
         attached => attached,
     };
@@ -210,34 +309,30 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     }
     let region = match attached {
         Ok(Some(region)) => region,
-        Ok(None) => return Ok(None),
-        Err(Error::Outgrown { .. }) => return hand_over(facts.identity).map(|()| None),
+        Ok(None) | Err(Error::Outgrown { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let writer = (!writable && mode == libc::O_RDWR).then(|| file::another(&from).ok()).flatten();
-    let share =
-        Arc::new(Share { region: region.clone(), identity: facts.identity, writer, moved: AtomicBool::new(false) });
-    let start = region.start().wrapping_add(in_file.start) as usize;
-    if region.lacks(&in_file) || fixed && start != wanted.start {
-        drop(share);
-        return hand_over(facts.identity).map(|()| None);
-    }
     processes::expect_children();
+    let writer = (!writable && may_write).then(|| file::another(from).ok()).flatten();
+    let moved = AtomicBool::new(false);
+    let share = Arc::new(Share { region: region.clone(), identity: facts.identity, writer, may_write, moved });
+    let start = region.start().wrapping_add(in_file.start) as usize;
     let at = start..start + in_file.len();
     let mapped = with(|table| {
-        if region.is_handed_over() {
-            // By another thread, since it was found.
+        let differs = |(one, _): (&Piece, Range<usize>)| {
+            !request.layers || one.prot != request.prot || one.share.may_write != may_write
+        };
+        // Handed over by another thread since it was found, in part somebody else's, at another place, or not to be told from another.
+        if region.is_handed_over()
+            || region.lacks(&in_file)
+            || fixed && start != request.addr
+            || table.meeting(&at).any(differs)
+        {
             return Ok(None);
         }
+        table.kernels.forget(&at);
         table.add(Piece { at: at.clone(), prot: request.prot, not_in_children: false, share: share.clone() });
-        // All of the region's, for it may have been made writable just now.
-        let of_region: Vec<_> = table
-            .pieces()
-            .iter()
-            .filter(|piece| Arc::ptr_eq(&piece.share.region, &region))
-            .map(|one| one.at.clone())
-            .collect();
-        of_region.iter().try_for_each(|part| apply_protections(table, part))?;
+        apply_all(table, &region)?;
         Ok(Some(start as *mut u8))
     });
     mapped.map_err(|error: i32| region.io_error("protect its map (mprotect)", std::io::Error::from_raw_os_error(error)))
@@ -260,6 +355,11 @@ fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::Result<
     }
     Err(error)
 }
+/// What is done when it fails to make way.
+const CLEARING: &str = "clear its place of what is mapped there (MAP_FIXED)";
+
+/// What maps of the cache may be used for.
+const SERVED: [i32; 2] = [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE];
 
 /// Whether nothing is mapped at a place (`MAP_FIXED_NOREPLACE`).
 fn is_free(range: &Range<usize>) -> bool {
@@ -275,19 +375,26 @@ fn is_free(range: &Range<usize>) -> bool {
     }
 }
 
-/// Sets what the program may do to a range of pages, by all layers there.
+/// Sets what the program may do to all maps of a region, which may have been made writable just now.
+fn apply_all(table: &Table, region: &Arc<Region>) -> Result<(), i32> {
+    let of_region = table.pieces().iter().filter(|piece| Arc::ptr_eq(&piece.share.region, region));
+    of_region.map(|piece| piece.at.clone()).try_for_each(|part| apply_protections(table, &part))
+}
+
+/// Sets what the program may do to a range of pages, which maps cover.
 fn apply_protections(table: &Table, range: &Range<usize>) -> Result<(), i32> {
     for (part, prot) in table.protections(range) {
         let Some((piece, _)) = table.meeting(&part).next() else { continue };
         let region = &piece.share.region;
-        // A region without stores stays writable to the kernel: frames are moved in, and a store that traps is refused.
-        let prot = if prot != 0 && !region.is_writable() { libc::PROT_READ | libc::PROT_WRITE } else { prot };
-        if prot == 0 {
-            // The kernel could not read a dirty page there.
-            clear_out(region, &part)?;
-        }
         // SAFETY: the program's own maps; the engine needs no more than the program.
-        check(unsafe { libc::mprotect(part.start as *mut _, part.len(), prot) })?;
+        unsafe {
+            if region.is_writable() {
+                check(libc::mprotect(part.start as *mut _, part.len(), prot))?;
+            } else {
+                let opened = region.open_to_loads(part.start as *mut u8, part.len());
+                opened.map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))?;
+            }
+        }
     }
     Ok(())
 }
@@ -303,6 +410,9 @@ fn retire(removed: Removed) {
     drop(removed.locked);
     for (share, part) in &removed.bare {
         let region = &share.region;
+        if with(|table| table.parts(part).iter().all(|(_, covered)| *covered)) {
+            continue;
+        }
         // The long part of it with the table free.
         if region.is_writable() && writers::flush(region, pages_at(region, part), false).is_err() {
             continue;
@@ -321,62 +431,142 @@ fn retire(removed: Removed) {
     }
 }
 
-/// Takes cached maps out of a range, all layers of them, for a kernel mapping that is about to replace it (`MAP_FIXED`). Nothing
-/// happens where there are none.
+/// Takes cached maps out of a range, all layers of them, for other memory that is about to replace it (`MAP_FIXED`): a file that has
+/// maps there becomes the kernel's with all of its maps. Nothing happens where there are none.
 ///
 /// # Safety
 /// What is there goes; the caller maps the range next.
-pub unsafe fn make_way(addr: usize, len: usize) {
-    if let Ok(range) = range_of(addr, len) {
+///
+/// # Errors
+/// Then all is as before, and nothing may be mapped there: EBUSY, pages are pinned, and stay so; what else keeps their file from
+/// being saved.
+pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
+    // Else the kernel refuses it.
+    if let Ok(range) = range_of(addr, len, libc::ENOMEM) {
         // SAFETY: the caller's contract.
-        drop(unsafe { clear_way(&range) });
+        unsafe { clear_way(&range)? };
+        with(|table| table.kernels.forget(&range));
     }
+    Ok(())
 }
 
-unsafe fn clear_way(range: &Range<usize>) -> Removed {
-    direct::forget(range);
-    if !holds(range.start, range.len()) {
-        with(|table| table.kernels.forget(range));
-        return Removed::default();
-    }
-    let removed = with(|table| {
-        table.kernels.forget(range);
-        table.remove(range, true)
-    });
-    // Addresses that a region has beside its maps are lent as well.
-    for region in registry::all() {
-        let (start, end) = region.addresses();
-        if let Some(part) = intersection(&(start..end), range) {
-            if region.is_writable() {
-                let _ = writers::write_out(&region, pages_at(&region, &part));
+/// The same, with the kernel mappings that may be there now still noted.
+unsafe fn clear_way(range: &Range<usize>) -> Result<(), i32> {
+    if holds(range.start, range.len()) {
+        let identities = with(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
+        for identity in identities {
+            hand_over_for(identity, range).map_err(|error| error.errno())?;
+        }
+        // Addresses that regions have beside their maps, and those of the heap, which is no map by address.
+        for region in registry::all() {
+            for part in region.own_addresses().into_iter().filter_map(|part| intersection(&part, range)) {
+                // The kernel has all of the file now, or the table would have been in the way; or another thread maps it just now.
+                handover::patiently(|| {
+                    with(|table| match table.meeting(&part).next() {
+                        Some(_) => Err(libc::EBUSY),
+                        None => handover::lend(&region, pages_at(&region, &part)),
+                    })
+                })?;
             }
-            let _ = clear_out(&region, &part);
-            let offset = region.page_at(part.start) * PAGE;
-            region.lend(offset..offset + part.len());
         }
     }
-    removed
+    direct::forget(range);
+    Ok(())
 }
 
 /// Makes every map of a file an ordinary kernel mapping; then its maps are the kernel's until the last of them goes.
 fn hand_over(identity: file::Identity) -> crate::Result<()> {
-    let shares: Vec<Arc<Share>> = with(|table| {
-        let Some(piece) = table.pieces().iter().find(|piece| piece.share.identity == identity) else {
-            return Ok(vec![]);
-        };
-        let region = piece.share.region.clone();
-        let (start, end) = region.addresses();
-        let parts: Vec<_> =
-            table.protections(&(start..end)).into_iter().map(|(at, prot)| (pages_at(&region, &at), prot)).collect();
-        // What mlock(2) pins would be in the way.
-        table.locked.retain(|locked| locked.share.identity != identity);
-        handover::to_kernel(&region, &parts).map_err(|error| {
-            region.io_error("map it through the kernel instead", std::io::Error::from_raw_os_error(error))
-        })?;
-        Ok(table.make_kernels(identity))
-    })?;
+    hand_over_for(identity, &(0..0))
+}
+
+/// The same, for memory that is to replace a range: pins that are asked for by an address there end, as with munmap(2). What mlock(2)
+/// has locked beside it the kernel keeps locked. On failure all is as before.
+fn hand_over_for(identity: file::Identity, replaced: &Range<usize>) -> crate::Result<()> {
+    let region_in = |table: &mut Table| {
+        let piece = table.pieces().iter().find(|piece| piece.share.identity == identity)?;
+        Some(piece.share.region.clone())
+    };
+    let Some(region) = with(region_in) else { return Ok(()) };
+    // What cannot be saved stays, and locked as it is.
+    writers::flush(&region, 0..region.span() / PAGE, false)?;
+    let mut unlocked = Vec::new();
+    let mut shares = Vec::new();
+    let attempt = || {
+        with(|table| {
+            // Another one, if the maps have outgrown it meanwhile.
+            let Some(region) = region_in(table) else { return Ok(true) };
+            unlocked.extend(table.unlock_file(identity, replaced));
+            shares = match to_kernel(table, &region, identity, replaced)? {
+                true => table.make_kernels(identity),
+                false => return Ok(false),
+            };
+            for part in unlocked.iter().filter(|one| one.key.is_none()).flat_map(|lock| rest(&lock.at, replaced)) {
+                // SAFETY: it brings memory in.
+                unsafe { libc::mlock(part.start as *const _, part.len()) };
+            }
+            Ok(true)
+        })
+    };
+    region.set_leaving(true);
+    let done = handover::patiently(attempt);
+    if done.is_err() {
+        region.set_leaving(false);
+        lock_again(unlocked);
+    }
     drop(shares);
-    Ok(())
+    done.map_err(|error| {
+        let source = std::io::Error::from_raw_os_error(error);
+        region.io_error("map it through the kernel instead", source)
+    })
+}
+
+/// The region's part of a hand-over.
+fn to_kernel(
+    table: &Table,
+    region: &Arc<Region>,
+    identity: file::Identity,
+    replaced: &Range<usize>,
+) -> Result<bool, i32> {
+    let of_file = || table.pieces().iter().filter(|piece| piece.share.identity == identity);
+    let (start, end) = region.addresses();
+    let part = |(at, prot): (Range<usize>, i32)| {
+        let fd = table.meeting(&at).next()?.0.share.descriptor()?;
+        Some(handover::Part { pages: pages_at(region, &at), prot, fd })
+    };
+    let parts: Vec<_> = table.protections(&(start..end)).into_iter().filter_map(part).collect();
+    let all = of_file().all(|piece| intersection(&piece.at, replaced).as_ref() == Some(&piece.at));
+    let done = handover::to_kernel(region, &parts, all)?;
+    for piece in of_file().filter(|piece| done && piece.not_in_children) {
+        // SAFETY: a mapping of the file.
+        unsafe { libc::madvise(piece.at.start as *mut _, piece.at.len(), libc::MADV_DONTFORK) };
+    }
+    Ok(done)
+}
+
+/// Locks and pins again what a hand-over that failed has let go.
+fn lock_again(unlocked: Vec<Unlocked>) {
+    for Unlocked { at, share, key } in unlocked {
+        // SAFETY: the share beside it keeps the region.
+        let region: &'static Region = unsafe { &*Arc::as_ptr(&share.region) };
+        let pages = pages_at(region, &at);
+        let hold = match Hold::new(region, pages.clone(), key.is_some_and(|key| key.writing)) {
+            Ok(hold) => hold,
+            Err(error) => {
+                fault::say(region, pages.start, format_args!("and others are not locked any more: {error}"));
+                continue;
+            }
+        };
+        let lock = Locked { at, hold, share };
+        with(|table| match key {
+            None => table.locked.push(lock),
+            // Unless it has been let go meanwhile.
+            Some(key) => {
+                if let Some(pins) = table.pins.get_mut(&key) {
+                    pins.holds.push(lock);
+                }
+            }
+        });
+    }
 }
 
 /// Notes a kernel mapping, made because [`map`] said so: while it is there all maps of the file are the kernel's, and so
@@ -384,7 +574,7 @@ fn hand_over(identity: file::Identity) -> crate::Result<()> {
 pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
-    if let (Ok(facts), Ok(at)) = (facts_of(&from), range_of(addr, len)) {
+    if let (Ok(facts), Ok(at)) = (facts_of(&from), range_of(addr, len, libc::EINVAL)) {
         with(|table| table.kernels.add(at, facts.identity));
     }
 }
@@ -412,27 +602,28 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
     if len == 0 {
         return Err(libc::EINVAL);
     }
-    let range = range_of(addr, len)?;
-    let (parts, removed) = with(|table| {
-        table.kernels.forget(&range);
-        (table.parts(&range), table.remove(&range, false))
-    });
+    let range = range_of(addr, len, libc::EINVAL)?;
+    let (parts, removed, layers) =
+        with(|table| (table.parts(&range), table.remove(&range, false), table.kernels.remove(&range)));
     retire(removed);
     for (part, _) in parts.into_iter().filter(|(_, covered)| !covered) {
         // SAFETY: the caller's contract. What a region has beside its maps is left alone.
-        let unmap = |part: Range<usize>| {
+        each_foreign(&part, &layers, |part| {
             direct::forget(&part);
             // SAFETY: the caller's contract.
             check(unsafe { libc::munmap(part.start as *mut _, part.len()) })
-        };
-        each_foreign(&part, unmap)?;
+        })?;
     }
     Ok(())
 }
 
-/// Runs `then` on the parts of a range that lie in no region's own addresses.
-fn each_foreign(range: &Range<usize>, mut then: impl FnMut(Range<usize>) -> Result<(), i32>) -> Result<(), i32> {
-    let mut own: Vec<Range<usize>> = Vec::new();
+/// Runs `then` on the parts of a range that lie in no region's own addresses, and not in `others`.
+fn each_foreign(
+    range: &Range<usize>,
+    others: &[Range<usize>],
+    mut then: impl FnMut(Range<usize>) -> Result<(), i32>,
+) -> Result<(), i32> {
+    let mut own: Vec<Range<usize>> = others.iter().filter_map(|part| intersection(part, range)).collect();
     if holds(range.start, range.len()) {
         for region in registry::all() {
             own.extend(region.own_addresses().into_iter().filter_map(|part| intersection(&part, range)));
@@ -449,56 +640,89 @@ fn each_foreign(range: &Range<usize>, mut then: impl FnMut(Range<usize>) -> Resu
     Ok(())
 }
 
-/// Runs `ours` on every part of a range that cached maps cover, `others` on those between.
-fn split(
-    addr: usize,
-    len: usize,
-    mut ours: impl FnMut(&mut Table, Range<usize>) -> Result<(), i32>,
-    mut others: impl FnMut(Range<usize>) -> Result<(), i32>,
-) -> Result<(), i32> {
-    let range = range_of(addr, len)?;
-    if !holds(addr, range.len()) {
-        return others(range);
-    }
-    for (part, covered) in with(|table| table.parts(&range)) {
-        if covered { with(|table| ours(table, part))? } else { others(part)? }
-    }
-    Ok(())
-}
-
-/// mprotect(2).
+/// mprotect(2). Maps of the cache may be read, or read and written, each as a whole; a part of one, and all other protection, is the
+/// kernel's.
 ///
 /// # Safety
 /// As there.
 ///
 /// # Errors
-/// As there: EACCES for `PROT_WRITE` through a descriptor that may not write. What cannot be written back before a range
-/// becomes inaccessible is an error too, of the write.
+/// As there: EACCES for `PROT_WRITE` through a descriptor that may not write; what keeps a file from being handed over.
 pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
-    let known = libc::PROT_READ | libc::PROT_WRITE;
-    let opens = prot & libc::PROT_WRITE != 0;
-    if holds(addr, len) && (prot & !known != 0 || opens && !descriptor_table::is_engines()) {
-        // Executable pages, or what else there may be, are the kernel's; and what would open the file in another descriptor table.
-        hand_over_range(&range_of(addr, len)?)?;
-    }
-    let ours = |table: &mut Table, part: Range<usize>| {
-        if prot & libc::PROT_WRITE != 0 {
-            for (piece, _) in table.meeting(&part) {
-                let Share { region, writer, .. } = &*piece.share;
-                if !region.is_writable() {
-                    let from = writer.as_ref().ok_or(libc::EACCES)?;
-                    files::let_write(region, from, true).map_err(|error| error.errno())?;
-                }
-            }
-        }
-        table.set_protection(&part, prot);
-        apply_protections(table, &part)
-    };
-    split(addr, len, ours, |part| {
-        direct::protecting(&part, prot);
+    /// With `PROT_SEM` (asm-generic/mman-common.h); the others are for stacks.
+    const KNOWN: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | 8;
+    let kernel = || {
         // SAFETY: the caller's contract.
-        check(unsafe { libc::mprotect(part.start as *mut _, part.len(), prot) })
-    })
+        check(unsafe { libc::mprotect(addr as *mut _, len, prot) })
+    };
+    if !addr.is_multiple_of(PAGE) || len == 0 {
+        return kernel();
+    }
+    let range = range_of(addr, len, libc::ENOMEM)?;
+    direct::protecting(&range, prot);
+    let kinds = kinds_in(&range);
+    if kinds.iter().all(|(_, kind)| *kind == Kind::Other) {
+        return kernel();
+    }
+    match kinds[0].1 {
+        Kind::Spare => return Err(libc::ENOMEM),
+        Kind::Cached if prot & !KNOWN != 0 => return Err(libc::EINVAL),
+        _ => {}
+    }
+    let is_cached = kinds.iter().all(|(_, kind)| *kind == Kind::Cached);
+    if is_cached && let Some(done) = with(|table| protect_whole(table, &range, prot)) {
+        return done;
+    }
+    hand_over_range(&range)?;
+    // It stops at the first hole, and to the program there is none that the files' maps had beside them.
+    let end = kinds.iter().find(|(_, kind)| *kind == Kind::Spare).map_or(range.end, |(part, _)| part.start);
+    // SAFETY: the caller's contract.
+    check(unsafe { libc::mprotect(addr as *mut _, end - range.start, prot) })?;
+    if end == range.end { Ok(()) } else { Err(libc::ENOMEM) }
+}
+
+/// mprotect(2) of whole maps of the cache that stay such. `None`: it is not that.
+fn protect_whole(table: &mut Table, range: &Range<usize>, prot: i32) -> Option<Result<(), i32>> {
+    let is_whole = table.meeting(range).all(|(piece, part)| piece.at == part);
+    // To open the file in another descriptor table is of no use.
+    let opens = prot & libc::PROT_WRITE != 0 && !descriptor_table::is_engines();
+    if !is_whole || opens || !SERVED.contains(&prot) {
+        return None;
+    }
+    let shares: Vec<_> = table.meeting(range).map(|(piece, _)| piece.share.clone()).collect();
+    if prot & libc::PROT_WRITE != 0 {
+        match shares.iter().filter(|share| share.may_write).count() {
+            0 => return Some(Err(libc::EACCES)),
+            all if all == shares.len() => {}
+            // Up to the first that may not.
+            _ => return None,
+        }
+    }
+    for share in &shares {
+        let region = &share.region;
+        if prot & libc::PROT_WRITE != 0
+            && !region.is_writable()
+            && let Err(error) = share.writer.as_ref().map_or(Ok(()), |from| files::let_write(region, from, true))
+        {
+            return Some(Err(error.errno()));
+        }
+    }
+    table.set_protection(range, prot);
+    Some(shares.iter().try_for_each(|share| apply_all(table, &share.region)))
+}
+
+/// Has every file that is mapped in a range be the kernel's from now on, with all of its maps: before a system call that only the
+/// kernel can do, such as pkey_mprotect(2) with a key.
+///
+/// # Errors
+/// ENOMEM: there is a hole in the range; what keeps a file from being handed over.
+pub fn leave_file_to_kernel(addr: usize, len: usize) -> Result<(), i32> {
+    // The call has the errors of ranges that are none.
+    let Ok(range) = range_of(addr, len, libc::EINVAL) else { return Ok(()) };
+    if kinds_in(&range).iter().any(|(_, kind)| *kind == Kind::Spare) {
+        return Err(libc::ENOMEM);
+    }
+    hand_over_range(&range)
 }
 
 /// Hands over every file that is mapped in a range.
@@ -516,83 +740,87 @@ fn hand_over_range(range: &Range<usize>) -> Result<(), i32> {
 /// # Errors
 /// As there.
 pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new: usize) -> Result<*mut u8, i32> {
-    let kernel = || {
-        let from = old..old + old_len.next_multiple_of(PAGE);
-        let at = direct::moving(&from, new_len, || {
-            // SAFETY: the caller's contract.
-            let at = unsafe { libc::mremap(old as *mut _, old_len, new_len, flags, new) };
-            if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at.cast()) }
-        })?;
-        with(|table| table.kernels.moved(&from, at as usize..at as usize + new_len.next_multiple_of(PAGE)));
-        Ok(at)
-    };
-    let range = range_of(old, old_len)?;
-    if flags & libc::MREMAP_FIXED != 0 {
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let new_len = new_len.checked_next_multiple_of(PAGE).ok_or(libc::EINVAL)?;
+    let is_at_a_place = flags & libc::MREMAP_FIXED != 0;
+    let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    let range = range_of(old, old_len, libc::EINVAL)?;
+    let place = if is_at_a_place { range_of(new, new_len, libc::EINVAL)? } else { 0..0 };
+    // Before anything at the new place goes.
+    if flags & !known != 0
+        || new_len == 0
+        || moves && flags & libc::MREMAP_MAYMOVE == 0
+        || flags & libc::MREMAP_DONTUNMAP != 0 && new_len != range.len()
+        || intersection(&range, &place).is_some()
+    {
+        return Err(libc::EINVAL);
+    }
+    let first = range.start..range.end.max(range.start + 1);
+    if kinds_in(&first).first().is_some_and(|(_, kind)| *kind == Kind::Spare) {
+        return Err(libc::EFAULT);
+    }
+    if is_at_a_place {
+        let mut there = 0;
+        // SAFETY: one page, one byte.
+        if unsafe { libc::mincore(old as *mut _, PAGE, &mut there) } != 0 {
+            return Err(libc::EFAULT);
+        }
         // SAFETY: the caller wants what is there gone.
-        unsafe { make_way(new, new_len) };
+        unsafe { clear_way(&place)? };
     }
-    if !holds(old, range.len()) {
-        return kernel();
-    }
+    let by_kernel = || {
+        // SAFETY: the caller's contract.
+        unsafe { remap_by_kernel(&range, new_len, flags, new) }
+    };
     let Some(piece) = with(|table| {
-        let inside = |piece: &&Piece| piece.at.start <= range.start && range.end.max(range.start + 1) <= piece.at.end;
+        let inside = |piece: &&Piece| piece.at.start <= range.start && first.end <= piece.at.end;
         let mut pieces = table.pieces().iter().rev();
         // Of several layers the one that is just this.
         let exact = table.pieces().iter().rev().find(|piece| piece.at == range);
         exact.or_else(|| pieces.find(inside)).cloned()
     }) else {
-        return Err(libc::EFAULT);
+        hand_over_range(&range)?;
+        return by_kernel();
     };
-    if new_len == 0 {
-        return Err(libc::EINVAL);
-    }
-    let new_len = new_len.checked_next_multiple_of(PAGE).ok_or(libc::EINVAL)?;
-    if flags & !libc::MREMAP_MAYMOVE != 0 {
-        // At a place of the program's choice, or leaving the old one empty.
-        hand_over(piece.share.identity).map_err(|error| error.errno())?;
-        drop(piece);
-        return kernel();
-    }
-    if old_len == 0 {
-        // Another map of the same.
-        with(|table| table.add(Piece { at: range.start..range.start + new_len, ..piece.clone() }));
-        return Ok(range.start as *mut u8);
-    }
-    if new_len <= range.len() {
+    let (region, identity) = (piece.share.region.clone(), piece.share.identity);
+    let offset = region.page_at(range.start) * PAGE;
+    let in_file = offset..offset + new_len;
+    let to = range.start..range.start + new_len;
+    let is_plain = flags & !libc::MREMAP_MAYMOVE == 0 && old_len > 0;
+    if is_plain && new_len <= range.len() {
         if new_len < range.len() {
-            let rest = range.start + new_len..range.end;
-            retire(with(|table| table.shrink(&piece, &rest)));
+            retire(with(|table| table.shrink(&piece, &(to.end..range.end))));
         }
         return Ok(old as *mut u8);
     }
-    let region = piece.share.region.clone();
-    let offset = region.page_at(range.start) * PAGE;
-    let in_file = offset..offset + new_len;
-    let identity = piece.share.identity;
-    if !region.lacks(&in_file) {
+    // What grows out of locked memory is locked as well.
+    let is_plain = is_plain && !with(|table| table.is_locked(&range));
+    let grown = range.end..to.end;
+    // What is mapped behind it is another map, though its bytes follow in the file.
+    let has_room = is_plain && !region.lacks(&in_file) && with(|table| table.meeting(&grown).next().is_none());
+    if has_room && range.end == piece.at.end {
         region.store().note_mapped(in_file.end);
         with(|table| {
-            let at = range.start..range.start + new_len;
-            table.grow(&piece, &range, at.clone());
-            apply_protections(table, &at)
+            table.grow(&piece, &range, to.clone());
+            apply_protections(table, &to)
         })?;
         return Ok(old as *mut u8);
     }
-    if flags & libc::MREMAP_MAYMOVE == 0 {
+    if is_plain && flags & libc::MREMAP_MAYMOVE == 0 {
         return Err(libc::ENOMEM);
     }
-    let alone = with(|table| table.pieces().iter().filter(|one| Arc::ptr_eq(&one.share.region, &region)).count() == 1);
-    if alone && piece.at == range && with(|table| reach::is_kept(table, &range)) {
-        // As for locked memory that may not become more: what is kept stays where it is.
-        return Err(libc::EAGAIN);
-    }
-    if alone && piece.at == range {
+    let is_alone = |table: &mut Table| {
+        table.pieces().iter().filter(|one| Arc::ptr_eq(&one.share.region, &region)).count() == 1
+            && !reach::is_kept(table, &range)
+    };
+    if is_plain && piece.at == range && with(is_alone) {
         // If somebody else maps the file at this moment it is handed over after all.
         if let Ok(larger) = files::replace(identity, &region, in_file.end, None) {
             piece.share.moved.store(true, Ordering::Release);
             let start = larger.start().wrapping_add(offset) as usize;
             let writer = piece.share.writer.as_ref().and_then(|file| file::another(file).ok());
-            let share = Arc::new(Share { region: larger, identity, writer, moved: AtomicBool::new(false) });
+            let (may_write, moved) = (piece.share.may_write, AtomicBool::new(false));
+            let share = Arc::new(Share { region: larger, identity, writer, may_write, moved });
             let at = start..start + new_len;
             with(|table| {
                 table.remove(&piece.at, false);
@@ -602,7 +830,41 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
             return Ok(start as *mut u8);
         }
     }
-    drop(piece);
-    hand_over(identity).map_err(|error| error.errno())?;
-    kernel()
+    drop((piece, region));
+    hand_over_range(&first).map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
+    by_kernel()
+}
+
+/// mremap(2) of memory that is not cached.
+///
+/// # Safety
+/// As there; what is at a fixed place has made way.
+unsafe fn remap_by_kernel(from: &Range<usize>, new_len: usize, flags: i32, new: usize) -> Result<*mut u8, i32> {
+    let moving = |old_len| {
+        direct::moving(from, new_len, || {
+            // SAFETY: the caller's contract.
+            let at = unsafe { libc::mremap(from.start as *mut _, old_len, new_len, flags, new) };
+            if at == libc::MAP_FAILED {
+                return Err(errno());
+            }
+            if flags & libc::MREMAP_FIXED != 0 {
+                with(|table| table.kernels.forget(&(new..new + new_len)));
+            }
+            Ok(at.cast())
+        })
+    };
+    if with(|table| table.kernels.is_layered(from)) && flags & libc::MREMAP_MAYMOVE != 0 {
+        // Another mapping of the same, and one layer less of this one.
+        let at = moving(0)?;
+        with(|table| {
+            table.kernels.moved(from, at as usize..at as usize + new_len, true);
+            if !from.is_empty() && flags & libc::MREMAP_DONTUNMAP == 0 {
+                table.kernels.remove(from);
+            }
+        });
+        return Ok(at);
+    }
+    let at = moving(from.len())?;
+    with(|table| table.kernels.moved(from, at as usize..at as usize + new_len, flags & libc::MREMAP_DONTUNMAP != 0));
+    Ok(at)
 }

@@ -53,8 +53,7 @@ fn parts(table: &Table) -> Vec<Part> {
         let Some((piece, _)) = table.meeting(&at).next() else { continue };
         // SAFETY: the parent's, until it is thawed; the child's copy is never dropped.
         let region = unsafe { &*Arc::as_ptr(&piece.share.region) };
-        let [reading, writing, ..] = region.store().descriptors();
-        let fd = writing.or(reading).unwrap_or(-1);
+        let fd = piece.share.descriptor().unwrap_or(-1);
         let offset = (region.page_at(at.start) * PAGE) as i64;
         if !parts.iter().any(|part| part.at == at) {
             parts.push(Part { at: at.clone(), prot, fd, offset, identity: piece.share.identity, region });

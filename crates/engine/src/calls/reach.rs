@@ -5,6 +5,7 @@
 use super::table::{Locked, PinKey, Share, intersection, pages_at};
 use super::{check, holds, range_of, with};
 use crate::error::{Error, Result};
+use crate::handover;
 use crate::pinning::Hold;
 use crate::pins::{copy_in, copy_out};
 use crate::prefetch;
@@ -85,6 +86,16 @@ fn unusable(range: &Range<usize>, error: i32) -> Error {
     }
 }
 
+/// Does something with what a range was found to be, and again if its file has become the kernel's before it was done.
+fn as_it_is<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
+    loop {
+        match call() {
+            Err(error) if error.errno() == libc::ESTALE => {}
+            done => return done,
+        }
+    }
+}
+
 /// Whether a whole range lies in cached maps.
 ///
 /// ```
@@ -104,6 +115,11 @@ pub fn is_cached(addr: usize, len: usize) -> bool {
 /// As for [`Map::read_at`](crate::Map::read_at); [`Error::Io`] with EFAULT for what may not be read. The buffer's bytes are
 /// unspecified then.
 pub unsafe fn read(addr: usize, buffer: *mut u8, len: usize) -> Result<()> {
+    // SAFETY: the caller's contract.
+    as_it_is(|| unsafe { read_parts(addr, buffer, len) })
+}
+
+unsafe fn read_parts(addr: usize, buffer: *mut u8, len: usize) -> Result<()> {
     for part in parts_of(&bytes_at(addr, len)?) {
         part.allow(libc::PROT_READ | libc::PROT_WRITE)?;
         // SAFETY: the caller's contract.
@@ -133,6 +149,11 @@ pub unsafe fn read(addr: usize, buffer: *mut u8, len: usize) -> Result<()> {
 /// As for [`MapMut::write_at`](crate::MapMut::write_at); [`Error::Io`] with EFAULT for what may not be written. Part of the data may
 /// have been stored then.
 pub unsafe fn write(addr: usize, data: *const u8, len: usize) -> Result<()> {
+    // SAFETY: the caller's contract.
+    as_it_is(|| unsafe { write_parts(addr, data, len) })
+}
+
+unsafe fn write_parts(addr: usize, data: *const u8, len: usize) -> Result<()> {
     for part in parts_of(&bytes_at(addr, len)?) {
         part.allow(libc::PROT_WRITE)?;
         // SAFETY: the caller's contract.
@@ -251,6 +272,10 @@ pub fn prefetch_wait(ranges: &[Range<usize>]) -> Result<()> {
 /// As for [`Map::pin`](crate::Map::pin) and [`MapMut::pin_mut`](crate::MapMut::pin_mut); [`Error::Io`] with EFAULT for what is not
 /// mapped, or not for that.
 pub fn keep(addr: usize, len: usize, writing: bool) -> Result<()> {
+    as_it_is(|| keep_parts(addr, len, writing))
+}
+
+fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
     let range = bytes_at(addr, len)?;
     let key = PinKey { addr, len, writing };
     let parts = parts_of(&range);
@@ -266,6 +291,10 @@ pub fn keep(addr: usize, len: usize, writing: bool) -> Result<()> {
     });
     if again {
         return Ok(());
+    }
+    if cached().any(|(_, (share, _))| share.region.is_leaving()) {
+        handover::nap();
+        return Err(unusable(&range, libc::ESTALE));
     }
     let prot = if writing { libc::PROT_WRITE } else { libc::PROT_READ | libc::PROT_WRITE };
     let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
@@ -323,7 +352,7 @@ pub fn let_go(addr: usize, len: usize, writing: bool) -> std::result::Result<(),
 /// ENOMEM where nothing is mapped.
 pub fn set_readahead(addr: usize, bytes: usize) -> std::result::Result<(), i32> {
     let page = addr / PAGE * PAGE;
-    for part in parts_of(&range_of(page, PAGE)?) {
+    for part in parts_of(&range_of(page, PAGE, libc::EINVAL)?) {
         match part.region() {
             Some(region) => region.set_readahead((bytes / PAGE).min(MOST_WINDOW)),
             None => {
@@ -341,7 +370,7 @@ pub fn set_readahead(addr: usize, bytes: usize) -> std::result::Result<(), i32> 
 /// # Errors
 /// As for madvise(2).
 pub fn expect_backward(addr: usize, len: usize) -> std::result::Result<(), i32> {
-    let range = range_of(addr, len)?;
+    let range = range_of(addr, len, libc::EINVAL)?;
     for part in parts_of(&range) {
         match part.region() {
             Some(region) => {

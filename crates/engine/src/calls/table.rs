@@ -13,6 +13,7 @@ use crate::sys::own::Own;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,8 +24,19 @@ pub struct Share {
     pub identity: Identity,
     /// A descriptor of the file, if the program's may write and no map has done so yet: mprotect(2) may ask for that later.
     pub writer: Option<Own<File>>,
+    /// The program's descriptor may write.
+    pub may_write: bool,
     /// Its region has been replaced: there is another share.
     pub moved: AtomicBool,
+}
+
+impl Share {
+    /// What the kernel maps it by in place of the engine: a descriptor of the engine's that may write if the program's may.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        let [reading, writing, ..] = self.region.store().descriptors();
+        let writing = || writing.or(self.writer.as_ref().map(|file| file.as_raw_fd()));
+        self.may_write.then(writing).flatten().or(reading)
+    }
 }
 
 impl Drop for Share {
@@ -41,7 +53,7 @@ impl Drop for Share {
 pub struct Piece {
     /// Its addresses.
     pub at: Range<usize>,
-    /// As mmap(2) has it: `PROT_READ`, `PROT_WRITE` or neither.
+    /// As mmap(2) has it: `PROT_READ`, perhaps with `PROT_WRITE`.
     pub prot: i32,
     /// Left out of children (`MADV_DONTFORK`).
     pub not_in_children: bool,
@@ -61,9 +73,31 @@ impl Piece {
 pub struct Locked {
     pub at: Range<usize>,
     // In this order: the pin goes before the region may.
-    #[expect(dead_code, reason = "kept for its drop")]
     pub hold: Hold<'static>,
     pub share: Arc<Share>,
+}
+
+impl Locked {
+    /// Cuts it in up to three: what lies in a range, and what is left of it.
+    fn cut(mut self, range: &Range<usize>) -> (Self, impl Iterator<Item = Self>) {
+        let within = intersection(&self.at, range).unwrap_or(self.at.end..self.at.end);
+        let page = |address| self.share.region.page_at(address);
+        let (first, end) = (page(within.start), page(within.end));
+        let piece = |at, hold, share: &Arc<Share>| Locked { at, hold, share: share.clone() };
+        let mut inside = piece(within.clone(), self.hold.split_off(first), &self.share);
+        let after = piece(within.end..self.at.end, inside.hold.split_off(end), &self.share);
+        self.at.end = within.start;
+        (inside, [self, after].into_iter().filter(|one| !one.at.is_empty()))
+    }
+}
+
+/// A lock or pin that is to come back should its file not be handed over after all.
+#[derive(Debug)]
+pub struct Unlocked {
+    pub at: Range<usize>,
+    pub share: Arc<Share>,
+    /// Of [`Table::pins`]; of a lock none.
+    pub key: Option<PinKey>,
 }
 
 /// What was asked to be kept in memory (`reach.rs`), and is named again when it is to be let go.
@@ -83,7 +117,7 @@ pub struct Pins {
     pub holds: Vec<Locked>,
 }
 
-/// All maps made by address.
+/// All maps made by address. Kernel mappings lie in layers where maps did that were handed over.
 #[derive(Debug, Default)]
 pub struct Table {
     pieces: Vec<Piece>,
@@ -219,9 +253,9 @@ impl Table {
         self.change(range, |piece| piece.not_in_children = !in_children);
     }
 
-    /// Whether the maps of a file are the kernel's.
-    pub fn is_kernels(&self, identity: Identity) -> bool {
-        self.left.contains(&identity) || self.kernels.has(identity)
+    /// Whether the maps of a file are the kernel's, but for what is replaced.
+    pub fn is_kernels(&self, identity: Identity, replaced: &Range<usize>) -> bool {
+        self.left.contains(&identity) || self.kernels.has(identity, replaced)
     }
 
     /// Leaves all maps of a file that are yet to come to the kernel.
@@ -233,11 +267,9 @@ impl Table {
 
     /// Notes that a file's maps have become the kernel's; their shares are the caller's to drop.
     pub fn make_kernels(&mut self, identity: Identity) -> Vec<Arc<Share>> {
-        self.locked.retain(|locked| locked.share.identity != identity);
-        self.pins.values_mut().for_each(|pins| pins.holds.retain(|one| one.share.identity != identity));
         let mut shares = Vec::new();
         for piece in self.pieces.extract_if(.., |piece| piece.share.identity == identity) {
-            self.kernels.add(piece.at, identity);
+            self.kernels.add_layer(piece.at, identity);
             shares.push(piece.share);
         }
         self.handovers += 1;
@@ -328,12 +360,46 @@ impl Table {
             removed.bare.extend(bare.map(|(part, _)| (piece.share.clone(), part)));
         }
         for (_, bare) in &removed.bare {
-            let gone = self.locked.extract_if(.., |locked| intersection(&locked.at, bare).is_some());
-            removed.locked.extend(gone);
+            removed.locked.extend(self.unlock(bare));
             for pins in self.pins.values_mut() {
                 removed.locked.extend(pins.holds.extract_if(.., |one| intersection(&one.at, bare).is_some()));
             }
         }
+    }
+
+    /// Takes away the locks of a range.
+    pub fn unlock(&mut self, range: &Range<usize>) -> Vec<Locked> {
+        let met: Vec<_> = self.locked.extract_if(.., |one| intersection(&one.at, range).is_some()).collect();
+        let cut = met.into_iter().map(|one| {
+            let (inside, left) = one.cut(range);
+            self.locked.extend(left);
+            inside
+        });
+        cut.collect()
+    }
+
+    /// Whether part of a range may not be stored to.
+    pub fn forbids_stores(&self, range: &Range<usize>) -> bool {
+        self.meeting(range).any(|(piece, _)| piece.prot & libc::PROT_WRITE == 0)
+    }
+
+    /// Whether any page of a range is locked.
+    pub fn is_locked(&self, range: &Range<usize>) -> bool {
+        self.locked.iter().any(|one| intersection(&one.at, range).is_some())
+    }
+
+    /// Takes away what is in the way of handing a file over: its locks, and those pins that are asked for by an address in a
+    /// range.
+    pub fn unlock_file(&mut self, identity: Identity, range: &Range<usize>) -> Vec<Unlocked> {
+        let is_of_file = |one: &Locked| one.share.identity == identity;
+        let unlocked = |one: Locked, key| Unlocked { at: one.at, share: one.share, key };
+        let locks = self.locked.extract_if(.., |one| is_of_file(one)).map(|one| unlocked(one, None));
+        let mut gone: Vec<_> = locks.collect();
+        for (key, pins) in &mut self.pins {
+            let in_the_way = |one: &mut Locked| is_of_file(one) && intersection(&one.at, range).is_some();
+            gone.extend(pins.holds.extract_if(.., in_the_way).map(|one| unlocked(one, Some(*key))));
+        }
+        gone
     }
 
     /// What may be done to a part of a range: the union of what its layers allow, in runs.

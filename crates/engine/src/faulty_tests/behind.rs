@@ -281,37 +281,6 @@ fn stores_go_on_when_neighbours_are_written() {
     assert_eq!(in_file(&bench, BAD), Way::Initial.expected(BAD, &lines));
 }
 
-/// Other memory is mapped over a page that cannot be read: it stays as it is, and kept stores reach the file.
-#[test]
-fn memory_mapped_over_a_page_that_cannot_be_read_is_left_alone() {
-    for way in BOTH {
-        let Some(bench) = Bench::new(1) else { return };
-        let cache = Cache::new(64 * PAGE).unwrap();
-        let map = map_with_stores(way, &bench, &cache);
-        let at = map.as_ptr().wrapping_add(BAD * PAGE).cast_mut();
-        // SAFETY: it is mapped; nobody uses the page, which becomes other memory.
-        unsafe {
-            let region = registry::find(at as usize).unwrap();
-            region.lend(BAD * PAGE..(BAD + 1) * PAGE);
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            let other = libc::mmap(at.cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-            assert_eq!(other, at.cast());
-            at.write_bytes(9, PAGE);
-        }
-        bench.disk.set(Plan::default());
-        until("the page is settled", || map.flush().is_ok());
-        let expected = way.expected(BAD, if way == Way::Kept { &[0, 3] } else { &[] });
-        assert_eq!(in_file(&bench, BAD), expected, "{way:?}");
-        // SAFETY: this test's memory.
-        let other = unsafe { std::slice::from_raw_parts(at, PAGE) };
-        assert!(other.iter().all(|byte| *byte == 9), "{way:?}");
-        drop(map);
-        // SAFETY: nobody uses it any more.
-        assert_eq!(unsafe { libc::munmap(at.cast(), PAGE) }, 0);
-        assert_eq!(cache.stats().resident_pages, 0, "{way:?}");
-    }
-}
-
 /// A program that loads a page that is Kept gets SIGBUS.
 #[test]
 fn loads_of_a_page_that_cannot_be_read_raise_sigbus() {

@@ -71,6 +71,17 @@ int main(void) {
     memset(d + MIB, 8, 64 * PAGE);
     must(all(d + MIB, 64 * PAGE, 8) && mprotect(d + MIB, PAGE, PROT_READ) == 0 && all(d + MIB, PAGE, 8));
     must(munmap(d, 2 * MIB) == 0);
+    // Over a part that is locked, or may not be touched: the new memory is nobody else's.
+    unsigned char *g = map(4 * MIB), *much = map(16 * MIB);
+    memset(g, 9, 4 * MIB);
+    must(mlock(g + MIB, 16 * PAGE) == 0 && mprotect(g + MIB + 16 * PAGE, 16 * PAGE, PROT_NONE) == 0);
+    must(mmap(g + MIB, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == g + MIB);
+    memset(g + MIB, 3, 64 * PAGE);
+    for (int round = 0; round < 3; round++) {
+        memset(much, round, 16 * MIB);
+        must(all(g + MIB, 64 * PAGE, 3) && all(g, MIB, 9) && all(g + MIB + 64 * PAGE, 3 * MIB - 64 * PAGE, 9));
+    }
+    must(munmap(g, 4 * MIB) == 0 && munmap(much, 16 * MIB) == 0);
     // Guard pages, and memory that is only read, in mappings and in malloc's; locked memory.
     struct sigaction action = {.sa_handler = on_fault};
     sigaction(SIGSEGV, &action, 0);

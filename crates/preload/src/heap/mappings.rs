@@ -153,6 +153,11 @@ pub(crate) fn unmap(range: &Range<usize>) {
     parts.into_iter().for_each(|part| give_back(part.start, part.len()));
 }
 
+/// Lets the pages that are kept in a range go, before the kernel is given it.
+pub(crate) fn release(range: &Range<usize>) {
+    lock_mappings().release(range, |_| true);
+}
+
 /// Notes that the kernel has been given a range for good (`MAP_FIXED`).
 pub(crate) fn forget(range: &Range<usize>) {
     let mut mappings = lock_mappings();
