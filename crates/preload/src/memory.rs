@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// Mappings up to this size are the kernel's, above all writable ones: locks, indices and headers that processes share.
 const SMALL: usize = 1 << 20;
@@ -266,6 +266,15 @@ unsafe fn straight(wanted: Wanted) -> Straight {
         // What is wrong with it the kernel says.
         Ok(None) | Err(_) => Straight::No,
     }
+}
+
+/// Has the files that are mapped in a range be the kernel's: what comes next only the kernel can do.
+pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t) -> Result<(), c_int> {
+    undisturbed(Err(libc::EIO), || {
+        let done = calls::leave_file_to_kernel(addr as usize, len);
+        learn_kernels();
+        done
+    })
 }
 
 /// Notes what the engine has handed over to the kernel.
@@ -516,12 +525,7 @@ pub(crate) unsafe fn remap_file_pages(
     flags: c_int,
 ) -> c_int {
     if holds(addr, len) {
-        let handed_over = undisturbed(Err(libc::EIO), || {
-            let done = calls::leave_file_to_kernel(addr as usize, len);
-            learn_kernels();
-            done
-        });
-        if let Err(error) = handed_over {
+        if let Err(error) = leave_to_kernel(addr, len) {
             // It has no other word for a hole.
             return result(Err(if error == libc::ENOMEM { libc::EINVAL } else { error }));
         }
@@ -647,8 +651,7 @@ pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
             _ if heap::part_of_heap(addr as usize, len).is_some() => result(Err(libc::EINVAL)),
             _ => {
                 if holds(addr, len) {
-                    let done = undisturbed(Err(libc::EIO), || calls::leave_file_to_kernel(addr as usize, len));
-                    undisturbed((), learn_kernels);
+                    let done = leave_to_kernel(addr, len);
                     if done.is_err() {
                         return result(done);
                     }

@@ -1,13 +1,14 @@
 //! Locks, condition variables and semaphores in cached memory: in the heap, or in a mapped file.
 //!
 //! A thread that has to wait sleeps on a word of the object (futex(2)), which the kernel reads: if its page is not in memory
-//! the call fails, and the C library ends the process over it. So the page is pinned while the C library may wait there.
-//! What can be had without waiting is taken without a pin.
+//! the call fails, and the C library ends the process over it. And whoever else has the file mapped is to wake it: such a file is
+//! the kernel's from the first wait on. A page of the heap is pinned while the C library may wait there.
+//! What can be had without waiting is taken without either.
 //!
 //! Where the pins are all taken, a thread does not sleep on the word: it naps and tries again. Waking needs no page, but for
 //! objects that processes share, and for mutexes that inherit priorities: those belong into memory of their own.
 
-use crate::{holds, next};
+use crate::{heap, holds, memory, next};
 use fastmap::calls::{self, Held};
 use libc::{CLOCK_REALTIME, c_int, c_void, clockid_t, timespec};
 use std::time::Duration;
@@ -29,8 +30,14 @@ const ONCE: usize = 4;
 /// A time to wait until, by a clock.
 type Until = Option<(clockid_t, *const timespec)>;
 
-/// Keeps an object in memory.
-fn pin(object: *mut c_void, len: usize) -> Option<Held> {
+/// Keeps an object of the heap in memory; has the file of any other be the kernel's. `None`: that, or there is no pin to be had.
+pub(crate) fn pin(object: *mut c_void, len: usize) -> Option<Held> {
+    if heap::part_of_heap(object as usize, len).is_none() {
+        // Should it fail now it will not for ever: what is in the way is there for the time of a call.
+        let within = object as usize % memory::PAGE;
+        let _ = memory::leave_to_kernel(object.wrapping_byte_sub(within), within + len);
+        return None;
+    }
     // SAFETY: whoever waits for an object keeps it mapped.
     unsafe { calls::pin(object as usize, len) }
 }
@@ -95,12 +102,12 @@ unsafe fn take(
 /// As pthread_cond_wait(3).
 #[inline(always)]
 unsafe fn wait([cond, mutex]: [*mut c_void; 2], until: Until, timed_out: c_int, wait: impl FnOnce() -> c_int) -> c_int {
-    let inside = [holds(cond, COND), holds(mutex, MUTEX)];
-    if inside == [false; 2] {
+    let objects = [(cond, COND), (mutex, MUTEX)];
+    if !objects.iter().any(|(object, len)| holds(*object, *len)) {
         return wait();
     }
-    let pins = [(cond, COND), (mutex, MUTEX)].map(|(object, len)| pin(object, len));
-    if pins.iter().zip(inside).all(|(pin, inside)| pin.is_some() || !inside) {
+    let pins = objects.map(|(object, len)| if holds(object, len) { pin(object, len) } else { None });
+    if pins.iter().zip(objects).all(|(pin, (object, len))| pin.is_some() || !holds(object, len)) {
         return wait();
     }
     drop(pins);

@@ -10,7 +10,7 @@ use crate::files::{
     read, readv, vmsplice, write, writev,
 };
 use crate::requests::{fcntl, ioctl};
-use crate::{alone, coherence, descriptors, heap, memory, next, process, set_errno, signals};
+use crate::{alone, coherence, descriptors, heap, holds, memory, next, process, set_errno, signals, sync};
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, size_t};
 
 type Arguments = [c_long; 6];
@@ -260,8 +260,10 @@ unsafe fn futex(
     ];
     let command = operation as c_int & libc::FUTEX_CMD_MASK;
     let arguments = Call::new();
-    // SAFETY: a word that is unmapped while a thread waits on it is nobody's.
-    let pin = |word: c_long| unsafe { fastmap::calls::pin(word as usize, 4) };
+    let pin = |word: c_long| {
+        let word = word as *mut c_void;
+        if holds(word, 4) { sync::pin(word, 4) } else { None }
+    };
     let _word = pin(word);
     let _second = PAIRED.contains(&command).then(|| pin(second)).flatten();
     // SAFETY: the caller's contract, which is futex(2)'s.

@@ -269,7 +269,7 @@ fn attach(
 ) -> crate::Result<Option<*mut u8>> {
     let writable = request.prot & libc::PROT_WRITE != 0;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
-    let replaced = if fixed { request.addr..request.addr + in_file.len() } else { 0..0 };
+    let replaced = if fixed { request.addr..request.addr.saturating_add(in_file.len()) } else { 0..0 };
     if with(|table| table.is_kernels(facts.identity, &replaced)) {
         return Ok(None);
     }

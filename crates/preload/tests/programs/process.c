@@ -226,6 +226,48 @@ static void fork_and_stir(const char *path) {
     }
 }
 
+struct shared {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    int turn;
+};
+
+static void *wait_for_turn(void *arg) {
+    struct shared *shared = (struct shared *)(map + 7 * PAGE);
+    CHECK(pthread_mutex_lock(&shared->mutex) == 0);
+    while (shared->turn != 1) CHECK(pthread_cond_wait(&shared->cond, &shared->mutex) == 0);
+    shared->turn = 2;
+    CHECK(pthread_cond_broadcast(&shared->cond) == 0 && pthread_mutex_unlock(&shared->mutex) == 0);
+    return arg;
+}
+
+/* Objects that processes share, in a file: a thread waits for what a child does. */
+static void fork_and_wait(const char *path) {
+    map = map_all(file_of(path, SIZE));
+    struct shared *shared = (struct shared *)(map + 7 * PAGE);
+    pthread_mutexattr_t mutex;
+    pthread_condattr_t cond;
+    CHECK(pthread_mutexattr_init(&mutex) == 0 && pthread_mutexattr_setpshared(&mutex, PTHREAD_PROCESS_SHARED) == 0);
+    CHECK(pthread_condattr_init(&cond) == 0 && pthread_condattr_setpshared(&cond, PTHREAD_PROCESS_SHARED) == 0);
+    CHECK(pthread_mutex_init(&shared->mutex, &mutex) == 0 && pthread_cond_init(&shared->cond, &cond) == 0);
+    shared->turn = 0;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, wait_for_turn, NULL) == 0);
+    usleep(50000); /* so that it waits; if it does not yet, nothing is wrong */
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(pthread_mutex_lock(&shared->mutex) == 0);
+        shared->turn = 1;
+        CHECK(pthread_cond_broadcast(&shared->cond) == 0);
+        while (shared->turn != 2) CHECK(pthread_cond_wait(&shared->cond, &shared->mutex) == 0);
+        CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
+        _exit(39);
+    }
+    CHECK(WEXITSTATUS(wait_for(child)) == 39);
+    CHECK(pthread_join(thread, NULL) == 0 && shared->turn == 2);
+}
+
 static int cloned(void *arg) {
     CHECK(arg == map);
     check_dirty(map, 1);
@@ -549,6 +591,7 @@ static struct test tests[] = {
     {"fork_exec_only", fork_exec_only},
     {"fork_orphans", fork_orphans},
     {"fork_and_stir", fork_and_stir},
+    {"fork_and_wait", fork_and_wait},
     {"clone_child", clone_child},
     {"fork_in_threads", fork_in_threads},
     {"programs", programs},
