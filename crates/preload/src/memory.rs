@@ -524,11 +524,11 @@ pub(crate) unsafe fn remap_file_pages(
     page: size_t,
     flags: c_int,
 ) -> c_int {
-    if holds(addr, len) {
-        if let Err(error) = leave_to_kernel(addr, len) {
-            // It has no other word for a hole.
-            return result(Err(if error == libc::ENOMEM { libc::EINVAL } else { error }));
-        }
+    if holds(addr, len)
+        && let Err(error) = leave_to_kernel(addr, len)
+    {
+        // It has no other word for a hole.
+        return result(Err(if error == libc::ENOMEM { libc::EINVAL } else { error }));
     }
     // SAFETY: the caller's contract.
     unsafe { next::remap_file_pages(addr, len, prot, page, flags) }

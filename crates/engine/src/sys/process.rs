@@ -318,6 +318,7 @@ pub fn pause() {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     /// What a process like the keeper comes to when it tries, by place.
     static CAME_TO: [AtomicI32; 32] = [const { AtomicI32::new(i32::MIN) }; 32];
