@@ -112,7 +112,7 @@ pub fn attach(
     open: store::Open<'_>,
 ) -> Result<Option<Arc<Region>>> {
     let How { cache, writable, one_writer, fallback, place, scratch, by_address, behind } = how;
-    if !descriptor_table::is_engines() {
+    if !fork::is_child() && !descriptor_table::is_engines() {
         let error = in_another_table(&file::path_of(from));
         // A kernel mapping beside cached ones would not agree with them.
         if fallback != Fallback::Kernel || is_cached(facts.identity) {

@@ -32,6 +32,13 @@ enum Way {
 
 const BOTH: [Way; 2] = [Way::Initial, Way::Kept];
 
+/// A child's touch makes all maps of the process the kernel's: one test at a time, if it can run.
+fn alone() -> Option<std::sync::MutexGuard<'static, ()>> {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(|poison| poison.into_inner());
+    ready().then_some(one)
+}
+
 fn request(way: Way) -> Request {
     Request {
         addr: 0,
@@ -177,13 +184,12 @@ fn own_lines(random: &mut Random) -> Vec<(usize, [u8; LINE])> {
 
 #[test]
 fn system_calls_cuts_and_children() {
-    if !ready() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let folder = folder();
-    let path = folder.path().join("file");
     let seed = seed(31);
     for (way, capacity) in BOTH.into_iter().flat_map(|way| [(way, 32), (way, 2 * PAGES)]) {
+        // A file that a child has had stays the kernel's.
+        let path = folder.path().join(format!("{way:?} {capacity}"));
         let mapped = Mapped::new(way, &path, capacity);
         let mut tail: Vec<u8> = (SHARED..PAGES).flat_map(|page| stamp(page).to_vec()).collect();
         let shadows = mapped.beside(seed, || {
@@ -199,21 +205,21 @@ fn system_calls_cuts_and_children() {
                     mapped.cut(LEN);
                     tail[end - SHARED * PAGE..].fill(0);
                 }
-                if round % 8 == 5 {
-                    let (offset, line) = own_lines(&mut random)[0];
-                    mapped.store(offset, &line);
-                    tail[offset - SHARED * PAGE..][..LINE].copy_from_slice(&line);
-                    in_a_child(|| {
-                        // SAFETY: the child has the kernel's map there.
-                        unsafe { ptr::read_volatile((mapped.at + offset) as *const [u8; LINE]) == line }
-                    });
-                }
                 if round % 8 == 1 {
                     let offset = SHARED * PAGE + random.below((PAGES - SHARED) * LINES) * LINE;
                     let expected = &tail[offset - SHARED * PAGE..][..LINE];
                     assert!(mapped.read(offset) == expected && mapped.load(offset) == expected, "{way:?}");
                 }
             }
+            // In the middle of it the file becomes the kernel's, for the child and here.
+            let (offset, line) = own_lines(&mut random)[0];
+            mapped.store(offset, &line);
+            tail[offset - SHARED * PAGE..][..LINE].copy_from_slice(&line);
+            in_a_child(|| {
+                // SAFETY: the child has the kernel's map there.
+                unsafe { ptr::read_volatile((mapped.at + offset) as *const [u8; LINE]) == line }
+            });
+            assert!(!calls::holds(mapped.at, LEN) && mapped.load(offset) == line, "{way:?}");
         });
         assert_eq!(calls::sync(mapped.at, LEN, libc::MS_SYNC), Ok(()));
         let file = std::fs::read(&path).unwrap();
@@ -246,9 +252,7 @@ fn in_a_child(is_right: impl FnOnce() -> bool) {
 
 #[test]
 fn maps_become_the_kernels() {
-    if !ready() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let folder = folder();
     let path = folder.path().join("file");
     let seed = seed(32);
@@ -286,9 +290,7 @@ fn maps_become_the_kernels() {
 /// What may not be loaded any more, or is not mapped any more, has been saved, with what lies beside it.
 #[test]
 fn protections_and_parts() {
-    if !ready() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let folder = folder();
     let path = folder.path().join("file");
     for way in BOTH {

@@ -4,8 +4,7 @@
 //! program is told it could not tell from kernel mmap otherwise, or could not do:
 //!
 //! * A program with one thread looks into `/proc/self/task` whether it has (Chromium's zygote ends if not).
-//! * The kernel allows a user namespace, or another process's, to processes of one thread only (unshare(2), setns(2)); and where
-//!   a new process namespace waits for its first process, none of ours may be that.
+//! * The kernel allows a user namespace, or another process's, to processes of one thread only (unshare(2), setns(2)).
 //! * A seccomp(2) filter may forbid what serving a fault takes.
 //!
 //! So before that all maps become kernel mappings, and the threads end; later mappings are the kernel's, and no call makes
@@ -105,12 +104,12 @@ fn names_threads(path: &CStr) -> bool {
         && parts.next().is_some_and(|of| of == b"self" || of == b"thread-self" || of.iter().all(u8::is_ascii_digit))
 }
 
-/// Namespaces that threads may differ in.
-const OF_A_THREAD: c_int = libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP;
+/// Namespaces that one thread of several may move to.
+const OF_A_THREAD: c_int =
+    libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP | libc::CLONE_NEWPID;
 
 fn before_unshare(flags: c_int) {
-    const OF_A_PROCESS: c_int =
-        libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+    const OF_A_PROCESS: c_int = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
     if flags & OF_A_PROCESS != 0 {
         leave();
     }

@@ -270,7 +270,11 @@ fn attach(
     let writable = request.prot & libc::PROT_WRITE != 0;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let replaced = if fixed { request.addr..request.addr.saturating_add(in_file.len()) } else { 0..0 };
-    if with(|table| table.is_kernels(facts.identity, &replaced)) {
+    let is_kernels = |table: &mut Table| {
+        table.meet(from, facts.identity);
+        table.is_kernels(facts.identity, &replaced)
+    };
+    if with(is_kernels) {
         return Ok(None);
     }
     if !descriptor_table::is_engines() {

@@ -8,7 +8,7 @@ use crate::files;
 use crate::map::pages;
 use crate::pinning::Hold;
 use crate::region::Region;
-use crate::sys::file::Identity;
+use crate::sys::file::{self, Birth, Identity};
 use crate::sys::own::Own;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -124,8 +124,8 @@ pub struct Table {
     pub locked: Vec<Locked>,
     pub pins: BTreeMap<PinKey, Pins>,
     pub kernels: Kernels,
-    /// Files that are the kernel's for good: children have them mapped, or other processes write them.
-    left: Vec<Identity>,
+    /// Files that are the kernel's for good, with when they were made: children have them mapped, or other processes write them.
+    left: BTreeMap<Identity, Birth>,
     /// How often maps of a file became the kernel's.
     pub handovers: u64,
 }
@@ -160,7 +160,7 @@ impl Table {
             locked: Vec::new(),
             pins: BTreeMap::new(),
             kernels: Kernels::new(),
-            left: Vec::new(),
+            left: BTreeMap::new(),
             handovers: 0,
         }
     }
@@ -255,13 +255,22 @@ impl Table {
 
     /// Whether the maps of a file are the kernel's, but for what is replaced.
     pub fn is_kernels(&self, identity: Identity, replaced: &Range<usize>) -> bool {
-        self.left.contains(&identity) || self.kernels.has(identity, replaced)
+        self.left.contains_key(&identity) || self.kernels.has(identity, replaced)
     }
 
     /// Leaves all maps of a file that are yet to come to the kernel.
     pub fn leave_to_kernel(&mut self, identity: Identity) {
-        if !self.left.contains(&identity) {
-            self.left.push(identity);
+        let of_file = |piece: &&Piece| piece.share.identity == identity;
+        let birth = self.pieces.iter().find(of_file).map(|piece| file::birth(piece.share.region.store().reader()));
+        if let Some(birth) = birth {
+            self.left.insert(identity, birth);
+        }
+    }
+
+    /// A file is about to be mapped: one that was left to the kernel and had its number is not there any more.
+    pub fn meet(&mut self, from: &File, identity: Identity) {
+        if self.left.get(&identity).is_some_and(|birth| *birth != file::birth(from)) {
+            self.left.remove(&identity);
         }
     }
 

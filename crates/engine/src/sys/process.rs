@@ -277,19 +277,18 @@ fn await_names() {
 /// io_uring(7). Without /proc: as if it were.
 pub fn is_alone() -> bool {
     await_names();
-    let others = names().filter(|name| !name.starts_with("fastmap-") && !name.starts_with("iou-"));
-    others.count() <= 1
+    names().iter().filter(|name| !name.starts_with("fastmap-") && !name.starts_with("iou-")).count() <= 1
 }
 
 /// Waits until the engine's threads, which have been told to end, are gone, and those that the kernel had for their writes. False:
 /// one does not end. A thread of the program's that the kernel keeps another for is not waited for: that stays as long as it does.
 pub fn await_own_threads() -> bool {
     const PATIENCE: Duration = Duration::from_secs(1);
-    const KERNELS: Duration = Duration::from_millis(50);
+    const KERNELS: Duration = Duration::from_millis(500);
     await_names();
     let gone = |beginning: &str, patience: Duration| {
         let start = Instant::now();
-        while names().any(|name| name.starts_with(beginning)) {
+        while names().iter().any(|name| name.starts_with(beginning)) {
             if start.elapsed() > patience {
                 return false;
             }
@@ -302,10 +301,15 @@ pub fn await_own_threads() -> bool {
     are_gone
 }
 
-/// The names of this process's threads (proc(5)). One that is gone has none.
-fn names() -> impl Iterator<Item = String> {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok())
+/// The names of this process's threads (proc(5)). Where one ends while they are listed others may be left out: they are listed anew.
+fn names() -> Vec<String> {
+    loop {
+        let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).ok();
+        if let Some(names) = threads.map(name).collect() {
+            return names;
+        }
+    }
 }
 
 /// Half a millisecond's sleep.

@@ -135,7 +135,7 @@ static void namespaces(const char *path) { apart(in_namespace, path); }
 /* The first process of a new process namespace is the program's: as long as it lives others can be made. */
 static void in_processes(const char *path) {
     use(path, PROT_READ);
-    if (unshare(geteuid() == 0 ? CLONE_NEWPID : CLONE_NEWUSER | CLONE_NEWPID) != 0) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) {
         CHECK(errno == EPERM || errno == ENOSPC);
         return;
     }
