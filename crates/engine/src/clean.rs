@@ -148,13 +148,14 @@ impl CleanQueues {
         })
     }
 
-    /// How long ago, in units of births, a core's oldest entry was queued: about, and a moment ago.
+    /// How long ago, in units of births, a core's oldest entry was queued: about, and a moment ago. No time, if that was after `now`:
+    /// another thread may have queued it since the time was looked at.
     #[inline]
     pub fn age(&self, core: usize, now: u32) -> Option<u32> {
         match self.cores[core].0.oldest.load(Ordering::Relaxed) {
             0 => None,
             // An odd birth may be one ahead of the time.
-            birth => Some((now | 1).wrapping_sub(birth)),
+            birth => Some(((now | 1).wrapping_sub(birth) as i32).max(0) as u32),
         }
     }
 
@@ -362,5 +363,6 @@ mod tests {
         assert_eq!(queues.age(1, now), None);
         queues.push(1, Entry::new(SlotIndex(1), 0), true, now);
         assert!(queues.age(1, now).unwrap() <= 1);
+        assert_eq!(queues.age(1, now - 10), Some(0), "queued by another thread since the time was looked at");
     }
 }
