@@ -14,11 +14,13 @@
 
 use crate::fault;
 use crate::handover;
+use crate::others;
 use crate::region::Region;
 use crate::registry;
 use crate::sys::file::Identity;
 use crate::sys::own;
 use crate::sys::signal::Blocked;
+use crate::sys::trap_stack;
 use crate::sys::{PAGE, descriptor_table, errno, futex};
 use std::io;
 use std::ops::Range;
@@ -67,7 +69,7 @@ const NOTHING: u32 = 0;
 const PENDING: u32 = 1;
 const RESOLVING: u32 = 2;
 
-/// How long a child waits for a parent that lives and does not answer, and for a keeper that does not say that it is done.
+/// How long a child whose parent is gone waits for a keeper that does not say that it is done.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn link() -> Option<&'static Link> {
@@ -132,6 +134,8 @@ pub fn note_saved() {
 
 /// In the child: puts memory that raises SIGBUS where the parent's maps are. Of regions nothing is known from here on but these.
 pub fn in_child() {
+    trap_stack::take_back_all();
+    others::in_child();
     // SAFETY: null or what `before_fork` made, a copy of which is this process's.
     let (Some(parts), Some(anchor)) = (unsafe { PARTS.load(Ordering::Acquire).as_ref() }, descriptor_table::anchor())
     else {
@@ -154,6 +158,7 @@ pub fn in_child() {
 
 /// In any child, of a child too: a thread that was about to resolve is not here.
 pub fn in_grandchild() {
+    trap_stack::take_back_all();
     let _ = STATE.compare_exchange(RESOLVING, PENDING, Ordering::AcqRel, Ordering::Relaxed);
 }
 
@@ -223,9 +228,9 @@ fn ask(link: &Link) -> Result<(), i32> {
         if link.saved.load(Ordering::SeqCst) != 0 || nobody {
             return Ok(());
         }
-        if start.elapsed() > PATIENCE {
-            // A keeper that is gone, with the program, has left what there is in the files.
-            return if parent_lives() { Err(libc::ETIMEDOUT) } else { Ok(()) };
+        if start.elapsed() > PATIENCE && !parent_lives() {
+            // A keeper that is gone, with the program, has left what there is in the files. (A parent that is stopped goes on one day.)
+            return Ok(());
         }
         futex::wait_shared(&link.answered, answered, Some(LOOK));
     }

@@ -180,6 +180,13 @@ pub struct MappedFile {
     region: &'static Region,
 }
 
+impl MappedFile {
+    /// Its region.
+    pub(crate) fn region(&self) -> &Region {
+        self.region
+    }
+}
+
 impl Drop for MappedFile {
     fn drop(&mut self) {
         self.region.leave();

@@ -92,11 +92,6 @@ pub fn is_cached(identity: file::Identity) -> bool {
     Files::get().1.contains_key(&identity)
 }
 
-/// Whether a file is in the engine to be written: no other process writes it through a cache.
-pub fn is_mutable(identity: file::Identity) -> bool {
-    Files::get().1.get(&identity).is_some_and(|mapped| mapped.region.is_writable())
-}
-
 /// Keeps the table of files as it is, and with it every other thread that would extend a file, until dropped.
 pub fn lock() -> impl Sized {
     Files::get().1
@@ -346,11 +341,15 @@ fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
     if saved.is_ok() {
         region.dissolve();
         region.store().unlock();
-        others::forget(identity);
+        region.close_file();
     }
     let (files, mut table) = Files::get();
     match saved {
-        Ok(()) => drop(table.remove(&identity)),
+        Ok(()) => {
+            // In the table's lock: who maps it next watches it anew.
+            others::forget(identity);
+            drop(table.remove(&identity));
+        }
         Err(error) => {
             say(format_args!("{error}"));
             if let Some(entry) = table.get_mut(&identity) {

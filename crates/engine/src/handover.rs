@@ -92,8 +92,7 @@ pub fn to_kernel(region: &Arc<Region>, parts: &[Part], replaced: bool) -> Result
         }
     }
     if !replaced {
-        // For good: threads that trapped may still look at it, and nobody counts them.
-        std::mem::forget(region.clone());
+        region.keep_for_good();
     }
     region.note_handed_over(parts.iter().map(|part| part.pages.start * PAGE..part.pages.end * PAGE));
     expect_late();

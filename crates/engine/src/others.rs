@@ -12,19 +12,21 @@
 //! * A file that neither can watch is not the engine's.
 
 use crate::sys::file::{self, Identity};
-use crate::sys::own::Own;
+use crate::sys::own::{self, Own};
 use crate::sys::process;
 use crate::sys::signal::Blocked;
 use std::fs::{self, File};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// The signal that says that a lease is to be given back. It is sent to one thread, which alone waits for it and blocks it, so the
-/// program may use it as well.
-const SIGNAL: i32 = 63;
+/// The signal that says that a lease is to be given back: one of the C library's own (for pthread_cancel(3)), which programs neither
+/// send nor wait for. It is sent to one thread, which blocks it and is never cancelled.
+const SIGNAL: i32 = 32;
+
+/// How often leases are looked at in case a signal was not to be had (RLIMIT_SIGPENDING); milliseconds.
+const LOOK: i32 = 1000;
 
 /// What becomes of a file that others write: its maps are to be the kernel's when this returns.
 pub type GiveBack = fn(Identity);
@@ -87,6 +89,7 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
         }
     };
     watched().push(Watched { identity, file: own, by });
+    wake(watcher.thread);
     Ok(())
 }
 
@@ -199,6 +202,21 @@ fn watcher(give_back: GiveBack) -> io::Result<&'static Watcher> {
     started.as_ref().map_err(|error| io::Error::from_raw_os_error(*error))
 }
 
+/// In a child made by fork(2): a lease lasts as long as any process has its open file.
+pub fn in_child() {
+    // In another thread's hands when the child was made: then it lasts as long as this child.
+    if let Ok(watched) = WATCHED.try_lock() {
+        for one in watched.iter() {
+            // SAFETY: a descriptor of the engine's, which nobody uses in a child.
+            unsafe { own::close(one.file.as_raw_fd()) };
+        }
+    }
+    if let Some(Ok(Watcher { fanotify: Ok(group), .. })) = WATCHER.get() {
+        // SAFETY: likewise.
+        unsafe { own::close(*group) };
+    }
+}
+
 fn start(give_back: GiveBack) -> io::Result<Watcher> {
     let own = |fd: RawFd| {
         if fd < 0 {
@@ -207,12 +225,12 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
         // SAFETY: made just now.
         Ok(Own::new(File::from(unsafe { OwnedFd::from_raw_fd(fd) })).leak())
     };
-    // SAFETY: numbers, and a set of this function's.
+    // By the kernel's own calls: the C library's leave its signals out of every set.
+    const SET: u64 = 1 << (SIGNAL - 1);
+    // SAFETY: numbers, and a set that the kernel reads.
     let (signals, fanotify) = unsafe {
-        let mut set = MaybeUninit::zeroed();
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), SIGNAL);
-        let signals = own(libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        let signals = own(libc::syscall(libc::SYS_signalfd4, -1, &SET, size_of_val(&SET), flags) as RawFd)?;
         let kind = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         (signals, own(libc::fanotify_init(kind, libc::O_RDONLY as u32)))
     };
@@ -221,8 +239,12 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
     // The thread inherits the mask: no signal of the program's comes to it, and its own waits to be read.
     let _blocked = Blocked::all();
     let body = process::named(move || {
-        // SAFETY: no preconditions.
-        let _ = tell.send(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
+        // SAFETY: a set that the kernel reads.
+        let thread = unsafe {
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &SET, 0, size_of_val(&SET));
+            libc::syscall(libc::SYS_gettid)
+        };
+        let _ = tell.send(thread as i32);
         wait(signals, fanotify.unwrap_or(-1), give_back)
     });
     std::thread::Builder::new().name("fastmap-others".into()).stack_size(256 << 10).spawn(body)?;
@@ -230,12 +252,17 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
     Ok(Watcher { thread, fanotify })
 }
 
+/// Has the thread look, and look again from time to time if there are leases.
+fn wake(thread: i32) {
+    // SAFETY: a thread of this process, which waits for this signal.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
+}
+
 /// Ends the thread: nothing more is watched.
 pub fn dismiss() {
     if let Some(Ok(Watcher { thread, .. })) = WATCHER.get() {
         DISMISSED.store(true, Ordering::Release);
-        // SAFETY: a thread of this process, which waits for this signal.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), *thread, SIGNAL) };
+        wake(*thread);
     }
 }
 
@@ -249,7 +276,8 @@ fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) {
         let mut ready = [signals, fanotify].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         // SAFETY: an array of its length; descriptors that stay; a buffer of its size.
         unsafe {
-            libc::poll(ready.as_mut_ptr(), 2, -1);
+            let timeout = if watched().iter().any(|one| one.by == By::Lease) { LOOK } else { -1 };
+            libc::poll(ready.as_mut_ptr(), 2, timeout);
             while libc::read(signals, buffer.as_mut_ptr().cast(), room) > 0 {}
         }
         if DISMISSED.load(Ordering::Acquire) {

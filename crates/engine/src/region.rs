@@ -97,6 +97,8 @@ pub struct Region {
     /// that no map covers.
     by_address: AtomicBool,
     handed_over: AtomicBool,
+    /// It is never dropped.
+    stays: AtomicBool,
     /// It is to be handed over: nobody pins pages for longer.
     leaving: AtomicBool,
     /// Threads in a system call on the file (`coherent.rs`), and [`LEAVING`].
@@ -287,6 +289,7 @@ impl Region {
             writable: AtomicBool::new(false),
             by_address: AtomicBool::new(by_address),
             handed_over: AtomicBool::new(false),
+            stays: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             visitors: AtomicUsize::new(0),
             unsaved: AtomicBool::new(false),
@@ -593,6 +596,21 @@ impl Region {
     /// Says so, or that it stays after all.
     pub fn set_leaving(&self, leaving: bool) {
         self.leaving.store(leaving, Ordering::Release);
+    }
+
+    /// Has its values stay for good: threads that trapped may still look at it when its maps are the kernel's, and nobody counts them.
+    pub fn keep_for_good(self: &Arc<Self>) {
+        self.stays.store(true, Ordering::Release);
+        std::mem::forget(self.clone());
+    }
+
+    /// Closes the file of one that stays, when it has been dissolved: whoever still looks at it finds it handed over, and asks for
+    /// nothing of the file but its name.
+    pub fn close_file(&self) {
+        if self.stays.load(Ordering::Acquire) {
+            // SAFETY: it is never dropped, and nobody reads or writes the file through it any more.
+            unsafe { self.store.close() };
+        }
     }
 
     /// Notes that, by a thread that holds all pages that are mapped: these parts of its addresses, bytes from the start of the

@@ -5,8 +5,9 @@
 
 use crate::bounce::{errno, set_errno};
 use crate::files::At;
-use crate::next;
 use crate::vectors::{MOST, Unit, Way, exchange};
+use crate::{next, undisturbed};
+use fastmap::calls;
 use fastmap::coherent::{self, MappedFile};
 use libc::{c_char, c_int, c_uint, iovec, off_t, size_t, ssize_t};
 use std::mem::MaybeUninit;
@@ -261,7 +262,7 @@ pub fn resizing(fd: c_int, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// The file that a path names, if it is in the engine.
+/// The file that a path names, to be cut, if it is in the engine and stays there.
 ///
 /// # Safety
 /// A string in ordinary memory, or null.
@@ -274,6 +275,7 @@ unsafe fn named(folder: c_int, path: *const c_char) -> Option<MappedFile> {
             .then(|| coherent::by_stat(stat.assume_init_ref()))
             .flatten()
     };
+    let found = found.and_then(|file| undisturbed(None, || calls::to_be_written(file)));
     set_errno(before);
     found
 }

@@ -9,7 +9,7 @@
 //! The C library saves and sets signal masks in contexts (makecontext(3)) by a system call on the context itself, which is
 //! tried again until its page is there.
 
-use crate::{holds, next, say, undisturbed};
+use crate::{holds, next, process, say, undisturbed};
 use fastmap::calls;
 use libc::{c_int, c_void, size_t, stack_t, ucontext_t};
 use std::arch::naked_asm;
@@ -32,20 +32,20 @@ thread_local! {
 /// Gives this thread an alternate signal stack if it has none.
 pub(crate) fn begin() {
     if current().ss_flags & libc::SS_DISABLE != 0 {
-        replace();
+        replace(0);
     }
 }
 
-/// Gives it one whatever it has; false: there is no memory.
-fn replace() -> bool {
-    let new = Alternate::new();
+/// Gives it one whatever it has, with these flags (`SS_AUTODISARM`); false: there is no memory.
+fn replace(flags: c_int) -> bool {
+    let new = Alternate::new(flags);
     let made = new.is_some();
     ALTERNATE.set(new);
     made
 }
 
 impl Alternate {
-    fn new() -> Option<Self> {
+    fn new(ss_flags: c_int) -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a mapping of this thread's own, with a page that stops an overflow.
         unsafe {
@@ -54,7 +54,7 @@ impl Alternate {
                 return None;
             }
             next::mprotect(at, PAGE, libc::PROT_NONE);
-            let stack = stack_t { ss_sp: at.byte_add(PAGE), ss_flags: 0, ss_size: ROOM };
+            let stack = stack_t { ss_sp: at.byte_add(PAGE), ss_flags, ss_size: ROOM };
             next::sigaltstack(&stack, null_mut());
             Some(Alternate(at))
         }
@@ -90,6 +90,11 @@ fn least() -> usize {
     unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }
 }
 
+/// Room for a handler of the program, and for the frame of a page fault in it.
+fn sufficient() -> usize {
+    2 * least() + (8 << 10)
+}
+
 /// Keeps a stack in memory for good; false: it cannot be, which is said once.
 fn keep(stack: *mut c_void, len: usize) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
@@ -122,17 +127,20 @@ pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> 
             crate::set_errno(libc::ENOMEM);
             return -1;
         }
-        if wanted.is_some_and(|stack| stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size < least()) {
+        if let Some(stack) = wanted
+            && stack.ss_flags & libc::SS_DISABLE == 0
+            && (stack.ss_size < least() || stack.ss_size < sufficient() && process::owns_maps())
+        {
             static SAID: AtomicBool = AtomicBool::new(false);
-            if !SAID.swap(true, Ordering::Relaxed) {
+            if stack.ss_size < least() && !SAID.swap(true, Ordering::Relaxed) {
                 say(format_args!(
                     "an alternate signal stack of {} bytes is too small: this processor's registers take up to {} (AT_MINSIGSTKSZ); a larger one takes its place",
-                    wanted.map_or(0, |stack| stack.ss_size),
+                    stack.ss_size,
                     least()
                 ));
             }
             let before = current();
-            if before.ss_flags & libc::SS_ONSTACK == 0 && replace() {
+            if before.ss_flags & libc::SS_ONSTACK == 0 && replace(stack.ss_flags) {
                 if !old.is_null() {
                     old.write(before);
                 }

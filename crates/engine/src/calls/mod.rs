@@ -20,7 +20,7 @@ mod table;
 pub use care::{Held, advise, async_read, initial_line, lock, pin, residency, sync, synchronise, unlock, unlock_all};
 pub use direct::{flushed_bytes, holds_direct, is_in_memory, leave_to_kernel, map_direct};
 pub use leave::{is_alone, is_in_child, leave};
-pub use processes::{before_fork, in_child, in_parent, resolve_in_child, save_all};
+pub use processes::{before_fork, in_child, in_parent, resolve_in_child, save_all, to_be_written};
 pub use reach::{expect_backward, is_cached, keep, let_go, prefetch, prefetch_wait, read, set_readahead, write};
 
 use crate::behind::Wish;
@@ -281,9 +281,6 @@ fn attach(
         // All of its maps, so that they agree: whoever is refused this one may map it through the kernel.
         hand_over(facts.identity)?;
     }
-    if !writable && request.one_writer && !watch(from, facts, request.fallback)? {
-        return Ok(None);
-    }
     let place = match (fixed, writable) {
         (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },
         (false, true) => Place::Room(ROOM),
@@ -308,9 +305,6 @@ fn attach(
         }
         attached => attached,
     };
-    if !matches!(attached, Ok(Some(_))) && !files::is_cached(facts.identity) {
-        others::forget(facts.identity);
-    }
     let region = match attached {
         Ok(Some(region)) => region,
         Ok(None) | Err(Error::Outgrown { .. }) => return Ok(None),
@@ -320,6 +314,10 @@ fn attach(
     let writer = (!writable && may_write).then(|| file::another(from).ok()).flatten();
     let moved = AtomicBool::new(false);
     let share = Arc::new(Share { region: region.clone(), identity: facts.identity, writer, may_write, moved });
+    // Now that its region is there for as long as this share is: whoever ends it forgets the watch.
+    if !writable && request.one_writer && !watch(from, facts, request.fallback)? {
+        return Ok(None);
+    }
     let start = region.start().wrapping_add(in_file.start) as usize;
     let at = start..start + in_file.len();
     let mapped = with(|table| {
@@ -344,9 +342,6 @@ fn attach(
 
 /// Has a file that is to be mapped for reading watched for other processes that write it (`others.rs`). False: it is for the kernel to map.
 fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::Result<bool> {
-    if fork::is_child() || files::is_mutable(facts.identity) {
-        return Ok(true);
-    }
     let Err(why) = others::watch(from, facts.identity, processes::give_back) else { return Ok(true) };
     let error = Error::Missing {
         path: file::path_of(from),

@@ -3,6 +3,7 @@
 use super::table::Table;
 use super::{MAPS, hand_over, with};
 use crate::children::{self, Part};
+use crate::coherent::MappedFile;
 use crate::keeper;
 use crate::registry;
 use crate::sys::file::Identity;
@@ -107,6 +108,18 @@ fn answer() -> Result<(), i32> {
         }
     }
     Ok(())
+}
+
+/// Before this process opens a file by its name to write or cut it: one that is mapped to be read becomes the kernel's, and `None` is
+/// returned. Its lease would have the call wait until that is done, and the call's caller may hold what it takes.
+pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
+    if file.region().is_writable() {
+        return Some(file);
+    }
+    let identity = file.region().store().identity();
+    drop(file);
+    give_back(identity);
+    None
 }
 
 /// Makes one file's maps the kernel's, and leaves it to it: another process writes it, or is about to. Pages that are pinned for a moment

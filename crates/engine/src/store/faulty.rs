@@ -242,6 +242,11 @@ impl Store for FaultyStore {
         self.file.unlock();
     }
 
+    unsafe fn close(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { self.file.close() };
+    }
+
     fn identity(&self) -> file::Identity {
         self.file.identity()
     }

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -104,6 +105,16 @@ impl Store for FileStore {
     fn unlock(&self) {
         if let (true, Some(handles)) = (self.locked.swap(false, Ordering::AcqRel), self.writing.get()) {
             file_lock::unlock(&handles.plain);
+        }
+    }
+
+    unsafe fn close(&self) {
+        for handles in [Some(&self.reading), self.writing.get()].into_iter().flatten() {
+            // SAFETY: the caller's contract: the owners that stay behind are neither used nor dropped.
+            unsafe {
+                drop(ptr::read(&handles.pages));
+                drop(ptr::read(&handles.plain));
+            }
         }
     }
 

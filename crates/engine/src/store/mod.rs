@@ -50,6 +50,12 @@ pub trait Store: Debug + Send + Sync {
     /// Lets other processes write. Called by the keeper, too.
     fn unlock(&self);
 
+    /// Closes its descriptors.
+    ///
+    /// # Safety
+    /// The store is never dropped, and from now on asked for its path and its identity only.
+    unsafe fn close(&self);
+
     /// Which file it is.
     fn identity(&self) -> Identity;
 

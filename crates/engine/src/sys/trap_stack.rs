@@ -3,12 +3,12 @@
 //! The kernel puts its frame onto the thread's alternate stack or, without one, onto its own: 3.4 KiB here, 3.6 with AVX-512, over 11
 //! with AMX (`AT_MINSIGSTKSZ`, getauxval(3)). Neither stack is the engine's. Rust gives its threads alternate stacks of 8 KiB, or of
 //! just that frame where it is larger. So the handler needs no byte of a stack that it did not size: [`entrance`] works in
-//! registers, which sigreturn(2) restores anyway, and goes on elsewhere:
+//! registers, those that any function may use (a handler of the program may call it, as the one before its own), and goes on elsewhere:
 //!
 //! * on the alternate stack itself, if that has [`ROOM`];
 //! * else on one that it borrows from a pool for as long as the handler runs. The thread is then given a stack of its own
-//!   ([`STACK`] bytes) as its alternate stack from here on: sigreturn(2) installs what the frame says. So that happens once in a
-//!   thread, and handlers of the program that run there have room as well.
+//!   ([`STACK`] bytes) as its alternate stack from here on. So that happens once in a thread, and handlers of the program that run
+//!   there have room as well.
 //!
 //! What is the program's to handle is handed to it on the stack that the kernel chose, with the frame as the kernel made it: as if
 //! nobody had been there before.
@@ -75,31 +75,27 @@ pub fn set_up(serve: Serve) -> io::Result<Handler> {
 #[unsafe(naked)]
 extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     naked_asm!(
-        // These four outlive calls.
-        "mov r12, rsp",
-        "mov r13d, edi",
-        "mov r14, rsi",
-        "mov r15, rdx",
-        "xor ebx, ebx",
         // How much is left of the alternate stack, if this is it?
+        "mov r10, rsp",
+        "xor r8d, r8d",
         "mov rcx, rsp",
         "sub rcx, [rdx + {altstack} + {sp}]",
         "cmp rcx, [rdx + {altstack} + {size}]",
         "jae 2f",
         "cmp rcx, {room}",
         "jae 5f",
-        // Borrow the first that is free: rbx is its number and one.
+        // Borrow the first that is free: r8 is its number and one.
         "2:",
         "mov rax, [rip + {free}]",
         "3:",
         "bsf rcx, rax",
         "jz 4f",
-        "mov rdx, rax",
-        "btr rdx, rcx",
-        "lock cmpxchg [rip + {free}], rdx",
+        "mov r9, rax",
+        "btr r9, rcx",
+        "lock cmpxchg [rip + {free}], r9",
         "jne 3b",
-        "lea ebx, [rcx + 1]",
-        "imul rsp, rbx, {stride}",
+        "lea r8d, [rcx + 1]",
+        "imul rsp, r8, {stride}",
         "add rsp, [rip + {stacks}]",
         "jmp 5f",
         // All are taken: who has one waits for nobody that has none.
@@ -109,34 +105,44 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
         "jmp 2b",
         "5:",
         "and rsp, -16",
-        "mov edi, r13d",
-        "mov rsi, r14",
-        "mov rdx, r15",
+        "push r10",
+        "push r8",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "sub rsp, 8",
         "call [rip + {serve}]",
-        "mov rsp, r12",
-        "test ebx, ebx",
+        "add rsp, 8",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "pop r8",
+        "pop rsp",
+        "test r8d, r8d",
         "jz 6f",
-        "lea ecx, [rbx - 1]",
-        "mov edx, 1",
-        "shl rdx, cl",
-        "lock or [rip + {free}], rdx",
+        "lea ecx, [r8 - 1]",
+        "mov r9d, 1",
+        "shl r9, cl",
+        "lock or [rip + {free}], r9",
         "6:",
         "test rax, rax",
         "jnz 7f",
         "ret",
         // The program's: with its mask, and as if called by the kernel.
         "7:",
-        "mov r12, rax",
+        "mov r8, rax",
+        "mov r9d, edi",
+        "movq xmm0, rdx",
         "mov eax, {sigprocmask}",
         "mov edi, {set}",
-        "lea rsi, [r14 + {mask}]",
+        "add rsi, {mask}",
         "xor edx, edx",
         "mov r10d, 8",
         "syscall",
-        "mov edi, r13d",
-        "mov rsi, r14",
-        "mov rdx, r15",
-        "jmp r12",
+        "mov edi, r9d",
+        "sub rsi, {mask}",
+        "movq rdx, xmm0",
+        "jmp r8",
         altstack = const offset_of!(libc::ucontext_t, uc_stack),
         sp = const offset_of!(libc::stack_t, ss_sp),
         size = const offset_of!(libc::stack_t, ss_size),
@@ -170,8 +176,32 @@ pub unsafe fn leave_mask(info: *mut libc::siginfo_t, mask: u64) {
 pub unsafe fn enlarge(context: *mut libc::c_void) {
     // SAFETY: the kernel's structure, valid while the handler runs.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    if !suffices(&context.uc_stack) {
+    let here = ptr::from_ref(&context) as usize;
+    // It runs there, so it has room.
+    if !is_on(&context.uc_stack, here) {
         give(context);
+    }
+}
+
+fn is_on(stack: &libc::stack_t, address: usize) -> bool {
+    stack.ss_flags & libc::SS_DISABLE == 0 && address.wrapping_sub(stack.ss_sp as usize) < stack.ss_size
+}
+
+#[cold]
+fn give(context: &mut libc::ucontext_t) {
+    let interrupted = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    let now = &mut context.uc_stack;
+    // A handler that was interrupted on its alternate stack goes on there.
+    if is_on(now, interrupted) {
+        return;
+    }
+    if let Some(stack) = of_this_thread() {
+        // As it was, but for the size (`SS_AUTODISARM`). Now, since sigreturn(2) changes no stack that it finds itself on; and for it,
+        // since it restores what the frame says.
+        let flags = now.ss_flags & !libc::SS_DISABLE;
+        *now = libc::stack_t { ss_flags: flags, ..stack };
+        // SAFETY: a description that the kernel reads; the handler runs on a stack that it has borrowed.
+        unsafe { libc::sigaltstack(now, ptr::null_mut()) };
     }
 }
 
@@ -180,20 +210,9 @@ fn suffices(stack: &libc::stack_t) -> bool {
     stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size >= ROOM + FRAME
 }
 
-#[cold]
-fn give(context: &mut libc::ucontext_t) {
-    let now = &mut context.uc_stack;
-    let interrupted = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
-    // sigreturn(2) changes nothing in a thread that goes on there.
-    let nested = now.ss_flags & libc::SS_DISABLE == 0 && interrupted.wrapping_sub(now.ss_sp as usize) < now.ss_size;
-    if nested {
-        return;
-    }
-    if let Some(stack) = of_this_thread() {
-        // As it was, but for the size (`SS_AUTODISARM`).
-        let flags = now.ss_flags & !libc::SS_DISABLE;
-        *now = libc::stack_t { ss_flags: flags, ..stack };
-    }
+/// In a child made by fork(2): stacks that other threads of its parent had borrowed are nobody's.
+pub fn take_back_all() {
+    FREE.store(u64::MAX, Ordering::Release);
 }
 
 /// Gives the calling thread an alternate stack of the engine's, unless it has one as large, or runs on the one it has.
@@ -234,9 +253,12 @@ fn of_this_thread() -> Option<libc::stack_t> {
     };
     // Nobody else enters this thread's number.
     let own = || numbers().take(64).find(|number| OWNERS[*number].load(Ordering::Relaxed) == thread);
-    let number = own().or_else(|| numbers().find(take))?;
+    let known = own();
+    let number = known.or_else(|| numbers().find(take))?;
     let at = stacks.wrapping_add((POOL + number) * STRIDE + PAGE);
-    // SAFETY: this thread's part of the reservation.
-    unsafe { protect(at, STACK, true).ok()? };
+    if known.is_none() {
+        // SAFETY: this thread's part of the reservation.
+        unsafe { protect(at, STACK, true).ok()? };
+    }
     Some(libc::stack_t { ss_sp: at.cast(), ss_flags: 0, ss_size: STACK })
 }

@@ -186,6 +186,37 @@ static void tiny_stacks(const char *path) {
     on_tiny_stacks(at);
 }
 
+static uint8_t *volatile touched;
+static volatile uint8_t touched_sum;
+
+static void touch_deep(int signal) {
+    (void)signal;
+    volatile char deep[2600];
+    for (size_t i = 0; i < sizeof deep; i++) deep[i] = (char)i;
+    for (size_t i = 0; i < SIZE; i += 64 * PAGE) touched_sum += touched[i];
+    for (size_t i = 0; i < sizeof deep; i++) CHECK(deep[i] == (char)i);
+}
+
+/* A handler on an alternate stack of the usual size touches maps, before its thread has done so. */
+static void *handle_on_small_stack(void *arg) {
+    static __thread char memory[8192];
+    stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    CHECK(sigaltstack(&stack, NULL) == 0);
+    for (int i = 0; i < 20; i++) CHECK(raise(SIGUSR1) == 0);
+    return arg;
+}
+
+static void deep_handlers(const char *path) {
+    int fd = file_of(path, SIZE);
+    touched = map_all(fd);
+    struct sigaction action = {.sa_handler = touch_deep, .sa_flags = SA_ONSTACK};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, handle_on_small_stack, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    handle_on_small_stack(NULL);
+}
+
 static void waiting_for_sigbus(const char *path) {
     int fd = file_of(path, SIZE);
     uint8_t *at = map_all(fd);
@@ -348,6 +379,7 @@ static struct test tests[] = {
     {"blocked_threads", blocked_threads},
     {"small_alternate_stack", small_alternate_stack},
     {"tiny_stacks", tiny_stacks},
+    {"deep_handlers", deep_handlers},
     {"waiting_for_sigbus", waiting_for_sigbus},
     {"old_calls", old_calls},
     {"passed_on", passed_on},
