@@ -199,11 +199,10 @@ static void touch_deep(int signal) {
 
 /* A handler on an alternate stack of the usual size touches maps, before its thread has done so. */
 static void *handle_on_small_stack(void *arg) {
-    static __thread char memory[8192];
-    stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    stack_t stack = {.ss_sp = arg, .ss_size = 8192};
     CHECK(sigaltstack(&stack, NULL) == 0);
     for (int i = 0; i < 20; i++) CHECK(raise(SIGUSR1) == 0);
-    return arg;
+    return NULL;
 }
 
 static void deep_handlers(const char *path) {
@@ -211,10 +210,11 @@ static void deep_handlers(const char *path) {
     touched = map_all(fd);
     struct sigaction action = {.sa_handler = touch_deep, .sa_flags = SA_ONSTACK};
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    static char stacks[5][8192];
     pthread_t threads[4];
-    for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, handle_on_small_stack, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, handle_on_small_stack, stacks[i]) == 0);
     for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
-    handle_on_small_stack(NULL);
+    handle_on_small_stack(stacks[4]);
 }
 
 static void waiting_for_sigbus(const char *path) {
