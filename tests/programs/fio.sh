@@ -8,6 +8,7 @@ packages=(fio)
 work() {
     local jobs how job
     serve 40 --map 'fio-*'
+    returns 8 # each job maps its file to write it, and once more to verify it
     for jobs in threads processes; do
         how=(--thread --bs=4k --fsync=512)
         [[ $jobs == threads ]] || how=(--bs=5k)

@@ -9,6 +9,8 @@ import sys
 MIB = 1 << 20
 folder = pathlib.Path(sys.argv[1])
 data = max(int(line) for line in (folder / "data").read_text().split())
+returns = folder / "returns"
+expected = sum(map(int, returns.read_text().split())) if returns.exists() else 0
 capacity = evicted = misses = kernel = 0
 # A run is the program's own file and, with a process id behind the name, those of its children.
 runs = {}
@@ -21,7 +23,8 @@ if not runs:
     sys.exit("fastmap run left no statistics")
 for name, processes in runs.items():
     caches = [cache for process in processes for cache in process["caches"]]
-    if not sum(cache["misses"] for cache in caches):
+    returned = sum(process["kernel"] for process in processes)
+    if not sum(cache["misses"] for cache in caches) and not returned:
         sys.exit(f"one of its runs was not served: no misses in {processes}")
     for cache in caches:
         if cache["resident_pages"] * 4096 > cache["capacity_bytes"]:
@@ -31,11 +34,13 @@ for name, processes in runs.items():
         capacity = max(capacity, cache["capacity_bytes"])
         misses += cache["misses"]
         evicted += cache["evicted_pages"]
-    kernel += sum(process["kernel"] for process in processes)
+    kernel += returned
 if not evicted:
     sys.exit("nothing was evicted: its data is not larger than the cache")
-if kernel:
-    sys.exit(f"{kernel} of its mappings were left to the kernel: {runs}")
+if not misses:
+    sys.exit(f"none of its runs was served: {runs}")
+if kernel > expected:
+    sys.exit(f"{kernel} of its mappings were left to the kernel, not {expected}: {runs}")
 looks = 0
 if (folder / "watched").exists():
     for line in (folder / "watched").read_text().splitlines():
@@ -46,4 +51,5 @@ if (folder / "watched").exists():
     if not looks:
         sys.exit("it was to be watched, and nothing of it was seen in memory")
 seen = f", within budget at {looks} looks" if looks else ""
-print(f"{data} MiB, cache {capacity / MIB:.1f} MiB, {misses} misses, {evicted} evicted{seen}")
+returned = f", {kernel} mappings returned to the kernel" if kernel else ""
+print(f"{data} MiB, cache {capacity / MIB:.1f} MiB, {misses} misses, {evicted} evicted{seen}{returned}")

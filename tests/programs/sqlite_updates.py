@@ -1,10 +1,11 @@
-"""Tables with indexes, built and changed by two connections to one SQLite database that read it through mmap(2)."""
+"""Tables with indexes, built and changed by one or two connections to one SQLite database that read it through mmap(2)."""
 import random
 import sqlite3
 import sys
 
-journal, path = sys.argv[1:]
-first, second = sqlite3.connect(path), sqlite3.connect(path)
+journal, connections, path = sys.argv[1:]
+first = sqlite3.connect(path)
+second = sqlite3.connect(path) if connections == "2" else first
 for connection in first, second:
     # Few pages of its own: what it reads, it reads from the mapping.
     assert connection.execute("PRAGMA mmap_size=1073741824").fetchone() == (1073741824,)
