@@ -32,6 +32,11 @@ fn the_default_action_kills_and_ignoring_ignores_what_was_sent() {
 }
 
 #[test]
+fn a_handler_that_calls_the_former_one_keeps_its_registers() {
+    assert_ends("chained", 0);
+}
+
+#[test]
 fn a_handler_for_one_signal_is_gone_after_it() {
     let said = assert_ends("once", libc::SIGBUS);
     assert!(said.contains("twice, once each time it was installed"), "{said}");
@@ -77,6 +82,20 @@ fn role() {
     assert!(map[..] == bytes[..], "served");
     let served = || assert!(map[..] == bytes[..], "still served");
     match role.as_str() {
+        "chained" => {
+            // As crash reporters do, with sigaction(2) itself.
+            let own = action(chaining, libc::SA_ONSTACK);
+            // SAFETY: a handler of the right kind; what it finds is complete before a page is touched.
+            unsafe {
+                let mut former = plain(libc::SIG_DFL);
+                libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut former);
+                FORMER.store(former.sa_sigaction, Ordering::SeqCst);
+                libc::sigaction(libc::SIGBUS, &own, std::ptr::null_mut());
+            }
+            let before = calls(&FIRST);
+            served();
+            assert!(calls(&FIRST) > before, "it came past the handler");
+        }
         "before" => {
             let found = replace_sigbus(None).expect("ours is installed");
             assert_eq!(found.sa_sigaction, first as *const () as usize);
@@ -198,6 +217,26 @@ fn past_the_end(cache: &fastmap::Cache, folder: &Path) -> fastmap::Map {
     map
 }
 
+/// Calls the handler that was there before, and looks at what it has in registers that a call keeps.
+extern "C" fn chaining(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let kept: [u64; 4] = [0x1212, 0x1313, 0x1414, 0x1515];
+    let [mut a, mut b, mut c, mut d] = kept;
+    // SAFETY: the call of a handler of three arguments.
+    unsafe {
+        std::arch::asm!(
+            "call rax",
+            in("rax") FORMER.load(Ordering::SeqCst), in("rdi") i64::from(signal), in("rsi") info, in("rdx") context,
+            inout("r12") a, inout("r13") b, inout("r14") c, inout("r15") d,
+            clobber_abi("C"),
+        );
+    }
+    if [a, b, c, d] != kept {
+        std::process::abort();
+    }
+    FIRST.fetch_add(1, Ordering::SeqCst);
+}
+
+static FORMER: AtomicUsize = AtomicUsize::new(0);
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 static SECOND: AtomicUsize = AtomicUsize::new(0);
 static FILE: AtomicI32 = AtomicI32::new(-1);
