@@ -1,14 +1,16 @@
+# make try       an unchanged program, short of memory: what does FastMap do for it here? About a minute
 # make bench     the tour: FastMap beside kernel mmap on this machine, about two minutes
-# make           the command, libfastmap and the preload libraries, in target/release
+# make           the commands fastmap and fastmap-bench, libfastmap and the preload libraries, in target/release
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
-# make test      everything CI checks
+# make test      what a change needs to be trusted, in minutes, with nothing but Rust, gcc and make
+# make test-all  everything there is, and longer (FASTMAP_EFFORT=full): what CI runs
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
 # make fio       the engine for fio: does it move the right bytes?
 # make evidence  every experiment of the papers at its default size, about 45 minutes: evidence/report.html
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
-# make loom      the models alone: page word, credits, dirty bitmap, shared syncs
+# make loom      the models alone: page word, free frames, dirty bitmap, shared syncs
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: build bench install test lint docs loom header programs fio evidence vm
+.PHONY: try build bench install test test-all lint docs loom header programs fio evidence vm
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -17,20 +19,33 @@ PROFILE ?= release
 BUILT = $(CARGO_TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# Of tests at a time: many wait for disks and for programs of theirs.
+THREADS ?= $(shell echo $$((2 * $$(nproc))))
 MAJOR = $(firstword $(subst ., ,$(VERSION)))
 TO = $(DESTDIR)$(PREFIX)
 
+# fastmap-bench in an invocation of its own: features that it sets must not reach the libraries.
 build:
 	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-preload -p fastmap-preload-heap
+	$(CARGO) build --profile $(PROFILE) -p fastmap-bench
 
 bench: build
 	$(BUILT)/fastmap bench
 
-# Not after `build`: whoever installs for all users may have no Rust.
+# Only what it needs.
+try:
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload
+	$(CARGO) build --profile $(PROFILE) -p fastmap-bench
+	$(BUILT)/fastmap bench try
+
+# Not after `build`: on the machine that it is installed on there may be no Rust. The command is stripped; fastmap-bench keeps its
+# symbols, by which `bench breakdown` tells whose functions a profiler met.
 install:
-	@test -e $(BUILT)/fastmap -a -e $(BUILT)/libfastmap_capi.so || { echo "make: nothing built in $(BUILT): run 'make' first" >&2; exit 1; }
+	@test -e $(BUILT)/fastmap -a -e $(BUILT)/fastmap-bench -a -e $(BUILT)/libfastmap_capi.so || { echo "make: nothing built in $(BUILT): run 'make' first" >&2; exit 1; }
 	install -d $(TO)/bin $(TO)/lib/pkgconfig $(TO)/include
-	install -m 755 $(BUILT)/fastmap $(TO)/bin/fastmap
+	install -s -m 755 $(BUILT)/fastmap $(TO)/bin/fastmap
+	install -m 755 $(BUILT)/fastmap-bench $(TO)/bin/fastmap-bench
+	strip --strip-debug $(TO)/bin/fastmap-bench
 	install -m 755 $(BUILT)/libfastmap_capi.so $(TO)/lib/libfastmap.so.$(VERSION)
 	ln -sf libfastmap.so.$(VERSION) $(TO)/lib/libfastmap.so.$(MAJOR)
 	ln -sf libfastmap.so.$(MAJOR) $(TO)/lib/libfastmap.so
@@ -41,7 +56,14 @@ install:
 	chmod 644 $(TO)/lib/pkgconfig/fastmap.pc
 
 test: lint docs loom
-	$(CARGO) test --workspace
+	$(MAKE) build PROFILE=dev
+	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --exclude fastmap-bench
+	$(CARGO) test -p fastmap-bench
+
+# The same tests, many of them for longer, and those that need packages.
+test-all: export FASTMAP_EFFORT = full
+test-all: test
+	$(CARGO) test -p fastmap --features ablation --test suite without_any_one
 	$(MAKE) programs PROFILE=dev
 	$(MAKE) fio PROFILE=dev
 	$(MAKE) vm PROFILE=dev
@@ -57,13 +79,15 @@ evidence: build
 
 # With it go the engine's own tests of direct mappings.
 vm: build
-	DIRECT=$$($(CARGO) test -p fastmap --test direct --no-run --message-format=json | \
-		sed -n 's/.*"name":"direct".*"executable":"\([^"]*\)".*/\1/p') \
+	SUITE=$$($(CARGO) test -p fastmap --test suite --no-run --message-format=json | \
+		sed -n 's/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
 
+# fastmap-bench sets the feature `ablation`: the engine is read with it and without.
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --exclude fastmap-bench --all-targets -- -D warnings
+	$(CARGO) clippy -p fastmap-bench -p fastmap --all-targets -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

@@ -1,7 +1,7 @@
 //! Keeps the library's own calls away from its own wrappers.
 //!
 //! A preload library that exports `close` would also capture every `close` that the engine and the standard library, linked
-//! into it, call themselves. The linker's `--wrap=close` makes those calls go to `__wrap_close`, which `next.rs` defines as
+//! into it, call themselves. The linker's `--wrap=close` makes those calls go to `__wrap_close`, which `next/mod.rs` defines as
 //! the C library's; the exported `close` stays for the program. The names are those of `src/next/*.rs`.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ fn main() {
     println!("cargo:rerun-if-changed={}", folder.display());
     for file in fs::read_dir(folder).expect("the folder of intercepted functions") {
         let path = file.expect("an entry").path();
-        if path.ends_with("heap.rs") && env::var_os("CARGO_FEATURE_HEAP").is_none() {
+        if path.ends_with("mod.rs") || path.ends_with("heap.rs") && env::var_os("CARGO_FEATURE_HEAP").is_none() {
             continue;
         }
         let text = fs::read_to_string(path).expect("a table of functions");

@@ -16,22 +16,22 @@
 #include <sys/types.h>
 
 /**
- * For fm_mmap: in the cache or not at all. Without it, a file in memory already (on tmpfs, hugetlbfs,
- * DAX) is mapped straight, and what else cannot be cached (the machine lacks something, which
- * `fastmap doctor` explains) is an ordinary kernel mapping.
+ * For fm_mmap: in the cache, from the start, or not at all. Without it, a map begins as the kernel's, a file in memory
+ * already (on tmpfs, hugetlbfs, DAX) is mapped straight, and what cannot be cached (the machine lacks something, which
+ * `fastmap doctor` explains) stays an ordinary kernel mapping.
  */
 #define FM_MAP_CACHED (1 << 24)
 
 /**
  * For fm_mmap: other processes may map the file for writing too. Without it, they are refused if
- * they use FastMap, and so is this one while they do (EAGAIN). With it, who stores to one page last
- * wins all of that page.
+ * they use FastMap, and so is this one while they do (EAGAIN). With it, of two processes that store to
+ * one page the last one wins all of that page.
  */
 #define FM_MAP_MANY_WRITERS (1 << 25)
 
 /**
- * For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is kept,
- * and made when the page is there; loads of the page wait. For scattered small stores to a slow
+ * For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is buffered,
+ * and applied when the page is there; loads of the page wait. For scattered small stores to a slow
  * device: moves of 1 to 64 bytes, eight a page; all else waits. Holds for all maps of the file.
  */
 #define FM_MAP_ASYNC_STORES (1 << 21)
@@ -117,7 +117,7 @@ struct fm_stats {
    */
   uint64_t ghost_hits;
   /**
-   * Pages that came without a read because the file has a hole there.
+   * Pages filled with zeros, without a read, because the file has a hole there.
    */
   uint64_t born_zero;
   /**
@@ -129,7 +129,7 @@ struct fm_stats {
    */
   uint64_t waits;
   /**
-   * Walks with a constant step that were read ahead of.
+   * Streams: walks with a constant step, which are read ahead of.
    */
   uint64_t streams;
   /**
@@ -137,7 +137,7 @@ struct fm_stats {
    */
   uint64_t ahead_pages;
   /**
-   * Of these, pages that the walk came to.
+   * Of these, pages that the stream came to.
    */
   uint64_t ahead_used;
   /**
@@ -149,7 +149,7 @@ struct fm_stats {
    */
   uint64_t async_loads;
   /**
-   * Stores kept until their page was read.
+   * Stores buffered until their page was read.
    */
   uint64_t kept_stores;
   /**
@@ -188,10 +188,18 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Maps a file as mmap(2) does, in the process's own cache, which holds a quarter of memory (of the
- * cgroup's, if that is less) unless fm_cache_resize() says otherwise.
+ * Maps a file as mmap(2) does: through the kernel first. While memory is short the library tries which serves the
+ * program best, the kernel or its own cache, and has files change hands, in place: every function here works whoever
+ * has a map, and fm_is_cached() says. Less than 4 MiB of a file stay the kernel's, and so does a file that the program
+ * maps by mmap(2) as well, that other processes write, or that has no name any more.
  *
- * What is MAP_SHARED of a regular file or block device, and not executable, is cached, unless the file
+ * What only the cache has means the cache from the start, for good: fm_mmap_in() with a cache, the flags here, a
+ * capacity given by fm_cache_resize(NULL, ...). Such a map takes those of its file along; where that cannot be (pins, a
+ * mapping made by mmap(2)) it is the kernel's like them, or fails with FM_MAP_CACHED. A file that is cached already
+ * stays so. The process's own cache holds a quarter of memory (of the cgroup's, if that is less) unless
+ * fm_cache_resize() says otherwise.
+ *
+ * What is MAP_SHARED of a regular file or block device, and not executable, can be cached, unless the file
  * is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
  * goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
  * the same addresses for the same bytes: mapped twice for the same use, a file has the same address
@@ -200,7 +208,10 @@ extern "C" {
  * of its file kernel mappings, in place. Use fm_munmap() and the other functions here for all maps made here, and
  * mmap(2)'s for none of them.
  *
- * A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile.
+ * A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile, or copy with
+ * fm_read() and fm_write(). So can one on a map that began as the kernel's, as soon as the cache has it; no file changes
+ * hands during such a call, or while part of it is pinned. While the cache has a file, read(2) and write(2) of it see and
+ * change what the file has, not what is in memory.
  * The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). A child made by fork(2) and its
  * parent see one file: when the child first touches a map, that of its parent, and its own, become kernel mappings in
  * place, and so are all of that file from then on. A child that executes a program costs nothing.
@@ -218,7 +229,7 @@ void *fm_mmap(void *addr,
               off_t offset);
 
 /**
- * fm_mmap() in a cache of the program's own; NULL: the process's. All maps of a file are in the
+ * fm_mmap() in a cache of the program's own, from the start; NULL: as fm_mmap(). All maps of a file are in the
  * cache of its first.
  *
  * Returns as fm_mmap(); EINVAL also where `cache` is none.
@@ -233,7 +244,7 @@ void *fm_mmap_in(struct fm_cache *cache,
 
 /**
  * munmap(2): of a whole map, part of one, or several, cached or not. Dirty pages are written to the
- * file, not waited for on stable storage. Pins of what nobody maps any more end.
+ * file, not waited for on stable storage. Pins of what is mapped no more end.
  *
  * Returns 0, or -1 and sets errno: EINVAL.
  */
@@ -327,7 +338,7 @@ int fm_is_cached(const void *addr,
  *
  * Returns how many ranges were taken, from the first on: fewer than `count` when the queue is full
  * (2048 pages, or an eighth of the cache), so ask for the rest later. Of a range longer than that
- * its first part is brought in. Or -1 and sets errno: ENOMEM the first is not mapped; EINVAL; EFAULT
+ * only its first part is brought in. Or -1 and sets errno: ENOMEM the first is not mapped; EINVAL; EFAULT
  * `ranges` is NULL.
  */
 ssize_t fm_prefetch(const struct fm_range *ranges,
@@ -343,15 +354,16 @@ ssize_t fm_prefetch(const struct fm_range *ranges,
 int fm_prefetch_wait(const struct fm_range *ranges, size_t count);
 
 /**
- * Has stores to pages of a mapped file that are not in memory complete at once, on a page filled with
- * a line of FM_LINE bytes again and again, while the file's bytes are read behind them (AR-MMAP). When
+ * Makes stores to absent pages of a mapped file complete at once, on a page filled with a line of
+ * FM_LINE bytes again and again, while the file's bytes are read in the background (AR-MMAP). When
  * these are there, the lines that still hold that value are replaced by them, never under a store.
  * Holds for all writable maps of the file in the process, while there are any.
  *
  * The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
  * in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
  * (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
- * Kernel mappings stay what they are: stores wait there.
+ * Kernel mappings stay what they are: stores wait there. (A map that may change hands is one at times: map with
+ * FM_MAP_CACHED.)
  *
  * Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
  * value; EFAULT `initial_line` is NULL; ENOMEM.
@@ -384,7 +396,8 @@ int fm_synchronise(const void *addr,
  *
  * Pins and locks together leave a 16th of a cache free (and 64 KiB at least; in caches below 85 KiB,
  * three quarters). Unmapping part of a pinned range ends its pins. A child made by fork(2) has none
- * of its parent's.
+ * of its parent's. Of a kernel mapping the range is brought in and left to the kernel, which lets system calls
+ * wait for pages; meanwhile it stays the kernel's.
  *
  * Returns 0, or -1 and sets errno: ENOMEM too much is pinned; ENXIO past the file's end; EFAULT not
  * mapped, or not for that; EIO; EINVAL.
@@ -445,7 +458,8 @@ struct fm_cache *fm_cache_create(size_t capacity);
 /**
  * Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
  * `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
- * leave memory, dirty ones written first.
+ * leave memory, dirty ones written first. Once the process's own has been given a capacity, maps are cached from
+ * the start: see fm_mmap().
  *
  * Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
  * EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be

@@ -16,12 +16,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// One that has a text of its own: what, and what to do.
+    /// A failure with a text of its own: what failed, and what to do.
     pub fn new(errno: c_int, text: impl Display) -> Self {
         Failure { errno, text: text.to_string() }
     }
 
-    /// One that is all in its number; `what` the call was about.
+    /// A failure that its number says all about; `what` the call was about.
     pub fn of(errno: c_int, what: fmt::Arguments<'_>) -> Self {
         let why = io::Error::from_raw_os_error(errno);
         Failure::new(errno, format_args!("{what}: {why}: {}", remedy(errno)))
@@ -56,9 +56,9 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What a function returns when it failed.
+/// A function's result type.
 pub trait Failed {
-    /// That.
+    /// What it returns when it failed.
     const FAILED: Self;
 }
 
@@ -82,12 +82,12 @@ impl Failed for *mut crate::caches::fm_cache {
 pub fn call<T: Failed>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> T {
     // SAFETY: this thread's.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: likewise.
+    // SAFETY: errno's address is always valid, and this thread's alone.
     let before = unsafe { *errno };
-    // What a body shares with others is behind locks that do not mind.
+    // A body that panics leaves shared state only behind locks that ignore poison.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => {
-            // SAFETY: likewise.
+            // SAFETY: errno's address is always valid, and this thread's alone.
             unsafe { *errno = before };
             return value;
         }
@@ -105,7 +105,7 @@ pub fn call<T: Failed>(name: &str, body: impl FnOnce() -> Result<T, Failure>) ->
     let text = CString::new(format!("{name}: {}", failure.text).replace('\0', "?")).unwrap_or_default();
     // At the thread's end there is nobody to read it.
     let _ = LAST.try_with(|last| last.replace(text));
-    // SAFETY: likewise.
+    // SAFETY: errno's address is always valid, and this thread's alone.
     unsafe { *errno = failure.errno };
     T::FAILED
 }

@@ -5,6 +5,7 @@ use crate::processes::refuse_in_child;
 use fastmap::Cache;
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// A cache: a limit in bytes on the pages in memory of all the maps that were made in it. What it
@@ -32,23 +33,23 @@ pub struct fm_stats {
     pub misses: u64,
     /// Misses on pages that had been evicted a short while ago.
     pub ghost_hits: u64,
-    /// Pages that came without a read because the file has a hole there.
+    /// Pages filled with zeros, without a read, because the file has a hole there.
     pub born_zero: u64,
     /// First stores to clean pages.
     pub upgrades: u64,
     /// Misses that waited for another thread's work on the page.
     pub waits: u64,
-    /// Walks with a constant step that were read ahead of.
+    /// Streams: walks with a constant step, which are read ahead of.
     pub streams: u64,
     /// Pages read ahead for them.
     pub ahead_pages: u64,
-    /// Of these, pages that the walk came to.
+    /// Of these, pages that the stream came to.
     pub ahead_used: u64,
     /// Of these, pages dropped before.
     pub ahead_wasted: u64,
     /// Stores to absent pages that did not wait (fm_async_read, FM_MAP_ASYNC_STORES).
     pub async_loads: u64,
-    /// Stores kept until their page was read.
+    /// Stores buffered until their page was read.
     pub kept_stores: u64,
     /// Lines that hold part of the initial value beside what was stored: violations of fm_async_read's
     /// duties, as far as they can be seen.
@@ -97,8 +98,8 @@ impl fm_stats {
     }
 }
 
-/// The caches that programs have handles of, by handle. Handles are numbers, and none is given twice:
-/// one that is not in here is known to be wrong without looking at what it points to.
+/// The caches by handle. Handles are numbers, and none is given twice: a wrong one is recognised without
+/// looking at what it points to.
 #[derive(Default)]
 struct Handles {
     caches: HashMap<usize, Cache>,
@@ -114,6 +115,14 @@ fn unknown(handle: *const fm_cache) -> Failure {
     let why =
         format_args!("{handle:p} is no cache, or one that has been destroyed: pass what fm_cache_create returned");
     Failure::new(libc::EINVAL, why)
+}
+
+/// The program has said how large the process's own cache is to be: it wants the engine.
+static IS_NAMED: AtomicBool = AtomicBool::new(false);
+
+/// Whether it has.
+pub fn is_named() -> bool {
+    IS_NAMED.load(Ordering::Relaxed)
 }
 
 /// The cache of a handle; the process's own for null.
@@ -144,7 +153,8 @@ pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
 
 /// Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
 /// `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
-/// leave memory, dirty ones written first.
+/// leave memory, dirty ones written first. Once the process's own has been given a capacity, maps are cached from
+/// the start: see fm_mmap().
 ///
 /// Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
 /// EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be
@@ -154,6 +164,7 @@ pub unsafe extern "C" fn fm_cache_resize(cache: *mut fm_cache, capacity: usize) 
     call("fm_cache_resize", || {
         refuse_in_child()?;
         find(cache)?.resize(capacity)?;
+        IS_NAMED.fetch_or(cache.is_null(), Ordering::Relaxed);
         Ok(0)
     })
 }
@@ -167,7 +178,7 @@ pub unsafe extern "C" fn fm_cache_resize(cache: *mut fm_cache, capacity: usize) 
 pub unsafe extern "C" fn fm_cache_destroy(cache: *mut fm_cache) -> c_int {
     call("fm_cache_destroy", || {
         refuse_in_child()?;
-        // Its threads are ended with the table free.
+        // Dropped after the lock on the table: it ends the cache's threads.
         let gone = handles().caches.remove(&cache.addr());
         gone.map(|_| 0).ok_or_else(|| unknown(cache))
     })

@@ -1,8 +1,10 @@
 //! `libfastmap.so`: FastMap for C and C++, shaped like mmap(2).
 //!
 //! Every function here is C's, and its comment is what `fastmap.h` says of it (cbindgen makes the one from the other: `make
-//! header`). What they do is in the crate `fastmap`, mostly in its module `calls`; here arguments are checked that the engine takes
-//! for granted, errors become errno and a text, and panics end (`boundary.rs`).
+//! header`). What they do is in the crate `fastmap`, mostly in its module `by_address`; here arguments are checked that the engine takes
+//! for granted, errors become errno and a text, and panics become errors (`boundary.rs`).
+//!
+//! `caches.rs` has the handles, `maps.rs` mmap(2) and its kin, `reach.rs` what goes beyond them, `processes.rs` fork(2).
 
 #![expect(clippy::missing_safety_doc, reason = "for C everything is unsafe, and the comments are the header's")]
 #![expect(non_camel_case_types, reason = "C's names")]

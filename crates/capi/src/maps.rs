@@ -3,26 +3,27 @@
 use crate::boundary::{Failure, call};
 use crate::caches::{self, fm_cache};
 use crate::processes;
-use fastmap::calls::{self, Request};
-use fastmap::{Error, Fallback, Mode, Persist};
+use fastmap::by_address::{self, Request};
+use fastmap::{Cache, Error, Fallback, Mode, Persist, placement};
 use libc::off_t;
 use std::ffi::{c_int, c_uchar, c_void};
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// For fm_mmap: in the cache or not at all. Without it, a file in memory already (on tmpfs, hugetlbfs,
-/// DAX) is mapped straight, and what else cannot be cached (the machine lacks something, which
-/// `fastmap doctor` explains) is an ordinary kernel mapping.
+/// For fm_mmap: in the cache, from the start, or not at all. Without it, a map begins as the kernel's, a file in memory
+/// already (on tmpfs, hugetlbfs, DAX) is mapped straight, and what cannot be cached (the machine lacks something, which
+/// `fastmap doctor` explains) stays an ordinary kernel mapping.
 pub const FM_MAP_CACHED: c_int = 1 << 24;
 
 /// For fm_mmap: other processes may map the file for writing too. Without it, they are refused if
-/// they use FastMap, and so is this one while they do (EAGAIN). With it, who stores to one page last
-/// wins all of that page.
+/// they use FastMap, and so is this one while they do (EAGAIN). With it, of two processes that store to
+/// one page the last one wins all of that page.
 pub const FM_MAP_MANY_WRITERS: c_int = 1 << 25;
 
-/// For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is kept,
-/// and made when the page is there; loads of the page wait. For scattered small stores to a slow
+/// For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is buffered,
+/// and applied when the page is there; loads of the page wait. For scattered small stores to a slow
 /// device: moves of 1 to 64 bytes, eight a page; all else waits. Holds for all maps of the file.
 pub const FM_MAP_ASYNC_STORES: c_int = 1 << 21;
 
@@ -39,7 +40,10 @@ pub const FM_MAP_CACHE_LINES: c_int = 1 << 23;
 /// madvise(2) has no such advice.
 pub const FM_MADV_BACKWARD: c_int = 1000;
 
-/// Flags of mmap(2) that a cached map has a use for, or that mean nothing for files.
+/// What only the engine has, and files in memory.
+const NAMED: c_int = FM_MAP_CACHED | FM_MAP_MANY_WRITERS | FM_MAP_ASYNC_STORES | FM_MAP_DIRECT | FM_MAP_CACHE_LINES;
+
+/// Flags of mmap(2) that a cached map honours, or that mean nothing for files.
 const UNDERSTOOD: c_int = libc::MAP_SHARED_VALIDATE
     | libc::MAP_FIXED
     | libc::MAP_FIXED_NOREPLACE
@@ -82,7 +86,7 @@ impl Wanted {
     /// mmap(2) with these arguments.
     fn by_kernel(&self) -> Result<*mut c_void, Failure> {
         let Wanted { addr, length, prot, flags, fd, offset } = *self;
-        // SAFETY: the caller of `fm_mmap` says so.
+        // SAFETY: the caller of `fm_mmap` vouches for these arguments, which are mmap(2)'s.
         match unsafe { libc::mmap(addr, length, prot, flags, fd, offset) } {
             libc::MAP_FAILED => Err(self.failure(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))),
             at => Ok(at),
@@ -99,39 +103,74 @@ impl Wanted {
         Ok(())
     }
 
-    /// A kernel mapping, with what is cached at its place out of the way: not before it is known that
-    /// there will be one, and not at all where that stays.
-    fn through_kernel(&self) -> Result<*mut c_void, Failure> {
-        if self.flags & libc::MAP_FIXED != 0 && calls::holds(self.addr.addr(), self.length) {
+    /// mmap(2). What is cached at its fixed place is unmapped first, once it is known that the kernel will map; if that fails, nothing is
+    /// mapped.
+    fn by_kernel_in_place(&self) -> Result<*mut c_void, Failure> {
+        if self.flags & libc::MAP_FIXED != 0 && by_address::holds(self.addr.addr(), self.length) {
             if !self.addr.addr().is_multiple_of(4096) {
                 return Err(self.failure(libc::EINVAL));
             }
             self.try_elsewhere()?;
-            // SAFETY: the caller wants what is there gone.
-            unsafe { calls::make_way(self.addr.addr(), self.length) }.map_err(|errno| self.failure(errno))?;
+            // SAFETY: the caller asked with MAP_FIXED for what is there to be replaced.
+            unsafe { by_address::make_way(self.addr.addr(), self.length) }.map_err(|errno| self.failure(errno))?;
         }
-        let at = self.by_kernel()?;
+        self.by_kernel()
+    }
+
+    /// A mapping that stays the kernel's.
+    fn through_kernel(&self) -> Result<*mut c_void, Failure> {
+        let at = self.by_kernel_in_place()?;
         if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
             // SAFETY: the kernel has just taken it for a descriptor.
-            calls::note_kernel(unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length);
+            by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length);
+        } else if self.flags & libc::MAP_FIXED != 0 && !processes::is_child() {
+            by_address::note_replaced(at.addr(), self.length);
+        }
+        Ok(at)
+    }
+
+    /// A map that begins as the kernel's, unless the engine has others of its file.
+    fn kernel_first(&self) -> Result<*mut c_void, Failure> {
+        processes::prepare();
+        // SAFETY: open for this call, if at all.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        let _entered = placement::enter(fd);
+        if placement::has_engine(fd) {
+            let at = self.through_cache(&caches::find(ptr::null())?, 0)?;
+            return at.map_or_else(|| self.through_kernel(), Ok);
+        }
+        let at = self.by_kernel_in_place()?;
+        placement::look_after(fd, at.addr(), self.length);
+        if self.flags & libc::MAP_LOCKED != 0 {
+            note_locked(at, self.length);
         }
         Ok(at)
     }
 
     fn map(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
-        let own = FM_MAP_CACHED | FM_MAP_MANY_WRITERS | FM_MAP_DIRECT | FM_MAP_CACHE_LINES | FM_MAP_ASYNC_STORES;
+        let is_kernel_first = cache.is_null() && self.flags & NAMED == 0 && !caches::is_named();
         let asked = self.flags;
-        let wanted = Wanted { flags: asked & !own, ..*self };
+        let wanted = Wanted { flags: asked & !NAMED, ..*self };
         if asked & FM_MAP_CACHED != 0 && asked & FM_MAP_DIRECT != 0 {
             return Err(Failure::new(libc::EINVAL, "FM_MAP_CACHED or FM_MAP_DIRECT: a map cannot be both"));
         }
         if let Some(at) = wanted.straight(asked)? {
             return Ok(at);
         }
-        let mapped = if wanted.is_for_the_cache() { wanted.through_cache(cache, asked)? } else { None };
-        if let Some(at) = mapped {
-            return Ok(at);
+        if wanted.is_for_the_cache() && wanted.length > 0 && is_kernel_first {
+            return wanted.kernel_first();
         }
+        let mut entered = None;
+        if wanted.is_for_the_cache() {
+            processes::prepare();
+            let cache = caches::find(cache)?;
+            // SAFETY: open for this call, if at all.
+            entered = Some(placement::enter_named(unsafe { BorrowedFd::borrow_raw(wanted.fd) }, &cache));
+            if let Some(at) = wanted.through_cache(&cache, asked)? {
+                return Ok(at);
+            }
+        }
+        let _entered = entered;
         if asked & FM_MAP_CACHED != 0 {
             wanted.try_elsewhere()?;
             let why = "this cannot be cached (private, anonymous or executable, mapped elsewhere already, or in a child made by \
@@ -158,18 +197,18 @@ impl Wanted {
         let persist = if asked & FM_MAP_CACHE_LINES != 0 { Persist::CacheLines } else { Persist::Automatic };
         // SAFETY: open for this call, if at all.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        // SAFETY: the caller of `fm_mmap` says so.
-        let mapped = match unsafe { calls::map_direct(fd, &self.request(asked), mode, persist, false) } {
+        // SAFETY: the caller of `fm_mmap` vouches for the file and the place.
+        let mapped = match unsafe { by_address::map_direct(fd, &self.request(asked), mode, persist, false) } {
             Ok(mapped) => mapped,
-            // Refused as the kernel refuses it.
+            // The kernel is asked, and reports its own error.
             Err(Error::NotMappable { .. } | Error::Io { .. }) => None,
             Err(error) => return Err(error.into()),
         };
         if let Some(at) = mapped {
-            calls::note_kernel(fd, at.addr(), self.length);
+            by_address::note_kernel(fd, at.addr(), self.length);
             return Ok(Some(at.cast()));
         }
-        // What needs nothing is as the kernel maps it.
+        // Memory that needs no flush is mapped by the kernel.
         if mode == Mode::Direct { self.through_kernel().map(Some) } else { Ok(None) }
     }
 
@@ -187,38 +226,44 @@ impl Wanted {
         }
     }
 
-    fn through_cache(&self, cache: *const fm_cache, asked: c_int) -> Result<Option<*mut c_void>, Failure> {
-        processes::prepare();
-        let cache = caches::find(cache)?;
+    fn through_cache(&self, cache: &Cache, asked: c_int) -> Result<Option<*mut c_void>, Failure> {
         // SAFETY: open for this call, if at all.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        // SAFETY: the caller of `fm_mmap` says so.
-        let at = match unsafe { calls::map(fd, &cache, &self.request(asked)) } {
+        // SAFETY: the caller of `fm_mmap` vouches for the file and the place.
+        let at = match unsafe { by_address::map(fd, cache, &self.request(asked)) } {
             Ok(Some(at)) => at,
             // The kernel maps some that are neither files nor block devices, and has the errors of the others.
             Ok(None) | Err(Error::NotMappable { .. } | Error::LengthOverflow { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         if self.flags & libc::MAP_LOCKED != 0
-            && let Err(errno) = calls::lock(at.addr(), self.length, false)
+            && let Err(errno) = by_address::lock(at.addr(), self.length, false)
         {
-            // SAFETY: mapped just now, and known to nobody.
-            let _ = unsafe { calls::unmap(at.addr(), self.length) };
+            // SAFETY: mapped just now, and not yet returned to the caller.
+            let _ = unsafe { by_address::unmap(at.addr(), self.length) };
             return Err(self.failure(if errno == libc::ENOMEM { libc::EAGAIN } else { errno }));
         }
         if self.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE {
             // As with mmap(2), a map that cannot be populated is a map.
             // SAFETY: advice that destroys nothing.
-            let _ = unsafe { calls::advise(at.addr(), self.length, libc::MADV_POPULATE_READ) };
+            let _ = unsafe { by_address::advise(at.addr(), self.length, libc::MADV_POPULATE_READ) };
         }
         Ok(Some(at.cast()))
     }
 }
 
-/// Maps a file as mmap(2) does, in the process's own cache, which holds a quarter of memory (of the
-/// cgroup's, if that is less) unless fm_cache_resize() says otherwise.
+/// Maps a file as mmap(2) does: through the kernel first. While memory is short the library tries which serves the
+/// program best, the kernel or its own cache, and has files change hands, in place: every function here works whoever
+/// has a map, and fm_is_cached() says. Less than 4 MiB of a file stay the kernel's, and so does a file that the program
+/// maps by mmap(2) as well, that other processes write, or that has no name any more.
 ///
-/// What is MAP_SHARED of a regular file or block device, and not executable, is cached, unless the file
+/// What only the cache has means the cache from the start, for good: fm_mmap_in() with a cache, the flags here, a
+/// capacity given by fm_cache_resize(NULL, ...). Such a map takes those of its file along; where that cannot be (pins, a
+/// mapping made by mmap(2)) it is the kernel's like them, or fails with FM_MAP_CACHED. A file that is cached already
+/// stays so. The process's own cache holds a quarter of memory (of the cgroup's, if that is less) unless
+/// fm_cache_resize() says otherwise.
+///
+/// What is MAP_SHARED of a regular file or block device, and not executable, can be cached, unless the file
 /// is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
 /// goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
 /// the same addresses for the same bytes: mapped twice for the same use, a file has the same address
@@ -227,7 +272,10 @@ impl Wanted {
 /// of its file kernel mappings, in place. Use fm_munmap() and the other functions here for all maps made here, and
 /// mmap(2)'s for none of them.
 ///
-/// A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile.
+/// A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile, or copy with
+/// fm_read() and fm_write(). So can one on a map that began as the kernel's, as soon as the cache has it; no file changes
+/// hands during such a call, or while part of it is pinned. While the cache has a file, read(2) and write(2) of it see and
+/// change what the file has, not what is in memory.
 /// The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). A child made by fork(2) and its
 /// parent see one file: when the child first touches a map, that of its parent, and its own, become kernel mappings in
 /// place, and so are all of that file from then on. A child that executes a program costs nothing.
@@ -248,7 +296,7 @@ pub unsafe extern "C" fn fm_mmap(
     call("fm_mmap", || Wanted { addr, length, prot, flags, fd, offset }.map(ptr::null()))
 }
 
-/// fm_mmap() in a cache of the program's own; NULL: the process's. All maps of a file are in the
+/// fm_mmap() in a cache of the program's own, from the start; NULL: as fm_mmap(). All maps of a file are in the
 /// cache of its first.
 ///
 /// Returns as fm_mmap(); EINVAL also where `cache` is none.
@@ -264,20 +312,34 @@ pub unsafe extern "C" fn fm_mmap_in(
 ) -> *mut c_void {
     call("fm_mmap_in", || {
         if !cache.is_null() && !processes::is_child() {
-            // Whoever ends up mapping it, a wrong handle is a mistake.
+            // A wrong handle is a mistake even where the kernel will map the file.
             caches::find(cache)?;
         }
         Wanted { addr, length, prot, flags, fd, offset }.map(cache)
     })
 }
 
-/// What a call on a range returns.
+/// The pages of a range, as far as there are addresses.
+fn whole_pages(addr: *const c_void, length: usize) -> Range<usize> {
+    let start = addr.addr() & !4095;
+    start..addr.addr().saturating_add(length).checked_next_multiple_of(4096).unwrap_or(start)
+}
+
+/// Notes that memory is locked, which the kernel does: it stays the kernel's.
+fn note_locked(addr: *const c_void, length: usize) {
+    if placement::is_watching() && length > 0 {
+        placement::note_asked(whole_pages(addr, length), None);
+    }
+}
+
+/// Runs a call on a range: 0, or -1 with the range in the failure's text.
 fn over_range(
     name: &str,
     addr: *const c_void,
     length: usize,
     result: impl FnOnce(usize) -> Result<(), c_int>,
 ) -> c_int {
+    let _passing = by_address::pass();
     call(name, || match result(addr.addr()) {
         Ok(()) => Ok(0),
         Err(errno) => Err(Failure::of(errno, format_args!("{length} bytes at {addr:p}"))),
@@ -285,13 +347,13 @@ fn over_range(
 }
 
 /// munmap(2): of a whole map, part of one, or several, cached or not. Dirty pages are written to the
-/// file, not waited for on stable storage. Pins of what nobody maps any more end.
+/// file, not waited for on stable storage. Pins of what is mapped no more end.
 ///
 /// Returns 0, or -1 and sets errno: EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_munmap(addr: *mut c_void, length: usize) -> c_int {
     // SAFETY: the caller is done with the range.
-    over_range("fm_munmap", addr, length, |at| unsafe { calls::unmap(at, length) })
+    over_range("fm_munmap", addr, length, |at| unsafe { by_address::unmap(at, length) })
 }
 
 /// mremap(2), with `new_address` (for MREMAP_FIXED) always there; NULL if unused. The file is not
@@ -312,8 +374,9 @@ pub unsafe extern "C" fn fm_mremap(
             Failure::of(errno, format_args!("{old_size} bytes at {old_address:p} to {new_size}, flags {flags:#x}"))
         };
         let new = new_address.addr();
-        // SAFETY: the caller's.
-        let at = unsafe { calls::remap(old_address.addr(), old_size, new_size, flags, new) };
+        let _passing = by_address::pass();
+        // SAFETY: the caller gives up the old range, and with MREMAP_FIXED what is at the new one.
+        let at = unsafe { by_address::remap(old_address.addr(), old_size, new_size, flags, new) };
         at.map(|at| at.cast()).map_err(failure)
     })
 }
@@ -326,7 +389,7 @@ pub unsafe extern "C" fn fm_mremap(
 /// else write(2) and fdatasync(2) have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int) -> c_int {
-    over_range("fm_msync", addr, length, |at| calls::sync(at, length, flags))
+    over_range("fm_msync", addr, length, |at| by_address::sync(at, length, flags))
 }
 
 /// madvise(2), and FM_MADV_BACKWARD. Of cached maps MADV_NORMAL, RANDOM, SEQUENTIAL say how to read
@@ -338,10 +401,14 @@ pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int
 /// error of writing where it cannot be saved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int {
-    over_range("fm_madvise", addr, length, |at| match advice {
-        FM_MADV_BACKWARD => calls::expect_backward(at, length),
-        // SAFETY: the caller's.
-        advice => unsafe { calls::advise(at, length, advice) },
+    over_range("fm_madvise", addr, length, |at| {
+        let is_backward = advice == FM_MADV_BACKWARD;
+        placement::note_advice(whole_pages(addr, length), if is_backward { libc::MADV_NORMAL } else { advice });
+        match is_backward {
+            true => by_address::expect_backward(at, length),
+            // SAFETY: the caller knows which advice discards what is in the range.
+            false => unsafe { by_address::advise(at, length, advice) },
+        }
     })
 }
 
@@ -352,8 +419,8 @@ pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_
 /// for that; EBUSY where pins keep it in the cache, and the error of writing where it cannot be saved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mprotect(addr: *mut c_void, length: usize, prot: c_int) -> c_int {
-    // SAFETY: the caller's.
-    over_range("fm_mprotect", addr, length, |at| unsafe { calls::protect(at, length, prot) })
+    // SAFETY: the caller accesses the range as `prot` allows from then on.
+    over_range("fm_mprotect", addr, length, |at| unsafe { by_address::protect(at, length, prot) })
 }
 
 /// mincore(2): the lowest bit of each byte of `vec`, one for each page of 4096, says whether the page
@@ -362,8 +429,8 @@ pub unsafe extern "C" fn fm_mprotect(addr: *mut c_void, length: usize, prot: c_i
 /// Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; EFAULT `vec` is no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut c_uchar) -> c_int {
-    // SAFETY: the caller's.
-    over_range("fm_mincore", addr, length, |at| unsafe { calls::residency(at, length, vec) })
+    // SAFETY: the caller has a byte at `vec` for each page of the range.
+    over_range("fm_mincore", addr, length, |at| unsafe { by_address::residency(at, length, vec) })
 }
 
 /// mlock(2): the range stays in memory until fm_munlock() or fm_munmap(). Locks and pins together
@@ -372,7 +439,12 @@ pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut 
 /// Returns 0, or -1 and sets errno as mlock(2): ENOMEM also where that is too much for the cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
-    over_range("fm_mlock", addr, length, |at| calls::lock(at, length, false))
+    over_range("fm_mlock", addr, length, |at| {
+        if !by_address::is_cached(at, length) {
+            note_locked(addr, length);
+        }
+        by_address::lock(at, length, false)
+    })
 }
 
 /// munlock(2).
@@ -380,18 +452,18 @@ pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
 /// Returns 0, or -1 and sets errno as munlock(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_munlock(addr: *const c_void, length: usize) -> c_int {
-    over_range("fm_munlock", addr, length, |at| calls::unlock(at, length))
+    over_range("fm_munlock", addr, length, |at| by_address::unlock(at, length))
 }
 
 /// Bytes that fm_msync() has written to memory by cache line in this process: on DAX, and of maps made
 /// with FM_MAP_CACHE_LINES.
 #[unsafe(no_mangle)]
 pub extern "C" fn fm_flushed_bytes() -> u64 {
-    calls::flushed_bytes()
+    by_address::flushed_bytes()
 }
 
 /// Whether all bytes of a range are in cached maps: 1, or 0 (kernel mappings, other memory, nothing).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_is_cached(addr: *const c_void, length: usize) -> c_int {
-    call("fm_is_cached", || Ok(c_int::from(calls::is_cached(addr.addr(), length))))
+    call("fm_is_cached", || Ok(c_int::from(by_address::is_cached(addr.addr(), length))))
 }

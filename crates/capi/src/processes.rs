@@ -1,7 +1,7 @@
 //! fork(2): children get kernel mappings at the same places as soon as they touch them, and no engine.
 
 use crate::boundary::Failure;
-use fastmap::calls;
+use fastmap::by_address;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,24 +10,24 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn before() {
     if !is_child() {
-        calls::before_fork();
+        by_address::before_fork();
     }
 }
 
 extern "C" fn in_parent() {
     if !is_child() {
         // SAFETY: `before` ran in this thread.
-        unsafe { calls::in_parent() };
+        unsafe { by_address::in_parent() };
     }
 }
 
 extern "C" fn in_child() {
-    // SAFETY: `before` ran in the thread that this one was made of, unless that was a child as well.
-    unsafe { calls::in_child() };
+    // SAFETY: `before` ran in the thread that forked; in the child of a child the call does nothing more.
+    unsafe { by_address::in_child() };
     IS_CHILD.store(true, Ordering::Relaxed);
 }
 
-/// Has fork(2) take care of maps; before there is one.
+/// Registers the handlers of fork(2), before the first map is made.
 pub fn prepare() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
@@ -36,12 +36,12 @@ pub fn prepare() {
     });
 }
 
-/// Whether all maps are the kernel's here.
+/// Whether this process is such a child: all its maps are kernel mappings.
 pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Fails where the engine does not run.
+/// Fails in such a child, where the engine does not run; elsewhere makes sure of the fork handlers.
 pub fn refuse_in_child() -> Result<(), Failure> {
     if is_child() {
         let why = "this is a child made by fork(2), where there is no cache and all maps are the kernel's: call exec to have one";

@@ -1,7 +1,7 @@
-//! What mmap(2) has no call for: prefetching, pins, copies that return errors.
+//! Calls that mmap(2) has no counterpart of: prefetching, pins, copies that return errors.
 
 use crate::boundary::{Failure, call};
-use fastmap::calls;
+use fastmap::by_address;
 use libc::ssize_t;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -47,13 +47,14 @@ fn ranges_at(ranges: *const fm_range, count: usize) -> Result<Vec<Range<usize>>,
 ///
 /// Returns how many ranges were taken, from the first on: fewer than `count` when the queue is full
 /// (2048 pages, or an eighth of the cache), so ask for the rest later. Of a range longer than that
-/// its first part is brought in. Or -1 and sets errno: ENOMEM the first is not mapped; EINVAL; EFAULT
+/// only its first part is brought in. Or -1 and sets errno: ENOMEM the first is not mapped; EINVAL; EFAULT
 /// `ranges` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> ssize_t {
+    let _passing = by_address::pass();
     call("fm_prefetch", || {
         let ranges = ranges_at(ranges, count)?;
-        Ok(calls::prefetch(&ranges)? as isize)
+        Ok(by_address::prefetch(&ranges)? as isize)
     })
 }
 
@@ -64,8 +65,9 @@ pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> s
 /// EINVAL; EFAULT `ranges` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize) -> c_int {
+    let _passing = by_address::pass();
     call("fm_prefetch_wait", || {
-        calls::prefetch_wait(&ranges_at(ranges, count)?)?;
+        by_address::prefetch_wait(&ranges_at(ranges, count)?)?;
         Ok(0)
     })
 }
@@ -73,20 +75,22 @@ pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize)
 /// Bytes of a line: the unit of stores for fm_async_read.
 pub const FM_LINE: usize = 64;
 
-/// Has stores to pages of a mapped file that are not in memory complete at once, on a page filled with
-/// a line of FM_LINE bytes again and again, while the file's bytes are read behind them (AR-MMAP). When
+/// Makes stores to absent pages of a mapped file complete at once, on a page filled with a line of
+/// FM_LINE bytes again and again, while the file's bytes are read in the background (AR-MMAP). When
 /// these are there, the lines that still hold that value are replaced by them, never under a store.
 /// Holds for all writable maps of the file in the process, while there are any.
 ///
 /// The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
 /// in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
 /// (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
-/// Kernel mappings stay what they are: stores wait there.
+/// Kernel mappings stay what they are: stores wait there. (A map that may change hands is one at times: map with
+/// FM_MAP_CACHED.)
 ///
 /// Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
 /// value; EFAULT `initial_line` is NULL; ENOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial_line: *const c_void) -> c_int {
+    let _passing = by_address::pass();
     call("fm_async_read", || {
         if initial_line.is_null() {
             return Err(Failure::new(libc::EFAULT, "initial_line is NULL: pass FM_LINE bytes that are never stored"));
@@ -94,7 +98,7 @@ pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial
         // SAFETY: the caller has as many there.
         let line = unsafe { initial_line.cast::<[u8; FM_LINE]>().read() };
         // SAFETY: the caller keeps the duties.
-        unsafe { calls::async_read(addr.addr(), length, line) }.map_err(|errno| {
+        unsafe { by_address::async_read(addr.addr(), length, line) }.map_err(|errno| {
             let why = "needs a writable map of a file without another initial value";
             Failure::of(errno, format_args!("{length} bytes at {addr:p}: {why}"))
         })?;
@@ -114,7 +118,7 @@ pub unsafe extern "C" fn fm_is_initial(line: *const c_void) -> c_int {
             let line = unsafe { line.cast::<[u8; FM_LINE]>().read_volatile() };
             line.chunks(8).zip(initial.chunks(8)).any(|(word, initial)| word == initial)
         };
-        Ok(c_int::from(calls::initial_line(line.addr()).is_some_and(holds)))
+        Ok(c_int::from(by_address::initial_line(line.addr()).is_some_and(holds)))
     })
 }
 
@@ -123,9 +127,10 @@ pub unsafe extern "C" fn fm_is_initial(line: *const c_void) -> c_int {
 /// Returns 0, or -1 and sets errno: EIO and what else pread(2) has, and what was stored is kept; EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_synchronise(addr: *const c_void, length: usize) -> c_int {
+    let _passing = by_address::pass();
     call("fm_synchronise", || {
         let failed = |errno| Failure::of(errno, format_args!("{length} bytes at {addr:p}"));
-        calls::synchronise(addr.addr(), length).map_err(failed)?;
+        by_address::synchronise(addr.addr(), length).map_err(failed)?;
         Ok(0)
     })
 }
@@ -145,14 +150,16 @@ fn is_for_writing(flags: c_int) -> Result<bool, Failure> {
 ///
 /// Pins and locks together leave a 16th of a cache free (and 64 KiB at least; in caches below 85 KiB,
 /// three quarters). Unmapping part of a pinned range ends its pins. A child made by fork(2) has none
-/// of its parent's.
+/// of its parent's. Of a kernel mapping the range is brought in and left to the kernel, which lets system calls
+/// wait for pages; meanwhile it stays the kernel's.
 ///
 /// Returns 0, or -1 and sets errno: ENOMEM too much is pinned; ENXIO past the file's end; EFAULT not
 /// mapped, or not for that; EIO; EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
+    let _passing = by_address::pass();
     call("fm_pin", || {
-        calls::keep(addr.addr(), length, is_for_writing(flags)?)?;
+        by_address::keep(addr.addr(), length, is_for_writing(flags)?)?;
         Ok(0)
     })
 }
@@ -162,6 +169,7 @@ pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int
 /// Returns 0, or -1 and sets errno: EINVAL there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_unpin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
+    let _passing = by_address::pass();
     call("fm_unpin", || {
         let not_pinned = |errno| {
             let why = format_args!(
@@ -169,7 +177,7 @@ pub unsafe extern "C" fn fm_unpin(addr: *const c_void, length: usize, flags: c_i
             );
             Failure::new(errno, why)
         };
-        calls::let_go(addr.addr(), length, is_for_writing(flags)?).map(|()| 0).map_err(not_pinned)
+        by_address::let_go(addr.addr(), length, is_for_writing(flags)?).map(|()| 0).map_err(not_pinned)
     })
 }
 
@@ -189,11 +197,12 @@ fn is_there(what: &str, at: *const c_void, length: usize) -> Result<(), Failure>
 /// said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, length: usize) -> c_int {
+    let _passing = by_address::pass();
     call("fm_read", || {
         if length > 0 {
             is_there("buffer", buffer, length)?;
             // SAFETY: the caller has as many bytes there.
-            unsafe { calls::read(addr.addr(), buffer.cast(), length) }?;
+            unsafe { by_address::read(addr.addr(), buffer.cast(), length) }?;
         }
         Ok(0)
     })
@@ -208,11 +217,12 @@ pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, lengt
 /// stored then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length: usize) -> c_int {
+    let _passing = by_address::pass();
     call("fm_write", || {
         if length > 0 {
             is_there("data", data, length)?;
             // SAFETY: the caller has as many bytes there.
-            unsafe { calls::write(addr.addr(), data.cast(), length) }?;
+            unsafe { by_address::write(addr.addr(), data.cast(), length) }?;
         }
         Ok(0)
     })
@@ -225,8 +235,9 @@ pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length
 /// Returns 0, or -1 and sets errno: ENOMEM nothing is mapped there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_set_readahead(addr: *const c_void, bytes: usize) -> c_int {
+    let _passing = by_address::pass();
     call("fm_set_readahead", || {
         let failure = |errno| Failure::of(errno, format_args!("{addr:p}"));
-        calls::set_readahead(addr.addr(), bytes).map(|()| 0).map_err(failure)
+        by_address::set_readahead(addr.addr(), bytes).map(|()| 0).map_err(failure)
     })
 }

@@ -1,5 +1,9 @@
 //! What `make install` gives, and C and C++ programs that are built and run with that alone.
 
+#[path = "../../../tests/effort.rs"]
+mod effort;
+
+use effort::skip;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -57,9 +61,27 @@ fn pkg_config(argument: &str) -> Vec<String> {
     run(&mut command).split_whitespace().map(String::from).collect()
 }
 
+/// What pkg-config says, here without it: see [`pkg_config_says_how_to_build`].
+fn flags(argument: &str) -> Vec<String> {
+    let folder = |option: &str, name: &str| format!("{option}{}", PREFIX.join(name).display());
+    match argument {
+        "--cflags" => vec![folder("-I", "include")],
+        _ => vec![folder("-L", "lib"), "-lfastmap".into()],
+    }
+}
+
+/// Whether a tool is there that `make test` can do without; otherwise says that tests are skipped.
+fn has(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok();
+    if !found {
+        skip(format!("no {tool}"));
+    }
+    found
+}
+
 fn compile(compiler: &str, standard: &str, source: &Path, to: &Path, libraries: &[String]) {
     let mut command = Command::new(compiler);
-    command.arg(standard).args(STRICT).arg(source).arg("-o").arg(to).args(pkg_config("--cflags")).args(libraries);
+    command.arg(standard).args(STRICT).arg(source).arg("-o").arg(to).args(flags("--cflags")).args(libraries);
     run(&mut command);
 }
 
@@ -67,7 +89,7 @@ fn compile(compiler: &str, standard: &str, source: &Path, to: &Path, libraries: 
 fn program(compiler: &str, standard: &str, source: &str, folder: &TempDir) -> Command {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let to = folder.path().join(source.file_stem().unwrap());
-    compile(compiler, standard, &source, &to, &pkg_config("--libs"));
+    compile(compiler, standard, &source, &to, &[flags("--libs"), vec!["-lpthread".into()]].concat());
     timed(&to)
 }
 
@@ -86,7 +108,7 @@ fn ready(folder: &TempDir) -> bool {
         .chain(fastmap::requirements::of_file(&file))
         .find(|one| !one.optional && one.found.is_err());
     if let Some(lacking) = &lacking {
-        println!("skipped: {} is missing: {:?}", lacking.name, lacking.found);
+        skip(format!("{} is missing: {:?}", lacking.name, lacking.found));
     }
     lacking.is_none()
 }
@@ -112,6 +134,7 @@ fn this_is_installed_and_nothing_else() {
     let library = format!("lib/libfastmap.so.{version}");
     let expected = [
         "bin/fastmap",
+        "bin/fastmap-bench",
         "include/fastmap.h",
         "lib/libfastmap.a",
         "lib/libfastmap.so",
@@ -121,6 +144,8 @@ fn this_is_installed_and_nothing_else() {
         "lib/libfastmap_preload_heap.so",
         "lib/pkgconfig/fastmap.pc",
     ];
+    let small = fs::metadata(PREFIX.join("bin/fastmap")).unwrap().len();
+    assert!(small < 10 << 20, "stripped, and without what fastmap-bench alone needs: {small} bytes");
     assert_eq!(files_below(&PREFIX), expected.map(String::from).into());
     assert_eq!(fs::read_link(PREFIX.join("lib/libfastmap.so.0")).unwrap(), Path::new(&library[4..]));
     assert_eq!(run(Command::new(PREFIX.join("bin/fastmap")).arg("--version")).trim(), format!("fastmap {version}"));
@@ -159,13 +184,23 @@ fn the_library_exports_what_the_header_declares() {
 }
 
 #[test]
+fn pkg_config_says_how_to_build() {
+    if has("pkg-config") {
+        ["--cflags", "--libs"].into_iter().for_each(|argument| assert_eq!(pkg_config(argument), flags(argument)));
+    }
+}
+
+#[test]
 fn the_header_is_clean_in_c_and_cpp() {
     let folder = folder();
     for (compiler, standard, name) in [("cc", "-std=c11", "alone.c"), ("c++", "-std=c++11", "alone.cpp")] {
+        if compiler == "c++" && !has(compiler) {
+            continue;
+        }
         let source = folder.path().join(name);
         fs::write(&source, "#include <fastmap.h>\nint main(void) { return fm_is_cached(\"\", 1); }\n").unwrap();
         let to = source.with_extension("");
-        compile(compiler, standard, &source, &to, &pkg_config("--libs"));
+        compile(compiler, standard, &source, &to, &flags("--libs"));
         run(&mut timed(&to));
     }
 }
@@ -183,6 +218,11 @@ fn errors_are_those_of_the_kernels_calls() {
     assert!(printed.ends_with(" 0 failed\n"), "{printed}");
     let checks: usize = printed.split(' ').next().unwrap().parse().unwrap();
     assert!(checks > 200, "{printed}");
+    printed.lines().filter_map(|line| line.strip_prefix("skipped: ")).for_each(skip);
+    // With all that can be in the engine, and with files that change hands all the time.
+    let again = |command: &mut Command| assert!(run(command).ends_with(" 0 failed\n"), "{command:?}");
+    again(timed(&folder.path().join("conformance")).arg(&files).arg("engine"));
+    again(timed(&folder.path().join("conformance")).arg(&files).env("FASTMAP_TURNS", "3"));
     // The same with the library linked in.
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/conformance.c");
     let to = folder.path().join("static");
@@ -190,6 +230,23 @@ fn errors_are_those_of_the_kernels_calls() {
     compile("cc", "-std=c11", &source, &to, &libraries.map(String::from));
     assert!(!run(Command::new("ldd").arg(&to)).contains("libfastmap"));
     assert_eq!(run(timed(&to).arg(&files)), printed);
+}
+
+#[test]
+fn maps_change_hands_and_nobody_notices() {
+    let folder = folder();
+    if !ready(&folder) {
+        return;
+    }
+    program("cc", "-std=c11", "tests/c/placement.c", &folder);
+    for way in ["kernel", "engine", "turns"] {
+        let mut command = timed(&folder.path().join("placement"));
+        if way == "turns" {
+            command.env("FASTMAP_TURNS", "3");
+        }
+        let printed = run(command.arg(folder.path()).arg(way));
+        assert!(printed.ends_with(" 0 failed\n"), "{way}: {printed}");
+    }
 }
 
 /// The words of a text as `tally` has them: runs of ASCII letters and digits, 23 of them at most, in lower case.
@@ -235,6 +292,9 @@ fn words_are_counted_in_a_table_larger_than_its_cache() {
 
 #[test]
 fn the_standard_librarys_sort_orders_a_file() {
+    if !has("c++") {
+        return;
+    }
     let folder = folder();
     let path = folder.path().join("numbers");
     let mut numbers: Vec<u64> = (1..=500_000u64).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();

@@ -1,35 +1,12 @@
 //! The command line.
 
-mod ablation;
-mod breakdown;
-mod graph;
-mod kv;
-mod olap;
-mod oltp;
-mod peers;
-mod report;
-mod scale;
-mod study;
-
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use fastmap_workloads::{Advice, Engine, Op, Pattern, SyncWork, Syncer, Trace, updates};
 
-pub use ablation::AblationArgs;
-pub use breakdown::BreakdownArgs;
-pub use graph::GraphArgs;
-pub use kv::{KvArgs, Room};
-pub use olap::OlapArgs;
-pub use oltp::{FileSystem, OltpArgs};
-pub use peers::PeersArgs;
-pub use report::ReportArgs;
-pub use scale::ScaleArgs;
-pub use study::StudyArgs;
-
-use crate::size::{Memory, Size};
+use crate::size::Capacity;
 
 /// Memory-mapped files with a cache of their own, in user space: measure it here, and see what this machine offers.
 #[derive(Debug, Parser)]
@@ -55,8 +32,20 @@ pub struct Args {
 pub enum Command {
     Run(RunArgs),
     Top(TopArgs),
-    Bench(BenchArgs),
-    Report(ReportArgs),
+    /// Measure FastMap beside kernel mmap: a tour of about two minutes, or one experiment in detail (`bench micro`)
+    #[command(disable_help_flag = true, override_usage = "fastmap bench [EXPERIMENT] [OPTIONS]")]
+    Bench {
+        /// Arguments of fastmap-bench
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        args: Vec<OsString>,
+    },
+    /// Show what benchmarks measured: one page with plots, to look at, print or send
+    #[command(disable_help_flag = true, override_usage = "fastmap report RESULTS... --output FILE")]
+    Report {
+        /// Arguments of fastmap-bench report
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        args: Vec<OsString>,
+    },
     /// Say what this machine offers FastMap, what is missing, and what to do about it
     Doctor(DoctorArgs),
 }
@@ -67,8 +56,9 @@ pub enum Command {
 #[command(long_about = "\
 Run a program, unchanged, with its mapped files served by FastMap.
 
-The program's shared mappings of regular files and block devices are served from a cache with a hard limit instead of the \
-kernel's page cache; all else is as without. Its process id, terminal, standard streams, signals and exit status are its \
+With --cache SIZE the program's shared mappings of regular files and block devices are served from a cache with a hard limit instead \
+of the kernel's page cache. Without, they, and private mappings that are only read, begin as the kernel's; while memory is short, what gets the program on is found by trying: the \
+kernel as it is, the kernel told that accesses are random, or the cache, within the memory that is left. All else is as without. Its process id, terminal, standard streams, signals and exit status are its \
 own: fastmap becomes the program (exec).")]
 #[command(after_help = "\
 A GLOB is matched against the absolute path of a file, without symbolic links. * and ? stand for anything within a name, ** for \
@@ -76,7 +66,8 @@ any number of directories, [a-z] and {one,other} for choices. One without a slas
 relative one begins in the current directory. It may hold no colon. Quote it, or the shell will expand it.
 
 FASTMAP_CACHE, FASTMAP_MAP (globs separated by colons), FASTMAP_HEAP, FASTMAP_FAULTS, FASTMAP_ASYNC_STORES (1), \
-FASTMAP_DIRECT, FASTMAP_PERSIST and FASTMAP_STATS in the environment count where the flag is not given. FASTMAP_PRELOAD says \
+FASTMAP_DIRECT, FASTMAP_PERSIST and FASTMAP_STATS in the environment count where the flag is not given. FASTMAP_LOG=placement: what is \
+decided is said on standard error. FASTMAP_PRELOAD says \
 where libfastmap_preload.so is, if it is neither beside this command nor in ../lib.
 
 Not possible: programs that are statically linked, setuid, setgid or with file capabilities (of other users), 32-bit, or \
@@ -87,12 +78,14 @@ keeps it from running.
 
 Examples:
   fastmap run -- mdb_stat -e /data/db
+  FASTMAP_LOG=placement fastmap run -- mdb_stat -e /data/db
   fastmap run --cache 4GiB --map '/data/**' --stats stats.json -- python3 train.py
   fastmap run --heap /fast/heap:64GiB -- sort --parallel 2 large.txt")]
 pub struct RunArgs {
-    /// Limit on the pages of mapped files in memory [default: a quarter of the memory this process may use]
-    #[arg(long, value_name = "SIZE")]
-    pub cache: Option<Size>,
+    /// Limit on the pages of mapped files in memory: then every mapping is FastMap's from the beginning. auto: mappings begin as the
+    /// kernel's, and become FastMap's where that pays, within the memory that is left [default: auto]
+    #[arg(long, value_name = "SIZE|auto")]
+    pub cache: Option<Capacity>,
     /// Serve shared mappings of these files only, small ones for reading too; may be given several times [default: every shared
     /// mapping of a regular file or block device that is larger than 1 MiB and not executable]
     #[arg(long, value_name = "GLOB")]
@@ -189,9 +182,11 @@ With --once --json:
     \"caches\": [{\"capacity_bytes\", \"writes_in_flight\", \"merged_run_pages\", \"queue_depth\",
                  \"totals\": {COUNTER: N}, \"per_second\": {COUNTER: N}}],
     \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\",
+    \"placement\": {\"way\", \"switches\", \"watched_bytes\", \"taken_files\", \"looking_us\"},
     \"flushed_bytes\", \"flushed_bytes_per_second\"}]}
 Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
-found their page read ahead) of traps; null where there were none. A map with no mapped_bytes is over.
+found their page read ahead) of traps; null where there were none. A map with no mapped_bytes is over. placement: of mappings \
+that began as the kernel's; way is kernel, advised (the kernel, with MADV_RANDOM) or engine; null where there are none.
 
 Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.
 
@@ -213,320 +208,6 @@ pub struct TopArgs {
     pub interval: f64,
 }
 
-/// Measure FastMap beside kernel mmap: a tour of about two minutes, or one load in detail (`bench micro`)
-#[derive(Debug, ClapArgs)]
-#[command(args_conflicts_with_subcommands = true)]
-#[command(long_about = "\
-Measure FastMap beside kernel mmap.
-
-Without a subcommand: the tour. It makes a temporary file of 1 GiB, allows every engine 256 MiB of memory, and runs nine \
-loads three times over with kernel mmap under the advice that can suit it, FastMap (random reads also with prefetch and \
-with pins), and direct calls for reference. It needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
-limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so. It ends with a page to look at, as \
-`fastmap report` makes it.")]
-#[command(after_help = "\
-Examples:
-  fastmap bench
-  fastmap bench --dir /mnt/disk --json tour.json
-  systemd-run --user --scope -p Delegate=yes fastmap bench     limits without being root")]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    pub command: Option<BenchCommand>,
-    #[command(flatten)]
-    pub tour: TourArgs,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct TourArgs {
-    /// Where to put the temporary file [default: the first of the current directory, /var/tmp and $HOME that is on a
-    /// disk and has room]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Also write the results here as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Where to put the page to look at: .html, or .md for Markdown; overwritten if it is there [default: fastmap-report.html in the
-    /// current directory, or fastmap-report-2.html and so on, where nothing is yet]
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum BenchCommand {
-    Micro(MicroArgs),
-    Replacement(ReplacementArgs),
-    Sync(SyncArgs),
-    Async(AsyncArgs),
-    Scale(ScaleArgs),
-    Breakdown(BreakdownArgs),
-    Ablation(AblationArgs),
-    Study(StudyArgs),
-    Peers(PeersArgs),
-    Kv(KvArgs),
-    Graph(GraphArgs),
-    Oltp(OltpArgs),
-    Olap(OlapArgs),
-    /// One run of one engine, in a process of its own
-    #[command(hide = true)]
-    Worker {
-        /// The order as JSON
-        order: String,
-    },
-}
-
-/// Measure one load, with the engines, threads, sizes and repetitions you choose
-#[derive(Debug, ClapArgs)]
-#[command(long_about = "\
-Measure one load.
-
-Every engine and repetition is a fresh process in a memory cgroup of its own, limited to --memory; engines take turns \
-within each repetition; the file is dropped from the page cache before each run. A run warms up until 1.25 times the \
-pages that fit into memory were touched (or --seconds have passed) and is then measured for --seconds. Every operation \
-checks the page's stamp. After a load that writes, the whole file is read back and every byte checked. One wrong byte \
-fails the command. Figures are medians over the repetitions.
-
-The pattern fill is another kind of load: every run starts with an empty file, extended to --size without a write, and \
-writes it forward, each page once and whole, then flushes it. What is measured is the time until the file is on stable \
-storage, for every engine, so --seconds bounds nothing; latencies are those of single pages, without the flush (pread and direct write when 256 have come \
-together).")]
-#[command(after_help = "\
-Engines:
-  mmap, mmap-random, mmap-sequential   kernel mmap: no advice, MADV_RANDOM, MADV_SEQUENTIAL
-  fastmap                              this project, plain loads and stores
-  fastmap-pin                          the same, each page pinned while it is read or written
-  fastmap-prefetch                     the same, plain loads and stores; each thread prefetches the 64 pages it needs next
-  pread                                buffered pread and pwrite, one page a call (fill: 1 MiB)
-  direct                               the same past the page cache (O_DIRECT); forward and backward reads: 2 MiB a call
-
-Examples:
-  fastmap bench micro
-  fastmap bench micro --pattern zipf --threads 2 --size 4GiB --memory 1GiB --repeat 5
-  fastmap bench micro --engines mmap,fastmap --op write --file /mnt/disk/bench --size 4GiB --json out.json
-  fastmap bench micro --engines mmap-sequential,fastmap,direct --pattern fill --op write --size 4GiB
-  fastmap bench micro --engines mmap-random,fastmap,fastmap-prefetch,fastmap-pin --threads 2 --size 4GiB
-  fastmap bench micro --engines mmap,mmap-sequential,fastmap,direct --pattern backward --advice backward
-  fastmap bench micro --memory none       without root: nothing limits kernel mmap then")]
-pub struct MicroArgs {
-    /// Engines to compare, separated by commas
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "mmap,mmap-random,mmap-sequential,fastmap"
-    )]
-    pub engines: Vec<Engine>,
-    /// Order of the pages: random, zipf (theta 0.99), forward, backward, stride (every 16th page), fill (forward, a fresh
-    /// file written whole; needs --op write)
-    #[arg(long, default_value_t = Pattern::Random)]
-    pub pattern: Pattern,
-    /// What to do with each page: read (load and check its stamp), write (store a new generation, check the stamp),
-    /// rmw (load the generation, store the next)
-    #[arg(long, default_value_t = Op::Read)]
-    pub op: Op,
-    /// What the fastmap engines are told about the order of pages: normal (nothing), random, sequential, backward. For
-    /// kernel mmap choose among its engines, whose names carry the advice [default: normal]
-    #[arg(long)]
-    pub advice: Option<Advice>,
-    /// Threads, all on one map
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads)]
-    pub threads: u32,
-    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it (fill writes it
-    /// anew, --size long), refused otherwise [default: a temporary file in the current directory]
-    #[arg(long, value_name = "PATH")]
-    pub file: Option<PathBuf>,
-    /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 1GiB]
-    #[arg(long)]
-    pub size: Option<Size>,
-    /// Limit on all memory of each run, cache and bookkeeping included; or none, where no memory cgroup can be made
-    /// [default: a quarter of --size, or none where no memory cgroup can be made]
-    #[arg(long, value_name = "SIZE|none")]
-    pub memory: Option<Memory>,
-    /// Seconds to measure each run, and at most to warm up; fill takes what it takes
-    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
-    pub seconds: f64,
-    /// Repetitions
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = repetitions)]
-    pub repeat: u32,
-    /// Also write the results here as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Measure which pages are kept: hit ratios of traces beside kernel mmap, with as many pages in memory
-#[derive(Debug, ClapArgs)]
-#[command(long_about = "\
-Measure which pages are kept.
-
-Each trace is a sequence of touches by one thread over a file larger than memory, scattered over it so that no readahead \
-helps. Kernel mmap, without advice and with MADV_RANDOM, replays it in a memory cgroup limited to --memory; FastMap then \
-with a cache of as many pages as the kernel had of the file in memory at the end. Every run is a fresh process and begins \
-with a cold file; engines take turns; the stamp of every page touched is checked. Counted are the touches that had to \
-wait for a read: major faults of the process, misses of the engine.")]
-#[command(after_help = "\
-Traces:
-  zipf-0.6, zipf-0.99, zipf-1.2   Zipf with this exponent
-  scan-mixed                      half to a hot set of half of memory, half a scan of the file
-  loop                            the same pages again and again, a tenth more than fit into memory
-  shifting                        nine of ten to a window of half of memory, which moves on
-
-Examples:
-  fastmap bench replacement
-  fastmap bench replacement --traces zipf-0.99,scan-mixed --size 4GiB --memory 1GiB --repeat 5 --json out.json")]
-pub struct ReplacementArgs {
-    /// Traces to replay, separated by commas [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub traces: Vec<Trace>,
-    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it, refused
-    /// otherwise [default: a temporary file in the current directory]
-    #[arg(long, value_name = "PATH")]
-    pub file: Option<PathBuf>,
-    /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 256MiB]
-    #[arg(long)]
-    pub size: Option<Size>,
-    /// Limit on all memory of a run of kernel mmap [default: a quarter of --size]
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<Size>,
-    /// Touches in the window, and as many before it, times the file's pages
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = touches)]
-    pub touches: u32,
-    /// Repetitions
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = repetitions)]
-    pub repeat: u32,
-    /// Also write the results here as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Measure stores that are flushed at once: 4 KiB, or a whole file with little or all of it dirty
-#[derive(Debug, ClapArgs)]
-#[command(long_about = "\
-Measure stores that are flushed at once.
-
-The file is mapped and every page stored to and flushed; then one thread stores and flushes in turn for --seconds. Every run \
-is a fresh process, engines take turns within each repetition. A page carries a stamp; before the map goes the whole file is \
-read back through another descriptor and every byte checked. Rates are of store and flush together, latencies of the flush \
-alone; figures are medians over the repetitions.
-
-By default the file is a tmpfs's, /dev/shm. It stands in for persistent memory: fastmap-persist and persist write cache lines \
-back as if they had to, fastmap and msync do what a tmpfs needs, which is nothing. On a file system mounted with -o dax all of \
-it is real; on a disk, where cache lines make nothing durable, msync and fastmap alone can run.")]
-#[command(after_help = "\
-Works:
-  page   store to a random page (4 KiB), flush that page
-  one    store to a random page, flush the whole file
-  all    store to every page, flush the whole file
-
-Engines:
-  msync             kernel mmap and msync(2)
-  fastmap           this project, with the kind of map that it chooses itself
-  fastmap-persist   the same, mapped without a copy, flushed by cache lines wherever the file is
-  persist           kernel mmap and a bare loop over the range: CLWB (CLFLUSHOPT, CLFLUSH), then a fence
-
-Bytes a flush: as FastMap counts them; what persist went over; of msync what the device under the file wrote meanwhile, for \
-whomever, on a tmpfs 0; - where nobody tells (msync with DAX).
-
-Examples:
-  fastmap bench sync
-  fastmap bench sync --works page --file /mnt/pmem/bench --seconds 5 --repeat 5 --json out.json
-  fastmap bench sync --engines msync,fastmap --dir /var/tmp")]
-pub struct SyncArgs {
-    /// Engines to compare, separated by commas [default: all; on a disk msync and fastmap]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub engines: Vec<Syncer>,
-    /// What to store and flush, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "page,one,all")]
-    pub works: Vec<SyncWork>,
-    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it, refused
-    /// otherwise [default: a temporary file in --dir]
-    #[arg(long, value_name = "PATH", conflicts_with = "dir")]
-    pub file: Option<PathBuf>,
-    /// Where to put a temporary file
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    pub dir: PathBuf,
-    /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 100MiB]
-    #[arg(long)]
-    pub size: Option<Size>,
-    /// Seconds to measure each run
-    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
-    pub seconds: f64,
-    /// Repetitions
-    #[arg(long, value_name = "R", default_value_t = 5, value_parser = repetitions)]
-    pub repeat: u32,
-    /// Also write the results here as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// Measure updates of a file larger than memory: what stores to absent pages wait for
-#[derive(Debug, ClapArgs)]
-#[command(long_about = "\
-Measure updates of a file larger than memory.
-
-A store to a page that is not in memory waits for the whole page to be read, though the program does not want to know what \
-was in it. The works here do little else. Each run does a fixed number of operations and then flushes the file; both rates are \
-shown, since a read that was put off, and what was stored, have to be paid for some time. \
-Every engine and repetition is a fresh process in a memory cgroup of its own, limited to --memory; engines take turns; the \
-file is dropped from the page cache before each run. Records are warmed up with 1.25 times as many operations as pages fit into memory; the other works want their \
-pages absent. Reads check every byte of their record. After the flush the whole file is read back from the device and \
-every byte compared with what it held before and what was stored since: one wrong byte fails the command. Figures are \
-medians over the repetitions.")]
-#[command(after_help = "\
-Works:
-  store8    stores of 8 bytes, scattered, each to a page that is absent
-  line      stores of whole 64-byte lines, scattered, each to a page that is absent
-  record    records of 1 KiB: half of the operations read one, half store one, all of its bytes
-
-Engines:
-  mmap, mmap-random   kernel mmap: no advice, MADV_RANDOM
-  fastmap             this project; a store to an absent page waits for the read
-  fastmap-ar          the same under the AR protocol (MapOptions::async_read): stores complete at once on a page filled with an \
-initial value, and the program looks out for it when it reads; whole lines only, so not store8
-  fastmap-stores      the same with MapOptions::async_stores: stores are decoded and kept until the read is done; the \
-program does nothing for it
-
-Examples:
-  fastmap bench async --dir /mnt/disk
-  fastmap bench async --work record --threads 1,2,4,8,16 --size 4GiB --memory 1GiB --repeat 5 --json out.json")]
-pub struct AsyncArgs {
-    /// What to do, separated by commas
-    #[arg(long = "work", value_name = "LIST", value_delimiter = ',', default_value = "store8,line,record")]
-    pub works: Vec<updates::Work>,
-    /// Engines to compare, separated by commas
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "mmap,mmap-random,fastmap,fastmap-ar,fastmap-stores"
-    )]
-    pub engines: Vec<updates::Engine>,
-    /// Order of the records: zipf (theta 0.99, as YCSB's) or random
-    #[arg(long, default_value_t = Pattern::Zipf, value_parser = records_order)]
-    pub pattern: Pattern,
-    /// Threads, all on one map; several numbers, separated by commas, are measured one after the other
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = threads)]
-    pub threads: Vec<u32>,
-    /// Operations of a run, all threads together [default: half as many as the file has pages; records: as many]
-    #[arg(long, value_name = "N", value_parser = operations)]
-    pub ops: Option<u64>,
-    /// Where to put the temporary file [default: the first of the current directory, /var/tmp and $HOME that is on a
-    /// disk and has room]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Size of the file, a multiple of 4096
-    #[arg(long, default_value = "1GiB")]
-    pub size: Size,
-    /// Limit on all memory of each run, cache and bookkeeping included; or none, where no memory cgroup can be made
-    /// [default: a quarter of --size, or none where no memory cgroup can be made]
-    #[arg(long, value_name = "SIZE|none")]
-    pub memory: Option<Memory>,
-    /// Repetitions
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = repetitions)]
-    pub repeat: u32,
-    /// Also write the results here as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Exit status: 0 if FastMap can cache files here, or they are in memory and need no cache; 1 if something it cannot do without is missing."
@@ -540,47 +221,6 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// A list as it was given, with what was given twice left out the second time.
-pub fn once_each<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
-    let mut once = Vec::new();
-    given.iter().for_each(|one| {
-        if !once.contains(one) {
-            once.push(*one);
-        }
-    });
-    once
-}
-
-fn threads(text: &str) -> Result<u32, String> {
-    count(text, "threads", 1024)
-}
-
-fn repetitions(text: &str) -> Result<u32, String> {
-    count(text, "repetitions", 10_000)
-}
-
-fn touches(text: &str) -> Result<u32, String> {
-    count(text, "touches a page", 10_000)
-}
-
-fn operations(text: &str) -> Result<u64, String> {
-    count(text, "operations", 1_000_000_000).map(u64::from)
-}
-
-fn records_order(text: &str) -> Result<Pattern, String> {
-    match text.parse() {
-        Ok(pattern @ (Pattern::Zipf | Pattern::Random)) => Ok(pattern),
-        _ => Err(format!("\"{text}\" is no order of records: give zipf or random")),
-    }
-}
-
-fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
-    match text.parse() {
-        Ok(count) if (1..=most).contains(&count) => Ok(count),
-        _ => Err(format!("\"{text}\" is no number of {of}: give 1 to {most}")),
-    }
-}
-
 fn process(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("\"{text}\" is no process id: give one as ps(1) shows it"))
 }
@@ -592,13 +232,6 @@ fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("\"{text}\" is no number of seconds: give 0.01 to 86400")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -607,10 +240,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn what_is_there_twice_counts_once() {
-        assert_eq!(once_each(&[1, 2, 1, 3, 2]), [1, 2, 3]);
     }
 }

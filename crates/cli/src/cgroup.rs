@@ -191,7 +191,10 @@ mod tests {
     fn a_group_limits_and_leaves_nothing() {
         let controller = match Controller::find() {
             Ok(controller) => controller,
-            Err(why) => return println!("skipped, no memory cgroup here: {why}"),
+            Err(why) => {
+                assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot run in CI: {why}");
+                return println!("skipped, no memory cgroup here: {why}");
+            }
         };
         let group = controller.group(64 << 20).unwrap();
         let dir = group.dir.clone();

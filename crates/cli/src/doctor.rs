@@ -48,7 +48,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     findings.extend(requirements::of_file(&file).into_iter().map(Finding::from));
     findings.push(memory_cgroup());
     let can_cache = findings.iter().all(|f| f.ok || f.optional);
-    let in_memory = fastmap::calls::is_in_memory(file.as_fd());
+    let in_memory = fastmap::by_address::is_in_memory(file.as_fd());
     let diagnosis = Diagnosis { machine: Machine::of(&args.path), can_cache, in_memory, findings };
     if args.json {
         let text = serde_json::to_string_pretty(&diagnosis)

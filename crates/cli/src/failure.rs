@@ -52,10 +52,3 @@ impl fmt::Display for Failure {
         f.write_str(&self.message.replace('\n', " "))
     }
 }
-
-impl From<fastmap_workloads::Error> for Failure {
-    fn from(error: fastmap_workloads::Error) -> Failure {
-        let usage = matches!(error, fastmap_workloads::Error::Memory { .. });
-        Failure { message: error.to_string(), status: if usage { USAGE } else { FAILED } }
-    }
-}

@@ -17,7 +17,7 @@ use fastmap::Cache;
 
 use crate::args::{Faults, RunArgs};
 use crate::failure::Failure;
-use crate::size::Size;
+use crate::size::{Capacity, Size};
 
 /// The library that serves the program's mappings.
 const LIBRARY: &str = "libfastmap_preload.so";
@@ -28,7 +28,8 @@ const HEAP_LIBRARY: &str = "libfastmap_preload_heap.so";
 pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     let mut variables = Vec::new();
     let cache = setting(args.cache, "--cache", "FASTMAP_CACHE")?;
-    variables.push(("FASTMAP_CACHE", checked_cache(cache)?.to_string().into()));
+    let cache = checked_cache(cache)?.map_or_else(|| "auto".into(), |bytes| bytes.to_string().into());
+    variables.push(("FASTMAP_CACHE", cache));
     if let Some(globs) = glob::checked(&args.map, env::var_os("FASTMAP_MAP"))? {
         variables.push(("FASTMAP_MAP", globs));
     }
@@ -95,9 +96,9 @@ fn text(flag: Option<&OsStr>, name: &'static str, variable: &'static str) -> Opt
     flag.map(|value| (name, value.to_owned())).or_else(|| Some((variable, env::var_os(variable)?)))
 }
 
-/// The cache's capacity, bytes.
-fn checked_cache(given: Option<Given<Size>>) -> Result<u64, Failure> {
-    let Some(Given { source, value }) = given else { return Ok(Cache::default_capacity() as u64) };
+/// The cache's capacity, bytes; `None`: what is left.
+fn checked_cache(given: Option<Given<Capacity>>) -> Result<Option<u64>, Failure> {
+    let Some(Given { source, value: Capacity::Given(value) }) = given else { return Ok(None) };
     let minimum = Size(Cache::MIN_CAPACITY as u64);
     if value < minimum {
         return Err(Failure::usage(source, format!("{value} is too small"), format!("give at least {minimum}")));
@@ -107,14 +108,14 @@ fn checked_cache(given: Option<Given<Size>>) -> Result<u64, Failure> {
         // SAFETY: sysconf has no preconditions.
         let physical = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) * libc::sysconf(libc::_SC_PAGESIZE) };
         let whose = if limit.0 < physical as u64 { "its memory cgroup allows" } else { "this machine has" };
-        let remedy = format!("give less; without {source} it is a quarter of that");
+        let remedy = format!("give less; without {source} it is what others leave of that");
         return Err(Failure::usage(
             source,
             format!("a cache of {value} is larger than the {limit} that {whose}"),
             remedy,
         ));
     }
-    Ok(value.0)
+    Ok(Some(value.0))
 }
 
 /// A file for the counters.

@@ -44,6 +44,24 @@ impl fmt::Display for Size {
     }
 }
 
+/// The capacity of a cache: a size, or what the memory group leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capacity {
+    /// What is left; and the kernel serves mappings until the engine pays.
+    Auto,
+    /// So much; and the engine serves mappings from the beginning.
+    Given(Size),
+}
+
+impl FromStr for Capacity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Capacity, String> {
+        let given = || text.parse().map(Capacity::Given).map_err(|why: String| format!("{why}; or auto"));
+        if text == "auto" { Ok(Capacity::Auto) } else { given() }
+    }
+}
+
 /// A limit on memory: a size, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
@@ -96,6 +114,9 @@ mod tests {
     fn memory_may_be_none() {
         assert_eq!("none".parse(), Ok(Memory::Unlimited));
         assert_eq!("1GiB".parse(), Ok(Memory::Limit(Size(1 << 30))));
+        assert_eq!("auto".parse(), Ok(Capacity::Auto));
+        assert_eq!("64KiB".parse(), Ok(Capacity::Given(Size(64 << 10))));
+        assert!("Auto".parse::<Capacity>().unwrap_err().ends_with("; or auto"));
         assert!("nothing".parse::<Memory>().unwrap_err().ends_with("or none"));
     }
 }

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::args::TopArgs;
-use crate::bench::table;
 use crate::failure::Failure;
+use crate::table;
 use watch::Watch;
 
 /// Shows the programs; fails if there are none.

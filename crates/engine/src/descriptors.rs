@@ -1,22 +1,32 @@
-//! The engine's own file descriptors, for whoever stands in for close(2) and its kin in a program that knows nothing of
-//! them.
+//! The engine's own file descriptors, for a library that stands in for close(2) and its kin in a program that knows
+//! nothing of them.
 //!
-//! Programs close descriptors that they have not opened: all above 2 before exec(2), or whatever is at a number that they
-//! want (dup2(2)). The engine keeps its own at high numbers, from three quarters of the limit on open files (3072 at most)
-//! on, which avoids the latter; the former has to be told which to leave open.
+//! Programs close descriptors that they have not opened: all above 2 before exec(2), or whatever is at a number that
+//! they want (dup2(2)). The engine keeps its own at high numbers, from three quarters of the limit on open files (3072
+//! at most) on, which avoids the latter; the former has to be told which to leave open.
 
-use crate::sys::own;
+use crate::sys::engine_fd;
 use std::os::fd::RawFd;
 
-/// Whether the engine holds this descriptor: close(2) of it is to fail with EBADF, as if it were not there. Async-signal-safe,
-/// a few nanoseconds. False in a child made by fork(2), where the engine does not run.
+/// Whether the engine holds this descriptor: close(2) of it is to fail with EBADF, as if it were not there.
+/// Async-signal-safe, a few nanoseconds. False in a child made by fork(2), where the engine does not run.
 ///
 /// ```
 /// assert!(!fastmap::descriptors::is_engine(0));
 /// ```
 #[inline]
 pub fn is_engine(descriptor: RawFd) -> bool {
-    own::is_own(descriptor)
+    engine_fd::is_engine_fd(descriptor)
+}
+
+/// To be called before the program closes or replaces descriptors: a thread of the engine may have one open that has not moved up yet.
+///
+/// ```
+/// fastmap::descriptors::settle();
+/// ```
+#[inline]
+pub fn settle() {
+    engine_fd::await_low();
 }
 
 /// The first descriptor that the engine holds at or after `from`: close_range(2) stops before it and goes on behind it.
@@ -27,5 +37,5 @@ pub fn is_engine(descriptor: RawFd) -> bool {
 /// assert!(all.count() < 1000);
 /// ```
 pub fn next_engine(from: RawFd) -> Option<RawFd> {
-    own::next_own(from)
+    engine_fd::next_engine_fd(from)
 }

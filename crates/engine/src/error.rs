@@ -1,7 +1,8 @@
 //! Errors at the library's edge: each names the file, the place in it, and what to do next.
 
+use crate::modes::Faults;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What can go wrong when a file is mapped, flushed, pinned or advised on.
 ///
@@ -114,8 +115,8 @@ pub enum Error {
         /// Its size, bytes.
         size: u64,
     },
-    /// Disk space for a map could not be allocated ([`MapOptions::reserve`](crate::MapOptions::reserve)). The file's length
-    /// is as before.
+    /// Disk space for a map could not be allocated ([`MapOptions::reserve`](crate::MapOptions::reserve)). The file's
+    /// length is as before.
     #[error("{path}: cannot reserve {len} bytes at offset {offset}: {source}; {remedy}", path = path.display())]
     Reserve {
         /// The file.
@@ -149,8 +150,8 @@ pub enum Error {
         /// What it is instead.
         kind: &'static str,
     },
-    /// Another process has the file mapped for writing, and [`MapOptions::one_writer`](crate::MapOptions::one_writer) is on
-    /// in both.
+    /// Another process has the file mapped for writing, and [`MapOptions::one_writer`](crate::MapOptions::one_writer)
+    /// is on in both.
     #[error(
         "{path}: is mapped for writing by {holder}: end it, map for reading only, or let several write \
          (MapOptions::one_writer)",
@@ -176,7 +177,8 @@ pub enum Error {
         /// Reserved bytes.
         span: u64,
     },
-    /// The file is mapped already with another initial value ([`MapOptions::async_read`](crate::MapOptions::async_read)).
+    /// The file is mapped already with another initial value
+    /// ([`MapOptions::async_read`](crate::MapOptions::async_read)).
     #[error(
         "{path}: is mapped with another initial value, which all maps of a file in a process share: give the same one, or drop \
          the other map first",
@@ -256,12 +258,12 @@ pub enum Error {
         /// Bytes pinned, in whole pages.
         pinned: usize,
     },
-    /// Who serves page faults is settled, by an earlier choice or the first cached map, and otherwise
-    /// ([`faults::choose`](crate::faults::choose)).
+    /// What serves page faults is settled already, and otherwise, by an earlier choice
+    /// ([`faults::choose`](crate::faults::choose)) or by the first cached map.
     #[error("page faults of this process are served {chosen} already: choose before the first map, and once")]
     FaultsChosen {
         /// How they are served.
-        chosen: crate::faults::Faults,
+        chosen: Faults,
     },
     /// Something the engine needs is missing here and [`Fallback`](crate::Fallback) forbade doing without it.
     #[error("{path}: {missing} is missing: {remedy}", path = path.display())]
@@ -344,3 +346,32 @@ impl From<Error> for io::Error {
 /// # Ok::<(), fastmap::Error>(())
 /// ```
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// In a child made by fork(2), which has none of the engine's threads, memory or userfaultfds.
+    pub(crate) fn in_a_child(path: &Path) -> Error {
+        Error::Missing {
+            path: path.to_owned(),
+            missing: "the process that started the engine",
+            remedy:
+                "this is a child made by fork(2), where the engine does not run: call exec, or map through the kernel"
+                    .into(),
+        }
+    }
+
+    /// In a thread that has other descriptors than the engine's threads.
+    pub(crate) fn in_another_table(path: &Path) -> Error {
+        Error::Missing {
+            path: path.to_owned(),
+            missing: "the engine's descriptors",
+            remedy: "this thread has a descriptor table of its own (unshare(2), or close_range(2) with CLOSE_RANGE_UNSHARE): \
+                     map in a thread that has not, or before"
+                .into(),
+        }
+    }
+
+    /// Of a cache whose bookkeeping finds no memory.
+    pub(crate) fn no_bookkeeping(source: io::Error) -> Error {
+        Error::Io { path: PathBuf::from("cache"), operation: "map memory for its bookkeeping", source }
+    }
+}

@@ -26,100 +26,69 @@
 //! # What a program must know
 //!
 //! * A system call given a slice of a map (`write(2)` from it, `read(2)` into it) can fail with EFAULT, since its pages
-//!   come and go, or, reading with direct I/O into it, succeed and have its bytes lost: pin the range first ([`Map::pin`],
-//!   [`MapMut::pin_mut`]), or copy ([`Map::read_at`], [`MapMut::write_at`]).
-//! * A load or store that cannot be served raises SIGBUS. [`Map::pin`], [`Map::read_at`] and [`Map::get_at`] return an error.
-//! * The crate installs a SIGBUS handler with the first map and hands on what is not its own. A thread that blocks
-//!   SIGBUS, or a handler installed later without handing on, ends the process at the first miss.
-//! * A child made by fork(2) has no maps (touching one is a fault or worse); after exec(2) nothing is left to care about.
-//! * A store reaches the file by write-back, when the last map is dropped, at exit, or by [`MapMut::flush`], which alone
-//!   waits for stable storage. When the program is killed, crashes or calls exec(2), its keeper writes the rest
+//!   come and go, or, reading with direct I/O into it, succeed and have its bytes lost: pin the range first
+//!   ([`Map::pin`], [`MapMut::pin_mut`]), or copy ([`Map::read_at`], [`MapMut::write_at`]).
+//! * A load or store that cannot be served raises SIGBUS. [`Map::pin`], [`Map::read_at`] and [`Map::get_at`] return an
+//!   error.
+//! * The crate installs a SIGBUS handler with the first map and chains to the one before it for what is not its own. A
+//!   thread that blocks SIGBUS, or a handler installed later without chaining, ends the process at the first miss.
+//! * A child made by fork(2) has no maps (touching one is a fault or worse); after exec(2) nothing is left to care
+//!   about.
+//! * A store reaches the file by write-back, when the last map is dropped, at exit, or by [`MapMut::flush`], which
+//!   alone waits for stable storage. When the program is killed, crashes or calls exec(2), its keeper writes the rest
 //!   ([`CacheBuilder::keeper`], which also says what it cannot do).
 //! * One process at a time maps a file mutable; another is refused ([`MapOptions::one_writer`]).
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");
 
-mod ahead;
-mod behind;
-mod cache;
-pub mod calls;
-mod children;
-mod clean;
-pub mod coherent;
-mod contents;
-mod credits;
-mod decode;
-#[cfg(all(test, not(loom)))]
-mod decode_tests;
+pub mod by_address;
+pub mod coherence;
+mod counters;
+mod deferred;
 pub mod descriptors;
 mod direct;
-mod dirty;
-mod dirty_pages;
+#[cfg(test)]
+#[path = "../../../tests/effort.rs"]
+mod effort;
 mod error;
 mod evict;
-mod extents;
 mod fault;
-pub mod faults;
-#[cfg(all(test, not(loom)))]
-mod faulty_tests;
-mod file_lock;
 mod files;
-mod flush;
-mod ghosts;
-mod habits;
-mod handover;
-mod holes;
-mod keeper;
-mod kernel;
 pub mod live;
-mod lock;
-mod lookahead;
 mod map;
 mod mechanism;
-mod merger;
-#[cfg(all(test, loom))]
-mod models;
-mod options;
-mod others;
+mod modes;
 mod page;
-mod pinning;
-mod pins;
-mod prefetch;
-mod reader;
-mod readers;
+mod pin;
+pub mod placement;
+mod pool;
+mod readahead;
 mod region;
-mod registry;
 pub mod requirements;
-mod resizes;
-mod rings;
-mod scratch;
-mod seize;
-mod service;
 pub mod signals;
-mod sizes;
-mod slots;
-mod spans;
-mod staging;
-mod stats;
 mod store;
-mod streams;
-mod sync;
 mod sys;
-mod tally;
-mod walks;
+#[cfg(test)]
+mod tests;
 mod writeback;
-mod writers;
 
-pub use cache::{Cache, CacheBuilder};
-pub use direct::{Mode, Persist};
+/// What serves page faults of cached maps: the faulting thread itself, in a signal handler, or threads of the engine's.
+pub mod faults {
+    pub use crate::modes::Faults;
+    pub use crate::region::userfaultfds::choose;
+}
+
+pub use counters::stats::Stats;
 pub use error::{Error, Result};
-pub use files::Fallback;
-pub use flush::{Flush, Unsaved};
-pub use lookahead::Lookahead;
-pub use map::{Advice, Engine, Map, MapMut};
+pub use map::cache::{Cache, CacheBuilder};
+pub use map::flush::{Flush, Unsaved};
+pub use map::lookahead::Lookahead;
+pub use map::map::{Engine, Map};
+pub use map::map_mut::MapMut;
+pub use map::options::MapOptions;
+pub use map::pins::{Pinned, PinnedMut};
+#[cfg(feature = "ablation")]
 #[doc(hidden)]
 pub use mechanism::Mechanism;
-pub use options::MapOptions;
-pub use pins::{Pinned, PinnedMut};
-pub use stats::Stats;
+pub use modes::{Advice, Fallback, Mode, Persist, Placement};

@@ -1,13 +1,13 @@
 //! What the engine asks of the machine and of a file, looked at one by one: for `fastmap doctor`, and for the message
 //! when a file cannot be cached.
 
-use crate::direct;
-use crate::faults;
+use crate::direct::mapping;
+use crate::region::userfaultfds;
 use crate::sys::file::Medium;
 use crate::sys::lines::Instruction;
 use crate::sys::uring::Ring;
 use crate::sys::userfaultfd::Userfaultfd;
-use crate::sys::{PAGE, file, madvise};
+use crate::sys::{PAGE, file, kernel_version, madvise};
 use std::fs::File;
 
 /// Oldest Linux the engine is made for; later ones lock a VMA and not the address space where a page is installed.
@@ -37,8 +37,8 @@ pub struct Requirement {
     pub remedy: String,
 }
 
-/// Looks at the machine: architecture, page size, kernel version, userfaultfd(2) and its features, process_madvise(2), cache-line
-/// instructions.
+/// Looks at the machine: architecture, page size, kernel version, userfaultfd(2) and its features, process_madvise(2),
+/// cache-line instructions.
 ///
 /// ```
 /// let missing = fastmap::requirements::of_machine().into_iter().filter(|one| !one.optional && one.found.is_err());
@@ -88,29 +88,14 @@ fn page_size() -> Requirement {
     }
 }
 
-/// The kernel's release, such as "6.18.44-generic".
-fn release() -> String {
-    // SAFETY: uname fills the structure; its release is a C string.
-    unsafe {
-        let mut names: libc::utsname = std::mem::zeroed();
-        libc::uname(&mut names);
-        std::ffi::CStr::from_ptr(names.release.as_ptr()).to_string_lossy().into_owned()
-    }
-}
-
-/// Whether this is a Linux as recent as that.
-pub(crate) fn is_linux(major: u32, minor: u32) -> bool {
-    is_recent(&release(), (major, minor))
-}
-
 fn kernel() -> Requirement {
-    let release = release();
+    let release = kernel_version::release();
     let (major, minor) = OLDEST_LINUX;
     Requirement {
         name: "Linux 6.8",
         purpose: "page faults that do not take a process-wide lock",
         optional: false,
-        found: if is_recent(&release, OLDEST_LINUX) {
+        found: if kernel_version::is_recent(&release, OLDEST_LINUX) {
             Ok(format!("Linux {release}"))
         } else {
             Err(format!("this is Linux {release}"))
@@ -119,14 +104,8 @@ fn kernel() -> Requirement {
     }
 }
 
-/// Whether a release such as "6.18.44-generic" is no older than a version.
-fn is_recent(release: &str, than: (u32, u32)) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= than
-}
-
 fn user_faults() -> Requirement {
-    let found = if faults::by_service() {
+    let found = if userfaultfds::by_service() {
         Userfaultfd::open_for_service().map(|_| "page faults handled by service threads".to_owned())
     } else {
         Userfaultfd::open().map(|_| "page faults handled in user mode, without privileges".to_owned())
@@ -155,7 +134,7 @@ fn kernel_faults() -> Requirement {
         found: Userfaultfd::open_for_service()
             .map(|_| "service threads can serve faults of system calls (`--faults service`)".into())
             .map_err(|error| format!("service threads cannot serve faults of system calls: {error}")),
-        remedy: faults::REMEDY.into(),
+        remedy: userfaultfds::REMEDY.into(),
     }
 }
 
@@ -191,7 +170,7 @@ fn tracking() -> Requirement {
         name: "store tracking",
         purpose: "a large flush of a direct mapping in memory writes only pages that were stored to",
         optional: true,
-        found: direct::try_tracking().map(|()| "asynchronous write-protect, PAGEMAP_SCAN".into()).map_err(|error| {
+        found: mapping::try_tracking().map(|()| "asynchronous write-protect, PAGEMAP_SCAN".into()).map_err(|error| {
             format!("no asynchronous write-protect or PAGEMAP_SCAN ({error}): all that is asked for is written")
         }),
         remedy: "boot Linux 6.7 or later with CONFIG_USERFAULTFD=y, or allow userfaultfd in the seccomp filter".into(),
@@ -244,10 +223,10 @@ mod tests {
     #[test]
     fn kernel_releases_compare_by_number() {
         for recent in ["6.8.0", "6.18.44-fc-v669", "7.0-rc1", "10.1"] {
-            assert!(is_recent(recent, OLDEST_LINUX), "{recent}");
+            assert!(kernel_version::is_recent(recent, OLDEST_LINUX), "{recent}");
         }
         for old in ["6.7.12", "5.15.0-generic", "2.6.78", "", "unknown"] {
-            assert!(!is_recent(old, OLDEST_LINUX), "{old}");
+            assert!(!kernel_version::is_recent(old, OLDEST_LINUX), "{old}");
         }
     }
 }

@@ -1,9 +1,12 @@
 //! A program's heap in a file: the same answers as in memory, whatever the program does with it.
 
-#[path = "../../preload/tests/common/mod.rs"]
+#[path = "../../preload/tests/suite/common.rs"]
 mod common;
+#[path = "../../../tests/effort.rs"]
+mod effort;
 
 use common::{command, compile, expect_success, folder, library, ready};
+use effort::skip;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,9 +23,18 @@ fn in_memory(program: &Path, arguments: &[&str]) -> Output {
     command(program, None, &[]).args(arguments).output().expect("timeout")
 }
 
+/// Whether maps work here, and this program can be compiled; otherwise says why a test is skipped.
+fn ready_for(program: &str) -> bool {
+    if program.ends_with(".cc") && Command::new("c++").arg("--version").output().is_err() {
+        skip("no c++");
+        return false;
+    }
+    ready()
+}
+
 /// Runs a program in memory and on heaps behind these caches, and compares.
 fn compare(name: &str, caches: &[&str]) {
-    if !ready() {
+    if !ready_for(name) {
         return;
     }
     let folder = folder();
@@ -112,7 +124,7 @@ fn trees_and_tables_in_a_tenth_of_their_memory() {
 
 #[test]
 fn nothing_is_written_while_there_is_room() {
-    if !ready() {
+    if !ready_for("heap_tables.cc") {
         return;
     }
     let folder = folder();
@@ -206,10 +218,12 @@ fn bad_heaps_are_refused() {
 
 #[test]
 fn a_file_system_that_others_fill_loses_nothing() {
-    // SAFETY: no preconditions.
-    if !ready() || unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root mounts a small disk");
+    if !ready() {
         return;
+    }
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("only root mounts a small disk");
     }
     let folder = folder();
     let (image, disk) = (folder.path().join("image"), folder.path().join("disk"));
@@ -219,8 +233,7 @@ fn a_file_system_that_others_fill_loses_nothing() {
         |program: &str, arguments: &[&str]| Command::new(program).args(arguments).status().is_ok_and(|it| it.success());
     let (image, disk_path) = (image.to_str().expect("a plain path"), disk.to_str().expect("a plain path"));
     if !run("mkfs.ext4", &["-qF", image]) || !run("mount", &["-o", "loop", image, disk_path]) {
-        println!("skipped: no loop device");
-        return;
+        return skip("no mkfs.ext4, or no loop device");
     }
     let program = compile(folder.path(), "heap_full.c", &[]);
     let alone = on_heap(&program, &disk.join("heap"), "2MiB", &[]);
@@ -228,7 +241,7 @@ fn a_file_system_that_others_fill_loses_nothing() {
     fs::write(disk.join("others"), vec![1; 20 << 20]).expect("room for others");
     let beside = on_heap(&program, &disk.join("heap"), "2MiB", &[]);
     // The keeper lets go of what its program had open a moment after that has ended, and the kernel of a ring.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !run("umount", &[disk_path]) {
         assert!(std::time::Instant::now() < deadline, "the disk is in use");
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,22 +1,26 @@
-//! What is to be done: the environment that `fastmap run` sets, or a user who preloads the library by hand.
+//! What the user asks for, in the environment: set by `fastmap run`, or by hand where the library is preloaded without
+//! it.
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `FASTMAP_CACHE` | capacity of the cache, SIZE | [`fastmap::Cache::default_capacity`] |
+//! | `FASTMAP_CACHE` | capacity of the cache, SIZE; or `auto` | `auto` |
 //! | `FASTMAP_MAP` | globs separated by colons: which files | all |
 //! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
-//! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are kept, and do not wait | `0` |
+//! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are buffered, and do not wait | `0` |
 //! | `FASTMAP_DIRECT` | `auto`, `always` or `never`: files in memory mapped straight | `auto` |
 //! | `FASTMAP_PERSIST` | `auto` or `cache-lines` | `auto` |
 //! | `FASTMAP_STATS` | where to write statistics at exit, JSON | nowhere |
 //! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
+//! | `FASTMAP_LOG` | `placement`: a line for each decision, on standard error | nothing is said |
+//! | `FASTMAP_TURNS` | milliseconds: for tests, mappings are the engine's and the kernel's in turn | placement decides |
 //! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
 //!
-//! A variable that is empty counts as unset. One that makes no sense is said on standard error, and then the kernel maps
-//! everything: a program that does not know of FastMap must not end over it (`fastmap run` refuses such things itself).
+//! A variable that is empty counts as unset. One that makes no sense is said on standard error, and then the kernel
+//! maps everything: a program that does not know of FastMap must not end over it (`fastmap run` refuses such things
+//! itself).
 //!
-//! A glob that begins with a slash must match the whole path of the file, any other its end: `*.db` matches every file of that
-//! name, `data/*.db` those in a folder `data`. `*` and `?` do not match a slash, `**` does.
+//! A glob that begins with a slash must match the whole path of the file, any other its end: `*.db` matches every file
+//! of that name, `data/*.db` those in a folder `data`. `*` and `?` do not match a slash, `**` does.
 
 use fastmap::faults::Faults;
 use fastmap::{Mode, Persist};
@@ -25,11 +29,12 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Config {
-    /// Bytes of cache.
-    pub cache: usize,
+    /// Bytes of cache; `None`: as much as the memory group leaves.
+    pub cache: Option<usize>,
     /// Which files; `None`: all.
     globs: Option<GlobSet>,
     /// How page faults are served.
@@ -38,7 +43,7 @@ pub struct Config {
     pub async_stores: bool,
     /// Whether files are mapped straight.
     pub direct: Mode,
-    /// What makes stores to such mappings last.
+    /// How stores to such mappings are made to last.
     pub persist: Persist,
     /// Where statistics go at exit.
     pub stats: Option<PathBuf>,
@@ -46,6 +51,10 @@ pub struct Config {
     pub heap: Option<(PathBuf, Option<u64>)>,
     /// The process that `fastmap run` became.
     pub run_pid: Option<i32>,
+    /// Placement takes turns, for tests.
+    pub turns: Option<Duration>,
+    /// What is decided on placement is said.
+    pub log: bool,
     /// The environment made no sense, and the kernel is to map everything.
     pub off: bool,
 }
@@ -64,7 +73,7 @@ pub fn config() -> &'static Config {
 impl Config {
     fn new() -> Self {
         Config {
-            cache: fastmap::Cache::default_capacity(),
+            cache: None,
             globs: None,
             faults: Faults::Signal,
             async_stores: false,
@@ -73,8 +82,15 @@ impl Config {
             stats: None,
             heap: None,
             run_pid: None,
+            turns: None,
+            log: false,
             off: false,
         }
+    }
+
+    /// Whether mappings begin as the kernel's: unless the user asked for what only the engine has.
+    pub fn is_kernel_first(&self) -> bool {
+        self.cache.is_none() && !self.async_stores && self.heap.is_none() && self.faults == Faults::Signal
     }
 
     /// Whether the user named files.
@@ -91,10 +107,16 @@ impl Config {
 fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> {
     let given = |name: &str| variable(name).filter(|value| !value.is_empty());
     let mut config = Config::new();
-    if let Some(text) = given("FASTMAP_CACHE") {
+    if let Some(text) = given("FASTMAP_CACHE").filter(|text| text != "auto") {
         let bytes = size(text.as_bytes()).ok_or_else(|| no_size("FASTMAP_CACHE", text.as_bytes()))?;
-        config.cache = usize::try_from(bytes).unwrap_or(usize::MAX);
+        config.cache = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
+    if let Some(text) = given("FASTMAP_TURNS") {
+        let milliseconds = text.to_str().and_then(|text| text.parse().ok());
+        let turn = milliseconds.ok_or_else(|| format!("FASTMAP_TURNS={text:?} is no number of milliseconds"))?;
+        config.turns = Some(Duration::from_millis(turn));
+    }
+    config.log = given("FASTMAP_LOG").is_some_and(|text| text == "placement");
     if let Some(text) = given("FASTMAP_MAP") {
         config.globs = Some(globs(&text)?);
     }
@@ -114,7 +136,7 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     Ok(config)
 }
 
-/// One of several words; the first of them, if nothing is given.
+/// The value of one of several words; of the first, if nothing is given.
 fn choice<T: Copy>(name: &str, given: Option<OsString>, choices: &[(&str, T)]) -> Result<T, String> {
     let Some(text) = given else { return Ok(choices[0].1) };
     let known = choices.iter().find(|(word, _)| text.as_bytes() == word.as_bytes());
@@ -179,7 +201,7 @@ mod tests {
         for variables in [&[][..], &[("FASTMAP_MAP", ""), ("FASTMAP_CACHE", ""), ("FASTMAP_HEAP", "")]] {
             let config = with(variables).unwrap();
             assert!(config.matches(b"/any/file") && !config.names_files() && !config.off);
-            assert_eq!(config.cache, fastmap::Cache::default_capacity());
+            assert!(config.cache.is_none() && config.is_kernel_first());
             assert_eq!((config.direct, config.persist), (Mode::Automatic, Persist::Automatic));
             assert_eq!((config.faults, config.heap, config.stats, config.run_pid), (Faults::Signal, None, None, None));
         }
@@ -198,7 +220,8 @@ mod tests {
         ]);
         let config = config.unwrap();
         assert_eq!((config.direct, config.persist), (Mode::Cached, Persist::CacheLines));
-        assert_eq!((config.cache, config.faults, config.run_pid), (65536, Faults::Service, Some(77)));
+        assert_eq!((config.cache, config.faults, config.run_pid), (Some(65536), Faults::Service, Some(77)));
+        assert!(!config.is_kernel_first() && with(&[("FASTMAP_CACHE", "auto")]).unwrap().is_kernel_first());
         assert!(config.async_stores && !with(&[("FASTMAP_ASYNC_STORES", "0")]).unwrap().async_stores);
         assert_eq!(config.stats, Some(PathBuf::from("/tmp/s")));
         for (text, file, size) in

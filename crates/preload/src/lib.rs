@@ -1,41 +1,48 @@
-//! `libfastmap_preload.so`: FastMap for programs nobody changes.
+//! `libfastmap_preload.so`: FastMap for programs that are not changed.
 //!
 //! `fastmap run` has the dynamic linker load this library before the C library (`LD_PRELOAD`, ld.so(8)), so that the
-//! program's calls of mmap(2) and its kin come here first. `next.rs` has how the C library's own are reached; what is to be
-//! done is in `config.rs`; each other file is a group of calls.
+//! program's calls of mmap(2) and its kin come here first.
+//!
+//! Rooms, each of which calls only those above it, and this file's `cache`, `config` and `say`:
+//!
+//! | room | what it owns |
+//! | --- | --- |
+//! | `own` | memory, critical sections, errno, the account of which process has maps of the engine |
+//! | `next` | the C library's functions behind those that are intercepted |
+//! | `signals` | what the program believes of SIGBUS |
+//! | `copy` | copies of what calls read and write through pointers into mappings |
+//! | `config`, `report` | what the user asks for; what is said when the process ends |
+//! | `heap` | malloc(3) and private mappings over a file |
+//! | `mappings` | mmap(2) and its kin |
+//! | `threads` | stacks, and what threads wait at |
+//! | `processes` | fork(2), exec(3), exit, sandboxes |
+//! | `files` | read(2), write(2), and coherence with a file's maps |
+//! | `streams` | stdio(3) |
+//! | `calls` | syscall(2), ioctl(2), messages |
+//!
+//! The tables of `next` are written in macros of `copy`, and of these one points up: it asks `processes::sandbox`
+//! whether a path that was looked at names threads.
 
-mod allocator;
-mod alone;
 #[macro_use]
-mod bounce;
+mod copy;
 #[macro_use]
 mod next;
-mod buffers;
-mod changes;
-mod coherence;
+mod calls;
 mod config;
-mod descriptors;
 mod files;
-mod guard;
-#[cfg_attr(not(feature = "heap"), path = "no_heap.rs")]
+#[cfg_attr(not(feature = "heap"), path = "heap/absent.rs")]
 mod heap;
-mod kernel_maps;
-mod memory;
-mod process;
+mod mappings;
+mod own;
+mod processes;
 mod report;
-mod requests;
 mod signals;
-mod sockets;
-mod stacks;
-mod stdio;
-mod sync;
-mod system_call;
+mod streams;
 mod threads;
-mod vectors;
 
 pub(crate) use config::config;
-pub(crate) use guard::{set_errno, undisturbed};
 
+use own::{errno, set_errno};
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
 
@@ -45,16 +52,15 @@ pub(crate) fn cache() -> Option<&'static fastmap::Cache> {
     CACHE
         .get_or_init(|| {
             let chosen = fastmap::faults::choose(config().faults);
-            let made = chosen.and_then(|()| fastmap::Cache::new(config().cache));
+            let make = || match config().cache {
+                Some(bytes) => fastmap::Cache::new(bytes),
+                None if config().is_kernel_first() => fastmap::Cache::auto(),
+                None => fastmap::Cache::global(),
+            };
+            let made = chosen.and_then(|()| make());
             made.inspect_err(|why| say(format_args!("{why}: everything is left to the kernel"))).ok()
         })
         .as_ref()
-}
-
-/// Whether any byte of a range lies in memory of the engine. A few nanoseconds, no lock.
-#[inline]
-pub(crate) fn holds<T>(addr: *const T, len: usize) -> bool {
-    fastmap::calls::holds(addr as usize, len)
 }
 
 /// One line on standard error: no allocation, no lock, and cut if it is very long.
@@ -74,9 +80,9 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
     line.0[line.1] = b'\n';
     // SAFETY: the line's bytes. Standard error may be closed, and errno is not to change.
     unsafe {
-        let errno = *libc::__errno_location();
+        let before = errno();
         libc::syscall(libc::SYS_write, libc::STDERR_FILENO, line.0.as_ptr(), line.1 + 1);
-        set_errno(errno);
+        set_errno(before);
     }
 }
 
@@ -86,10 +92,14 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
 static AT_START: extern "C" fn() = {
     extern "C" fn start() {
         signals::start();
-        process::start();
+        processes::fork::start();
+        own::remembered::begin();
         // Here rather than in the first mapping: a message about the environment comes before the program's output.
         config();
         heap::begin();
+        if heap::is_up() {
+            threads::stacks::begin();
+        }
     }
     start
 };

@@ -1,9 +1,10 @@
 //! What is said when the process ends: statistics, and that no file matched.
 //!
-//! `FASTMAP_STATS` names the file for the process that `fastmap run` became; others that mapped something through the engine
-//! write to the same name with their process id behind it.
+//! `FASTMAP_STATS` names the file for the process that `fastmap run` became; others that mapped something through the
+//! engine write to the same name with their process id behind it.
 
-use crate::{alone, config, process, say, undisturbed};
+use crate::own::{owner, undisturbed};
+use crate::{config, say};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -18,13 +19,13 @@ pub(crate) static KERNEL: AtomicU64 = AtomicU64::new(0);
 
 /// Mappings of files in memory whose msync(2) is done in user space.
 static DIRECT: AtomicU64 = AtomicU64::new(0);
-/// The process that has them.
+/// The process that has these mappings.
 static DIRECT_OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// A file that was not named.
 static UNNAMED: OnceLock<PathBuf> = OnceLock::new();
 
-/// The process has made others, which may have done what was to be done.
+/// Whether the process has made others, which may have mapped the files that were named.
 static CHILDREN: AtomicBool = AtomicBool::new(false);
 
 static DONE: AtomicBool = AtomicBool::new(false);
@@ -44,12 +45,12 @@ pub(crate) fn note_direct() {
     DIRECT_OWNER.store(std::process::id() as i32, Ordering::Relaxed);
 }
 
-/// Whether this process, or one that it was made by, has such mappings.
+/// Whether this process or an ancestor has mappings of files in memory.
 pub(crate) fn may_have_direct() -> bool {
     DIRECT_OWNER.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this process has such mappings.
+/// Whether this process has mappings of files in memory.
 pub(crate) fn has_direct() -> bool {
     DIRECT_OWNER.load(Ordering::Relaxed) == std::process::id() as i32
 }
@@ -58,26 +59,26 @@ pub(crate) fn note_child() {
     CHILDREN.store(true, Ordering::Relaxed);
 }
 
-/// A child made by fork(2) begins anew.
+/// Resets the counts in a child made by fork(2).
 pub(crate) fn in_child() {
     for counter in [&CANDIDATES, &MATCHES, &KERNEL, &DIRECT] {
         counter.store(0, Ordering::Relaxed);
     }
     CHILDREN.store(false, Ordering::Relaxed);
-    DONE.store(alone::has_left(), Ordering::Relaxed);
+    DONE.store(owner::has_left(), Ordering::Relaxed);
 }
 
-/// Once, at the end.
+/// Writes the report, once, when the process ends.
 pub(crate) fn write() {
-    // First: afterwards the process may be allowed nothing (`alone.rs`).
+    // Asked first: in a sandbox the process may be allowed no system call (`processes/sandbox.rs`).
     if DONE.load(Ordering::Relaxed) {
         return;
     }
     let config = config();
     let pid = std::process::id() as i32;
     let is_run = config.run_pid == Some(pid);
-    let is_counted = is_run || process::owns_maps() || has_direct();
-    // A child that shares the memory (vfork(2)) has nothing to say.
+    let is_counted = is_run || owner::owns_maps() || has_direct();
+    // A child that shares the memory (vfork(2)) must not report in its parent's place.
     if config.off || !is_counted && !may_be_unmatched(is_run) || DONE.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -99,7 +100,8 @@ pub(crate) fn write() {
     });
 }
 
-/// The same, and nothing afterwards: even a process that has nothing to say asks the kernel who it is.
+/// Writes now, and makes no system call afterwards: even a process that has nothing to say would ask for its process
+/// id.
 pub(crate) fn close() {
     write();
     DONE.store(true, Ordering::Relaxed);
@@ -129,6 +131,16 @@ fn json(pid: i32) -> String {
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut text = format!("{{\"pid\":{pid},\"program\":{}", quoted(&program));
+    if let Some(way) = snapshot.placement.way {
+        let fastmap::live::Placement { switches, watched_bytes, taken_files, looking, .. } = snapshot.placement;
+        let _ = write!(
+            text,
+            ",\"placement\":{{\"way\":\"{}\",\"switches\":{switches},\"watched_bytes\":{watched_bytes},\
+             \"taken_files\":{taken_files},\"looking_us\":{}}}",
+            way.name(),
+            looking.as_micros()
+        );
+    }
     let _ = write!(
         text,
         ",\"candidates\":{},\"matches\":{},\"kernel\":{},\"direct\":{},\"flushed_bytes\":{},\"caches\":[",
@@ -136,7 +148,7 @@ fn json(pid: i32) -> String {
         count(&MATCHES),
         count(&KERNEL),
         count(&DIRECT),
-        fastmap::calls::flushed_bytes()
+        fastmap::by_address::flushed_bytes()
     );
     let mut between = "";
     for cache in &snapshot.caches {

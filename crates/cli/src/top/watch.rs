@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use fastmap::Stats;
-use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Program, Snapshot, programs};
+use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Placement, Program, Snapshot, programs};
 
 use crate::failure::Failure;
 
@@ -145,6 +145,11 @@ impl Watched {
             let before = before.iter().find(same).map(|one| one.stats);
             (map, since(map.stats, before.or(self.before.is_some().then(MapStats::default))))
         })
+    }
+
+    /// Who serves the mappings that began as the kernel's.
+    pub fn placement(&self) -> Placement {
+        self.now.placement
     }
 
     /// Bytes that direct mappings flushed by cache line, and those of them since the look before.

@@ -1,14 +1,17 @@
 //! The page that other processes see: a memfd named `fastmap-stats`, its layout, and the thread that fills it.
 //!
-//! Words of 64 bits. Whoever wants to see what is so now raises `asked` and wakes the thread, which copies everything, sets
-//! `answered` to what it had seen asked, and wakes whoever waits for that. `sequence` is odd while words change.
+//! Words of 64 bits. A reader that wants present numbers raises `asked` and wakes the thread, which copies everything,
+//! sets `answered` to what it had seen asked, and wakes the readers that wait for that. `sequence` is odd while words
+//! change.
 
-use super::{CacheSnapshot, MapSnapshot, MapStats, Snapshot, snapshot_of_self};
-use crate::stats::Stats;
-use crate::sys::memfd::{self, Shared};
-use crate::sys::own::Own;
+use super::placement::{self, Placement};
+use super::snapshot::{CacheSnapshot, MapSnapshot, Snapshot, snapshot_of_self};
+use crate::counters::per_map::MapStats;
+use crate::counters::stats::Stats;
+use crate::sys::engine_fd::{self, EngineFd};
+use crate::sys::memfd::Shared;
 use crate::sys::signal::Blocked;
-use crate::sys::{futex, process};
+use crate::sys::{futex, memfd, threads};
 use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io;
@@ -28,7 +31,7 @@ pub const LINK: &str = "/memfd:fastmap-stats (deleted)";
 /// "fastmap" and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastmap\0");
 /// Changes with the layout.
-const VERSION: u64 = 2;
+const VERSION: u64 = 4;
 
 const MOST_CACHES: usize = 16;
 const MOST_MAPS: usize = 1024;
@@ -55,11 +58,12 @@ pub struct Layout {
     maps: AtomicU64,
     maps_left_out: AtomicU64,
     flushed_bytes: AtomicU64,
+    placement: [AtomicU64; placement::WORDS],
     cache_words: [[AtomicU64; CACHE_WORDS]; MOST_CACHES],
     map_words: [[AtomicU64; MAP_WORDS]; MOST_MAPS],
 }
 
-const _: () = assert!(offset_of!(Layout, cache_words) == 88);
+const _: () = assert!(offset_of!(Layout, cache_words) == 128);
 
 /// The page in memory.
 #[derive(Debug)]
@@ -75,8 +79,9 @@ impl std::ops::Deref for Page {
 }
 
 impl Page {
-    fn create() -> io::Result<(Page, Own<File>)> {
-        let memory = Own::new(File::from(memfd::create(NAME, size_of::<Layout>())?));
+    fn create() -> io::Result<(Page, EngineFd<File>)> {
+        let _low = engine_fd::low();
+        let memory = EngineFd::new(File::from(memfd::create(NAME, size_of::<Layout>())?));
         let shared = Shared::map(&memory, size_of::<Layout>())?;
         shared.keep_from_children()?;
         Ok((Page(shared), memory))
@@ -107,7 +112,8 @@ impl Page {
         }
     }
 
-    /// What was written there last. `None`: it is being changed, and has been for long (its process was stopped, or killed).
+    /// What was written there last. `None`: it is being changed, and has been for long (its process was stopped, or
+    /// killed).
     pub fn read(&self) -> Option<Snapshot> {
         const TRIES: usize = 1000;
         for _ in 0..TRIES {
@@ -152,6 +158,7 @@ impl Page {
             maps: self.map_words[..maps].iter().map(map).filter(|map| map.cache < caches).collect(),
             maps_left_out: get(&self.maps_left_out),
             flushed_bytes: get(&self.flushed_bytes),
+            placement: Placement::of_words(std::array::from_fn(|at| get(&self.placement[at]))),
         }
     }
 
@@ -167,6 +174,7 @@ impl Page {
         set(&self.maps, maps as u64);
         set(&self.maps_left_out, (snapshot.maps.len() - maps) as u64);
         set(&self.flushed_bytes, snapshot.flushed_bytes);
+        self.placement.iter().zip(snapshot.placement.words()).for_each(|(word, value)| set(word, value));
         for (words, cache) in self.cache_words.iter().zip(&snapshot.caches) {
             let numbers = cache.stats.numbers().map(|(_, number)| number);
             let values = [cache.capacity_bytes, cache.writes_in_flight].into_iter().chain(numbers);
@@ -250,7 +258,7 @@ fn start() -> io::Result<()> {
     std::thread::Builder::new()
         .name("fastmap-stats".into())
         .stack_size(256 << 10)
-        .spawn(process::named(|| page.serve()))?;
+        .spawn(threads::named(|| page.serve()))?;
     // Open for as long as the process lives: others find it by the descriptor.
     memory.leak();
     Ok(())

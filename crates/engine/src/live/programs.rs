@@ -1,7 +1,7 @@
 //! Finding the programs whose page of counters this process may see, through /proc. proc_pid_fd(5)
 
-use super::Snapshot;
 use super::page::{LINK, Page};
+use super::snapshot::Snapshot;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,8 @@ pub struct Program {
     page: Page,
 }
 
-/// Every such program that this process may look at: its user's, or all for root. Those that end meanwhile are left out.
+/// Every such program that this process may look at: its user's, or all for root. Those that end meanwhile are left
+/// out.
 ///
 /// ```
 /// for program in fastmap::live::programs()? {
@@ -38,11 +39,12 @@ pub fn programs() -> io::Result<Vec<Program>> {
 }
 
 impl Program {
-    /// The program with this process id. `None`: it has no page of counters, since it has not mapped a file through this crate.
+    /// The program with this process id. `None`: it has no page of counters, since it has not mapped a file through
+    /// this crate.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] without such a process, [`io::ErrorKind::PermissionDenied`] where this process may not look
-    /// at it (another user's, or one that forbids it), others where its page is of another version of FastMap.
+    /// [`io::ErrorKind::NotFound`] without such a process, [`io::ErrorKind::PermissionDenied`] where this process may
+    /// not look at it (another user's, or one that forbids it), others where its page is of another version of FastMap.
     ///
     /// ```
     /// assert!(fastmap::live::Program::open(u32::MAX).is_err());

@@ -1,14 +1,14 @@
-//! A store that fails as disks do, for tests: over a real file, it refuses writes, tears them, delays them, lets later ones
-//! overtake them, and refuses to sync.
+//! A store that fails as disks do, for tests: over a real file, it refuses writes, tears them, delays them, lets later
+//! ones overtake them, and refuses to sync.
 //!
 //! It also keeps what a power failure would leave: the file as it was when the last sync that succeeded began.
 //!
 //! Its locks are std's, also in the fault handler: no test touches a map while it holds one.
 
-use super::group::GroupSync;
+use super::group_sync::GroupSync;
 use super::{FileStore, ReadEnd, Store};
+use crate::counters::stats::Counter;
 use crate::error::Result;
-use crate::stats::Counter;
 use crate::sys::memory::Zeroed;
 use crate::sys::{PAGE, file};
 use std::fs::{File, OpenOptions};
@@ -283,20 +283,34 @@ impl Store for FaultyStore {
         self.file.note_mapped(end);
     }
 
-    unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd {
+    unsafe fn read_page(&self, page: usize, buffer: *mut u8, cached: &Counter) -> ReadEnd {
         if self.dawdle(page..page + 1) {
             return ReadEnd::Failed(libc::EIO);
         }
         // SAFETY: the caller's buffer.
-        unsafe { self.file.read_page(page, buffer) }
+        unsafe { self.file.read_page(page, buffer, cached) }
     }
 
-    unsafe fn read_pages(&self, page: usize, pages: usize, buffer: *mut u8) -> std::result::Result<usize, i32> {
+    unsafe fn read_pages(
+        &self,
+        page: usize,
+        pages: usize,
+        buffer: *mut u8,
+        cached: &Counter,
+    ) -> std::result::Result<usize, i32> {
         if self.dawdle(page..page + pages) {
             return Err(libc::EIO);
         }
         // SAFETY: the caller's buffer.
-        unsafe { self.file.read_pages(page, pages, buffer) }
+        unsafe { self.file.read_pages(page, pages, buffer, cached) }
+    }
+
+    unsafe fn read_cached(&self, _: usize, _: usize, _: *mut u8, _: &Counter) -> Option<usize> {
+        None // no read gets past the faults
+    }
+
+    fn expect_cached(&self) {
+        self.file.expect_cached();
     }
 
     fn direct_reads(&self) -> Option<&File> {
@@ -317,6 +331,10 @@ impl Store for FaultyStore {
 
     fn direct_writes(&self) -> Option<&File> {
         None // no write gets past the faults
+    }
+
+    fn write_to_page_cache(&self, does: bool) {
+        self.file.write_to_page_cache(does);
     }
 
     unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32> {

@@ -3,13 +3,15 @@
 //! Whole pages go through a descriptor opened with `O_DIRECT`; the page that holds the file's end, whose tail must not
 //! be written, goes through an ordinary one. The kernel keeps the two coherent.
 
-use super::group::GroupSync;
+use super::group_sync::GroupSync;
 use super::{ReadEnd, Store};
+use crate::counters::stats::Counter;
 use crate::error::{Error, Result};
-use crate::file_lock;
-use crate::stats::Counter;
-use crate::sys::own::Own;
-use crate::sys::{PAGE, file};
+use crate::store::one_writer;
+use crate::store::page_cache::SecondTier;
+use crate::sys::engine_fd::EngineFd;
+use crate::sys::file::Medium;
+use crate::sys::{PAGE, file, page_cache};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -22,9 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 struct Handles {
     /// For whole pages: `O_DIRECT` unless the file refuses it.
-    pages: Own<File>,
+    pages: EngineFd<File>,
     /// For the page at the end of the file, and for sizes, holes and syncing.
-    plain: Own<File>,
+    plain: EngineFd<File>,
     /// `plain` is the program's own descriptor under another number: its position is not ours to move.
     shared: bool,
 }
@@ -40,6 +42,10 @@ pub struct FileStore {
     /// Where the longest map ends or ended, bytes: a program may map more than there is and extend the file after.
     mapped: AtomicU64,
     reading: Handles,
+    /// Where pages are read past the page cache.
+    second_tier: Option<SecondTier>,
+    /// Pages are written to the page cache.
+    writes_to_cache: AtomicBool,
     writing: OnceLock<Handles>,
     /// One at a time: the kernel reports a failure to one of two that call fdatasync(2) at the same time.
     syncs: GroupSync,
@@ -53,6 +59,12 @@ impl FileStore {
     pub fn open(from: &File, facts: &file::Facts, direct: bool) -> Result<Self> {
         let path = file::path_of(from);
         let reading = Handles::open(from, &path, false, direct)?;
+        // What has no device behind it is not asked: it is in the page cache only, or must not be there (DAX). The program's own
+        // descriptor may read past it.
+        let has_tiers = direct && !reading.shared && file::medium(&reading.plain) == Medium::Storage;
+        if has_tiers {
+            page_cache::expect_random(&reading.plain);
+        }
         Ok(FileStore {
             path,
             identity: facts.identity,
@@ -61,6 +73,8 @@ impl FileStore {
             size: AtomicU64::new(facts.size),
             mapped: AtomicU64::new(0),
             reading,
+            second_tier: has_tiers.then(SecondTier::default),
+            writes_to_cache: AtomicBool::new(false),
             writing: OnceLock::new(),
             syncs: GroupSync::default(),
             locked: AtomicBool::new(false),
@@ -69,7 +83,8 @@ impl FileStore {
 }
 
 impl FileStore {
-    /// The file's length, asked of the descriptor that whole pages are written to, if there is one: no write goes to another file.
+    /// The file's length, asked of the descriptor that whole pages are written to, if there is one: no write goes to
+    /// another file.
     fn size_now(&self) -> std::result::Result<u64, i32> {
         match self.writing.get() {
             Some(handles) => file::size_now(&handles.pages, Some(self.identity), self.is_device),
@@ -93,7 +108,7 @@ impl Store for FileStore {
 
     fn lock(&self) -> Result<()> {
         if let (false, Some(handles)) = (self.is_locked(), self.writing.get()) {
-            self.locked.store(file_lock::lock(&handles.plain, &self.path)?, Ordering::Release);
+            self.locked.store(one_writer::lock(&handles.plain, &self.path)?, Ordering::Release);
         }
         Ok(())
     }
@@ -104,7 +119,7 @@ impl Store for FileStore {
 
     fn unlock(&self) {
         if let (true, Some(handles)) = (self.locked.swap(false, Ordering::AcqRel), self.writing.get()) {
-            file_lock::unlock(&handles.plain);
+            one_writer::unlock(&handles.plain);
         }
     }
 
@@ -165,14 +180,13 @@ impl Store for FileStore {
         self.writing.get().map(|handles| &*handles.plain)
     }
 
-    unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd {
+    unsafe fn read_page(&self, page: usize, buffer: *mut u8, cached: &Counter) -> ReadEnd {
         let offset = page as u64 * PAGE as u64;
         if offset >= self.size() && offset >= self.refresh_size() {
             return ReadEnd::PastEnd;
         }
         // SAFETY: the caller's buffer.
-        let read = unsafe { file::read_at(&self.reading.pages, buffer, PAGE, offset) };
-        match read {
+        match unsafe { self.read_pages(page, 1, buffer, cached) } {
             Ok(PAGE) => ReadEnd::Filled,
             Ok(0) => ReadEnd::PastEnd,
             Ok(filled) => {
@@ -184,9 +198,30 @@ impl Store for FileStore {
         }
     }
 
-    unsafe fn read_pages(&self, page: usize, pages: usize, buffer: *mut u8) -> std::result::Result<usize, i32> {
+    unsafe fn read_pages(
+        &self,
+        page: usize,
+        pages: usize,
+        buffer: *mut u8,
+        cached: &Counter,
+    ) -> std::result::Result<usize, i32> {
         // SAFETY: the caller's buffer.
-        unsafe { file::read_at(&self.reading.pages, buffer, pages * PAGE, page as u64 * PAGE as u64) }
+        unsafe {
+            match self.read_cached(page, pages, buffer, cached) {
+                Some(filled) => Ok(filled),
+                None => file::read_at(&self.reading.pages, buffer, pages * PAGE, page as u64 * PAGE as u64),
+            }
+        }
+    }
+
+    unsafe fn read_cached(&self, page: usize, pages: usize, buffer: *mut u8, cached: &Counter) -> Option<usize> {
+        let (tier, offset) = (self.second_tier.as_ref()?, page as u64 * PAGE as u64);
+        // SAFETY: the caller's buffer.
+        unsafe { tier.read(&self.reading.plain, buffer, pages * PAGE, offset, self.size(), cached) }
+    }
+
+    fn expect_cached(&self) {
+        self.second_tier.iter().for_each(SecondTier::rearm);
     }
 
     fn direct_reads(&self) -> Option<&File> {
@@ -236,7 +271,8 @@ impl Store for FileStore {
         let offset = page as u64 * PAGE as u64;
         let end = end.min(self.write_end()?);
         let len = end.min(offset + (pages * PAGE) as u64).saturating_sub(offset) as usize;
-        let whole = len - len % PAGE;
+        let to_cache = self.writes_to_cache.load(Ordering::Relaxed);
+        let whole = if to_cache { 0 } else { len - len % PAGE };
         // SAFETY: inside the caller's memory.
         unsafe {
             if whole > 0 {
@@ -251,7 +287,11 @@ impl Store for FileStore {
     }
 
     fn direct_writes(&self) -> Option<&File> {
-        self.writing.get().map(|handles| &*handles.pages)
+        self.writing.get().filter(|_| !self.writes_to_cache.load(Ordering::Relaxed)).map(|handles| &*handles.pages)
+    }
+
+    fn write_to_page_cache(&self, does: bool) {
+        self.writes_to_cache.store(does, Ordering::Relaxed);
     }
 
     fn sync(&self, syncs: &Counter) -> io::Result<()> {
@@ -272,14 +312,13 @@ impl Handles {
         // which is as good for the descriptor that needs none of its own.
         let (plain, shared) = match file::reopen(from, writable, false) {
             Ok(plain) => (plain, false),
-            Err(_) => (Own::new(from.try_clone().map_err(fail("duplicate it"))?), true),
+            Err(_) => (EngineFd::new(from.try_clone().map_err(fail("duplicate it"))?), true),
         };
         let pages = if direct { file::reopen(from, writable, true) } else { file::another(&plain) };
         let handles = Handles { pages: pages.map_err(fail("open it anew for direct I/O"))?, plain, shared };
         if !direct {
             // The cache above decides what to read ahead and what to keep; the page cache need not guess as well.
-            // SAFETY: advice on our own descriptor.
-            unsafe { libc::posix_fadvise(handles.pages.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+            page_cache::expect_random(&handles.pages);
         }
         Ok(handles)
     }

@@ -3,14 +3,16 @@
 #[cfg(all(test, not(loom)))]
 pub mod faulty;
 mod file;
-mod group;
+mod group_sync;
+pub mod one_writer;
+pub mod page_cache;
 
 pub use file::FileStore;
 #[cfg(all(test, loom))]
-pub use group::GroupSync;
+pub use group_sync::GroupSync;
 
+use crate::counters::stats::Counter;
 use crate::error::Result;
-use crate::stats::Counter;
 use crate::sys::file::{Facts, Identity};
 use std::fmt::Debug;
 use std::fs::File;
@@ -40,8 +42,8 @@ pub trait Store: Debug + Send + Sync {
     /// Makes writing possible, through a descriptor that may write.
     fn allow_writing(&self, from: &File) -> Result<()>;
 
-    /// Keeps other processes from writing the file through a cache, as far as its file system can. Writing has been made
-    /// possible; callers take turns.
+    /// Keeps other processes from writing the file through a cache, as far as its file system can. Writing has been
+    /// made possible; callers take turns.
     fn lock(&self) -> Result<()>;
 
     /// Whether this store keeps other processes from writing.
@@ -62,8 +64,8 @@ pub trait Store: Debug + Send + Sync {
     /// A descriptor that reads through the page cache, where bytes are that a system call has just written.
     fn reader(&self) -> &File;
 
-    /// The descriptors that `write_end`, `write_pages`, `unlock` and `read_page` use; the first two read and write through the page
-    /// cache. Called by the keeper.
+    /// The descriptors that `write_end`, `write_pages`, `unlock` and `read_page` use; the first two read and write
+    /// through the page cache. Called by the keeper.
     fn descriptors(&self) -> [Option<RawFd>; 4];
 
     /// Length of the file as far as known, bytes. Called by fault handlers.
@@ -85,28 +87,45 @@ pub trait Store: Debug + Send + Sync {
     /// Notes a map of the first `end` bytes.
     fn note_mapped(&self, end: usize);
 
-    /// Reads one page into `buffer`. Called by fault handlers.
+    /// Reads one page into `buffer`; counts it in `cached` if the page cache had it. Called by fault handlers.
     ///
     /// # Safety
     /// `buffer` is a page, aligned to its size, that the caller owns.
-    unsafe fn read_page(&self, page: usize, buffer: *mut u8) -> ReadEnd;
+    unsafe fn read_page(&self, page: usize, buffer: *mut u8, cached: &Counter) -> ReadEnd;
 
-    /// Reads up to `pages` pages from `page` on into `buffer`; how many bytes there were before the file's end, or an error
-    /// number.
+    /// Reads up to `pages` pages from `page` on into `buffer`; how many bytes there were before the file's end, or an
+    /// error number. Counts pages in `cached` that the page cache had.
     ///
     /// # Safety
     /// `buffer` is that many pages, aligned to one, that the caller owns.
-    unsafe fn read_pages(&self, page: usize, pages: usize, buffer: *mut u8) -> std::result::Result<usize, i32>;
+    unsafe fn read_pages(
+        &self,
+        page: usize,
+        pages: usize,
+        buffer: *mut u8,
+        cached: &Counter,
+    ) -> std::result::Result<usize, i32>;
 
-    /// The descriptor through which pages may be read past `read_pages`, many at a time with io_uring(7), if there is one.
+    /// The same if the page cache has all of it, and it is known or likely that it has: before a read through
+    /// `direct_reads`. `None`: they have to be read.
+    ///
+    /// # Safety
+    /// As for `read_pages`.
+    unsafe fn read_cached(&self, page: usize, pages: usize, buffer: *mut u8, cached: &Counter) -> Option<usize>;
+
+    /// Notes that a system call has written to the file, through the page cache.
+    fn expect_cached(&self);
+
+    /// The descriptor through which pages may be read past `read_pages`, many at a time with io_uring(7), if there is
+    /// one.
     fn direct_reads(&self) -> Option<&File>;
 
-    /// The first byte at or after `offset`, which is in a hole, that is not; the file's end where none follows (lseek(2),
-    /// `SEEK_DATA`). Called by fault handlers.
+    /// The first byte at or after `offset`, which is in a hole, that is not; the file's end where none follows
+    /// (lseek(2), `SEEK_DATA`). Called by fault handlers.
     fn next_data(&self, offset: u64) -> u64;
 
-    /// The first byte at or after `offset` that is in a hole; the file's end is one (lseek(2), `SEEK_HOLE`), nothing where
-    /// holes cannot be told. Called by fault handlers.
+    /// The first byte at or after `offset` that is in a hole; the file's end is one (lseek(2), `SEEK_HOLE`), nothing
+    /// where holes cannot be told. Called by fault handlers.
     fn next_hole(&self, offset: u64) -> u64;
 
     /// Where writing has to stop now, bytes, or an error number: what a truncation has cut off is not written, as the
@@ -114,21 +133,25 @@ pub trait Store: Debug + Send + Sync {
     /// mapped. A device is not truncated: behind the end of one that shrank, writes fail. Called by fault handlers.
     fn write_end(&self) -> std::result::Result<u64, i32>;
 
-    /// Writes `pages` pages from memory to the file, up to `end`, and no further than to where the file ends now: a write
-    /// past that would undo a truncation. One that comes between this look and the write is undone all the same, for about
-    /// a microsecond; a write under way is waited for by the file system. On failure, an error number, any part of them may
-    /// have been written. Called by fault handlers.
+    /// Writes `pages` pages from memory to the file, up to `end`, and no further than to where the file ends now: a
+    /// write past that would undo a truncation. One that comes between this look and the write is undone all the same,
+    /// for about a microsecond; a write under way is waited for by the file system. On failure, an error number, any
+    /// part of them may have been written. Called by fault handlers.
     ///
     /// # Safety
     /// `from` is valid for the kernel to read.
     unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32>;
 
+    /// From now on, or no longer, pages are written to the page cache, which writes them when it likes, or never if the file is
+    /// deleted before. `sync` makes them stable all the same.
+    fn write_to_page_cache(&self, does: bool);
+
     /// The descriptor through which whole pages inside the file may be written past `write_pages`, many at a time with
     /// io_uring(7), if there is one. Called by fault handlers.
     fn direct_writes(&self) -> Option<&File>;
 
-    /// Puts everything written before the call on stable storage, and counts in `syncs` the system calls this made: none
-    /// when another thread's did it. Once one has failed, an error is reported for good.
+    /// Puts everything written before the call on stable storage, and counts in `syncs` the system calls this made:
+    /// none when another thread's did it. Once one has failed, an error is reported for good.
     fn sync(&self, syncs: &Counter) -> io::Result<()>;
 }
 

@@ -27,7 +27,7 @@ pub fn physical_memory() -> usize {
 }
 
 /// For each hierarchy that limits memory: its mount point, this process's folder, and the file with the limit.
-fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
+pub(super) fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut folders = Vec::new();

@@ -1,13 +1,14 @@
 //! Which descriptor table is the engine's: that of the threads that write and read for it.
 //!
-//! A thread may have a table of its own (unshare(2), close_range(2) with `CLOSE_RANGE_UNSHARE`, vfork(2)): what is opened there is
-//! not open for the engine's threads, and the same number may be another file's. A record lock (fcntl(2) `F_SETLK`) belongs to a
-//! table: the engine's has locked a memfd, and whoever is told of that lock as another's, or does not find the memfd, has
-//! another table. The kernel answers that everywhere (kcmp(2) is refused in most containers), in handlers too.
+//! A thread may have a table of its own (unshare(2), close_range(2) with `CLOSE_RANGE_UNSHARE`, vfork(2)): what is
+//! opened there is not open for the engine's threads, and the same number may be another file's. A record lock
+//! (fcntl(2) `F_SETLK`) belongs to a table: the engine's has locked a memfd. A thread that is told of that lock as
+//! another's, or does not find the memfd, has another table. The kernel answers that everywhere (kcmp(2) is refused in
+//! most containers), in handlers too.
 
+use super::engine_fd::EngineFd;
 use super::file::Identity;
 use super::memfd;
-use super::own::Own;
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
@@ -24,7 +25,7 @@ static ANCHOR: OnceLock<Option<Anchor>> = OnceLock::new();
 pub fn claim() {
     ANCHOR.get_or_init(|| {
         let memory = memfd::create(c"fastmap-table", 1).ok()?;
-        let number = Own::new(File::from(memory)).leak();
+        let number = EngineFd::new(File::from(memory)).leak();
         let file = identity(number)?;
         (ask(number, libc::F_SETLK)? == libc::F_WRLCK).then_some(Anchor { number, file })
     });
@@ -72,7 +73,7 @@ mod tests {
         // SAFETY: the thread's own table, from here on.
         assert!(run(|| unsafe { libc::unshare(libc::CLONE_FILES) == 0 } && !is_engines()), "a copy is another");
         let close = || {
-            // SAFETY: likewise, and what it closes there is open elsewhere.
+            // SAFETY: the call gives the thread a table of its own first; what it closes there is open in the engine's.
             let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
             closed == 0 && !is_engines()
         };

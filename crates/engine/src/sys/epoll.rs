@@ -1,13 +1,13 @@
 //! Waiting for many descriptors in many threads: epoll(7).
 
-use super::own::Own;
+use super::engine_fd::EngineFd;
 use super::process;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Wakes one thread for each event: level-triggered, so a thread that takes one of two hands the other on.
 #[derive(Debug)]
-pub struct Epoll(Own<OwnedFd>);
+pub struct Epoll(EngineFd<OwnedFd>);
 
 impl Epoll {
     /// Watches descriptors for something to read, each known by its place among them. They stay open for as long.
@@ -16,7 +16,7 @@ impl Epoll {
         let epoll = unsafe {
             match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
                 -1 => return Err(io::Error::last_os_error()),
-                number => Own::new(OwnedFd::from_raw_fd(number)),
+                number => EngineFd::new(OwnedFd::from_raw_fd(number)),
             }
         };
         for (place, one) in watched.iter().enumerate() {

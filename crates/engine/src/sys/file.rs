@@ -1,6 +1,6 @@
 //! Files and block devices: openat(2) through /proc/thread-self/fd, statx(2), pread(2), pwrite(2).
 
-use super::own::Own;
+use super::engine_fd::{self, EngineFd};
 use super::signal::Blocked;
 use super::{errno, record_locks};
 use std::fs::{File, OpenOptions};
@@ -68,7 +68,8 @@ impl Identity {
     }
 }
 
-/// When a file was made, as far as its file system knows (statx(2), Linux 4.11): tells it from a later one of the same number.
+/// When a file was made, as far as its file system knows (statx(2), Linux 4.11): tells it from a later one of the same
+/// number.
 pub type Birth = (i64, u32);
 
 /// When the file behind a descriptor was made.
@@ -105,8 +106,8 @@ fn device_size(file: &File) -> io::Result<u64> {
     }
 }
 
-/// The current size, or an error number: EBADF if the descriptor does not lead to the file that it was opened for, as in a thread
-/// with a descriptor table of its own. Callable from a fault handler.
+/// The current size, or an error number: EBADF if the descriptor does not lead to the file that it was opened for, as
+/// in a thread with a descriptor table of its own. Callable from a fault handler.
 pub fn size_now(file: &File, opened_for: Option<Identity>, is_device: bool) -> Result<u64, i32> {
     if is_device && opened_for.is_none() {
         return device_size(file).map_err(|_| errno());
@@ -133,30 +134,45 @@ pub fn access_mode(file: &File) -> i32 {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_ACCMODE }
 }
 
-/// The name /proc gives a descriptor, for messages. This thread's: the process's first one may have another descriptor table, or none.
+/// The name /proc gives a descriptor, for messages. This thread's: the process's first one may have another descriptor
+/// table, or none.
 pub fn path_of(file: &File) -> PathBuf {
     let link = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
 /// Opens the same file anew, with flags of its own: unlike dup(2), which shares them with the program.
-pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<Own<File>> {
+pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<EngineFd<File>> {
     if let Some(aside) = record_locks::take(file.as_raw_fd(), writable, direct) {
         return Ok(aside);
     }
+    let _low = engine_fd::low();
     let flags = libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 };
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let mut options = OpenOptions::new();
     options.read(true).write(writable);
     // O_NOATIME saves the inode update on each read; only the owner may ask for it.
     let opened = options.custom_flags(flags | libc::O_NOATIME).open(&path);
-    opened.or_else(|_| options.custom_flags(flags).open(&path)).map(Own::opened)
+    opened.or_else(|_| options.custom_flags(flags).open(&path)).map(EngineFd::opened)
 }
 
-/// Another descriptor of the same file, for what needs neither a position nor flags: opened anew if that is possible, since such a one
-/// can be used again.
-pub fn another(file: &File) -> io::Result<Own<File>> {
-    reopen(file, access_mode(file) == libc::O_RDWR, false).or_else(|_| file.try_clone().map(Own::new))
+/// Another descriptor of the same file, for what needs neither a position nor flags: opened anew if that is possible,
+/// since such a one can be used again.
+pub fn another(file: &File) -> io::Result<EngineFd<File>> {
+    reopen(file, access_mode(file) == libc::O_RDWR, false).or_else(|_| file.try_clone().map(EngineFd::new))
+}
+
+/// Bytes that the kernel reads ahead, and around the misses of mappings, on a device (sysfs(5)); of one that it does not tell of, such
+/// as btrfs's, what it takes by itself.
+pub fn readahead(device: u64) -> u64 {
+    const USUAL: u64 = 128;
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let _low = engine_fd::low();
+    // Of a partition in the folder above.
+    let texts = ["queue", "../queue"]
+        .map(|queue| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/read_ahead_kb")));
+    let kibibytes = texts.into_iter().flatten().find_map(|text| text.trim().parse().ok());
+    kibibytes.unwrap_or(USUAL) << 10
 }
 
 /// Whether direct reads of 4 KiB at multiples of 4 KiB are possible: statx(2) `STATX_DIOALIGN` (Linux 6.1), or a try.
@@ -239,7 +255,8 @@ pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) ->
     Ok(())
 }
 
-/// Makes a file at least `end` bytes long (ftruncate(2)), never shorter. The caller keeps other threads from doing the same.
+/// Makes a file at least `end` bytes long (ftruncate(2)), never shorter. The caller keeps other threads from doing the
+/// same.
 pub fn extend(file: &File, end: u64) -> io::Result<()> {
     if file.metadata()?.len() < end { file.set_len(end) } else { Ok(()) }
 }
@@ -247,8 +264,8 @@ pub fn extend(file: &File, end: u64) -> io::Result<()> {
 /// Allocates disk space for a range of a file, past its end too, and leaves its length alone (fallocate(2)): glibc's
 /// posix_fallocate(3) would write zeros where the file system cannot.
 ///
-/// The call takes what there is before it fails: a lack that can be seen in advance (statvfs(3)) is an error at once, and
-/// takes nothing.
+/// The call takes what there is before it fails: a lack that can be seen in advance (statvfs(3)) is an error at once,
+/// and takes nothing.
 pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     let len = range.end - range.start;
     // SAFETY: fstatvfs fills the zeroed structure; geteuid has no preconditions.
@@ -280,8 +297,8 @@ pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     }
 }
 
-/// Copies a part of a file to the same place of another (copy_file_range(2), Linux 5.3 between file systems), or byte by byte
-/// where the kernel cannot.
+/// Copies a part of a file to the same place of another (copy_file_range(2), Linux 5.3 between file systems), or byte
+/// by byte where the kernel cannot.
 pub fn copy_range(from: &File, to: &File, at: u64, len: usize) -> io::Result<()> {
     let (mut source, end) = (at as i64, at as i64 + len as i64);
     let mut target = source;
@@ -352,7 +369,8 @@ pub enum ByteLock {
     Taken,
     /// Another open file has the same byte, as this would have it.
     Held,
-    /// Some other lock lies on it, of this process or another: over a longer range, for reading, or a process's own (`F_SETLK`).
+    /// Some other lock lies on it, of this process or another: over a longer range, for reading, or a process's own
+    /// (`F_SETLK`).
     Covered,
     /// No such locks here (an error number).
     Failed(i32),
@@ -375,7 +393,8 @@ pub fn byte_is_locked(file: &File, at: i64) -> bool {
     byte_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK, at).is_ok_and(|other| is_byte_lock(&other))
 }
 
-/// Whether a lock is such as `lock_byte` takes. One for reading is not: a descriptor that may only read is enough for it.
+/// Whether a lock is such as `lock_byte` takes. One for reading is not: a descriptor that may only read is enough for
+/// it.
 fn is_byte_lock(lock: &libc::flock) -> bool {
     lock.l_type == libc::F_WRLCK as i16 && lock.l_len == 1 && lock.l_pid == -1
 }

@@ -1,9 +1,9 @@
 //! Whether this is the address space in which the engine runs: a word that the kernel clears in children (madvise(2),
 //! `MADV_WIPEONFORK`, Linux 4.14).
 //!
-//! Asked by every call on a map, which may cost no system call. A child made by fork(2), or by clone(2) without `CLONE_VM`,
-//! whatever made it, has its parent's values and neither regions nor threads, and finds the word zero. One that shares the
-//! memory (vfork(2), the keeper) has the regions too, and is no child in this sense.
+//! Asked by every call on a map, which may cost no system call. A child made by fork(2), or by clone(2) without
+//! `CLONE_VM`, whatever made it, has its parent's values and neither regions nor threads, and finds the word zero. One
+//! that shares the memory (vfork(2), the keeper) has the regions too, and is no child in this sense.
 
 use super::{PAGE, memory};
 use std::io;

@@ -1,6 +1,6 @@
 //! Sleeping on a 32-bit word: futex(2), process-private, but for the two on words in shared memory.
 
-use crate::sync::AtomicU32;
+use crate::sys::sync::AtomicU32;
 use std::ptr;
 use std::time::Duration;
 

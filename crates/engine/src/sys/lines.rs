@@ -1,8 +1,8 @@
 //! Cache lines written to memory from user space: CLWB, CLFLUSHOPT or CLFLUSH, and a fence (Intel SDM, volume 2).
 //!
-//! A line of a page past its file's end, or of memory that went bad, raises SIGBUS. The handler asks [`give_up`] first: inside
-//! the loop below it goes on behind the loop, and the caller learns how far it came. So a flush needs no system call to know
-//! the file's length.
+//! A line of a page past its file's end, or of memory that went bad, raises SIGBUS. The handler asks [`give_up`] first:
+//! inside the loop below it goes on behind the loop, and the caller learns how far it came. So a flush needs no system
+//! call to know the file's length.
 
 use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -85,8 +85,8 @@ unsafe extern "C" {
     fn fastmap_lines_end();
 }
 
-/// Writes the lines of a range of addresses to memory and waits until they are there. `Err`: the first address that has none
-/// behind it (SIGBUS); those before it were written.
+/// Writes the lines of a range of addresses to memory and waits until they are there. `Err`: the first address that has
+/// none behind it (SIGBUS); those before it were written.
 ///
 /// # Safety
 /// All of it is mapped and may be read. The process's SIGBUS handler asks [`give_up`].
@@ -101,7 +101,7 @@ pub unsafe fn write_back(range: Range<usize>) -> Result<(), usize> {
     if stopped >= range.end { Ok(()) } else { Err(stopped) }
 }
 
-/// Has a thread that trapped in [`write_back`] go on behind its loop; false: it trapped elsewhere.
+/// Lets a thread that trapped in [`write_back`] go on behind its loop; false: it trapped elsewhere.
 ///
 /// # Safety
 /// Called from a signal handler with the context that the kernel gave it.

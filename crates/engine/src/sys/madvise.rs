@@ -1,7 +1,7 @@
 //! Dropping pages: madvise(2), process_madvise(2).
 
+use super::engine_fd::EngineFd;
 use super::errno;
-use super::own::Own;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -26,7 +26,7 @@ pub fn prepare() {
         return;
     }
     // SAFETY: opened just now.
-    let pidfd = Own::new(unsafe { OwnedFd::from_raw_fd(pidfd) });
+    let pidfd = EngineFd::new(unsafe { OwnedFd::from_raw_fd(pidfd) });
     if PIDFD.compare_exchange(-1, pidfd.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire).is_ok() {
         pidfd.leak();
     }
@@ -100,8 +100,8 @@ pub unsafe fn prepare_region(at: *mut u8, len: usize) {
     }
 }
 
-/// Keeps staging memory as the engine needs it: in huge pages or not, and not inherited by fork(2), after which the kernel
-/// would refuse to move pages.
+/// Keeps staging memory as the engine needs it: in huge pages or not, and not inherited by fork(2), after which the
+/// kernel would refuse to move pages.
 ///
 /// # Safety
 /// The range is the caller's own mapping.

@@ -7,11 +7,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Its length is fixed: whoever maps it need not fear SIGBUS.
+/// Its length is fixed, so that no process that maps it gets SIGBUS.
 const FIXED: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Makes `len` bytes of zeros of a fixed length, which other processes see as `/proc/PID/fd/N -> /memfd:NAME (deleted)`. They
-/// cost memory where they are touched. Closed by exec(2).
+/// Makes `len` bytes of zeros of a fixed length, which other processes see as `/proc/PID/fd/N -> /memfd:NAME
+/// (deleted)`. They cost memory where they are touched. Closed by exec(2).
 pub fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     // SAFETY: a C string; the descriptor is this value's own from here on.
     let memory = unsafe {
@@ -36,9 +36,9 @@ pub struct Shared {
     len: usize,
 }
 
-// SAFETY: it owns its mapping, whose users go through atomics.
+// SAFETY: it owns its mapping, which any thread may unmap.
 unsafe impl Send for Shared {}
-// SAFETY: likewise.
+// SAFETY: what it maps is touched through atomics only, by this process and others.
 unsafe impl Sync for Shared {}
 
 impl Shared {

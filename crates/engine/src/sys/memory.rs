@@ -39,10 +39,21 @@ pub unsafe fn reserve_at(at: *mut u8, len: usize) -> io::Result<()> {
     if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Moves memory to an address, with its registration and protection, in the place of what is there (mremap(2)).
+///
+/// # Safety
+/// The memory is the caller's, and one mapping; nobody needs what is at `to`.
+pub unsafe fn move_to(from: *mut u8, len: usize, to: *mut u8) -> io::Result<()> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller's contract. A raw call: the C library's may be wrapped for the program.
+    let at = unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) };
+    if at == to as i64 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Gives a reservation's pages their protection.
 ///
 /// # Safety
-/// The range belongs to the caller, who upholds what the new protection implies for references into it.
+/// The range belongs to the caller, and references into it are used only as the new protection allows.
 pub unsafe fn protect(at: *mut u8, len: usize, writable: bool) -> io::Result<()> {
     let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
     // SAFETY: the caller's contract.
@@ -57,11 +68,13 @@ pub fn is_readable(at: usize) -> bool {
     read(at, &mut [0]) == 1
 }
 
-/// Arguments of process_vm_readv(2) and its twin in full width: syscall(3) passes the last on as eight bytes of the stack.
+/// Arguments of process_vm_readv(2) and its twin in full width: syscall(3) passes the last on as eight bytes of the
+/// stack.
 const ONE: libc::c_ulong = 1;
 const NO_FLAGS: libc::c_ulong = 0;
 
-/// Reads memory that need not be there, by the kernel (process_vm_readv(2)): how many bytes there are, from the first on.
+/// Reads memory that need not be there, by the kernel (process_vm_readv(2)): how many bytes there are, from the first
+/// on.
 pub fn read(at: usize, into: &mut [u8]) -> usize {
     let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: into.len() };
@@ -70,8 +83,9 @@ pub fn read(at: usize, into: &mut [u8]) -> usize {
     usize::try_from(got).unwrap_or(0)
 }
 
-/// Writes to memory that this thread may be forbidden to store to (mprotect(2)), by the kernel; a failure is an error number and
-/// no signal. Of memory that may not be stored to, a file of proc(5) is the way (`/proc/self/mem`), if the kernel allows it.
+/// Writes to memory that this thread may be forbidden to store to (mprotect(2)), by the kernel; a failure is an error
+/// number and no signal. Of memory that may not be stored to, a file of proc(5) is the way (`/proc/self/mem`), if the
+/// kernel allows it.
 ///
 /// # Safety
 /// The memory is there, and nobody minds.
@@ -118,8 +132,16 @@ pub struct Zeroed<T> {
 
 // SAFETY: it owns its memory, like a boxed slice.
 unsafe impl<T: Send> Send for Zeroed<T> {}
-// SAFETY: likewise.
+// SAFETY: `&Zeroed<T>` gives no more than `&T`, as a shared slice does.
 unsafe impl<T: Sync> Sync for Zeroed<T> {}
+
+impl<T> Zeroed<T> {
+    /// Makes it all zeros again, and gives its memory back. Who reads meanwhile finds what was, or zeros.
+    pub fn clear(&self) {
+        // SAFETY: its own memory; all zeros are values of the type, which may change beneath a shared reference (atomics).
+        unsafe { libc::madvise(self.at.cast(), self.count * size_of::<T>(), libc::MADV_DONTNEED) };
+    }
+}
 
 /// Types for which bytes of zero are a valid value.
 ///
@@ -137,15 +159,13 @@ unsafe impl Zeroable for [u8; PAGE] {}
 unsafe impl Zeroable for std::sync::atomic::AtomicU64 {}
 #[cfg(loom)]
 // SAFETY: never touched in a model, which builds its bitmaps from boxed slices.
-unsafe impl Zeroable for crate::sync::AtomicU64 {}
+unsafe impl Zeroable for crate::sys::sync::AtomicU64 {}
 #[cfg(not(loom))]
 // SAFETY: an integer.
 unsafe impl Zeroable for std::sync::atomic::AtomicU32 {}
 #[cfg(loom)]
 // SAFETY: never touched in a model: none has clean queues.
-unsafe impl Zeroable for crate::sync::AtomicU32 {}
-// SAFETY: a word of zero is an absent page.
-unsafe impl Zeroable for crate::page::PageWord {}
+unsafe impl Zeroable for crate::sys::sync::AtomicU32 {}
 // SAFETY: a null pointer and a length of zero.
 unsafe impl Zeroable for libc::iovec {}
 
@@ -155,8 +175,8 @@ impl<T: Zeroable> Zeroed<T> {
         Self::sparse(count, count)
     }
 
-    /// Maps room for `count` items of which only the first `likely` will all be touched: where the others are, one that is
-    /// takes a page and no huge one. (A table of a region with room for 64 GiB would hold 2 MiB for a file of one.)
+    /// Maps room for `count` items of which only the first `likely` will all be touched: where the others are, one that
+    /// is takes a page and no huge one. (A table of a region with room for 64 GiB would hold 2 MiB for a file of one.)
     pub fn sparse(count: usize, likely: usize) -> io::Result<Self> {
         let len = Self::bytes(count).ok_or(io::ErrorKind::OutOfMemory)?;
         let huge = Self::bytes(likely.min(count)).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -217,9 +237,9 @@ pub struct Growing {
     most: usize,
 }
 
-// SAFETY: it owns its memory; its users agree among themselves on who touches which word.
+// SAFETY: it owns its memory, and nothing in it belongs to a thread.
 unsafe impl Send for Growing {}
-// SAFETY: likewise.
+// SAFETY: `&Growing` gives the address only; its users agree on which thread touches which word.
 unsafe impl Sync for Growing {}
 
 impl Growing {

@@ -1,22 +1,30 @@
 //! The kernel's edge: every raw interface the engine uses, one file each, nothing else.
 
 pub mod cgroup;
+pub mod confine;
 pub mod cpu;
 pub mod descriptor_table;
+pub mod engine_fd;
 pub mod epoll;
 pub mod file;
 pub mod fork;
 pub mod futex;
+pub mod kernel_version;
 pub mod lines;
+pub mod lock;
 pub mod madvise;
+pub mod maps;
 pub mod memfd;
 pub mod memory;
-pub mod own;
+pub mod memory_look;
+pub mod page_cache;
 pub mod pagemap;
 pub mod process;
 pub mod record_locks;
 pub mod registers;
 pub mod signal;
+pub mod sync;
+pub mod threads;
 pub mod trap_stack;
 pub mod uring;
 pub mod userfaultfd;

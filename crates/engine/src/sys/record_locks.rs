@@ -1,21 +1,22 @@
-//! The program's record locks (fcntl(2) `F_SETLK`, lockf(3)), which any close(2) of any descriptor of the file by the process
-//! takes away, also of one that the engine opened for itself.
+//! The program's record locks (fcntl(2) `F_SETLK`, lockf(3)), which any close(2) of any descriptor of the file by the
+//! process takes away, also of one that the engine opened for itself.
 //!
 //! So before the engine closes a descriptor it asks whether the file is locked: an open file description that asks
-//! (`F_OFD_GETLK`, Linux 3.15) is told of the locks of its own process too. Whose lock it is makes no difference, since behind the one
-//! that the kernel names there may be others. While there is one the descriptor is put aside: it stays open, is used again when the
-//! file is opened anew, and is closed when a later look finds the file without locks. (A lock that the program takes
-//! between the look and the close(2), by another thread, is not seen.)
+//! (`F_OFD_GETLK`, Linux 3.15) is told of the locks of its own process too. The owner of a lock makes no difference,
+//! since behind the one that the kernel names there may be others. While there is one the descriptor is put aside: it
+//! stays open, is used again when the file is opened anew, and is closed when a later look finds the file without
+//! locks. (A lock that the program takes between the look and the close(2), by another thread, is not seen.)
 //!
-//! So is one that a thread drops which has another descriptor table than the engine's (`descriptor_table.rs`): it is closed where it was opened.
+//! So is one that a thread drops which has another descriptor table than the engine's (`descriptor_table.rs`): it is
+//! closed where it was opened.
 //!
-//! Which descriptors these are is a bit each, in memory that children made by fork(2) find empty: theirs are not the engine's
-//! any more. Nothing here allocates or locks.
+//! Which descriptors these are is a bit each, in memory that children made by fork(2) find empty: theirs are not the
+//! engine's any more. Nothing here allocates or locks.
 
 use super::PAGE;
 use super::descriptor_table;
+use super::engine_fd::{self, EngineFd, Numbers};
 use super::fork;
-use super::own::{self, Numbers, Own};
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -78,10 +79,11 @@ fn identity(fd: RawFd) -> Option<(u64, u64)> {
     }
 }
 
-/// Whether closing a descriptor might take locks away. The last two bytes that a lock can name are not asked about: one of them is the
-/// engine's own to lock (`file_lock.rs`), for another open file description than this may be.
+/// Whether closing a descriptor might take locks away. The last two bytes that a lock can name are not asked about: one
+/// of them is the engine's own to lock (`file_lock.rs`), for another open file description than this may be.
 pub fn hold(fd: RawFd) -> bool {
-    // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes. Where it knows of no locks there are none.
+    // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes. Where it knows of no locks there are
+    // none.
     unsafe {
         let mut lock: libc::flock = std::mem::zeroed();
         (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16, i64::MAX - 1);
@@ -89,15 +91,16 @@ pub fn hold(fd: RawFd) -> bool {
     }
 }
 
-/// Puts a descriptor aside, whose owner forgets it. One for which there is no room to note it stays open for good.
+/// Puts a descriptor aside; its owner forgets it. One for which there is no room to note it stays open for good.
 pub fn put_aside(number: RawFd) {
     if let Some(aside) = make().filter(|_| Numbers::has_room_for(number)) {
         aside.put(number);
     }
 }
 
-/// A descriptor put aside of the file behind `like`, with these flags; of its own open file description, not the program's.
-pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<Own<File>> {
+/// A descriptor put aside of the file behind `like`, with these flags; of its own open file description, not the
+/// program's.
+pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<EngineFd<File>> {
     let aside = aside().filter(|_| descriptor_table::is_engines())?;
     let file = identity(like)?;
     let is_wanted = |number: RawFd| {
@@ -110,10 +113,10 @@ pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<Own<File>> {
     let mut from = 0;
     while let Some(number) = aside.numbers.next(from) {
         from = number + 1;
-        if own::is_opened_anew(number) && aside.claim(number) {
+        if engine_fd::is_opened_anew(number) && aside.claim(number) {
             if is_wanted(number) {
                 // SAFETY: put aside by an owner that has forgotten it, and this thread's now.
-                return Some(unsafe { own::opened_anew(number) });
+                return Some(unsafe { engine_fd::opened_anew(number) });
             }
             aside.put(number);
         }
@@ -136,7 +139,7 @@ pub fn look_again() {
                 aside.put(number);
             } else {
                 // SAFETY: as in `take`.
-                unsafe { own::close(number) };
+                unsafe { engine_fd::close(number) };
             }
         }
     }
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(again.as_raw_fd(), number, "used again");
         drop(again);
         // Nothing of the engine's is used for what the program's own description is for.
-        let copy = Own::new(file.as_file().try_clone().unwrap());
+        let copy = EngineFd::new(file.as_file().try_clone().unwrap());
         let shared = copy.as_raw_fd();
         drop(copy);
         assert!(hold(file.as_raw_fd()) && identity(shared).is_some());
@@ -190,7 +193,7 @@ mod tests {
         // By any descriptor of the engine's that comes or goes; other tests' may be aside too.
         let ours = identity(file.as_raw_fd());
         while identity(number) == ours || identity(shared) == ours {
-            drop(Own::new(File::open("/dev/null").unwrap()));
+            drop(EngineFd::new(File::open("/dev/null").unwrap()));
         }
     }
 

@@ -1,8 +1,9 @@
-//! The registers and the code of a thread that a signal interrupted: sigreturn(2)'s ucontext, and in it what XSAVE wrote.
+//! The registers and the code of a thread that a signal interrupted: sigreturn(2)'s ucontext, and in it what XSAVE
+//! wrote.
 //!
-//! The vector registers are in up to four parts, one XSAVE component each: the low halves of XMM0 to XMM15 where FXSAVE has
-//! always put them, the rest where CPUID's leaf 0xD says. A component that is in its initial state is zeros, whatever its
-//! place holds.
+//! The vector registers are in up to four parts, one XSAVE component each: the low halves of XMM0 to XMM15 where FXSAVE
+//! has always put them, the rest where CPUID's leaf 0xD says. A component that is in its initial state is zeros,
+//! whatever its place holds.
 
 use super::{PAGE, memory};
 use std::arch::asm;
@@ -76,9 +77,9 @@ pub fn prepare() {
     });
 }
 
-/// Copies bytes of a page that the processor can read instructions from. That it can be read as well is the rule, but for
-/// keys: a handler starts with those of the system, which close all pages with a key other than 0, and a page that may
-/// only be executed (mprotect(2)) has such a key.
+/// Copies bytes of a page that the processor can read instructions from. That it can be read as well is the rule, but
+/// for keys: a handler starts with those of the system, which close all pages with a key other than 0, and a page that
+/// may only be executed (mprotect(2)) has such a key.
 ///
 /// # Safety
 /// The bytes are on such a page.
@@ -89,7 +90,7 @@ unsafe fn copy_code(from: *const u8, to: &mut [u8], has_keys: bool) {
     };
     let before = has_keys.then(|| {
         let keys: u32;
-        // SAFETY: likewise.
+        // SAFETY: the processor has keys, and this only reads their register.
         unsafe { asm!("rdpkru", out("eax") keys, in("ecx") 0, out("edx") _, options(nostack)) };
         set(0);
         keys
@@ -107,8 +108,8 @@ pub struct Registers(*mut libc::ucontext_t);
 
 impl Registers {
     /// # Safety
-    /// What the kernel gave the handler, for a signal that an instruction raised; nobody else looks at it, and it is not used
-    /// when the handler has returned.
+    /// What the kernel gave the handler, for a signal that an instruction raised; nobody else looks at it, and it is
+    /// not used when the handler has returned.
     #[inline]
     pub unsafe fn new(context: *mut libc::c_void) -> Self {
         Registers(context.cast())
@@ -116,13 +117,13 @@ impl Registers {
 
     #[inline]
     fn get(&self, register: libc::c_int) -> u64 {
-        // SAFETY: see `new`; the constants of libc are in range.
+        // SAFETY: `new` was given a context that lives as long as this; the constants of libc are in range.
         unsafe { (&raw const (*self.0).uc_mcontext.gregs[register as usize]).read() as u64 }
     }
 
     #[inline]
     fn set(&mut self, register: libc::c_int, value: u64) {
-        // SAFETY: likewise.
+        // SAFETY: `new` was given a context that is this handler's alone; the constants of libc are in range.
         unsafe { (&raw mut (*self.0).uc_mcontext.gregs[register as usize]).write(value as i64) }
     }
 
@@ -150,7 +151,7 @@ impl Registers {
         self.get(libc::REG_RCX)
     }
 
-    /// Moves a repeated instruction on: RDI by so many bytes, RSI likewise, RCX by so many repetitions.
+    /// Moves a repeated instruction on: RDI by `to` bytes, RSI by `from` bytes, RCX by so many repetitions.
     #[inline]
     pub fn step(&mut self, to: u64, from: u64, repetitions: u64) {
         for (register, by) in [(libc::REG_RDI, to), (libc::REG_RSI, from), (libc::REG_RCX, repetitions.wrapping_neg())]
@@ -199,10 +200,11 @@ impl Registers {
         Some(u64::from_le_bytes(value))
     }
 
-    /// Bytes of a component from `offset` on; left as they are in its initial state, `None` where the frame has no such component.
+    /// Bytes of a component from `offset` on; left as they are in its initial state, `None` where the frame has no such
+    /// component.
     fn component(&self, component: u32, offset: usize, into: &mut [u8]) -> Option<()> {
-        // SAFETY: see `new`; the kernel's frame, of which the first 512 bytes are always there and the rest up to the size that
-        // it says, with two magic numbers.
+        // SAFETY: see `new`; the kernel's frame, of which the first 512 bytes are always there and the rest up to the
+        // size that it says, with two magic numbers.
         unsafe {
             let state = (&raw const (*self.0).uc_mcontext.fpregs).read().cast::<u8>();
             if state.is_null() {

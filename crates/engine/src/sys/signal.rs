@@ -1,4 +1,4 @@
-//! Signals: sigaction(2), pthread_sigmask(3), and handing a signal on to whoever had it before.
+//! Signals: sigaction(2), pthread_sigmask(3), and chaining to the handler that was there before.
 
 use super::trap_stack::{self, Serve};
 use std::io;
@@ -23,8 +23,8 @@ pub struct Trap {
     pub context: *mut libc::ucontext_t,
 }
 
-/// What the program wants done with a SIGBUS that is not ours: its action, as the kernel would have it. Our handler reads it
-/// without a lock, and it may be replaced at any time, from a signal handler too.
+/// What the program wants done with a SIGBUS that is not ours: its action, as the kernel would have it. Our handler
+/// reads it without a lock, and it may be replaced at any time, from a signal handler too.
 struct Program {
     /// Odd while the words below change, and at every change two more.
     version: AtomicU32,
@@ -142,8 +142,8 @@ impl Program {
     }
 }
 
-/// Has `serve` serve SIGBUS, once in the life of the process; later calls only see to the calling thread's stack. What was in force
-/// before becomes the program's action.
+/// Makes `serve` the handler of SIGBUS, once in the life of the process; later calls only see to the calling thread's
+/// stack. What was in force before becomes the program's action.
 ///
 /// It runs on a stack of the engine's (`trap_stack.rs`), and with every signal blocked: a handler of the program
 /// that interrupted it and touched the page it is loading would wait for itself.
@@ -207,13 +207,14 @@ pub unsafe fn trap(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
     }
 }
 
-/// Decides what becomes of a SIGBUS that is the program's, as if our handler were not there: returns the handler that it has
-/// installed, for `trap_stack.rs` to run; or zero, and the default action is restored, so that the signal kills as it would have.
+/// Decides what becomes of a SIGBUS that is the program's, as if our handler were not there: returns the handler that
+/// it has installed, for `trap_stack.rs` to run; or zero, and the default action is restored, so that the signal kills
+/// as it would have.
 ///
 /// # Safety
 /// Called from the handler with what the kernel gave it.
 #[cold]
-pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> usize {
+pub unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> usize {
     let action = PROGRAM.deliver();
     // SAFETY: the kernel's structures; a zeroed sigaction is a valid one.
     unsafe {
@@ -243,21 +244,26 @@ pub unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
 }
 
-/// Keeps every signal away from this thread until dropped. Engine locks are only held so (or in the fault handler, where
-/// it is so already): a handler of the program that faulted on a map while its own thread held one would never get it.
+/// Keeps every signal away from this thread until dropped. Engine locks are only held so (or in the fault handler,
+/// where it is so already): a handler of the program that faulted on a map while its own thread held one would never
+/// get it.
 #[derive(Debug)]
 pub struct Blocked(libc::sigset_t);
 
 impl Blocked {
     /// Blocks all signals.
     pub fn all() -> Self {
-        // SAFETY: both sets are ours.
+        type Words = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
+        // SAFETY: both sets are ours, and bits.
         unsafe {
             let mut all = std::mem::zeroed();
             let mut before = std::mem::zeroed();
             libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            Blocked(before)
+            libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+            let mut blocked: Words = std::mem::transmute(all);
+            let before: Words = std::mem::transmute(before);
+            blocked.iter_mut().zip(before).for_each(|(blocked, before)| *blocked &= !before);
+            Blocked(std::mem::transmute::<Words, libc::sigset_t>(blocked))
         }
     }
 
@@ -269,7 +275,7 @@ impl Blocked {
             let mut bus = std::mem::zeroed();
             libc::sigemptyset(&mut bus);
             libc::sigaddset(&mut bus, libc::SIGBUS);
-            if libc::sigismember(&blocked.0, libc::SIGBUS) == 0 {
+            if libc::sigismember(&blocked.0, libc::SIGBUS) == 1 {
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &bus, ptr::null_mut());
             }
         }
@@ -279,7 +285,42 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the mask found when this was made.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
+        // Not by the mask that was found: the C library's signals, which a thread of ours blocks (`foreign_writers.rs`), it would
+        // leave out, and so unblock.
+        // SAFETY: what this has blocked.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &self.0, ptr::null_mut()) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The mask of this thread as the kernel has it.
+    fn mask() -> u64 {
+        let mut mask = 0u64;
+        // SAFETY: as many bytes as the kernel's masks have.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, ptr::null::<u64>(), &mut mask, 8) };
+        mask
+    }
+
+    #[test]
+    fn a_mask_is_put_back_as_it_was() {
+        // With one of the C library's own, and SIGBUS or not.
+        for own in [0, 1 << 31, 1 << 31 | 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGUSR1 - 1)] {
+            let body = move || {
+                // SAFETY: a set that the kernel reads.
+                unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &own, ptr::null::<u64>(), 8) };
+                let outer = Blocked::all();
+                let inner = Blocked::but_sigbus();
+                assert!(mask() & 1 << (libc::SIGTERM - 1) != 0 && mask() & 1 << (libc::SIGBUS - 1) != 0);
+                drop(inner);
+                drop(outer);
+                assert_eq!(mask(), own);
+                drop(Blocked::but_sigbus());
+                assert_eq!(mask(), own);
+            };
+            std::thread::spawn(body).join().unwrap();
+        }
     }
 }

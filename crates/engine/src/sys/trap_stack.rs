@@ -1,17 +1,18 @@
 //! Where the SIGBUS handler runs: sigaltstack(2), on stacks of the engine's own size.
 //!
-//! The kernel puts its frame onto the thread's alternate stack or, without one, onto its own: 3.4 KiB here, 3.6 with AVX-512, over 11
-//! with AMX (`AT_MINSIGSTKSZ`, getauxval(3)). Neither stack is the engine's. Rust gives its threads alternate stacks of 8 KiB, or of
-//! just that frame where it is larger. So the handler needs no byte of a stack that it did not size: [`entrance`] works in
-//! registers, those that any function may use (a handler of the program may call it, as the one before its own), and goes on elsewhere:
+//! The kernel puts its frame onto the thread's alternate stack or, without one, onto its own: 3.4 KiB here, 3.6 with
+//! AVX-512, over 11 with AMX (`AT_MINSIGSTKSZ`, getauxval(3)). Neither stack is the engine's. Rust gives its threads
+//! alternate stacks of 8 KiB, or of just that frame where it is larger. So the handler needs no byte of a stack that it
+//! did not size: [`entrance`] works in registers, those that any function may use (a handler of the program may call
+//! it, as the one before its own), and goes on elsewhere:
 //!
 //! * on the alternate stack itself, if that has [`ROOM`];
-//! * else on one that it borrows from a pool for as long as the handler runs. The thread is then given a stack of its own
-//!   ([`STACK`] bytes) as its alternate stack from here on. So that happens once in a thread, and handlers of the program that run
-//!   there have room as well.
+//! * else on one that it borrows from a pool for as long as the handler runs. The thread is then given a stack of its
+//!   own ([`STACK`] bytes) as its alternate stack from here on. So that happens once in a thread, and handlers of the
+//!   program that run there have room as well.
 //!
-//! What is the program's to handle is handed to it on the stack that the kernel chose, with the frame as the kernel made it: as if
-//! nobody had been there before.
+//! What is the program's to handle is handed to it on the stack that the kernel chose, with the frame as the kernel
+//! made it: as if nobody had been there before.
 
 use super::memory::{protect, reserve};
 use super::signal::Handler;
@@ -22,13 +23,14 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// What the handler is given at least, bytes. `tests/depth.rs` measures what it takes of them, unoptimised: less than half.
+/// What the handler is given at least, bytes. `tests/suite/depth.rs` measures what it takes of them, unoptimised: less than half.
 const ROOM: usize = 20 << 10;
 
 /// No frame of the kernel's is larger, bytes: with AMX it is 11.5 KiB.
 const FRAME: usize = 12 << 10;
 
-/// A thread's stack, bytes: room for the handler, for two of the largest frames, and for a handler of the program between them.
+/// A thread's stack, bytes: room for the handler, for two of the largest frames, and for a handler of the program
+/// between them.
 const STACK: usize = 64 << 10;
 const _: () = assert!(STACK >= 2 * FRAME + ROOM + (16 << 10));
 
@@ -41,7 +43,8 @@ const POOL: usize = 64;
 /// A stack and a page below it that stops an overflow.
 const STRIDE: usize = STACK + PAGE;
 
-/// What serves a trap: returns the program's handler, which is to run next, or zero. The mask to run it with is at [`MASK_AT`].
+/// What serves a trap: returns the program's handler, which is to run next, or zero. The mask to run it with is at
+/// [`MASK_AT`].
 pub type Serve = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) -> usize;
 
 /// Where in a siginfo_t, of 128 bytes, the mask for the program's handler is left: SIGBUS uses the first 40.
@@ -52,7 +55,7 @@ static SERVE: AtomicUsize = AtomicUsize::new(0);
 static STACKS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// Of the pool.
 static FREE: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Whose each of the threads' stacks is; zero: nobody's yet.
+/// The thread that owns each of the stacks; zero: none yet.
 static OWNERS: [AtomicU32; MOST_THREADS] = [const { AtomicU32::new(0) }; MOST_THREADS];
 /// The process that the stacks were made in.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -98,7 +101,7 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
         "imul rsp, r8, {stride}",
         "add rsp, [rip + {stacks}]",
         "jmp 5f",
-        // All are taken: who has one waits for nobody that has none.
+        // All are taken. A thread that has one waits for none that has none, so one becomes free.
         "4:",
         "mov eax, {yield_}",
         "syscall",
@@ -168,7 +171,7 @@ pub unsafe fn leave_mask(info: *mut libc::siginfo_t, mask: u64) {
     unsafe { info.byte_add(MASK_AT).cast::<u64>().write(mask) };
 }
 
-/// In the handler: has the thread go on with a stack of its own for signals, if the one it has is too small, or none.
+/// In the handler: gives the thread a stack of its own for signals, if the one it has is too small, or none.
 ///
 /// # Safety
 /// What the kernel gave the handler that runs now.
@@ -196,8 +199,8 @@ fn give(context: &mut libc::ucontext_t) {
         return;
     }
     if let Some(stack) = of_this_thread() {
-        // As it was, but for the size (`SS_AUTODISARM`). Now, since sigreturn(2) changes no stack that it finds itself on; and for it,
-        // since it restores what the frame says.
+        // As it was, but for the size (`SS_AUTODISARM`). Now, since sigreturn(2) changes no stack that it finds itself
+        // on; and for it, since it restores what the frame says.
         let flags = now.ss_flags & !libc::SS_DISABLE;
         *now = libc::stack_t { ss_flags: flags, ..stack };
         // SAFETY: a description that the kernel reads; the handler runs on a stack that it has borrowed.
@@ -232,7 +235,8 @@ pub fn prepare_thread() {
     }
 }
 
-/// The calling thread's stack. Not in another process that has this memory, or a copy: it would take living threads for dead.
+/// The calling thread's stack. Not in another process that has this memory, or a copy: it would take living threads for
+/// dead.
 fn of_this_thread() -> Option<libc::stack_t> {
     let stacks = STACKS.load(Ordering::Acquire);
     // SAFETY: no preconditions.

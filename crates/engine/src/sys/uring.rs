@@ -1,10 +1,10 @@
 //! Many reads or writes at a time from one thread: io_uring(7).
 
+use super::engine_fd::{self, EngineFd};
 use super::futex;
-use super::own::{self, Own};
 use super::process;
 use super::signal::Blocked;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sys::sync::{AtomicU32, Ordering};
 use io_uring::{IoUring, opcode, types};
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ const BELL: u64 = DEPTH as u64;
 /// A ring for reads or writes, used by one thread at a time. Once open it neither allocates nor locks, so that a fault
 /// handler can use it.
 pub struct Ring {
-    uring: Own<IoUring>,
+    uring: EngineFd<IoUring>,
     /// What the caller knows each request by; the kernel knows it by its index here.
     tags: [u64; DEPTH],
     /// One bit for each index in use.
@@ -34,26 +34,28 @@ pub struct Ring {
     completes_anywhere: bool,
 }
 
-/// Has a ring use a descriptor of its own at a high number.
-fn move_up(uring: IoUring) -> io::Result<Own<IoUring>> {
+/// Moves a ring to a descriptor at a high number.
+fn move_up(uring: IoUring) -> io::Result<EngineFd<IoUring>> {
     // SAFETY: it is open for as long as this.
-    let Some(above) = own::copy_up(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }) else {
-        return Ok(Own::marked(uring));
+    let Some(above) = engine_fd::copy_up(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }) else {
+        return Ok(EngineFd::marked(uring));
     };
     // SAFETY: a descriptor of this ring, and what the kernel said of it.
-    unsafe { IoUring::from_fd(above.into_raw_fd(), uring.params().clone()) }.map(Own::marked)
+    unsafe { IoUring::from_fd(above.into_raw_fd(), uring.params().clone()) }.map(EngineFd::marked)
 }
 
 impl Ring {
-    /// Opens one. EPERM, ENOSYS: io_uring is not allowed here (sysctl `kernel.io_uring_disabled`, seccomp) or not there.
+    /// Opens one. EPERM, ENOSYS: io_uring is not allowed here (sysctl `kernel.io_uring_disabled`, seccomp) or not
+    /// there.
     pub fn open() -> io::Result<Self> {
-        // Completions wait until this thread enters the kernel of its own accord (Linux 5.19): it takes them there anyway,
-        // and interrupting it for each costs the program's thread more.
+        let _low = engine_fd::low();
+        // Completions wait until this thread enters the kernel of its own accord (Linux 5.19): it takes them there
+        // anyway, and interrupting it for each costs the program's thread more.
         let uring = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32)?;
         Ok(Self::of(move_up(uring)?, true))
     }
 
-    fn of(uring: Own<IoUring>, completes_anywhere: bool) -> Self {
+    fn of(uring: EngineFd<IoUring>, completes_anywhere: bool) -> Self {
         Ring {
             uring,
             tags: [0; DEPTH],
@@ -65,9 +67,9 @@ impl Ring {
         }
     }
 
-    /// Whether one can be opened; found out in a thread of its own. Once a ring is gone the kernel interrupts the system calls
-    /// of whoever has used it (epoll_wait(2) fails with EINTR, getrandom(2) stops short), which no thread of the program's
-    /// expects.
+    /// Whether one can be opened; found out in a thread of its own. Once a ring is gone the kernel interrupts the
+    /// system calls of the thread that used it (epoll_wait(2) fails with EINTR, getrandom(2) stops short), which no
+    /// thread of the program's expects.
     pub fn try_out(open: fn() -> io::Result<Ring>) -> io::Result<()> {
         let _blocked = Blocked::all();
         let thread = std::thread::Builder::new().name("fastmap-ring".into()).spawn(move || open().map(drop))?;
@@ -91,12 +93,13 @@ impl Ring {
         !self.broken
     }
 
-    /// Requests handed over that `next_done` has not returned.
+    /// Requests in the ring that `next_done` has not returned.
     pub fn in_flight(&self) -> usize {
         self.used.count_ones() as usize
     }
 
-    /// Writes that the kernel has begun and not ended, by what the ring's memory says: for a ring that nobody uses any more.
+    /// Writes that the kernel has begun and not ended, by what the ring's memory says: for a ring that nobody uses any
+    /// more.
     pub fn unfinished(&mut self) -> usize {
         let not_begun = self.uring.submission().len();
         let ended = self.uring.completion().len();
@@ -108,7 +111,8 @@ impl Ring {
         self.between.load(Ordering::Acquire)
     }
 
-    /// Hands a write over; it starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight.
+    /// Queues a write, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in
+    /// flight.
     ///
     /// # Safety
     /// `from` stays valid for `len` reads by the kernel until `next_done` returns `tag`.
@@ -118,11 +122,12 @@ impl Ring {
         unsafe { self.push(write.build(), tag) };
     }
 
-    /// Hands a read over likewise.
+    /// Queues a read, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in
+    /// flight.
     ///
     /// # Safety
-    /// `to` stays valid for `len` writes by the kernel, and nobody else uses it, until `next_done` returns `tag`; for ever if
-    /// the ring breaks.
+    /// `to` stays valid for `len` writes by the kernel, and nobody else uses it, until `next_done` returns `tag`; for
+    /// ever if the ring breaks.
     pub unsafe fn read(&mut self, file: &File, to: *mut u8, len: usize, offset: u64, tag: u64) {
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), to, len as u32).offset(offset);
         // SAFETY: the caller's contract covers the memory.
@@ -136,12 +141,14 @@ impl Ring {
         self.tags[index] = tag;
         // SAFETY: the caller's.
         let pushed = unsafe { self.uring.submission().push(&request.user_data(index as u64)) };
-        // As many entries as tags, while the kernel takes them: a ring that does not is broken, and says so of all it has.
+        // As many entries as tags, while the kernel takes them: a ring that does not is broken, and says so of all it
+        // has.
         self.broken |= pushed.is_err();
         self.between.store(false, Ordering::Release);
     }
 
-    /// Makes waiting in `submit` end when the bell has been rung more often than so many times; holds for once (Linux 6.7).
+    /// Makes waiting in `submit` end when the bell has been rung more often than so many times; holds for once (Linux
+    /// 6.7).
     pub fn listen(&mut self, bell: &Bell, rung: u32) {
         // futex2(2): a private word of 32 bits.
         const FLAGS: u32 = 0x02 | 0x80;
@@ -156,9 +163,9 @@ impl Ring {
         std::mem::take(&mut self.heard)
     }
 
-    /// Starts what was handed over and waits until `wanted` requests have ended since completions were last taken. An error
-    /// is no request's own: the ring is broken then, and every request in it that the kernel has not begun counts as failed; of one
-    /// that only this thread uses, every request.
+    /// Starts what is queued and waits until `wanted` requests have ended since completions were last taken. An error
+    /// is no request's own: the ring is broken then, and every request in it that the kernel has not begun counts as
+    /// failed; of one that only this thread uses, every request.
     pub fn submit(&mut self, wanted: usize) {
         loop {
             match self.uring.submit_and_wait(wanted) {
@@ -176,8 +183,9 @@ impl Ring {
         }
     }
 
-    /// A request that has ended: its tag, and the count of bytes or a negative error number. Of a ring that broke this waits
-    /// for those that the kernel has begun: a write that ended later, on top of a newer one, would bring old bytes back.
+    /// A request that has ended: its tag, and the count of bytes or a negative error number. Of a ring that broke this
+    /// waits for those that the kernel has begun: a write that ended later, on top of a newer one, would bring old
+    /// bytes back.
     pub fn next_done(&mut self) -> Option<(u64, i32)> {
         while self.broken && self.completes_anywhere && self.uring.completion().is_empty() && self.unfinished() > 0 {
             // The kernel says so on the way out of any system call.
@@ -205,8 +213,8 @@ impl Ring {
     }
 }
 
-/// What wakes a thread that waits in its ring, or without one: a futex(2) word, which counts. (A descriptor would do as well,
-/// until the program closes it and opens a file that gets its number.)
+/// What wakes a thread that waits in its ring, or without one: a futex(2) word, which counts. (A descriptor would do as
+/// well, until the program closes it and opens a file that gets its number.)
 #[derive(Debug, Default)]
 pub struct Bell(AtomicU32);
 
@@ -275,14 +283,15 @@ mod tests {
                 unsafe { ring.write(writing, bytes.as_ptr(), bytes.len(), 0, 7) };
                 ring.submit(0);
                 assert_eq!((ring.unfinished(), ring.works()), (1, true));
-                // The number is another file's. What has begun goes on: the ring is there as long as its memory is mapped.
+                // The number is another file's. What has begun goes on: the ring is there as long as its memory is
+                // mapped.
                 let other = File::open("/dev/null").unwrap();
                 // SAFETY: the ring's own number, and what it owns from here on.
                 assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), ring.descriptor()) }, ring.descriptor());
                 // SAFETY: never in a system call here.
                 tell.send(unsafe { libc::gettid() }).unwrap();
                 // One that is not begun fails.
-                // SAFETY: as above.
+                // SAFETY: `bytes` is valid until the ring has ended, as for the first write.
                 unsafe { ring.write(writing, bytes.as_ptr(), 1, 0, 8) };
                 ring.submit(0);
                 assert!(!ring.works());

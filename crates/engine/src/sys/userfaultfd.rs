@@ -1,11 +1,12 @@
 //! User-space page faults: userfaultfd(2), ioctl_userfaultfd(2).
 //!
 //! Opened with `UFFD_USER_MODE_ONLY` (Linux 5.11), so no privilege is needed, and with `UFFD_FEATURE_SIGBUS` (4.14), so
-//! that a miss reaches the faulting thread itself as a signal. Write-protection of anonymous memory is Linux 5.7. Or opened
-//! without both, so that faults, those of system calls too, are messages to be read: a privilege (see `open_for_service`).
+//! that a miss reaches the faulting thread itself as a signal. Write-protection of anonymous memory is Linux 5.7. Or
+//! opened without both, so that faults, those of system calls too, are messages to be read: a privilege (see
+//! `open_for_service`).
 
+use super::engine_fd::EngineFd;
 use super::errno;
-use super::own::Own;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -13,6 +14,8 @@ const USER_MODE_ONLY: i32 = 1;
 const API: u64 = 0xAA;
 /// Write-protect faults are delivered (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
 const FEATURE_WP: u64 = 1 << 0;
+/// Memory that is moved (mremap(2)) stays registered, and the move waits until its event is read (`UFFD_FEATURE_EVENT_REMAP`).
+const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 /// Faults are delivered as SIGBUS to the faulting thread (`UFFD_FEATURE_SIGBUS`).
 const FEATURE_SIGBUS: u64 = 1 << 7;
 /// Write-protection of memory of files, too (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, Linux 5.19).
@@ -108,7 +111,7 @@ const fn request<T>(number: u64) -> u64 {
 
 /// One userfaultfd, with its features agreed.
 #[derive(Debug)]
-pub struct Userfaultfd(Own<OwnedFd>);
+pub struct Userfaultfd(EngineFd<OwnedFd>);
 
 impl AsRawFd for Userfaultfd {
     fn as_raw_fd(&self) -> RawFd {
@@ -120,12 +123,12 @@ impl Userfaultfd {
     /// Opens one in SIGBUS mode. ENOSYS or EPERM: this kernel, or its seccomp filter, has none to give. EINVAL: it
     /// lacks a feature.
     pub fn open() -> io::Result<Self> {
-        Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_SIGBUS | FEATURE_WP)
+        Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_SIGBUS | FEATURE_WP | FEATURE_EVENT_REMAP)
     }
 
-    /// Opens one whose faults are read ([`next_fault`](Self::next_fault)), those taken inside the kernel too. EPERM, EACCES:
-    /// this process may not: it needs CAP_SYS_PTRACE, or `vm.unprivileged_userfaultfd`, or access to /dev/userfaultfd
-    /// (Linux 6.1). EINVAL: the kernel lacks a feature.
+    /// Opens one whose faults are read ([`next_fault`](Self::next_fault)), those taken inside the kernel too. EPERM,
+    /// EACCES: this process may not: it needs CAP_SYS_PTRACE, or `vm.unprivileged_userfaultfd`, or access to
+    /// /dev/userfaultfd (Linux 6.1). EINVAL: the kernel lacks a feature.
     pub fn open_for_service() -> io::Result<Self> {
         Self::with_features(Self::open_raw(0).or_else(|_| Self::open_by_device())?, FEATURE_WP | FEATURE_POISON)
     }
@@ -142,24 +145,24 @@ impl Userfaultfd {
         Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_WP_ASYNC | FEATURE_WP_FILES)
     }
 
-    fn with_features(fd: Own<OwnedFd>, features: u64) -> io::Result<Self> {
+    fn with_features(fd: EngineFd<OwnedFd>, features: u64) -> io::Result<Self> {
         Self::agree(&fd, features)?;
         Ok(Userfaultfd(fd))
     }
 
-    /// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd, whose permissions say who may.
-    fn open_by_device() -> io::Result<Own<OwnedFd>> {
+    /// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd: its permissions say which users may.
+    fn open_by_device() -> io::Result<EngineFd<OwnedFd>> {
         const NEW: libc::c_ulong = API << 8;
         let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd")?;
         // SAFETY: takes flags, returns a descriptor that is ours.
         match unsafe { libc::ioctl(device.as_raw_fd(), NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) } {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: just opened.
-            fd => Ok(Own::new(unsafe { OwnedFd::from_raw_fd(fd) })),
+            fd => Ok(EngineFd::new(unsafe { OwnedFd::from_raw_fd(fd) })),
         }
     }
 
-    fn open_raw(more_flags: i32) -> io::Result<Own<OwnedFd>> {
+    fn open_raw(more_flags: i32) -> io::Result<EngineFd<OwnedFd>> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | more_flags;
         // SAFETY: takes flags, returns a descriptor that is ours.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
@@ -167,10 +170,10 @@ impl Userfaultfd {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: just opened.
-        Ok(Own::new(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(EngineFd::new(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    fn agree(fd: &Own<OwnedFd>, features: u64) -> io::Result<()> {
+    fn agree(fd: &EngineFd<OwnedFd>, features: u64) -> io::Result<()> {
         let mut api = Api { api: API, features, ioctls: 0 };
         // SAFETY: UFFDIO_API reads and writes this structure.
         match unsafe { libc::ioctl(fd.as_raw_fd(), request::<Api>(0x3F), &mut api) } {
@@ -188,7 +191,7 @@ impl Userfaultfd {
         unsafe { self.register_as(at, len, MODE_MISSING | MODE_WP) }
     }
 
-    /// Likewise, for memory that pages are only moved to.
+    /// `UFFDIO_REGISTER` for memory that pages are only moved to: misses trap from now on.
     ///
     /// # Safety
     /// As for `register`.
@@ -197,7 +200,7 @@ impl Userfaultfd {
         unsafe { self.register_as(at, len, MODE_MISSING) }
     }
 
-    /// Likewise, for memory of which only stores are of interest. Nothing is protected yet.
+    /// `UFFDIO_REGISTER` for memory of which only stores are of interest. Nothing is protected yet.
     ///
     /// # Safety
     /// As for `register`; a mapping of a file in memory will do. Not of one on DAX: there stores are lost, or never end
@@ -262,13 +265,13 @@ impl Userfaultfd {
         done / super::PAGE
     }
 
-    /// `UFFDIO_MOVE` of memory (Linux 6.8): its pages are at `to` afterwards, writable, and no longer at `from`. 1 µs for a
-    /// huge page, 22 µs where other processors have to be told; 0.9 µs a page otherwise. On failure (an error number) some
-    /// pages may have gone over. EINVAL: one of the two is locked (mlock(2)) and the other is not.
+    /// `UFFDIO_MOVE` of memory (Linux 6.8): its pages are at `to` afterwards, writable, and no longer at `from`. 1 µs
+    /// for a huge page, 22 µs where other processors have to be told; 0.9 µs a page otherwise. On failure (an error
+    /// number) some pages may have gone over. EINVAL: one of the two is locked (mlock(2)) and the other is not.
     ///
     /// # Safety
-    /// `to` is registered here and nothing is there; `from` is the caller's own anonymous memory, as long as a multiple of
-    /// pages, both mapped readable and writable, and nobody uses it.
+    /// `to` is registered here and nothing is there; `from` is the caller's own anonymous memory, as long as a multiple
+    /// of pages, both mapped readable and writable, and nobody uses it.
     pub unsafe fn move_pages(&self, to: *mut u8, from: *mut u8, len: usize) -> Result<(), i32> {
         /// Direct I/O into the pages holds references for a moment after it has ended (EBUSY).
         const PATIENCE: usize = 10_000;
@@ -312,6 +315,14 @@ impl Userfaultfd {
         }
     }
 
+    /// Reads an event, if there is one: memory that was moved (`Address::take_over`). Of a userfaultfd in SIGBUS mode, which has
+    /// no other.
+    pub fn skip_event(&self) {
+        let mut message = Message::default();
+        // SAFETY: the kernel writes at most one message; it does not wait (`O_NONBLOCK`).
+        unsafe { libc::syscall(libc::SYS_read, self.as_raw_fd(), &raw mut message, size_of::<Message>()) };
+    }
+
     /// `UFFDIO_WAKE`: threads that wait for a page try again.
     pub fn wake(&self, page: usize) {
         const WAKE: u64 = 2 << 30 | (size_of::<Range>() as u64) << 16 | API << 8 | 0x02;
@@ -320,8 +331,8 @@ impl Userfaultfd {
         unsafe { libc::ioctl(self.as_raw_fd(), WAKE, &mut range) };
     }
 
-    /// `UFFDIO_POISON` of one absent page (Linux 6.6): a touch raises SIGBUS, a system call fails with EFAULT, and nobody waits
-    /// for it. Copying a page there ends it, and so does dropping it. EEXIST: a page is there, or poison.
+    /// `UFFDIO_POISON` of one absent page (Linux 6.6): a touch raises SIGBUS, a system call fails with EFAULT, and
+    /// nobody waits for it. Copying a page there ends it, and so does dropping it. EEXIST: a page is there, or poison.
     ///
     /// # Safety
     /// The page is the caller's own memory.

@@ -1,14 +1,15 @@
 //! malloc(3) and its kin: which block comes from the heap, and which from memory.
 //!
-//! In memory stay: everything from before there is a heap; what the C library and the dynamic linker want for themselves
-//! (`callers.rs`); and blocks below [`LARGE`], while all that is in memory is not more than an eighth of the cache. They are
-//! the small and early ones, which tend to be the hot ones.
+//! In memory stay: everything from before there is a heap; what the C library and the dynamic linker want for
+//! themselves (`callers.rs`); and blocks below [`LARGE`], while all that is in memory is not more than an eighth of the
+//! cache. They are the small and early ones, which tend to be the hot ones.
 //!
-//! A block's address says where it belongs. Each function that needs its caller is a few instructions of assembly that hand
-//! on the return address.
+//! A block's address says where it belongs. Each function that needs its caller is a few instructions of assembly that
+//! pass the return address to the function behind it.
 
 use super::{arenas, callers, holds, is_up};
 use crate::next;
+use crate::own::{errno, set_errno};
 use libc::{c_int, c_void, size_t};
 use std::arch::naked_asm;
 use std::ptr::null_mut;
@@ -20,7 +21,7 @@ const PAGE: usize = 4096;
 /// The alignment that malloc(3) promises.
 const ALIGN: usize = 16;
 
-/// A processor's share of the bytes of blocks in memory, on a cache line of its own: only the sum means something.
+/// A processor's share of the bytes of blocks in memory, on cache lines of its own. Only the sum of all has a meaning.
 #[repr(align(128))]
 struct Share(AtomicIsize);
 
@@ -29,7 +30,7 @@ static IN_MEMORY: [Share; SHARES] = [const { Share(AtomicIsize::new(0)) }; SHARE
 /// Bytes that a share may change before the sum is looked at again.
 const LOOK: isize = 64 << 10;
 static ALLOWED: AtomicIsize = AtomicIsize::new(isize::MAX);
-/// Blocks in memory are as much as is allowed.
+/// Whether the blocks in memory take as much as is allowed.
 static IS_FULL: AtomicBool = AtomicBool::new(false);
 
 /// Says how many bytes of small blocks may stay in memory.
@@ -43,10 +44,10 @@ fn look() {
     IS_FULL.store(sum > ALLOWED.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// Notes that the blocks in memory are so much more, or less.
+/// Adds to the bytes of blocks in memory, or subtracts.
 #[inline]
 fn count(bytes: isize) {
-    // SAFETY: no preconditions.
+    // SAFETY: sched_getcpu has no preconditions.
     let here = unsafe { libc::sched_getcpu() } as usize % SHARES;
     let before = IN_MEMORY[here].0.fetch_add(bytes, Ordering::Relaxed);
     if before / LOOK != (before + bytes) / LOOK {
@@ -54,7 +55,7 @@ fn count(bytes: isize) {
     }
 }
 
-/// Whether a block that this caller wants is the heap's. There is a heap.
+/// Whether a block for this caller comes from the heap, where there is one.
 #[inline]
 fn is_for_heap(size: usize, caller: usize) -> bool {
     (size >= LARGE || IS_FULL.load(Ordering::Relaxed)) && !callers::is_system(caller)
@@ -64,25 +65,24 @@ fn is_for_heap(size: usize, caller: usize) -> bool {
 #[inline]
 fn counted(block: *mut c_void) -> *mut c_void {
     if !block.is_null() {
-        // SAFETY: a block of the C library's.
+        // SAFETY: the block has just come from the C library.
         count(unsafe { next::malloc_usable_size(block) } as isize);
     }
     block
 }
 
 fn refuse(error: c_int) -> *mut c_void {
-    // SAFETY: this thread's.
-    unsafe { *libc::__errno_location() = error };
+    set_errno(error);
     null_mut()
 }
 
-/// Defines a function that hands its caller's address on as one argument more.
+/// Defines a function that passes its caller's address as one argument more.
 macro_rules! with_caller {
     ($(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $register:literal, $to:ident) => {
         $(#[$about])*
         ///
         /// # Safety
-        /// As there.
+        /// The caller keeps the contract of the C library's function of this name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
@@ -108,7 +108,7 @@ with_caller!(/** valloc(3). */ valloc(size: size_t) -> *mut c_void, "rsi", vallo
 with_caller!(/** pvalloc(3). */ pvalloc(size: size_t) -> *mut c_void, "rsi", pvalloc_for);
 
 unsafe extern "C" fn malloc_for(size: size_t, caller: usize) -> *mut c_void {
-    // SAFETY: blocks of either kind; there is a heap where one is asked for.
+    // SAFETY: the arenas are asked only where there is a heap.
     unsafe {
         if !is_up() {
             return counted(next::malloc(size));
@@ -119,7 +119,7 @@ unsafe extern "C" fn malloc_for(size: size_t, caller: usize) -> *mut c_void {
 
 unsafe extern "C" fn calloc_for(number: size_t, size: size_t, caller: usize) -> *mut c_void {
     let Some(total) = number.checked_mul(size) else { return refuse(libc::ENOMEM) };
-    // SAFETY: as for `malloc_for`.
+    // SAFETY: the arenas are asked only where there is a heap.
     unsafe {
         if is_up() && is_for_heap(total, caller) {
             arenas::allocate(total, 1, true)
@@ -137,7 +137,7 @@ unsafe extern "C" fn realloc_for(block: *mut c_void, size: size_t, caller: usize
         }
         if holds(block as usize) {
             if size == 0 {
-                // As the C library's.
+                // The C library's realloc(3) frees too.
                 arenas::free(block);
                 return null_mut();
             }
@@ -169,7 +169,7 @@ unsafe extern "C" fn reallocarray_for(block: *mut c_void, number: size_t, size: 
 
 /// A block at an address that is a multiple of `align`, a power of two.
 unsafe fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
-    // SAFETY: as for `malloc_for`.
+    // SAFETY: the arenas are asked only where there is a heap.
     unsafe {
         if is_up() && is_for_heap(size, caller) {
             arenas::allocate(size, align, false)
@@ -183,12 +183,11 @@ unsafe extern "C" fn posix_memalign_for(to: *mut *mut c_void, align: size_t, siz
     if !align.is_power_of_two() || align < size_of::<usize>() {
         return libc::EINVAL;
     }
-    // SAFETY: errno stays as it was, says posix_memalign(3); the place is the caller's.
+    // SAFETY: `to` is the caller's. posix_memalign(3) leaves errno as it was.
     unsafe {
-        let errno = libc::__errno_location();
-        let saved = *errno;
+        let before = errno();
         let block = aligned(align, size, caller);
-        *errno = saved;
+        set_errno(before);
         if block.is_null() {
             return libc::ENOMEM;
         }
@@ -201,32 +200,32 @@ unsafe extern "C" fn aligned_alloc_for(align: size_t, size: size_t, caller: usiz
     if !align.is_power_of_two() {
         return refuse(libc::EINVAL);
     }
-    // SAFETY: a power of two.
+    // SAFETY: the alignment is a power of two.
     unsafe { aligned(align, size, caller) }
 }
 
 unsafe extern "C" fn memalign_for(align: size_t, size: size_t, caller: usize) -> *mut c_void {
-    // As the C library: what is no power of two is rounded up.
+    // The C library rounds up what is no power of two.
     let Some(align) = align.max(ALIGN).checked_next_power_of_two() else { return refuse(libc::EINVAL) };
-    // SAFETY: a power of two.
+    // SAFETY: the alignment is a power of two.
     unsafe { aligned(align, size, caller) }
 }
 
 unsafe extern "C" fn valloc_for(size: size_t, caller: usize) -> *mut c_void {
-    // SAFETY: a power of two.
+    // SAFETY: the alignment is a power of two.
     unsafe { aligned(PAGE, size, caller) }
 }
 
 unsafe extern "C" fn pvalloc_for(size: size_t, caller: usize) -> *mut c_void {
     let Some(size) = size.checked_next_multiple_of(PAGE) else { return refuse(libc::ENOMEM) };
-    // SAFETY: a power of two.
+    // SAFETY: the alignment is a power of two.
     unsafe { aligned(PAGE, size, caller) }
 }
 
 /// free(3).
 ///
 /// # Safety
-/// As there.
+/// The caller keeps the contract of free(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the caller's block goes back where it came from.
@@ -244,9 +243,9 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
 /// malloc_usable_size(3).
 ///
 /// # Safety
-/// As there.
+/// The caller keeps the contract of malloc_usable_size(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> size_t {
-    // SAFETY: the caller's block.
+    // SAFETY: the caller's block is one of the heap or of the C library, as `holds` says.
     unsafe { if holds(block as usize) { arenas::room(block) } else { next::malloc_usable_size(block) } }
 }

@@ -1,11 +1,12 @@
 //! jemalloc over the heap's pieces.
 //!
 //! It has arenas of its own, for as many threads as processors; their memory comes from `space.rs` through extent hooks
-//! (jemalloc(3), `arena.<i>.extent_hooks`), their tables from mmap(2). Nothing else in this process uses this jemalloc, so
-//! what threads keep in their caches is the heap's memory as well, and goes back when they end. Memory that has been free
-//! for a second is given back (`dirty_decay_ms`): it is not written any more.
+//! (jemalloc(3), `arena.<i>.extent_hooks`), their tables from mmap(2). Nothing else in this process uses this jemalloc,
+//! so what threads keep in their caches is the heap's memory as well, and goes back when they end. Memory that has been
+//! free for a second is given back (`dirty_decay_ms`): it is not written any more.
 
 use super::{give_back, take};
+use crate::own::set_errno;
 use libc::{c_char, c_int, c_uint, c_void, size_t};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// jemalloc's options; where it looks for them. `retain`: pieces go back to `space.rs`, where every arena finds them.
 #[repr(transparent)]
 struct Options(*const c_char);
-// SAFETY: a constant.
+// SAFETY: the pointer leads to a constant.
 unsafe impl Sync for Options {}
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static OPTIONS: Options = Options(
@@ -76,33 +77,35 @@ pub fn make() -> Result<(), c_int> {
 /// jemalloc's flags for a block of this alignment, from the arena for this processor.
 #[inline]
 fn flags(align: usize, zero: bool) -> c_int {
-    // SAFETY: no preconditions.
+    // SAFETY: sched_getcpu has no preconditions.
     let here = unsafe { libc::sched_getcpu() } as usize % COUNT.load(Ordering::Relaxed).max(1);
     let arena = ARENAS[here % MOST].load(Ordering::Relaxed) as usize;
     let zero = if zero { jemalloc::MALLOCX_ZERO } else { 0 };
     jemalloc::MALLOCX_ALIGN(align) | jemalloc::MALLOCX_ARENA(arena) | zero
 }
 
-/// A block of the heap; null, and errno, when there is no room.
+/// A block of the heap; null, with ENOMEM in errno, when there is no room.
 ///
 /// # Safety
 /// There is a heap; `align` is a power of two.
 pub unsafe fn allocate(size: usize, align: usize, zero: bool) -> *mut c_void {
-    // SAFETY: not of size zero.
+    // SAFETY: the size is not zero, and the arenas exist.
     try_twice(|| unsafe { jemalloc::mallocx(size.max(1), flags(align, zero)) })
 }
 
 /// Another size for a block of the heap.
 ///
 /// # Safety
-/// As realloc(3), with a block of the heap.
+/// `block` is one of the heap, and as for realloc(3) not used afterwards.
 pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the contract; if it fails the block is as it was.
+    // SAFETY: the contract. If it fails the block is unchanged.
     try_twice(|| unsafe { jemalloc::rallocx(block, size.max(1), flags(1, false)) })
 }
 
+/// Frees a block of the heap.
+///
 /// # Safety
-/// As free(3), with a block of the heap.
+/// `block` is one of the heap, and not used afterwards.
 pub unsafe fn free(block: *mut c_void) {
     // SAFETY: the contract.
     unsafe { jemalloc::dallocx(block, 0) }
@@ -111,7 +114,7 @@ pub unsafe fn free(block: *mut c_void) {
 /// Bytes that a block of the heap has room for.
 ///
 /// # Safety
-/// It is one.
+/// `block` is one of the heap.
 pub unsafe fn room(block: *const c_void) -> usize {
     // SAFETY: the contract.
     unsafe { jemalloc::sallocx(block, 0) }
@@ -133,8 +136,7 @@ fn try_again(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
     }
     let block = allocate();
     if block.is_null() {
-        // SAFETY: this thread's.
-        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        set_errno(libc::ENOMEM);
     }
     block
 }
@@ -148,7 +150,7 @@ unsafe extern "C" fn alloc(
     commit: *mut bool,
     _: c_uint,
 ) -> *mut c_void {
-    // SAFETY: jemalloc's two answers.
+    // SAFETY: jemalloc passes places for its two answers.
     let (zero, commit) = unsafe { (&mut *zero, &mut *commit) };
     let at = (!wanted.is_null()).then_some(wanted as usize);
     match take(at, size, align, *zero) {
@@ -160,7 +162,7 @@ unsafe extern "C" fn alloc(
     }
 }
 
-/// Takes an extent back: always, which false says.
+/// Takes an extent back. False means that it did, which it always does.
 unsafe extern "C" fn dalloc(
     _: *mut jemalloc::extent_hooks_t,
     at: *mut c_void,
@@ -172,7 +174,7 @@ unsafe extern "C" fn dalloc(
     false
 }
 
-/// Extents are ranges of pages, and may be cut and joined.
+/// Extents are ranges of pages, and may be cut.
 unsafe extern "C" fn split(
     _: *mut jemalloc::extent_hooks_t,
     _: *mut c_void,
@@ -185,7 +187,7 @@ unsafe extern "C" fn split(
     false
 }
 
-/// Likewise.
+/// Extents are ranges of pages, and may be joined.
 unsafe extern "C" fn merge(
     _: *mut jemalloc::extent_hooks_t,
     _: *mut c_void,

@@ -1,12 +1,12 @@
-//! io_uring(7) and Linux AIO (io_setup(2)) in a program whose heap is a file: there is none.
+//! io_uring(7) and Linux AIO (io_setup(2)) are refused in a program whose heap is a file.
 //!
-//! The kernel reads and writes a request's memory when it likes. A page of the heap that is not there then is a bad address, and
-//! one that leaves meanwhile takes what was read into it along: nobody would notice. Programs that use either do without where
-//! setting it up fails, as it does on older kernels and in most containers. A child made by fork(2) has its heap in ordinary
-//! memory, and may.
+//! The kernel reads and writes a request's memory when it likes. A page of the heap that is absent then is a bad
+//! address, and what is read into one that is evicted meanwhile is lost without notice. Programs that use either go on
+//! without it where setting it up fails, as it does on older kernels and in most containers. A child made by fork(2)
+//! has its heap in ordinary memory, and may use both.
 //!
-//! Calls by number come from `system_call.rs`. liburing and libaio make theirs past the C library, so what sets up is refused
-//! here by name. Who finds their functions by dlopen(3) and dlsym(3) is not seen.
+//! Calls by number come from `calls/by_number.rs`. liburing and libaio make theirs past the C library, so what sets up
+//! is refused here by name. Functions found by dlopen(3) and dlsym(3) are not seen.
 
 use super::{fork, is_up};
 use crate::{next, say};
@@ -29,7 +29,7 @@ macro_rules! refused {
         $(#[$about])*
         ///
         /// # Safety
-        /// As there.
+        /// The caller keeps the contract of the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the caller's contract.

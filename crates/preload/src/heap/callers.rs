@@ -1,11 +1,11 @@
-//! Who calls `malloc`: the C library itself gets memory that is always there.
+//! The callers of `malloc`: the C library itself gets memory that is always present.
 //!
 //! It hands its blocks to system calls without a wrapper that could help (stdio's buffers, directory streams, thread
 //! tables), and a system call that meets an absent page fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Objects with code that must have memory: more than there are.
+/// The most ranges of code that are kept: more than these objects have.
 const MOST: usize = 8;
 
 struct Text {
@@ -15,7 +15,7 @@ struct Text {
 
 static TEXTS: [Text; MOST] = [const { Text { start: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; MOST];
 
-/// Whether an address is in such code. An empty place holds no address.
+/// Whether an address is in code of the C library or one of its kind.
 #[inline]
 pub fn is_system(address: usize) -> bool {
     TEXTS.iter().any(|text| address.wrapping_sub(text.start.load(Ordering::Relaxed)) < text.len.load(Ordering::Relaxed))

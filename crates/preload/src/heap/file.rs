@@ -1,9 +1,10 @@
-//! The heap's file: where it is, how large it may be, and that nothing of anybody's is in it.
+//! The heap's file: where it is, how large it may be, and that it held nothing before.
 //!
-//! It has no name: it is made without one in the folder that the user named (open(2), `O_TMPFILE`), or where the file system
-//! has no such files, under one of its own that is taken away at once. So it goes with the process, however that ends.
+//! It has no name: it is made without one in the folder that the user named (open(2), `O_TMPFILE`), or where the file
+//! system has no such files, under one of its own that is taken away at once. So it goes with the process, however that
+//! ends.
 //!
-//! With `--direct always` the kernel maps it, as libvmmalloc has it mapped: for whoever wants to compare.
+//! With `--direct always` the kernel maps it, as libvmmalloc's heap is mapped: for comparison.
 
 use crate::config;
 use fastmap::{Cache, Engine, Error, Fallback, MapMut, MapOptions, Mode};
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PAGE: u64 = 4096;
 /// The smallest heap.
 const LEAST: u64 = 1 << 20;
-/// Bytes handed out between two looks at what the file system has.
+/// Bytes handed out between two looks at the file system's free space.
 const LOOK: u64 = 16 << 20;
 
 static FILE: OnceLock<File> = OnceLock::new();
@@ -47,7 +48,7 @@ pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, Stri
         )));
     }
     file.set_len(size).map_err(fail("give the heap its length (ftruncate)"))?;
-    // SAFETY: nobody else knows the file.
+    // SAFETY: the file has no name, so no other process changes it.
     let map = unsafe {
         let mut options = MapOptions::new();
         match config().direct {
@@ -63,7 +64,8 @@ pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, Stri
         other => say(&format!("cannot map the heap: {other}")),
     })?;
     if map.engine() != Engine::Cached {
-        // As a region: a child that gets no copy has no heap, and not its parent's.
+        // A region of the engine is not inherited either: a child that gets no copy has no heap, rather than its
+        // parent's.
         // SAFETY: the map's own memory, whose contents the advice leaves alone.
         if unsafe { libc::madvise(map.as_ptr().cast_mut().cast(), map.len(), libc::MADV_DONTFORK) } != 0 {
             return Err(say(&format!("cannot keep it from children (madvise): {}", io::Error::last_os_error())));
@@ -75,7 +77,7 @@ pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, Stri
     Ok(map)
 }
 
-/// What is there already stays as it is.
+/// Refuses a path with something there already.
 fn check(path: &Path) -> Result<(), String> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err("is a folder: name a file in it".into()),
@@ -97,11 +99,12 @@ pub fn make_another() -> io::Result<File> {
     Ok(another)
 }
 
-/// Copies what the heap's file has to the same places of another, as long, for a heap that the kernel maps: its file has every
-/// store (mmap(2), `MAP_SHARED`). lseek(2), `SEEK_DATA`; copy_file_range(2), which shares blocks where the file system can.
+/// Copies what the heap's file has to the same places of another, as long, for a heap that the kernel maps: its file
+/// has every store (mmap(2), `MAP_SHARED`). lseek(2), `SEEK_DATA`; copy_file_range(2), which shares blocks where the
+/// file system can.
 pub fn copy(to: &File) -> io::Result<()> {
     let Some(from) = FILE.get() else { return Err(io::ErrorKind::NotFound.into()) };
-    // SAFETY: a descriptor and an offset; the file's position is nobody's.
+    // SAFETY: a descriptor and an offset; nothing depends on the file's position.
     let seek = |at: i64, what| match unsafe { libc::lseek(from.as_raw_fd(), at, what) } {
         -1 => Err(io::Error::last_os_error()),
         at => Ok(at),
@@ -122,7 +125,7 @@ pub fn copy(to: &File) -> io::Result<()> {
 /// Copies some of a part of a file to the same place of another; how much.
 fn copy_part(from: &File, to: &File, at: i64, len: usize) -> io::Result<i64> {
     let (mut source, mut target) = (at, at);
-    // SAFETY: two descriptors and two offsets of our own.
+    // SAFETY: the offsets are local.
     match unsafe { libc::copy_file_range(from.as_raw_fd(), &mut source, to.as_raw_fd(), &mut target, len, 0) } {
         copied @ 1.. => return Ok(copied as i64),
         0 => return Err(io::ErrorKind::UnexpectedEof.into()),

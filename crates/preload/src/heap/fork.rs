@@ -1,11 +1,11 @@
-//! The heap of a child made by fork(2): as it was at that moment, and its own.
+//! The heap of a child made by fork(2): a copy of its parent's at that moment.
 //!
-//! A child has nothing of the engine. So before the fork what is dirty is written, and all that the file has is copied to
-//! another without a name (shared, where the file system can: xfs, btrfs); the child maps that one privately at the heap's
-//! addresses, and the kernel does the rest. jemalloc's tables are memory, which the child has anyway.
+//! A child has nothing of the engine. So before the fork dirty pages are written back, and all that the file has is
+//! copied to another without a name (shared, where the file system can: xfs, btrfs); the child maps that one privately
+//! at the heap's addresses, and the kernel does the rest. jemalloc's tables are memory, which the child has anyway.
 //!
-//! It costs the writing of the dirty pages and a copy of the heap, and until the child ends the space for that. A child that
-//! executes a program at once needs none of it: posix_spawn(3), system(3), popen(3) and vfork(2) share the memory.
+//! It costs the writing of the dirty pages and a copy of the heap, and until the child ends the space for that. A child
+//! that executes a program at once needs none of it: posix_spawn(3), system(3), popen(3) and vfork(2) share the memory.
 
 use super::mappings::{Mappings, lock_mappings};
 use super::{Space, addresses, file, lock_space, map};
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    // What the thread that forks keeps from before until after. Nothing is to be dropped when a thread ends: for that the C
-    // library would call calloc(3), which may be closed for the fork already.
+    // The guards of the thread that forks, from before the fork until after it. They have no destructors: to register
+    // one the C library would call calloc(3), which may be locked for the fork already.
     static SPACE: Cell<Option<ManuallyDrop<MutexGuard<'static, Space>>>> = const { Cell::new(None) };
     static MAPPINGS: Cell<Option<ManuallyDrop<MutexGuard<'static, Mappings>>>> = const { Cell::new(None) };
     static COPY: Cell<Option<ManuallyDrop<File>>> = const { Cell::new(None) };

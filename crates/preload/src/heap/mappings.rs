@@ -1,12 +1,12 @@
 //! Large private memory from mmap(2) in the heap, and what mprotect(2), madvise(2) and mlock(2) mean on any of it.
 //!
-//! A mapping is a piece of pages like jemalloc's, zero at first, that can be given back in parts. Pages that are not to be
-//! read and written by everybody (`PROT_NONE`, `PROT_READ`, `PROT_EXEC`) or that are locked stay in memory, pinned, for as
-//! long as that holds: the kernel could not read them to write them back.
+//! A mapping is a piece of pages like jemalloc's, zero at first, that can be given back in parts. Pages that are not to
+//! be read and written by everybody (`PROT_NONE`, `PROT_READ`, `PROT_EXEC`) or that are locked stay in memory, pinned,
+//! for as long as that holds: the kernel could not read them to write them back.
 
 use super::{clear, fork, give_back, is_up, map, take};
 use crate::next;
-use fastmap::calls::{self, Held};
+use fastmap::by_address::{self, PinnedRange};
 use libc::{c_int, c_void};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,24 +18,24 @@ const LARGE: usize = 1 << 20;
 const PAGE: usize = 4096;
 const ACCESS: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Pages that stay in memory.
-struct Kept {
+/// Pages that stay in memory, pinned.
+struct Pinned {
     end: usize,
     prot: c_int,
-    _held: Held,
+    _held: PinnedRange,
 }
 
 #[derive(Default)]
 pub(super) struct Mappings {
     /// First address and one past the last.
     pieces: BTreeMap<usize, usize>,
-    kept: BTreeMap<usize, Kept>,
-    /// What the kernel has mapped over, for good.
-    lent: Vec<Range<usize>>,
+    pinned: BTreeMap<usize, Pinned>,
+    /// Ranges that the kernel has mapped over, for good.
+    foreign: Vec<Range<usize>>,
 }
 
 static MAPPINGS: Mutex<Mappings> =
-    Mutex::new(Mappings { pieces: BTreeMap::new(), kept: BTreeMap::new(), lent: Vec::new() });
+    Mutex::new(Mappings { pieces: BTreeMap::new(), pinned: BTreeMap::new(), foreign: Vec::new() });
 
 pub(super) fn lock_mappings() -> MutexGuard<'static, Mappings> {
     MAPPINGS.lock().unwrap_or_else(|poison| poison.into_inner())
@@ -60,61 +60,61 @@ impl Mappings {
         parts
     }
 
-    /// Lets kept pages in a range go, and be read and written again.
-    fn release(&mut self, range: &Range<usize>, which: impl Fn(&Kept) -> bool) {
-        let met = self.kept.range(..range.end).filter(|(_, kept)| kept.end > range.start && which(kept));
+    /// Unpins pages in a range, which may be read and written again then.
+    fn release(&mut self, range: &Range<usize>, which: impl Fn(&Pinned) -> bool) {
+        let met = self.pinned.range(..range.end).filter(|(_, pinned)| pinned.end > range.start && which(pinned));
         for start in met.map(|(start, _)| *start).collect::<Vec<_>>() {
-            if let Some(kept) = self.kept.remove(&start)
-                && kept.prot != ACCESS
+            if let Some(pinned) = self.pinned.remove(&start)
+                && pinned.prot != ACCESS
             {
-                protect_by_kernel(&(start..kept.end), ACCESS);
+                protect_by_kernel(&(start..pinned.end), ACCESS);
             }
         }
     }
 
     /// Lets the engine read all of the heap; `protect_again` comes next.
     pub fn open(&self) {
-        for (start, kept) in self.kept.iter().filter(|(_, kept)| kept.prot & libc::PROT_READ == 0) {
-            protect_by_kernel(&(*start..kept.end), libc::PROT_READ);
+        for (start, pinned) in self.pinned.iter().filter(|(_, pinned)| pinned.prot & libc::PROT_READ == 0) {
+            protect_by_kernel(&(*start..pinned.end), libc::PROT_READ);
         }
     }
 
-    /// Protects kept pages as the program wants them, in this process or in a child.
+    /// Protects pinned pages as the program wants them, in this process or in a child.
     pub fn protect_again(&self) {
-        for (start, kept) in self.kept.iter().filter(|(_, kept)| kept.prot != ACCESS) {
-            protect_by_kernel(&(*start..kept.end), kept.prot);
+        for (start, pinned) in self.pinned.iter().filter(|(_, pinned)| pinned.prot != ACCESS) {
+            protect_by_kernel(&(*start..pinned.end), pinned.prot);
         }
     }
 
-    /// Keeps the pages of a range with a protection; false: there is no room for so many.
+    /// Pins the pages of a range and protects them; false: there is no room for so many pins.
     fn keep(&mut self, range: &Range<usize>, prot: c_int) -> bool {
-        // A page at a time: they may be let go one by one. All or nothing.
+        // A page at a time, since they may be unpinned one by one; all of them or none.
         let pages: Vec<_> = range.clone().step_by(PAGE).collect();
         let mut held = Vec::with_capacity(pages.len());
         for page in &pages {
-            if self.kept.get(page).is_some_and(|kept| kept.prot != ACCESS) {
+            if self.pinned.get(page).is_some_and(|pinned| pinned.prot != ACCESS) {
                 protect_by_kernel(&(*page..page + PAGE), ACCESS);
             }
             // SAFETY: the heap is never unmapped.
-            match unsafe { calls::pin(*page, PAGE) } {
+            match unsafe { by_address::pin(*page, PAGE) } {
                 Some(one) => held.push(one),
                 None => return false,
             }
         }
         for (page, held) in pages.into_iter().zip(held) {
-            self.kept.insert(page, Kept { end: page + PAGE, prot, _held: held });
+            self.pinned.insert(page, Pinned { end: page + PAGE, prot, _held: held });
         }
         protect_by_kernel(range, prot)
     }
 }
 
 fn protect_by_kernel(range: &Range<usize>, prot: c_int) -> bool {
-    // SAFETY: the heap's own memory, as the program wants it.
+    // SAFETY: the range is the heap's, and the program asked for this protection.
     unsafe { next::mprotect(without_provenance_mut(range.start), range.len(), prot) == 0 }
 }
 
-/// The part of a range that is the heap's, in whole pages; nothing where there is none, where the kernel has mapped over it, or
-/// in a child, where the heap is ordinary memory.
+/// The part of a range that is the heap's, in whole pages; nothing where there is none, where the kernel has mapped
+/// over it, or in a child, where the heap is ordinary memory.
 #[inline]
 pub(crate) fn part_of_heap(addr: usize, len: usize) -> Option<Range<usize>> {
     if !is_up() || fork::is_child() || len == 0 {
@@ -122,13 +122,14 @@ pub(crate) fn part_of_heap(addr: usize, len: usize) -> Option<Range<usize>> {
     }
     let (start, end) = super::addresses();
     let part = start.max(addr)..end.min(addr.saturating_add(len).next_multiple_of(PAGE));
-    let is_lent =
-        |part: &Range<usize>| lock_mappings().lent.iter().any(|lent| lent.start < part.end && part.start < lent.end);
-    (part.start < part.end && !is_lent(&part)).then_some(part)
+    let is_foreign = |part: &Range<usize>| {
+        lock_mappings().foreign.iter().any(|foreign| foreign.start < part.end && part.start < foreign.end)
+    };
+    (part.start < part.end && !is_foreign(&part)).then_some(part)
 }
 
-/// mmap(2) of private anonymous memory; `None`: it is for the kernel. What has other flags (stacks, huge pages, address space
-/// that is only reserved) or wants a certain place is.
+/// mmap(2) of private anonymous memory; `None`: it is for the kernel, as everything with other flags is (stacks, huge
+/// pages, address space that is only reserved) or with a place of its own choice.
 pub(crate) fn map_anonymous(addr: *mut c_void, len: usize, prot: c_int, flags: c_int) -> Option<*mut c_void> {
     if !is_up() || len < LARGE || prot != ACCESS || !addr.is_null() || fork::is_child() {
         return None;
@@ -142,7 +143,7 @@ pub(crate) fn map_anonymous(addr: *mut c_void, len: usize, prot: c_int, flags: c
     Some(without_provenance_mut(start))
 }
 
-/// munmap(2), the heap's part: mappings in the range go. What else of the heap is there is not the caller's to unmap.
+/// munmap(2), the heap's part: unmaps the mappings in the range. Other memory of the heap is not the caller's to unmap.
 pub(crate) fn unmap(range: &Range<usize>) {
     let parts = {
         let mut mappings = lock_mappings();
@@ -153,22 +154,22 @@ pub(crate) fn unmap(range: &Range<usize>) {
     parts.into_iter().for_each(|part| give_back(part.start, part.len()));
 }
 
-/// Lets the pages that are kept in a range go, before the kernel is given it.
+/// Unpins the pages of a range before the kernel maps over it.
 pub(crate) fn release(range: &Range<usize>) {
     lock_mappings().release(range, |_| true);
 }
 
-/// Notes that the kernel has been given a range for good (`MAP_FIXED`).
+/// Notes that the kernel has mapped over a range (`MAP_FIXED`), which is foreign for good.
 pub(crate) fn forget(range: &Range<usize>) {
     let mut mappings = lock_mappings();
     mappings.cut(range);
-    mappings.lent.push(range.clone());
+    mappings.foreign.push(range.clone());
 }
 
 /// mremap(2) of a mapping of the heap: a copy, unless it shrinks or what follows is free.
 ///
 /// # Safety
-/// As there.
+/// The caller keeps the contract of mremap(2).
 pub(crate) unsafe fn remap(old: Range<usize>, new_len: usize, flags: c_int, new: *mut c_void) -> Result<usize, c_int> {
     let new_len = new_len.checked_next_multiple_of(PAGE).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
     let is_whole = lock_mappings().pieces.range(..=old.start).next_back().is_some_and(|(_, end)| *end >= old.end);
@@ -206,7 +207,7 @@ pub(crate) unsafe fn remap(old: Range<usize>, new_len: usize, flags: c_int, new:
     if at == libc::MAP_FAILED {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: the old mapping and the new one.
+    // SAFETY: both mappings are at least this long, and apart.
     unsafe {
         without_provenance_mut::<u8>(old.start).copy_to_nonoverlapping(at.cast(), old.len().min(new_len));
     }
@@ -225,7 +226,7 @@ pub(crate) fn protect(range: &Range<usize>, prot: c_int) -> Result<(), c_int> {
     }
     let mut mappings = lock_mappings();
     if prot == ACCESS {
-        mappings.release(range, |kept| kept.prot != ACCESS);
+        mappings.release(range, |pinned| pinned.prot != ACCESS);
         return Ok(());
     }
     if mappings.keep(range, prot) { Ok(()) } else { Err(libc::ENOMEM) }
@@ -240,7 +241,7 @@ pub(crate) fn advise(range: &Range<usize>, advice: c_int) -> Result<(), c_int> {
         libc::MADV_DONTNEED => clear(range.start, range.len()),
         libc::MADV_FREE => {
             let map = map();
-            // SAFETY: the program's own memory, of which it says that it may be lost.
+            // SAFETY: the program said with MADV_FREE that the contents may be lost.
             let _ = unsafe { map.abandon(range.start - map.as_ptr() as usize, range.len()) };
         }
         libc::MADV_REMOVE => return Err(libc::EINVAL),
@@ -253,11 +254,11 @@ pub(crate) fn advise(range: &Range<usize>, advice: c_int) -> Result<(), c_int> {
 pub(crate) fn lock(range: &Range<usize>) -> Result<(), c_int> {
     let range = range.start / PAGE * PAGE..range.end;
     let mut mappings = lock_mappings();
-    let fresh = range.clone().step_by(PAGE).filter(|page| !mappings.kept.contains_key(page)).collect::<Vec<_>>();
+    let fresh = range.clone().step_by(PAGE).filter(|page| !mappings.pinned.contains_key(page)).collect::<Vec<_>>();
     if fresh.into_iter().all(|page| mappings.keep(&(page..page + PAGE), ACCESS)) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
 /// munlock(2) on memory of the heap.
 pub(crate) fn unlock(range: &Range<usize>) {
-    lock_mappings().release(&(range.start / PAGE * PAGE..range.end), |kept| kept.prot == ACCESS);
+    lock_mappings().release(&(range.start / PAGE * PAGE..range.end), |pinned| pinned.prot == ACCESS);
 }

@@ -39,7 +39,8 @@ impl Space {
         self.insert(start..end, zero);
     }
 
-    /// Takes `len` bytes at an aligned address out of the smallest piece that has them; where, and whether they are zeros.
+    /// Takes `len` bytes at an aligned address out of the smallest piece that has them; where, and whether they are
+    /// zeros.
     pub fn take(&mut self, len: usize, align: usize) -> Option<(usize, bool)> {
         let fits = |&&(have, start): &&(usize, usize)| start.next_multiple_of(align) - start + len <= have;
         // Pieces that are large enough anyway, and if there is none, those that may be by luck.

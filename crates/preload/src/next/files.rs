@@ -1,4 +1,4 @@
-//! Reading and writing files; the wrappers are in `files.rs` and `vectors.rs`.
+//! Reading and writing files; the wrappers are in the room `files`.
 
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 

@@ -49,7 +49,13 @@ table! {
     fn __close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
     fn closefrom(first: c_int);
+    fn dup(old: c_int) -> c_int;
     fn dup2(old: c_int, new: c_int) -> c_int;
     fn __dup2(old: c_int, new: c_int) -> c_int;
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn eventfd(value: c_uint, flags: c_int) -> c_int;
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int;
+    fn pidfd_getfd(process: c_int, target: c_int, flags: c_uint) -> c_int;
+    fn closedir(folder: *mut libc::DIR) -> c_int;
 }

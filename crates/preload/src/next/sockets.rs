@@ -1,6 +1,6 @@
 //! Sockets, and waiting for descriptors.
 
-use crate::bounce::{at, descriptors};
+use crate::copy::{at, descriptors};
 use libc::{
     c_int, c_uint, c_void, epoll_event, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, size_t, socklen_t, ssize_t,
     timespec, timeval,
@@ -10,16 +10,16 @@ bounced! {
     fn connect(fd: c_int, addr: *const c_void, len: socklen_t) -> c_int: input addr[len];
     fn __connect(fd: c_int, addr: *const c_void, len: socklen_t) -> c_int: input addr[len];
     fn bind(fd: c_int, addr: *const c_void, len: socklen_t) -> c_int: input addr[len];
-    fn accept(fd: c_int, addr: *mut c_void, len: *mut socklen_t) -> c_int: changed len, changed addr[at(len)];
-    fn accept4(fd: c_int, addr: *mut c_void, len: *mut socklen_t, flags: c_int) -> c_int: changed len, changed addr[at(len)];
+    fn accept(fd: c_int, addr: *mut c_void, len: *mut socklen_t) -> c_int: from len, changed addr[at(len)];
+    fn accept4(fd: c_int, addr: *mut c_void, len: *mut socklen_t, flags: c_int) -> c_int: from len, changed addr[at(len)];
     fn getsockname(fd: c_int, addr: *mut c_void, len: *mut socklen_t) -> c_int: changed len, changed addr[at(len)];
     fn getpeername(fd: c_int, addr: *mut c_void, len: *mut socklen_t) -> c_int: changed len, changed addr[at(len)];
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int: changed len, changed value[at(len)];
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int: input value[len];
-    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int: changed fds[2];
-    fn pipe(fds: *mut c_int) -> c_int: changed fds[2];
-    fn __pipe(fds: *mut c_int) -> c_int: changed fds[2];
-    fn pipe2(fds: *mut c_int, flags: c_int) -> c_int: changed fds[2];
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int: pair fds[2];
+    fn pipe(fds: *mut c_int) -> c_int: pair fds[2];
+    fn __pipe(fds: *mut c_int) -> c_int: pair fds[2];
+    fn pipe2(fds: *mut c_int, flags: c_int) -> c_int: pair fds[2];
 
     fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t: filled buf[len];
     fn __recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t: filled buf[len];

@@ -48,7 +48,7 @@ static void run_other(const char *what, const char *path) {
 
 /* What is there once the other has ended: at once, or (`soon`) when its traces have been read. */
 static int becomes(const volatile uint8_t *at, uint8_t byte, int soon) {
-    for (time_t end = time(NULL) + 10; soon && *at != byte && time(NULL) < end;) usleep(1000);
+    for (time_t end = time(NULL) + 40; soon && *at != byte && time(NULL) < end;) usleep(1000);
     return *at == byte;
 }
 

@@ -149,7 +149,7 @@ static void fork_exec_only(const char *path) {
         CHECK(wait_for(child) == 0);
     }
     CHECK(system("true") == 0);
-    CHECK(is_kernels(map) == before && before == (getenv("LD_PRELOAD") == NULL));
+    if (!getenv("FASTMAP_TURNS")) CHECK(is_kernels(map) == before && before == (getenv("LD_PRELOAD") == NULL));
     check_dirty(map, 1);
 }
 
@@ -447,6 +447,71 @@ static void killed(const char *path) {
     check_file(path, 9);
 }
 
+/* What a worker has stored in each page, in memory that it shares with who kills it. */
+static volatile uint64_t *stored_by(int memory) {
+    void *at = mmap(NULL, SIZE / PAGE * sizeof(uint64_t), RW, MAP_SHARED, memory, 0);
+    CHECK(at != MAP_FAILED);
+    return at;
+}
+
+/* Stores until it is killed. */
+static void killed_worker(const char *path) {
+    volatile uint64_t *stored = stored_by(atoi(getenv("STORED")));
+    uint8_t *bytes = map_all(open(path, O_RDWR));
+    uint64_t random = (uint64_t)getpid();
+    for (uint64_t count = 1;; count++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        size_t page = (random >> 33) % (SIZE / PAGE);
+        volatile uint64_t *word = (volatile uint64_t *)(bytes + page * PAGE);
+        CHECK(*word == stored[page]);
+        *word = stored[page] + 1;
+        stored[page]++;
+        if (count % 1000 == 0) CHECK(msync(bytes, SIZE, MS_SYNC) == 0);
+    }
+}
+
+/* One that is killed at any moment, while its mappings change hands, say: what it had stored is in the file. */
+static void killed_any_time(const char *path) {
+    const char *effort = getenv("FASTMAP_EFFORT");
+    int rounds = effort && strcmp(effort, "full") == 0 && getenv("FASTMAP_TURNS") ? 200 : 25;
+    enum { PAGES = SIZE / PAGE };
+    int memory = memfd_create("stored", 0), file = file_of(path, SIZE);
+    CHECK(memory >= 0 && ftruncate(memory, PAGES * sizeof(uint64_t)) == 0);
+    volatile uint64_t *stored = stored_by(memory);
+    for (size_t page = 0; page < PAGES; page++) {
+        uint64_t none = 0;
+        CHECK(pwrite(file, &none, sizeof none, (off_t)(page * PAGE)) == sizeof none);
+    }
+    CHECK(fsync(file) == 0 && close(file) == 0);
+    char number[16];
+    snprintf(number, sizeof number, "%d", memory);
+    CHECK(setenv("STORED", number, 1) == 0);
+    for (int round = 0; round < rounds; round++) {
+        uint64_t before = stored[0] + stored[1] + stored[2] + stored[3];
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            execl("/proc/self/exe", "process", "killed_worker", path, NULL);
+            _exit(9);
+        }
+        for (int looks = 0; stored[0] + stored[1] + stored[2] + stored[3] == before && looks < 5000; looks++) usleep(1000);
+        usleep((useconds_t)(round * 7919 % 145) * 1000);
+        CHECK(kill(child, SIGKILL) == 0);
+        int status = wait_for(child);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        /* Whoever maps it for writing waits until all is there. */
+        int again = open(path, O_RDWR);
+        uint8_t *bytes = map_all(again);
+        for (size_t page = 0; page < PAGES; page++) {
+            uint64_t found = *(volatile uint64_t *)(bytes + page * PAGE);
+            CHECK(found == stored[page] || found == stored[page] + 1);
+            stored[page] = found;
+        }
+        /* Who has it open is in the way of who takes it over. */
+        CHECK(munmap(bytes, SIZE) == 0 && close(again) == 0);
+    }
+}
+
 /* Programs close all they see; the maps stay. */
 static void closing(const char *path) {
     int fd = file_of(path, SIZE);
@@ -598,6 +663,8 @@ static struct test tests[] = {
     {"execs", execs},
     {"ends", ends},
     {"killed", killed},
+    {"killed_any_time", killed_any_time},
+    {"killed_worker", killed_worker},
     {"closing", closing},
     {"record_locks", record_locks},
     {"own_table", own_table},

@@ -1,0 +1,332 @@
+//! The one loop over repetitions and engines: interrupts, limits on memory, fresh processes, trials, progress, and what comes of it.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches, value_parser};
+use fastmap_cli::failure::Failure;
+use fastmap_cli::size::{Memory, Size};
+use fastmap_cli::{cgroup, interrupt, machine};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::args::{repetitions, seconds};
+use crate::experiment::{Experiment, Group, Part, Plan, Row, Trial, Turn};
+use crate::report::Place;
+use crate::results::{JsonFile, Report};
+use crate::runner::Limit;
+use crate::show::{Shown, line};
+use crate::substrates::{PAGE, capacity_for, least_memory, prepare};
+use crate::target::count_threads;
+
+/// The command line of an experiment.
+pub fn command<E: Experiment>() -> Command {
+    let flags = E::FLAGS;
+    let mut command = E::Args::augment_args(Command::new(E::NAME));
+    let path = || value_parser!(PathBuf);
+    if let Some(what) = flags.dir {
+        command = command.arg(Arg::new("dir").long("dir").value_name("DIR").value_parser(path()).help(what));
+    }
+    if let Some(default) = flags.memory {
+        let help = format!(
+            "Limit on all memory of each run, cache and bookkeeping included; or none, where no memory cgroup can be made [default: \
+             {default}, or none where no memory cgroup can be made]"
+        );
+        let parser = |text: &str| text.parse::<Memory>();
+        command =
+            command.arg(Arg::new("memory").long("memory").value_name("SIZE|none").value_parser(parser).help(help));
+    }
+    if let Some((default, what)) = flags.seconds {
+        let arg = Arg::new("seconds").long("seconds").value_name("S").value_parser(seconds);
+        command = command.arg(arg.default_value(default).help(what));
+    }
+    let repeat = Arg::new("repeat").long("repeat").value_name("R").value_parser(repetitions).help("Repetitions");
+    let json = Arg::new("json").long("json").value_name("FILE").value_parser(path());
+    let report = Arg::new("report").long("report").value_name("FILE").value_parser(path());
+    command.arg(repeat.default_value(flags.repeat)).arg(json.help("Also write the results here as JSON")).arg(report.help(
+        if flags.page {
+            "Where to put the page to look at: .html, or .md for Markdown; overwritten if it is there [default: fastmap-report.html in \
+             the current directory, or fastmap-report-2.html and so on, where nothing is yet]"
+        } else {
+            "Also write a page to look at: .html, or .md for Markdown; overwritten if it is there"
+        },
+    ))
+}
+
+/// What an experiment plans with: the common flags, and what it wants said.
+pub struct Ctx {
+    /// `--dir`
+    pub dir: Option<PathBuf>,
+    /// `--memory`
+    pub memory: Option<Memory>,
+    /// `--seconds`
+    pub seconds: f64,
+    /// `--repeat`
+    pub repeat: u32,
+    /// What a reader must know: what was left out and why, what cannot be compared; sentences.
+    pub notes: Vec<String>,
+}
+
+impl Ctx {
+    fn of<E: Experiment>(matches: &ArgMatches) -> Ctx {
+        let flags = E::FLAGS;
+        Ctx {
+            dir: flags.dir.and_then(|_| matches.get_one("dir").cloned()),
+            memory: flags.memory.and_then(|_| matches.get_one("memory").copied()),
+            seconds: flags.seconds.and_then(|_| matches.get_one("seconds").copied()).unwrap_or_default(),
+            repeat: matches.get_one("repeat").copied().unwrap_or(1),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Where to put so many bytes.
+    pub fn dir_for(&self, bytes: u64) -> PathBuf {
+        self.dir.clone().unwrap_or_else(|| crate::target::directory_for(bytes))
+    }
+
+    /// `--memory`, else `default`. `suits` says whether the engines can work within some limit.
+    ///
+    /// # Errors
+    ///
+    /// What `suits` answers; no cgroup to be made where a limit was asked for.
+    pub fn limit(&self, default: u64, suits: impl FnOnce(u64) -> Result<(), Failure>) -> Result<Limit, Failure> {
+        Limit::of(self.memory, default, suits)
+    }
+
+    /// The same for a file of so many bytes, of which a quarter fits by default; with a fastmap engine it must leave a cache.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ctx::limit`].
+    pub fn limit_of_file(&self, bytes: u64, writes: bool, ours: bool) -> Result<Limit, Failure> {
+        let pages = bytes / PAGE as u64;
+        self.limit((bytes / 4).max(least_memory(pages, writes)), |limit| match ours {
+            true => Ok(capacity_for(limit, pages, writes).map(drop)?),
+            false => Ok(()),
+        })
+    }
+}
+
+/// Runs an experiment.
+///
+/// # Errors
+///
+/// Any run's failure; nothing but what the user named is left behind.
+pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
+    interrupt::watch();
+    let args = E::Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
+    let mut ctx = Ctx::of::<E>(matches);
+    let json = matches.get_one::<PathBuf>("json").map(|path| JsonFile::open(path)).transpose()?;
+    let page = matches.get_one::<PathBuf>("report").map(PathBuf::as_path);
+    let page = if E::FLAGS.page || page.is_some() { Some(Place::of(page)?) } else { None };
+    let mut plan = E::plan(&args, &mut ctx)?;
+    let mut report = Report::new(E::NAME, &plan.place, &plan.file, plan.bytes, &plan.limit);
+    touch_memory(&plan.limit, plan.bytes)?;
+    let rows = measure(&mut plan, ctx.repeat)?;
+    tell(&mut plan, &ctx, &rows, &mut report);
+    fastmap_cli::print(&text::<E>(&plan, &ctx, &rows, &report));
+    if let Some(place) = page {
+        write_page(place, &report)?;
+    }
+    json.map_or(Ok(()), |json| json.write(report))
+}
+
+/// All groups, arms in turn within each repetition.
+///
+/// # Errors
+///
+/// Any run's failure.
+pub fn measure<E: Experiment>(plan: &mut Plan<E>, repeat: u32) -> Result<Vec<Row<E::Outcome>>, Failure> {
+    let Plan { groups, stage, limit, .. } = plan;
+    let times = |group: &Group<E::Case>| group.repeat.unwrap_or(repeat);
+    let runs: u64 = groups.iter().map(|group| group.arms.len() as u64 * u64::from(times(group))).sum();
+    let bar = progress_bar(runs, "{msg:44} {bar:30} {pos}/{len} runs, {eta} left");
+    let mut rows: Vec<Row<E::Outcome>> = Vec::new();
+    for (at, group) in groups.iter().enumerate() {
+        for repetition in 1..=times(group) {
+            for turn in 0..group.arms.len() {
+                let first = if group.rotate { repetition as usize - 1 } else { 0 };
+                let number = (turn + first) % group.arms.len();
+                let arm = &group.arms[number];
+                bar.set_message(format!("{}: {}, repetition {repetition}", group.what, arm.name));
+                interrupt::check()?;
+                let (engine, trial) = (arm.engine, group.trial);
+                let turn = Turn { at: (at, number), engine, repetition, trial, rows: &rows, limit };
+                let mut case = arm.case.clone();
+                let launch = stage.before(&turn, &mut case)?;
+                if !launch.skip {
+                    let memory =
+                        limit.bytes().filter(|_| !launch.unlimited).map(|bytes| launch.memory.unwrap_or(bytes));
+                    let mut parts = limit.obey::<E>(&arm.name, &case, memory, launch.under.as_deref())?;
+                    if let Some(undo) = launch.undo {
+                        undo.keep();
+                    }
+                    stage.after(&turn, &case, &mut parts)?;
+                    add(&mut rows, (at, group), number, repetition, parts);
+                }
+                bar.inc(1);
+            }
+        }
+        if group.trial {
+            rows.iter_mut().filter(|row| row.group == at).for_each(keep_the_slowest::<E>);
+        }
+    }
+    bar.finish_and_clear();
+    rows.sort_by_key(|row| (row.group, row.nth, row.arm));
+    Ok(rows)
+}
+
+/// Puts the parts of a run into the rows that they belong to.
+fn add<C, O>(
+    rows: &mut Vec<Row<O>>,
+    (at, group): (usize, &Group<C>),
+    number: usize,
+    repetition: u32,
+    parts: Vec<Part<O>>,
+) {
+    for (nth, Part { name, reading, outcome }) in parts.into_iter().enumerate() {
+        let trial = Trial { repetition, reading, outcome };
+        let same = |row: &&mut Row<O>| (row.group, row.arm, &row.part) == (at, number, &name);
+        if let Some(row) = rows.iter_mut().find(same) {
+            row.trials.push(trial);
+            continue;
+        }
+        let arm = &group.arms[number];
+        let mut labels = group.labels.clone();
+        labels.push(("what", json!(group.what)));
+        labels.extend(arm.labels.iter().cloned());
+        let row = Row {
+            group: at,
+            arm: number,
+            part: name,
+            nth,
+            what: in_full(group),
+            engine: arm.engine,
+            name: arm.name.clone(),
+            labels,
+            trial: group.trial,
+            trials: vec![trial],
+        };
+        rows.push(row);
+    }
+}
+
+/// A group in words, its threads counted.
+fn in_full<C>(group: &Group<C>) -> String {
+    let threads = group.labels.iter().find(|(name, _)| *name == "threads").and_then(|(_, number)| number.as_u64());
+    match threads {
+        Some(threads) => format!("{}, {}", group.what, count_threads(threads as u32)),
+        None => group.what.clone(),
+    }
+}
+
+fn keep_the_slowest<E: Experiment>(row: &mut Row<E::Outcome>) {
+    row.trials.sort_by(|a, b| a.reading.ops_per_s.total_cmp(&b.reading.ops_per_s));
+    row.trials.truncate(1);
+}
+
+/// Fills in everything but when it ended.
+fn tell<E: Experiment>(plan: &mut Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], report: &mut Report<Value>) {
+    let shown = Shown::<E>::new(rows);
+    report.verified = E::VERIFIED.to_owned();
+    report.headlines = shown.headlines(&E::claims());
+    report.figures = shown.figures(ctx.repeat);
+    report.results = shown.json();
+    report.notes = ctx.notes.clone();
+    if plan.limit.bytes().is_none() && E::FLAGS.memory.is_some() {
+        report.notes.push(
+            "Nothing limited memory: kernel mmap may use all there is, FastMap only its cache. The comparison favours mmap.".to_owned(),
+        );
+    }
+    plan.stage.tell(rows, report);
+}
+
+fn text<E: Experiment>(plan: &Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], report: &Report<Value>) -> String {
+    // Where groups have limits of their own, they say so.
+    let own = plan.groups.iter().any(|group| group.labels.iter().any(|(name, _)| *name == "memory_limit_bytes"));
+    let limit = match report.memory_limit_bytes.filter(|_| !own) {
+        Some(bytes) => format!(", {} of memory each ({})", in_mib(bytes), report.memory_limit),
+        None if E::FLAGS.memory.is_some() => ", NO LIMIT on memory".to_owned(),
+        None => String::new(),
+    };
+    let seconds = if E::FLAGS.seconds.is_some() { format!(" x {} s", ctx.seconds) } else { String::new() };
+    let about = if plan.about.is_empty() { String::new() } else { format!("{}, ", plan.about) };
+    let mut text = format!(
+        "{about}{} ({} on {}){limit}; {}{seconds}\n",
+        in_mib(report.file_bytes),
+        report.machine.file_system,
+        report.machine.device,
+        ctx.repeat
+    );
+    text.push_str(&Shown::<E>::new(rows).tables());
+    text.push_str(&E::summary(rows));
+    text.push('\n');
+    text.extend(report.headlines.iter().map(line));
+    text.extend(report.notes.iter().map(|note| format!("\n{note}\n")));
+    text
+}
+
+/// A size for people: exact where it is round, else in MiB.
+fn in_mib(bytes: u64) -> String {
+    match bytes.is_multiple_of(1 << 20) {
+        true => Size(bytes).to_string(),
+        false => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+    }
+}
+
+/// Writes the page to look at and says where it is. That it cannot be where nobody asked for it is said, and is no failure: the
+/// results are on the screen.
+fn write_page(place: Place, report: &Report<Value>) -> Result<(), Failure> {
+    let asked = matches!(place, Place::Named(..));
+    match place.write(report) {
+        Ok(path) => fastmap_cli::print(&format!("\nTo look at: {}\n", path.display())),
+        Err(failure) if asked => return Err(failure),
+        Err(failure) => eprintln!("fastmap: no page to look at: {failure}"),
+    }
+    Ok(())
+}
+
+/// Touches, once, as much memory as the runs will: on a virtual machine the first touch of guest memory can take the host longer
+/// than a page fault, and would be paid by the first run. With less memory to be had, less is touched.
+fn touch_memory(limit: &Limit, bytes: u64) -> Result<(), Failure> {
+    let wanted = limit.bytes().unwrap_or(bytes / 4).min(bytes.max(PAGE as u64));
+    let bytes = wanted.min(machine::meminfo("MemAvailable") / 2).min(cgroup::own_limit() / 2) as usize;
+    let Ok(mut memory) = memmap2::MmapMut::map_anon(bytes.max(1)) else {
+        return Ok(());
+    };
+    for chunk in memory.chunks_mut(64 << 20) {
+        chunk.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        interrupt::check()?;
+    }
+    Ok(())
+}
+
+/// A progress bar on standard error, drawn only on a terminal.
+pub fn progress_bar(length: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    if !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// A directory of our own in `dir`, gone at the end, with room for `bytes`.
+///
+/// # Errors
+///
+/// No room, or a place that cannot be written.
+pub fn own_directory(dir: &Path, bytes: u64) -> Result<tempfile::TempDir, Failure> {
+    let failed = |e| {
+        Failure::new(dir.display(), format!("cannot make a directory in it: {e}"), "name a writable place with --dir")
+    };
+    let free = File::open(dir).and_then(|dir| prepare::free_bytes(&dir)).map_err(failed)?;
+    if free < bytes {
+        let what = format!("has {} MiB left, and {} are needed", free >> 20, bytes >> 20);
+        return Err(Failure::new(dir.display(), what, "make room, name another place with --dir, or ask for less"));
+    }
+    // Some programs want a path from the root on.
+    let dir = dir.canonicalize().map_err(failed)?;
+    tempfile::Builder::new().prefix("fastmap-bench-").tempdir_in(dir).map_err(failed)
+}

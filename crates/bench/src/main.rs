@@ -1,0 +1,5 @@
+//! The `fastmap-bench` command.
+
+fn main() -> std::process::ExitCode {
+    fastmap_bench::main()
+}

@@ -1,0 +1,317 @@
+//! What a benchmark leaves behind: `--json` writes it, `fastmap report` shows it.
+//!
+//! Beside its own rows (`results`) every experiment says what to tell people: headlines, which are ratios to what the kernel does,
+//! with the paper's beside them, and figures, which are plots. So the report needs to know nothing of any experiment.
+
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fastmap_cli::failure::Failure;
+use fastmap_cli::machine::Machine;
+use serde::{Deserialize, Serialize};
+
+use crate::runner::Limit;
+
+/// A whole command's results.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report<R> {
+    /// The subcommand of `fastmap bench`, or `tour`.
+    pub experiment: String,
+    /// The command line that gave it, quoted for a shell.
+    pub command: String,
+    /// When it began, seconds since 1970.
+    pub began_unix_s: f64,
+    /// How long it took.
+    pub took_s: f64,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// `cgroup-v1`, `cgroup-v2` or `none`.
+    pub memory_limit: String,
+    /// The limit of each run.
+    pub memory_limit_bytes: Option<u64>,
+    /// How the file or directory is called.
+    pub file: String,
+    /// Length of the data in use.
+    pub file_bytes: u64,
+    /// How the runs' own answers were checked, a sentence.
+    pub verified: String,
+    /// What a reader must know: what was left out and why, what cannot be compared; sentences.
+    pub notes: Vec<String>,
+    /// What it comes to.
+    pub headlines: Vec<Headline>,
+    /// The same to look at.
+    pub figures: Vec<Figure>,
+    /// What was measured.
+    pub results: Vec<R>,
+}
+
+impl<R> Report<R> {
+    /// A report without results yet, of data in or under `place`.
+    pub fn new(experiment: &str, place: &Path, file: &str, file_bytes: u64, limit: &Limit) -> Report<R> {
+        Report {
+            experiment: experiment.to_owned(),
+            command: command_line(env::args_os().map(|argument| argument.to_string_lossy().into_owned())),
+            began_unix_s: now(),
+            took_s: 0.0,
+            machine: Machine::of(place),
+            memory_limit: limit.version().map_or_else(|| "none".to_owned(), |version| version.to_string()),
+            memory_limit_bytes: limit.bytes(),
+            file: file.to_owned(),
+            file_bytes,
+            verified: String::new(),
+            notes: Vec::new(),
+            headlines: Vec::new(),
+            figures: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+}
+
+/// One comparison, in one sentence.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Headline {
+    /// What was compared with what, for people: `random reads, 2 threads, data larger than memory: FastMap to mmap`.
+    pub what: String,
+    /// Times as good as the kernel's best; above 1 FastMap is better, also where less (time, bytes) is more.
+    pub ratio: Spread,
+    /// What the paper says of the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper: Option<Paper>,
+}
+
+/// A ratio that a paper gives.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Paper {
+    /// Times as good; the same way round as ours.
+    pub ratio: f64,
+    /// `FastMap, USENIX ATC '20, figure 4`.
+    pub source: String,
+    /// Where it was measured: cores, device, memory.
+    pub setting: String,
+}
+
+/// A figure over repetitions.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Spread {
+    /// Of the repetitions of one thing; there is at least one.
+    pub fn of(figures: &[f64]) -> Spread {
+        let (low, high) = spread(figures);
+        Spread { median: median(figures.to_vec()), low, high }
+    }
+}
+
+/// One plot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it shows, a few words.
+    pub title: String,
+    /// How to read it, and what was done; sentences.
+    pub caption: String,
+    /// The paper's figure that it is after, such as `FastMap, USENIX ATC '20, figure 4`, and what that one shows in numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper: Option<String>,
+    pub kind: Kind,
+    pub x: Axis,
+    pub y: Axis,
+    pub series: Vec<Series>,
+}
+
+/// How points are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Points joined by lines, with error bars; x are numbers.
+    Lines,
+    /// Bars side by side at each name, with error bars; x are names.
+    Bars,
+    /// Bars on top of each other at each name, one piece a series; x are names.
+    Stacked,
+    /// Points alone; x are numbers.
+    Scatter,
+}
+
+/// One axis.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Axis {
+    /// What it is, with its unit: `threads`, `thousands of operations a second`.
+    pub label: String,
+    /// Logarithmic.
+    #[serde(default)]
+    pub log: bool,
+}
+
+impl Axis {
+    /// A linear one.
+    pub fn of(label: &str) -> Axis {
+        Axis { label: label.to_owned(), log: false }
+    }
+
+    /// A logarithmic one; there are no zeros on it.
+    pub fn log(label: &str) -> Axis {
+        Axis { label: label.to_owned(), log: true }
+    }
+}
+
+/// What belongs together in a plot: an engine, a part of the time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Series {
+    pub name: String,
+    pub points: Vec<Point>,
+}
+
+/// One point of a plot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Point {
+    pub x: X,
+    pub y: f64,
+    /// Least and greatest over the repetitions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<(f64, f64)>,
+}
+
+impl Point {
+    /// A figure without one.
+    pub fn bare(x: impl Into<X>, y: f64) -> Point {
+        Point { x: x.into(), y, range: None }
+    }
+}
+
+/// Where a point is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum X {
+    Number(f64),
+    Name(String),
+}
+
+impl From<f64> for X {
+    fn from(number: f64) -> X {
+        X::Number(number)
+    }
+}
+
+impl From<&str> for X {
+    fn from(name: &str) -> X {
+        X::Name(name.to_owned())
+    }
+}
+
+/// The least and the greatest of some figures.
+pub fn spread(figures: &[f64]) -> (f64, f64) {
+    figures.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &figure| (low.min(figure), high.max(figure)))
+}
+
+/// The middle of some figures.
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    if figures.len().is_multiple_of(2) { (figures[middle - 1] + figures[middle]) / 2.0 } else { figures[middle] }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// The arguments as they would be typed, wherever the command is.
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
+    let quoted = arguments.skip(1).map(|argument| match argument.is_empty() || !argument.chars().all(plain) {
+        true => format!("'{}'", argument.replace('\'', r"'\''")),
+        false => argument,
+    });
+    ["fastmap".to_owned(), "bench".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// The file of `--json`, opened before anything is measured, so that an unwritable path costs no benchmark.
+pub struct JsonFile {
+    file: File,
+    path: PathBuf,
+    /// Made here and not yet written: to be removed if it never is.
+    orphan: bool,
+}
+
+impl JsonFile {
+    /// Opens it; its contents, if it has any, stay until [`JsonFile::write`].
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn open(path: &Path) -> Result<JsonFile, Failure> {
+        let (file, orphan) = match OpenOptions::new().write(true).open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                (OpenOptions::new().write(true).create_new(true).open(path), true)
+            }
+            opened => (opened, false),
+        };
+        let file = file.map_err(|e| refused(path, &e))?;
+        Ok(JsonFile { file, path: path.to_owned(), orphan })
+    }
+
+    /// Replaces its contents; the experiment is over now.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written after all.
+    pub fn write<R: Serialize>(mut self, mut report: Report<R>) -> Result<(), Failure> {
+        report.took_s = now() - report.began_unix_s;
+        let mut text = serde_json::to_string_pretty(&report).map_err(|e| refused(&self.path, &e.into()))?;
+        text.push('\n');
+        let truncated = match self.file.metadata() {
+            Ok(m) if m.is_file() => self.file.set_len(0),
+            _ => Ok(()), // a pipe or terminal
+        };
+        truncated.and_then(|()| self.file.write_all(text.as_bytes())).map_err(|e| refused(&self.path, &e))?;
+        self.orphan = false;
+        Ok(())
+    }
+}
+
+impl Drop for JsonFile {
+    fn drop(&mut self) {
+        if self.orphan {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(path.display(), format!("cannot write the JSON: {error}"), "name a writable file with --json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(vec![7.0]), 7.0);
+    }
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let typed = ["/usr/bin/fastmap-bench", "kv", "--dir", "/my disk/it's", ""].map(str::to_owned);
+        assert_eq!(command_line(typed.into_iter()), r"fastmap bench kv --dir '/my disk/it'\''s' ''");
+    }
+
+    #[test]
+    fn a_json_file_that_is_never_written_does_not_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.json");
+        drop(JsonFile::open(&path).unwrap());
+        assert!(!path.exists());
+        fs::write(&path, "before").unwrap();
+        drop(JsonFile::open(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+    }
+}

@@ -1,0 +1,209 @@
+//! Fresh processes in memory cgroups of their own: how every run of every experiment is made.
+//!
+//! A worker is this executable again (`worker.rs`), as it is or under `fastmap run`.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use fastmap_cli::cgroup::{Controller, Group, REMEDY, Version};
+use fastmap_cli::failure::Failure;
+use fastmap_cli::interrupt;
+use fastmap_cli::size::{Memory, Size};
+
+use crate::experiment::{Experiment, Part};
+use crate::worker::{Answer, Order};
+
+/// How often the bench looks whether a worker has ended or a signal has come.
+const POLL: Duration = Duration::from_millis(10);
+
+/// The memory that each run may use, and the place to make its cgroup.
+pub struct Limit(Option<(Controller, u64)>);
+
+impl Limit {
+    /// Nothing is limited.
+    pub fn none() -> Limit {
+        Limit(None)
+    }
+
+    /// So many bytes for each run.
+    pub fn new(controller: Controller, bytes: u64) -> Limit {
+        Limit(Some((controller, bytes)))
+    }
+
+    /// What is `asked` for, else `default`. `suits` says whether the engines can work within some limit.
+    ///
+    /// # Errors
+    ///
+    /// What `suits` answers; no cgroup to be made where a limit was asked for.
+    pub fn of(
+        asked: Option<Memory>,
+        default: u64,
+        suits: impl FnOnce(u64) -> Result<(), Failure>,
+    ) -> Result<Limit, Failure> {
+        let limit = match asked {
+            Some(Memory::Unlimited) => return Ok(Limit(None)),
+            Some(Memory::Limit(size)) => size.0,
+            None => default,
+        };
+        suits(limit)?;
+        match Controller::find() {
+            Ok(controller) => Ok(Limit::new(controller, limit)),
+            Err(why) if asked.is_some() => Err(Failure::told(format!("{why}: {REMEDY}, or give --memory none"))),
+            Err(why) => {
+                eprintln!("fastmap: {why}: no run is limited: {REMEDY}, or give --memory none to say so");
+                Ok(Limit(None))
+            }
+        }
+    }
+
+    /// The limit of each run in bytes.
+    pub fn bytes(&self) -> Option<u64> {
+        self.0.as_ref().map(|(_, bytes)| *bytes)
+    }
+
+    /// What limits it.
+    pub fn version(&self) -> Option<Version> {
+        self.0.as_ref().map(|(controller, _)| controller.version())
+    }
+
+    /// A cgroup for one run, limited to `memory` bytes, where memory is limited at all.
+    ///
+    /// # Errors
+    ///
+    /// An unusable cgroup.
+    pub fn group(&self, memory: Option<u64>) -> Result<Option<Group>, Failure> {
+        let limited = self.0.as_ref().zip(memory);
+        limited
+            .map(|((controller, _), bytes)| controller.group(bytes))
+            .transpose()
+            .map_err(|e| Failure::told(format!("{e}: {REMEDY}")))
+    }
+
+    /// A fresh process runs a case in a cgroup of its own limited to `memory` bytes, where memory is limited at all; `who` is what a
+    /// failure names. `under` are arguments of `fastmap run` for the process, if it is to run under that.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the worker failed with, an unusable cgroup, or an interruption. Nothing is left behind.
+    pub fn obey<E: Experiment>(
+        &self,
+        who: &str,
+        case: &E::Case,
+        memory: Option<u64>,
+        under: Option<&[OsString]>,
+    ) -> Result<Vec<Part<E::Outcome>>, Failure> {
+        interrupt::check()?;
+        let broken = |e: serde_json::Error| {
+            Failure::new(who, format!("cannot be talked to: {e}"), "this is an error in fastmap: please report it")
+        };
+        let group = self.group(memory)?;
+        let order = Order {
+            experiment: E::NAME.to_owned(),
+            case: serde_json::to_value(case).map_err(broken)?,
+            join: group.as_ref().map(|g| g.join_file()),
+            peak: group.as_ref().and_then(|g| g.peak_file()),
+            parent: std::process::id(),
+        };
+        let ended = in_fresh_process(&order, under)?;
+        interrupt::check()?;
+        match serde_json::from_slice(&ended.stdout).map_err(|_| died(who, memory, &ended))? {
+            Answer::Done(parts) => serde_json::from_value(parts).map_err(broken),
+            Answer::Failed(why) => Err(Failure::told(format!("{who}: {why}"))),
+        }
+    }
+}
+
+/// A worker that ended without an answer.
+fn died(engine: &str, memory: Option<u64>, ended: &Ended) -> Failure {
+    let last_words = ended.stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing").trim();
+    match (ended.status.signal(), memory) {
+        (Some(libc::SIGKILL), Some(bytes)) => Failure::new(
+            engine,
+            format!("killed, most likely since it used more memory than {}", Size(bytes)),
+            "give more --memory or fewer --threads",
+        ),
+        (Some(libc::SIGBUS), _) => Failure::new(
+            engine,
+            format!("a page of its file could not be read, or has no room (SIGBUS): {last_words}"),
+            "check the file and its device",
+        ),
+        _ => Failure::new(
+            engine,
+            format!("ended without a result ({}): {last_words}", ended.status),
+            "this is an error in fastmap: please report it",
+        ),
+    }
+}
+
+/// What is left of a worker process.
+struct Ended {
+    status: ExitStatus,
+    stdout: Vec<u8>,
+    stderr: String,
+}
+
+/// Runs this executable again as a worker, and kills it when a signal asks the bench to stop.
+fn in_fresh_process(order: &Order, under: Option<&[OsString]>) -> Result<Ended, Failure> {
+    let failed =
+        |e: io::Error| Failure::new("bench worker", format!("cannot run: {e}"), "check `ulimit -u` and free memory");
+    let order = serde_json::to_string(order).map_err(|e| failed(e.into()))?;
+    let own = env::current_exe().map_err(failed)?;
+    let mut command = match under {
+        Some(under) => {
+            let mut command = Command::new(fastmap(&own));
+            command.arg("run").args(under).arg("--").arg(&own);
+            command
+        }
+        None => Command::new("/proc/self/exe"),
+    };
+    let mut child = command
+        .args(["worker", &order])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    // Both pipes are drained while it runs, so that it can never block on one.
+    let stdout = drain(child.stdout.take());
+    let stderr = drain(child.stderr.take());
+    let status = wait(&mut child).map_err(failed)?;
+    let stdout = stdout.join().unwrap_or_default();
+    let stderr = String::from_utf8_lossy(&stderr.join().unwrap_or_default()).into_owned();
+    Ok(Ended { status, stdout, stderr })
+}
+
+/// The command `fastmap`: beside this executable, else in PATH.
+pub fn fastmap(own: &Path) -> PathBuf {
+    let beside = own.with_file_name("fastmap");
+    if beside.exists() { beside } else { "fastmap".into() }
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What came before an error is what there is.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if interrupt::requested() {
+            child.kill()?;
+            return child.wait();
+        }
+        thread::sleep(POLL);
+    }
+}

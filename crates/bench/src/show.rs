@@ -1,0 +1,383 @@
+//! From rows and columns: the tables, the plots, the claims and the JSON, of any experiment.
+
+use fastmap_cli::table::{figure, render};
+use serde_json::{Map, Value, json};
+
+use crate::experiment::{Claim, Column, Experiment, Of, Over, Plot, Row, Stat, paired, ratios};
+use crate::report::Verdict;
+use crate::results::{self, Axis, Headline, Kind, Point, Series, Spread, X};
+
+/// With more columns than this, they are shown below each other.
+const WIDE: usize = 16;
+
+/// All rows of an experiment with its columns.
+pub struct Shown<'a, E: Experiment> {
+    rows: &'a [Row<E::Outcome>],
+}
+
+type RowOf<E> = Row<<E as Experiment>::Outcome>;
+type ColumnOf<E> = Column<<E as Experiment>::Outcome>;
+
+impl<'a, E: Experiment> Shown<'a, E> {
+    /// Rows in the order of groups; of a group, in the order of parts and arms.
+    pub fn new(rows: &'a [RowOf<E>]) -> Shown<'a, E> {
+        Shown { rows }
+    }
+
+    fn column(&self, key: &str) -> &'static ColumnOf<E> {
+        let known = E::COLUMNS.iter().find(|column| column.key == key);
+        known.unwrap_or_else(|| panic!("{}: no column {key}", E::NAME))
+    }
+
+    /// A column's figure of each repetition.
+    fn each(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Vec<(u32, f64)> {
+        match column.of {
+            Of::Each(figure) => row.trials.iter().filter_map(|t| Some((t.repetition, figure(t)?))).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it comes to.
+    fn value(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Option<f64> {
+        match column.of {
+            Of::Each(_) => {
+                let figures: Vec<f64> = self.each(row, column).into_iter().map(|(_, figure)| figure).collect();
+                (!figures.is_empty()).then(|| column.stat.of(&figures))
+            }
+            Of::Rows(of) => of(row, self.rows),
+            Of::TimesMmap(_) | Of::Worth(_) => self.spread(row, column).map(|spread| spread.median),
+        }
+    }
+
+    /// The same with its range; none of what is no figure of repetitions, such as how far they deviate.
+    fn spread(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Option<Spread> {
+        match column.of {
+            Of::Each(_) if !matches!(column.stat, Stat::Median | Stat::Mean) => None,
+            Of::Each(_) => {
+                let figures: Vec<f64> = self.each(row, column).into_iter().map(|(_, figure)| figure).collect();
+                (!figures.is_empty()).then(|| Spread { median: column.stat.of(&figures), ..Spread::of(&figures) })
+            }
+            Of::TimesMmap(of) => {
+                let theirs = self.best(row, |other| other.engine.is_mmap() && !other.trial, of)?;
+                self.ratio(row, theirs, of)
+            }
+            Of::Worth(of) => {
+                let first = self.rows.iter().find(|other| same_work(row, other) && other.arm == 0)?;
+                if row.arm == 0 { None } else { self.ratio(first, row, of) }
+            }
+            Of::Rows(_) => None,
+        }
+    }
+
+    /// How many times as good one row is as another.
+    fn ratio(&self, ours: &RowOf<E>, theirs: &RowOf<E>, column: &str) -> Option<Spread> {
+        let column = self.column(column);
+        ratios(&self.each(ours, column), &self.each(theirs, column), column.less)
+    }
+
+    /// The best of some rows that do the same work as this one.
+    fn best(&self, row: &RowOf<E>, of: impl Fn(&RowOf<E>) -> bool, column: &str) -> Option<&'a RowOf<E>> {
+        let column = self.column(column);
+        let rows = self.rows.iter().filter(|other| same_work(row, other) && of(other));
+        let measured = rows.filter_map(|row| Some((self.value(row, column)?, row)));
+        let better = |a: &f64, b: &f64| if column.less { b.total_cmp(a) } else { a.total_cmp(b) };
+        measured.max_by(|a, b| better(&a.0, &b.0)).map(|(_, row)| row)
+    }
+
+    /// Rows of a table each.
+    fn groups(&self) -> impl Iterator<Item = &'a [RowOf<E>]> {
+        self.rows.chunk_by(|a, b| a.text("what") == b.text("what"))
+    }
+
+    /// The tables.
+    pub fn tables(&self) -> String {
+        let title = |group: &[RowOf<E>]| {
+            let several = group.iter().any(|row| row.what != group[0].what);
+            if several { group[0].text("what").to_owned() } else { group[0].what.clone() }
+        };
+        self.groups().map(|group| format!("\n{}\n\n{}", title(group), self.table(group))).collect()
+    }
+
+    fn table(&self, group: &[RowOf<E>]) -> String {
+        let name = |row: &RowOf<E>| {
+            let trial = if row.trial { " (trial)" } else { "" };
+            let part = if row.part.is_empty() { String::new() } else { format!("{}: ", row.part) };
+            format!("{part}{}{trial}", row.name)
+        };
+        let mut columns: Vec<(String, Vec<String>)> = Vec::new();
+        if group.iter().any(|row| row.number("threads") != group[0].number("threads")) {
+            let threads = group.iter().map(|row| row.number("threads").unwrap_or_default().to_string());
+            columns.push(("threads".to_owned(), threads.collect()));
+        }
+        let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+        for column in E::COLUMNS.iter().filter(|column| !column.title.is_empty()) {
+            let cells: Vec<_> =
+                group.iter().map(|row| self.value(row, column).map(|value| figure(value / column.unit))).collect();
+            if cells.iter().all(Option::is_none) {
+                continue;
+            }
+            columns.push((column.title.to_owned(), cells.into_iter().map(or_dash).collect()));
+            if column.range && group.iter().any(|row| row.trials.len() > 1) {
+                let range = |row| {
+                    let Spread { low, high, .. } = self.spread(row, column)?;
+                    Some(format!("{}..{}", figure(low / column.unit), figure(high / column.unit)))
+                };
+                columns.push(("min..max".to_owned(), group.iter().map(|row| or_dash(range(row))).collect()));
+            }
+        }
+        if columns.len() > WIDE {
+            let names: Vec<String> = std::iter::once(String::new()).chain(group.iter().map(name)).collect();
+            let rows: Vec<Vec<String>> =
+                columns.into_iter().map(|(title, cells)| std::iter::once(title).chain(cells).collect()).collect();
+            return render(&names.iter().map(String::as_str).collect::<Vec<_>>(), &rows);
+        }
+        let headings: Vec<&str> =
+            std::iter::once("engine").chain(columns.iter().map(|(title, _)| title.as_str())).collect();
+        let cells = |at: usize| columns.iter().map(move |(_, cells)| cells[at].clone());
+        let rows: Vec<Vec<String>> =
+            group.iter().enumerate().map(|(at, row)| std::iter::once(name(row)).chain(cells(at)).collect()).collect();
+        render(&headings, &rows)
+    }
+
+    /// What is claimed, of what was measured.
+    pub fn headlines(&self, claims: &[Claim<E::Outcome>]) -> Vec<Headline> {
+        claims.iter().flat_map(|claim| self.claim(claim)).collect()
+    }
+
+    fn claim(&self, claim: &Claim<E::Outcome>) -> Vec<Headline> {
+        let ours = |row: &RowOf<E>| claim.ours.contains(&row.engine) && !row.trial && (claim.of)(row);
+        let theirs = |row: &RowOf<E>| claim.theirs.contains(&row.engine) && !row.trial;
+        let threads = |row: &RowOf<E>| row.number("threads").unwrap_or(0.0);
+        let most = self.rows.iter().filter(|row| ours(row)).map(threads).fold(0.0, f64::max);
+        let mut told = Vec::new();
+        let mut done: Vec<(usize, usize)> = Vec::new();
+        for row in self.rows.iter().filter(|row| ours(row)) {
+            if claim.most_threads && threads(row) < most || done.contains(&(row.group, row.arm)) {
+                continue;
+            }
+            if claim.best && self.best(row, ours, claim.column).is_some_and(|best| best.arm != row.arm) {
+                continue;
+            }
+            let (ratio, what) = if claim.mean {
+                done.push((row.group, row.arm));
+                match self.mean(row, &theirs, claim.column) {
+                    Some((ratio, who)) => (ratio, format!("{}, mean of all: {} to {who}", row.what, row.name)),
+                    None => continue,
+                }
+            } else {
+                let Some(best) = self.best(row, theirs, claim.column) else { continue };
+                let Some(ratio) = self.ratio(row, best, claim.column) else { continue };
+                let part = if row.part.is_empty() { String::new() } else { format!(", {}", row.part) };
+                (ratio, format!("{}{part}: {} to {}", row.what, row.name, best.name))
+            };
+            let what = if claim.what.is_empty() { what } else { format!("{}, {what}", claim.what) };
+            let paper = (claim.paper)(row).map(|paper| results::Paper {
+                ratio: paper.ratio,
+                source: paper.source.to_owned(),
+                setting: paper.setting.to_owned(),
+            });
+            told.push(Headline { what, ratio, paper });
+        }
+        told
+    }
+
+    /// The geometric mean over the parts of an arm's runs, repetition by repetition, each to the best of theirs; and theirs by name.
+    fn mean(&self, row: &RowOf<E>, theirs: &impl Fn(&RowOf<E>) -> bool, column: &str) -> Option<(Spread, String)> {
+        let parts = self.rows.iter().filter(|other| (other.group, other.arm) == (row.group, row.arm));
+        let (mut all, mut names): (Vec<Vec<f64>>, Vec<&str>) = (Vec::new(), Vec::new());
+        let by = self.column(column);
+        for part in parts.filter(|part| !self.each(part, by).is_empty()) {
+            let best = self.best(part, theirs, column)?;
+            if !names.contains(&best.name.as_str()) {
+                names.push(&best.name);
+            }
+            all.push(paired(&self.each(part, by), &self.each(best, by), by.less));
+        }
+        let repetitions = all.iter().map(Vec::len).min().filter(|count| *count > 0)?;
+        let mean = |n: usize| (all.iter().map(|part| part[n].ln()).sum::<f64>() / all.len() as f64).exp();
+        let who = if names.len() > 1 { format!("the best of {}", names.join(", ")) } else { names.concat() };
+        Some((Spread::of(&(0..repetitions).map(mean).collect::<Vec<_>>()), who))
+    }
+
+    /// The plots.
+    pub fn figures(&self, repeat: u32) -> Vec<results::Figure> {
+        E::PLOTS.iter().flat_map(|plot| self.plot(plot, repeat)).collect()
+    }
+
+    fn plot(&self, plot: &Plot<E::Outcome>, repeat: u32) -> Vec<results::Figure> {
+        let rows: Vec<&RowOf<E>> = self.rows.iter().filter(|row| (plot.of)(row) && !row.trial).collect();
+        let over = match plot.over {
+            // One number is no axis.
+            Over::Label(label) if distinct(rows.iter().map(|row| row.number(label))).len() < 2 => Over::Groups,
+            over => over,
+        };
+        // A single group or part is no axis either.
+        let over = match over {
+            Over::Groups if distinct(rows.iter().map(|row| row.group)).len() < 2 => Over::Arms,
+            over => over,
+        };
+        let family = |row: &RowOf<E>| match over {
+            Over::Arms => (row.group.to_string(), row.part.clone()),
+            Over::Groups => (String::new(), row.part.clone()),
+            Over::Parts => (row.group.to_string(), String::new()),
+            Over::Label(label) => {
+                let others = row.labels.iter().filter(|(name, _)| *name != label && !is_of_arm(name, row));
+                (others.map(|(_, value)| value.to_string()).collect(), row.part.clone())
+            }
+        };
+        let mut figures = Vec::new();
+        for of in distinct(rows.iter().map(|row| family(row))) {
+            let rows: Vec<&RowOf<E>> = rows.iter().copied().filter(|row| family(row) == of).collect();
+            let each: Vec<&[&'static str]> = match over {
+                Over::Arms => vec![plot.columns],
+                _ => plot.columns.chunks(1).collect(),
+            };
+            figures.extend(each.into_iter().filter_map(|keys| self.figure(plot, over, &rows, keys, repeat)));
+        }
+        figures
+    }
+
+    fn figure(
+        &self,
+        plot: &Plot<E::Outcome>,
+        over: Over,
+        rows: &[&RowOf<E>],
+        keys: &[&'static str],
+        repeat: u32,
+    ) -> Option<results::Figure> {
+        let mut series: Vec<Series> = Vec::new();
+        for key in keys {
+            let column = self.column(key);
+            for row in rows {
+                let x = match over {
+                    Over::Arms => X::Name(row.name.clone()),
+                    Over::Groups => X::Name(row.what.clone()),
+                    Over::Parts => X::Name(row.part.clone()),
+                    Over::Label(label) => match row.number(label) {
+                        Some(number) => X::Number(number),
+                        None => continue,
+                    },
+                };
+                let Some(value) = self.value(row, column) else { continue };
+                // On a logarithmic axis there is no zero.
+                if plot.log && value <= 0.0 {
+                    continue;
+                }
+                let range = self.spread(row, column).map(|s| (s.low / column.unit, s.high / column.unit));
+                let range = range.filter(|_| plot.kind != Kind::Stacked);
+                let point = Point { x, y: value / column.unit, range };
+                let of_column = if column.title.is_empty() { column.axis } else { column.title };
+                let name = if over == Over::Arms { of_column.to_owned() } else { row.name.clone() };
+                match series.iter_mut().find(|series| series.name == name) {
+                    Some(series) => series.points.push(point),
+                    None => series.push(Series { name, points: vec![point] }),
+                }
+            }
+        }
+        let first = rows.first().filter(|_| !series.is_empty())?;
+        let column = self.column(keys[0]);
+        let part =
+            if first.part.is_empty() || over == Over::Parts { String::new() } else { format!(", {}", first.part) };
+        let of = match over {
+            Over::Arms | Over::Parts => format!(": {}{part}", first.what),
+            Over::Label(_) => format!(": {}{part}", first.text("what")),
+            Over::Groups => first.part.is_empty().then(String::new).unwrap_or_else(|| format!(": {}", first.part)),
+        };
+        let which = if keys.len() < plot.columns.len() { format!(", {}", column.title) } else { String::new() };
+        let y = if plot.log { Axis::log(column.axis) } else { Axis::of(column.axis) };
+        let (kind, x) = match over {
+            Over::Arms => (plot.kind, Axis::of("engine")),
+            Over::Groups => (plot.kind, Axis::of("work")),
+            Over::Parts => (plot.kind, Axis::of(E::PART)),
+            Over::Label(label) => (plot.kind, Axis::log(label)),
+        };
+        let kind = match (kind, over) {
+            (Kind::Lines, Over::Arms | Over::Groups | Over::Parts) => Kind::Bars,
+            (kind, _) => kind,
+        };
+        let better = if column.less { "less" } else { "more" };
+        Some(results::Figure {
+            title: format!("{}{which}{}", plot.title, of.trim_end_matches(": ")),
+            caption: format!(
+                "Engines in turn, {repeat} repetition{}: what they come to, from the least to the greatest; {better} is better.",
+                if repeat == 1 { "" } else { "s" }
+            ),
+            paper: plot.paper.map(str::to_owned),
+            kind,
+            x,
+            y,
+            series,
+        })
+    }
+
+    /// The rows as JSON: labels, columns by their keys, `runs` of the first column, and every trial as it was measured.
+    pub fn json(&self) -> Vec<Value> {
+        self.rows.iter().map(|row| self.row(row)).collect()
+    }
+
+    fn row(&self, row: &RowOf<E>) -> Value {
+        let mut object = Map::new();
+        for (name, value) in row.labels.iter().filter(|(name, _)| *name != "what") {
+            object.insert((*name).to_owned(), value.clone());
+        }
+        object.insert("engine".to_owned(), json!(row.engine));
+        if row.name != row.engine.name() {
+            object.insert("name".to_owned(), json!(row.name));
+        }
+        if !row.part.is_empty() {
+            object.insert(E::PART.to_owned(), json!(row.part));
+        }
+        if row.trial {
+            object.insert("trial".to_owned(), json!(true));
+        }
+        for column in E::COLUMNS {
+            let Some(value) = self.value(row, column) else { continue };
+            // What counts stays whole.
+            let value =
+                if value.fract() == 0.0 && (0.0..9e15).contains(&value) { json!(value as u64) } else { json!(value) };
+            let mut at = &mut object;
+            let mut path: Vec<&str> = column.key.split('.').collect();
+            let last = path.pop().unwrap_or(column.key);
+            for name in path {
+                let inner = at.entry(name.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+                at = inner.as_object_mut().unwrap_or_else(|| panic!("{}: {name} is no object", E::NAME));
+            }
+            at.insert(last.to_owned(), value);
+        }
+        let runs: Vec<f64> = self.each(row, &E::COLUMNS[0]).into_iter().map(|(_, figure)| figure).collect();
+        object.insert("runs".to_owned(), json!(runs));
+        object.insert("trials".to_owned(), json!(row.trials));
+        Value::Object(object)
+    }
+}
+
+fn same_work<O>(a: &Row<O>, b: &Row<O>) -> bool {
+    (a.group, &a.part) == (b.group, &b.part)
+}
+
+/// Labels of an arm come after those of its group, the last of which is `what`.
+fn is_of_arm<O>(name: &str, row: &Row<O>) -> bool {
+    let what = row.labels.iter().position(|(label, _)| *label == "what");
+    let at = row.labels.iter().position(|(label, _)| *label == name);
+    at > what
+}
+
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut once = Vec::new();
+    all.for_each(|one| {
+        if !once.contains(&one) {
+            once.push(one);
+        }
+    });
+    once
+}
+
+/// A comparison in a line.
+pub fn line(headline: &Headline) -> String {
+    let Spread { median, low, high } = headline.ratio;
+    let paper = headline.paper.as_ref().map_or_else(String::new, |paper| format!("; paper {:.2}", paper.ratio));
+    format!("{}: {median:.2}x ({low:.2}..{high:.2}{paper}), {}\n", headline.what, Verdict::of(headline.ratio).word())
+}
+
+#[cfg(test)]
+mod tests;

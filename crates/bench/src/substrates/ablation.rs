@@ -1,0 +1,300 @@
+//! Loads that the mechanisms of the engine are for, each run with all of them and with one left out: what the FastMap paper
+//! shows in its figure 6, and says of batched TLB invalidations.
+//!
+//! Most are loads of [`crate::substrates::run()`] as they are; the one for dirty tracking is here: a few stores all over the file, then a
+//! flush of all of it ([`Work::Flush`]).
+
+use std::time::Duration;
+
+use fastmap::Mechanism;
+use serde::{Deserialize, Serialize};
+
+use crate::substrates::engine::{Access, Cached};
+use crate::substrates::measure::{Shadow, histogram};
+use crate::substrates::pattern::Scatter;
+use crate::substrates::run::run_off;
+use crate::substrates::spec::names;
+use crate::substrates::{Engine, Meter, Op, Pattern, Reading, Result, Sequence, Spec};
+
+/// Stores before each flush of [`Work::Flush`], each to a page of its own, more or less.
+pub const STORES: u64 = 16;
+
+/// Pages that [`Work::Flush`] stores to, at most: so many stay in memory, whatever its limit.
+const HOT_PAGES: u64 = 1024;
+
+/// What the fastmap engine does without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Off {
+    /// Credits, clean queues and buffers of each core's own: all cores share one of each.
+    PerCore,
+    /// Batches of 512 pages when room is made: 64.
+    #[serde(rename = "batch-64")]
+    Batch64,
+    /// Batches of 512 pages when room is made: each page is dropped alone, with a TLB flush of its own.
+    #[serde(rename = "batch-1")]
+    Batch1,
+    /// One write-protection, and TLB flush, for many pages that are written back: each is protected alone.
+    Protection,
+    /// Stripes of the file with VMAs, and so locks, of their own: one VMA.
+    Stripes,
+    /// One write for neighbouring dirty pages: each is written alone.
+    Merging,
+    /// The dirty bitmap: the state of all pages is looked through for dirty ones.
+    Tracking,
+    /// Readahead of any kind.
+    Readahead,
+    /// Pages that are read being writable at once where stores follow.
+    Habits,
+}
+
+names!(Off, "mechanism", {
+    PerCore => "per-core", Batch64 => "batch-64", Batch1 => "batch-1", Protection => "protection", Stripes => "stripes",
+    Merging => "merging", Tracking => "tracking", Readahead => "readahead", Habits => "habits",
+});
+
+impl Off {
+    /// The cache's settings without it. Readahead is a setting of maps.
+    pub(crate) fn of_cache(self, cache: fastmap::CacheBuilder) -> fastmap::CacheBuilder {
+        match self {
+            Off::PerCore => cache.without(Mechanism::PerCore),
+            Off::Batch64 => cache.evict_batch(64),
+            Off::Batch1 => cache.evict_batch(1),
+            Off::Protection => cache.without(Mechanism::BatchedProtection),
+            Off::Stripes => cache.without(Mechanism::Stripes),
+            Off::Merging => cache.without(Mechanism::MergedWrites),
+            Off::Tracking => cache.without(Mechanism::DirtyBitmap),
+            Off::Habits => cache.without(Mechanism::StorePrediction),
+            Off::Readahead => cache,
+        }
+    }
+}
+
+/// A load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// Loads of random pages.
+    RandomRead,
+    /// Stores to random pages.
+    RandomWrite,
+    /// Read-modify-write of pages, zipf.
+    Rmw,
+    /// A fresh file filled front to back, and flushed.
+    Fill,
+    /// Stores to [`STORES`] pages all over the file, then a flush of all of it. Latencies are the flushes' alone.
+    Flush,
+    /// A scan upwards.
+    Forward,
+    /// A scan downwards.
+    Backward,
+    /// Every 16th page.
+    Stride,
+}
+
+names!(Work, "load", {
+    RandomRead => "random-read", RandomWrite => "random-write", Rmw => "rmw", Fill => "fill", Flush => "flush",
+    Forward => "forward", Backward => "backward", Stride => "stride",
+});
+
+impl Work {
+    /// Which pages, and what is done to each.
+    pub fn is(self) -> (Pattern, Op) {
+        match self {
+            Work::RandomRead => (Pattern::Random, Op::Read),
+            Work::RandomWrite | Work::Flush => (Pattern::Random, Op::Write),
+            Work::Rmw => (Pattern::Zipf, Op::Rmw),
+            Work::Fill => (Pattern::Fill, Op::Write),
+            Work::Forward => (Pattern::Forward, Op::Read),
+            Work::Backward => (Pattern::Backward, Op::Read),
+            Work::Stride => (Pattern::Stride, Op::Read),
+        }
+    }
+
+    /// Whether it is for many threads; otherwise one does it.
+    pub fn is_for_threads(self) -> bool {
+        matches!(self, Work::RandomRead | Work::RandomWrite | Work::Rmw)
+    }
+
+    /// The mechanisms that can matter for it.
+    pub fn needs(self) -> &'static [Off] {
+        use Off::*;
+        match self {
+            Work::RandomRead => &[PerCore, Batch64, Batch1, Stripes],
+            Work::RandomWrite => &[PerCore, Batch1, Protection, Stripes, Merging, Tracking],
+            Work::Rmw => &[PerCore, Protection, Habits],
+            Work::Fill => &[Protection, Merging],
+            Work::Flush => &[Tracking],
+            Work::Forward | Work::Backward | Work::Stride => &[Readahead],
+        }
+    }
+
+    /// Kernel mmap with the advice that suits it.
+    pub fn kernel(self) -> Engine {
+        match self {
+            Work::Forward | Work::Fill => Engine::MmapSequential,
+            // Without advice it goes backward by chunks.
+            Work::Backward => Engine::Mmap,
+            Work::RandomRead | Work::RandomWrite | Work::Rmw | Work::Flush | Work::Stride => Engine::MmapRandom,
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Order {
+    /// The load's pattern, operation and all else.
+    pub spec: Spec,
+    /// The load.
+    pub work: Work,
+    /// What its fastmap engine does without.
+    pub off: Option<Off>,
+}
+
+/// Runs `order` in this process.
+///
+/// # Errors
+///
+/// As [`crate::substrates::run()`].
+pub fn run(order: &Order, meter: &Meter) -> Result<Reading> {
+    run_off(&order.spec, order.off, order.work == Work::Flush, meter)
+}
+
+/// Stores to a few pages and flushes, by turns, for as long as the spec says; the pages have been stored to before.
+pub fn store_and_flush<A: Access>(
+    spec: &Spec,
+    access: &A,
+    shadow: &Shadow,
+    cached: Option<&Cached<'_>>,
+    meter: &Meter,
+) -> Result<Reading> {
+    let mut local = access.local()?;
+    let hot = HOT_PAGES.min(spec.pages / 8).max(1);
+    let scatter = Scatter::over(spec.pages);
+    let page = |number: u64| scatter.page_of(number);
+    for number in 0..hot {
+        access.write(&mut local, page(number), shadow)?;
+    }
+    access.flush()?;
+
+    let mut numbers = Sequence::of_all(Pattern::Random, hot.max(crate::substrates::STRIDE_PAGES), 1, true).remove(0);
+    let mut latency = histogram();
+    let length = Duration::from_secs_f64(spec.seconds);
+    let stats = cached.map(Cached::stats);
+    let open = meter.start(&spec.path);
+    let start = open.at;
+    let mut window = Duration::ZERO;
+    while window < length {
+        for _ in 0..STORES {
+            access.write(&mut local, page(numbers.next_page()), shadow)?;
+        }
+        let stored = start.elapsed();
+        access.flush()?;
+        window = start.elapsed();
+        latency.saturating_record((window - stored).as_nanos() as u64);
+    }
+    let reading = open.end().counting(latency.len(), window, Some(&latency));
+    Ok(reading.cached(cached, stats.zip(cached.map(Cached::stats)), true))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::substrates::{Advice, PAGE, prepare};
+
+    const PAGES: u64 = 4096;
+
+    fn stamped() -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        prepare::fill(file.as_file(), "file", 0, PAGES, prepare::stamp_page, |_| true).unwrap();
+        file
+    }
+
+    fn order(file: &tempfile::NamedTempFile, work: Work, off: Option<Off>) -> Order {
+        let (pattern, op) = work.is();
+        let epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
+        if work == Work::Fill {
+            prepare::make_sparse(file.as_file(), "file", PAGES).unwrap();
+        }
+        let spec = Spec {
+            engine: Engine::Fastmap,
+            pattern,
+            op,
+            threads: if work.is_for_threads() { 2 } else { 1 },
+            advice: Advice::Normal,
+            path: file.path().to_owned(),
+            label: "file".to_owned(),
+            pages: PAGES,
+            memory: None,
+            seconds: 0.2,
+            epoch,
+        };
+        Order { spec, work, off }
+    }
+
+    /// What was left out shows in the engine's own counts.
+    #[test]
+    fn every_load_runs_right_without_each_of_its_mechanisms() {
+        let file = stamped();
+        for &name in Work::NAMES {
+            let work: Work = name.parse().unwrap();
+            for off in std::iter::once(None).chain(work.needs().iter().copied().map(Some)) {
+                let label = format!("{work} without {off:?}");
+                let run = run(&order(&file, work, off), &Meter::default()).unwrap_or_else(|e| panic!("{label}: {e}"));
+                let counters = run.fastmap.unwrap().counters;
+                assert!(run.ops > 0 && run.cpu_us_per_op >= 0.0, "{label}");
+                match off {
+                    Some(Off::Batch1) => assert_eq!(counters.evicted_pages, counters.eviction_batches, "{label}"),
+                    Some(Off::Merging) => {
+                        let writeback = run.writeback.unwrap();
+                        assert!(writeback.pages > 0 && writeback.runs == writeback.pages, "{label}: {writeback:?}");
+                    }
+                    Some(Off::Readahead) => assert_eq!((counters.ahead_pages, counters.streams), (0, 0), "{label}"),
+                    None if work == Work::Fill => assert!(run.writeback.unwrap().merge_ratio > 2.0, "{label}"),
+                    None if work == Work::RandomRead => {
+                        assert!(counters.evicted_pages > 2 * counters.eviction_batches, "{label}: {counters:?}");
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_fails_a_run_whatever_is_left_out() {
+        for off in [None, Some(Off::Tracking)] {
+            let file = stamped();
+            // Of the last of the scattered pages, which the load leaves alone.
+            let offset = Scatter::over(PAGES).page_of(PAGES - 1) * PAGE as u64 + 1000;
+            file.as_file().write_all_at(&[0x5a], offset).unwrap();
+            match run(&order(&file, Work::Flush, off), &Meter::default()) {
+                Err(crate::substrates::Error::Stamp { offset: at, .. }) => assert_eq!(at, offset),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn each_flush_writes_a_few_pages() {
+        let file = stamped();
+        for off in [None, Some(Off::Tracking)] {
+            let outcome = run(&order(&file, Work::Flush, off), &Meter::default()).unwrap();
+            let writeback = outcome.writeback.unwrap();
+            assert!(writeback.pages <= outcome.ops * STORES, "{writeback:?} for {} flushes", outcome.ops);
+            assert!(writeback.pages > outcome.ops * STORES / 2, "{writeback:?} for {} flushes", outcome.ops);
+            assert_eq!(writeback.bytes, writeback.pages * PAGE as u64);
+        }
+    }
+
+    #[test]
+    fn names_in_json_are_those_of_the_command_line() {
+        for name in Off::NAMES {
+            assert_eq!(serde_json::to_string(&name.parse::<Off>().unwrap()).unwrap(), format!("\"{name}\""));
+        }
+        for name in Work::NAMES {
+            assert_eq!(serde_json::to_string(&name.parse::<Work>().unwrap()).unwrap(), format!("\"{name}\""));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A file out of the page cache, so that a run starts cold.
+//!
+//! This matters beyond speed. Page-cache pages are charged to the memory cgroup that first touched them: pages left by
+//! an earlier process would serve kernel mmap for free, outside its limit, and make it look a hundred times faster.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::substrates::{PAGE, sys};
+
+/// How often eviction is tried; pages still under write-back or in another core's LRU batch go at a later try.
+const TRIES: u32 = 8;
+
+/// Writes the file back, drops it from the page cache, and returns how many pages of its first `len` bytes are there
+/// all the same (zero if all went well; somebody else may map or lock them).
+///
+/// # Errors
+///
+/// What the system answers to fsync, posix_fadvise, or cachestat and mincore.
+pub fn make_cold(file: &File, len: u64) -> io::Result<u64> {
+    let mut left = 0;
+    for attempt in 0..TRIES {
+        file.sync_all()?;
+        sys::drop_cached(file)?;
+        left = cached_pages(file, len)?;
+        if left == 0 {
+            break;
+        }
+        sleep(Duration::from_millis(10 << attempt.min(4)));
+    }
+    Ok(left)
+}
+
+/// Drops files from the page cache, of which few if any were written since they were written back, so that a look at each is all that
+/// most of them take; returns how many of their pages stay there.
+///
+/// # Errors
+///
+/// As [`make_cold`].
+pub fn drop_all(paths: &[PathBuf]) -> io::Result<u64> {
+    let mut left = 0;
+    for path in paths {
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        sys::drop_cached(&file)?;
+        if cached_pages(&file, len)? > 0 {
+            left += make_cold(&file, len)?;
+        }
+    }
+    Ok(left)
+}
+
+/// Writes back everything on the file's file system: of many files made just now, faster than one after the other.
+///
+/// # Errors
+///
+/// What syncfs(2) answers.
+pub fn write_back_all(file: &File) -> io::Result<()> {
+    sys::sync_file_system(file)
+}
+
+/// Pages of the file's first `len` bytes in the page cache.
+///
+/// # Errors
+///
+/// What the system answers to cachestat(2), or to mmap and mincore where the kernel (before 6.5) lacks it.
+pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
+    // A file with DAX has none there; asked all the same, cachestat(2) takes its entries for evicted pages' and brings Linux
+    // down (6.12: filemap_cachestat, workingset_test_recent).
+    if sys::is_dax(file) {
+        return Ok(0);
+    }
+    match sys::cached_pages(file, len) {
+        Err(error)
+            if [Some(libc::ENOSYS), Some(libc::EPERM), Some(libc::EOPNOTSUPP)].contains(&error.raw_os_error()) =>
+        {
+            let len = len.next_multiple_of(PAGE as u64) as usize;
+            // SAFETY: the mapping is never read; mincore looks only at the kernel's tables.
+            let map = unsafe { memmap2::MmapOptions::new().len(len).map(&file.as_fd())? };
+            sys::resident_pages(&map)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn a_file_just_written_and_read_becomes_cold() {
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&vec![7; 1 << 20]).unwrap();
+        file.rewind().unwrap();
+        file.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(cached_pages(&file, 1 << 20).unwrap(), 256);
+        assert_eq!(make_cold(&file, 1 << 20).unwrap(), 0);
+    }
+}

@@ -1,0 +1,221 @@
+//! The measuring loop, the same for every engine: warm up together, measure for a given time (or until a file is filled and
+//! flushed), one clock reading an operation.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Barrier, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::substrates::engine::{Access, Cached};
+use crate::substrates::{Error, Meter, Op, PAGE, Pattern, Reading, Result, Sequence, Spec, stamp};
+
+/// Operations between two looks at the shared count of the warm-up.
+const WARMUP_BATCH: u64 = 16;
+
+/// Longest latency told apart, nanoseconds; longer ones count as this.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// What the generation of every page (or of every other unit of a file) must be: how many stores this run did to it.
+///
+/// Each is stored to by one thread only, so relaxed order is enough: the reader of the end joins that thread first.
+pub struct Shadow {
+    base: u64,
+    stores: Vec<AtomicU32>,
+}
+
+impl Shadow {
+    /// Of `pages` pages none of which was stored to yet in the write run `epoch`.
+    pub fn new(epoch: u32, pages: u64) -> Shadow {
+        Shadow { base: stamp::base_generation(epoch), stores: (0..pages).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// Counts a store to `page` and returns the generation to store.
+    #[inline]
+    pub fn next(&self, page: u64) -> u64 {
+        let stores = &self.stores[page as usize];
+        let count = stores.load(Relaxed).wrapping_add(1);
+        stores.store(count, Relaxed);
+        self.base + u64::from(count)
+    }
+
+    /// Checks a generation found in `page`: the last one stored, or, if none was, any of before this run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Generation`].
+    #[inline]
+    pub fn check(&self, page: u64, found: u64) -> Result<()> {
+        let expected = match self.stored(page) {
+            Some(stored) if found == stored => return Ok(()),
+            Some(stored) => format!("{stored:#x}"),
+            None if found <= self.base => return Ok(()),
+            None => format!("at most {:#x}", self.base),
+        };
+        Err(Error::Generation { page, offset: page * PAGE as u64 + stamp::GENERATION_OFFSET as u64, found, expected })
+    }
+
+    /// The generation last stored to `page`; None if this run has stored none.
+    #[inline]
+    pub fn stored(&self, page: u64) -> Option<u64> {
+        let stores = self.stores[page as usize].load(Relaxed);
+        (stores > 0).then_some(self.base + u64::from(stores))
+    }
+
+    /// The highest generation of before this run.
+    #[inline]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+}
+
+/// What the threads of a run share.
+struct Shared<'a, A> {
+    access: &'a A,
+    op: Op,
+    shadow: &'a Shadow,
+    warmup_left: Warmup,
+    /// Passed twice: when all are warm, and when the window's end is set.
+    barrier: Barrier,
+    /// None where the work bounds the window.
+    window_end: OnceLock<Option<Instant>>,
+    failed: AtomicBool,
+}
+
+struct Warmup {
+    done: AtomicU64,
+    enough: u64,
+    deadline: Instant,
+}
+
+/// Runs the spec's load over `access` and measures it.
+///
+/// # Errors
+///
+/// The first operation that fails or finds a wrong byte, which stops all threads.
+pub fn measure<A: Access>(
+    spec: &Spec,
+    access: &A,
+    shadow: &Shadow,
+    cached: Option<&Cached<'_>>,
+    meter: &Meter,
+) -> Result<Reading> {
+    let fills = spec.pattern == Pattern::Fill;
+    let seconds = Duration::from_secs_f64(spec.seconds);
+    let sequences = Sequence::of_all(spec.pattern, spec.pages, u64::from(spec.threads), spec.op.writes());
+    let shared = Shared {
+        access,
+        op: spec.op,
+        shadow,
+        warmup_left: Warmup { done: AtomicU64::new(0), enough: spec.warmup_ops(), deadline: Instant::now() + seconds },
+        barrier: Barrier::new(spec.threads as usize + 1),
+        window_end: OnceLock::new(),
+        failed: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = sequences.into_iter().map(|s| scope.spawn(|| one_thread(&shared, s))).collect();
+        shared.barrier.wait();
+        let stats = cached.map(Cached::stats);
+        let open = meter.start(&spec.path);
+        let start = open.at;
+        shared.window_end.get_or_init(|| (!fills).then(|| start + seconds));
+        shared.barrier.wait();
+        let ended: Vec<Result<(Instant, Histogram<u32>)>> =
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect();
+        let (mut window, mut latency) = (Duration::ZERO, histogram());
+        for one in ended {
+            let (end, histogram) = one?;
+            window = window.max(end - start);
+            latency.add(histogram).expect("all histograms have the same bounds");
+        }
+        if fills {
+            access.flush()?;
+            window = start.elapsed();
+        }
+        let reading = open.end().counting(latency.len(), window, Some(&latency));
+        Ok(reading.cached(cached, stats.zip(cached.map(Cached::stats)), spec.op.writes()))
+    })
+}
+
+fn one_thread<A: Access>(shared: &Shared<'_, A>, mut sequence: Sequence) -> Result<(Instant, Histogram<u32>)> {
+    let mut latency = histogram();
+    let mut local = shared.access.local();
+    let warm = match &mut local {
+        Ok(local) => warm_up(shared, local, &mut sequence),
+        Err(_) => Ok(()),
+    };
+    shared.failed.fetch_or(warm.is_err() || local.is_err(), Relaxed);
+    shared.barrier.wait();
+    shared.barrier.wait();
+    warm?;
+    let mut local = local?;
+    let end = *shared.window_end.get().expect("set between the two barriers");
+    let mut before = Instant::now();
+    let mut left = sequence.once();
+    loop {
+        left = left.map(|pages| pages - 1);
+        let done = left == Some(0);
+        let operated = match left {
+            Some(_) => shared.access.fill(&mut local, sequence.next_page(), done, shared.shadow),
+            None => operate(shared, &mut local, &mut sequence),
+        };
+        if let Err(error) = operated {
+            shared.failed.store(true, Relaxed);
+            return Err(error);
+        }
+        let now = Instant::now();
+        latency.saturating_record((now - before).as_nanos() as u64);
+        before = now;
+        if done || end.is_some_and(|end| now >= end) || shared.failed.load(Relaxed) {
+            return Ok((now, latency));
+        }
+    }
+}
+
+/// Operates until all threads together did enough, or time is up.
+fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
+    let warmup = &shared.warmup_left;
+    while warmup.done.load(Relaxed) < warmup.enough && Instant::now() < warmup.deadline && !shared.failed.load(Relaxed)
+    {
+        for _ in 0..WARMUP_BATCH {
+            operate(shared, local, sequence)?;
+        }
+        warmup.done.fetch_add(WARMUP_BATCH, Relaxed);
+    }
+    Ok(())
+}
+
+#[inline]
+fn operate<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
+    let page = shared.access.next_page(local, sequence)?;
+    match shared.op {
+        Op::Read => shared.access.read(local, page),
+        Op::Write => shared.access.write(local, page, shared.shadow),
+        Op::Rmw => shared.access.rmw(local, page, shared.shadow),
+    }
+}
+
+/// Three significant digits from 1 ns to a minute; 32-bit counts, since one thread does not do 2^32 operations a run.
+pub fn histogram() -> Histogram<u32> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds are legal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shadow_knows_the_last_store_and_nothing_else() {
+        let shadow = Shadow::new(3, 10);
+        shadow.check(4, 0).unwrap();
+        shadow.check(4, 3 << 32).unwrap();
+        assert!(shadow.check(4, (3 << 32) + 1).is_err(), "a generation of this run that nobody stored");
+        assert_eq!(shadow.next(4), (3 << 32) + 1);
+        assert_eq!(shadow.next(4), (3 << 32) + 2);
+        shadow.check(4, (3 << 32) + 2).unwrap();
+        assert!(shadow.check(4, (3 << 32) + 1).is_err(), "the last store was lost");
+        assert!(shadow.check(4, 0).is_err());
+        shadow.check(5, 0).unwrap();
+    }
+}

@@ -1,0 +1,235 @@
+//! Which page each thread touches next.
+
+use std::sync::Arc;
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use serde::{Deserialize, Serialize};
+
+use crate::substrates::Zipf;
+use crate::substrates::spec::names;
+
+/// Distance between the pages of the `stride` pattern: every 16th page, 64 KiB.
+pub const STRIDE_PAGES: u64 = 16;
+
+/// Skew of the `zipf` pattern, YCSB's: of a million pages, the hottest hundredth takes two thirds of the touches.
+const ZIPF_THETA: f64 = 0.99;
+
+/// The order in which pages are touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// Uniform over the file, each thread with its own seed.
+    Random,
+    /// Zipf with exponent 0.99, the hot pages scattered over the file.
+    Zipf,
+    /// One page after the other; threads take contiguous parts and start over at their end.
+    Forward,
+    /// As forward, from the end to the beginning.
+    Backward,
+    /// Every 16th page, then the same shifted by one page, until all were touched; parts as forward.
+    Stride,
+    /// A fresh, sparse file written whole: each page once, forward, all of its bytes; parts as forward. Measured until the
+    /// file is on stable storage, so the work bounds it and not the time. Only with [`crate::substrates::Op::Write`].
+    Fill,
+}
+
+names!(Pattern, "pattern", {
+    Random => "random", Zipf => "zipf", Forward => "forward", Backward => "backward", Stride => "stride",
+    Fill => "fill",
+});
+
+/// The sequence of pages of one thread, endless but for `fill`.
+pub struct Sequence {
+    order: Order,
+    /// Where the load writes and the order is random: this thread's number and the number of threads. Page `p` then
+    /// belongs to thread `p % threads`, so that each page has one writer and its generation one history.
+    owner: Option<(u64, u64)>,
+    pages: u64,
+    once: Option<u64>,
+}
+
+enum Order {
+    Random(Pcg64Mcg),
+    Zipf(Pcg64Mcg, Arc<Zipf>, Scatter),
+    Forward { start: u64, end: u64, next: u64 },
+    Backward { start: u64, end: u64, next: u64 },
+    Stride { start: u64, end: u64, phase: u64, next: u64 },
+}
+
+impl Sequence {
+    /// The sequences of all `threads` threads over `pages` pages. With `writes`, no page is in two threads' sequences.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer than [`STRIDE_PAGES`] pages a thread.
+    pub fn of_all(pattern: Pattern, pages: u64, threads: u64, writes: bool) -> Vec<Sequence> {
+        assert!(threads > 0 && pages >= threads * STRIDE_PAGES);
+        let zipf = (pattern == Pattern::Zipf).then(|| Arc::new(Zipf::new(pages, ZIPF_THETA)));
+        let sequence = |thread: u64| {
+            let rng = Pcg64Mcg::seed_from_u64(0x5eed_0000 + thread);
+            let (start, end) = (pages * thread / threads, pages * (thread + 1) / threads);
+            let order = match (pattern, &zipf) {
+                (Pattern::Zipf, Some(zipf)) => Order::Zipf(rng, Arc::clone(zipf), Scatter::over(pages)),
+                (Pattern::Random | Pattern::Zipf, _) => Order::Random(rng),
+                (Pattern::Forward | Pattern::Fill, _) => Order::Forward { start, end, next: start },
+                (Pattern::Backward, _) => Order::Backward { start, end, next: end },
+                (Pattern::Stride, _) => Order::Stride { start, end, phase: 0, next: start },
+            };
+            let drawn = matches!(order, Order::Random(_) | Order::Zipf(..));
+            let once = (pattern == Pattern::Fill).then_some(end - start);
+            Sequence { order, owner: (writes && drawn && threads > 1).then_some((thread, threads)), pages, once }
+        };
+        (0..threads).map(sequence).collect()
+    }
+
+    /// After how many pages the sequence is over; None for one that never is.
+    pub fn once(&self) -> Option<u64> {
+        self.once
+    }
+
+    /// The next page to touch.
+    #[inline]
+    pub fn next_page(&mut self) -> u64 {
+        let page = match &mut self.order {
+            Order::Random(rng) => rng.random_range(0..self.pages),
+            Order::Zipf(rng, zipf, scatter) => scatter.page_of(zipf.sample(rng)),
+            Order::Forward { start, end, next } => {
+                let page = *next;
+                *next = if page + 1 == *end { *start } else { page + 1 };
+                page
+            }
+            Order::Backward { start, end, next } => {
+                let page = *next - 1;
+                *next = if page == *start { *end } else { page };
+                page
+            }
+            Order::Stride { start, end, phase, next } => {
+                let page = *next;
+                *next += STRIDE_PAGES;
+                if *next >= *end {
+                    *phase = (*phase + 1) % STRIDE_PAGES;
+                    *next = *start + *phase;
+                }
+                page
+            }
+        };
+        match self.owner {
+            Some((thread, threads)) => {
+                let owned = page - page % threads + thread;
+                if owned < self.pages { owned } else { owned - threads }
+            }
+            None => page,
+        }
+    }
+}
+
+/// A fixed permutation of `0..pages` that scatters neighbours, so that hot pages share neither huge pages nor readahead.
+pub struct Scatter {
+    pages: u64,
+    bits: u32,
+}
+
+impl Scatter {
+    pub fn over(pages: u64) -> Scatter {
+        Scatter { pages, bits: (64 - (pages - 1).leading_zeros()).max(2) }
+    }
+
+    /// Each round (odd multiplication, xor-shift) is a bijection of the next power of two; walking the cycle until it
+    /// returns below `pages` makes it one of `0..pages`, in fewer than two rounds on average.
+    pub fn page_of(&self, rank: u64) -> u64 {
+        let mask = (1u64 << self.bits) - 1;
+        let half = self.bits / 2;
+        let mut page = rank;
+        loop {
+            for odd in [0x9e37_79b9_7f4a_7c15u64, 0xd1b5_4a32_d192_ed03, 0xbf58_476d_1ce4_e5b9] {
+                page = page.wrapping_add(odd >> 17).wrapping_mul(odd) & mask;
+                page ^= page >> half;
+            }
+            if page < self.pages {
+                return page;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const ALL: [Pattern; 6] =
+        [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride, Pattern::Fill];
+
+    fn take(sequence: &mut Sequence, count: usize) -> Vec<u64> {
+        (0..count).map(|_| sequence.next_page()).collect()
+    }
+
+    #[test]
+    fn every_pattern_stays_in_the_file() {
+        for pattern in ALL {
+            for (pages, threads) in [(16, 1), (100, 3), (1023, 8)] {
+                for mut sequence in Sequence::of_all(pattern, pages, threads, true) {
+                    assert!(take(&mut sequence, 5000).iter().all(|&p| p < pages), "{pattern}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn writers_share_no_page() {
+        for pattern in ALL {
+            let mut seen = HashSet::new();
+            for mut sequence in Sequence::of_all(pattern, 1001, 4, true) {
+                let own: HashSet<u64> = take(&mut sequence, 20_000).into_iter().collect();
+                assert!(seen.is_disjoint(&own), "{pattern}");
+                seen.extend(own);
+            }
+            assert!(seen.len() > 900, "{pattern} reaches {} pages of 1001", seen.len());
+        }
+    }
+
+    #[test]
+    fn orders_are_what_they_say_and_wrap_around() {
+        let mut all = Sequence::of_all(Pattern::Forward, 40, 2, false);
+        assert_eq!(take(&mut all[1], 22), (20..40).chain(20..22).collect::<Vec<_>>());
+        let mut all = Sequence::of_all(Pattern::Backward, 40, 2, false);
+        assert_eq!(take(&mut all[0], 22), (0..20).rev().chain([19, 18]).collect::<Vec<_>>());
+        let mut all = Sequence::of_all(Pattern::Stride, 40, 1, false);
+        assert_eq!(take(&mut all[0], 6), [0, 16, 32, 1, 17, 33]);
+        let whole: HashSet<u64> = take(&mut all[0], 34 + 6).into_iter().collect();
+        assert_eq!(whole.len(), 40);
+    }
+
+    #[test]
+    fn a_fill_takes_every_page_once() {
+        let mut pages = Vec::new();
+        for mut sequence in Sequence::of_all(Pattern::Fill, 1001, 3, true) {
+            let count = sequence.once().unwrap() as usize;
+            pages.extend(take(&mut sequence, count));
+        }
+        assert_eq!(pages, (0..1001).collect::<Vec<_>>());
+        assert!(Sequence::of_all(Pattern::Forward, 1001, 1, true)[0].once().is_none());
+    }
+
+    #[test]
+    fn threads_draw_different_pages() {
+        for pattern in [Pattern::Random, Pattern::Zipf] {
+            let mut all = Sequence::of_all(pattern, 1 << 20, 2, false);
+            assert_ne!(take(&mut all[0], 64), take(&mut all[1], 64));
+        }
+    }
+
+    #[test]
+    fn scatter_is_a_permutation_that_scatters() {
+        for pages in [2, 3, 16, 1000, 4096, 5000] {
+            let scatter = Scatter::over(pages);
+            let image: HashSet<u64> = (0..pages).map(|r| scatter.page_of(r)).collect();
+            assert_eq!(image.len() as u64, pages);
+        }
+        // The 512 hottest of a million pages lie in nearly as many 2 MiB neighbourhoods as chance would give (316).
+        let scatter = Scatter::over(1 << 20);
+        let huge: HashSet<u64> = (0..512).map(|r| scatter.page_of(r) / 512).collect();
+        assert!(huge.len() > 380, "{} neighbourhoods", huge.len());
+    }
+}

@@ -1,0 +1,173 @@
+//! What people use instead: the same pages, the same work and the same memory through kernel mmap, FastMap, plain calls, a cache of
+//! pages over them, and an embedded database with a bounded buffer pool of its own.
+//!
+//! Everything goes through the same loop (`measure`), which checks the stamp of each page it touches; after a work that updates,
+//! every page is read back and every byte checked.
+
+mod database;
+mod pool;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::database::make_database;
+
+use self::database::Database;
+use self::pool::Pool;
+use crate::substrates::engine::Access;
+use crate::substrates::measure::{self, Shadow};
+use crate::substrates::spec::names;
+use crate::substrates::{Engine, Meter, Op, Pattern, Reading, Result, Spec, capacity_for, engine, readback};
+
+/// The engines that are compared.
+pub const ENGINES: &[Engine] = &[
+    Engine::Mmap,
+    Engine::MmapRandom,
+    Engine::Fastmap,
+    Engine::FastmapPin,
+    Engine::FastmapPrefetch,
+    Engine::Pread,
+    Engine::Direct,
+    Engine::QuickCache,
+    Engine::Redb,
+];
+
+/// Doing what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// Reads, uniformly over all pages.
+    RandomRead,
+    /// Reads, Zipf with exponent 0.99.
+    ZipfRead,
+    /// Reads each followed by a store to the same page, Zipf with exponent 0.99.
+    ZipfUpdate,
+}
+
+names!(Work, "work", { RandomRead => "random-read", ZipfRead => "zipf-read", ZipfUpdate => "zipf-update" });
+
+impl Work {
+    /// The order of pages.
+    pub fn pattern(self) -> Pattern {
+        if self == Work::RandomRead { Pattern::Random } else { Pattern::Zipf }
+    }
+
+    /// What is done to each.
+    pub fn op(self) -> Op {
+        if self == Work::ZipfUpdate { Op::Rmw } else { Op::Read }
+    }
+}
+
+/// Runs a load in this process, through whichever engine it names.
+///
+/// # Errors
+///
+/// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back.
+pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
+    let shadow = || Shadow::new(spec.epoch, if spec.op.writes() { spec.pages } else { 0 });
+    match spec.engine {
+        Engine::Redb => {
+            let (capacity, shadow) = (capacity(spec)?, shadow());
+            let reading = measured(spec, &Database::open(spec, capacity)?, &shadow, meter)?;
+            meter.let_go();
+            if spec.op.writes() {
+                database::read_back(spec, capacity, &shadow)?;
+            }
+            Ok(reading)
+        }
+        Engine::QuickCache => {
+            let shadow = shadow();
+            let reading = measured(spec, &Pool::open(spec, capacity(spec)?)?, &shadow, meter)?;
+            meter.let_go();
+            if spec.op.writes() {
+                readback::read_back(spec, &shadow)?;
+            }
+            Ok(reading)
+        }
+        _ => crate::substrates::run(spec, meter),
+    }
+}
+
+/// Bytes that a peer may keep in memory: as much as FastMap's cache would have.
+fn capacity(spec: &Spec) -> Result<usize> {
+    match spec.memory {
+        Some(memory) => capacity_for(memory, spec.pages, spec.op.writes()),
+        None => Ok(engine::unlimited_capacity(spec.pages)),
+    }
+}
+
+fn measured<A: Access>(spec: &Spec, access: &A, shadow: &Shadow, meter: &Meter) -> Result<Reading> {
+    let measured = measure::measure(spec, access, shadow, None, meter)?;
+    if spec.op.writes() {
+        access.flush()?;
+    }
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::substrates::{Advice, Error, PAGE, prepare};
+
+    const PAGES: u64 = 1500;
+
+    struct Data {
+        dir: tempfile::TempDir,
+    }
+
+    impl Data {
+        fn new() -> Data {
+            let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let file = std::fs::File::create_new(dir.path().join("pages")).unwrap();
+            prepare::fill(&file, "pages", 0, PAGES, prepare::stamp_page, |_| true).unwrap();
+            make_database(&dir.path().join("redb"), "database", PAGES, || true).unwrap();
+            Data { dir }
+        }
+
+        fn path(&self, peer: Engine) -> PathBuf {
+            self.dir.path().join(if peer == Engine::Redb { "redb" } else { "pages" })
+        }
+
+        fn order(&self, peer: Engine, work: Work, epoch: u32) -> Spec {
+            let (pattern, op, path, label) = (work.pattern(), work.op(), self.path(peer), "data".to_owned());
+            let (engine, advice, memory) = (peer, Advice::Random, None);
+            Spec { engine, pattern, op, threads: 2, advice, path, label, pages: PAGES, memory, seconds: 0.1, epoch }
+        }
+    }
+
+    #[test]
+    fn every_peer_does_every_work_on_what_the_one_before_left() {
+        let data = Data::new();
+        let mut epoch = 0;
+        for work in Work::NAMES {
+            for &peer in ENGINES {
+                epoch += 1;
+                let order = data.order(peer, work.parse().unwrap(), epoch);
+                let outcome = run(&order, &Meter::default()).unwrap_or_else(|e| panic!("{peer} {work}: {e}"));
+                assert!(outcome.ops > 0 && outcome.latency_us.is_some_and(|l| l.p50 <= l.max), "{peer} {work}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_record_fails_the_run() {
+        let data = Data::new();
+        let damage = |path: &Path| {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            for page in 0..PAGES {
+                file.write_all_at(&[0xee; 8], page * PAGE as u64 + 4088).unwrap();
+            }
+            file.sync_all().unwrap();
+        };
+        damage(&data.path(Engine::QuickCache));
+        let found = run(&data.order(Engine::QuickCache, Work::RandomRead, 0), &Meter::default());
+        assert!(matches!(found, Err(Error::Stamp { .. })), "{found:?}");
+        database::damage(&data.path(Engine::Redb), 77);
+        let found = run(&data.order(Engine::Redb, Work::RandomRead, 0), &Meter::default());
+        assert!(matches!(found, Err(Error::Stamp { page: 77, .. })), "{found:?}");
+        let found = run(&data.order(Engine::Redb, Work::ZipfUpdate, 1), &Meter::default());
+        assert!(matches!(found, Err(Error::Stamp { page: 77, .. })), "the read back finds it: {found:?}");
+    }
+}

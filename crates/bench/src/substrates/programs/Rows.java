@@ -1,0 +1,62 @@
+// Java's mapped buffers: rows of 512 bytes at random. As program.h says.
+import java.io.BufferedOutputStream;
+import java.io.FileOutputStream;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.MappedByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+
+public class Rows {
+    static final int ROW = 512, ROWS = 256, STEP = 1 << 20;
+    // A buffer has at most 2 GiB.
+    static final long PART = 1L << 30;
+    // Kept, so that the pass is one.
+    static volatile long passed;
+
+    public static void main(String[] args) throws Exception {
+        if (args[0].equals("make")) {
+            make(args[1], Long.parseLong(args[2]));
+            return;
+        }
+        FileChannel file = FileChannel.open(Path.of(args[1], "rows"), StandardOpenOption.READ);
+        long bytes = file.size(), rows = bytes / ROW;
+        MappedByteBuffer[] parts = new MappedByteBuffer[(int) ((bytes + PART - 1) / PART)];
+        for (int at = 0; at < parts.length; at++) {
+            parts[at] = file.map(FileChannel.MapMode.READ_ONLY, at * PART, Math.min(PART, bytes - at * PART));
+            parts[at].order(ByteOrder.LITTLE_ENDIAN);
+        }
+        long until = System.nanoTime() + (long) (Double.parseDouble(args[3]) * 1e9), sum = 0;
+        for (long at = 0; at < bytes && System.nanoTime() < until; at += STEP) {
+            for (long page = at; page < Math.min(at + STEP, bytes); page += 4096) sum += parts[(int) (page / PART)].get((int) (page % PART));
+        }
+        passed = sum;
+        System.out.println("begin");
+        System.out.flush();
+        long start = System.nanoTime(), end, wanted = (long) (Double.parseDouble(args[2]) * 1e9), count = 0;
+        StringBuilder sums = new StringBuilder();
+        do {
+            sum = 0;
+            for (long turn = count * ROWS; turn < (count + 1) * ROWS; turn++) {
+                long at = (turn * 0x9E3779B97F4A7C15L >>> 16) % rows * ROW;
+                MappedByteBuffer part = parts[(int) (at / PART)];
+                for (int place = (int) (at % PART), last = place + ROW; place < last; place += 8) sum = sum * 31 + part.getLong(place);
+            }
+            sums.append(' ').append(Long.toHexString(sum));
+            count++;
+            end = System.nanoTime();
+        } while (end - start < wanted);
+        System.out.println("end " + count * ROWS + " " + (end - start) / 1e9 + sums);
+    }
+
+    static void make(String data, long bytes) throws Exception {
+        ByteBuffer block = ByteBuffer.allocate(STEP).order(ByteOrder.LITTLE_ENDIAN);
+        try (BufferedOutputStream file = new BufferedOutputStream(new FileOutputStream(data + "/rows"))) {
+            for (long at = 0; at < bytes / STEP * STEP; at += STEP) {
+                for (int place = 0; place < STEP; place += 8) block.putLong(place, (at + place) * 0x9E3779B97F4A7C15L);
+                file.write(block.array());
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The programs there are.
+
+/// A program.
+#[derive(Debug)]
+pub struct Program {
+    /// On the command line and in the JSON.
+    pub name: &'static str,
+    /// In tables.
+    pub title: &'static str,
+    /// Packages that have what it needs, where they are not everywhere.
+    pub packages: &'static str,
+    /// The advice that suits all its maps best.
+    pub advice: &'static str,
+    /// MiB of anonymous memory that it may have for itself: half as much again as was seen, 4 at least.
+    pub own_mib: u64,
+    /// What it is made of; the first that can be had is taken.
+    pub from: &'static [From],
+}
+
+/// What a program is made of.
+#[derive(Debug)]
+pub enum From {
+    /// A text in C, with flags of the compiler.
+    C(&'static str, &'static [&'static str]),
+    /// A text in Python, and the module that it needs.
+    Python(&'static str, &'static str, &'static str),
+    /// The text in Java.
+    Java(&'static str),
+    /// ripgrep.
+    Ripgrep,
+    /// fio.
+    Fio,
+}
+
+const fn program(name: &'static str, title: &'static str, own_mib: u64, from: &'static [From]) -> Program {
+    Program { name, title, packages: "", advice: "random", own_mib, from }
+}
+
+impl Program {
+    const fn of(self, packages: &'static str) -> Program {
+        Program { packages, ..self }
+    }
+
+    const fn sequential(self) -> Program {
+        Program { advice: "sequential", ..self }
+    }
+}
+
+/// All of them, in the order in which they are run.
+pub const ALL: &[Program] = &[
+    program("search", "binary search in a sorted file", 4, &[From::C(include_str!("search.c"), &[])]).of("gcc"),
+    program("files", "many small files, mapped one after the other", 4, &[From::C(include_str!("files.c"), &[])])
+        .of("gcc"),
+    program(
+        "python",
+        "Python's mmap, slices at random",
+        12,
+        &[From::Python("python_mmap", include_str!("python_mmap.py"), "mmap")],
+    )
+    .of("python3"),
+    program(
+        "sqlite",
+        "SQLite, mmap_size, rows at random",
+        12,
+        &[From::Python("sqlite", include_str!("sqlite.py"), "sqlite3")],
+    )
+    .of("python3"),
+    program(
+        "lmdb",
+        "LMDB, gets at random",
+        12,
+        &[
+            From::C(include_str!("lmdb.c"), &["-llmdb"]),
+            From::Python("lmdb_gets", include_str!("lmdb_gets.py"), "lmdb"),
+        ],
+    )
+    .of("gcc and liblmdb-dev, or python3-lmdb"),
+    program(
+        "lmdb-shared",
+        "LMDB, gets at random, another process writes",
+        16,
+        &[From::C(include_str!("lmdb.c"), &["-llmdb", "-DWRITER"])],
+    )
+    .of("gcc and liblmdb-dev"),
+    program(
+        "numpy-rows",
+        "numpy.memmap, rows at random",
+        24,
+        &[From::Python("numpy_rows", include_str!("numpy_rows.py"), "numpy")],
+    )
+    .of("python3-numpy"),
+    program(
+        "numpy-sum",
+        "numpy.memmap, a sum",
+        24,
+        &[From::Python("numpy_sum", include_str!("numpy_sum.py"), "numpy")],
+    )
+    .of("python3-numpy")
+    .sequential(),
+    program("ripgrep", "ripgrep --mmap", 8, &[From::Ripgrep]).of("ripgrep").sequential(),
+    program(
+        "rocksdb",
+        "RocksDB, allow_mmap_reads, gets at random",
+        8,
+        &[From::C(include_str!("rocksdb.c"), &["-ldl"])],
+    )
+    .of("gcc and librocksdb (Debian 12: librocksdb7.8)"),
+    program("kyoto", "Kyoto Cabinet, gets at random", 4, &[From::C(include_str!("kyoto.c"), &["-lkyotocabinet"])])
+        .of("gcc and libkyotocabinet-dev"),
+    program("memcached", "memcached --memory-file, gets at random", 24, &[From::C(include_str!("memcached.c"), &[])])
+        .of("gcc and memcached"),
+    program("java", "Java's mapped buffers, rows at random", 48, &[From::Java(include_str!("Rows.java"))])
+        .of("a JDK (default-jdk-headless)"),
+    program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
+];
+
+/// The program of `fastmap bench try`, which is none of the others' kind: it says how it gets on while it runs.
+pub const LOOKUPS: Program =
+    program("lookups", "lookups in a table", 4, &[From::C(include_str!("lookups.c"), &[])]).of("gcc");
+
+/// The one of this name.
+pub fn named(name: &str) -> Option<&'static Program> {
+    ALL.iter().find(|program| program.name == name)
+}

@@ -1,0 +1,227 @@
+//! One measurement from opening the file to the last byte checked.
+
+use crate::substrates::ablation::{self, Off};
+use crate::substrates::engine::{self, Access, Cached, Load};
+use crate::substrates::measure::{self, Shadow};
+use crate::substrates::readback;
+use crate::substrates::{Meter, Pattern, Reading, Result, Spec};
+
+/// Runs `spec` in this process.
+///
+/// # Errors
+///
+/// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back.
+pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
+    run_off(spec, None, false, meter)
+}
+
+/// The same; the fastmap engine does without some mechanism. With `flushes`, an operation is a few stores and a flush.
+pub fn run_off(spec: &Spec, off: Option<Off>, flushes: bool, meter: &Meter) -> Result<Reading> {
+    let writes = spec.op.writes();
+    let shadow = Shadow::new(spec.epoch, if writes { spec.pages } else { 0 });
+    let reading = engine::with_off(spec, off, Measure { spec, flushes, shadow: &shadow, meter })?;
+    meter.let_go();
+    if writes {
+        readback::read_back(spec, &shadow)?;
+    }
+    Ok(reading)
+}
+
+struct Measure<'a> {
+    spec: &'a Spec,
+    flushes: bool,
+    shadow: &'a Shadow,
+    meter: &'a Meter,
+}
+
+impl Load for Measure<'_> {
+    type Output = Reading;
+
+    fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Reading> {
+        let reading = match self.flushes {
+            true => ablation::store_and_flush(self.spec, access, self.shadow, cached, self.meter)?,
+            false => measure::measure(self.spec, access, self.shadow, cached, self.meter)?,
+        };
+        // What `fill` wrote was flushed before the window closed.
+        if self.spec.op.writes() && self.spec.pattern != Pattern::Fill {
+            access.flush()?;
+        }
+        Ok(reading)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::substrates::{Advice, Engine, Error, Op, PAGE, prepare};
+
+    const PAGES: u64 = 512;
+
+    fn spec(file: &tempfile::NamedTempFile, engine: Engine, pattern: Pattern, op: Op) -> Spec {
+        Spec {
+            engine,
+            pattern,
+            op,
+            threads: 2,
+            advice: Advice::Normal,
+            path: file.path().to_owned(),
+            label: "file".to_owned(),
+            pages: PAGES,
+            memory: None,
+            seconds: 0.05,
+            epoch: 0,
+        }
+    }
+
+    fn stamped() -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        prepare::fill(file.as_file(), "file", 0, PAGES, prepare::stamp_page, |_| true).unwrap();
+        file
+    }
+
+    #[test]
+    fn every_engine_fills_a_file_to_the_last_byte() {
+        for &engine in Engine::PAGED {
+            // 515 pages: a thread's part and the file end within a call's megabyte.
+            for pages in [PAGES, 515] {
+                let file = stamped();
+                let mut spec = spec(&file, engine, Pattern::Fill, Op::Write);
+                (spec.pages, spec.threads) = (pages, 3);
+                spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
+                prepare::make_sparse(file.as_file(), "file", pages).unwrap();
+                let outcome = run(&spec, &Meter::default()).unwrap_or_else(|e| panic!("{engine}: {e}"));
+                assert_eq!(outcome.ops, pages, "{engine}");
+                assert_eq!(prepare::next_epoch(file.as_file(), "file").unwrap(), spec.epoch + 1, "{engine}");
+                prepare::survey(file.as_file(), "file", pages).unwrap();
+                if let Some(writeback) = outcome.writeback {
+                    assert!(writeback.pages >= pages && writeback.bytes == writeback.pages * PAGE as u64);
+                    assert!(writeback.runs > 0 && writeback.merge_ratio >= 1.0);
+                }
+                if let Some(device) = outcome.device {
+                    assert!(device.write_bytes >= pages * PAGE as u64, "{engine}: {device:?}");
+                    assert!(device.writes > 0 && device.average_write_bytes >= 512.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_that_a_fill_did_not_reach_is_found() {
+        let file = stamped();
+        prepare::make_sparse(file.as_file(), "file", PAGES).unwrap();
+        let spec = spec(&file, Engine::Pread, Pattern::Fill, Op::Write);
+        assert!(matches!(readback::read_back(&spec, &Shadow::new(1, PAGES)), Err(Error::Stamp { found: 0, .. })));
+    }
+
+    /// Every kernel engine, pattern and op, one after the other on one file, generations rising.
+    fn run_all(engines: &[Engine]) {
+        let file = stamped();
+        for &engine in engines {
+            for pattern in [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride] {
+                for op in [Op::Read, Op::Write, Op::Rmw] {
+                    let mut spec = spec(&file, engine, pattern, op);
+                    if op.writes() {
+                        spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
+                    }
+                    let outcome =
+                        run(&spec, &Meter::default()).unwrap_or_else(|e| panic!("{engine} {pattern} {op}: {e}"));
+                    assert!(
+                        outcome.ops > 0
+                            && outcome.seconds >= 0.05
+                            && outcome.latency_us.is_some_and(|l| l.p50 <= l.max)
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kernel_maps_run_every_load() {
+        run_all(&[Engine::Mmap, Engine::MmapRandom, Engine::MmapSequential]);
+    }
+
+    #[test]
+    fn calls_run_every_load() {
+        run_all(&[Engine::Pread, Engine::Direct]);
+    }
+
+    #[test]
+    fn fastmap_runs_every_load() {
+        run_all(&[Engine::Fastmap]);
+    }
+
+    #[test]
+    fn fastmap_pinned_and_prefetched_runs_every_load() {
+        run_all(&[Engine::FastmapPin, Engine::FastmapPrefetch]);
+    }
+
+    #[test]
+    fn advice_is_given_and_counters_come_back() {
+        let file = stamped();
+        for &name in Advice::NAMES {
+            for engine in [Engine::Fastmap, Engine::FastmapPin, Engine::FastmapPrefetch] {
+                let mut spec = spec(&file, engine, Pattern::Backward, Op::Read);
+                spec.advice = name.parse().unwrap();
+                let outcome = run(&spec, &Meter::default()).unwrap_or_else(|e| panic!("{engine}, advice {name}: {e}"));
+                let (hits, ahead) = (outcome.hits.unwrap(), outcome.readahead.unwrap());
+                assert!((0.0..=1.0).contains(&hits.hit_ratio), "{engine} {name}: {hits:?}");
+                // A thread's last operation may be counted there and not here.
+                let ops = outcome.ops + spec.threads as u64;
+                assert!(hits.misses + ahead.chunks <= ops, "{engine} {name}: {ops} {hits:?} {ahead:?}");
+                assert!(outcome.writeback.is_none());
+            }
+        }
+        let kernel = run(&spec(&file, Engine::Mmap, Pattern::Backward, Op::Read), &Meter::default()).unwrap();
+        assert!(kernel.hits.is_none() && kernel.readahead.is_none());
+    }
+
+    #[test]
+    fn a_direct_scan_takes_the_file_s_odd_end_and_each_thread_s_part() {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        prepare::fill(file.as_file(), "file", 0, 1300, prepare::stamp_page, |_| true).unwrap();
+        for pattern in [Pattern::Forward, Pattern::Backward] {
+            let mut spec = spec(&file, Engine::Direct, pattern, Op::Read);
+            (spec.pages, spec.threads) = (1300, 3);
+            let outcome = run(&spec, &Meter::default()).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+            assert!(outcome.ops >= 1300, "{pattern}: {} operations", outcome.ops);
+        }
+    }
+
+    #[test]
+    fn a_flipped_byte_fails_the_run_and_is_located() {
+        for &engine in Engine::PAGED {
+            let file = stamped();
+            file.as_file().write_all_at(&[0xff], 300 * 4096 + 4095).unwrap();
+            match run(&spec(&file, engine, Pattern::Forward, Op::Read), &Meter::default()) {
+                Err(Error::Stamp { page: 300, offset, .. }) => assert_eq!(offset, 300 * 4096 + 4088),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_read_back_finds_a_byte_that_no_operation_looks_at() {
+        let file = stamped();
+        file.as_file().write_all_at(&[0xff], 300 * 4096 + 1000).unwrap();
+        run(&spec(&file, Engine::Mmap, Pattern::Forward, Op::Read), &Meter::default())
+            .expect("operations look at three words");
+        let mut spec = spec(&file, Engine::Mmap, Pattern::Forward, Op::Write);
+        spec.epoch = prepare::next_epoch(file.as_file(), "file").unwrap();
+        assert!(matches!(run(&spec, &Meter::default()), Err(Error::Stamp { page: 300, .. })));
+    }
+
+    #[test]
+    fn the_read_back_finds_a_lost_store() {
+        let file = stamped();
+        let spec = spec(&file, Engine::Mmap, Pattern::Random, Op::Write);
+        let shadow = Shadow::new(0, PAGES);
+        shadow.next(77);
+        assert!(matches!(readback::read_back(&spec, &shadow), Err(Error::Generation { page: 77, found: 0, .. })));
+        let bytes = shadow.next(77).to_le_bytes();
+        File::options().write(true).open(&spec.path).unwrap().write_all_at(&bytes, 77 * 4096 + 8).unwrap();
+        readback::read_back(&spec, &shadow).unwrap();
+    }
+}

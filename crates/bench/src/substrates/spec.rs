@@ -1,0 +1,434 @@
+//! What is asked of one run and what it answers; both travel as JSON between the bench and its worker processes.
+
+use std::path::PathBuf;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::substrates::{PAGE, Pattern};
+
+/// A name that is none of the known ones.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{name}\" is no {kind}: choose from {known}")]
+pub struct Unknown {
+    /// What was given.
+    pub name: String,
+    /// `engine`, `pattern` or `op`.
+    pub kind: &'static str,
+    /// Every name that would do, separated by commas.
+    pub known: String,
+}
+
+/// Gives an enum its names on the command line and in JSON: `NAMES`, `name`, `Display`, `FromStr`.
+macro_rules! names {
+    ($type:ty, $kind:literal, { $($variant:ident => $name:literal),* $(,)? }) => {
+        impl $type {
+            /// Every name, in the order of the documentation.
+            pub const NAMES: &'static [&'static str] = &[$($name),*];
+
+            /// The name on the command line and in JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $crate::substrates::Unknown;
+
+            fn from_str(name: &str) -> std::result::Result<Self, Self::Err> {
+                match name {
+                    $($name => Ok(Self::$variant),)*
+                    _ => Err($crate::substrates::Unknown {
+                        name: name.to_owned(),
+                        kind: $kind,
+                        known: Self::NAMES.join(", "),
+                    }),
+                }
+            }
+        }
+    };
+}
+pub(crate) use names;
+
+/// Who reaches the data, in every experiment; each takes those that can do its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Kernel mmap without advice.
+    Mmap,
+    /// Kernel mmap with `MADV_RANDOM`.
+    MmapRandom,
+    /// Kernel mmap with `MADV_SEQUENTIAL`.
+    MmapSequential,
+    /// Kernel mmap with the advice that suits the work.
+    MmapAdvised,
+    /// Kernel mmap, flushed by msync(2).
+    Msync,
+    /// Kernel mmap, flushed by a bare loop over its cache lines.
+    Persist,
+    /// The engine of this project, through plain loads and stores.
+    Fastmap,
+    /// The same, every page pinned while it is worked on.
+    FastmapPin,
+    /// The same, through plain loads and stores of pages prefetched before.
+    FastmapPrefetch,
+    /// The same with the advice that suits the work.
+    FastmapAdvised,
+    /// The same under the AR protocol.
+    FastmapAr,
+    /// The same, stores to absent pages kept until they are there.
+    FastmapStores,
+    /// The same, mapped without a copy, flushed by cache lines wherever the file is.
+    FastmapPersist,
+    /// Buffered `pread` and `pwrite` of one page a call; `fill` writes 1 MiB a call.
+    Pread,
+    /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`); `fill` writes 1 MiB a call, and reads
+    /// that scan, forward or backward, fetch 2 MiB a call.
+    Direct,
+    /// A cache of pages (crate `quick_cache`) over direct calls.
+    QuickCache,
+    /// An embedded database (crate `redb`).
+    Redb,
+}
+
+names!(Engine, "engine", {
+    Mmap => "mmap", MmapRandom => "mmap-random", MmapSequential => "mmap-sequential", MmapAdvised => "mmap-advised",
+    Msync => "msync", Persist => "persist",
+    Fastmap => "fastmap", FastmapPin => "fastmap-pin", FastmapPrefetch => "fastmap-prefetch",
+    FastmapAdvised => "fastmap-advised", FastmapAr => "fastmap-ar", FastmapStores => "fastmap-stores",
+    FastmapPersist => "fastmap-persist",
+    Pread => "pread", Direct => "direct", QuickCache => "quick-cache", Redb => "redb",
+});
+
+impl Engine {
+    /// Those that reach a file page by page ([`crate::substrates::engine`]).
+    pub const PAGED: &'static [Engine] = &[
+        Engine::Mmap,
+        Engine::MmapRandom,
+        Engine::MmapSequential,
+        Engine::Fastmap,
+        Engine::FastmapPin,
+        Engine::FastmapPrefetch,
+        Engine::Pread,
+        Engine::Direct,
+    ];
+
+    /// Those that a heap, or a program that nobody changes, can be on.
+    pub const PROGRAMS: &'static [Engine] = &[Engine::Mmap, Engine::MmapRandom, Engine::Fastmap];
+
+    /// Whether this is kernel mmap, with whatever advice.
+    pub fn is_mmap(self) -> bool {
+        self <= Engine::Persist
+    }
+
+    /// Whether this is the engine of this project, in whatever way its pages are reached.
+    pub fn is_fastmap(self) -> bool {
+        (Engine::Fastmap..=Engine::FastmapPersist).contains(&self)
+    }
+}
+
+/// What is done to each page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// Load the stamp and check it.
+    Read,
+    /// Store a new generation, then load the stamp and check it.
+    Write,
+    /// Load the generation, check it, and store the next one.
+    Rmw,
+}
+
+names!(Op, "op", { Read => "read", Write => "write", Rmw => "rmw" });
+
+impl Op {
+    /// Whether the file changes.
+    pub fn writes(self) -> bool {
+        self != Op::Read
+    }
+}
+
+/// What the fastmap engines are told about the order of pages. Kernel mmap's advice is in its engines' names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Advice {
+    /// Nothing: the engine looks for itself.
+    #[default]
+    Normal,
+    /// No order.
+    Random,
+    /// Upwards.
+    Sequential,
+    /// Downwards.
+    Backward,
+}
+
+names!(Advice, "advice", {
+    Normal => "normal", Random => "random", Sequential => "sequential", Backward => "backward",
+});
+
+/// One run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// The path to the file's pages.
+    pub engine: Engine,
+    /// The order of pages.
+    pub pattern: Pattern,
+    /// What is done to each.
+    pub op: Op,
+    /// Threads, all on one map.
+    pub threads: u32,
+    /// Given to the map by the fastmap engines.
+    pub advice: Advice,
+    /// Where the file can be opened.
+    pub path: PathBuf,
+    /// How messages call the file.
+    pub label: String,
+    /// Length of the file in pages of 4096 bytes.
+    pub pages: u64,
+    /// Bytes the whole process may use; the fastmap engine's cache is what [`crate::substrates::capacity_for`] leaves of it.
+    /// None: unlimited, and the cache is a quarter of the file.
+    pub memory: Option<u64>,
+    /// Upper bound of the warm-up and length of the measurement, seconds each. `fill` does not look at it.
+    pub seconds: f64,
+    /// The number of this write run in the file's life, as page 0 holds it (see [`crate::substrates::stamp`]).
+    pub epoch: u32,
+}
+
+impl Spec {
+    /// Operations after which the warm-up ends: 1.25 times the pages that fit into memory, so that every engine's cache
+    /// is full and evicting when the measurement begins. None for `fill`, which measures everything.
+    pub fn warmup_ops(&self) -> u64 {
+        if self.pattern == Pattern::Fill {
+            return 0;
+        }
+        let memory = self.memory.unwrap_or(self.pages * PAGE as u64 / 4);
+        memory / PAGE as u64 * 5 / 4
+    }
+}
+
+/// How often a fastmap engine's operations met their page in memory, in the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Hits {
+    /// Operations that read their page themselves.
+    pub misses: u64,
+    /// The share of operations that found their page mapped: 1 - (misses + traps that mapped what was read ahead) /
+    /// operations. How many waited for a read is not in it: one that was read ahead in time traps all the same, if it is
+    /// the first in its chunk.
+    pub hit_ratio: f64,
+}
+
+impl Hits {
+    /// Of `ops` operations between two readings of a cache's counters.
+    pub fn between(before: &fastmap::Stats, after: &fastmap::Stats, ops: u64) -> Hits {
+        let misses = after.misses - before.misses;
+        let trapped = misses + after.ahead_chunks - before.ahead_chunks;
+        // A page dropped again before the trap's return is missed twice by one operation.
+        Hits { misses, hit_ratio: (1.0 - trapped as f64 / ops.max(1) as f64).max(0.0) }
+    }
+}
+
+/// What a fastmap engine read before it was touched, in the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Readahead {
+    /// Pages read ahead by streams.
+    pub pages: u64,
+    /// Pages read ahead that a touch mapped.
+    pub used: u64,
+    /// Pages read ahead that were dropped untouched.
+    pub wasted: u64,
+    /// Traps that mapped a chunk of them.
+    pub chunks: u64,
+    /// Streams recognised.
+    pub streams: u64,
+    /// Pages that the program asked for with `prefetch`.
+    pub prefetched: u64,
+}
+
+impl Readahead {
+    /// What was read ahead between two readings of a cache's counters.
+    pub fn between(before: &fastmap::Stats, after: &fastmap::Stats) -> Readahead {
+        Readahead {
+            pages: after.ahead_pages - before.ahead_pages,
+            used: after.ahead_used - before.ahead_used,
+            wasted: after.ahead_wasted - before.ahead_wasted,
+            chunks: after.ahead_chunks - before.ahead_chunks,
+            streams: after.streams - before.streams,
+            prefetched: after.prefetched_pages - before.prefetched_pages,
+        }
+    }
+}
+
+/// The fastmap engine's write-back in the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Writeback {
+    /// Runs of neighbouring pages, one write each.
+    pub runs: u64,
+    /// Pages in them.
+    pub pages: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Pages a run; 0 where nothing was written.
+    pub merge_ratio: f64,
+    /// Runs handed to the kernel and not finished, averaged over the moments at which one was added.
+    pub queue_depth: f64,
+}
+
+impl Writeback {
+    /// What was written between two readings of a cache's counters.
+    pub fn between(before: &fastmap::Stats, after: &fastmap::Stats) -> Writeback {
+        let runs = after.writeback_runs - before.writeback_runs;
+        let pages = after.writeback_pages - before.writeback_pages;
+        let depth = after.writeback_depth - before.writeback_depth;
+        let a_run = |sum: u64| sum as f64 / runs.max(1) as f64;
+        Writeback { runs, pages, bytes: pages * PAGE as u64, merge_ratio: a_run(pages), queue_depth: a_run(depth) }
+    }
+}
+
+/// What the block device under the file did in the measured window, everybody's requests together, write-back by kernel
+/// threads included; `/sys/dev/block/MAJOR:MINOR/stat`, see the kernel's Documentation/block/stat.rst.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Reads completed.
+    pub reads: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Bytes a write; 0 where there was none.
+    pub average_write_bytes: f64,
+    /// Reads and writes queued or in flight, averaged over the window.
+    pub average_queue_depth: f64,
+}
+
+/// Latency percentiles in microseconds.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LatencyUs {
+    /// The average.
+    pub mean: f64,
+    /// Half of the operations took no longer.
+    pub p50: f64,
+    /// 99 % took no longer.
+    pub p99: f64,
+    /// 99.9 % took no longer.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl LatencyUs {
+    /// Of a histogram of nanoseconds.
+    pub(crate) fn of(histogram: &Histogram<u32>) -> LatencyUs {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let at = |quantile| us(histogram.value_at_quantile(quantile));
+        let mean = if histogram.is_empty() { 0.0 } else { histogram.mean() / 1e3 };
+        LatencyUs { mean, p50: at(0.5), p99: at(0.99), p999: at(0.999), max: us(histogram.max()) }
+    }
+}
+
+/// How the fastmap engine was set up and what it counted, from the map's creation to the end of the measured window.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct FastmapReport {
+    /// Capacity of its cache.
+    pub capacity_bytes: u64,
+    /// Whether the file was read past the page cache; otherwise the file system refused `O_DIRECT`.
+    pub direct_io: bool,
+    /// Its counters.
+    pub counters: Counters,
+}
+
+/// [`fastmap::Stats`] as JSON.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[allow(missing_docs)] // each field is documented where it is counted, at `fastmap::Stats`
+pub struct Counters {
+    pub misses: u64,
+    pub ghost_hits: u64,
+    pub upgrades: u64,
+    pub evicted_pages: u64,
+    pub eviction_batches: u64,
+    pub writeback_pages: u64,
+    pub writeback_runs: u64,
+    pub resident_pages: u64,
+    pub dirty_pages: u64,
+    pub waits: u64,
+    pub ahead_pages: u64,
+    pub ahead_used: u64,
+    pub ahead_wasted: u64,
+    pub ahead_chunks: u64,
+    pub streams: u64,
+    pub prefetched_pages: u64,
+    pub pinned_pages: u64,
+    pub async_loads: u64,
+    pub kept_stores: u64,
+    pub partial_lines: u64,
+}
+
+impl From<fastmap::Stats> for Counters {
+    fn from(s: fastmap::Stats) -> Counters {
+        Counters {
+            misses: s.misses,
+            ghost_hits: s.ghost_hits,
+            upgrades: s.upgrades,
+            evicted_pages: s.evicted_pages,
+            eviction_batches: s.eviction_batches,
+            writeback_pages: s.writeback_pages,
+            writeback_runs: s.writeback_runs,
+            resident_pages: s.resident_pages,
+            dirty_pages: s.dirty_pages,
+            waits: s.waits,
+            ahead_pages: s.ahead_pages,
+            ahead_used: s.ahead_used,
+            ahead_wasted: s.ahead_wasted,
+            ahead_chunks: s.ahead_chunks,
+            streams: s.streams,
+            prefetched_pages: s.prefetched_pages,
+            pinned_pages: s.pinned_pages,
+            async_loads: s.async_loads,
+            kept_stores: s.kept_stores,
+            partial_lines: s.partial_lines,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_unknown_ones_list_the_known() {
+        for name in Engine::NAMES {
+            let engine: Engine = name.parse().unwrap();
+            assert_eq!(engine.name(), *name);
+            assert_eq!(serde_json::to_string(&engine).unwrap(), format!("\"{name}\""));
+        }
+        let unknown = "mmapp".parse::<Engine>().unwrap_err().to_string();
+        assert_eq!(unknown, format!("\"mmapp\" is no engine: choose from {}", Engine::NAMES.join(", ")));
+        assert!("sideways".parse::<Pattern>().is_err());
+        assert_eq!("fill".parse::<Pattern>().unwrap(), Pattern::Fill);
+        assert_eq!("rmw".parse::<Op>().unwrap(), Op::Rmw);
+        assert_eq!("backward".parse::<Advice>().unwrap(), Advice::Backward);
+        assert!("will-need".parse::<Advice>().is_err(), "no order of pages");
+    }
+
+    #[test]
+    fn hits_are_the_operations_that_met_their_page() {
+        let before = fastmap::Cache::new(1 << 20).unwrap().stats();
+        let mut after = before;
+        (after.misses, after.ahead_chunks, after.ahead_pages, after.ahead_used) = (20, 5, 300, 280);
+        let hits = Hits::between(&before, &after, 100);
+        assert_eq!((hits.misses, hits.hit_ratio), (20, 0.75));
+        assert_eq!(Hits::between(&before, &after, 10).hit_ratio, 0.0);
+        assert_eq!(Hits::between(&after, &after, 0).hit_ratio, 1.0);
+        let ahead = Readahead::between(&before, &after);
+        assert_eq!((ahead.pages, ahead.used, ahead.chunks, ahead.wasted), (300, 280, 5, 0));
+    }
+}

@@ -1,0 +1,163 @@
+//! The system calls the loads need beyond the standard library, each behind a safe function.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// cachestat(2), Linux 6.5: its number is the same on every architecture, and libc does not name it yet.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// User and system time this process has used so far, all threads. getrusage(2).
+pub fn cpu_times() -> (Duration, Duration) {
+    times(&usage(libc::RUSAGE_SELF))
+}
+
+/// The same of the calling thread alone. getrusage(2).
+pub fn thread_times() -> (Duration, Duration) {
+    times(&usage(libc::RUSAGE_THREAD))
+}
+
+/// The calling thread's id, as other processes see it. gettid(2).
+pub fn thread_id() -> u32 {
+    // SAFETY: no memory is handed over.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Page faults of this process so far that the kernel served, all threads. getrusage(2).
+pub fn faults() -> u64 {
+    let usage = usage(libc::RUSAGE_SELF);
+    (usage.ru_minflt + usage.ru_majflt) as u64
+}
+
+/// Faults of this process so far that waited for a read, all threads. getrusage(2).
+pub fn major_faults() -> u64 {
+    usage(libc::RUSAGE_SELF).ru_majflt as u64
+}
+
+fn times(usage: &libc::rusage) -> (Duration, Duration) {
+    let of = |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
+    (of(usage.ru_utime), of(usage.ru_stime))
+}
+
+fn usage(whose: libc::c_int) -> libc::rusage {
+    // SAFETY: rusage is plain numbers, for which zero is a value; the call fills in the one it is given.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(whose, &mut usage);
+        usage
+    }
+}
+
+/// Writes back the file system that holds the file. syncfs(2).
+pub fn sync_file_system(file: &File) -> io::Result<()> {
+    // SAFETY: no memory is handed over.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Drops the file's clean pages from the page cache. posix_fadvise(2) with POSIX_FADV_DONTNEED.
+pub fn drop_cached(file: &File) -> io::Result<()> {
+    // SAFETY: no memory is handed over, and the descriptor is open as long as `file` lives.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Pages of the file's first `len` bytes in the page cache, dirty and under write-back included. cachestat(2).
+pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
+    let range = [0u64, len];
+    // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted
+    let mut counts = [0u64; 5];
+    // SAFETY: the kernel reads two and writes five u64, which is what the arrays hold.
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0) };
+    if result == 0 { Ok(counts[0]) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Pages of a mapping in the page cache. mincore(2), for kernels without cachestat.
+pub fn resident_pages(map: &memmap2::Mmap) -> io::Result<u64> {
+    let mut pages = vec![0u8; map.len().div_ceil(crate::substrates::PAGE)];
+    // SAFETY: the range is one live mapping, page-aligned by mmap, and `pages` has one byte for each of its pages.
+    let result = unsafe { libc::mincore(map.as_ptr() as *mut _, map.len(), pages.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(pages.iter().filter(|&&p| p & 1 != 0).count() as u64)
+}
+
+/// Reserves blocks for the first `len` bytes and makes the file at least that long. fallocate(2).
+///
+/// `Unsupported` where the file system cannot.
+pub fn reserve(file: &File, len: u64) -> io::Result<()> {
+    // SAFETY: no memory is handed over.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bytes the file's file system has left for an unprivileged user. fstatvfs(3).
+pub fn free_bytes(file: &File) -> io::Result<u64> {
+    // SAFETY: statvfs is plain numbers, for which zero is a value; the call fills in the one it is given.
+    unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        match libc::fstatvfs(file.as_raw_fd(), &mut stat) {
+            0 => Ok(stat.f_bavail * stat.f_frsize),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Whether the file's bytes are mapped as they are in persistent memory. statx(2), Linux 5.8.
+pub fn is_dax(file: &File) -> bool {
+    // SAFETY: statx is plain numbers, for which zero is a value; the call fills in the one it is given; the path is empty.
+    unsafe {
+        let mut stat: libc::statx = std::mem::zeroed();
+        let asked = libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &mut stat);
+        asked == 0 && stat.stx_attributes & libc::STATX_ATTR_DAX as u64 != 0
+    }
+}
+
+/// Whether the file is on a tmpfs. fstatfs(2).
+pub fn is_tmpfs(file: &File) -> bool {
+    // SAFETY: statfs is plain numbers, for which zero is a value; the call fills in the one it is given.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(file.as_raw_fd(), &mut stat) == 0 && stat.f_type == libc::TMPFS_MAGIC
+    }
+}
+
+/// Has the kernel kill what is started when the thread that starts it ends. PR_SET_PDEATHSIG(2const).
+pub fn dies_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec one system call is made, and no memory handed over.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+}
+
+/// Has a process that is going to be started join the memory cgroup whose `cgroup.procs` is open here, before it is the program.
+pub fn joins(command: &mut Command, procs: File) {
+    // SAFETY: between fork and exec one system call is made, on a descriptor and a byte that the closure has.
+    unsafe {
+        command.pre_exec(move || match libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) {
+            1 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+}
+
+/// CLOCK_MONOTONIC now, nanoseconds, as other processes see it. clock_gettime(2).
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills in the one it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

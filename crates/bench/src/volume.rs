@@ -1,0 +1,290 @@
+//! File systems made for a bench: on a loop device over a file without a name, mounted nowhere.
+//!
+//! All of it hangs on descriptors of this process: the mount has no place in any directory (fsmount(2)) and is reached through
+//! `/proc/PID/fd`, the loop device clears itself when nobody has it open, and the file has no name. So nothing is left
+//! behind, however this process ends, and nobody else can stumble over it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fastmap_cli::failure::Failure;
+use fastmap_cli::interrupt;
+use fastmap_cli::size::Size;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+use serde::Serialize;
+
+/// What the heap's file is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSystem {
+    /// Made for the bench.
+    Ext4,
+    /// Made for the bench.
+    Xfs,
+    /// Made for the bench.
+    Btrfs,
+    /// The directory's own.
+    Here,
+}
+
+impl FileSystem {
+    /// Those that can be made.
+    pub const MADE: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
+
+    /// As it is given.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+            FileSystem::Here => "here",
+        }
+    }
+}
+
+impl std::fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for FileSystem {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FileSystem, String> {
+        let mut all = FileSystem::MADE.into_iter().chain([FileSystem::Here]);
+        let known = all.find(|one| one.name() == text);
+        known.ok_or_else(|| format!("\"{text}\" is no file system: choose from ext4, xfs, btrfs, here"))
+    }
+}
+
+/// Bytes written at a time.
+const CHUNK: usize = 4 << 20;
+
+/// Time in which a file system should have freed what was deleted.
+const LONGEST_SETTLING: Duration = Duration::from_secs(20);
+
+/// A file to make file systems in, one after the other. All of its blocks are written, so that no file system pays for the one
+/// beneath when it stores to them first.
+pub struct Image {
+    file: File,
+    dir: PathBuf,
+}
+
+impl Image {
+    /// One of `bytes` in a directory.
+    ///
+    /// # Errors
+    ///
+    /// No room, or no file to be made there.
+    pub fn new(dir: &Path, bytes: u64) -> Result<Image, Failure> {
+        let failed = |error: io::Error| {
+            let what = format!("cannot write a file of {}: {error}", Size(bytes));
+            Failure::new(dir.display(), what, "name a place with more room with --dir, or give fewer --warehouses")
+        };
+        let mut file = tempfile::tempfile_in(dir).map_err(failed)?;
+        let zeros = vec![0; CHUNK];
+        for _ in 0..bytes.div_ceil(CHUNK as u64) {
+            file.write_all(&zeros).map_err(failed)?;
+            interrupt::check()?;
+        }
+        file.sync_all().map_err(failed)?;
+        Ok(Image { file, dir: dir.to_owned() })
+    }
+}
+
+/// A place for heaps.
+pub struct Volume {
+    /// Of which kind.
+    pub kind: FileSystem,
+    /// Where its root can be reached while this value lives, by any process of this user.
+    pub root: PathBuf,
+    /// What requests are counted of.
+    pub device: PathBuf,
+    // Dropped in this order: the mount lets go of the device, which then clears itself.
+    mount: Option<OwnedFd>,
+    _loop_device: Option<File>,
+}
+
+impl Volume {
+    /// The directory itself.
+    pub fn here(dir: &Path) -> Volume {
+        let root = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        Volume { kind: FileSystem::Here, device: root.clone(), root, mount: None, _loop_device: None }
+    }
+
+    /// A fresh file system in the image.
+    ///
+    /// # Errors
+    ///
+    /// The step that failed; nothing is left then.
+    pub fn make(kind: FileSystem, image: &Image) -> Result<Volume, Failure> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            let thing = format!("{kind} in {}", image.dir.display());
+            Failure::new(
+                thing,
+                format!("{what}: {error}"),
+                "see `fastmap bench oltp --help`, or give --file-systems here",
+            )
+        };
+        let (loop_device, device) =
+            attach(&image.file).map_err(|error| failed("cannot attach a loop device", &error))?;
+        let mut command = Command::new(format!("mkfs.{kind}"));
+        // Without discarding, which would take the image's blocks away, and with nothing left to do in the background.
+        match kind {
+            FileSystem::Ext4 => command.args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
+            FileSystem::Xfs | FileSystem::Btrfs | FileSystem::Here => command.args(["-q", "-f", "-K"]),
+        };
+        let made = command.arg(&device).stdin(Stdio::null()).output();
+        let made = made.map_err(|error| failed(&format!("cannot run mkfs.{kind}"), &error))?;
+        if !made.status.success() {
+            let said = String::from_utf8_lossy(&made.stderr);
+            return Err(failed(&format!("mkfs.{kind} failed"), &said.lines().next().unwrap_or_default()));
+        }
+        let mount = mount(kind, &device).map_err(|error| failed("cannot mount it", &error))?;
+        let root = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), mount.as_raw_fd()));
+        Ok(Volume { kind, root, device, mount: Some(mount), _loop_device: Some(loop_device) })
+    }
+
+    /// Has what the last run left to write, or to free, done before the next one, which wants `room` bytes: file systems free files
+    /// behind one's back, and a heap's keeper lives a moment longer than its program.
+    pub fn settle(&self, room: u64) {
+        let Some(mount) = &self.mount else { return };
+        let until = Instant::now() + LONGEST_SETTLING;
+        loop {
+            // At worst the next run meets it, and says so.
+            let _ = rustix::fs::syncfs(mount);
+            let free = rustix::fs::fstatvfs(mount).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize);
+            if free >= room || Instant::now() >= until {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Why a kind of file system cannot be made here; None if it can, for all one can tell without trying.
+pub fn missing(kind: FileSystem) -> Option<String> {
+    let is_there = |path: &str| Path::new(path).exists();
+    if !rustix::process::geteuid().is_root() {
+        return Some("only root can mount it".to_owned());
+    }
+    if !is_there("/dev/loop-control") {
+        return Some("there are no loop devices (/dev/loop-control)".to_owned());
+    }
+    let name = kind.name();
+    let mkfs = Command::new(format!("mkfs.{name}")).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if mkfs.is_err() {
+        return Some(format!("mkfs.{name} is not installed"));
+    }
+    // A kernel that has it as a module does not say so here, but loads it when it is asked.
+    match fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC) {
+        Ok(_) => None,
+        Err(error) => Some(format!("the kernel cannot mount it ({error})")),
+    }
+}
+
+fn mount(kind: FileSystem, device: &Path) -> io::Result<OwnedFd> {
+    let context = fsopen(kind.name(), FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", device)?;
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)?)
+}
+
+/// What LOOP_CONFIGURE takes: `struct loop_config` of linux/loop.h, Linux 5.8.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    /// Device, inode, real device, offset, size limit.
+    places: [u64; 5],
+    /// Number, two of encryption, flags.
+    numbers: [u32; 4],
+    /// Names, a key, two words, and what is reserved.
+    rest: [u64; 4 + 16 + 2 + 8],
+}
+
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// A free loop device over a file, past the page cache, which would serve reads outside of any limit. It is gone when neither
+/// this descriptor nor a mount has it open. loop(4)
+fn attach(file: &File) -> io::Result<(File, PathBuf)> {
+    /// Others look for free devices too.
+    const TRIES: u32 = 64;
+    let control = File::open("/dev/loop-control")?;
+    let mut tries = 0;
+    loop {
+        // SAFETY: it takes nothing and answers a number.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let device = OpenOptions::new().read(true).write(true).open(&path)?;
+        let config = LoopConfig {
+            fd: file.as_raw_fd() as u32,
+            block_size: 4096,
+            places: [0; 5],
+            numbers: [0, 0, 0, LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO],
+            rest: [0; 30],
+        };
+        // SAFETY: the structure that it reads.
+        if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
+            return Ok((device, path));
+        }
+        let error = io::Error::last_os_error();
+        tries += 1;
+        if error.raw_os_error() != Some(libc::EBUSY) || tries == TRIES {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_structure_is_the_kernels() {
+        assert_eq!(size_of::<LoopConfig>(), 8 + 232 + 64);
+        assert_eq!(std::mem::offset_of!(LoopConfig, numbers) + 12, 8 + 52, "lo_flags");
+    }
+
+    #[test]
+    fn file_systems_come_and_go() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut image = None;
+        for kind in FileSystem::MADE {
+            if let Some(why) = missing(kind) {
+                eprintln!("not here: {kind}: {why}");
+                continue;
+            }
+            // xfs wants 300 MiB.
+            let image = image.get_or_insert_with(|| Image::new(dir.path(), 320 << 20).unwrap());
+            let volume = Volume::make(kind, image).unwrap_or_else(|failure| panic!("{failure}"));
+            fs::write(volume.root.join("file"), "there").unwrap();
+            volume.settle(0);
+            assert_eq!(fs::read_to_string(volume.root.join("file")).unwrap(), "there");
+            let name = volume.device.file_name().unwrap().to_owned();
+            let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+            let (of_dir, is_ours) = (dir.path().display().to_string(), || fs::read_to_string(&backing));
+            assert!(is_ours().unwrap().starts_with(&of_dir));
+            drop(volume);
+            let begun = std::time::Instant::now();
+            while is_ours().is_ok_and(|file| file.starts_with(&of_dir)) {
+                assert!(begun.elapsed().as_secs() < 10, "the loop device stays");
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,95 @@
+//! One run: what the fresh process does, and what it says to the bench that started it.
+
+use std::fs;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use fastmap_cli::cgroup::REMEDY;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::experiment::Experiment;
+use crate::substrates::{Meter, resident_peak};
+
+/// What the bench asks of a worker, as JSON in its argument.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// Whose case it is.
+    pub experiment: String,
+    /// The case.
+    pub case: Value,
+    /// The memory cgroup's file to write "0" into before anything else.
+    pub join: Option<PathBuf>,
+    /// The memory cgroup's file that tells its peak.
+    pub peak: Option<PathBuf>,
+    /// The bench's process id: the worker ends when it does.
+    pub parent: u32,
+}
+
+/// What a worker answers, as JSON on standard output.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// The parts of the run.
+    Done(Value),
+    /// Why it failed, one line.
+    Failed(String),
+}
+
+/// Does what `order` says.
+pub fn run(order: &str) -> ExitCode {
+    // Whatever fails in one thread ends the run: the others may wait for it.
+    panic::set_hook(Box::new(|panicked| {
+        eprintln!("{}", panicked.to_string().replace('\n', " "));
+        std::process::exit(101);
+    }));
+    let answer = match serde_json::from_str::<Order>(order) {
+        Ok(order) => obey(order).map_or_else(Answer::Failed, Answer::Done),
+        Err(error) => Answer::Failed(format!("bench worker: {error}: it is started by `fastmap bench`, not by hand")),
+    };
+    let failed = matches!(answer, Answer::Failed(_));
+    fastmap_cli::print(&serde_json::to_string(&answer).unwrap_or_default());
+    ExitCode::from(u8::from(failed))
+}
+
+fn obey(order: Order) -> Result<Value, String> {
+    if let Some(join) = &order.join {
+        fs::write(join, "0").map_err(|error| format!("{}: cannot join: {error}: {REMEDY}", join.display()))?;
+    }
+    die_with_parent(order.parent);
+    let peak = order.peak;
+    let meter = Meter::new(move || peak_of(peak.as_deref()));
+    let known = crate::experiments::ALL.iter().find(|known| known.name == order.experiment);
+    let known = known.ok_or_else(|| format!("{}: no such experiment", order.experiment))?;
+    (known.work)(order.case, &meter)
+}
+
+/// Runs a case of an experiment.
+///
+/// # Errors
+///
+/// One line.
+pub fn work<E: Experiment>(case: Value, meter: &Meter) -> Result<Value, String> {
+    let case: E::Case = serde_json::from_value(case).map_err(|error| error.to_string())?;
+    let mut parts = E::run(&case, meter).map_err(|error| error.to_string())?;
+    parts.iter_mut().for_each(|part| meter.complete(&mut part.reading));
+    serde_json::to_value(parts).map_err(|error| error.to_string())
+}
+
+/// The cgroup's peak; without one, this process's peak resident set.
+fn peak_of(file: Option<&Path>) -> u64 {
+    let of_group = file.and_then(|f| fs::read_to_string(f).ok()?.trim().parse().ok());
+    of_group.unwrap_or_else(resident_peak)
+}
+
+/// Has the kernel kill this process when the bench ends, however it ends. PR_SET_PDEATHSIG(2const).
+fn die_with_parent(parent: u32) {
+    // SAFETY: no memory is handed over.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+    if std::os::unix::process::parent_id() != parent {
+        std::process::exit(1);
+    }
+}

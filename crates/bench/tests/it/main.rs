@@ -1,0 +1,50 @@
+//! `fastmap-bench` as a user meets it: one test program. What experiments make of their figures is tested on synthetic ones, in the
+//! library; here bad input, one real experiment, the report, and, with `FASTMAP_EFFORT=full`, every experiment at its smallest.
+
+mod bad_input;
+mod micro;
+mod programs;
+#[path = "../../../cli/tests/it/prompt.rs"]
+mod prompt;
+mod report;
+mod smoke;
+mod try_it;
+
+/// What is tested.
+pub const FASTMAP: &str = env!("CARGO_BIN_EXE_fastmap-bench");
+
+/// Whether this machine lets the tests make memory cgroups: then what is limited is tested with limits.
+pub fn memory_flag(limit: &'static str) -> &'static str {
+    let dir = prompt::dir();
+    let probe =
+        prompt::fastmap(dir.path(), "micro --engines pread --size 1MiB --memory 64MiB --seconds 0.01 --repeat 1");
+    if probe.status == Some(0) { limit } else { "none" }
+}
+
+/// What every experiment tells beside its rows: how it was checked, headlines and figures that `fastmap report` can show, and where
+/// and when it was.
+#[track_caller]
+pub fn check_told(report: &serde_json::Value) {
+    let list = |of: &serde_json::Value, name: &str| of[name].as_array().unwrap().clone();
+    assert!(!report["verified"].as_str().unwrap().is_empty());
+    assert!(report["began_unix_s"].as_f64().unwrap() > 1.7e9 && report["took_s"].as_f64().unwrap() > 0.0);
+    assert!(report["command"].as_str().unwrap().starts_with("fastmap bench"));
+    for headline in list(report, "headlines") {
+        let ratio = |which: &str| headline["ratio"][which].as_f64().unwrap();
+        assert!(
+            0.0 < ratio("low") && ratio("low") <= ratio("median") && ratio("median") <= ratio("high"),
+            "{headline}"
+        );
+        assert!(!headline["what"].as_str().unwrap().is_empty());
+    }
+    assert!(list(report, "figures").len() >= 2);
+    for figure in list(report, "figures") {
+        let series = list(&figure, "series");
+        assert!((1..=8).contains(&series.len()), "{figure}");
+        for point in series.iter().flat_map(|s| list(s, "points")) {
+            let y = point["y"].as_f64().unwrap();
+            let range = |n: usize| point["range"][n].as_f64().unwrap_or(y);
+            assert!(range(0) <= y && y <= range(1), "{point}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `fastmap doctor` and the help, as a user sees them.
+
+use crate::prompt::{dir, fastmap, files_in, skipped};
+use serde_json::Value;
+
+#[test]
+fn doctor_says_what_is_there_and_its_status_agrees() {
+    let dir = dir();
+    let ran = fastmap(dir.path(), "doctor");
+    let can = ran.stdout.contains("\nFastMap can cache files here.");
+    let cannot = ran.stdout.contains("\nFastMap cannot cache files here");
+    assert!(can != cannot, "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.status, Some(if can { 0 } else { 1 }));
+    assert!(ran.stdout.contains("memory cgroup"));
+    assert!(files_in(dir.path()).is_empty());
+    ran.left_no_cgroup();
+}
+
+#[test]
+fn what_is_not_there_is_told() {
+    let dir = dir();
+    fastmap(dir.path(), "doctor no/such").failed_with(1, &["no/such: cannot be looked at", "name a readable file"]);
+    fastmap(dir.path(), "frobnicate").failed_with(2, &["frobnicate", "see `fastmap --help`"]);
+}
+
+#[test]
+fn files_in_memory_need_no_cache() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return skipped("no folder in /dev/shm") };
+    let ran = fastmap(dir.path(), "doctor");
+    ran.succeeded();
+    assert!(ran.stdout.contains("maps them straight") && !ran.stdout.contains("MISSING"), "{}", ran.stdout);
+    let ran = fastmap(dir.path(), "doctor --json");
+    let out: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((out["in_memory"].as_bool(), out["can_cache"].as_bool()), (Some(true), Some(false)));
+}
+
+#[test]
+fn doctor_in_json() {
+    let dir = dir();
+    let ran = fastmap(dir.path(), "doctor --json");
+    let out: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(out["can_cache"].as_bool().unwrap(), ran.status == Some(0));
+    let findings = out["findings"].as_array().unwrap();
+    assert!(findings.len() > 1);
+    for finding in findings {
+        for field in ["name", "purpose", "detail"] {
+            assert!(!finding[field].as_str().unwrap().is_empty(), "{finding}");
+        }
+        assert!(finding["ok"].is_boolean() && finding["optional"].is_boolean());
+        assert!(finding["ok"] == true || !finding["remedy"].as_str().unwrap().is_empty(), "{finding}");
+    }
+}
+
+#[test]
+fn help_goes_to_standard_output() {
+    let dir = dir();
+    for line in ["--help", "run --help", "top --help", "doctor --help", "--version"] {
+        let ran = fastmap(dir.path(), line);
+        ran.succeeded();
+        assert!(ran.stderr.is_empty() && !ran.stdout.is_empty(), "{line}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The command as a user meets it: one test program.
+
+mod bench;
+mod doctor;
+mod prompt;
+mod run;
+mod terminal;
+mod top;
+
+/// What is tested.
+pub const FASTMAP: &str = env!("CARGO_BIN_EXE_fastmap");

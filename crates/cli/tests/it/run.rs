@@ -1,0 +1,359 @@
+//! `fastmap run`: what the program gets, what is handed through untouched, and what is refused. The preload library is a tiny
+//! one of the tests' own, which says that it is there: the real one has tests of its own.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::FASTMAP;
+use crate::prompt::{Ran, dir, files_in, is_root, run_in, skipped};
+use crate::terminal::{c_library, gcc};
+
+/// A directory with a preload library in it.
+struct Place {
+    dir: tempfile::TempDir,
+    library: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = dir();
+        let library = dir.path().join("libtest.so");
+        c_library(&library, "");
+        Place { dir, library }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// `fastmap run ARGS`, with nothing of FastMap's in the environment.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(FASTMAP);
+        for variable in ["CACHE", "MAP", "HEAP", "FAULTS", "STATS", "RUN_PID"] {
+            command.env_remove(format!("FASTMAP_{variable}"));
+        }
+        command.arg("run").args(args).env_remove("LD_PRELOAD").env("FASTMAP_PRELOAD", &self.library);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        run_in(self.path(), &mut self.command(args))
+    }
+
+    /// A file that can be executed.
+    fn program(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+/// Has the shell print variables.
+const SHOW: &str =
+    r#"printf '%s|' "$FASTMAP_CACHE" "$FASTMAP_MAP" "$FASTMAP_FAULTS" "$FASTMAP_HEAP" "$FASTMAP_STATS" "$LD_PRELOAD""#;
+
+#[test]
+fn the_program_is_the_same_process() {
+    let place = Place::new();
+    let ran = place.run(&["--", "sh", "-c", "echo $$ $FASTMAP_RUN_PID $0 $1", "zero", "--one"]);
+    ran.succeeded();
+    assert_eq!(ran.stdout, format!("{0} {0} zero --one\n", ran.pid));
+    assert_eq!(ran.stderr, "");
+    // Without the dashes too, and what looks like a flag of ours is the program's.
+    assert_eq!(place.run(&["echo", "--cache", "--", "-x"]).stdout, "--cache -- -x\n");
+}
+
+#[test]
+fn status_and_signals_are_the_programs_own() {
+    let place = Place::new();
+    for status in [0, 1, 2, 7, 126, 255] {
+        assert_eq!(place.run(&["--", "sh", "-c", &format!("exit {status}")]).status, Some(status));
+    }
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV] {
+        let mut command = place.command(&["--", "sh", "-c", &format!("ulimit -c 0; kill -{signal} $$")]);
+        assert_eq!(command.status().unwrap().signal(), Some(signal));
+    }
+}
+
+#[test]
+fn signal_masks_and_dispositions_come_through() {
+    let place = Place::new();
+    // The library asks the kernel: a shell would change both.
+    let library = place.path().join("signals.so");
+    c_library(
+        &library,
+        r#"FILE *f = fopen("/proc/self/status", "r"); char l[256]; while (fgets(l, 256, f)) if (!strncmp(l, "Sig", 3) && l[3] != 'Q') fputs(l, stderr); fclose(f);"#,
+    );
+    let with = |before: &str, through: &str| {
+        let script = "import os, signal, sys; exec(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])";
+        let mut command = Command::new("python3");
+        command.args(["-c", script, before]).args(through.split(' ')).arg("true");
+        command.env("FASTMAP_PRELOAD", &library).env_remove("LD_PRELOAD");
+        let ran = run_in(place.path(), &mut command);
+        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        ran.stderr
+    };
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skipped("python3 sets what is inherited here");
+    }
+    let direct = format!("env LD_PRELOAD={}", library.display());
+    let through = format!("{FASTMAP} run --");
+    for before in [
+        "pass",
+        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
+        "signal.signal(signal.SIGPIPE, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGCHLD])",
+    ] {
+        let expected = with(before, &direct);
+        assert!(expected.contains("SigBlk:") && expected.contains("SigIgn:"), "{expected}");
+        assert_eq!(with(before, &through), expected, "{before}");
+    }
+}
+
+#[test]
+fn standard_streams_are_the_programs_own() {
+    let place = Place::new();
+    let mut command = place.command(&["--", "sh", "-c", "cat; echo said >&2"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"through\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"through\n"[..], &b"said\n"[..]));
+}
+
+#[test]
+fn the_terminal_is_the_programs_own() {
+    let place = Place::new();
+    let mut terminal = crate::terminal::Terminal::start(
+        &mut place.command(&[
+            "--",
+            "sh",
+            "-c",
+            "test -t 0 && test -t 1 && test -t 2 && stty size && read line && echo got $line",
+        ]),
+        33,
+        101,
+    );
+    terminal.until("33 101");
+    terminal.type_in("hello\r");
+    terminal.until("got hello");
+    assert_eq!(terminal.wait().code(), Some(0));
+}
+
+#[test]
+fn flags_become_variables() {
+    let place = Place::new();
+    let stats = place.path().join("stats.json");
+    let library = place.library.display();
+    assert_eq!(place.run(&["--", "sh", "-c", SHOW]).stdout, format!("auto|||||{library}|"));
+    let flags =
+        ["--cache", "1MiB", "--map", "/data/**", "--map", "*.db", "--faults", "service", "--heap", "heap:64KiB"];
+    let ran = place.run(&[&flags[..], &["--stats", "stats.json", "--", "sh", "-c", SHOW]].concat());
+    ran.succeeded();
+    let here = place.path().canonicalize().unwrap();
+    let (heap, stats_there) = (here.join("heap"), here.join("stats.json"));
+    assert_eq!(
+        ran.stdout,
+        format!("1048576|/data/**:**/*.db|service|{}:64KiB|{}|{library}|", heap.display(), stats_there.display())
+    );
+    assert!(stats.exists(), "it can be made, and was");
+    // A relative glob begins here.
+    let ran = place.run(&["--map", "./x/*", "--", "sh", "-c", "echo $FASTMAP_MAP"]);
+    assert_eq!(ran.stdout, format!("{}/x/*\n", here.display()));
+}
+
+#[test]
+fn variables_count_where_no_flag_is_given() {
+    let place = Place::new();
+    let set = |args: &[&str]| {
+        let mut command = place.command(&[args, &["--", "sh", "-c", SHOW]].concat());
+        command.envs([("FASTMAP_CACHE", "2MiB"), ("FASTMAP_MAP", "/a/*:*.b"), ("FASTMAP_FAULTS", "signal")]);
+        command.env("LD_PRELOAD", "libm.so.6").env("FASTMAP_HEAP", place.path().join("h"));
+        run_in(place.path(), &mut command)
+    };
+    let (heap, library) = (place.path().join("h").display().to_string(), place.library.display());
+    let ran = set(&[]);
+    assert_eq!(ran.stdout, format!("2097152|/a/*:**/*.b|signal|{heap}||{library}:libm.so.6|"), "{}", ran.stderr);
+    assert!(set(&["--cache", "1MiB", "--faults", "service"]).stdout.starts_with("1048576|/a/*:**/*.b|service|"));
+    for (variable, value, part) in [
+        ("FASTMAP_CACHE", "lots", "is no size: give"),
+        ("FASTMAP_CACHE", "4096", "is too small: give at least 64KiB"),
+        ("FASTMAP_MAP", "", "an empty glob"),
+        ("FASTMAP_FAULTS", "no", "is no way to serve faults: give signal or service"),
+        ("FASTMAP_DIRECT", "no", "is no way to map files in memory: give auto or always or never"),
+        ("FASTMAP_PERSIST", "no", "is no way to make stores last: give auto or cache-lines"),
+    ] {
+        let ran = run_in(place.path(), place.command(&["--", "true"]).env(variable, value));
+        ran.failed_with(2, &[variable, part]);
+    }
+    // A run inside of a run.
+    let inner = format!("exec {FASTMAP} run --cache 1MiB -- sh -c '{}'", SHOW.replace('\'', "\""));
+    let ran = place.run(&["--cache", "3MiB", "--", "sh", "-c", &inner]);
+    assert_eq!(ran.stdout, format!("1048576|||||{library}|"));
+}
+
+#[test]
+fn usage() {
+    let place = Place::new();
+    place.run(&[]).failed_with(2, &["PROGRAM"]);
+    place.run(&["--bogus", "--", "true"]).failed_with(2, &["--bogus", "see `fastmap --help`"]);
+    place.run(&["--cache", "4KB", "--", "true"]).failed_with(2, &["--cache: \"4KB\" is no size"]);
+    place
+        .run(&["--cache", "60KiB", "--", "true"])
+        .failed_with(2, &["--cache: 60KiB is too small: give at least 64KiB"]);
+    let ran = place.run(&["--cache", "4096TiB", "--", "true"]);
+    ran.failed_with(
+        2,
+        &["--cache: a cache of 4PiB is larger than the ".replace("4PiB", "4096TiB").as_str(), "give less"],
+    );
+    place.run(&["--faults", "maybe", "--", "true"]).failed_with(2, &["--faults: ", "signal or service"]);
+    place
+        .run(&["--async-stores", "--faults", "service", "--", "true"])
+        .failed_with(2, &["--async-stores: ", "--faults service", "leave one of the two out"]);
+    assert_eq!(place.run(&["--async-stores", "--", "sh", "-c", "echo $FASTMAP_ASYNC_STORES"]).stdout, "1\n");
+    place.run(&["--direct", "maybe", "--", "true"]).failed_with(2, &["--direct: ", "auto or always or never"]);
+    place.run(&["--persist", "maybe", "--", "true"]).failed_with(2, &["--persist: ", "auto or cache-lines"]);
+    let show = "printf %s \"$FASTMAP_DIRECT,$FASTMAP_PERSIST\"";
+    let ran = place.run(&["--direct", "never", "--persist", "cache-lines", "--", "sh", "-c", show]);
+    assert_eq!(ran.stdout, "never,cache-lines");
+    place.run(&["--map", "/a[", "--", "true"]).failed_with(2, &["--map: \"/a[\" is no glob: ", "--help"]);
+    place.run(&["--map", "", "--", "true"]).failed_with(2, &["--map: an empty glob"]);
+    place.run(&["--map", "/a:b", "--", "true"]).failed_with(2, &["--map: \"/a:b\" has a colon"]);
+    place.run(&["--heap", "heap:1GB", "--", "true"]).failed_with(2, &["--heap: \"1GB\" is no size"]);
+    let help = place.run(&["--help"]);
+    help.succeeded();
+    for part in
+        ["--cache", "--map", "--heap", "--faults", "--direct", "--persist", "--stats", "FASTMAP_CACHE", "127", "setuid"]
+    {
+        assert!(help.stdout.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn programs_that_are_not_there_or_cannot_run() {
+    let place = Place::new();
+    place.run(&["--", "no-such-program"]).failed_with(127, &["no-such-program: not found", "PATH"]);
+    place.run(&["--", "./no-such-program"]).failed_with(127, &["./no-such-program: not found"]);
+    place.run(&["--", "no/such/program"]).failed_with(127, &["not found"]);
+    place.run(&["--", ""]).failed_with(127, &["not found"]);
+    fs::write(place.path().join("text"), "echo hello\n").unwrap();
+    place.run(&["--", "./text"]).failed_with(126, &["./text: cannot be executed: Permission denied"]);
+    place.run(&["--", "./"]).failed_with(126, &["cannot be executed: Is a directory"]);
+    let mut command = place.command(&["--", "text"]);
+    run_in(place.path(), command.env("PATH", place.path())).failed_with(126, &["text: cannot be executed"]);
+    place.program("lost", b"#!/no/such/interpreter\n");
+    place.run(&["--", "./lost"]).failed_with(127, &["./lost: cannot be executed: No such file"]);
+    // A text without a first line is the shell's, as everywhere.
+    place.program("text", b"echo hello from $0\n");
+    assert_eq!(place.run(&["--", "./text"]).stdout, "hello from ./text\n");
+}
+
+#[test]
+fn programs_that_no_library_gets_into() {
+    let place = Place::new();
+    let source = place.path().join("static.c");
+    fs::write(&source, "void _start(void) { __asm__(\"mov $60, %eax; xor %edi, %edi; syscall\"); }\n").unwrap();
+    let built = place.path().join("static");
+    gcc(&["-static", "-nostdlib", "-o", built.to_str().unwrap(), source.to_str().unwrap()]);
+    assert!(Command::new(&built).status().unwrap().success(), "it runs by itself");
+    place.run(&["--", "./static"]).failed_with(1, &["./static: is statically linked", "linked dynamically"]);
+    place.program("script", format!("#!{}\n", built.display()).as_bytes());
+    place.run(&["--", "./script"]).failed_with(1, &["./script: its interpreter ", "static: is statically linked"]);
+    place.program("twice", format!("#! {}/script\n", place.path().display()).as_bytes());
+    place.run(&["--", "./twice"]).failed_with(1, &["./twice: its interpreter ", "is statically linked"]);
+    let mut head = fs::read(&built).unwrap();
+    head[4] = 1;
+    place.program("small", &head);
+    place.run(&["--", "./small"]).failed_with(1, &["./small: is a 32-bit program"]);
+    head[4] = 2;
+    head[18] = 183;
+    place.program("arm", &head);
+    place.run(&["--", "./arm"]).failed_with(1, &["./arm: is built for another processor (ELF machine 183)"]);
+}
+
+#[test]
+fn programs_with_rights_of_their_own() {
+    let place = Place::new();
+    let own = place.path().join("own");
+    fs::copy("/bin/true", &own).unwrap();
+    let mode = |mode| fs::set_permissions(&own, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o4755);
+    place.run(&["--", "./own"]).succeeded();
+    if !is_root() {
+        return skipped("only root can give a file to another user");
+    }
+    mode(0o755);
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).unwrap();
+    place.run(&["--", "./own"]).succeeded();
+    for (bits, name) in [(0o4755, "(setuid)"), (0o2755, "(setgid)")] {
+        mode(bits);
+        place.run(&["--", "./own"]).failed_with(1, &["./own: runs with other rights than yours", name, "LD_PRELOAD"]);
+    }
+}
+
+#[test]
+fn heap_files() {
+    let place = Place::new();
+    let heap = |argument: &str| place.run(&["--heap", argument, "--", "true"]);
+    heap("heap").succeeded();
+    assert!(!place.path().join("heap").exists(), "the library makes it");
+    fs::write(place.path().join("full"), "precious").unwrap();
+    heap("full").failed_with(1, &["--heap: ", "/full: exists and holds 8 bytes", "remove it"]);
+    heap("full:1GiB").failed_with(1, &["/full: exists and holds 8 bytes"]);
+    assert_eq!(fs::read(place.path().join("full")).unwrap(), b"precious");
+    fs::write(place.path().join("empty"), "").unwrap();
+    heap("empty:1MiB").succeeded();
+    heap("none/heap").failed_with(1, &["none/heap: there is no directory", "make it"]);
+    heap(".").failed_with(1, &["is a directory"]);
+    heap("/dev/null").failed_with(1, &["/dev/null: is no regular file"]);
+    heap("heap:1048576TiB").failed_with(1, &["heap: a heap of 1048576TiB does not fit into the ", "that are free"]);
+    heap("heap:0").failed_with(2, &["--heap: ", "0 bytes"]);
+}
+
+#[test]
+fn files_for_counters() {
+    let place = Place::new();
+    place.run(&["--stats", "none/stats", "--", "true"]).failed_with(1, &["--stats: ", "none/stats: cannot be written"]);
+    place.run(&["--stats", ".", "--", "true"]).failed_with(1, &["cannot be written: Is a directory"]);
+    // What is refused for another reason leaves none behind.
+    let before = files_in(place.path());
+    place.run(&["--stats", "stats", "--", "./nothing"]).failed_with(127, &["not found"]);
+    place.program("lost", b"#!/no/such/interpreter\n");
+    place.run(&["--stats", "stats", "--", "./lost"]).failed_with(127, &["cannot be executed"]);
+    fs::remove_file(place.path().join("lost")).unwrap();
+    assert_eq!(files_in(place.path()), before);
+}
+
+#[test]
+fn the_library_is_found_or_missed() {
+    let place = Place::new();
+    let mut command = place.command(&["--", "true"]);
+    run_in(place.path(), command.env("FASTMAP_PRELOAD", "nowhere.so"))
+        .failed_with(1, &["libfastmap_preload.so: not found: looked for nowhere.so: ", "FASTMAP_PRELOAD"]);
+    let spaced = place.path().join("a b.so");
+    fs::copy(&place.library, &spaced).unwrap();
+    run_in(place.path(), command.env("FASTMAP_PRELOAD", &spaced)).failed_with(1, &["no path with a space or a colon"]);
+    // Installed: bin/fastmap and lib/libfastmap_preload.so.
+    for folder in ["bin", "lib"] {
+        fs::create_dir(place.path().join(folder)).unwrap();
+    }
+    let fastmap = place.path().join("bin/fastmap");
+    fs::copy(FASTMAP, &fastmap).unwrap();
+    let installed = || {
+        let mut command = Command::new(&fastmap);
+        command
+            .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+            .env_remove("FASTMAP_PRELOAD")
+            .env_remove("LD_PRELOAD");
+        run_in(place.path(), &mut command)
+    };
+    installed()
+        .failed_with(1, &["not found: looked for ", "/bin/libfastmap_preload.so and ", "/lib/libfastmap_preload.so"]);
+    let library = place.path().canonicalize().unwrap().join("lib/libfastmap_preload.so");
+    fs::copy(&place.library, &library).unwrap();
+    assert_eq!(installed().stdout, format!("{}\n", library.display()));
+}

@@ -1,0 +1,254 @@
+//! `fastmap top`, over a child of the tests that maps a file and touches it all the time.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::FASTMAP;
+use crate::prompt::{dir, fastmap, is_root, run_in, skipped};
+use crate::terminal::Terminal;
+use fastmap::{Advice, Cache, Fallback, MapOptions};
+use serde_json::Value;
+
+/// Pages of the file, of the cache.
+const PAGES: (usize, usize) = (2048, 256);
+
+/// A child that is at work until it is dropped.
+struct Worker {
+    child: Child,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Worker {
+    /// `None`, with the reason printed, where nothing can be cached.
+    fn start() -> Option<Worker> {
+        let dir = dir();
+        if fastmap(dir.path(), "doctor").status != Some(0) {
+            skipped("FastMap cannot cache files here");
+            return None;
+        }
+        let path = dir.path().canonicalize().unwrap().join("a-file-at-work");
+        fs::write(&path, vec![7; PAGES.0 * 4096]).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["top::role", "--exact", "--nocapture"]).env("FASTMAP_TEST_FILE", &path);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("at work")));
+        Some(Worker { child, path, _dir: dir })
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, number: i32) {
+        // SAFETY: the child is this value's and not waited for yet.
+        assert_eq!(unsafe { libc::kill(self.pid() as i32, number) }, 0);
+    }
+
+    fn end(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Not a test: what a worker does, for two minutes at most, or until its parent has gone.
+#[test]
+fn role() {
+    let Some(path) = std::env::var_os("FASTMAP_TEST_FILE") else { return };
+    // SAFETY: no preconditions.
+    unsafe {
+        libc::alarm(120);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let cache = Cache::new(PAGES.1 * 4096).unwrap();
+    // SAFETY: a file of the test's own.
+    let mut map = unsafe { MapOptions::new().cache(&cache).fallback(Fallback::Refuse).map_mut(&file) }.unwrap();
+    map.advise(Advice::Random).unwrap();
+    println!("at work");
+    std::io::stdout().flush().unwrap();
+    for step in 0.. {
+        let page = step * 1009 % PAGES.0;
+        map[page * 4096] = step as u8;
+        if step % 256 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+/// The object of this worker in what `top --once --json` printed.
+fn program_of(text: &str, pid: u32) -> Value {
+    let out: Value = serde_json::from_str(text).unwrap();
+    let programs = out["programs"].as_array().unwrap();
+    programs.iter().find(|program| program["pid"] == pid).unwrap_or_else(|| panic!("no {pid} in {text}")).clone()
+}
+
+#[test]
+fn json_has_totals_and_rates() {
+    let Some(worker) = Worker::start() else { return };
+    for line in
+        [format!("top --once --json --interval 0.5 {}", worker.pid()), "top --once --json --interval 0.5".into()]
+    {
+        let ran = fastmap(worker.path.parent().unwrap(), &line);
+        ran.succeeded();
+        let program = program_of(&ran.stdout, worker.pid());
+        assert!(program["interval_s"].as_f64().unwrap() >= 0.5, "{program}");
+        assert!(program["traps_per_second"].as_f64().unwrap() > 0.0);
+        assert!(program["ghost_share"].is_number() && program["staged_share"].is_number());
+        let (cache, map) = (&program["caches"][0], &program["maps"][0]);
+        assert_eq!(cache["capacity_bytes"], PAGES.1 * 4096);
+        assert_eq!((&map["path"], &map["cache"]), (&worker.path.to_str().unwrap().into(), &0.into()));
+        assert_eq!((&map["mapped_bytes"], &map["writable"]), (&(PAGES.0 * 4096).into(), &true.into()));
+        for one in [cache, map] {
+            for counter in ["misses", "evicted_pages", "writeback_pages"] {
+                assert!(one["per_second"][counter].as_f64().unwrap() > 0.0, "{counter} in {one}");
+                assert!(one["totals"][counter].as_u64().unwrap() > 0, "{counter} in {one}");
+            }
+            assert!(one["totals"]["resident_pages"].as_u64().unwrap() <= PAGES.1 as u64);
+            assert!(one["per_second"]["resident_pages"].is_null(), "no counter");
+        }
+        assert!(cache["merged_run_pages"].as_f64().unwrap() >= 1.0 && cache["queue_depth"].as_f64().unwrap() >= 1.0);
+    }
+}
+
+#[test]
+fn a_table_has_the_program_and_its_files() {
+    let Some(worker) = Worker::start() else { return };
+    // Until it has written something back within an interval.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let ran = loop {
+        let ran = fastmap(worker.path.parent().unwrap(), &format!("top --once --interval 0.2 {}", worker.pid()));
+        ran.succeeded();
+        if ran.stdout.contains(" pages a write") || std::time::Instant::now() > deadline {
+            break ran;
+        }
+    };
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("PROGRAM, FILES ") && lines[0].ends_with("WASTE"), "{}", ran.stdout);
+    assert!(lines[1].starts_with(&format!("{} ", worker.pid())) && lines[1].contains(" 1.0M "), "{}", ran.stdout);
+    assert!(lines[2].contains(" traps/s: ") && lines[2].contains("% misses ("), "{}", ran.stdout);
+    assert!(lines[3].contains(" pages a write, queue depth "), "{}", ran.stdout);
+    assert!(lines[4].starts_with(&format!("  rw {} ", worker.path.display())) && lines[4].contains(" 8.0M "));
+    assert_eq!(lines.len(), 5, "{}", ran.stdout);
+}
+
+#[test]
+fn nothing_to_see() {
+    let dir = dir();
+    fastmap(dir.path(), "top --once --interval 0.1 4194304").failed_with(1, &["process 4194304: there is none"]);
+    let own = format!("top --once {}", std::process::id());
+    fastmap(dir.path(), &own).failed_with(1, &["has no files in a FastMap cache", "fastmap run"]);
+    fastmap(dir.path(), "top --json").failed_with(2, &["--once"]);
+    fastmap(dir.path(), "top --once --interval 0").failed_with(2, &["--interval: \"0\" is no interval"]);
+    fastmap(dir.path(), "top x").failed_with(2, &["is no process id"]);
+    let help = fastmap(dir.path(), "top --help");
+    help.succeeded();
+    assert!(help.stdout.contains("no hit rate") && help.stdout.contains("\"per_second\""));
+}
+
+#[test]
+fn other_users_programs_are_not_shown() {
+    let Some(worker) = Worker::start() else { return };
+    if !is_root() {
+        return skipped("only root can become nobody");
+    }
+    let place = dir();
+    if let Some(ran) = crate::prompt::as_nobody(place.path(), &format!("top --once {}", worker.pid())) {
+        ran.failed_with(1, &["you may not look at it", "root"]);
+    }
+    if let Some(ran) = crate::prompt::as_nobody(place.path(), "top --once --interval 0.1") {
+        ran.failed_with(1, &["no program that you may look at"]);
+    }
+}
+
+#[test]
+fn without_a_terminal_it_wants_once() {
+    let Some(worker) = Worker::start() else { return };
+    let ran = fastmap(worker.path.parent().unwrap(), &format!("top {}", worker.pid()));
+    ran.failed_with(2, &["standard output is no terminal", "--once"]);
+}
+
+fn top(pid: Option<u32>, rows: u16, columns: u16) -> Terminal {
+    let mut command = Command::new(FASTMAP);
+    command.args(["top", "--interval", "0.2"]).args(pid.map(|pid| pid.to_string())).env("TERM", "xterm");
+    Terminal::start(&mut command, rows, columns)
+}
+
+#[test]
+fn the_screen_appears_and_q_ends_it() {
+    let Some(worker) = Worker::start() else { return };
+    let mut terminal = top(Some(worker.pid()), 24, 80);
+    terminal.until("a-file-at-work");
+    terminal.until(" traps/s: ");
+    terminal.until(" pages a write, queue depth ");
+    assert!(terminal.is_full_screen() && !terminal.is_as_before(), "keys come one by one");
+    terminal.resize(10, 200);
+    terminal.until(worker.path.to_str().unwrap());
+    terminal.type_in("q");
+    assert_eq!(terminal.wait().code(), Some(0));
+    assert!(!terminal.is_full_screen() && terminal.is_as_before(), "{}", terminal.contents());
+}
+
+#[test]
+fn signals_and_control_c_restore_the_terminal() {
+    let Some(worker) = Worker::start() else { return };
+    for end in ["\x03", "SIGTERM", "SIGINT", "SIGHUP"] {
+        let mut terminal = top(None, 24, 80);
+        terminal.until("a-file-at-work");
+        let signal = match end {
+            "SIGTERM" => libc::SIGTERM,
+            "SIGINT" => libc::SIGINT,
+            "SIGHUP" => libc::SIGHUP,
+            keys => {
+                terminal.type_in(keys);
+                0
+            }
+        };
+        if signal != 0 {
+            // SAFETY: the child is the terminal's and not waited for yet.
+            assert_eq!(unsafe { libc::kill(terminal.pid() as i32, signal) }, 0);
+        }
+        assert_eq!(terminal.wait().code(), Some(0), "{end}");
+        assert!(!terminal.is_full_screen() && terminal.is_as_before(), "{end}: {}", terminal.contents());
+    }
+    drop(worker);
+}
+
+#[test]
+fn programs_that_stop_or_end_while_they_are_shown() {
+    let Some(mut worker) = Worker::start() else { return };
+    let Some(other) = Worker::start() else { return };
+    let mut all = top(None, 50, 160);
+    let mut one = top(Some(worker.pid()), 24, 80);
+    let names = |path: &Path| path.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    all.until(&names(&worker.path));
+    one.until("traps/s: ");
+    worker.signal(libc::SIGSTOP);
+    one.until("does not answer");
+    worker.signal(libc::SIGCONT);
+    one.until("traps/s: ");
+    worker.end();
+    assert_eq!(one.wait().code(), Some(0));
+    assert!(one.contents().contains("has ended") && !one.is_full_screen() && one.is_as_before(), "{}", one.contents());
+    // The other's view goes on without it.
+    let ran = run_in(Path::new("/"), Command::new(FASTMAP).args(["top", "--once", "--interval", "0.1"]));
+    assert!(ran.stdout.contains(&names(&other.path)) && !ran.stdout.contains(&names(&worker.path)), "{}", ran.stdout);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while all.contents().contains(&names(&worker.path)) {
+        assert!(std::time::Instant::now() < deadline, "{}", all.contents());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        all.read();
+    }
+    all.until(&names(&other.path));
+    all.type_in("q");
+    assert_eq!(all.wait().code(), Some(0));
+}

@@ -1,0 +1,163 @@
+//! madvise(2) and mincore(2) by address.
+
+use super::convert::convert_range;
+use super::direct;
+use super::lookup::{Kind, check, holds, kinds_in, range_of, regions_in, with};
+use super::table::{intersection, pages_at};
+use crate::evict::batch;
+use crate::files::length;
+use crate::page::word::State;
+use crate::pin::fetch;
+use crate::pool::streams::Expect;
+use crate::readahead::prefetch;
+use crate::region::region::Region;
+use crate::sys::PAGE;
+use crate::writeback::flush;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// madvise(2). What is about reading ahead, about what is wanted and what is not, is done here, and what only hints at
+/// how the kernel should keep pages changes nothing; all else is the kernel's, with the whole file.
+///
+/// # Safety
+/// As for madvise(2): some advice destroys.
+///
+/// # Errors
+/// Those of madvise(2); what keeps a file from being converted to kernel mappings.
+pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
+    let kernel = |part: Range<usize>| {
+        direct::advising(&part, advice);
+        // SAFETY: the caller's contract.
+        check(unsafe { libc::madvise(part.start as *mut _, part.len(), advice) })
+    };
+    let range = range_of(addr, len, libc::EINVAL)?;
+    if !holds(addr, range.len()) {
+        return kernel(range);
+    }
+    // It knows which advice there is, and gives none on nothing.
+    kernel(range.start..range.start)?;
+    let is_populating = matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE);
+    let mut holes = Ok(());
+    for (part, kind) in kinds_in(&range) {
+        let done = match kind {
+            Kind::Unmapped => Err(libc::ENOMEM),
+            Kind::Other => kernel(part),
+            Kind::Cached if FOLLOWED.contains(&advice) => advise_cached(&part, advice),
+            Kind::Cached if HINTS.contains(&advice) => Ok(()),
+            Kind::Cached => convert_range(&part).and_then(|()| kernel(part)),
+        };
+        match done {
+            // Of a range with holes the rest is done all the same.
+            Err(libc::ENOMEM) if !is_populating => holes = Err(libc::ENOMEM),
+            done => done?,
+        }
+    }
+    holes
+}
+
+/// Advice that the engine follows.
+const FOLLOWED: [i32; 11] = [
+    libc::MADV_NORMAL,
+    libc::MADV_RANDOM,
+    libc::MADV_SEQUENTIAL,
+    libc::MADV_WILLNEED,
+    libc::MADV_DONTNEED,
+    libc::MADV_COLD,
+    libc::MADV_PAGEOUT,
+    libc::MADV_POPULATE_READ,
+    libc::MADV_POPULATE_WRITE,
+    libc::MADV_DONTFORK,
+    libc::MADV_DOFORK,
+];
+
+/// Advice that no program can see the effect of.
+const HINTS: [i32; 4] = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, libc::MADV_DONTDUMP, libc::MADV_DODUMP];
+
+fn advise_cached(range: &Range<usize>, advice: i32) -> Result<(), i32> {
+    match advice {
+        libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+            with(|table| table.set_in_children(range, advice == libc::MADV_DOFORK));
+            return Ok(());
+        }
+        libc::MADV_POPULATE_WRITE if with(|table| table.forbids_stores(range)) => return Err(libc::EINVAL),
+        _ => {}
+    }
+    // What is locked is not let go; what lies before it is.
+    let drops = matches!(advice, libc::MADV_DONTNEED | libc::MADV_COLD | libc::MADV_PAGEOUT);
+    let lock =
+        with(|table| table.locked.iter().filter_map(|one| intersection(&one.at, range)).map(|at| at.start).min());
+    let end = lock.filter(|_| drops).unwrap_or(range.end);
+    for (region, part) in regions_in(&(range.start..end)) {
+        advise_region(&region, pages_at(&region, &part), advice).map_err(|error| error.errno())?;
+    }
+    if end == range.end { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+fn advise_region(region: &Arc<Region>, pages: Range<usize>, advice: i32) -> crate::error::Result<()> {
+    length::follow(region)?;
+    match advice {
+        libc::MADV_NORMAL => region.hints().expect(pages, Expect::Normal),
+        libc::MADV_RANDOM => region.hints().expect(pages, Expect::Random),
+        libc::MADV_SEQUENTIAL => region.hints().expect(pages, Expect::Forward),
+        libc::MADV_WILLNEED => drop(prefetch::offer(region, &[pages])),
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            let end = (region.store().size() as usize).div_ceil(PAGE).clamp(pages.start, pages.end);
+            fetch::fetch(region, std::slice::from_ref(&(pages.start..end)))?;
+            if end < pages.end {
+                // As madvise(2) does, once what comes before the end is in memory.
+                return Err(
+                    region.io_error("populate it past its end", std::io::Error::from_raw_os_error(libc::EFAULT))
+                );
+            }
+        }
+        _ => {
+            if region.is_writable() {
+                flush::flush(region, pages.clone(), false)?;
+            }
+            let _length = region.lock_length();
+            batch::evict_range(region, pages);
+        }
+    }
+    Ok(())
+}
+
+/// mincore(2): the lowest bit of a byte for each page. A page that is read ahead and not touched yet counts as
+/// resident, and so does one that is waiting to be read with its stores buffered.
+///
+/// # Safety
+/// `out` has a byte for each page of the range.
+///
+/// # Errors
+/// Those of mincore(2).
+pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32> {
+    let range = range_of(addr, len, libc::ENOMEM)?;
+    let byte_of = |at: usize| out.wrapping_add((at - addr) / PAGE);
+    for (part, kind) in kinds_in(&range) {
+        if kind == Kind::Unmapped {
+            return Err(libc::ENOMEM);
+        }
+        // A page of ours that is in memory is one to the kernel.
+        if !holds(byte_of(part.start) as usize, part.len() / PAGE) {
+            // SAFETY: it finds out itself whether the bytes may be stored to.
+            check(unsafe { libc::mincore(part.start as *mut _, part.len(), byte_of(part.start)) })?;
+        } else {
+            // The answer is to be in a map of ours, in which the kernel may not find all pages.
+            let mut there = vec![0; part.len() / PAGE];
+            // SAFETY: as many bytes are there; the caller has room for them.
+            unsafe {
+                check(libc::mincore(part.start as *mut _, part.len(), there.as_mut_ptr()))?;
+                there.as_ptr().copy_to(byte_of(part.start), there.len());
+            }
+        }
+        if kind == Kind::Cached {
+            for (region, part) in regions_in(&part) {
+                let state = |at: usize| region.word(region.address().page_at(at)).look().state();
+                // Aside; or it has come since the kernel was asked.
+                let is_there = |at: &usize| !matches!(state(*at), State::Absent | State::Loading | State::Evicting);
+                // SAFETY: bytes that have been stored to.
+                part.step_by(PAGE).filter(is_there).for_each(|at| unsafe { byte_of(at).write(1) });
+            }
+        }
+    }
+    Ok(())
+}

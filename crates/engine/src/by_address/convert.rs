@@ -1,0 +1,183 @@
+//! All maps of a file become ordinary kernel mappings, in place; and the kernel mappings that are noted for it.
+
+use super::keep::{Locked, Unlocked};
+use super::lookup::{range_of, with};
+use super::table::{Table, intersection, pages_at, rest};
+use crate::coherence::to_kernel;
+use crate::files::facts::facts_of;
+use crate::pin::pin::Hold;
+use crate::region::region::Region;
+use crate::region::report;
+use crate::sys::{PAGE, file};
+use crate::writeback::flush;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::sync::Arc;
+
+/// Makes every map of a file an ordinary kernel mapping; then its maps are the kernel's until the last of them goes.
+pub(super) fn convert(identity: file::Identity) -> crate::error::Result<()> {
+    convert_for(identity, &(0..0))
+}
+
+/// Converts all maps of a file for memory that is to replace a range: pins that are asked for by an address there end,
+/// as with munmap(2). What mlock(2) has locked beside it the kernel keeps locked. On failure all is as before.
+pub(super) fn convert_for(identity: file::Identity, replaced: &Range<usize>) -> crate::error::Result<()> {
+    let region_in = |table: &mut Table| {
+        let piece = table.pieces().iter().find(|piece| piece.share.identity == identity)?;
+        Some(piece.share.region.clone())
+    };
+    let Some(region) = with(region_in) else { return Ok(()) };
+    // What cannot be saved stays, and locked as it is.
+    flush::flush(&region, 0..region.span() / PAGE, false)?;
+    let mut unlocked = Vec::new();
+    let mut shares = Vec::new();
+    let attempt = || {
+        with(|table| {
+            // Another one, if the maps have outgrown it meanwhile.
+            let Some(region) = region_in(table) else { return Ok(true) };
+            unlocked.extend(table.unlock_file(identity, replaced));
+            shares = match convert_region(table, &region, identity, replaced)? {
+                true => table.make_kernels(identity),
+                false => return Ok(false),
+            };
+            for part in unlocked.iter().filter(|one| one.key.is_none()).flat_map(|lock| rest(&lock.at, replaced)) {
+                // SAFETY: it brings memory in.
+                unsafe { libc::mlock(part.start as *const _, part.len()) };
+            }
+            Ok(true)
+        })
+    };
+    region.set_leaving(true);
+    let done = to_kernel::patiently(attempt);
+    if done.is_err() {
+        region.set_leaving(false);
+        lock_again(unlocked);
+    }
+    drop(shares);
+    done.map_err(|error| {
+        let source = std::io::Error::from_raw_os_error(error);
+        region.io_error("map it through the kernel instead", source)
+    })
+}
+
+/// The region's part of the conversion.
+fn convert_region(
+    table: &Table,
+    region: &Arc<Region>,
+    identity: file::Identity,
+    replaced: &Range<usize>,
+) -> Result<bool, i32> {
+    let of_file = || table.pieces().iter().filter(|piece| piece.share.identity == identity);
+    let (start, end) = region.address().addresses();
+    let part = |(at, prot): (Range<usize>, i32)| {
+        let share = &table.meeting(&at).next()?.0.share;
+        Some(to_kernel::MappedPages { pages: pages_at(region, &at), prot, kind: share.kind, fd: share.descriptor()? })
+    };
+    let parts: Vec<_> = table.protections(&(start..end)).into_iter().filter_map(part).collect();
+    let all = of_file().all(|piece| intersection(&piece.at, replaced).as_ref() == Some(&piece.at));
+    let done = to_kernel::to_kernel(region, &parts, all)?;
+    for piece in of_file().filter(|piece| done && piece.not_in_children) {
+        // SAFETY: a mapping of the file.
+        unsafe { libc::madvise(piece.at.start as *mut _, piece.at.len(), libc::MADV_DONTFORK) };
+    }
+    Ok(done)
+}
+
+/// Locks and pins again what a conversion that failed has let go.
+fn lock_again(unlocked: Vec<Unlocked>) {
+    for Unlocked { at, share, key } in unlocked {
+        // SAFETY: the share beside it keeps the region.
+        let region: &'static Region = unsafe { &*Arc::as_ptr(&share.region) };
+        let pages = pages_at(region, &at);
+        let hold = match Hold::new(region, pages.clone(), key.is_some_and(|key| key.writing)) {
+            Ok(hold) => hold,
+            Err(error) => {
+                report::say(region, pages.start, format_args!("and others are not locked any more: {error}"));
+                continue;
+            }
+        };
+        let lock = Locked { at, hold, share };
+        with(|table| match key {
+            None => table.locked.push(lock),
+            // Unless it has been let go meanwhile.
+            Some(key) => {
+                if let Some(pins) = table.pins.get_mut(&key) {
+                    pins.holds.push(lock);
+                }
+            }
+        });
+    }
+}
+
+/// Converts every file that is mapped in a range.
+pub(super) fn convert_range(range: &Range<usize>) -> Result<(), i32> {
+    let identities = with(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
+    identities.into_iter().try_for_each(|identity| convert(identity).map_err(|error| error.errno()))
+}
+
+/// Notes a kernel mapping, made because [`map`](super::map()) said so: while it is there all maps of the file are the
+/// kernel's, and so agree. For the functions here it ends by [`unmap`](super::unmap()), [`remap`](super::remap()) and
+/// [`make_way`](super::make_way).
+pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    if let (Ok(facts), Ok(at)) = (facts_of(&from), range_of(addr, len, libc::EINVAL)) {
+        with(|table| {
+            table.looked_after.forget(&at);
+            table.kernel_mappings.add(at, facts.identity);
+        });
+    }
+}
+
+/// Notes a kernel mapping that may become the engine's as it is. As long as any such are noted, of a file, no others of it in this
+/// process do ([`Face::only_noted`](crate::placement::Face::only_noted)). For the functions here it ends as [`note_kernel`] says.
+pub(crate) fn note_looked_after(identity: file::Identity, at: Range<usize>) {
+    with(|table| {
+        table.kernel_mappings.forget(&at);
+        table.looked_after.add(at, identity);
+    });
+}
+
+/// Notes that the kernel has mapped something else at a place that the caller fixed, over other kernel mappings perhaps.
+pub fn note_replaced(addr: usize, len: usize) {
+    if let Ok(at) = range_of(addr, len, libc::EINVAL) {
+        with(|table| {
+            table.looked_after.forget(&at);
+            table.kernel_mappings.forget(&at);
+        });
+    }
+}
+
+/// Whether a file has mappings that may become the engine's.
+pub(crate) fn is_looked_after(identity: file::Identity) -> bool {
+    with(|table| table.looked_after.has(identity, &(0..0)))
+}
+
+/// Leaves those of a file to the kernel for as long as they are there, as [`note_kernel`] does.
+pub(crate) fn leave_noted_to_kernel(identity: file::Identity) {
+    with(|table| {
+        for at in table.looked_after.addresses_of(identity) {
+            table.looked_after.forget(&at);
+            table.kernel_mappings.add(at, identity);
+        }
+    });
+}
+
+/// Whether ranges of a file are such mappings, all of them.
+pub(crate) fn are_looked_after(identity: file::Identity, mut parts: impl Iterator<Item = Range<usize>>) -> bool {
+    with(|table| parts.all(|at| table.looked_after.covers(&at, identity)))
+}
+
+/// The kernel mappings of files that have no other, noted by [`note_kernel`] or made of maps that were converted:
+/// `then` is called with each one's addresses, and calls nothing here. Only if maps were converted since it returned
+/// `known`; returns what to pass the next time.
+pub fn each_kernel(known: u64, then: impl FnMut(Range<usize>)) -> u64 {
+    with(|table| {
+        if table.conversions != known {
+            table.kernel_mappings.addresses().for_each(then);
+        }
+        table.conversions
+    })
+}

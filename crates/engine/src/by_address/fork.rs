@@ -1,0 +1,184 @@
+//! Maps when a process makes another: fork(2), and whatever comes after this program.
+
+use super::convert::convert;
+use super::gate;
+use super::lookup::{MAPS, with};
+use super::table::Table;
+use crate::coherence::MappedFile;
+use crate::files::children::InheritedPart;
+use crate::files::{children, keeper};
+use crate::region::registry;
+use crate::sys::file::Identity;
+use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, engine_fd, fork, threads};
+use crate::writeback::flush;
+use std::sync::{Arc, Mutex, Once};
+use std::time::{Duration, Instant};
+
+/// Writes every dirty page of every file to it, as far as that is possible: before somebody else reads them.
+pub fn save_all() {
+    let to_save = |region: &registry::InUse<'_>| region.is_ours() && region.is_writable() && region.scratch().is_none();
+    for region in registry::all().filter(to_save) {
+        // What cannot be written stays dirty, and the next flush returns the error.
+        let _ = flush::write_out(&region, 0..region.span() / PAGE);
+    }
+}
+
+/// The signal mask of the thread that forks, while it does.
+static MASK: Mutex<Option<Blocked>> = Mutex::new(None);
+
+/// Before fork(2): dirty pages are written, for children that read files, and the table is kept as it is, with signals
+/// blocked, until [`in_parent`] or [`in_child`]. Nothing in a child, which has no engine.
+pub fn before_fork() {
+    if fork::is_child() {
+        return;
+    }
+    save_all();
+    if !keeper::is_running() && with(|table| table.pieces().iter().any(|piece| piece.share.region.is_writable())) {
+        // Should this process be killed nobody would tell the child when all is in the files: nothing is left to tell.
+        let _ = answer();
+    }
+    let blocked = Blocked::all();
+    MAPS.freeze();
+    // SAFETY: this thread froze it in the line before.
+    children::before_fork(parts(unsafe { MAPS.frozen() }), keeper::is_running());
+    *MASK.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(blocked);
+}
+
+/// What a child is to find.
+fn parts(table: &Table) -> Vec<InheritedPart> {
+    let mut kept: Vec<_> =
+        table.pieces().iter().filter(|piece| !piece.not_in_children).map(|piece| piece.at.clone()).collect();
+    kept.sort_by_key(|at| at.start);
+    kept.dedup();
+    let mut parts: Vec<InheritedPart> = Vec::new();
+    for (at, prot) in kept.iter().flat_map(|at| table.protections(at)) {
+        let Some((piece, _)) = table.meeting(&at).next() else { continue };
+        // SAFETY: the parent's, until it is thawed; the child's copy is never dropped.
+        let region = unsafe { &*Arc::as_ptr(&piece.share.region) };
+        let (fd, kind) = (piece.share.descriptor().unwrap_or(-1), piece.share.kind);
+        let offset = (region.address().page_at(at.start) * PAGE) as i64;
+        if !parts.iter().any(|part| part.at == at) {
+            parts.push(InheritedPart {
+                at: at.clone(),
+                prot,
+                kind,
+                fd,
+                offset,
+                identity: piece.share.identity,
+                region,
+            });
+        }
+    }
+    parts
+}
+
+/// After fork(2), in the parent, or when it failed.
+///
+/// # Safety
+/// [`before_fork`] came before, in this thread.
+pub unsafe fn in_parent() {
+    if fork::is_child() {
+        return;
+    }
+    let blocked = MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take();
+    children::after_fork();
+    // SAFETY: the caller's contract.
+    unsafe { MAPS.thaw() };
+    drop(blocked);
+}
+
+/// With the first map: starts the thread that answers children which want to see what is stored to it. Not before or
+/// after a fork, when other libraries' handlers hold their locks: a thread's start takes memory of the program's
+/// allocator.
+pub fn expect_children() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        // It inherits the mask: no signal of the program's comes to it.
+        let _blocked = Blocked::all();
+        let body = threads::named(|| children::serve(answer));
+        let thread = || std::thread::Builder::new().name("fastmap-fork".into()).stack_size(256 << 10);
+        let started = children::make_link().and_then(|()| thread().spawn(body).map(drop));
+        if let Err(error) = started {
+            tracing::warn!(%error, "children made by fork have none of this process's maps");
+        }
+    });
+}
+
+/// Makes every file that is mapped the kernel's, and leaves it to it: a child wants to see what is stored to it, here
+/// and there.
+fn answer() -> Result<(), i32> {
+    /// For pages that are pinned for the time of a system call, and disks that are full for a moment.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let start = Instant::now();
+    let next = || with(|table| table.pieces().first().map(|piece| piece.share.identity));
+    while let Some(identity) = next() {
+        match share(identity) {
+            Ok(()) => {}
+            Err(error) if start.elapsed() > PATIENCE => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    Ok(())
+}
+
+/// Before this process opens a file by its name to write or cut it: one that is mapped to be read becomes the kernel's,
+/// and `None` is returned. Its lease would make the call wait until that is done, and the call's caller may hold what
+/// it takes.
+pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
+    if file.region().is_writable() {
+        return Some(file);
+    }
+    let identity = file.region().store().identity();
+    drop(file);
+    give_back(identity);
+    None
+}
+
+/// Converts one file's maps to kernel mappings, and leaves it to the kernel: another process writes it, or is about to.
+/// Pages that are pinned for a moment are waited for.
+pub fn give_back(identity: Identity) {
+    const LOOKS: usize = 100;
+    for _ in 0..LOOKS {
+        if share(identity).is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    tracing::warn!("a file that another process writes stays in the cache: its pages are pinned");
+}
+
+fn share(identity: Identity) -> Result<(), i32> {
+    // Before the conversion, so that a map which is made meanwhile is the kernel's too.
+    with(|table| table.leave_to_kernel(identity));
+    convert(identity).map_err(|error| error.errno())
+}
+
+/// After fork(2), in the child: it finds its parent's maps at the same addresses as soon as it looks for them
+/// (`files/children.rs`), as kernel mappings, and so do all that it makes itself.
+///
+/// # Safety
+/// [`before_fork`] came before, in the thread that this child is made of.
+pub unsafe fn in_child() {
+    gate::in_child();
+    engine_fd::in_child();
+    if MASK.try_lock().is_ok_and(|mask| mask.is_none()) {
+        // A child's child: the parent did nothing before.
+        return children::in_grandchild();
+    }
+    // SAFETY: the caller says that this is the child of the thread that froze it. No signal comes before `in_parent`'s
+    // part is done.
+    unsafe { MAPS.thaw() };
+    // Regions and locks are the parent's: never dropped here.
+    MAPS.with(|table| std::mem::forget(std::mem::take(table)));
+    children::in_child();
+    drop(MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take());
+}
+
+/// In a child made by fork(2): has its parent's maps be kernel mappings now, in both, and not when they are touched:
+/// before it gives up the rights that takes (seccomp(2)). Nothing happens elsewhere.
+pub fn resolve_in_child() {
+    if children::is_pending() {
+        children::resolve();
+    }
+}

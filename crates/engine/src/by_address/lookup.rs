@@ -1,0 +1,119 @@
+//! What lies at an address: the table of maps, and how it is asked.
+
+use super::fork as fork_of;
+use super::table::{Table, intersection};
+use crate::region::region::Region;
+use crate::region::registry;
+use crate::sys::lock::Guarded;
+use crate::sys::{PAGE, errno, fork};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// All maps made by address. Frozen across fork(2).
+pub(super) static MAPS: Guarded<Table> = Guarded::new(Table::new());
+
+/// Runs `then` on the table. It may do I/O, but takes no lock that a thread holds which wants the table.
+pub(super) fn with<R>(then: impl FnOnce(&mut Table) -> R) -> R {
+    MAPS.with(then)
+}
+
+/// Whole pages; EINVAL for those that begin in the middle of one, and `overflow` where addresses end before the range
+/// does.
+pub(super) fn range_of(addr: usize, len: usize, overflow: i32) -> Result<Range<usize>, i32> {
+    if !addr.is_multiple_of(PAGE) {
+        return Err(libc::EINVAL);
+    }
+    let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len));
+    // User space has no more (x86-64, four levels of tables).
+    end.filter(|end| *end <= 1 << 47).map(|end| addr..end).ok_or(overflow)
+}
+
+/// What lies in a part of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Maps of the cache.
+    Cached,
+    /// Addresses that a file's maps have beside them: nothing is mapped there.
+    Unmapped,
+    /// The kernel's.
+    Other,
+}
+
+/// What lies where in a range, in order.
+pub(super) fn kinds_in(range: &Range<usize>) -> Vec<(Range<usize>, Kind)> {
+    if range.is_empty() {
+        return vec![];
+    }
+    if !holds(range.start, range.len()) {
+        return vec![(range.clone(), Kind::Other)];
+    }
+    let parts = with(|table| table.parts(range));
+    let mut spare: Vec<Range<usize>> = Vec::new();
+    if parts.iter().any(|(_, covered)| !covered) {
+        for region in registry::all().filter(|region| region.is_by_address()) {
+            spare.extend(region.address().own_addresses().into_iter().filter_map(|part| intersection(&part, range)));
+        }
+        spare.sort_by_key(|part| part.start);
+    }
+    let mut kinds = Vec::new();
+    for (part, covered) in parts {
+        if covered {
+            kinds.push((part, Kind::Cached));
+            continue;
+        }
+        let mut at = part.start;
+        for spare in spare.iter().filter_map(|spare| intersection(spare, &part)) {
+            kinds.push((at..spare.start, Kind::Other));
+            at = spare.end;
+            kinds.push((spare, Kind::Unmapped));
+        }
+        kinds.push((at..part.end, Kind::Other));
+    }
+    kinds.retain(|(part, _)| !part.is_empty());
+    kinds
+}
+
+/// Any byte of the range lies in a cached map's addresses. A few nanoseconds; may be asked in signal handlers. In a
+/// child made by fork(2) no map is cached: those of its parent become kernel mappings, in both, when this is asked of
+/// one.
+///
+/// ```
+/// assert!(!fastmap::by_address::holds(&0 as *const i32 as usize, 4));
+/// ```
+#[inline]
+pub fn holds(addr: usize, len: usize) -> bool {
+    registry::meets(addr..addr.saturating_add(len.max(1))) && !is_childs()
+}
+
+/// In a child made by fork(2) maps are the kernel's as soon as anybody asks about them.
+#[cold]
+fn is_childs() -> bool {
+    let is_child = fork::is_child();
+    if is_child {
+        fork_of::resolve_in_child();
+    }
+    is_child
+}
+
+pub(super) fn check(result: libc::c_int) -> Result<(), i32> {
+    if result == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// A length in whole pages, as the kernel has it: nothing, of the very last ones.
+pub(super) fn rounded(len: usize) -> usize {
+    len.wrapping_add(PAGE - 1) & !(PAGE - 1)
+}
+
+/// The regions of cached maps in a range, each with what it has of it.
+pub(super) fn regions_in(range: &Range<usize>) -> Vec<(Arc<Region>, Range<usize>)> {
+    with(|table| {
+        let mut found: Vec<(Arc<Region>, Range<usize>)> = Vec::new();
+        for (piece, part) in table.meeting(range) {
+            match found.iter_mut().find(|(region, _)| Arc::ptr_eq(region, &piece.share.region)) {
+                Some((_, all)) => *all = all.start.min(part.start)..all.end.max(part.end),
+                None => found.push((piece.share.region.clone(), part)),
+            }
+        }
+        found
+    })
+}

@@ -1,0 +1,273 @@
+//! mmap(2), munmap(2) and mremap(2) by address.
+
+use super::convert::convert;
+use super::fork as fork_of;
+use super::lookup::with;
+use super::protect::apply_all;
+use super::table::{Piece, Removed, Share, Table};
+use super::unmap::{clear_way, retire};
+use crate::deferred::protocol::DeferredMode;
+use crate::error::Error;
+use crate::files::facts::facts_of;
+use crate::files::table::AttachOptions;
+use crate::files::{foreign_writers, table as files};
+use crate::map::cache::Cache;
+use crate::modes::Fallback;
+use crate::region::address::Place;
+use crate::store;
+use crate::sys::{PAGE, descriptor_table, file, fork};
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Address space for a file that is mapped to be written, and so may grow, bytes: what is not touched costs nothing.
+const ROOM: usize = 64 << 30;
+
+/// What mmap(2) is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// Where, if `flags` say so; else of no meaning.
+    pub addr: usize,
+    /// Bytes; not zero.
+    pub len: usize,
+    /// `PROT_READ`, `PROT_WRITE`, `PROT_NONE`.
+    pub prot: i32,
+    /// `MAP_SHARED`, and `MAP_FIXED` or `MAP_FIXED_NOREPLACE`; others say nothing here.
+    pub flags: i32,
+    /// Offset in the file, bytes: a multiple of pages.
+    pub offset: u64,
+    /// As [`MapOptions::one_writer`](crate::MapOptions::one_writer).
+    pub one_writer: bool,
+    /// As [`MapOptions::fallback`](crate::MapOptions::fallback).
+    pub fallback: Fallback,
+    /// As [`MapOptions::async_stores`](crate::MapOptions::async_stores).
+    pub async_stores: bool,
+    /// Bytes of the file that another map has, which may be used like this one, may be given the same addresses. Else
+    /// the kernel maps them, at addresses of their own.
+    pub layers: bool,
+}
+
+/// mmap(2), `MAP_SHARED`, through the cache. `None`: it is for the kernel to map, with the same arguments, and to
+/// refuse where it must; that may be a file whose maps were converted to kernel mappings just now, and a place
+/// (`MAP_FIXED`) that was cleared of cached maps.
+///
+/// # Safety
+/// As for [`MapOptions::map`](crate::MapOptions::map) and `map_mut`; what a fixed place holds goes.
+///
+/// # Errors
+/// As for those; [`Error::Locked`] while another process writes the file.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// # fn main() -> std::io::Result<()> {
+/// # let file = tempfile::tempfile()?;
+/// # file.set_len(1 << 20)?;
+/// let cache = fastmap::Cache::new(1 << 20)?;
+/// let request = fastmap::by_address::Request {
+///     addr: 0,
+///     len: 1 << 20,
+///     prot: libc::PROT_READ | libc::PROT_WRITE,
+///     flags: libc::MAP_SHARED,
+///     offset: 0,
+///     one_writer: true,
+///     fallback: fastmap::Fallback::Kernel,
+///     async_stores: false,
+///     layers: true,
+/// };
+/// // SAFETY: nobody else changes the file; the address is the map's until it is unmapped.
+/// unsafe {
+///     if let Some(at) = fastmap::by_address::map(file.as_fd(), &cache, &request)? {
+///         at.write(7);
+///         assert!(fastmap::by_address::holds(at as usize, 1));
+///         assert_eq!(fastmap::by_address::sync(at as usize, 1, libc::MS_SYNC), Ok(()));
+///         assert_eq!(fastmap::by_address::unmap(at as usize, 1 << 20), Ok(()));
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate::error::Result<Option<*mut u8>> {
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    let writable = request.prot & libc::PROT_WRITE != 0;
+    let mode = file::access_mode(&from);
+    let refused = mode == libc::O_WRONLY || writable && mode != libc::O_RDWR;
+    let odd = !request.offset.is_multiple_of(PAGE as u64) || request.len == 0;
+    let Some(end) =
+        (request.offset as usize).checked_add(request.len).and_then(|end| end.checked_next_multiple_of(PAGE))
+    else {
+        return Ok(None);
+    };
+    if refused || odd || fork::is_child() {
+        return Ok(None);
+    }
+    let facts = facts_of(&from)?;
+    let is_private = |piece: &Piece| piece.share.identity == facts.identity && piece.share.kind == libc::MAP_PRIVATE;
+    if !SERVED.contains(&request.prot) || with(|table| table.pieces().iter().any(is_private)) {
+        return convert(facts.identity).map(|()| None);
+    }
+    let in_file = request.offset as usize..end;
+    let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let wanted = request.addr..request.addr.saturating_add(in_file.len());
+    if fixed && (!request.addr.is_multiple_of(PAGE) || request.addr < in_file.start) {
+        return Ok(None);
+    }
+    if fixed && request.flags & libc::MAP_FIXED == 0 && !is_free(&wanted) {
+        return Ok(None);
+    }
+    // Kept until the new map is there: it may be the file's last.
+    let before = if fixed {
+        let has_it = |piece: &&Piece| {
+            let region = &piece.share.region;
+            piece.share.identity == facts.identity
+                && region.address().start().wrapping_add(in_file.start) as usize == wanted.start
+                && !region.address().has_foreign(&in_file)
+        };
+        let in_place = with(|table| table.pieces().iter().find(has_it).is_some().then(|| table.remove(&wanted, true)));
+        if in_place.is_none() {
+            // SAFETY: the caller wants what is there gone.
+            unsafe { clear_way(&wanted) }.map_err(|error| Error::Io {
+                path: file::path_of(&from),
+                operation: CLEARING,
+                source: std::io::Error::from_raw_os_error(error),
+            })?;
+        }
+        in_place.unwrap_or_default()
+    } else {
+        Removed::default()
+    };
+    let mapped = attach(&from, &facts, cache, request, in_file, mode == libc::O_RDWR);
+    // What the new map covers again stays as it is.
+    retire(before);
+    match mapped? {
+        Some(at) => Ok(Some(at)),
+        None => convert(facts.identity).map(|()| None),
+    }
+}
+
+/// What [`map`] comes to when its place is clear. `None`: the kernel has to map it, and all of the file.
+fn attach(
+    from: &File,
+    facts: &file::Facts,
+    cache: &Cache,
+    request: &Request,
+    in_file: Range<usize>,
+    may_write: bool,
+) -> crate::error::Result<Option<*mut u8>> {
+    let writable = request.prot & libc::PROT_WRITE != 0;
+    let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let replaced = if fixed { request.addr..request.addr.saturating_add(in_file.len()) } else { 0..0 };
+    let is_kernels = |table: &mut Table| {
+        table.meet(from, facts.identity);
+        table.is_kernels(facts.identity, &replaced)
+    };
+    if with(is_kernels) {
+        return Ok(None);
+    }
+    if !descriptor_table::is_engines() {
+        // All of its maps, so that they agree: a caller that is refused this one may map it through the kernel.
+        convert(facts.identity)?;
+    }
+    let place = match (fixed, writable) {
+        (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },
+        (false, true) => Place::Room(ROOM),
+        (false, false) => Place::Room(0),
+    };
+    let (one_writer, fallback) = (request.one_writer, request.fallback);
+    let deferred = DeferredMode { initial: None, keep: request.async_stores };
+    let options = |place| AttachOptions {
+        pool: Some(&cache.pool),
+        writable,
+        one_writer,
+        fallback,
+        place,
+        scratch: false,
+        by_address: true,
+        deferred,
+    };
+    let attached = match files::attach(from, facts, in_file.end, options(place), &store::open) {
+        // Address space may be limited (setrlimit(2)).
+        Err(Error::Io { source, .. }) if !fixed && source.raw_os_error() == Some(libc::ENOMEM) => {
+            files::attach(from, facts, in_file.end, options(Place::Room(0)), &store::open)
+        }
+        attached => attached,
+    };
+    let region = match attached {
+        Ok(Some(region)) => region,
+        Ok(None) | Err(Error::Outgrown { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    fork_of::expect_children();
+    let writer = (!writable && may_write).then(|| file::another(from).ok()).flatten();
+    let (identity, kind, moved) = (facts.identity, libc::MAP_SHARED, AtomicBool::new(false));
+    let share = Arc::new(Share { region: region.clone(), identity, writer, may_write, kind, moved });
+    if region.address().is_elsewhere() {
+        // It is being taken over, and may have the kernel's mappings only until it is.
+        return Ok(None);
+    }
+    // Now that its region is there for as long as this share is: the end of the region forgets the watch.
+    if !writable && request.one_writer && !watch(from, facts, request.fallback)? {
+        return Ok(None);
+    }
+    let start = region.address().start().wrapping_add(in_file.start) as usize;
+    let at = start..start + in_file.len();
+    let mapped = with(|table| {
+        let differs = |(one, _): (&Piece, Range<usize>)| {
+            !request.layers || one.prot != request.prot || one.share.may_write != may_write
+        };
+        // Converted by another thread since it was found, in part foreign, at another place, or not to be told from
+        // another.
+        if region.is_converted()
+            || region.address().has_foreign(&in_file)
+            || fixed && start != request.addr
+            || table.meeting(&at).any(differs)
+        {
+            return Ok(None);
+        }
+        table.forget_looked_after(&at);
+        table.kernel_mappings.forget(&at);
+        table.add(Piece { at: at.clone(), prot: request.prot, not_in_children: false, share: share.clone() });
+        apply_all(table, &region)?;
+        Ok(Some(start as *mut u8))
+    });
+    mapped.map_err(|error: i32| region.io_error("protect its map (mprotect)", std::io::Error::from_raw_os_error(error)))
+}
+
+/// Watches a file that is to be mapped for reading for other processes that write it (`files/foreign_writers.rs`).
+/// False: it is for the kernel to map.
+fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::Result<bool> {
+    let Err(why) = foreign_writers::watch(from, facts.identity, fork_of::give_back) else { return Ok(true) };
+    let error = Error::Missing {
+        path: file::path_of(from),
+        missing: "a way to see what other processes write to it",
+        remedy: format!("{why}; map it through the kernel, or see to it that nobody else writes it"),
+    };
+    if fallback == Fallback::Kernel {
+        tracing::warn!(%error, "mapped through the kernel instead");
+        return Ok(false);
+    }
+    Err(error)
+}
+
+/// What is done when it fails to make way.
+pub(super) const CLEARING: &str = "clear its place of what is mapped there (MAP_FIXED)";
+
+/// What maps of the cache may be used for.
+pub(super) const SERVED: [i32; 2] = [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE];
+
+/// Whether nothing is mapped at a place (`MAP_FIXED_NOREPLACE`).
+fn is_free(range: &Range<usize>) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: it replaces nothing, and goes at once.
+    unsafe {
+        let at = libc::mmap(range.start as *mut _, range.len(), libc::PROT_NONE, flags, -1, 0);
+        if at == libc::MAP_FAILED {
+            return false;
+        }
+        libc::munmap(at, range.len());
+        at as usize == range.start
+    }
+}

@@ -1,0 +1,51 @@
+//! mmap(2) and its kin by address: what `libfastmap.so` and `libfastmap_preload.so` are made of.
+//!
+//! The functions have the arguments and the error numbers of the calls they are named after, and do the kernel's part
+//! too: a range may lie across maps of the cache and other memory. All maps of a file have the same addresses for the
+//! same bytes of the file: mapped twice, it has the same address twice, and is to be unmapped twice. So that none can
+//! be told from the other, this is so only for maps that may be used alike, and where the caller wants it
+//! ([`Request::layers`]).
+//!
+//! What the cache would have to imitate (a file mapped at two places, a part protected otherwise than the rest of its
+//! map, or mapped over, executable pages, advice that changes what memory is, a map that outgrows its addresses while
+//! the file has others) makes the whole file's maps ordinary kernel mappings, in place (`convert.rs`), and then the
+//! kernel does it.
+
+mod access;
+mod advice;
+mod convert;
+mod direct;
+mod fork;
+mod gate;
+mod keep;
+mod kernel_mappings;
+mod leave;
+mod locks;
+mod lookup;
+mod map;
+mod prefetch;
+mod protect;
+mod remap;
+mod sync;
+mod table;
+mod takeover;
+mod unmap;
+
+pub use access::{is_cached, read, write};
+pub use advice::{advise, residency};
+pub(crate) use convert::{are_looked_after, is_looked_after, leave_noted_to_kernel, note_looked_after};
+pub use convert::{each_kernel, note_kernel, note_replaced};
+pub use direct::{flushed_bytes, holds_direct, is_in_memory, leave_to_kernel, map_direct};
+pub use fork::{before_fork, in_child, in_parent, resolve_in_child, save_all, to_be_written};
+pub use gate::{Passing, pass};
+pub use keep::{keep, let_go};
+pub use leave::{is_alone, is_in_child, leave};
+pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
+pub use lookup::holds;
+pub use map::{Request, map};
+pub use prefetch::{expect_backward, prefetch, prefetch_wait, set_readahead};
+pub use protect::{leave_file_to_kernel, protect};
+pub use remap::remap;
+pub use sync::{async_read, initial_line, sync, synchronise};
+pub(crate) use takeover::{Refusal, Still, bytes_of, return_to_kernel, take_over, turn};
+pub use unmap::{make_way, unmap};

@@ -1,0 +1,146 @@
+//! munmap(2) by address, and what goes for a mapping that takes its place (`MAP_FIXED`).
+
+use super::convert::convert_for;
+use super::direct;
+use super::lookup::{check, holds, range_of, with};
+use super::table::{Removed, intersection, pages_at};
+use crate::coherence::to_kernel;
+use crate::files::length;
+use crate::region::region::Region;
+use crate::region::registry;
+use crate::writeback::flush;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// munmap(2).
+///
+/// # Safety
+/// As for munmap(2): nobody uses the range any more.
+///
+/// # Errors
+/// EINVAL as from munmap(2). Pages that cannot be written to their file stay in memory, and the writers go on trying.
+pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
+    if len == 0 {
+        return Err(libc::EINVAL);
+    }
+    let range = range_of(addr, len, libc::EINVAL)?;
+    let (parts, removed, layers) = with(|table| {
+        table.forget_looked_after(&range);
+        (table.parts(&range), table.remove(&range, false), table.kernel_mappings.remove(&range))
+    });
+    retire(removed);
+    for (part, _) in parts.into_iter().filter(|(_, covered)| !covered) {
+        // SAFETY: the caller's contract. What a region has beside its maps is left alone.
+        each_foreign(&part, &layers, |part| {
+            direct::forget(&part);
+            // SAFETY: the caller's contract.
+            check(unsafe { libc::munmap(part.start as *mut _, part.len()) })
+        })?;
+    }
+    Ok(())
+}
+
+/// Runs `then` on the parts of a range that lie in no region's own addresses, and not in `others`.
+fn each_foreign(
+    range: &Range<usize>,
+    others: &[Range<usize>],
+    mut then: impl FnMut(Range<usize>) -> Result<(), i32>,
+) -> Result<(), i32> {
+    let mut own: Vec<Range<usize>> = others.iter().filter_map(|part| intersection(part, range)).collect();
+    if holds(range.start, range.len()) {
+        for region in registry::all() {
+            own.extend(region.address().own_addresses().into_iter().filter_map(|part| intersection(&part, range)));
+        }
+    }
+    own.sort_by_key(|part| part.start);
+    let mut at = range.start;
+    for part in own.into_iter().chain(std::iter::once(range.end..range.end)) {
+        if part.start > at {
+            then(at..part.start)?;
+        }
+        at = at.max(part.end);
+    }
+    Ok(())
+}
+
+/// Ends what nobody maps any more of regions that others still map: nothing is there then, as after munmap(2).
+pub(super) fn retire(removed: Removed) {
+    drop(removed.locked);
+    for (share, part) in &removed.bare {
+        let region = &share.region;
+        if with(|table| table.parts(part).iter().all(|(_, covered)| *covered)) {
+            continue;
+        }
+        // The long part of it with the table free.
+        if region.is_writable() && flush::flush(region, pages_at(region, part), false).is_err() {
+            continue;
+        }
+        with(|table| {
+            // Somebody may have mapped part of it again.
+            for (bare, _) in table.parts(part).into_iter().filter(|(_, covered)| !covered) {
+                region.holes().distrust(0);
+                region.least_end().fetch_min(pages_at(region, &bare).start, Ordering::AcqRel);
+                if clear_out(region, &bare).is_ok() {
+                    // SAFETY: addresses of the region that no map covers.
+                    unsafe { libc::mprotect(bare.start as *mut _, bare.len(), libc::PROT_NONE) };
+                }
+            }
+        });
+    }
+}
+
+/// Takes a range of a region out of memory, its dirty pages saved.
+fn clear_out(region: &Region, range: &Range<usize>) -> Result<(), i32> {
+    let _length = region.lock_length();
+    length::leave_memory(region, pages_at(region, range)).map(drop).map_err(|error| error.errno())
+}
+
+/// Takes cached maps out of a range, all layers of them, for other memory that is about to replace it (`MAP_FIXED`): a
+/// file that has maps there becomes the kernel's with all of its maps. Nothing happens where there are none.
+///
+/// # Safety
+/// What is there goes; the caller maps the range next.
+///
+/// # Errors
+/// Then all is as before, and nothing may be mapped there: EBUSY, pages are pinned, and stay so; what else keeps their
+/// file from being saved.
+pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
+    // The kernel refuses a range that is none.
+    if let Ok(range) = range_of(addr, len, libc::ENOMEM) {
+        // SAFETY: the caller's contract.
+        unsafe { clear_way(&range)? };
+        with(|table| {
+            table.forget_looked_after(&range);
+            table.kernel_mappings.forget(&range);
+        });
+    }
+    Ok(())
+}
+
+/// Takes cached maps out of a range as [`make_way`] does, and keeps the notes of kernel mappings that may be there.
+///
+/// # Safety
+/// What is there goes; the caller maps the range next.
+pub(super) unsafe fn clear_way(range: &Range<usize>) -> Result<(), i32> {
+    if holds(range.start, range.len()) {
+        let identities = with(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
+        for identity in identities {
+            convert_for(identity, range).map_err(|error| error.errno())?;
+        }
+        // Addresses that regions have beside their maps, and those of the heap, which is no map by address.
+        for region in registry::all() {
+            for part in region.address().own_addresses().into_iter().filter_map(|part| intersection(&part, range)) {
+                // The kernel has all of the file now, or the table would have been in the way; or another thread maps
+                // it just now.
+                to_kernel::patiently(|| {
+                    with(|table| match table.meeting(&part).next() {
+                        Some(_) => Err(libc::EBUSY),
+                        None => to_kernel::make_foreign(&region, pages_at(&region, &part)),
+                    })
+                })?;
+            }
+        }
+    }
+    direct::forget(range);
+    Ok(())
+}

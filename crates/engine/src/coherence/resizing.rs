@@ -1,0 +1,66 @@
+//! A change of a mapped file's length by a system call.
+
+use super::syscalls::length_of;
+use crate::evict::invalidate::{self, Invalidated};
+use crate::files::length;
+use crate::region::in_flight::UnderWay;
+use crate::region::region::Region;
+use crate::sys::PAGE;
+use std::fmt;
+
+/// A change of a file's length that is under way ([`MappedFile::resizing`](super::MappedFile::resizing)). Dropped, it
+/// leaves all as it was: for a call that failed.
+pub struct Resizing<'a> {
+    region: &'a Region,
+    // In this order: its end is when the pages are as they will be.
+    invalidated: Option<Invalidated<'a>>,
+    under_way: Option<UnderWay<'a>>,
+    /// The lesser of the two lengths.
+    least: u64,
+}
+
+impl<'a> Resizing<'a> {
+    pub(super) fn begin(region: &'a Region, new_len: u64) -> Result<Resizing<'a>, i32> {
+        // What others have done before this, as far as it can be met.
+        let _ = length::follow(region);
+        let under_way = region.in_flight().resizes().begin();
+        let length = length_of(region)?;
+        let known = region.store().size().max(length);
+        let page_after = |end: u64| usize::try_from(end.div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
+        let least = new_len.min(length);
+        // DeferredStores an end that moves up nothing is in memory but on the page that holds it.
+        let end = if new_len < known { page_after(known) } else { page_after(length) };
+        let pages = (least / PAGE as u64) as usize..end;
+        let invalidated = Some(invalidate::invalidate(region, pages, page_after(new_len))?);
+        Ok(Resizing { region, invalidated, under_way: Some(under_way), least })
+    }
+
+    /// Follows the new length, after the call has succeeded: what was cut off is gone, and will be zeros should the
+    /// file become longer again.
+    ///
+    /// # Safety
+    /// The file has the length that was announced, and nobody has a reference to what was cut off: what was stored
+    /// there is lost.
+    ///
+    /// That is for the caller to say:
+    ///
+    /// ```compile_fail,E0133
+    /// # fn follow(resizing: fastmap::coherence::Resizing<'_>) {
+    /// resizing.done();
+    /// # }
+    /// ```
+    pub unsafe fn done(mut self) {
+        let Some(invalidated) = self.invalidated.take() else { return };
+        self.region.holes().distrust((self.least / PAGE as u64) as usize);
+        invalidated.cut();
+        self.under_way = None;
+        // What cannot be met now, as pages that are pinned, the next look meets.
+        let _ = length::follow(self.region);
+    }
+}
+
+impl fmt::Debug for Resizing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resizing").field("least", &self.least).finish()
+    }
+}

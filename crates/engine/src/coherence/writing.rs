@@ -1,0 +1,125 @@
+//! Pages that are out of every thread's reach while a system call writes to their file.
+
+use super::syscalls::{length_of, pages_of};
+use crate::evict::invalidate::{self, Fill, Invalidated};
+use crate::page::word::State;
+use crate::region::region::Region;
+use crate::sys::PAGE;
+use std::cell::Cell;
+use std::fmt;
+use std::ops::Range;
+
+/// Pages of a file that are out of everybody's reach while a system call writes there
+/// ([`MappedFile::writing`](super::MappedFile::writing)). Dropped, it lets them go as they were: for a call that was
+/// not made.
+pub struct Writing<'a> {
+    region: &'a Region,
+    invalidated: Option<Invalidated<'a>>,
+    range: Range<u64>,
+    /// The first and the last page, and whether they were in memory.
+    edges: [usize; 2],
+    resident: [bool; 2],
+}
+
+impl<'a> Writing<'a> {
+    pub(super) fn begin(region: &'a Region, range: Range<u64>) -> Result<Writing<'a>, i32> {
+        let length = length_of(region)?;
+        let within = length % PAGE as u64;
+        if range.end > length && range.start > length && within != 0 {
+            // What the page of the old end has in memory behind it would be in the file.
+            let page = (length / PAGE as u64) as usize;
+            drop(invalidate::invalidate(region, page..page + 1, usize::MAX)?);
+        }
+        let pages = pages_of(region, &range);
+        let is_resident = |page: usize| {
+            page < region.span() / PAGE && matches!(region.word(page).look().state(), State::Clean | State::Dirty)
+        };
+        let edges = [pages.start, pages.end.saturating_sub(1)];
+        let resident = edges.map(|page| !pages.is_empty() && is_resident(page));
+        let invalidated = Some(invalidate::invalidate(region, pages, usize::MAX)?);
+        Ok(Writing { region, invalidated, range, edges, resident })
+    }
+
+    /// Lets go after a call that wrote the first `count` bytes of `data` at `offset`: pages that it wrote whole are put
+    /// into memory from there, without a read, as far as there is room that nobody needs.
+    ///
+    /// # Safety
+    /// Each part of `data` is memory that can be read, or its use is an error that the kernel reports. It has what the
+    /// file has there now. Nobody has a reference to these bytes of the map.
+    pub unsafe fn written(mut self, offset: u64, data: &[libc::iovec], count: usize) {
+        let Some(invalidated) = self.invalidated.take() else { return };
+        let region = self.region;
+        let end = offset + count as u64;
+        let pages = pages_of(region, &(offset..end));
+        region.holes().forget(pages.clone());
+        region.store().expect_cached();
+        if end > region.store().size() {
+            region.store().refresh_size();
+        }
+        invalidated.patch(offset..end);
+        // What nobody has mapped may be changed by others later.
+        let mapped = [self.edges[0], self.edges[1]].map(|page| region.extents().around(page));
+        let parts = Parts { data, at: Cell::new((0, 0)) };
+        invalidated.put_back(|page| {
+            let start = (page * PAGE) as u64;
+            if !mapped.iter().any(|part| part.contains(&page)) {
+                return Fill::Absent;
+            }
+            if start >= offset && start + PAGE as u64 <= end {
+                return parts.page_at((start - offset) as usize).map_or(Fill::Read, Fill::From);
+            }
+            let was_resident = self.edges.iter().zip(self.resident).any(|(edge, there)| *edge == page && there);
+            if was_resident { Fill::Read } else { Fill::Absent }
+        });
+    }
+
+    /// Lets go after a call whose bytes are not known, or that failed half-way: what was in memory is read anew when it
+    /// is touched, and pages that are pinned get what the file has in the range.
+    ///
+    /// # Safety
+    /// Nobody has a reference to bytes that the call may have changed, or that were stored to a pinned page meanwhile.
+    pub unsafe fn done(mut self) {
+        if let Some(invalidated) = self.invalidated.take() {
+            self.region.holes().forget(pages_of(self.region, &self.range));
+            self.region.store().expect_cached();
+            invalidated.patch(self.range.clone());
+        }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.region.holes().forget(pages_of(self.region, &self.range));
+    }
+}
+
+impl fmt::Debug for Writing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writing").field("range", &self.range).finish()
+    }
+}
+
+/// The parts of a write's data, walked in ascending order.
+struct Parts<'a> {
+    data: &'a [libc::iovec],
+    /// A part and where it begins.
+    at: Cell<(usize, usize)>,
+}
+
+impl Parts<'_> {
+    /// The page of data from a place on, if it lies in one part.
+    fn page_at(&self, place: usize) -> Option<*const u8> {
+        let (mut part, mut start) = self.at.get();
+        if place < start {
+            (part, start) = (0, 0);
+        }
+        while part < self.data.len() && start + self.data[part].iov_len <= place {
+            start += self.data[part].iov_len;
+            part += 1;
+        }
+        self.at.set((part, start));
+        let iovec = self.data.get(part)?;
+        let whole = place + PAGE <= start + iovec.iov_len;
+        whole.then(|| iovec.iov_base.cast::<u8>().cast_const().wrapping_add(place - start))
+    }
+}

@@ -1,0 +1,8 @@
+//! What is counted, and nothing that acts on it.
+//!
+//! Owns the counters of a cache, of a map and of a processor. May call: `sys`, `page`.
+
+mod numbers;
+pub mod per_cpu;
+pub mod per_map;
+pub mod stats;

@@ -1,0 +1,323 @@
+//! Direct mappings: files that are memory already, mapped straight, and how what is stored there is made to last.
+//!
+//! On DAX with `MAP_SYNC` (mmap(2), Linux 4.15) a store lasts once its cache line is written to memory: no system call.
+//! Which pages are dirty is known to the kernel, so a small range is written line by line, whether dirty or not, and a
+//! large one is left to msync(2). Files of tmpfs and hugetlbfs do not outlive the machine: there is nothing to do,
+//! unless the caller knows better ([`Persist::CacheLines`]). Then stores are tracked here, by asynchronous
+//! write-protection (`sys/pagemap.rs`), and large flushes write dirty pages only. Tracking is each mapping's own, so a
+//! flush looks at all mappings of the file (`direct/table.rs`).
+
+use crate::counters::per_cpu::PerCpuCounter;
+use crate::direct::table::{self, Span};
+use crate::error::Error;
+use crate::fault::handler;
+use crate::modes::Persist;
+use crate::sys::file::{Identity, Medium};
+use crate::sys::lock::Lock;
+use crate::sys::pagemap::{Found, Pagemap};
+use crate::sys::signal::Blocked;
+use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{PAGE, errno, file, fork, lines};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::{LazyLock, OnceLock};
+
+/// How stores to a mapping are made to last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing lasts, so nothing is to be done.
+    Nothing,
+    /// By cache line, since the mapping is `MAP_SYNC`; the kernel knows what is dirty.
+    Synchronous,
+    /// By cache line, and it is known here which pages are dirty.
+    Tracked,
+    /// By cache line, all of them.
+    Lines,
+    /// By msync(2).
+    Kernel,
+}
+
+impl Durability {
+    /// Whether flushes of it are by cache line: then others may want to see what they did (`live`).
+    pub fn is_by_line(self) -> bool {
+        !matches!(self, Durability::Nothing | Durability::Kernel)
+    }
+
+    /// Back from `as usize`.
+    pub fn from_number(number: usize) -> Self {
+        let all = [Durability::Nothing, Durability::Synchronous, Durability::Tracked, Durability::Lines];
+        all.get(number).copied().unwrap_or(Durability::Kernel)
+    }
+}
+
+/// Up to this length a flush writes all lines of its range and asks nobody which are dirty: to be asked, and to protect
+/// the page again, so that its next store traps, costs as much as 64 KiB of lines.
+const SMALL: usize = 64 << 10;
+
+/// A huge page.
+const HUGE: usize = 2 << 20;
+
+/// The arguments of mmap(2) for a shared mapping of a file, less the descriptor.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    pub addr: usize,
+    pub len: usize,
+    pub prot: i32,
+    /// `MAP_SHARED` and what else the caller wants.
+    pub flags: i32,
+    pub offset: i64,
+}
+
+/// mmap(2).
+///
+/// # Safety
+/// What a fixed place holds goes.
+pub unsafe fn map_plainly(file: &File, wanted: Wanted) -> io::Result<usize> {
+    let Wanted { addr, len, prot, flags, offset } = wanted;
+    // SAFETY: the caller's contract.
+    let at = unsafe { libc::mmap(addr as *mut _, len, prot, flags, file.as_raw_fd(), offset) };
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as usize) }
+}
+
+/// Maps a file straight, and says how its stores are made to last.
+///
+/// # Safety
+/// As for `map_plainly`.
+pub unsafe fn map(file: &File, medium: Medium, persist: Persist, wanted: Wanted) -> io::Result<(usize, Durability)> {
+    let durability = match medium {
+        Medium::Dax if wanted.prot & libc::PROT_WRITE != 0 => {
+            let flags = wanted.flags & !libc::MAP_TYPE | libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+            prepare()?;
+            // SAFETY: the caller's contract.
+            match unsafe { map_plainly(file, Wanted { flags, ..wanted }) } {
+                Ok(at) => return Ok((at, Durability::Synchronous)),
+                // DAX of another kind (virtiofs), or a kernel that cannot.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
+                    Durability::Kernel
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Medium::Dax | Medium::Storage => Durability::Kernel,
+        Medium::Memory { .. } if persist == Persist::Automatic => Durability::Nothing,
+        // Nobody can store through it, and the kernel tracks no such mapping.
+        Medium::Memory { .. } if file::access_mode(file) == libc::O_RDONLY => Durability::Nothing,
+        Medium::Memory { unit } => {
+            prepare()?;
+            // Of larger huge pages the kernel does not find those that were stored to.
+            if unit <= HUGE && Tracking::get().is_some() { Durability::Tracked } else { Durability::Lines }
+        }
+    };
+    // SAFETY: the caller's contract covers what a fixed place holds.
+    unsafe { map_plainly(file, wanted) }.map(|at| (at, durability))
+}
+
+/// What writing lines needs: a SIGBUS handler for those past a file's end, and to know a child when it is one.
+fn prepare() -> io::Result<()> {
+    fork::claim()?;
+    handler::install()
+}
+
+/// The error of a file that cannot be mapped straight.
+pub fn not_in_memory(from: &File) -> Error {
+    Error::Missing {
+        path: file::path_of(from),
+        missing: "a file in memory",
+        remedy: "only files on tmpfs, hugetlbfs and DAX are mapped directly: put it there, or map it in another mode"
+            .into(),
+    }
+}
+
+/// Asynchronous write-protection: one userfaultfd for all mappings, and the file that tells what was written.
+struct Tracking {
+    userfaultfd: Userfaultfd,
+    pagemap: Pagemap,
+}
+
+impl Tracking {
+    fn open() -> io::Result<Self> {
+        let tracking = Tracking { userfaultfd: Userfaultfd::open_for_tracking()?, pagemap: Pagemap::open()? };
+        // Of no memory: whether there is such a request.
+        tracking.pagemap.present(&(0..0), &mut [Found::default()])?;
+        Ok(tracking)
+    }
+
+    fn get() -> Option<&'static Tracking> {
+        static TRACKING: OnceLock<Option<Tracking>> = OnceLock::new();
+        TRACKING.get_or_init(|| Tracking::open().ok()).as_ref()
+    }
+
+    /// Writes the lines of all pages of a span that were stored to since they were last found here, of those in `part`
+    /// and around it: bytes. The caller holds the file's lock.
+    fn write_dirty(&self, span: &Span, part: Range<usize>) -> Result<usize, i32> {
+        // Whole huge pages: of parts of one the kernel forgets that they were written.
+        let end = part.end.next_multiple_of(HUGE).min(span.at.end);
+        let mut at = (part.start / HUGE * HUGE).max(span.at.start);
+        let mut found = [Found::default(); 128];
+        let (mut bytes, mut is_registered) = (0, false);
+        while at < end {
+            let (count, walked) = match self.pagemap.take_written(&(at..end), &mut found) {
+                Ok((count, walked)) if count > 0 || walked > at => (count, walked),
+                // The first time, and when the program has moved the mapping: what is present counts as written then.
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_registered => {
+                    // SAFETY: a mapping of a file in memory; only stores are looked at.
+                    let registered =
+                        unsafe { self.userfaultfd.register_stores(span.at.start as *mut u8, span.at.len()) };
+                    is_registered = true;
+                    match registered {
+                        Ok(()) => continue,
+                        Err(_) => return write_lines(part),
+                    }
+                }
+                _ => return write_lines(part),
+            };
+            let found = &found[..count];
+            // The kernel would map all of a huge page at the next store, and take all of it for written: protected once
+            // more it is split. What is stored between the two is written below, since that comes after both.
+            for one in found.iter().filter(|one| one.is_huge()).map(Found::at) {
+                // SAFETY: registered, or the scan had found nothing. Without memory for it huge pages stay whole.
+                let _ = unsafe { self.userfaultfd.write_protect(one.start as *mut u8, one.len(), true) };
+            }
+            for one in found {
+                bytes += write_lines(one.at()).inspect_err(|_| {
+                    // They are dirty still.
+                    // SAFETY: registered.
+                    let _ = unsafe { self.userfaultfd.write_protect(at as *mut u8, walked - at, false) };
+                })?;
+            }
+            at = walked;
+        }
+        Ok(bytes)
+    }
+}
+
+/// Why stores to files in memory cannot be tracked here, if so.
+pub fn try_tracking() -> io::Result<()> {
+    Tracking::open().map(drop)
+}
+
+/// The lock of a file's large flushes: one that meets pages which another has found dirty, and is writing, waits for
+/// them.
+fn lock_of(file: Identity) -> &'static Lock {
+    static LOCKS: LazyLock<[Lock; 64]> = LazyLock::new(|| std::array::from_fn(|_| Lock::new()));
+    &LOCKS[file.numbers()[1] as usize % LOCKS.len()]
+}
+
+/// Writes a range of lines to memory: bytes. What lies past the file's end has none.
+fn write_lines(range: Range<usize>) -> Result<usize, i32> {
+    let mut at = range.start / lines::LINE * lines::LINE;
+    let end = range.end.next_multiple_of(lines::LINE);
+    let mut bytes = end - at;
+    let mut tried_again = 0;
+    #[cfg(all(test, not(loom)))]
+    tests::note(&(at..end));
+    // SAFETY: of a mapping that may be read, and `prepare` came before it.
+    while let Err(stopped) = unsafe { lines::write_back(at..end) } {
+        const EHWPOISON: i32 = 133;
+        let page = stopped / PAGE * PAGE;
+        // SAFETY: it destroys nothing.
+        match unsafe { libc::madvise(page as *mut _, PAGE, libc::MADV_POPULATE_READ) } {
+            // It is there now: once more.
+            0 if tried_again != stopped => {
+                (at, tried_again) = (stopped, stopped);
+                continue;
+            }
+            -1 if errno() == EHWPOISON => return Err(libc::EIO),
+            _ => {}
+        }
+        at = (page + PAGE).min(end);
+        bytes -= at - stopped;
+        if at == end {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Makes stores to a range of a mapping last: how many bytes were written by cache line. Errors are error numbers.
+#[inline]
+pub fn flush(span: &Span, range: Range<usize>) -> Result<usize, i32> {
+    let is_small = range.len() <= SMALL;
+    let bytes = match span.durability {
+        _ if range.is_empty() => return Ok(0),
+        Durability::Nothing => return Ok(0),
+        Durability::Synchronous | Durability::Tracked if is_small => write_lines(range)?,
+        Durability::Lines => write_lines(range)?,
+        // What is tracked is the parent's mapping.
+        Durability::Tracked if fork::is_child() => write_lines(range)?,
+        Durability::Tracked => flush_tracked(span, &range)?,
+        Durability::Synchronous | Durability::Kernel => {
+            let start = range.start / PAGE * PAGE;
+            // SAFETY: it writes to files only.
+            return match unsafe { libc::msync(start as *mut _, range.end - start, libc::MS_SYNC) } {
+                0 => Ok(0),
+                _ => Err(errno()),
+            };
+        }
+    };
+    count(bytes);
+    Ok(bytes)
+}
+
+/// Writes the pages of a range that were stored to, by whichever map of the file: bytes.
+#[cold]
+fn flush_tracked(span: &Span, range: &Range<usize>) -> Result<usize, i32> {
+    let Some(tracking) = Tracking::get() else { return write_lines(range.clone()) };
+    let of_file = span.in_file(range);
+    let _blocked = Blocked::but_sigbus();
+    let _held = lock_of(span.file).lock();
+    let all = table::meeting(0..usize::MAX);
+    let mut others = all.filter(|other| other.file == span.file && other.durability == Durability::Tracked);
+    others.try_fold(0, |bytes, other| match other.part(&of_file) {
+        Some(part) => Ok(bytes + tracking.write_dirty(&other, part)?),
+        None => Ok(bytes),
+    })
+}
+
+/// Forgets what lies in a range of addresses, before it is unmapped. What was stored there is written first: flushes of
+/// other maps of the file promise it.
+#[cold]
+pub fn retire(range: &Range<usize>) {
+    if fork::is_child() {
+        return;
+    }
+    for span in table::meeting(range.clone()) {
+        let part = span.at.start.max(range.start)..span.at.end.min(range.end);
+        let _blocked = Blocked::but_sigbus();
+        let _held = lock_of(span.file).lock();
+        if span.durability == Durability::Tracked
+            && let Some(tracking) = Tracking::get()
+        {
+            // Memory that went bad raises SIGBUS when it is read next.
+            count(tracking.write_dirty(&span, part.clone()).unwrap_or(0));
+        }
+        table::remove(&part);
+    }
+}
+
+/// Writes what was stored to mappings in a range of addresses that are tracked: before the kernel forgets it.
+#[cold]
+pub fn settle(range: &Range<usize>) {
+    for span in table::meeting(range.clone()).filter(|span| span.durability == Durability::Tracked) {
+        // Memory that went bad raises SIGBUS when it is read next.
+        let _ = flush_tracked(&span, &(span.at.start.max(range.start)..span.at.end.min(range.end))).map(count);
+    }
+}
+
+/// Bytes written by cache line.
+static WRITTEN: PerCpuCounter = PerCpuCounter::new();
+
+fn count(bytes: usize) {
+    WRITTEN.add(bytes as u64);
+}
+
+/// Bytes that this process has written by cache line.
+pub fn written_bytes() -> u64 {
+    WRITTEN.sum()
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,233 @@
+//! Making room: one batch of the oldest clean pages leaves memory with one system call.
+
+use crate::page::claims::Evicting;
+use crate::page::entry::{Entry, FRAME_PAGES};
+use crate::pool::pool::{MOST_BATCH, Pool};
+use crate::pool::staging::{SlotNumber, Staging};
+use crate::region::region::Region;
+use crate::region::{install, registry};
+use crate::sys::PAGE;
+use crate::sys::signal::Blocked;
+use crate::sys::sync::Ordering;
+use std::ops::Range;
+
+/// Evicts a batch from this core's clean queues, or from another's that hold older pages. True: the caller has a free
+/// frame, and the rest of the batch is in the core's share. False: nothing to evict at this moment. Runs with signals
+/// blocked.
+pub fn evict(pool: &Pool, core: usize) -> bool {
+    let freed = evict_batch(pool, core, &mut None);
+    if freed > 0 {
+        pool.give_free_frames(core, freed - 1);
+    }
+    freed > 0
+}
+
+/// An empty slot, for the memory of a frame that is evicted.
+pub type Spare<'a> = Option<(&'a Staging, SlotNumber)>;
+
+/// How much older another core's pages must be for it to evict them and not its own, in units of births: a 32nd of memory.
+const OLDER: u32 = 8;
+
+/// The core whose clean pages go first. Where all cores miss alike each evicts its own; but a thread that moved to another
+/// core leaves pages behind that nobody there would ever evict, while it lived on what it loads from then on.
+fn oldest(pool: &Pool, core: usize) -> usize {
+    let now = pool.ghosts.birth();
+    let mut oldest = (core, pool.clean.age(core, now).map_or(0, |age| age + OLDER));
+    for other in 0..pool.cores.len() {
+        if let Some(age) = pool.clean.age(other, now)
+            && age > oldest.1
+        {
+            oldest = (other, age);
+        }
+    }
+    oldest.0
+}
+
+/// Evicts a batch; its pages' free frames are the caller's. The memory of one frame may go to `spare`, which
+/// is taken then.
+///
+/// Runs with signals blocked (in the fault handler, or under a guard): it holds a core's `evicting` lock.
+pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
+    let batch = pool.batch();
+    let cores = pool.cores.len();
+    let votes = pool.cores[core].0.votes.swap(0, Ordering::Relaxed);
+    if votes != 0 {
+        pool.ghosts.adapt(votes, pool.capacity());
+    }
+    let first = oldest(pool, core);
+    for from in std::iter::once(first).chain((0..cores).map(|step| (core + step) % cores)) {
+        let Some(_held) = pool.cores[from].0.evicting.try_lock() else { continue };
+        let space = &pool.cores[from].0.batch;
+        // SAFETY: the lock makes the space this thread's.
+        let (entries, ranges) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(space.entries.as_mut_ptr(), batch),
+                std::slice::from_raw_parts_mut(space.ranges.as_mut_ptr(), batch),
+            )
+        };
+        let mut held_back = 0;
+        // A batch of entries may be void, all of pages that were stored to: take the next.
+        loop {
+            let popped = pool.clean.pop(from, &pool.ghosts, entries);
+            if popped == 0 {
+                break;
+            }
+            let popped = &mut entries[..popped];
+            let frames = popped.iter().any(|entry| Entry::from(*entry).is_frame());
+            let freed = drop_batch(popped, ranges, pool.ghosts.stamp(), spare);
+            if freed == 0 && frames {
+                // Frames that may not go are at the end of the queue again: no use to meet them twice.
+                held_back += popped.len();
+                if held_back * FRAME_PAGES > pool.capacity() {
+                    break;
+                }
+            }
+            if freed > 0 {
+                pool.ghosts.advance(freed, pool.capacity());
+                let counters = pool.counters_at(core);
+                counters.evicted_pages.add(freed);
+                counters.eviction_batches.add(1);
+                return freed;
+            }
+        }
+    }
+    0
+}
+
+/// Takes the pages of a batch out of memory, region by region; the count of those that could go.
+fn drop_batch(entries: &mut [u64], ranges: &mut [libc::iovec], stamp: u32, spare: &mut Spare<'_>) -> usize {
+    // By region first, then by address.
+    entries.sort_unstable();
+    let mut freed = 0;
+    let mut rest = entries;
+    while let Some(first) = rest.first() {
+        let slot = Entry::from(*first).region();
+        let end = rest.iter().position(|entry| Entry::from(*entry).region() != slot).unwrap_or(rest.len());
+        let (of_region, others) = rest.split_at_mut(end);
+        if let Some(region) = registry::enter(slot) {
+            freed += drop_pages(&region, of_region, ranges, Some(stamp), spare);
+        }
+        rest = others;
+    }
+    freed
+}
+
+/// Drops the clean pages of a range at once, for advice; their count. The caller holds the region's length: `expel` must not
+/// come between an entry in this thread's hands and its page.
+pub fn evict_range(region: &Region, pages: Range<usize>) -> usize {
+    let pool = region.pool();
+    if let Some(ahead) = pool.ahead() {
+        let _blocked = Blocked::all();
+        ahead.drop_range(region, pages.clone());
+    }
+    let mut entries: Vec<u64> = pool.clean.purge(region.id(), pages).into_iter().map(u64::from).collect();
+    let mut ranges = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_BATCH];
+    let mut dropped = 0;
+    for batch in entries.chunks_mut(MOST_BATCH) {
+        let _blocked = Blocked::all();
+        let freed = drop_pages(region, batch, &mut ranges, None, &mut None);
+        let core = pool.here();
+        pool.counters_at(core).evicted_pages.add(freed);
+        pool.give_free_frames(core, freed);
+        dropped += freed;
+    }
+    dropped
+}
+
+/// Takes all pages of a frame out of memory, unless one of them may not go; then the frame is queued again.
+fn drop_frame(region: &Region, entry: Entry, spare: &mut Spare<'_>) -> bool {
+    let pages = entry.page()..entry.page() + FRAME_PAGES;
+    let claim = |page: usize| Evicting::begin_huge(region.page(page)).map(Evicting::keep).is_some();
+    let claimed = pages.clone().take_while(|page| claim(*page)).count();
+    if claimed < FRAME_PAGES {
+        pages.take(claimed).for_each(|page| Evicting::adopt(region.page(page)).abort_huge());
+        region.pool().requeue_frame(entry);
+        return false;
+    }
+    let from = region.address_of(pages.start);
+    // SAFETY: the state Evicting gives the frame to this thread.
+    let moved = spare.take().is_some_and(|(staging, number)| match unsafe { staging.move_back(number, from) } {
+        Ok(()) => true,
+        Err(_) => {
+            // Part of it may have gone over.
+            staging.drop_memory(number);
+            *spare = Some((staging, number));
+            false
+        }
+    });
+    if !moved {
+        install::drop_memory(region, &[libc::iovec { iov_base: from.cast(), iov_len: FRAME_PAGES * PAGE }]);
+    }
+    // Without ghosts: pages of a walk come back in a walk.
+    pages.for_each(|page| Evicting::adopt(region.page(page)).finish(None));
+    region.counters_at(region.pool().here()).dropped.add(FRAME_PAGES);
+    true
+}
+
+/// Takes every frame of a region out of memory, or makes its pages ordinary ones, where one cannot go.
+pub fn dissolve_frames(region: &Region) {
+    let pool = region.pool();
+    let _blocked = Blocked::all();
+    let _evicting: Vec<_> = pool.cores.iter().map(|core| core.0.evicting.lock()).collect();
+    let core = pool.here();
+    for _ in 0..2 {
+        for entry in pool.clean.purge_frames(region.id()) {
+            if drop_frame(region, entry, &mut None) {
+                pool.give_free_frames(core, FRAME_PAGES);
+            }
+        }
+    }
+    for entry in pool.clean.purge_frames(region.id()) {
+        for page in entry.page()..entry.page() + FRAME_PAGES {
+            if region.word(page).leave_huge().enqueue {
+                pool.enqueue(core, region.id(), page, false);
+            }
+        }
+    }
+}
+
+/// Keeps frames out of a region from now on, and takes out those that are there; the caller holds no page.
+pub fn forbid_frames(region: &Region) {
+    region.frames().forbid();
+    // A range that is dropped at this moment has frames' entries in its hands.
+    let _length = region.lock_length();
+    dissolve_frames(region);
+}
+
+/// Takes clean pages of one region out of memory; with a stamp they leave ghosts. The count of those that could go.
+fn drop_pages(
+    region: &Region,
+    entries: &mut [u64],
+    ranges: &mut [libc::iovec],
+    stamp: Option<u32>,
+    spare: &mut Spare<'_>,
+) -> usize {
+    let (mut freed, mut used, mut frames) = (0, 0, 0);
+    for at in 0..entries.len() {
+        let entry = Entry::from(entries[at]);
+        if entry.is_frame() {
+            frames += usize::from(drop_frame(region, entry, spare));
+            continue;
+        }
+        // From here a store to the page traps and waits: it was write-protected when it became clean.
+        if let Some(claim) = Evicting::begin(region.page(entry.page())) {
+            let start = claim.keep().address().cast::<libc::c_void>();
+            match ranges[..used].last_mut() {
+                // Neighbours in one range: it costs the kernel less.
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == start => last.iov_len += PAGE,
+                _ => {
+                    ranges[used] = libc::iovec { iov_base: start, iov_len: PAGE };
+                    used += 1;
+                }
+            }
+            entries[freed] = entries[at];
+            freed += 1;
+        }
+    }
+    install::drop_memory(region, &ranges[..used]);
+    for entry in &entries[..freed] {
+        Evicting::adopt(region.page(Entry::from(*entry).page())).finish(stamp);
+    }
+    region.counters_at(region.pool().here()).dropped.add(freed);
+    freed + frames * FRAME_PAGES
+}

@@ -1,0 +1,164 @@
+//! Finding a free frame: one that is idle, else by evicting, else by writing dirty pages back (direct reclaim), else by
+//! waiting.
+
+use crate::error::{Error, Result};
+use crate::evict::batch;
+use crate::pool::ahead::Ahead;
+use crate::pool::pool::Pool;
+use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, fork};
+use crate::writeback::sweep::Swept;
+use crate::writeback::{flush, sweep};
+use std::path::Path;
+
+/// What came of looking for room for pages read ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Nothing: only writing dirty pages back would make some.
+    None,
+    /// Free frames.
+    FreeFrames,
+    /// Free frames, and a frame's memory in the slot.
+    Frame,
+}
+
+impl Pool {
+    /// Changes the capacity, pages: [`Cache::resize`](crate::Cache::resize).
+    pub fn resize(&self, capacity: usize) -> Result<()> {
+        if fork::is_child() {
+            // Dropping pages by address would reach into the parent.
+            return Err(Error::in_a_child(Path::new("cache")));
+        }
+        if capacity > self.most() {
+            return Err(Error::CapacityTooLarge { capacity: capacity * PAGE, maximum: self.most() * PAGE });
+        }
+        let _resizing = self.resizing.lock().unwrap_or_else(|poison| poison.into_inner());
+        let before = self.capacity();
+        if capacity > before {
+            self.clean.make_room(capacity).map_err(Error::no_bookkeeping)?;
+            // Before the free frames: what they will hold never seems to be more than the capacity.
+            self.change_capacity((capacity - before) as isize);
+            self.free_frames.issue(capacity - before);
+            self.waiting().wake_waiters();
+        }
+        // Before any page leaves: those that stay pinned must fit.
+        self.fit_pins(capacity)
+            .map_err(|pinned| Error::PinsHold { capacity: capacity * PAGE, pinned: pinned * PAGE })?;
+        while self.capacity() > capacity {
+            let excess = self.capacity() - capacity;
+            match self.collect_free_frames(excess) {
+                Ok(collected) => self.change_capacity(-(collected as isize)),
+                // A flush says which file it is, or saves what another try could not.
+                Err(_) => flush::write_out_all(self).inspect_err(|_| {
+                    // As many pins as fit what was reached; more fit than did.
+                    let _ = self.fit_pins(self.capacity());
+                })?,
+            }
+        }
+        // The marks of the writer have moved.
+        self.wake_writers();
+        Ok(())
+    }
+
+    /// Takes 1 to `most` free frames, to be destroyed, as `find_free_frame` takes one: what is idle, else by evicting a
+    /// batch, else by writing dirty pages back.
+    fn collect_free_frames(&self, most: usize) -> std::result::Result<usize, i32> {
+        let _blocked = Blocked::all();
+        let core = self.here();
+        self.make_room(|_| {
+            let idle = self.free_frames.withdraw(most);
+            if idle > 0 {
+                return Some(idle);
+            }
+            let freed = match batch::evict_batch(self, core, &mut None) {
+                0 => self.reclaim_staging(),
+                freed => freed,
+            };
+            if freed > most {
+                self.give_free_frames(core, freed - most);
+            }
+            (freed > 0).then_some(freed.min(most))
+        })
+    }
+
+    /// Takes a free frame: from this core's share, else another's, else by evicting, else by writing dirty pages back,
+    /// else by waiting for the threads that hold them all. Fails with an error number when memory is full of pages that cannot
+    /// be written.
+    #[inline]
+    pub fn take_free_frame(&self, core: usize) -> std::result::Result<(), i32> {
+        if self.free_frames.take(core) { Ok(()) } else { self.find_free_frame(core) }
+    }
+
+    #[cold]
+    fn find_free_frame(&self, core: usize) -> std::result::Result<(), i32> {
+        self.make_room(|failures| {
+            if self.free_frames.take(core) || self.free_frames.steal(core, core + failures + 1) {
+                return Some(());
+            }
+            let reclaim = || {
+                let freed = self.reclaim_staging();
+                if freed > 1 {
+                    self.give_free_frames(core, freed - 1);
+                }
+                freed > 0
+            };
+            let found = self.ahead().is_some_and(Ahead::is_quiet) && reclaim() || batch::evict(self, core) || reclaim();
+            found.then_some(())
+        })
+    }
+
+    /// Gives up staging memory for free frames, which are the caller's.
+    fn reclaim_staging(&self) -> usize {
+        self.ahead().map_or(0, Ahead::reclaim)
+    }
+
+    /// Takes free frames for reading ahead, without waiting: idle ones, else by evicting. With an empty frame, that one
+    /// gets the memory of the first frame that is evicted, and the free frames are those of its pages.
+    pub fn take_ahead(&self, core: usize, free_frames: usize, frame: batch::Spare<'_>) -> Room {
+        let mut spare = frame;
+        let mut have = self.free_frames.withdraw(free_frames);
+        while have < free_frames {
+            let freed = batch::evict_batch(self, core, &mut spare);
+            if freed == 0 {
+                break;
+            }
+            have += freed;
+        }
+        let room = match (have >= free_frames, frame.is_some() && spare.is_none()) {
+            (true, true) => Room::Frame,
+            (true, false) => Room::FreeFrames,
+            (false, false) => Room::None,
+            // The frame's free frames are there at least.
+            (false, true) => unreachable!("an evicted frame is as many free frames as a frame needs"),
+        };
+        let left = if room == Room::None { have } else { have - free_frames };
+        if left > 0 {
+            self.give_free_frames(core, left);
+        }
+        room
+    }
+
+    /// Repeats `attempt`, which is told how many writes failed in a row, writing dirty pages back in between, until it
+    /// finds room. Signals are blocked.
+    fn make_room<T>(&self, attempt: impl Fn(usize) -> Option<T>) -> std::result::Result<T, i32> {
+        /// Failed writes in a row before it is given up: with a pause after every second one, a second.
+        const PATIENCE: usize = 40;
+        let mut failures = 0;
+        self.waiting().wait_for_room(|| {
+            loop {
+                if let Some(found) = attempt(failures) {
+                    return Some(Ok(found));
+                }
+                match sweep::direct_reclaim(self, self.here()) {
+                    Swept::Wrote => failures = 0,
+                    Swept::Nothing => return None,
+                    Swept::Failed(error) if failures == PATIENCE => return Some(Err(error)),
+                    Swept::Failed(_) => {
+                        failures += 1;
+                        return None;
+                    }
+                }
+            }
+        })
+    }
+}

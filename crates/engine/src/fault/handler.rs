@@ -1,0 +1,98 @@
+//! One page fault, from trap to return: the SIGBUS handler and the miss and store paths it takes.
+//!
+//! This code interrupts arbitrary code: it allocates nothing, takes no lock that a program's thread can hold while it
+//! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
+
+use crate::fault::late;
+use crate::fault::serve::serve_access;
+use crate::page::word::State;
+use crate::region::install::Outcome;
+use crate::region::page_ref::PageRef;
+use crate::region::report::say;
+use crate::region::{registry, userfaultfds};
+use crate::sys::{fork, lines, memory, signal, trap_stack};
+use std::sync::OnceLock;
+
+/// What a child made by fork(2) does about a trap on memory of its parent's maps: known to `files`, which is further down.
+static IN_CHILD: OnceLock<fn()> = OnceLock::new();
+
+/// Says what serves a trap in a child made by fork(2), once; it is async-signal-safe.
+pub fn resolve_children_by(resolve: fn()) {
+    IN_CHILD.get_or_init(|| resolve);
+}
+
+/// Installs the handler, in the process once.
+pub fn install() -> std::io::Result<()> {
+    signal::install(on_sigbus)
+}
+
+/// Serves a SIGBUS, on a stack of the engine's (`sys/trap_stack.rs`); returns the program's handler, which runs next, or zero.
+extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> usize {
+    // SAFETY: errno is this thread's; the pointers are the kernel's; the thread touches the address it trapped on.
+    unsafe {
+        // A signal that somebody sends meanwhile is the program's.
+        if matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR) && lines::give_up(context) {
+            return 0;
+        }
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        trap_stack::enlarge(context);
+        // Memory that went bad is the kernel's to tell of, unless service threads may have said so of a page.
+        let trap = signal::trap(info, context).filter(|trap| !trap.is_poisoned || userfaultfds::by_service());
+        let hit = trap.and_then(|trap| {
+            let region = registry::find(trap.address)?;
+            Some((region.page(region.address().page_at(trap.address)), trap))
+        });
+        let ours = match hit {
+            Some(_) if fork::is_child() => {
+                // Repeated, the access is the kernel's to serve, or to refuse.
+                IN_CHILD.get().into_iter().for_each(|resolve| resolve());
+                true
+            }
+            Some((page, trap)) => resolve(page, trap) && !is_bad(trap),
+            // Or another region has come there meanwhile: repeated, the access traps on that one.
+            None => trap.is_some_and(|trap| late::is_late(trap) || registry::find(trap.address).is_some()),
+        };
+        let mut next = 0;
+        if !ours {
+            if let Some((page, trap)) = hit
+                && trap.is_poisoned
+                && page.look().state() == State::Absent
+            {
+                // As the program knows it from mmap(2).
+                (*info).si_code = libc::BUS_ADRERR;
+            }
+            next = signal::chain(number, info, context);
+        }
+        *errno = saved;
+        next
+    }
+}
+
+/// Serves a trap; false when the access cannot succeed, which is then on standard error.
+#[inline]
+fn resolve(page: PageRef<'_>, trap: signal::Trap) -> bool {
+    let region = page.region();
+    if trap.is_store && !region.is_writable() {
+        // The kernel says so itself (SIGSEGV) when the store is repeated.
+        return region.forbid_stores(page.number());
+    }
+    // Where service threads serve faults this comes from one that they could not serve: the read says why.
+    match serve_access(page, trap.is_store, Some(trap).filter(|trap| !trap.is_poisoned)) {
+        Outcome::Resolved => true,
+        Outcome::PastEnd => {
+            let size = region.store().size();
+            say(region, page.number(), format_args!("is past the end of the file ({size} bytes)"));
+            false
+        }
+        Outcome::Failed(what, error) => {
+            say(region, page.number(), format_args!("cannot be served: {what} failed with error {error}"));
+            false
+        }
+    }
+}
+
+/// Whether what the kernel says of a page that is served holds all the same: its memory is bad.
+fn is_bad(trap: signal::Trap) -> bool {
+    trap.is_poisoned && !memory::is_readable(trap.address)
+}

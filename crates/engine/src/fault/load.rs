@@ -1,0 +1,112 @@
+//! Bringing in a page that this thread claimed: one free frame, one read, one installation.
+
+use crate::deferred::protocol::{self, Deferred};
+use crate::fault::zero_ahead::fill_ahead;
+use crate::page::claims::Loading;
+use crate::page::word::Ghost;
+use crate::readahead::detect;
+use crate::region::install::Outcome;
+use crate::region::page_ref::PageRef;
+use crate::region::{install, prediction, userfaultfds};
+use crate::store::ReadEnd;
+use crate::sys::{PAGE, signal};
+use std::sync::atomic::Ordering;
+
+/// Brings in a page that this thread claimed.
+pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
+    let page = claim.page();
+    let (region, number) = (page.region(), page.number());
+    if region.is_converted() {
+        // The trap was taken before that; repeated, the access finds the kernel's mapping.
+        claim.abort_late();
+        return Outcome::Resolved;
+    }
+    let pool = region.pool();
+    let core = pool.here();
+    let is_hole = region.take_hole(number);
+    // Before this page is read, so that reading ahead begins meanwhile. Where a hole is being filled there is nothing to read.
+    if !(is_hole && is_store) {
+        // Any service thread may serve a walk's next miss: one core's miss history is for all of them.
+        let history = if userfaultfds::by_service() { 0 } else { core };
+        detect::note_miss(history, page, is_store);
+    }
+    if let Err(error) = pool.take_free_frame(core) {
+        return give_up(claim, Outcome::Failed("writing back dirty pages to make room", error));
+    }
+    let counters = pool.counters_at(core);
+    let claim = match (is_store, is_hole, trap) {
+        (true, false, Some(trap)) => match protocol::defer(claim, core, trap) {
+            Deferred::Done => {
+                counters.misses.add(1);
+                region.counters_at(core).misses.add(1);
+                return Outcome::Resolved;
+            }
+            Deferred::Failed(claim, outcome) => {
+                pool.give_free_frames(core, 1);
+                return give_up(claim, outcome);
+            }
+            Deferred::Read(claim) => claim,
+        },
+        _ => claim,
+    };
+    // Where whole pages end now: a hole that somebody has cut off is no zeros but past the end.
+    let whole = is_hole.then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
+    let whole = whole.filter(|end| number < *end);
+    // Write-protected unless a store waits for it or is expected: the first store must trap to make the page Dirty. A hole
+    // that is only read stays one.
+    let sample = !is_store && whole.is_none() && region.is_writable() && prediction::is_sample(number);
+    let writable = is_store || !sample && whole.is_none() && region.predicts_store(number);
+    let outcome = match whole {
+        Some(_) => install(&claim, pool.zeros(), writable),
+        None => {
+            let buffer = pool.buffer(core);
+            // SAFETY: the buffer is this thread's page.
+            match unsafe { region.store().read_page(number, buffer.at, &counters.page_cache_hits) } {
+                ReadEnd::PastEnd => Outcome::PastEnd,
+                ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
+                ReadEnd::Filled => install(&claim, buffer.at, writable),
+            }
+        }
+    };
+    if outcome != Outcome::Resolved {
+        pool.give_free_frames(core, 1);
+        return give_up(claim, outcome);
+    }
+    counters.misses.add(1);
+    let of_file = region.counters_at(core);
+    of_file.misses.add(1);
+    let protected = ghost.is_some_and(|ghost| pool.note_return(core, ghost));
+    if protected {
+        of_file.ghost_hits.add(1);
+    }
+    claim.finish(writable, sample, protected, core);
+    if sample {
+        install::note_sample(region, number, core);
+    }
+    if writable && !is_store {
+        counters.guessed_stores.add(1);
+    }
+    if let Some(end) = whole {
+        counters.born_zero.add(1);
+        if is_store {
+            fill_ahead(page, end.min(region.least_end().load(Ordering::Relaxed)), core);
+        }
+    }
+    pool.waiting().wake_waiters();
+    Outcome::Resolved
+}
+
+/// Makes the claimed page resident with the page of bytes at `from`.
+fn install(claim: &Loading<PageRef<'_>>, from: *const u8, writable: bool) -> Outcome {
+    // SAFETY: a read buffer of this thread's, or the pool's zeros: a page.
+    match unsafe { claim.install(from, writable) } {
+        Ok(()) => Outcome::Resolved,
+        Err(error) => Outcome::Failed("UFFDIO_COPY", error),
+    }
+}
+
+/// Gives up a page that could not be loaded, for a reason that the caller returns.
+fn give_up(claim: Loading<PageRef<'_>>, outcome: Outcome) -> Outcome {
+    claim.abort();
+    outcome
+}

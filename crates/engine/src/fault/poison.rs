@@ -1,0 +1,115 @@
+//! Pages that could not be served and raise SIGBUS in every thread that touches them (`UFFDIO_POISON`), for a moment.
+
+use crate::page::claims::Loading;
+use crate::page::entry::RegionId;
+use crate::page::word::State;
+use crate::region::region::Region;
+use crate::region::registry;
+use crate::sys::lock::Lock;
+use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, madvise};
+use std::cell::UnsafeCell;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long poison stays. A thread that had no turn meanwhile faults once more, and the page is poisoned once more.
+const POISON_LASTS: Duration = Duration::from_millis(10);
+
+/// Lifts the poison from a region whose file has become longer.
+pub fn note_longer(region: &Region) {
+    if POISONED.count.load(Ordering::Acquire) > 0 {
+        let _blocked = Blocked::all();
+        POISONED.lift(|poison| poison.slot == region.id());
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Poison {
+    slot: RegionId,
+    page: usize,
+    since: Instant,
+}
+
+/// The pages that are poisoned. Memory is not allocated for them: the program may have been stopped inside the allocator.
+pub struct Poisoned {
+    lock: Lock,
+    pages: UnsafeCell<[Option<Poison>; 64]>,
+    count: AtomicUsize,
+}
+
+// SAFETY: the pages are reached under the lock.
+unsafe impl Sync for Poisoned {}
+
+/// Made before the first thread, since a lock of a model is no constant.
+pub static POISONED: LazyLock<Poisoned> =
+    LazyLock::new(|| Poisoned { lock: Lock::new(), pages: UnsafeCell::new([None; 64]), count: AtomicUsize::new(0) });
+
+impl Poisoned {
+    /// Makes the list.
+    pub fn prepare() {
+        LazyLock::force(&POISONED);
+    }
+
+    /// Lifts what has stayed long enough.
+    pub fn lift_old(&self) {
+        self.lift(|poison| poison.since.elapsed() >= POISON_LASTS);
+    }
+
+    /// How long to wait for faults, in milliseconds.
+    pub fn patience(&self) -> i32 {
+        if self.count.load(Ordering::Acquire) > 0 { POISON_LASTS.as_millis() as i32 } else { -1 }
+    }
+
+    /// Runs `edit` on the list under its lock; it returns what it took out of it.
+    fn edit(&self, edit: impl FnOnce(&mut [Option<Poison>; 64]) -> Option<Poison>) -> Option<Poison> {
+        let _held = self.lock.lock();
+        // SAFETY: the lock is held.
+        let places = unsafe { &mut *self.pages.get() };
+        let taken = edit(places);
+        self.count.store(places.iter().flatten().count(), Ordering::Release);
+        taken
+    }
+
+    /// Poisons an absent page.
+    pub fn add(&self, region: &Region, page: usize) {
+        // SAFETY: a page of this region. Should it be there by now, or be a kernel mapping, nothing happens.
+        if unsafe { region.userfaultfd(page).poison(region.address_of(page)) }.is_err() {
+            return;
+        }
+        let poison = Poison { slot: region.id(), page, since: Instant::now() };
+        // A free place, or the oldest one's.
+        let displaced =
+            self.edit(|places| places.iter_mut().min_by_key(|place| place.map(|one| one.since))?.replace(poison));
+        displaced.into_iter().for_each(lift);
+        // The file may have become longer since it was asked.
+        if (page * PAGE) as u64 >= region.store().size() && ((page * PAGE) as u64) < region.store().refresh_size() {
+            self.lift(|one| (one.slot, one.page) == (poison.slot, poison.page));
+        }
+    }
+
+    /// Lifts the poison from some pages. Signals are blocked.
+    fn lift(&self, which: impl Fn(&Poison) -> bool) {
+        while self.count.load(Ordering::Acquire) > 0 {
+            match self.edit(|places| places.iter_mut().find_map(|place| place.take_if(|one| which(one)))) {
+                Some(poison) => lift(poison),
+                None => return,
+            }
+        }
+    }
+}
+
+/// Makes a poisoned page absent, unless it has been loaded.
+fn lift(Poison { slot, page, .. }: Poison) {
+    // Should the slot be another region's by now, an absent page of that one stays absent.
+    let Some(region) = registry::enter(slot).filter(|region| page < region.span() / PAGE) else { return };
+    let seen = region.word(page).look();
+    if seen.state() == State::Absent
+        && let Some(claim) = Loading::begin(region.page(page), seen)
+    {
+        let range = libc::iovec { iov_base: region.address_of(page).cast(), iov_len: PAGE };
+        // SAFETY: a page that is absent, and stays so while this thread has claimed it.
+        unsafe { madvise::drop_pages(&[range]) };
+        claim.abort();
+    }
+}

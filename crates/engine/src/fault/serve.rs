@@ -1,0 +1,101 @@
+//! What a trap means: decided by the page's word.
+
+use crate::deferred::protocol;
+use crate::fault::load::load;
+use crate::page::claims::{Loading, PageAccess, Upgrading};
+use crate::page::word::{Seen, State};
+use crate::readahead::detect;
+use crate::readahead::map_chunk::Touch;
+use crate::region::install::{self, Outcome};
+use crate::region::page_ref::PageRef;
+use crate::region::region::Region;
+use crate::region::report::say;
+use crate::sys::signal;
+
+/// Serves the fault of a thread that waits in the kernel; false when it cannot succeed. A page that is past the end is no
+/// more said here than the kernel does: the thread may be in a system call, which fails; otherwise its own trap follows.
+pub fn resolve_for_another(region: &Region, page: usize, is_store: bool) -> bool {
+    if is_store && !region.is_writable() {
+        return region.forbid_stores(page);
+    }
+    match serve(region.page(page), is_store) {
+        Outcome::Resolved => true,
+        Outcome::PastEnd => false,
+        Outcome::Failed(what, error) => {
+            say(region, page, format_args!("cannot be served: {what} failed with error {error}"));
+            false
+        }
+    }
+}
+
+/// Decides by the page's word what a trap means, or what a thread needs that asks before it touches the page (`pin/pin.rs`):
+/// that one has signals blocked, as the handler has, and says itself what went wrong.
+pub fn serve(page: PageRef<'_>, is_store: bool) -> Outcome {
+    serve_access(page, is_store, None)
+}
+
+/// With the trap, if the access is a thread's that has trapped, and goes on behind its instruction or repeats it.
+pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
+    let mut since = None;
+    loop {
+        let seen = page.look();
+        match seen.state() {
+            State::Absent if detect::is_coming(page, &mut since) => std::thread::yield_now(),
+            State::Absent => {
+                if let Some(claim) = Loading::begin(page, seen) {
+                    return load(claim, seen.ghost(), is_store, trap);
+                }
+                if !page.is_admitted() {
+                    // For as long as its file is being changed, or handed over.
+                    std::thread::yield_now();
+                }
+            }
+            State::Staged => {
+                let Some(ahead) = page.region().pool().ahead() else { continue };
+                if ahead.touch(page, seen, is_store) == Touch::Wait
+                    && let (Some(expected), Some(slot)) = (page.word().announce_waiter(seen), seen.slot())
+                    && !ahead.is_claimable(slot)
+                {
+                    page.sleep(expected);
+                }
+            }
+            // Another thread's installation came between this trap and now.
+            State::Clean | State::Dirty if !is_store => return Outcome::Resolved,
+            State::Unfilled if trap.is_some() && !is_store => return Outcome::Resolved,
+            State::Unfilled if trap.is_some() && !seen.is_upgrading() => {
+                if let Some(outcome) = protocol::let_store(page, seen) {
+                    return outcome;
+                }
+            }
+            State::Unfilled if trap.is_some() => wait(page, seen),
+            State::Buffered if trap.is_some_and(|trap| protocol::buffer_another(page, seen, trap)) => {
+                return Outcome::Resolved;
+            }
+            State::Unfilled | State::Buffered => {
+                if let (State::Buffered, Some(deferred)) = (seen.state(), protocol::of(page.region())) {
+                    deferred.note_stall();
+                }
+                if let Err(error) = protocol::await_read(page) {
+                    return Outcome::Failed("reading it", error);
+                }
+            }
+            State::Clean | State::Dirty if !seen.is_upgrading() => {
+                if let Some(claim) = Upgrading::begin(page, seen) {
+                    return match seen.state() {
+                        State::Clean => install::upgrade_group(claim),
+                        // A writer of its neighbours has protected it.
+                        _ => install::upgrade(claim),
+                    };
+                }
+            }
+            State::Loading | State::Evicting | State::Clean | State::Dirty => wait(page, seen),
+        }
+    }
+}
+
+/// Sleeps until another thread is done with a page that was seen so.
+fn wait(page: PageRef<'_>, seen: Seen) {
+    let pool = page.region().pool();
+    pool.counters_at(pool.here()).waits.add(1);
+    page.wait(seen);
+}

@@ -1,0 +1,292 @@
+//! The keeper: what the program stored reaches the file, whatever ends the program.
+//!
+//! A process that shares the program's memory and descriptors, made with the first mutable map. It sleeps on one word.
+//! A thread of the program, `fastmap-watch`, does nothing but live: when it ends, the kernel clears the word and wakes
+//! the keeper. That happens at exit, at any deadly signal (after the core dump), and at exec(2), so one event stands
+//! for all of them. The keeper then waits until the program's other threads are out of their system calls and its rings
+//! are empty, for a write that is still in flight could otherwise land on top of a newer one, writes every page that
+//! may hold stores, gives up the files' locks, and ends.
+//!
+//! The threads may have died anywhere, inside the allocator or with a lock held: the keeper allocates nothing, takes no
+//! lock, and reads the page words: their transitions leave no moment at which a store is in a page that no word shows.
+
+use crate::counters::stats::Counter;
+use crate::deferred::fill_thread::FillThread;
+use crate::deferred::protocol::{self, DeferredStores};
+use crate::deferred::store_buffers::{Holds, StoreBuffers};
+use crate::files::children;
+use crate::page::word::{Seen, State};
+use crate::pool::rings::Rings;
+use crate::region::region::Region;
+use crate::region::{registry, report, userfaultfds};
+use crate::store::{ReadEnd, one_writer};
+use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, confine, memory, process};
+use crate::writeback::flight::MOST_RUN;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Once, mpsc};
+use std::time::{Duration, Instant};
+
+/// Not zero while the program lives: the kernel clears it.
+static ALIVE: AtomicU32 = AtomicU32::new(0);
+/// What the keeper says of itself: nothing yet, that it is confined, or with what error number it could not be, and has
+/// ended.
+static CONFINED: AtomicI32 = AtomicI32::new(NOT_YET);
+const NOT_YET: i32 = -1;
+/// Nobody needs a keeper any more.
+static DISMISSED: AtomicU32 = AtomicU32::new(0);
+/// Values of it: it is asked to end; it has ended.
+const ASKED: u32 = 1;
+const GONE: u32 = 2;
+
+/// Starts the process's keeper, once. On return it watches. Without one (no process to be had, a seccomp filter) the
+/// program goes on as it would with the keeper turned off.
+pub fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        if std::process::id() == 1 {
+            // The kernel kills everything in a container with its first process.
+            return tracing::warn!("no keeper for PID 1 of a container: only what is flushed survives its sudden end");
+        }
+        if let Err(error) = watch() {
+            tracing::warn!(%error, "no keeper: only what is flushed survives a sudden end of this process");
+        }
+    });
+}
+
+/// Whether there is one: what is stored is saved, whatever ends this process, and children that wait for that are told.
+pub fn is_running() -> bool {
+    CONFINED.load(Ordering::Acquire) == 0
+}
+
+fn watch() -> std::io::Result<()> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let body = move || {
+        process::note_death_in(&ALIVE);
+        let made = process::spawn_sharing(keep).and_then(|()| {
+            // A moment; should the keeper be killed in it, it is as if it were killed later.
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while CONFINED.load(Ordering::Acquire) == NOT_YET && Instant::now() < deadline {
+                process::pause();
+            }
+            match CONFINED.load(Ordering::Acquire) {
+                0 => Ok(()),
+                error => Err(if error == NOT_YET { libc::ETIMEDOUT } else { error }),
+            }
+        });
+        let last = if made.is_ok() { GONE } else { ASKED };
+        let _ = tell.send(made);
+        // The keeper has this thread's errno from here on, if there is one: so the thread outlives it. If not, it stays
+        // all the same. (The C library never uses the stack of such a thread again, since the kernel cleared another
+        // word than its own.)
+        process::await_value(&DISMISSED, last);
+    };
+    // Thread and keeper inherit the mask: no signal ever comes to either.
+    let _blocked = Blocked::all();
+    std::thread::Builder::new().name(one_writer::KEEPERS_THREAD.into()).spawn(body)?;
+    let made = told.recv().map_err(std::io::Error::other)?;
+    made.map_err(std::io::Error::from_raw_os_error)
+}
+
+/// Ends keeper and thread: nothing is left to be saved, and nothing more is mapped.
+pub fn dismiss() {
+    CONFINED.store(NOT_YET, Ordering::Release);
+    process::set_value(&DISMISSED, ASKED);
+    process::set_value(&ALIVE, 0);
+}
+
+/// The keeper's life.
+extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
+    process::name_and_detach(one_writer::KEEPER);
+    let confined = confine::confine();
+    CONFINED.store(confined.err().unwrap_or(0), Ordering::Release);
+    if confined.is_err() {
+        return 1;
+    }
+    process::await_death(&ALIVE);
+    if DISMISSED.load(Ordering::Acquire) == ASKED {
+        // The last that touches the thread's memory.
+        process::set_value(&DISMISSED, GONE);
+        return 0;
+    }
+    process::close_descriptors(next_needed);
+    process::await_alone();
+    rings().for_each(Rings::await_writes);
+    // Entering a region counts the keeper among its users: nobody is left to wait for it.
+    for region in writable() {
+        if region.pool().keeper {
+            save(&region);
+        }
+    }
+    // After all of them: a file that had a growing map has two regions.
+    writable().for_each(|region| region.store().unlock());
+    children::note_saved();
+    0
+}
+
+/// The regions that may hold stores that somebody wants.
+fn writable() -> impl Iterator<Item = registry::InUse<'static>> {
+    registry::all().filter(|region| region.is_writable() && region.scratch().is_none())
+}
+
+/// The rings that writes of the program's may be in flight in.
+fn rings() -> impl Iterator<Item = &'static Rings> {
+    // SAFETY: neither region nor cache goes away any more.
+    writable().filter_map(|region| unsafe { &*std::sync::Arc::as_ptr(region.pool()) }.writers()?.rings())
+}
+
+/// The first descriptor at or after `from` that the keeper needs.
+fn next_needed(from: RawFd) -> Option<RawFd> {
+    let at_least = |descriptors: &mut dyn Iterator<Item = RawFd>| descriptors.filter(|one| *one >= from).min();
+    let of_rings = rings().filter_map(|rings| at_least(&mut rings.descriptors()));
+    writable()
+        .filter_map(|region| at_least(&mut region.descriptors()))
+        .chain(of_rings)
+        .chain(at_least(&mut std::iter::once(libc::STDERR_FILENO)))
+        .min()
+}
+
+/// Writes every page of a region that may hold stores.
+fn save(region: &Region) {
+    let end = match region.store().write_end() {
+        Ok(end) => end,
+        Err(error) => return report::say(region, 0, format_args!("and others cannot be saved: error {error}")),
+    };
+    let pages = (end as usize).div_ceil(PAGE).min(region.span() / PAGE);
+    let mut lost = None;
+    // First what is in no memory of the program's: a page that is there as well is newer.
+    save_buffered(region, pages, end, &mut lost);
+    let has_initial = protocol::of(region).and_then(DeferredStores::initial).is_some();
+    // Or may be: the thread that put it in, or took it out, has died.
+    let is_unfilled = |seen: Seen| match seen.state() {
+        State::Unfilled => true,
+        State::Loading | State::Evicting => has_initial && seen.is_upgrading(),
+        _ => false,
+    };
+    if has_initial {
+        let unfilled = (0..pages).filter(|page| is_unfilled(region.word(*page).look()));
+        unfilled.for_each(|page| save_unfilled(region, page, end, &mut lost));
+    }
+    let unsaved = |page: &usize| {
+        let seen = region.word(*page).look();
+        seen.may_hold_stores() && seen.state() != State::Buffered && !is_unfilled(seen)
+    };
+    let mut at = 0;
+    while let Some(start) = (at..pages).find(unsaved) {
+        at = (start..pages.min(start + MOST_RUN)).find(|page| !unsaved(page)).unwrap_or(pages.min(start + MOST_RUN));
+        if userfaultfds::by_service() {
+            close_gaps(region, start..at);
+        }
+        write(region, start..at, end, &mut lost);
+    }
+    if let Some(Lost { page, pages, error }) = lost {
+        report::say(region, page, format_args!("cannot be saved: error {error}; stores to {pages} pages are lost"));
+    }
+}
+
+/// Pages that could not be saved.
+struct Lost {
+    /// The first.
+    page: usize,
+    pages: usize,
+    /// Its error number.
+    error: i32,
+}
+
+/// Writes what store buffers have of a region's pages: stores with the file's bytes beneath them, or pages that were out of memory.
+fn save_buffered(region: &Region, pages: usize, end: u64, lost: &mut Option<Lost>) {
+    let Some(buffers) = FillThread::of(region.pool()).map(FillThread::buffers) else { return };
+    for (number, entry, holds) in buffers.contents() {
+        let page = entry.page();
+        if entry.region() != region.id() || page >= pages {
+            continue;
+        }
+        let saved = match holds {
+            Holds::Page => write_from(region, page, buffers.page(number), end),
+            Holds::Stores => with_file(region, page, end, buffers, |bytes| {
+                // SAFETY: the keeper's page; nobody is left to put stores into the buffer.
+                unsafe { buffers.lay_over(number, bytes) };
+            }),
+        };
+        note(lost, page, saved);
+    }
+}
+
+/// Writes the lines of a page that do not hold the initial value.
+fn save_unfilled(region: &Region, page: usize, end: u64, lost: &mut Option<Lost>) {
+    let (Some(buffers), Some(initial)) = (
+        FillThread::of(region.pool()).map(FillThread::buffers),
+        protocol::of(region).and_then(DeferredStores::initial),
+    ) else {
+        return;
+    };
+    if userfaultfds::by_service() {
+        close_gaps(region, page..page + 1);
+    }
+    let stored = region.address_of(page);
+    // One that had left memory before this death is in a store buffer.
+    if memory::is_readable(stored as usize) {
+        let saved = with_file(region, page, end, buffers, |bytes| {
+            // SAFETY: resident, and nobody is left to store to it.
+            unsafe { protocol::take_over(initial, stored, bytes) };
+        });
+        note(lost, page, saved);
+    }
+}
+
+/// Writes a page with what `change` makes of the file's bytes.
+fn with_file(
+    region: &Region,
+    page: usize,
+    end: u64,
+    buffers: &StoreBuffers,
+    change: impl FnOnce(*mut u8),
+) -> Result<(), i32> {
+    let bytes = buffers.keepers();
+    // SAFETY: the keeper's own page.
+    match unsafe { region.store().read_page(page, bytes, &Counter::default()) } {
+        ReadEnd::Failed(error) => return Err(error),
+        ReadEnd::PastEnd => return Ok(()),
+        ReadEnd::Filled => {}
+    }
+    change(bytes);
+    write_from(region, page, bytes, end)
+}
+
+fn write_from(region: &Region, page: usize, bytes: *const u8, end: u64) -> Result<(), i32> {
+    // SAFETY: a page of the store buffers' or the keeper's.
+    unsafe { region.store().write_pages(page, bytes, 1, end) }
+}
+
+fn note(lost: &mut Option<Lost>, page: usize, saved: Result<(), i32>) {
+    if let Err(error) = saved {
+        lost.get_or_insert(Lost { page, pages: 0, error }).pages += 1;
+    }
+}
+
+/// Makes the kernel refuse to read pages that may be absent: nobody is left to bring them in, and it would wait for
+/// ever. What is there stays.
+fn close_gaps(region: &Region, run: Range<usize>) {
+    let may_be_absent =
+        |page: &usize| matches!(region.word(*page).look().state(), State::Loading | State::Evicting | State::Staged);
+    for page in run.filter(may_be_absent) {
+        // SAFETY: a page of this region that nobody uses any more.
+        let _ = unsafe { region.userfaultfd(page).poison(region.address_of(page)) };
+    }
+}
+
+/// Writes a run; where that fails, each of its pages.
+fn write(region: &Region, run: Range<usize>, end: u64, lost: &mut Option<Lost>) {
+    // SAFETY: the kernel may read the pages, or finds them absent and says so (EFAULT).
+    match unsafe { region.store().write_pages(run.start, region.address_of(run.start), run.len(), end) } {
+        Ok(()) => {}
+        Err(_) if run.len() > 1 => run.for_each(|page| write(region, page..page + 1, end, lost)),
+        // Claimed by a thread that died before it installed the page: there was nothing to store to. Or out of memory:
+        // so it was saved.
+        Err(libc::EFAULT)
+            if matches!(region.word(run.start).look().state(), State::Loading | State::Evicting | State::Staged) => {}
+        Err(error) => note(lost, run.start, Err(error)),
+    }
+}

@@ -1,0 +1,208 @@
+//! The length of a mapped file: following what others did to it, and extending it.
+//!
+//! A page is read when it is touched, so a change of length concerns only pages in memory. The page that holds an end
+//! may have bytes behind it, in memory only; pages wholly past a new end hold what was cut off. Both leave memory here,
+//! so that what is behind an end is read anew once the file is longer: zeros, or what others wrote. Pages that are
+//! pinned stay as they are for as long as that lasts; until then the change counts as not met.
+
+use crate::deferred::protocol;
+use crate::error::{Error, Result};
+use crate::evict::{batch, invalidate};
+use crate::fault::poison;
+use crate::files::{facts, table};
+use crate::page::word::State;
+use crate::pool::mailbox::Failure;
+use crate::region::region::Region;
+use crate::sys::file::Medium;
+use crate::sys::{PAGE, file};
+use crate::writeback::sweep::{self, Stripe};
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Takes notice of a file that others made shorter or longer. Asked before every flush, new map, growth and advice.
+pub fn follow(region: &Region) -> Result<()> {
+    if region.in_flight().resizes().is_mine() {
+        // It would wait for the pages that this thread holds.
+        let operation = "look at its length in a thread that is changing it (coherence::Resizing)";
+        return Err(region.io_error(operation, std::io::Error::from_raw_os_error(libc::EDEADLK)));
+    }
+    follow_locked(region, &mut region.lock_length()).map(drop)
+}
+
+/// `followed` is the length that was met last; faults may have met a greater one since, and pages behind it. Returns
+/// the file's length.
+fn follow_locked(region: &Region, followed: &mut u64) -> Result<u64> {
+    let store = region.store();
+    let now = store.length().map_err(|source| region.io_error("ask for its length (fstat)", source))?;
+    let known = store.size().max(*followed);
+    // Pages that could not leave at an earlier cut may do so now, wherever the file ends now.
+    let cut = now.min(region.left_behind().load(Ordering::Relaxed));
+    if (cut, known, now) == (*followed, *followed, *followed) {
+        return Ok(now);
+    }
+    let mut gone = true;
+    if cut < known {
+        region.holes().distrust(cut as usize / PAGE);
+        // Nothing of what lies past the end is written: `write_end` sees to that.
+        gone &= leave_memory(region, page_after(cut)..page_after(known))?;
+        gone &= drop_end(region, cut)?;
+    }
+    region.left_behind().store(if gone { u64::MAX } else { cut }, Ordering::Relaxed);
+    if now > *followed {
+        gone &= drop_end(region, *followed)?;
+    }
+    if !gone {
+        return Ok(now);
+    }
+    // At the end: should a page not be saved, the next call meets the same change.
+    if now < known {
+        store.note_shorter(now);
+    } else {
+        store.refresh_size();
+    }
+    if now > *followed {
+        poison::note_longer(region);
+    }
+    *followed = now;
+    Ok(now)
+}
+
+/// Saves the page that holds the end, up to there, and drops it; false: it is pinned.
+fn drop_end(region: &Region, end: u64) -> Result<bool> {
+    leave_memory(region, (end / PAGE as u64) as usize..page_after(end))
+}
+
+fn page_after(end: u64) -> usize {
+    end.div_ceil(PAGE as u64) as usize
+}
+
+/// Sees to it that each of these pages is out of memory once, its dirty bytes saved. One that another thread is at work
+/// on at this moment is met in the next round; false: one that is pinned is still there.
+pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
+    let mut gone = true;
+    let pages = pages.start..pages.end.min(region.span() / PAGE);
+    if pages.len() > 1 {
+        // Most of them at little cost a page.
+        if region.is_writable() {
+            // Without waiting for another change of the length: its thread may be waiting for this one to be met.
+            sweep::write_out(region, pages.clone(), Stripe::ALL)
+                .map_err(|failure| failure.into_error(&**region.store()))?;
+        }
+        batch::evict_range(region, pages.clone());
+    }
+    for page in pages {
+        loop {
+            let seen = region.word(page).look();
+            if seen.state() == State::Absent {
+                break;
+            }
+            if seen.is_pinned() {
+                gone = false;
+                break;
+            }
+            if seen.state() == State::Staged || seen.is_huge() {
+                // A frame goes as a whole, unless one of its pages is pinned: then all of it counts as pinned.
+                gone &= batch::evict_range(region, page..page + 1) > 0 || seen.state() == State::Staged;
+                if !gone {
+                    break;
+                }
+                continue;
+            }
+            // A page that waits for its read cannot be invalidated.
+            let expelled = protocol::await_read(region.page(page)).and_then(|()| invalidate::drop_page(region, page));
+            if expelled.map_err(|error| Failure::new(page, error).into_error(&**region.store()))? {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+    Ok(gone)
+}
+
+/// Makes what a pinned page holds behind the file's end, in memory only, zeros, as the kernel does with pages of its
+/// own.
+fn clear_behind(region: &Region, end: u64) {
+    let within = end as usize % PAGE;
+    let from = region.address_of(end as usize / PAGE).wrapping_add(within);
+    for at in (0..PAGE - within).map(|at| from.wrapping_add(at)) {
+        // SAFETY: in a page of this region that holds the end of the file, and so can be loaded; a store traps like
+        // any. Nobody has a claim to bytes past the end.
+        unsafe {
+            if at.read_volatile() != 0 {
+                at.write_volatile(0);
+            }
+        }
+    }
+}
+
+/// Makes a region's file reach to the end of `part`, and with `reserve` allocates disk space for the part.
+pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
+    let store = region.store();
+    let Some(writer) = store.writer() else { return Err(Error::ReadOnlyFile { path: store.path().to_owned() }) };
+    prepare(writer, store.path(), part.clone(), reserve)?;
+    // Two that extend one file must not meet between the look at its length and the call that sets it.
+    let _table = table::lock();
+    let mut followed = region.lock_length();
+    let end = follow_locked(region, &mut followed)?;
+    if end < part.end {
+        // A load of the page from here on finds zeros behind the old end.
+        if !drop_end(region, end)? {
+            clear_behind(region, end);
+        }
+        region.holes().note_growth(end, part.end);
+        file::extend(writer, part.end).map_err(|source| {
+            region.holes().distrust(page_after(end));
+            region.io_error(EXTENDING, source)
+        })?;
+        if store.next_data(page_after(end) as u64 * PAGE as u64) < part.end {
+            // Somebody appended in the last moment.
+            region.holes().distrust(page_after(end));
+        }
+        // More than that only if pinned pages are left behind, up to there.
+        *followed = store.refresh_size().max(*followed);
+        poison::note_longer(region);
+    }
+    Ok(())
+}
+
+/// Makes a file that is mapped through the kernel reach to the end of `part`, and with `reserve` allocates disk space
+/// for the part.
+pub fn extend_file(file: &File, part: Range<u64>, reserve: bool) -> Result<()> {
+    let path = file::path_of(file);
+    prepare(file, &path, part.clone(), reserve)?;
+    // Files of hugetlbfs are made of whole huge pages.
+    let end = match file::medium(file) {
+        Medium::Memory { unit } if unit > PAGE => part.end.next_multiple_of(unit as u64),
+        _ => part.end,
+    };
+    let _table = table::lock();
+    file::extend(file, end).map_err(|source| Error::Io { path, operation: EXTENDING, source })
+}
+
+const EXTENDING: &str = "extend it (ftruncate)";
+
+/// What comes before extending: whether it is possible, and the disk space.
+fn prepare(file: &File, path: &Path, part: Range<u64>, reserve: bool) -> Result<()> {
+    let facts = facts::facts_of(file)?;
+    if facts.is_device {
+        // All of a device's space is there.
+        return if part.end <= facts.size {
+            Ok(())
+        } else {
+            Err(Error::FixedSize { path: path.to_owned(), size: facts.size })
+        };
+    }
+    if reserve && !part.is_empty() {
+        file::allocate(file, part.clone()).map_err(|source| {
+            let remedy = match source.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => "make room there, or map without `reserve`",
+                Some(libc::EOPNOTSUPP | libc::ENOSYS) => "its file system cannot allocate ahead: map without `reserve`",
+                _ => "map without `reserve`",
+            };
+            Error::Reserve { path: path.to_owned(), offset: part.start, len: part.end - part.start, source, remedy }
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! The life of a region: made, registered and published; opened to stores; dissolved. And the start of the engine's
+//! threads.
+
+use crate::counters::per_map::Ended;
+use crate::deferred::fill_thread;
+use crate::error::{Error, Result};
+use crate::evict::{batch, follow};
+use crate::fault::service;
+use crate::files::{closing, keeper};
+use crate::live;
+use crate::page::entry::{Entry, FRAME_PAGES};
+use crate::page::word::State;
+use crate::pool::pool::Pool;
+use crate::readahead::readers;
+use crate::region::address::Place;
+use crate::region::region::Region;
+use crate::region::userfaultfds::Userfaultfds;
+use crate::region::{registry, userfaultfds};
+use crate::store::Store;
+use crate::sys::signal::Blocked;
+use crate::sys::{PAGE, memory};
+use crate::writeback::threads;
+use std::io;
+use std::sync::Arc;
+
+/// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on. `scratch`: see
+/// `saved.rs`. Its addresses are open to loads, or `by_address` closed, for the maps to open theirs.
+pub fn open(
+    pool: Arc<Pool>,
+    store: Arc<dyn Store>,
+    need: usize,
+    place: Place,
+    scratch: bool,
+    by_address: bool,
+) -> Result<Arc<Region>> {
+    let fail = |source| {
+        let operation = "open userfaultfds to serve its page faults";
+        Error::Io { path: store.path().to_owned(), operation, source }
+    };
+    let opened = Userfaultfds::get().map_err(fail)?;
+    if userfaultfds::by_service() {
+        service::start(&opened.regions).map_err(fail)?;
+    }
+    let region = Arc::new(Region::new(pool, store, need, place, scratch, by_address, opened)?);
+    if let Err(error) = register(&region) {
+        registry::cancel(region.id());
+        for (memory, len) in region.address().memory() {
+            // SAFETY: nobody knows the region yet.
+            unsafe { memory::release(memory, len) };
+        }
+        return Err(region.io_error("register it with userfaultfd", error));
+    }
+    registry::publish(&region);
+    start_with_first(region.pool(), opened);
+    Ok(region)
+}
+
+/// Starts what a pool has with its first map, once.
+fn start_with_first(pool: &Arc<Pool>, opened: &'static Userfaultfds) {
+    pool.start_reads(|| readers::start(Arc::downgrade(pool), opened.staging()));
+    if pool.follows {
+        pool.follow(|| follow::start(Arc::downgrade(pool)));
+    }
+    live::note(pool);
+}
+
+fn register(region: &Region) -> io::Result<()> {
+    let address = region.address();
+    for part in address.own_parts() {
+        address.serve_faults(part)?;
+    }
+    // Before the first of them may come.
+    region.frames().allow(address.is_aligned(FRAME_PAGES * PAGE));
+    if region.is_by_address() {
+        return Ok(());
+    }
+    for part in address.own_parts() {
+        // SAFETY: the range is this region's own, not handed out yet.
+        unsafe { open_to_loads(region, address.start().wrapping_add(part.start), part.len())? };
+    }
+    Ok(())
+}
+
+/// Starts the threads that a pool needs for maps, which are otherwise started with the first: for who must not start a thread with a
+/// lock held, since that takes memory of the program's allocator, and the allocator's lock may be held by who waits for that one.
+pub fn start_threads(pool: &Arc<Pool>, writable: bool) -> Result<()> {
+    let fail = |source| Error::Io { path: "/dev/userfaultfd".into(), operation: "open userfaultfds", source };
+    start_with_first(pool, Userfaultfds::get().map_err(fail)?);
+    if writable {
+        start_writers(pool);
+        closing::save_at_exit();
+        if pool.keeper {
+            keeper::start();
+        }
+    }
+    Ok(())
+}
+
+/// Starts the background writers of a pool, once.
+fn start_writers(pool: &Arc<Pool>) {
+    pool.start_writes(|| threads::start(Arc::downgrade(pool), pool.dirty_expire, closing::close_abandoned));
+}
+
+/// Ends the threads of a pool, for good: no file is mapped any more, and none will be.
+pub fn end_threads(pool: &Pool) {
+    pool.end_threads();
+    fill_thread::stop(pool);
+}
+
+/// Lets a region's addresses, which nobody stores to, be loaded from. The kernel moves pages between writable mappings
+/// only; all pages are write-protected, and a store that traps is refused (`forbid_stores`). Where so much writable
+/// memory is not to be had, pages are copied.
+///
+/// # Safety
+/// They are the region's own.
+pub unsafe fn open_to_loads(region: &Region, start: *mut u8, len: usize) -> io::Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        memory::protect(start, len, true).or_else(|_| {
+            batch::forbid_frames(region);
+            memory::protect(start, len, false)
+        })
+    }
+}
+
+/// Opens all of its addresses, for a map that is not known by its address.
+pub fn open_addresses(region: &Region) -> Result<()> {
+    if !region.leave_by_address() {
+        return Ok(());
+    }
+    for part in region.address().own_parts() {
+        let start = region.address().start().wrapping_add(part.start);
+        // SAFETY: the region's own.
+        let opened = unsafe {
+            if region.is_writable() {
+                memory::protect(start, part.len(), true)
+            } else {
+                open_to_loads(region, start, part.len())
+            }
+        };
+        opened.map_err(|source| region.io_error("open its map", source))?;
+    }
+    Ok(())
+}
+
+/// Lets stores through to the fault path, and pages to the file, through a descriptor that may write. With
+/// `one_writer`, no other process may do so meanwhile.
+pub fn allow_writing(region: &Region, from: &std::fs::File, one_writer: bool) -> Result<()> {
+    let _allowing = region.lock_growing();
+    region.store().allow_writing(from)?;
+    if one_writer {
+        region.store().lock()?;
+    }
+    if !region.is_writable() {
+        allow_stores(region)?;
+    }
+    Ok(())
+}
+
+/// Lets stores through to the fault path; the file can be written to.
+pub fn allow_stores(region: &Region) -> Result<()> {
+    // Frames come in writable, for a moment, and leave memory whole: not where pages are stored to.
+    batch::forbid_frames(region);
+    // Maps that are known by address stay read-only until they are said to be more: until now that was this region's
+    // doing.
+    let (parts, is_open) = if region.is_by_address() {
+        (region.extents().all().into_iter().map(|pages| pages.start * PAGE..pages.end * PAGE).collect(), false)
+    } else {
+        (region.address().own_parts(), true)
+    };
+    for part in parts {
+        // SAFETY: pages resident so far were installed write-protected, so a store to them traps.
+        unsafe { memory::protect(region.address().start().wrapping_add(part.start), part.len(), is_open) }
+            .map_err(|source| region.io_error("make its map writable", source))?;
+    }
+    region.set_writable();
+    start_writers(region.pool());
+    Ok(())
+}
+
+/// Ends a region that no map refers to, all its pages clean. Its frames are free again.
+pub fn dissolve(region: &Region) {
+    // Before the locks: it may be waiting for room.
+    service::await_leaving(region.id());
+    region.in_flight().drain();
+    let mut ended = region.pool().ended.lock();
+    let free_frames = {
+        // An evictor holds popped entries before it enters their region. Entries of this one in its hands would be in
+        // no queue when they are counted below, and their free frames gone: no evictor may be between the two.
+        let _blocked = Blocked::all();
+        let _evicting: Vec<_> = region.pool().cores.iter().map(|core| core.0.evicting.lock()).collect();
+        registry::withdraw(region);
+        let idle = region.pool().ahead().map_or(0, |ahead| {
+            ahead.drop_region(region);
+            ahead.reclaim_idle()
+        });
+        for (memory, len) in region.address().memory() {
+            // SAFETY: no map refers to the region, and no thread is in it any more.
+            unsafe { memory::release(memory, len) };
+        }
+        // All its resident pages are clean, and each has one entry, or its frame has; entries of others are void.
+        let entries = region.pool().clean.purge(region.id(), 0..region.span() / PAGE).into_iter();
+        let is_here = |entry: &Entry| entry.is_frame() || region.word(entry.page()).look().state() == State::Clean;
+        idle + entries.filter(is_here).map(Entry::pages).sum::<usize>()
+    };
+    if region.is_converted() {
+        // To a thread that comes late all pages are absent, and the region is the kernel's; one that has a claim at this moment ends
+        // it by `Loading::abort_late`.
+        region.clear_words();
+    }
+    Ended::keep(&mut ended, region.store().path(), region.counters());
+    drop(ended);
+    registry::cancel(region.id());
+    region.pool().give_free_frames(0, free_frames);
+}

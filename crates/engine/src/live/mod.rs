@@ -1,0 +1,25 @@
+//! What a program's caches and maps have done, as far as it is asked for: by the program itself ([`snapshot_of_self`]),
+//! or by another process ([`programs`], [`Program`]), as `fastmap top` does.
+//!
+//! Counters stay where they are counted, per core. With its first cached file, or the first it flushes by cache line, a
+//! process makes a page that others can map (`live/page.rs`) and a thread that copies the counters into it when
+//! somebody asks through that page: while nobody looks, nothing is copied and the thread sleeps.
+//!
+//! **Hits cannot be counted.** A load or store that finds its page in memory does not trap and runs no code of the
+//! engine; the kernel shows no accessed bits of such memory to user space. So there is no hit rate here. What can be
+//! known: misses (each a trap, or a pin that found nothing), traps that found their page read ahead
+//! ([`Stats::ahead_chunks`](crate::Stats::ahead_chunks)), first stores to clean pages
+//! ([`Stats::upgrades`](crate::Stats::upgrades)), and misses on pages that were evicted a short while before
+//! ([`Stats::ghost_hits`](crate::Stats::ghost_hits)): where these are many, a larger cache would have kept them.
+//!
+//! May call: `requirements` and the rooms above it.
+
+mod page;
+pub(crate) mod placement;
+mod programs;
+mod snapshot;
+
+pub use crate::counters::per_map::MapStats;
+pub use placement::{PlacedBy, Placement};
+pub use programs::{Program, programs};
+pub use snapshot::*;

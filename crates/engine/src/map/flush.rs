@@ -1,0 +1,134 @@
+//! What `flush_async` and `unmap` return.
+
+use crate::error::{Error, Result};
+use crate::map::kernel::KernelMapping;
+use crate::map::map_mut::MapMut;
+use crate::map::placed::PlacedMemory;
+use crate::pool::mailbox::FlushRequest;
+use crate::writeback::flush;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// A flush under way, from [`MapMut::flush_async`]. It goes on without being waited for, and outlives its map.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let file = tempfile::tempfile()?;
+/// # file.set_len(1 << 20)?;
+/// # // SAFETY: nobody else changes the file.
+/// # let mut map = unsafe { fastmap::MapMut::map_mut(&file)? };
+/// map[0] = 1;
+/// let flush = map.flush_async();
+/// map[1] = 2; // may or may not be part of it
+/// flush.wait()?; // the first store is on stable storage
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Flush(pub(crate) FlushKind);
+
+/// What carries it out.
+#[derive(Debug)]
+pub(crate) enum FlushKind {
+    /// The cache's writers.
+    Writers(Arc<FlushRequest>),
+    /// The kernel: offset and length in its mapping.
+    Kernel(Arc<KernelMapping>, usize, usize),
+    /// Whoever has the memory: its first bytes.
+    Placed(Arc<PlacedMemory>, usize),
+    /// It was carried out at once.
+    Done(Result<()>),
+}
+
+impl Flush {
+    /// Waits until every byte that was dirty at the call of `flush_async` is on stable storage.
+    ///
+    /// # Errors
+    /// As for [`MapMut::flush`].
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// map.flush_async().wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait(self) -> Result<()> {
+        match self.0 {
+            FlushKind::Writers(job) => flush::finish(&job),
+            FlushKind::Kernel(kernel, offset, len) => kernel.flush(offset, len, true),
+            FlushKind::Placed(memory, len) => memory.flush(len),
+            FlushKind::Done(outcome) => outcome,
+        }
+    }
+
+    /// Whether `wait` would return at once. A kernel mapping never says so before it is waited for.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(1)?;
+    /// # // SAFETY: nobody else changes the file.
+    /// # let map = unsafe { fastmap::MapMut::map_mut(&file)? };
+    /// let flush = map.flush_async();
+    /// if flush.is_done() {
+    ///     flush.wait()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            FlushKind::Writers(job) => job.is_done(),
+            FlushKind::Kernel(..) | FlushKind::Placed(..) => false,
+            FlushKind::Done(_) => true,
+        }
+    }
+}
+
+/// [`MapMut::unmap`] could not save everything: the error, and the map, with all that was stored to it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let file = tempfile::tempfile()?;
+/// # file.set_len(1)?;
+/// # // SAFETY: nobody else changes the file.
+/// # let map = unsafe { fastmap::MapMut::map_mut(&file)? };
+/// if let Err(unsaved) = map.unmap() {
+///     eprintln!("{unsaved}: make room");
+///     unsaved.map.unmap_blocking();
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Unsaved {
+    /// Why it could not be saved.
+    pub error: Error,
+    /// The map, intact.
+    pub map: MapMut,
+}
+
+impl fmt::Display for Unsaved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Unsaved {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl From<Unsaved> for io::Error {
+    /// Keeps the error; the map is dropped, and its pages stay until the background writers can save them.
+    fn from(unsaved: Unsaved) -> io::Error {
+        unsaved.error.into()
+    }
+}

@@ -1,0 +1,62 @@
+//! Ranges of pages brought in, many reads at a time, and waited for.
+
+use crate::error::Result;
+use crate::page::word::State;
+use crate::pin::pin;
+use crate::readahead::prefetch::{MOST_QUEUED, offer};
+use crate::region::region::Region;
+use std::ops::Range;
+
+/// Times that `fetch` asks again for what has left memory meanwhile.
+const MOST_ROUNDS: usize = 8;
+
+/// Brings all pages of ranges in, and returns when each was in memory once, and all together if they fit.
+pub fn fetch(region: &Region, ranges: &[Range<usize>]) -> Result<()> {
+    fetch_once(region, ranges)?;
+    if ranges.iter().map(Range::len).sum::<usize>() > region.pool().capacity() {
+        return Ok(());
+    }
+    // Those that were there already are old, and may have made room for the others; or all of them were passed through a short
+    // queue that has but a sixteenth of memory. Pages that come back soon stay.
+    for _ in 0..MOST_ROUNDS {
+        let is_gone = |page: &usize| !matches!(region.word(*page).look().state(), State::Clean | State::Dirty);
+        let gone: Vec<_> = ranges.iter().cloned().flatten().filter(is_gone).map(|page| page..page + 1).collect();
+        if gone.is_empty() {
+            break;
+        }
+        fetch_once(region, &gone)?;
+    }
+    Ok(())
+}
+
+fn fetch_once(region: &Region, ranges: &[Range<usize>]) -> Result<()> {
+    /// Ranges drawn at a time.
+    const DRAWN: usize = 1024;
+    // Short enough to be taken whole.
+    let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
+    let parts = |range: &Range<usize>| {
+        let end = range.end;
+        range.clone().step_by(most).map(move |start| start..end.min(start + most))
+    };
+    let mut parts = ranges.iter().flat_map(parts);
+    // Drawn and not yet taken.
+    let mut coming = Vec::new();
+    loop {
+        coming.extend(parts.by_ref().take(DRAWN - coming.len()));
+        if coming.is_empty() {
+            return Ok(());
+        }
+        let taken = offer(region, &coming);
+        if let Some(ahead) = region.pool().ahead() {
+            ahead.prefetches.wait();
+        }
+        // At least one: other threads that fill the queue may be quicker than this thread, or the readers gone.
+        let offered: Vec<_> = coming.drain(..taken.max(1)).collect();
+        // What the readers had no room for, what is staged, and what fails.
+        for page in offered.into_iter().flatten() {
+            if !matches!(region.word(page).look().state(), State::Clean | State::Dirty) {
+                pin::bring(region, page)?;
+            }
+        }
+    }
+}

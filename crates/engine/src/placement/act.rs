@@ -1,0 +1,185 @@
+//! What the thread that looks does: it advises, has files taken over, and gives them back.
+
+use super::known;
+use super::look::Way;
+use super::watch::{Candidate, DIVIDED, Watch, is_looked_after};
+use crate::by_address::{self, Refusal};
+use crate::map::cache::Cache;
+use crate::sys::engine_fd::{self, EngineFd};
+use crate::sys::file::{self, Identity};
+use crate::sys::maps::{self, FileMapping};
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// So often a file that is in use otherwise is asked for.
+const PATIENCE: u32 = 20;
+
+impl Watch {
+    /// Has the mappings served in this way, those that were made meanwhile too.
+    pub(super) fn act(&mut self, way: Way) {
+        if way != self.way {
+            self.way = way;
+            self.switches += 1;
+            self.candidates.iter_mut().for_each(|one| one.noted.busy = 0);
+            if way != Way::Advised {
+                self.unadvise();
+            }
+            self.is_fresh = true;
+        }
+        if way != Way::Engine && !self.taken.is_empty() {
+            self.give_back();
+        }
+        if !std::mem::take(&mut self.is_fresh) {
+            return;
+        }
+        match way {
+            Way::Kernel => {}
+            Way::Advised => self.advise(),
+            Way::Engine => self.take(),
+        }
+    }
+
+    fn advise(&mut self) {
+        for one in &self.candidates {
+            if known::own_advice(&one.parts).is_some() {
+                continue;
+            }
+            for part in one.parts.iter().filter(|part| is_looked_after(part)) {
+                if !self.advised.contains(&part.at) {
+                    // SAFETY: advice loses nothing.
+                    unsafe { libc::syscall(libc::SYS_madvise, part.at.start, part.at.len(), libc::MADV_RANDOM) };
+                    self.advised.push(part.at.clone());
+                }
+            }
+        }
+    }
+
+    fn unadvise(&mut self) {
+        for at in self.advised.drain(..) {
+            // SAFETY: as above. What was mapped there instead meanwhile has this from the beginning.
+            unsafe { libc::syscall(libc::SYS_madvise, at.start, at.len(), libc::MADV_NORMAL) };
+        }
+    }
+
+    fn take(&mut self) {
+        if DIVIDED.load(Ordering::SeqCst) {
+            return self.controller.refused(Way::Engine);
+        }
+        let mut candidates = std::mem::take(&mut self.candidates);
+        let (mut any, mut tried) = (!self.taken.is_empty(), false);
+        let face = self.face;
+        for one in candidates.iter_mut() {
+            if one.noted.unfit || one.parts.is_empty() || self.taken.contains(&one.noted.identity) {
+                continue;
+            }
+            tried = true;
+            let mut taken = Err(Refusal::Unfit("the engine is not to be had".into()));
+            if known::is_kernels(&one.parts) {
+                taken = Err(Refusal::Unfit("only the kernel does what it asked for".into()));
+            } else {
+                (face.with_cache)(&mut |cache| taken = take_one(one, cache, face.only_noted));
+            }
+            match taken {
+                Ok(identity) => {
+                    any = true;
+                    self.taken.push(identity);
+                    self.tell(format_args!("the engine has {}", path_of(one).display()));
+                    if let Some(advice) = known::own_advice(&one.parts) {
+                        advise_again(&one.parts, advice);
+                    }
+                }
+                Err(Refusal::Busy(why)) if one.noted.busy < PATIENCE || face.turns.is_some() => {
+                    if one.noted.busy == 0 {
+                        self.tell(format_args!("not now: {why}"));
+                    }
+                    one.noted.busy += 1;
+                    any = true;
+                }
+                Err(refusal) => {
+                    one.noted.unfit = true;
+                    let identity = one.noted.identity;
+                    known::mark_unfit(identity);
+                    self.tell(format_args!("{} stays the kernel's: {refusal}", path_of(one).display()));
+                }
+            }
+        }
+        self.candidates = candidates;
+        if tried && !any {
+            self.controller.refused(Way::Engine);
+        }
+        self.listed = self.listed.filter(|_| !tried);
+    }
+
+    fn give_back(&mut self) {
+        for identity in std::mem::take(&mut self.taken) {
+            if known::is_kept(identity) {
+                continue;
+            }
+            match by_address::return_to_kernel(identity, self.face.only_noted, || !known::is_kept(identity)) {
+                Ok(true) => {}
+                Ok(false) => self.taken.push(identity),
+                Err(error) => {
+                    self.tell(format_args!("a file stays the engine's until it can be given back: {error}"));
+                    self.taken.push(identity);
+                }
+            }
+        }
+        self.list();
+        for one in &self.candidates {
+            if let Some(advice) = known::own_advice(&one.parts) {
+                advise_again(&one.parts, advice);
+            }
+        }
+    }
+}
+
+/// Makes the engine's what is mapped of a file that is looked after, now. True: it is in use, and another try may do.
+pub(super) fn take_now(identity: Identity, cache: &Cache) -> bool {
+    let noted = known::find(identity);
+    let (Some(noted), Ok(all)) = (noted, maps::own()) else { return false };
+    let Some(of_file) = known::first_of(&all, identity).map(|one| one.file) else { return false };
+    let parts: Vec<_> = all.into_iter().filter(|one| one.file == of_file).collect();
+    let one = Candidate { noted, parts, bytes: 0, around: 0 };
+    if DIVIDED.load(Ordering::SeqCst) || known::is_kernels(&one.parts) {
+        return false;
+    }
+    matches!(take_one(&one, cache, true), Err(Refusal::Busy(_)))
+}
+
+fn path_of(one: &Candidate) -> &Path {
+    one.parts.first().and_then(|part| part.path.as_deref()).unwrap_or(Path::new(""))
+}
+
+fn take_one(one: &Candidate, cache: &Cache, only_noted: bool) -> Result<Identity, Refusal> {
+    let Some(path) = one.parts.first().and_then(|part| part.path.as_deref()) else {
+        return Err(Refusal::Unfit("it has no name any more".into()));
+    };
+    // Looked at before: to close another file's descriptor would end record locks that the program has on it.
+    let is_it = || file::identity_of(path) == Some(one.noted.identity);
+    let is_shared = one.parts.iter().any(|part| part.is_shared);
+    let writes = is_shared && (one.noted.may_write || one.parts.iter().any(|part| part.prot & libc::PROT_WRITE != 0));
+    let _low = engine_fd::low();
+    let open = || OpenOptions::new().read(true).write(writes).open(path).map(EngineFd::opened);
+    match is_it().then(open) {
+        Some(Ok(from)) => {
+            if !is_it() {
+                return Err(Refusal::Unfit("its name is another file's".into()));
+            }
+            let identity = one.noted.identity;
+            let are_noted = || by_address::are_looked_after(identity, one.parts.iter().map(|part| part.at.clone()));
+            let is_wanted = || !DIVIDED.load(Ordering::SeqCst) && (!only_noted || are_noted());
+            by_address::take_over(&from, &one.parts, one.noted.may_write, cache, is_wanted)
+        }
+        Some(Err(error)) => Err(Refusal::Unfit(format!("it cannot be opened again: {error}"))),
+        None => Err(Refusal::Unfit("its name is another file's".into())),
+    }
+}
+
+/// The program's own advice on memory that has changed hands.
+fn advise_again(parts: &[FileMapping], advice: i32) {
+    for part in parts {
+        // SAFETY: advice on how it will be used only (`note_asked`).
+        let _ = unsafe { by_address::advise(part.at.start, part.at.len(), advice) };
+    }
+}

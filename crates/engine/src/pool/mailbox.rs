@@ -1,0 +1,244 @@
+//! What a pool's writers, and the thread that changes its capacity, are asked for, as the threads that ask see it. The
+//! threads are `writeback`'s and `evict`'s.
+
+use crate::error::{Error, Result};
+use crate::page::entry::RegionId;
+use crate::pool::rings::{Rings, Taken};
+use crate::store::Store;
+use crate::sys::sync::{AtomicU32, Ordering};
+use crate::sys::{PAGE, fork, futex};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Writers, at most; a region keeps a cursor for each.
+pub const MOST_WRITERS: usize = 16;
+
+/// The queue of a pool's writers.
+#[derive(Debug)]
+pub struct WriteQueue {
+    /// Raised to wake the writers; slept on.
+    wakes: AtomicU32,
+    stop: AtomicBool,
+    /// Flushes to carry out, by writer.
+    flushes: Box<[Mutex<VecDeque<Arc<FlushRequest>>>]>,
+    rings: Option<Rings>,
+}
+
+/// A flush shared out between the writers.
+#[derive(Debug)]
+pub struct FlushRequest {
+    pub region: RegionId,
+    /// Of the region: should it be gone, all of it is saved.
+    pub serial: u64,
+    pub store: Arc<dyn Store>,
+    pub pages: Range<usize>,
+    /// The last writer puts the file on stable storage.
+    pub stable: bool,
+    /// When it was asked for (`region/in_flight.rs`).
+    pub asked: u32,
+    failure: Mutex<Option<Failure>>,
+    /// Writers that have not done their part.
+    left: AtomicU32,
+    /// 1 when all is done; slept on.
+    done: AtomicU32,
+    /// What came of it, for the thread that waits.
+    outcome: Mutex<Result<()>>,
+}
+
+/// Bytes that could not be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Failure {
+    pub page: usize,
+    pub pages: usize,
+    pub error: i32,
+}
+
+impl Failure {
+    /// Of a page that could not be read, to be written with what was stored to it.
+    pub fn new(page: usize, error: i32) -> Self {
+        Failure { page, pages: 1, error }
+    }
+
+    /// Its error number.
+    pub fn error(self) -> i32 {
+        self.error
+    }
+
+    /// What a flush returns for it.
+    pub fn into_error(self, store: &dyn Store) -> Error {
+        Error::WriteBack {
+            path: store.path().to_owned(),
+            offset: (self.page * PAGE) as u64,
+            len: (self.pages * PAGE) as u64,
+            source: io::Error::from_raw_os_error(self.error),
+        }
+    }
+}
+
+impl WriteQueue {
+    /// Of so many writers.
+    pub fn new(writers: usize, rings: Option<Rings>) -> Self {
+        let flushes = (0..writers).map(|_| Mutex::default()).collect();
+        WriteQueue { wakes: AtomicU32::new(0), stop: AtomicBool::new(false), flushes, rings }
+    }
+
+    /// How many writers there are.
+    pub fn writers(&self) -> usize {
+        self.flushes.len()
+    }
+
+    /// A ring to write with, if there is one. Signals are blocked.
+    pub fn take_ring(&self) -> Option<Taken<'_>> {
+        self.rings.as_ref()?.take()
+    }
+
+    /// The rings, if there are any.
+    pub fn rings(&self) -> Option<&Rings> {
+        self.rings.as_ref()
+    }
+
+    /// Wakes the writers.
+    pub fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(&self.wakes);
+    }
+
+    /// Sleeps until `wake`, unless it came since `seen`, or for so long; the value to sleep on next time.
+    pub fn sleep(&self, seen: u32, pause: Option<Duration>) -> u32 {
+        futex::wait(&self.wakes, seen, pause);
+        self.wakes.load(Ordering::Acquire)
+    }
+
+    /// Ends the threads, for good.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether they are to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Asks every writer for its part of a flush.
+    pub fn post(
+        &self,
+        region: RegionId,
+        serial: u64,
+        store: Arc<dyn Store>,
+        pages: Range<usize>,
+        stable: bool,
+        asked: u32,
+    ) -> Arc<FlushRequest> {
+        let request = Arc::new(FlushRequest {
+            region,
+            serial,
+            store,
+            pages,
+            stable,
+            asked,
+            failure: Mutex::default(),
+            left: AtomicU32::new(self.writers() as u32),
+            done: AtomicU32::new(0),
+            outcome: Mutex::new(Ok(())),
+        });
+        (0..self.writers()).for_each(|writer| self.lock(writer).push_back(request.clone()));
+        self.wake();
+        request
+    }
+
+    fn lock(&self, writer: usize) -> MutexGuard<'_, VecDeque<Arc<FlushRequest>>> {
+        self.flushes[writer].lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// The next flush that a writer has to do its part of.
+    pub fn next_flush(&self, writer: usize) -> Option<Arc<FlushRequest>> {
+        self.lock(writer).pop_front()
+    }
+
+    /// Whether there is one.
+    pub fn has_flush(&self, writer: usize) -> bool {
+        !self.lock(writer).is_empty()
+    }
+}
+
+/// What wakes the thread that changes a pool's capacity.
+#[derive(Debug, Default)]
+pub struct Follower {
+    /// Raised to wake it; slept on.
+    wakes: AtomicU32,
+    stop: AtomicBool,
+}
+
+impl Follower {
+    /// Tells it that there is something to look after.
+    pub fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(&self.wakes);
+    }
+
+    /// How often it was woken.
+    pub fn wakes(&self) -> u32 {
+        self.wakes.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until it is woken, unless that was since there were `seen` wakes, or for so long.
+    pub fn sleep(&self, seen: u32, pause: Option<Duration>) {
+        futex::wait(&self.wakes, seen, pause);
+    }
+
+    /// Ends it, for good.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether it is to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+impl FlushRequest {
+    /// Notes what a writer could not write.
+    pub fn note_failure(&self, failure: Failure) {
+        self.failure.lock().unwrap_or_else(|poison| poison.into_inner()).get_or_insert(failure);
+    }
+
+    /// Ends a writer's part; true: it was the last one, which calls `end`.
+    pub fn end_part(&self) -> bool {
+        self.left.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The first failure.
+    pub fn take_failure(&self) -> Option<Failure> {
+        self.failure.lock().unwrap_or_else(|poison| poison.into_inner()).take()
+    }
+
+    /// Says what came of it.
+    pub fn end(&self, outcome: Result<()>) {
+        *self.outcome.lock().unwrap_or_else(|poison| poison.into_inner()) = outcome;
+        self.done.store(1, Ordering::Release);
+        futex::wake_all(&self.done);
+    }
+
+    /// Whether all is done.
+    pub fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) == 1
+    }
+
+    /// Waits for the end and takes the outcome.
+    pub fn wait(&self) -> Result<()> {
+        if fork::is_child() {
+            return Err(Error::in_a_child(self.store.path()));
+        }
+        while !self.is_done() {
+            futex::wait(&self.done, 0, None);
+        }
+        std::mem::replace(&mut *self.outcome.lock().unwrap_or_else(|poison| poison.into_inner()), Ok(()))
+    }
+}

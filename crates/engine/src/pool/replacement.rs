@@ -1,0 +1,136 @@
+//! What to keep. A user of userfaultfd(2) sees no accessed bits, only misses, so a page shows that it is wanted by
+//! coming back soon after it was evicted.
+//!
+//! The word of an evicted page keeps a *ghost*: when it went, and from which queue. A page that misses while its ghost
+//! is young (half a memory of evictions) goes to its core's protected queue, all others to the probationary one; both
+//! are first in, first out. The probationary queue is emptied down to a share of the core's clean pages, then the
+//! protected one. The share adapts, as in ARC (Megiddo and Modha, FAST 2003) but from misses alone: a page that comes
+//! back soon from the probationary queue was given too little time there, one from the protected queue was pushed out
+//! by pages that the probationary queue holds for nothing. The latter counts four times: pages in the protected queue
+//! have proved themselves, and seldom miss.
+//!
+//! What was read ahead, filled ahead or dropped on advice has no ghost. A page that was stored to comes into its queue
+//! once it is written. Votes are counted per core and folded in by the core's next eviction, so a miss touches nothing
+//! that all cores write. With the share at nine tenths this is first in, first out with a small reserve, which suits a
+//! hot set that moves; at a 16th it is a filter that a scan cannot get past. A loop larger than memory settles between:
+//! part of it stays.
+//!
+//! Time is counted in memories: so many evictions as the cache has pages.
+
+use crate::page::word::Ghost;
+use crate::sys::sync::{AtomicU64, Ordering};
+
+/// One memory of time, and a share of one.
+const ONE: u64 = 1 << 40;
+/// Stamps are 64ths of a memory: 22 bits of them last for 65536 memories, so that a page away for longer is rarely
+/// mistaken for one that comes back soon (and then only kept for a while).
+const STAMP_SHIFT: u32 = 34;
+/// Age below which a ghost is young, in units of stamps.
+const YOUNG: u32 = 32;
+/// Births of queue entries are 256ths of a memory.
+const BIRTH_SHIFT: u32 = 32;
+/// Bounds of the probationary queue's share. At most nine tenths: ghosts of proved pages must appear for the share to
+/// fall again.
+const LEAST: u64 = ONE / 16;
+const MOST: u64 = ONE / 10 * 9;
+/// Pages by which a return from the probationary queue moves the share, and one from the protected queue.
+const TRIED: isize = 2;
+const PROVED: isize = 8;
+
+/// The clock that ghosts are stamped with, and the share of the probationary queues.
+#[derive(Debug)]
+#[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
+pub struct Ghosts {
+    clock: AtomicU64,
+    share: AtomicU64,
+}
+
+impl Ghosts {
+    /// Before the first eviction: every page gets all the time there is.
+    pub fn new() -> Self {
+        // Not zero: a stamp of zero is none.
+        Ghosts { clock: AtomicU64::new(ONE), share: AtomicU64::new(MOST) }
+    }
+
+    /// Lets time pass: so many pages of a cache of `capacity` were evicted. Once a batch.
+    pub fn advance(&self, evicted: usize, capacity: usize) {
+        self.clock.fetch_add((evicted as u64 * ONE).checked_div(capacity as u64).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// What the word of a page evicted now remembers; never zero.
+    pub fn stamp(&self) -> u32 {
+        ((self.clock.load(Ordering::Relaxed) >> STAMP_SHIFT) as u32 & Ghost::MOST).max(1)
+    }
+
+    /// When an entry that is queued now was born.
+    #[inline]
+    pub fn birth(&self) -> u32 {
+        (self.clock.load(Ordering::Relaxed) >> BIRTH_SHIFT) as u32
+    }
+
+    /// Whether a page comes back soon enough to belong into the protected queue.
+    #[inline]
+    pub fn is_young(&self, ghost: Ghost) -> bool {
+        self.stamp().wrapping_sub(ghost.stamp) & Ghost::MOST < YOUNG
+    }
+
+    /// What such a page says about the share; votes are gathered per core.
+    #[inline]
+    pub fn vote(ghost: Ghost) -> isize {
+        if ghost.protected { -PROVED } else { TRIED }
+    }
+
+    /// Moves the share by a core's votes, pages.
+    pub fn adapt(&self, votes: isize, capacity: usize) {
+        let step = (votes.unsigned_abs() as u64).min(capacity as u64) * (ONE / capacity.max(1) as u64);
+        let moved = |share: u64| if votes < 0 { share.saturating_sub(step) } else { share + step };
+        let share = self.share.load(Ordering::Relaxed);
+        // Two cores at once: one's votes are lost, which is nothing.
+        self.share.store(moved(share).clamp(LEAST, MOST), Ordering::Relaxed);
+    }
+
+    /// Whether the next batch comes from the protected queue of a core whose queues hold so many entries.
+    pub fn takes_protected(&self, probationary: usize, protected: usize) -> bool {
+        let target =
+            u128::from(self.share.load(Ordering::Relaxed)) * (probationary + protected) as u128 / u128::from(ONE);
+        probationary == 0 || protected > 0 && probationary as u128 <= target
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ghost_is_young_for_half_a_memory_whatever_the_clock() {
+        for start in [ONE, (1 << 56) - ONE / 4, u64::MAX - ONE / 4] {
+            for capacity in [16, 1000, 1 << 18] {
+                let ghosts = Ghosts { clock: AtomicU64::new(start), share: AtomicU64::new(MOST) };
+                let ghost = Ghost { stamp: ghosts.stamp(), protected: false };
+                assert!(ghost.stamp > 0 && ghosts.is_young(ghost));
+                let mut evicted = 0;
+                while ghosts.is_young(ghost) {
+                    ghosts.advance(1, capacity);
+                    evicted += 1;
+                    assert!(evicted < capacity);
+                }
+                assert!(evicted * 32 > capacity * 15 && evicted * 32 <= capacity * 17 + 32, "{evicted} of {capacity}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_share_follows_the_votes_within_its_bounds() {
+        let ghosts = Ghosts::new();
+        assert!(!ghosts.takes_protected(901, 99) && ghosts.takes_protected(899, 101));
+        ghosts.adapt(-400, 1000);
+        assert!(!ghosts.takes_protected(501, 499) && ghosts.takes_protected(499, 501));
+        ghosts.adapt(100, 1000);
+        assert!(!ghosts.takes_protected(601, 399) && ghosts.takes_protected(599, 401));
+        ghosts.adapt(isize::MIN, 1000);
+        assert!(!ghosts.takes_protected(63, 937) && ghosts.takes_protected(62, 938));
+        ghosts.adapt(isize::MAX, 1000);
+        assert!(ghosts.takes_protected(899, 101));
+        assert!(!ghosts.takes_protected(1, 0) && ghosts.takes_protected(0, 1), "a queue that is empty gives nothing");
+    }
+}

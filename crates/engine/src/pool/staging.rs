@@ -1,0 +1,322 @@
+//! Staging: memory into which pages are read ahead of the program, and the chunks that lie there until they are
+//! touched.
+//!
+//! Two kinds of slots. *Buffers* of 128 KiB, whose pages are copied when they are mapped (UFFDIO_COPY); and *frames*,
+//! huge pages of 2 MiB, which are moved (UFFDIO_MOVE) and come back when their pages are evicted: nothing is allocated,
+//! cleared or copied. A frame has two addresses: where a fresh one comes into being, which is ordinary memory, and
+//! where one that comes back is moved to, which must be registered with a userfaultfd.
+//!
+//! All of it is within the budget: a slot that holds memory holds free frames for it, and the pages of a chunk in a
+//! buffer have theirs as well, ready for the moment when both the buffer and the pages are there.
+
+use crate::page::entry::{FRAME_PAGES, RegionId};
+use crate::sys::sync::{AtomicU32, AtomicUsize, Ordering, Padded};
+use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{PAGE, kernel_version, madvise, memory};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Pages of a buffer, 128 KiB.
+pub const BUFFER_PAGES: usize = 32;
+/// Buffers of a large cache: a full window of the widest stream that has no frames.
+const BUFFERS: usize = 64;
+/// Frames of a large cache: full windows of eight streams.
+const FRAMES: usize = 32;
+/// A buffer costs its memory and its chunk's pages; at most a quarter of the capacity goes there.
+const PAGES_PER_BUFFER: usize = 8 * BUFFER_PAGES;
+/// At most a sixteenth of the capacity is frames that are not mapped.
+const PAGES_PER_FRAME: usize = 16 * FRAME_PAGES;
+
+/// The number of a slot, as page words hold it: buffers first, then frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotNumber(pub usize);
+
+impl SlotNumber {
+    /// Whether it is a frame.
+    pub fn is_frame(self) -> bool {
+        self.0 >= BUFFERS
+    }
+
+    /// Pages that fit.
+    pub fn pages(self) -> usize {
+        if self.is_frame() { FRAME_PAGES } else { BUFFER_PAGES }
+    }
+}
+
+/// Without memory and free.
+const EMPTY: u32 = 0;
+/// With memory, its free frames, and free.
+const FULL: u32 = 1;
+/// A thread's: a reader's that fills it, or a thread's that maps or drops its chunk.
+const TAKEN: u32 = 2;
+/// Holds a chunk whose pages are Staged.
+const READY: u32 = 3;
+/// Never used again: the kernel may still write to its memory.
+const LOST: u32 = 4;
+
+/// Pages read ahead together, evenly spaced, in file order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    pub region: RegionId,
+    /// The first page.
+    pub first: usize,
+    /// Pages from one to the next.
+    pub step: usize,
+    pub count: usize,
+    /// The stream it was read for (`pool/streams.rs`).
+    pub stream: u64,
+}
+
+impl Chunk {
+    /// Its pages.
+    pub fn pages(self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+        (0..self.count).map(move |index| self.first + index * self.step)
+    }
+}
+
+/// One slot.
+#[derive(Debug, Default)]
+struct Slot {
+    state: AtomicU32,
+    /// Of a frame: its memory is where frames come back to.
+    came_back: AtomicBool,
+    region: AtomicU32,
+    first: AtomicUsize,
+    step: AtomicUsize,
+    count: AtomicUsize,
+    stream: AtomicU64,
+    /// What `Ahead::clock` showed when it was staged.
+    staged_at: AtomicUsize,
+}
+
+/// The slots of a cache and their memory.
+#[derive(Debug)]
+pub struct Staging {
+    slots: Box<[Padded<Slot>]>,
+    buffers: *mut u8,
+    fresh: *mut u8,
+    back: *mut u8,
+    /// The userfaultfd of `back`.
+    userfaultfd: &'static Userfaultfd,
+    /// Frames cannot be moved here: all chunks are copied.
+    no_moves: AtomicBool,
+    /// See `moves_tables`.
+    moves_tables: bool,
+    cursor: AtomicUsize,
+}
+
+// SAFETY: the memory belongs to no thread: it is reserved and released with the value.
+unsafe impl Send for Staging {}
+// SAFETY: a slot's memory is reached only by the thread that has taken the slot; the rest is atomics and constants.
+unsafe impl Sync for Staging {}
+
+const FRAME: usize = FRAME_PAGES * PAGE;
+const BUFFER: usize = BUFFER_PAGES * PAGE;
+
+impl Staging {
+    /// Reserves address space; memory comes with use.
+    pub fn new(userfaultfd: &'static Userfaultfd) -> io::Result<Self> {
+        let slots = (0..BUFFERS + FRAMES).map(|_| Padded(Slot::default())).collect();
+        let mut areas = [std::ptr::null_mut(); 3];
+        for (area, (len, huge)) in
+            areas.iter_mut().zip([(BUFFERS * BUFFER, false), (FRAMES * FRAME, true), (FRAMES * FRAME, true)])
+        {
+            *area = memory::reserve(len, FRAME)?;
+            // SAFETY: reserved just now.
+            unsafe {
+                memory::protect(*area, len, true)?;
+                madvise::prepare_staging(*area, len, huge);
+            }
+        }
+        let [buffers, fresh, back] = areas;
+        // SAFETY: our own memory, with nothing in it.
+        unsafe { userfaultfd.register_missing(back, FRAMES * FRAME)? };
+        Ok(Staging {
+            slots,
+            buffers,
+            fresh,
+            back,
+            userfaultfd,
+            no_moves: AtomicBool::new(false),
+            moves_tables: kernel_version::is_at_least(6, 18),
+            cursor: AtomicUsize::new(0),
+        })
+    }
+
+    /// Buffers that a cache of so many pages uses.
+    pub fn most_buffers(capacity: usize) -> usize {
+        (capacity / PAGES_PER_BUFFER).min(BUFFERS)
+    }
+
+    /// Frames that a cache of so many pages uses; a single one would be no use.
+    pub fn most_frames(capacity: usize) -> usize {
+        match capacity / PAGES_PER_FRAME {
+            0 | 1 => 0,
+            frames => frames.min(FRAMES),
+        }
+    }
+
+    /// Whether chunks can be moved.
+    pub fn moves(&self) -> bool {
+        !self.no_moves.load(Ordering::Relaxed)
+    }
+
+    /// Gives up moving: all chunks are copied from now on.
+    pub fn give_up_moves(&self) {
+        self.no_moves.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel moves the pages of a frame in a batch (Linux 6.18) where it cannot move them as one. It
+    /// cannot where a page table is, and the trap on a frame's first page has just made one: older kernels have to drop
+    /// it before (which works from Linux 6.14 on), and move a huge page then. That takes four times as long as the
+    /// batch.
+    pub fn moves_tables(&self) -> bool {
+        self.moves_tables
+    }
+
+    fn slot(&self, number: SlotNumber) -> &Slot {
+        &self.slots[number.0].0
+    }
+
+    /// Takes a free slot, one that holds memory if there is one; and whether it does. `most`: [`Staging::most_buffers`]
+    /// or [`Staging::most_frames`].
+    pub fn take(&self, frame: bool, most: usize) -> Option<(SlotNumber, bool)> {
+        let first = if frame { BUFFERS } else { 0 };
+        let take = |from: u32| {
+            (first..first + most)
+                .map(SlotNumber)
+                .find(|number| self.change(*number, from, TAKEN))
+                .map(|it| (it, from == FULL))
+        };
+        take(FULL).or_else(|| take(EMPTY))
+    }
+
+    fn change(&self, number: SlotNumber, from: u32, to: u32) -> bool {
+        let state = &self.slot(number).state;
+        state.load(Ordering::Relaxed) == from
+            && state.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Claims a slot for mapping or dropping its chunk.
+    pub fn claim(&self, number: SlotNumber) -> bool {
+        self.change(number, READY, TAKEN)
+    }
+
+    /// Says which chunk is, or is about to be, in a slot that this thread has taken.
+    pub fn fill(&self, number: SlotNumber, chunk: Chunk, now: usize) {
+        let slot = self.slot(number);
+        slot.staged_at.store(now, Ordering::Relaxed);
+        slot.region.store(chunk.region.0, Ordering::Relaxed);
+        slot.first.store(chunk.first, Ordering::Relaxed);
+        slot.step.store(chunk.step, Ordering::Relaxed);
+        slot.count.store(chunk.count, Ordering::Relaxed);
+        slot.stream.store(chunk.stream, Ordering::Relaxed);
+    }
+
+    /// When the chunk of a slot was staged.
+    pub fn staged_at(&self, number: SlotNumber) -> usize {
+        self.slot(number).staged_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether a slot can be claimed.
+    pub fn is_ready(&self, number: SlotNumber) -> bool {
+        self.slot(number).state.load(Ordering::Acquire) == READY
+    }
+
+    /// Makes a filled slot claimable.
+    pub fn ready(&self, number: SlotNumber) {
+        self.slot(number).state.store(READY, Ordering::Release);
+    }
+
+    /// The chunk in a slot that this thread has claimed; of another slot, a hint.
+    pub fn chunk(&self, number: SlotNumber) -> Chunk {
+        let slot = self.slot(number);
+        Chunk {
+            region: RegionId(slot.region.load(Ordering::Relaxed)),
+            first: slot.first.load(Ordering::Relaxed),
+            step: slot.step.load(Ordering::Relaxed),
+            count: slot.count.load(Ordering::Relaxed),
+            stream: slot.stream.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Gives a slot back that this thread has taken, with or without its memory.
+    pub fn free(&self, number: SlotNumber, with_memory: bool) {
+        self.slot(number).state.store(if with_memory { FULL } else { EMPTY }, Ordering::Release);
+    }
+
+    /// Gives a slot up that this thread has taken.
+    pub fn lose(&self, number: SlotNumber) {
+        self.slot(number).state.store(LOST, Ordering::Release);
+    }
+
+    /// Where the memory of a slot is that this thread has taken.
+    pub fn memory(&self, number: SlotNumber) -> *mut u8 {
+        if !number.is_frame() {
+            return self.buffers.wrapping_add(number.0 * BUFFER);
+        }
+        let area = if self.slot(number).came_back.load(Ordering::Relaxed) { self.back } else { self.fresh };
+        area.wrapping_add((number.0 - BUFFERS) * FRAME)
+    }
+
+    /// Says where the memory of an empty frame that this thread has taken will be: fresh, or come back.
+    pub fn expect(&self, number: SlotNumber, back: bool) {
+        self.slot(number).came_back.store(back, Ordering::Relaxed);
+    }
+
+    /// Takes a mapped frame's memory back into an empty slot that this thread has taken and expects it in.
+    ///
+    /// # Safety
+    /// `from` is a frame in a region, whose pages the state Evicting gives to this thread.
+    pub unsafe fn move_back(&self, number: SlotNumber, from: *mut u8) -> Result<(), i32> {
+        if !self.moves_tables() {
+            self.drop_memory(number);
+        }
+        // SAFETY: nothing is in the slot; the caller's contract covers the frame.
+        unsafe { self.userfaultfd.move_pages(self.memory(number), from, FRAME) }
+    }
+
+    /// Lets go of the memory of a slot that this thread has taken; whether the kernel did.
+    pub fn drop_memory(&self, number: SlotNumber) -> bool {
+        let range = libc::iovec { iov_base: self.memory(number).cast(), iov_len: number.pages() * PAGE };
+        // SAFETY: the slot is this thread's, and what is in it is not needed any more.
+        unsafe { madvise::drop_pages(&[range]) }
+    }
+
+    /// Takes a slot that is free and holds memory, frames first.
+    pub fn take_idle(&self) -> Option<SlotNumber> {
+        (0..self.slots.len()).rev().map(SlotNumber).find(|number| self.change(*number, FULL, TAKEN))
+    }
+
+    /// Every slot that seems to hold a chunk, with the chunk, from after the one that was last asked for on.
+    pub fn ready_chunks(&self) -> impl Iterator<Item = (SlotNumber, Chunk)> {
+        let count = self.slots.len();
+        let start = self.cursor.load(Ordering::Relaxed);
+        let numbers = (1..=count).map(move |step| SlotNumber((start + step) % count));
+        numbers.filter(|number| self.is_ready(*number)).map(|number| (number, self.chunk(number)))
+    }
+
+    /// Notes the slot that `ready_chunks` begins behind.
+    pub fn note_asked(&self, number: SlotNumber) {
+        self.cursor.store(number.0, Ordering::Relaxed);
+    }
+
+    /// Whether some slot is being mapped, dropped or filled, or holds a chunk of a region.
+    pub fn may_hold(&self, region: RegionId) -> bool {
+        self.slots.iter().any(|Padded(slot)| {
+            matches!(slot.state.load(Ordering::Acquire), TAKEN | READY)
+                && slot.region.load(Ordering::Relaxed) == region.0
+        })
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: the slots go with this value: no reference to their memory is left.
+        unsafe {
+            memory::release(self.buffers, BUFFERS * BUFFER);
+            memory::release(self.fresh, FRAMES * FRAME);
+            memory::release(self.back, FRAMES * FRAME);
+        }
+    }
+}

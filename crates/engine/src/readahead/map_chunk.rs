@@ -1,0 +1,150 @@
+//! What lies ahead of the program: chunks that are read and not yet mapped, and how they come into its memory or go.
+//!
+//! A chunk's slot says who may touch its pages' words. A reader takes a slot, claims pages (Loading), reads them, makes them
+//! Staged and the slot ready. A thread that traps on a Staged page claims the slot and maps all of the chunk; one that needs the
+//! slot, the memory or the pages' absence claims it and makes the pages Absent again.
+
+use crate::page::claims::PageAccess;
+use crate::page::entry::FRAME_PAGES;
+use crate::page::word::Seen;
+use crate::pool::ahead::Ahead;
+use crate::pool::staging::{Chunk, SlotNumber};
+use crate::region::install;
+use crate::region::page_ref::PageRef;
+use crate::region::region::Region;
+use crate::sys::PAGE;
+use crate::sys::sync::{Ordering, fence};
+
+/// What became of a trap on a Staged page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// The page has moved on: look at its word again.
+    Again,
+    /// Another thread maps or drops the chunk: wait on the word.
+    Wait,
+}
+
+impl Ahead {
+    /// Makes the pages of a chunk, claimed and read, Staged, and its slot ready.
+    pub fn publish(&self, region: &Region, number: SlotNumber, chunk: Chunk) {
+        self.note_work();
+        self.staging.fill(number, chunk, self.clock.fetch_add(1, Ordering::Relaxed));
+        // Pages that were waited for while they were Loading, a bit each: nobody is woken before the slot is ready.
+        let mut waited_for = [0u64; FRAME_PAGES / 64];
+        for (index, page) in chunk.pages().enumerate() {
+            waited_for[index / 64] |= u64::from(region.word(page).stage(number.0).wake) << (index % 64);
+        }
+        self.staging.ready(number);
+        fence(Ordering::SeqCst);
+        for (index, page) in chunk.pages().enumerate() {
+            let page = region.page(page);
+            // Those that came while it was Loading sleep on the word as it was then.
+            if page.word().call_waiters() || waited_for[index / 64] & 1 << (index % 64) != 0 {
+                page.wake();
+            }
+        }
+    }
+
+    /// Serves a trap on a page that `seen` says is Staged: maps the whole chunk. Called by fault handlers.
+    pub fn touch(&self, page: PageRef<'_>, seen: Seen, is_store: bool) -> Touch {
+        let Some(number) = seen.slot().map(SlotNumber) else { return Touch::Again };
+        if !self.staging.claim(number) {
+            return Touch::Wait;
+        }
+        let region = page.region();
+        let chunk = self.staging.chunk(number);
+        if chunk.region != region.id() || page.look().slot() != Some(number.0) {
+            // The slot holds another chunk by now.
+            self.put_back(number);
+            return Touch::Again;
+        }
+        // First, so that reading goes on while this thread maps.
+        if let Some(stream) = self.streams.note_used(chunk.stream, chunk.count, is_store) {
+            self.wake_for(stream);
+        }
+        region.hints().note_used_chunk();
+        self.note_work();
+        let pool = region.pool();
+        let core = pool.here();
+        let counters = pool.counters_at(core);
+        counters.ahead_chunks.add(1);
+        let mapped = if number.is_frame() {
+            self.map_frame(region, number, chunk)
+        } else {
+            self.map_buffer(page, number, chunk, is_store)
+        };
+        counters.ahead_used.add(mapped);
+        region.counters_at(core).ahead_used.add(mapped);
+        pool.waiting().wake_waiters();
+        Touch::Again
+    }
+
+    /// Moves a frame to its place. Its free frames are the pages' from then on, and its slot is empty.
+    fn map_frame(&self, region: &Region, number: SlotNumber, chunk: Chunk) -> usize {
+        let pool = region.pool();
+        let from = self.staging.memory(number);
+        let to = region.address_of(chunk.first);
+        let bytes = FRAME_PAGES * PAGE;
+        // Until the frame has its entry in a queue.
+        let moving = region.frames().begin_move();
+        let moved = match moving {
+            // SAFETY: pages of this region that are Staged in a slot that this thread has claimed: nothing is there, and the
+            // frame is the slot's.
+            Some(_) => unsafe {
+                if !self.staging.moves_tables() {
+                    install::drop_memory(region, &[libc::iovec { iov_base: to.cast(), iov_len: bytes }]);
+                }
+                let userfaultfd = region.userfaultfd(chunk.first);
+                userfaultfd.move_pages(to, from, bytes).and_then(|()| userfaultfd.write_protect(to, bytes, true))
+            },
+            None => Err(0),
+        };
+        if let Err(error) = moved {
+            if error != 0 {
+                if error != libc::EBUSY {
+                    self.staging.give_up_moves();
+                }
+                // Part of it may be there.
+                install::drop_memory(region, &[libc::iovec { iov_base: to.cast(), iov_len: bytes }]);
+            }
+            self.unstage(region, chunk);
+            return self.free_without_memory(pool, number);
+        }
+        for page in chunk.pages() {
+            let page = region.page(page);
+            page.settle(page.word().finish_huge(), 0);
+        }
+        region.counters_at(pool.here()).brought.add(chunk.count);
+        // Not before: a word that names the slot says that the slot's chunk is the page's.
+        self.staging.free(number, false);
+        pool.enqueue_frame(region.id(), chunk.first);
+        chunk.count
+    }
+
+    /// Copies a buffer's pages to their places. The buffer stays, free, with its credits.
+    fn map_buffer(&self, page: PageRef<'_>, number: SlotNumber, chunk: Chunk, is_store: bool) -> usize {
+        let region = page.region();
+        let core = region.pool().here();
+        let from = self.staging.memory(number);
+        let expects_stores = is_store && self.streams.stores(chunk.stream);
+        let at = |index: usize| from.wrapping_add(index * PAGE);
+        let mut mapped = 0;
+        if chunk.step == 1 {
+            let pages = chunk.first..chunk.first + chunk.count;
+            mapped = install::install_run(region, pages, from, core, expects_stores, 0);
+        } else {
+            for (index, one) in chunk.pages().enumerate() {
+                let expects_store = expects_stores || is_store && one == page.number();
+                if install::install_run(region, one..one + 1, at(index), core, expects_store, 0) == 0 {
+                    break;
+                }
+                mapped += 1;
+            }
+        }
+        let rest = Chunk { first: chunk.first + mapped * chunk.step, count: chunk.count - mapped, ..chunk };
+        self.unstage(region, rest);
+        self.staging.free(number, true);
+        region.pool().give_free_frames(core, rest.count);
+        mapped
+    }
+}

@@ -1,0 +1,65 @@
+//! Prefetching: the program says which pages it will need, and readers bring them in, many at a time.
+
+use crate::page::word::State;
+use crate::pool::ahead::{Ahead, Pages, ReadRequest};
+use crate::region::region::Region;
+use crate::sys::cpu;
+use crate::sys::signal::Blocked;
+use std::ops::Range;
+
+/// Pages of one request to the device, at most.
+pub const PIECE_PAGES: usize = 4;
+/// Pages that are taken in advance of the device, at most: four times its queue, of the largest requests.
+pub const MOST_QUEUED: usize = 2048;
+
+/// Asks for the absent pages of ranges, in order, as far as the queue takes them; how many ranges it took. Of a range
+/// that is longer than the queue, it takes the first part if the queue is empty, and that counts as taken.
+pub fn offer(region: &Region, ranges: &[Range<usize>]) -> usize {
+    match region.pool().ahead() {
+        Some(ahead) => offer_to(ahead, region, ranges),
+        // There are no readers: as good as taken, and forgotten.
+        None => ranges.len(),
+    }
+}
+
+fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
+    let prefetches = &ahead.prefetches;
+    let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
+    let queue = &ahead.queues[cpu::current() % ahead.queues.len()];
+    let mut requests = Vec::new();
+    let mut queued = prefetches.queued();
+    let mut taken = 0;
+    // Most ranges are of one map: to ask for each would be most of what this costs.
+    let mut bounds = 0..0;
+    for range in ranges {
+        if !bounds.contains(&range.start) {
+            bounds = region.ahead_of(range.start);
+        }
+        let range = range.start..bounds.end.min(range.end).max(range.start);
+        let absent = |page: usize| region.word(page).look().state() == State::Absent;
+        // To check each page is dear over a long range, and says little about its end by the time it is its turn.
+        let range = if range.len() > most { range.start..range.start + most } else { range };
+        let before = requests.len();
+        let mut pages = 0;
+        let mut at = range.start;
+        while let Some(first) = (at..range.end).find(|page| absent(*page)) {
+            at = (first..range.end).find(|page| !absent(*page)).unwrap_or(range.end);
+            requests.push(Pages { region: region.id(), first, count: at - first });
+            pages += at - first;
+        }
+        if queued > 0 && queued + pages > most {
+            requests.truncate(before);
+            break;
+        }
+        queued += pages;
+        taken += 1;
+    }
+    if !requests.is_empty() {
+        let pages: usize = requests.iter().map(|request| request.count).sum();
+        prefetches.note_asked(pages);
+        let _blocked = Blocked::all();
+        queue.lock_requests().extend(requests.into_iter().map(ReadRequest::Pages));
+        queue.wake();
+    }
+    taken
+}

@@ -1,0 +1,304 @@
+//! How a reader goes on with its streams: how far, in which chunks, and into which slots.
+
+use crate::evict::room::Room;
+use crate::page::entry::FRAME_PAGES;
+use crate::page::word::State;
+use crate::pool::ahead::{ReadRequest, ReaderQueue};
+use crate::pool::pool::Pool;
+use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber, Staging};
+use crate::pool::streams::{FIRST_WINDOW, Feedback, MOST_WINDOW, Start};
+use crate::readahead::reader::Reader;
+use crate::region::install::{claim, unclaim};
+use crate::region::region::Region;
+use crate::region::registry::{self, InUse};
+use crate::sys::sync::Ordering;
+use crate::sys::uring::DEPTH;
+use std::ops::Range;
+
+/// Window from which a stream is read in frames, pages: 4 MiB.
+const FRAME_WINDOW: usize = 1024;
+/// Smallest chunk worth a trap, pages.
+pub const LEAST_CHUNK: usize = 8;
+/// Largest window of a stream with a step: more requests at a time are no use to a device.
+const STEP_WINDOW: usize = 256;
+
+/// A stream, as its reader knows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Position {
+    pub start: Start,
+    /// The next page to read; negative, or past the end, when there is none.
+    pub next: isize,
+    pub window: usize,
+    /// Pages read or being read, and neither mapped nor dropped.
+    pub outstanding: usize,
+    /// What was read last was a frame.
+    pub in_frames: bool,
+    pub live: bool,
+}
+
+impl Position {
+    /// The direction's sign and more: pages from one to the next.
+    fn step(&self) -> isize {
+        self.start.step
+    }
+
+    /// Learns what became of pages read ahead: twice as many are wanted when they were used, half as many when not.
+    fn learn(&mut self, feedback: Feedback) {
+        self.outstanding = self.outstanding.saturating_sub(feedback.used + feedback.wasted);
+        if feedback.wasted > 0 {
+            self.window = (self.window / 2).max(FIRST_WINDOW);
+        } else if feedback.used > 0 {
+            self.window = (self.window * 2).min(MOST_WINDOW);
+        }
+        if let Some(missed) = feedback.missed {
+            self.next = missed as isize;
+        }
+    }
+}
+
+impl Reader {
+    /// Reads on for a stream until its window is full, or there is no room; false: in the ring.
+    pub fn top_up(&mut self, pool: &Pool, number: usize) -> bool {
+        let ahead = self.ahead.clone();
+        if let Some(start) = ahead.streams.begin(number) {
+            let window = start.window;
+            self.positions[number] =
+                Position { start, next: start.next as isize, window, outstanding: 0, in_frames: false, live: true };
+            pool.counters_at(pool.here()).streams.add(1);
+        }
+        let position = &mut self.positions[number];
+        if !position.live {
+            return true;
+        }
+        position.learn(ahead.streams.feedback(number));
+        let mut had_room = true;
+        match registry::enter(position.start.region).filter(|region| std::ptr::eq(&**region.pool(), pool)) {
+            Some(region) => {
+                let share = self.share(pool, &region);
+                loop {
+                    let position = &self.positions[number];
+                    let window = position.window.min(share);
+                    had_room = self.has_room();
+                    if window < LEAST_CHUNK || position.outstanding >= window || !had_room {
+                        break;
+                    }
+                    if !self.read_on(pool, &region, number, window, None) {
+                        break;
+                    }
+                    let before = self.requests;
+                    let position = &self.positions[number];
+                    if self.reads_inline && position.in_frames && position.outstanding <= window {
+                        // While this thread is in the system call, another reads the next frame. One more than the
+                        // window, if need be: else every second frame would be read alone.
+                        if let Some(idle) = ahead.queues.iter().find(|queue| queue.asleep.load(Ordering::Relaxed)) {
+                            self.read_on(pool, &region, number, window + FRAME_PAGES, Some(idle));
+                        }
+                    }
+                    // The device begins at once. One that reads in the system call has ended: the program goes on with
+                    // that.
+                    if let Some(ring) = &mut self.ring {
+                        ring.submit(0);
+                    }
+                    self.finish_ended(Some(pool));
+                    self.reads_inline = self.requests < before;
+                    let position = &mut self.positions[number];
+                    if !ahead.streams.go_on(
+                        number,
+                        position.start.tag,
+                        position.next.max(0) as usize,
+                        position.window,
+                        position.in_frames,
+                    ) {
+                        break;
+                    }
+                    position.learn(ahead.streams.feedback(number));
+                }
+                let position = &mut self.positions[number];
+                let is_over = position.next < 0 || !bounds_of(&region, position).contains(&(position.next as usize));
+                position.live = !is_over || position.outstanding > 0;
+            }
+            None => position.live = false,
+        }
+        let position = self.positions[number];
+        if !position.live {
+            ahead.streams.end(number);
+        } else if !ahead.streams.go_on(
+            number,
+            position.start.tag,
+            position.next.max(0) as usize,
+            position.window,
+            position.in_frames,
+        ) {
+            // It has been begun anew meanwhile.
+            ahead.wake_for(number);
+        }
+        had_room
+    }
+
+    /// Pages that a stream may have outstanding: staging memory is shared between those that are at work.
+    fn share(&self, pool: &Pool, region: &Region) -> usize {
+        let running = self.positions.iter().filter(|position| position.live && position.outstanding > 0).count().max(1);
+        let capacity = pool.capacity();
+        let (buffers, frames) = (Staging::most_buffers(capacity), Staging::most_frames(capacity));
+        let staging = if region.frames().are_allowed() { frames * FRAME_PAGES } else { 0 } + buffers * BUFFER_PAGES;
+        let share = staging / (running * self.ahead.queues.len().min(running));
+        // A stream that gets hardly anything still asks for slots, which have to be taken from streams that are over.
+        region.hints().readahead().min(capacity / 8).min(share.max(LEAST_CHUNK))
+    }
+
+    /// Reads the next chunk of a stream, or if it is a frame, has another reader do it; false: there is no room, or
+    /// nothing to read.
+    fn read_on(
+        &mut self,
+        pool: &Pool,
+        region: &InUse<'static>,
+        number: usize,
+        window: usize,
+        other: Option<&ReaderQueue>,
+    ) -> bool {
+        let position = self.positions[number];
+        let step = position.step();
+        let is_sequential = step.unsigned_abs() == 1;
+        let window = if is_sequential { window } else { window.min(STEP_WINDOW) };
+        if position.outstanding >= window {
+            return false;
+        }
+        let mut next = position.next;
+        let bounds = bounds_of(region, &position);
+        for _ in 0..=window {
+            self.positions[number].next = next;
+            let Some(page) = usize::try_from(next).ok().filter(|page| bounds.contains(page)) else { return false };
+            // What is there already is passed over, as far as the window reaches.
+            if region.word(page).look().state() != State::Absent {
+                next += step;
+                continue;
+            }
+            let first = page / FRAME_PAGES * FRAME_PAGES;
+            let begins = page == if step > 0 { first } else { first + FRAME_PAGES - 1 };
+            let is_mapped = bounds.start <= first && first + FRAME_PAGES <= bounds.end;
+            let is_frame = is_sequential && begins && window >= FRAME_WINDOW && is_mapped;
+            if other.is_some() && !is_frame {
+                return false;
+            }
+            let most = (window / 4).clamp(LEAST_CHUNK, BUFFER_PAGES);
+            // The chunks of a sequential stream end where frames begin.
+            let most = match step {
+                1 => most.min(first + FRAME_PAGES - page),
+                -1 => most.min(page - first + 1),
+                _ => most.min(DEPTH - self.requests),
+            };
+            let tag = position.start.tag;
+            let read = if is_frame && region.frames().are_allowed() && self.ahead.staging.moves() {
+                let chunk = Chunk { region: region.id(), first, step: 1, count: FRAME_PAGES, stream: tag };
+                self.read_frame(pool, region, chunk, other)
+            } else {
+                None
+            };
+            let Some(read) = read.or_else(|| self.read_buffer(pool, region, &position, page, most, &bounds)) else {
+                return false;
+            };
+            next += step * read.max(1) as isize;
+            if read > 0 {
+                let position = &mut self.positions[number];
+                position.next = next;
+                position.outstanding += read;
+                position.in_frames = read == FRAME_PAGES;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes a slot, with memory and free frames for it and `pages` more.
+    fn take_slot(&self, pool: &Pool, frame: bool, pages: usize) -> Option<SlotNumber> {
+        let staging = &self.ahead.staging;
+        let capacity = pool.capacity();
+        let most = if frame { Staging::most_frames(capacity) } else { Staging::most_buffers(capacity) };
+        let (number, has_memory) =
+            staging.take(frame, most).or_else(|| Some((self.ahead.take_stale(pool, frame)?, true)))?;
+        let core = pool.here();
+        if !has_memory && frame {
+            staging.expect(number, true);
+            return match pool.take_ahead(core, FRAME_PAGES, Some((staging, number))) {
+                Room::None => {
+                    staging.free(number, false);
+                    None
+                }
+                Room::FreeFrames => {
+                    staging.expect(number, false);
+                    // Nothing is there but, perhaps, a page table: without it the kernel gives a huge page.
+                    staging.drop_memory(number);
+                    Some(number)
+                }
+                Room::Frame => Some(number),
+            };
+        }
+        let wanted = pages + if has_memory { 0 } else { number.pages() };
+        if wanted > 0 && pool.take_ahead(core, wanted, None) == Room::None {
+            staging.free(number, has_memory);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// Reads a whole frame; `None` if that is not possible.
+    fn read_frame(
+        &mut self,
+        pool: &Pool,
+        region: &InUse<'static>,
+        chunk: Chunk,
+        other: Option<&ReaderQueue>,
+    ) -> Option<usize> {
+        // Claimed before there is room: making some takes a while, and the program is not to overtake.
+        let claimed = chunk.pages().take_while(|page| claim(region, *page).is_some()).count();
+        let number = if claimed == chunk.count { self.take_slot(pool, true, 0) } else { None };
+        let Some(number) = number else {
+            chunk.pages().take(claimed).for_each(|page| unclaim(region, page));
+            return None;
+        };
+        match other {
+            Some(queue) => {
+                // From here on a region that ends waits for the slot (`Staging::may_hold`).
+                self.ahead.staging.fill(number, chunk, 0);
+                queue.lock_requests().push_front(ReadRequest::Chunk(region.held(), number, chunk));
+                queue.wake();
+            }
+            None => self.read_chunk(pool, region, number, chunk),
+        }
+        Some(chunk.count)
+    }
+
+    /// Reads up to `most` pages of a stream from one on into a buffer; how many, `None` without room.
+    fn read_buffer(
+        &mut self,
+        pool: &Pool,
+        region: &InUse<'static>,
+        position: &Position,
+        page: usize,
+        most: usize,
+        bounds: &Range<usize>,
+    ) -> Option<usize> {
+        let step = position.step();
+        let page_at =
+            |index: usize| page.checked_add_signed(index as isize * step).filter(|page| bounds.contains(page));
+        let count = (0..most).map_while(page_at).take_while(|page| claim(region, *page).is_some()).count();
+        if count == 0 {
+            return Some(0);
+        }
+        let last = page.checked_add_signed((count - 1) as isize * step).unwrap_or(page);
+        let first = page.min(last);
+        let chunk = Chunk { region: region.id(), first, step: step.unsigned_abs(), count, stream: position.start.tag };
+        let Some(number) = self.take_slot(pool, false, count) else {
+            chunk.pages().for_each(|page| unclaim(region, page));
+            return None;
+        };
+        self.read_chunk(pool, region, number, chunk);
+        Some(count)
+    }
+}
+
+/// What may be read for a stream, told by the page before the next, which the program has touched or will: a stream
+/// inside a map ends where that ends.
+fn bounds_of(region: &Region, position: &Position) -> Range<usize> {
+    usize::try_from(position.next - position.step()).map_or(0..0, |page| region.ahead_of(page))
+}

@@ -1,0 +1,252 @@
+//! Where a region lies: its addresses, the parts of them that have become foreign memory, and the stripes with a userfaultfd each.
+
+use crate::region::userfaultfds::Userfaultfds;
+use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{PAGE, cpu, madvise, memory};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+/// Smallest part of a region with a userfaultfd, and so a kernel VMA lock, of its own.
+pub const STRIPE_BYTES: usize = 64 << 20;
+/// Such parts a processor, at most: enough that two threads seldom meet in one, and no more, because each is a VMA (of
+/// which a process may have 65530) and every system call on a page looks its VMA up: 64 of them cost a miss 0.1 to 0.2 µs.
+const STRIPES_PER_CORE: usize = 4;
+
+/// Where a region goes.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    /// Where there is room, with address space for so many bytes of the file at least.
+    Room(usize),
+    /// Only part of the file, from this offset on, at this address: both page multiples. What is there goes.
+    Fixed { address: usize, offset: usize },
+    /// As `Fixed`, but what is there stays until [`Address::take_over`] puts the region's memory in its place.
+    Over { address: usize, offset: usize },
+}
+
+/// A region's address range.
+#[derive(Debug)]
+pub struct Address {
+    /// Where the file's first page is, or would be: address space before `own` may be somebody else's.
+    base: *mut u8,
+    span: usize,
+    /// Where the address range that it has begins, bytes from `base`.
+    own: usize,
+    /// Foreign ranges: parts that were mapped over since, bytes from `base`. Not its to give back.
+    foreign: Mutex<Vec<Range<usize>>>,
+    stripe_bytes: usize,
+    stripes: usize,
+    userfaultfds: &'static [Userfaultfd],
+    /// Which of them serves the first stripe: regions begin with different ones.
+    first_userfaultfd: usize,
+    /// Where its memory is as long as something else is at its addresses ([`Place::Over`]); null: there.
+    elsewhere: AtomicPtr<u8>,
+}
+
+// SAFETY: `base` is an address range that the region owns, reached under the page words' protocol.
+unsafe impl Send for Address {}
+// SAFETY: the fields do not change, but for `foreign`, which has a lock.
+unsafe impl Sync for Address {}
+
+impl Address {
+    /// Reserves address space for `span` bytes of a file, of which it will have `doubled`, divided into stripes or not.
+    pub fn reserve(
+        place: Place,
+        span: usize,
+        doubled: usize,
+        striped: bool,
+        opened: &'static Userfaultfds,
+        first_userfaultfd: usize,
+    ) -> io::Result<Self> {
+        // By the file as it is; what it grows by belongs to the last stripe.
+        let stripes = if striped { (STRIPES_PER_CORE * cpu::count()).min(64) } else { 1 };
+        let stripe_bytes = (doubled / stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
+        let mut elsewhere = AtomicPtr::default();
+        let (base, own) = match place {
+            Place::Room(_) => (memory::reserve(span, STRIPE_BYTES)?, 0),
+            Place::Over { address, offset } => {
+                elsewhere = AtomicPtr::new(memory::reserve(span - offset, STRIPE_BYTES)?);
+                ((address as *mut u8).wrapping_sub(offset), offset)
+            }
+            Place::Fixed { address, offset } => {
+                // SAFETY: the caller wants it there, whatever is there now.
+                unsafe { memory::reserve_at(address as *mut u8, span - offset)? };
+                ((address as *mut u8).wrapping_sub(offset), offset)
+            }
+        };
+        let (foreign, userfaultfds) = (Mutex::default(), &opened.regions[..]);
+        Ok(Address { base, span, own, foreign, stripe_bytes, stripes, userfaultfds, first_userfaultfd, elsewhere })
+    }
+
+    /// Where its memory for a part of the file is, from this byte on: at its addresses, or not yet.
+    fn memory_of(&self, at: usize) -> *mut u8 {
+        match self.elsewhere.load(Ordering::Acquire) {
+            elsewhere if elsewhere.is_null() => self.base.wrapping_add(at),
+            elsewhere => elsewhere.wrapping_add(at - self.own),
+        }
+    }
+
+    /// Whether something else is at its addresses still ([`Place::Over`]).
+    pub fn is_elsewhere(&self) -> bool {
+        !self.elsewhere.load(Ordering::Acquire).is_null()
+    }
+
+    /// Its memory, wherever it is.
+    pub fn memory(&self) -> Vec<(*mut u8, usize)> {
+        self.own_parts().into_iter().map(|part| (self.memory_of(part.start), part.len())).collect()
+    }
+
+    /// Puts its memory, registered and with its protection, where it belongs, stripe by stripe, each in one step (mremap(2)):
+    /// who touches it meanwhile waits in the kernel. On failure `Err` has the addresses where what was there is gone: they are
+    /// foreign to it from then on.
+    ///
+    /// # Safety
+    /// The caller reads the userfaultfds' events ([`Userfaultfd::skip_event`]): the kernel waits for that. Nobody needs what is
+    /// there.
+    pub unsafe fn take_over(&self) -> Result<(), (Range<usize>, io::Error)> {
+        let mut at = self.own;
+        while at < self.span {
+            let end = (self.stripe_end(at / PAGE) * PAGE).min(self.span);
+            // SAFETY: memory of this region's own, and the caller's contract.
+            if let Err(error) = unsafe { memory::move_to(self.memory_of(at), end - at, self.base.wrapping_add(at)) } {
+                // What was at the last part's addresses may be gone, too: the kernel makes room first.
+                let base = self.base as usize;
+                self.add_foreign(std::iter::once(self.own..at).filter(|part| !part.is_empty()));
+                return Err((base.wrapping_add(self.own)..base.wrapping_add(end), error));
+            }
+            at = end;
+        }
+        self.elsewhere.store(std::ptr::null_mut(), Ordering::Release);
+        Ok(())
+    }
+
+    fn lock_foreign(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
+        self.foreign.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Notes foreign ranges, bytes from the start of the file.
+    pub fn add_foreign(&self, parts: impl Iterator<Item = Range<usize>>) {
+        self.lock_foreign().extend(parts);
+    }
+
+    /// Whether its start is a multiple of huge pages.
+    pub fn is_aligned(&self, to: usize) -> bool {
+        (self.base as usize).is_multiple_of(to)
+    }
+
+    /// The userfaultfds.
+    pub fn userfaultfds(&self) -> &'static [Userfaultfd] {
+        self.userfaultfds
+    }
+
+    /// The descriptors of the userfaultfds.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.userfaultfds.iter().map(|one| one.as_raw_fd())
+    }
+
+    /// Registers a part of its reserved addresses, bytes from the start of the file, to which nobody
+    /// has access, with their userfaultfds. Traps come before access: a locked address space (mlockall(2)) would fill the range with zeros otherwise.
+    pub fn serve_faults(&self, part: Range<usize>) -> io::Result<()> {
+        // SAFETY: the range is this region's own, and nothing is there.
+        unsafe {
+            madvise::prepare_region(self.memory_of(part.start), part.len());
+            let mut at = part.start;
+            while at < part.end {
+                let end = (self.stripe_end(at / PAGE) * PAGE).min(part.end);
+                self.userfaultfd(at / PAGE).register(self.memory_of(at), end - at)?;
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a page lies in memory.
+    #[inline]
+    pub fn address_of(&self, page: usize) -> *mut u8 {
+        debug_assert!(page < self.span / PAGE);
+        self.base.wrapping_add(page * PAGE)
+    }
+
+    /// The page at one of its addresses.
+    #[inline]
+    pub fn page_at(&self, address: usize) -> usize {
+        (address - self.base as usize) / PAGE
+    }
+
+    /// The end of the stripe that holds a page.
+    pub fn stripe_end(&self, page: usize) -> usize {
+        let stripe = page * PAGE / self.stripe_bytes + 1;
+        if stripe >= self.stripes { self.span / PAGE } else { (stripe * self.stripe_bytes).min(self.span) / PAGE }
+    }
+
+    /// The userfaultfd that serves a page.
+    #[inline]
+    pub fn userfaultfd(&self, page: usize) -> &'static Userfaultfd {
+        let stripe = (page * PAGE / self.stripe_bytes).min(self.stripes - 1);
+        &self.userfaultfds[(stripe + self.first_userfaultfd) % self.userfaultfds.len()]
+    }
+
+    /// The addresses that are its own, and where its memory is.
+    pub fn own_addresses(&self) -> Vec<Range<usize>> {
+        let base = self.base as usize;
+        if self.is_elsewhere() {
+            return Vec::new();
+        }
+        self.own_parts().into_iter().map(|part| base.wrapping_add(part.start)..base.wrapping_add(part.end)).collect()
+    }
+
+    /// The addresses that are its own, bytes from the start of the file.
+    pub fn own_parts(&self) -> Vec<Range<usize>> {
+        let mut foreign = self.lock_foreign().clone();
+        foreign.sort_by_key(|part| part.start);
+        let mut parts = Vec::new();
+        let mut at = self.own;
+        for part in foreign.into_iter().chain(std::iter::once(self.span..self.span)) {
+            if part.start > at {
+                parts.push(at..part.start);
+            }
+            at = at.max(part.end);
+        }
+        parts
+    }
+
+    /// Whether part of a range of the file, bytes, has no address here.
+    pub fn has_foreign(&self, range: &Range<usize>) -> bool {
+        let foreign = self.lock_foreign();
+        range.start < self.own
+            || range.end > self.span
+            || foreign.iter().any(|part| part.start < range.end && range.start < part.end)
+    }
+
+    /// First address that is its own, and the one past the last.
+    pub fn addresses(&self) -> (usize, usize) {
+        (self.base as usize + self.own, self.base as usize + self.span)
+    }
+
+    /// Where the file's first page is, or would be.
+    pub fn start(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Bytes of address range it has.
+    pub fn span(&self) -> usize {
+        self.span
+    }
+
+    /// Makes a part of its addresses, bytes from the start of the file, its own again, which has been mapped over; nothing of it
+    /// is in memory, and a touch of it misses.
+    ///
+    /// # Safety
+    /// What is mapped there has no bytes that the file has not.
+    pub unsafe fn take_back(&self, part: Range<usize>, prot: i32) -> io::Result<()> {
+        let start = self.base.wrapping_add(part.start);
+        // SAFETY: the caller's contract.
+        unsafe {
+            memory::reserve_at(start, part.len())?;
+            self.serve_faults(part.clone())?;
+            if libc::mprotect(start.cast(), part.len(), prot) == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        }
+    }
+}

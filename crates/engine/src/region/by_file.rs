@@ -1,0 +1,69 @@
+//! Which region holds a file, by the file's identity: asked by every system call that names a file.
+
+use crate::page::entry::{MOST_REGIONS, RegionId};
+use crate::region::region::Region;
+use crate::region::registry::{self, InUse};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Files in the engine.
+static FILES: AtomicUsize = AtomicUsize::new(0);
+/// How many have come so far.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+/// How many of those that are there have a name with this hash: of a file that is not among them, this says so at once.
+static HASHES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
+/// The names, by the region's number. Changed before the region can be entered and when it cannot be any more.
+static NAMES: [[AtomicU64; 2]; MOST_REGIONS] = [const { [const { AtomicU64::new(0) }; 2] }; MOST_REGIONS];
+
+fn hash_of([device, inode]: [u64; 2]) -> &'static AtomicU32 {
+    let mixed = (device ^ inode.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    &HASHES[(mixed >> 32) as usize % HASHES.len()]
+}
+
+/// Makes a region known by its file; called by the registry under its lock.
+pub fn note(region: &Region) {
+    let numbers = region.store().identity().numbers();
+    let name = &NAMES[region.id().0 as usize];
+    name.iter().zip(numbers).for_each(|(word, number)| word.store(number, Ordering::Relaxed));
+    // Release: who finds the count finds the name.
+    hash_of(numbers).fetch_add(1, Ordering::Release);
+    FILES.fetch_add(1, Ordering::Release);
+    // Release: who finds the new epoch finds the count.
+    EPOCH.fetch_add(1, Ordering::Release);
+}
+
+/// Takes `note` back. The name stays until the number's next one.
+pub fn forget(region: &Region) {
+    hash_of(region.store().identity().numbers()).fetch_sub(1, Ordering::Release);
+    FILES.fetch_sub(1, Ordering::Release);
+}
+
+/// Whether any file is in the engine. One load.
+#[inline]
+pub fn any() -> bool {
+    FILES.load(Ordering::Relaxed) > 0
+}
+
+/// Raised whenever a file comes: one that `may_know` has denied is not in the engine as long as this stays.
+#[inline]
+pub fn epoch() -> u64 {
+    EPOCH.load(Ordering::Acquire)
+}
+
+/// False: no region holds this file.
+#[inline]
+pub fn may_know(numbers: [u64; 2]) -> bool {
+    hash_of(numbers).load(Ordering::Acquire) != 0
+}
+
+/// The regions of a file, entered one at a time: more than one only while a larger one replaces another.
+pub fn find(numbers: [u64; 2]) -> impl Iterator<Item = InUse<'static>> {
+    let is_named = move |number: &u32| {
+        let words = &NAMES[*number as usize];
+        [0, 1].map(|at: usize| words[at].load(Ordering::Relaxed)) == numbers
+    };
+    let named = (0..registry::numbers() as u32).filter(is_named);
+    // Once more: the number may be another file's region's by then.
+    named
+        .filter_map(|number| registry::enter(RegionId(number)))
+        .filter(move |region| region.store().identity().numbers() == numbers)
+}

@@ -1,0 +1,87 @@
+//! What the user expects of a region's pages, and what became of reading ahead of them.
+
+use crate::page::entry::FRAME_PAGES;
+use crate::pool::streams::{Expect, MOST_WINDOW};
+use crate::sys::memory::Zeroed;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+/// Bound of the count of wasted chunks: so many used ones make them good.
+const MOST_WASTE: u32 = 16;
+
+/// A region's.
+#[derive(Debug)]
+#[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
+pub struct Hints {
+    /// What the user expects of each 2 MiB ([`Expect`]).
+    expectations: Zeroed<AtomicU8>,
+    /// Largest window of readahead, pages.
+    readahead: AtomicUsize,
+    /// Chunks wasted of late, less those used.
+    waste: AtomicU32,
+}
+
+impl Hints {
+    /// None, for so many pages.
+    pub fn new(pages: usize) -> io::Result<Self> {
+        Ok(Hints {
+            expectations: Zeroed::new(pages.div_ceil(FRAME_PAGES))?,
+            readahead: AtomicUsize::new(MOST_WINDOW),
+            waste: AtomicU32::new(0),
+        })
+    }
+
+    /// Expects the same as another region of the same file, which this one replaces.
+    pub fn inherit(&self, other: &Hints) {
+        self.set_readahead(other.readahead());
+        for (one, theirs) in self.expectations.iter().zip(other.expectations.iter()) {
+            let theirs = theirs.load(Ordering::Relaxed);
+            // What is not touched costs nothing.
+            if theirs != 0 {
+                one.store(theirs, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Largest window of readahead, pages; 0: nothing is read ahead.
+    pub fn readahead(&self) -> usize {
+        self.readahead.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_readahead(&self, pages: usize) {
+        self.readahead.store(pages, Ordering::Relaxed);
+    }
+
+    /// What the user expects of a page.
+    #[inline]
+    pub fn expect_at(&self, page: usize) -> Expect {
+        Expect::from_number(self.expectations[page / FRAME_PAGES].load(Ordering::Relaxed))
+    }
+
+    /// Notes what the user expects of pages, and of their neighbours in the same 2 MiB.
+    pub fn expect(&self, pages: Range<usize>, expect: Expect) {
+        for one in &self.expectations[pages.start / FRAME_PAGES..pages.end.div_ceil(FRAME_PAGES)] {
+            one.store(expect as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its streams were mostly wasted of late.
+    #[inline]
+    pub fn wastes_streams(&self) -> bool {
+        self.waste.load(Ordering::Relaxed) >= MOST_WASTE / 2
+    }
+
+    /// Notes that a chunk of pages read ahead was touched.
+    pub fn note_used_chunk(&self) {
+        let less = |waste: u32| waste.checked_sub(1);
+        let _ = self.waste.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Notes that one was dropped untouched.
+    pub fn note_wasted_chunk(&self) {
+        let more = |waste: u32| (waste < MOST_WASTE).then_some(waste + 1);
+        let _ = self.waste.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+}

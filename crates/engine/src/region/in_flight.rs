@@ -1,0 +1,198 @@
+//! System calls on a region's file that are under way (`coherence/`): in-flight users, which a region waits for before it goes, and
+//! changes of the file's length, which flushes wait for.
+//!
+//! What a truncation is to cut off has no dirty bit while it is under way and is not in the file either; should the call fail it
+//! is dirty again. A flush that looks at the bits meanwhile would miss it. So a flush that promises that all is in the file waits until
+//! none is under way, flushes, and flushes once more if one has begun since.
+//!
+//! No deadlock: a thread that changes a length waits for pages that others hold, and for the writers' locks, never for a flush.
+//! Nobody waits here with a page, such a lock or a region's length held: `writeback::write_out` and what is beneath it does not.
+
+use crate::sys::futex;
+use crate::sys::lock::{Held, Lock};
+use crate::sys::signal::Blocked;
+use crate::sys::sync::{AtomicU32, Ordering};
+use libc::pthread_t;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+/// In a count of in-flight users: no more of them.
+const DRAINING: usize = 1 << (usize::BITS - 1);
+
+/// A region's system calls that are under way.
+#[derive(Debug)]
+#[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
+pub struct InFlight {
+    /// Threads in a system call on the file, and [`DRAINING`].
+    users: AtomicUsize,
+    positions: Positions,
+    resizes: Resizes,
+}
+
+impl InFlight {
+    /// None.
+    pub fn new() -> Self {
+        InFlight { users: AtomicUsize::new(0), positions: Positions::new(), resizes: Resizes::new() }
+    }
+
+    /// Keeps the region from being dissolved until `leave`; false: that has begun. Unlike a thread in its slot, a user may
+    /// wait for anything but a map of the file to go.
+    pub fn visit(&self) -> bool {
+        let admitted = self.users.fetch_add(1, Ordering::AcqRel) & DRAINING == 0;
+        if !admitted {
+            self.leave();
+        }
+        admitted
+    }
+
+    /// Lets no user in any more, and waits until all have left. The caller holds nothing: a user may want any lock.
+    pub fn drain(&self) {
+        self.users.fetch_or(DRAINING, Ordering::AcqRel);
+        while self.users.load(Ordering::Acquire) != DRAINING {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+
+    /// Lets users in again: the region stays after all.
+    pub fn readmit(&self) {
+        self.users.fetch_and(!DRAINING, Ordering::AcqRel);
+    }
+
+    /// Takes `visit` back.
+    pub fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Held by system calls on the file that use a descriptor's position, or append.
+    pub fn positions(&self) -> &Positions {
+        &self.positions
+    }
+
+    /// Changes of the file's length that are under way by system calls.
+    pub fn resizes(&self) -> &Resizes {
+        &self.resizes
+    }
+}
+
+/// Open file descriptions of a file that calls at their positions tell apart.
+///
+/// ```
+/// assert!(fastmap::coherence::DESCRIPTIONS > 1);
+/// ```
+pub const DESCRIPTIONS: usize = 8;
+
+/// The positions of a file's open file descriptions.
+#[derive(Debug)]
+pub struct Positions([OnItsLine; DESCRIPTIONS]);
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct OnItsLine(Lock);
+
+/// One position or all of them, until dropped. Taken and kept with signals blocked.
+#[derive(Debug)]
+pub struct PositionsHeld<'a> {
+    _held: [Option<Held<'a>>; DESCRIPTIONS],
+}
+
+impl Positions {
+    fn new() -> Self {
+        Positions(std::array::from_fn(|_| OnItsLine(Lock::new())))
+    }
+
+    /// That of one description.
+    pub fn one(&self, description: usize) -> PositionsHeld<'_> {
+        let at = description % DESCRIPTIONS;
+        let mut held = [const { None }; DESCRIPTIONS];
+        held[at] = Some(self.0[at].0.lock());
+        PositionsHeld { _held: held }
+    }
+
+    /// All: for one that is not known, or the end of the file.
+    pub fn all(&self) -> PositionsHeld<'_> {
+        // In one order, so that two threads do not wait for each other.
+        PositionsHeld { _held: std::array::from_fn(|at| Some(self.0[at].0.lock())) }
+    }
+}
+
+/// Changes of a file's length that are under way.
+#[derive(Debug)]
+pub struct Resizes {
+    /// One at a time.
+    lock: Lock,
+    /// Raised when one begins and when it ends, so odd while it is under way; slept on.
+    count: AtomicU32,
+    /// The thread that has it; 0: none.
+    owner: AtomicU64,
+}
+
+/// One that is under way, until dropped: when its pages are as they will be.
+#[derive(Debug)]
+pub struct UnderWay<'a> {
+    resizes: &'a Resizes,
+    // In this order: a lock is held only with signals blocked.
+    _held: Held<'a>,
+    _blocked: Blocked,
+}
+
+/// A moment at which none was under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark(pub u32);
+
+fn this_thread() -> pthread_t {
+    // SAFETY: no preconditions.
+    unsafe { libc::pthread_self() }
+}
+
+impl Resizes {
+    /// None.
+    pub fn new() -> Self {
+        Resizes { lock: Lock::new(), count: AtomicU32::new(0), owner: AtomicU64::new(0) }
+    }
+
+    /// Begins one, before it takes any page.
+    pub fn begin(&self) -> UnderWay<'_> {
+        let blocked = Blocked::all();
+        let held = self.lock.lock();
+        self.owner.store(this_thread(), Ordering::Relaxed);
+        // A flush that misses a bit which this thread takes sees the count: the block's lock is between the two.
+        self.count.fetch_add(1, Ordering::AcqRel);
+        UnderWay { resizes: self, _held: held, _blocked: blocked }
+    }
+
+    /// Whether this thread has one under way, and would wait for itself.
+    pub fn is_mine(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// This moment, which is no mark if one is under way.
+    pub fn moment(&self) -> Mark {
+        Mark(self.count.load(Ordering::Acquire))
+    }
+
+    /// Waits until none is under way. EDEADLK: this thread has one.
+    pub fn await_end(&self) -> Result<Mark, i32> {
+        loop {
+            let now = self.moment();
+            if now.0.is_multiple_of(2) {
+                return Ok(now);
+            }
+            if self.is_mine() {
+                return Err(libc::EDEADLK);
+            }
+            futex::wait(&self.count, now.0, None);
+        }
+    }
+
+    /// Whether none has been under way since a mark.
+    pub fn none_since(&self, mark: Mark) -> bool {
+        mark.0.is_multiple_of(2) && self.moment() == mark
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.resizes.owner.store(0, Ordering::Relaxed);
+        self.resizes.count.fetch_add(1, Ordering::AcqRel);
+        futex::wake_all(&self.resizes.count);
+    }
+}

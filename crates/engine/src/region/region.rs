@@ -1,0 +1,475 @@
+//! A region: one mapped file, its address range, and the state of each of its pages. All maps of a file share one.
+
+use crate::counters::per_map::MapCounters;
+use crate::error::{Error, Result};
+use crate::mechanism::Mechanism;
+#[cfg(not(feature = "ablation"))]
+use crate::page::dirty::DirtyBitmap;
+#[cfg(feature = "ablation")]
+use crate::page::dirty_pages::DirtyPages;
+use crate::page::entry::{MOST_REGIONS, RegionId};
+use crate::page::word::PageWord;
+use crate::pool::attachment::Attachment;
+use crate::pool::pool::Pool;
+use crate::region::address::{Address, Place, STRIPE_BYTES};
+use crate::region::extents::Extents;
+use crate::region::frames::Frames;
+use crate::region::hints::Hints;
+use crate::region::holes::Holes;
+use crate::region::in_flight::InFlight;
+use crate::region::page_ref::PageRef;
+use crate::region::prediction::Predictions;
+use crate::region::reach::Reach;
+use crate::region::registry;
+use crate::region::saved::SavedPages;
+use crate::region::store_groups::StoreGroups;
+use crate::region::userfaultfds::Userfaultfds;
+use crate::region::write_state::WriteState;
+use crate::store::Store;
+use crate::sys::memory::Zeroed;
+use crate::sys::sync::Padded;
+use crate::sys::userfaultfd::Userfaultfd;
+use crate::sys::{PAGE, fork, memory};
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// One mapped file. All maps of a file share one.
+#[derive(Debug)]
+pub struct Region {
+    id: RegionId,
+    serial: u64,
+    pool: Arc<Pool>,
+    store: Arc<dyn Store>,
+    address: Address,
+    words: Zeroed<PageWord>,
+    writes: WriteState,
+    predictions: Predictions,
+    store_groups: StoreGroups,
+    hints: Hints,
+    frames: Frames,
+    in_flight: InFlight,
+    reach: Reach,
+    least_end: AtomicUsize,
+    extents: Extents,
+    holes: Holes,
+    /// Of a scratch region: what its file has.
+    saved: Option<SavedPages>,
+    /// Of `deferred`: where stores to absent pages need not wait.
+    deferred: Attachment,
+    writable: AtomicBool,
+    /// Its maps were made by address (`by_address/`): what may be done to which of its addresses is said there, and nothing to
+    /// those that no map covers.
+    by_address: AtomicBool,
+    converted: AtomicBool,
+    /// It is never dropped.
+    stays: AtomicBool,
+    /// It is to be handed over: nobody pins pages for longer.
+    leaving: AtomicBool,
+    growing: Mutex<()>,
+    length: Mutex<u64>,
+    left_behind: AtomicU64,
+    counters: Box<[Padded<MapCounters>]>,
+}
+
+impl Region {
+    /// Makes a region over a file, able to hold `need` bytes of it, at addresses to which nobody has access yet and which are not
+    /// registered. `scratch`: see `saved.rs`. `by_address`: its maps say what may be done to its addresses.
+    pub fn new(
+        pool: Arc<Pool>,
+        store: Arc<dyn Store>,
+        need: usize,
+        place: Place,
+        scratch: bool,
+        by_address: bool,
+        opened: &'static Userfaultfds,
+    ) -> Result<Self> {
+        let fail = |operation| {
+            let path = store.path().to_owned();
+            move |source| Error::Io { path: path.clone(), operation, source }
+        };
+        // Room for the file to double, as far as addresses go: what is not touched costs nothing.
+        const MOST: usize = 1 << 46;
+        let least = need.max(store.size() as usize);
+        let doubled = least.saturating_mul(2).min(MOST).max(least).checked_next_multiple_of(STRIPE_BYTES);
+        let doubled = doubled.filter(|span| *span <= MOST).ok_or_else(|| Error::LengthOverflow {
+            path: store.path().to_owned(),
+            offset: 0,
+            len: least as u64,
+        })?;
+        let span = match place {
+            Place::Room(room) => doubled.max(room.min(MOST).next_multiple_of(STRIPE_BYTES)),
+            Place::Fixed { .. } | Place::Over { .. } => need.next_multiple_of(PAGE),
+        };
+        let pages = span / PAGE;
+        fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
+        let bookkeeping = fail("map memory for its page words");
+        let likely = doubled / PAGE;
+        let words = Zeroed::sparse(pages, likely).map_err(&bookkeeping)?;
+        let writes = WriteState::new(pages, likely).map_err(&bookkeeping)?;
+        let predictions = Predictions::new(pages).map_err(&bookkeeping)?;
+        let store_groups = StoreGroups::new(pages, likely).map_err(&bookkeeping)?;
+        let holes = Holes::new(pages, likely).map_err(&bookkeeping)?;
+        let saved = scratch.then(|| SavedPages::new(pages)).transpose().map_err(&bookkeeping)?;
+        let hints = Hints::new(pages).map_err(&bookkeeping)?;
+        let id = registry::reserve().ok_or_else(|| {
+            let full = format!("{MOST_REGIONS} files are mapped already: drop some maps");
+            fail("map it")(io::Error::other(full))
+        })?;
+        let address = Address::reserve(place, span, doubled, pool.has(Mechanism::Stripes), opened, id.0 as usize)
+            .inspect_err(|_| registry::cancel(id))
+            .map_err(fail("reserve address space for it"))?;
+        Ok(Region {
+            id,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            length: Mutex::new(store.size()),
+            pool,
+            store,
+            address,
+            words,
+            writes,
+            predictions,
+            store_groups,
+            hints,
+            frames: Frames::default(),
+            in_flight: InFlight::new(),
+            reach: Reach::default(),
+            least_end: AtomicUsize::new(usize::MAX),
+            extents: Extents::default(),
+            holes,
+            saved,
+            deferred: Attachment::default(),
+            writable: AtomicBool::new(false),
+            by_address: AtomicBool::new(by_address),
+            converted: AtomicBool::new(false),
+            stays: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            growing: Mutex::new(()),
+            left_behind: AtomicU64::new(u64::MAX),
+            counters: MapCounters::per_core(),
+        })
+    }
+
+    /// Whether its maps say what may be done to its addresses.
+    pub fn is_by_address(&self) -> bool {
+        self.by_address.load(Ordering::Acquire)
+    }
+
+    /// Its number: another region may have had it before, and may have it after.
+    #[inline]
+    pub fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// No other region of the process ever has this one.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Where it lies.
+    #[inline]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// How far its pages were ever claimed.
+    #[inline]
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// What the writers keep for it.
+    #[inline]
+    pub fn writes(&self) -> &WriteState {
+        &self.writes
+    }
+
+    /// The dirty pages.
+    #[cfg(not(feature = "ablation"))]
+    #[inline]
+    pub fn dirty(&self) -> &DirtyBitmap<Zeroed<crate::sys::sync::AtomicU64>> {
+        self.writes.dirty()
+    }
+
+    /// The dirty pages, as the bitmap has them, or, to show what that is worth, the page words.
+    #[cfg(feature = "ablation")]
+    #[inline]
+    pub fn dirty(&self) -> DirtyPages<'_> {
+        if self.pool.has(Mechanism::DirtyBitmap) {
+            DirtyPages::InBitmap(self.writes.dirty())
+        } else {
+            DirtyPages::InWords(&self.words)
+        }
+    }
+
+    /// What its user expects of its pages.
+    #[inline]
+    pub fn hints(&self) -> &Hints {
+        &self.hints
+    }
+
+    /// What its pages show of stores.
+    #[inline]
+    pub fn predictions(&self) -> &Predictions {
+        &self.predictions
+    }
+
+    /// Huge frames in it.
+    pub fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    /// System calls on its file that are under way.
+    pub fn in_flight(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    /// Of `deferred`.
+    #[inline]
+    pub fn deferred(&self) -> &Attachment {
+        &self.deferred
+    }
+
+    /// Held while stores are allowed.
+    pub fn lock_growing(&self) -> MutexGuard<'_, ()> {
+        self.growing.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Lets stores through from now on.
+    pub fn set_writable(&self) {
+        self.writable.store(true, Ordering::Release);
+    }
+
+    /// All of its addresses are open from now on; false: they were.
+    pub fn leave_by_address(&self) -> bool {
+        self.by_address.swap(false, Ordering::AcqRel)
+    }
+
+    /// Bytes of address range it has.
+    #[inline]
+    pub fn span(&self) -> usize {
+        self.address.span()
+    }
+
+    /// Where a page lies in memory.
+    #[inline]
+    pub fn address_of(&self, page: usize) -> *mut u8 {
+        self.address.address_of(page)
+    }
+
+    /// The userfaultfd that serves a page.
+    #[inline]
+    pub fn userfaultfd(&self, page: usize) -> &'static Userfaultfd {
+        self.address.userfaultfd(page)
+    }
+
+    /// The cache that holds its pages.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// What happens to its pages, counted for each core.
+    pub fn counters(&self) -> &[Padded<MapCounters>] {
+        &self.counters
+    }
+
+    /// One core's part of that.
+    #[inline]
+    pub fn counters_at(&self, core: usize) -> &MapCounters {
+        &self.counters[core].0
+    }
+
+    /// The file.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The file's length that was followed last (`files/length.rs`), bytes. Held while it is followed or changed; taken after the
+    /// table of files, if both are.
+    pub fn lock_length(&self) -> MutexGuard<'_, u64> {
+        self.length.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// The least end of the file at which pages had to stay because they were pinned, bytes; `u64::MAX`: none. Used by
+    /// the thread that holds the length.
+    pub fn left_behind(&self) -> &AtomicU64 {
+        &self.left_behind
+    }
+
+    /// Whether its maps are the kernel's now (`coherence/to_kernel.rs`). Asked by a thread that has claimed a page, or found it absent:
+    /// pairs with the release of the page after `note_converted`.
+    #[inline]
+    pub fn is_converted(&self) -> bool {
+        self.converted.load(Ordering::Acquire)
+    }
+
+    /// Gives the memory of its page words back: it has ended, and is kept for threads that trapped before it did.
+    pub fn clear_words(&self) {
+        self.words.clear();
+    }
+
+    /// Whether it is to be converted to kernel mappings as soon as no page is pinned: a thread that would pin some for longer lets that
+    /// happen first.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Says so, or that it stays after all.
+    pub fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Release);
+    }
+
+    /// Keeps its values for good: threads that trapped may still look at it when its maps are the kernel's, and nobody counts them.
+    pub fn keep_for_good(self: &Arc<Self>) {
+        self.stays.store(true, Ordering::Release);
+        std::mem::forget(self.clone());
+    }
+
+    /// Closes the file of one that stays, when it has been dissolved: a thread that still looks at it finds it converted, and asks for
+    /// nothing of the file but its name.
+    pub fn close_file(&self) {
+        if self.stays.load(Ordering::Acquire) {
+            // SAFETY: it is never dropped, and nobody reads or writes the file through it any more.
+            unsafe { self.store.close() };
+        }
+    }
+
+    /// Notes that, by a thread that holds all pages that are mapped: these parts of its addresses, bytes from the start of the
+    /// file.
+    pub fn note_converted(&self, parts: impl Iterator<Item = Range<usize>>) {
+        self.converted.store(true, Ordering::Release);
+        self.address.add_foreign(parts);
+        registry::hide(self);
+    }
+
+    /// Notes that a part of its addresses, bytes from the start of the file, has been mapped over, or is about to be, and is foreign
+    /// from now on. Nothing of it is in memory, and the caller has its pages. False: there is no room for the note.
+    pub fn make_foreign(&self, part: Range<usize>) -> bool {
+        let base = self.address.start() as usize;
+        let noted = registry::cut(self, base.wrapping_add(part.start)..base.wrapping_add(part.end));
+        if noted {
+            self.address.add_foreign(std::iter::once(part));
+        }
+        noted
+    }
+
+    /// Makes a store to a page of a read-only map, which trapped, end in SIGSEGV when it is repeated, as with mmap(2).
+    /// Called by fault handlers.
+    #[cold]
+    pub fn forbid_stores(&self, page: usize) -> bool {
+        // SAFETY: a page of this region; nobody may store to it.
+        self.is_writable() || unsafe { memory::protect(self.address_of(page), PAGE, false) }.is_ok()
+    }
+
+    /// Whether stores are let through.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
+    /// Whether it is there: a child after fork(2) has the values but not the memory, and must leave it alone. No system call.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        !fork::is_child()
+    }
+
+    /// One of its pages.
+    #[inline]
+    pub fn page(&self, number: usize) -> PageRef<'_> {
+        PageRef::new(self, number)
+    }
+
+    /// A page's word.
+    #[inline]
+    pub fn word(&self, page: usize) -> &PageWord {
+        &self.words[page]
+    }
+
+    /// Whether a page that this thread is loading lies in a hole of the file: it is zeros then. Called by fault handlers.
+    #[inline]
+    pub fn take_hole(&self, page: usize) -> bool {
+        if let Some(saved) = &self.saved {
+            return !saved.has(page);
+        }
+        if !self.store.is_locked() {
+            // Other processes may write there, now or after this.
+            self.holes.spoil(page);
+            return false;
+        }
+        self.holes.take(page, &*self.store)
+    }
+
+    /// What is known of pages that are stored to together.
+    #[inline]
+    pub fn store_groups(&self) -> &StoreGroups {
+        &self.store_groups
+    }
+
+    /// The pages that should become writable with a clean one that is stored to: a bit each, of the 64 among which it lies. None
+    /// where another process may write the file: what is writable is written back.
+    #[inline]
+    pub fn companions(&self, page: usize) -> u64 {
+        let guesses = self.pool.has(Mechanism::StorePrediction) && self.store.is_locked();
+        if guesses { self.store_groups.companions(page) } else { 0 }
+    }
+
+    /// Whether pages around this one are soon stored to after they are read, and no other process writes the file: one that
+    /// is installed writable is written back, with what was read.
+    #[inline]
+    pub fn predicts_store(&self, page: usize) -> bool {
+        self.is_writable()
+            && self.pool.has(Mechanism::StorePrediction)
+            && self.predictions.expects_store(page)
+            && self.store.is_locked()
+    }
+
+    /// The smallest end of the region's maps, in whole pages: what lies before it, behind a page of some map, is inside that
+    /// map.
+    pub fn least_end(&self) -> &AtomicUsize {
+        &self.least_end
+    }
+
+    /// What the file has of a scratch region: memory that is never saved but for want of room.
+    #[inline]
+    pub fn scratch(&self) -> Option<&SavedPages> {
+        self.saved.as_ref()
+    }
+
+    /// Whether the file has what an absent page holds. A hole counts as such, unless it is a scratch region's.
+    #[inline]
+    pub fn is_in_file(&self, page: usize) -> bool {
+        self.saved.as_ref().is_none_or(|saved| saved.has(page))
+    }
+
+    /// What is known of the file's holes.
+    pub fn holes(&self) -> &Holes {
+        &self.holes
+    }
+
+    /// The parts of the file that are mapped.
+    pub fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    /// What may be read ahead around a page: what is mapped, up to the file's last whole page.
+    pub fn ahead_of(&self, page: usize) -> Range<usize> {
+        let end = (self.store.size() as usize / PAGE).min(self.span() / PAGE);
+        let Range { start, end: of_maps } = self.extents.around(page);
+        start..of_maps.min(end).max(start)
+    }
+
+    /// The descriptors that the keeper needs: the file's, and the userfaultfds. With the last of those closed, absent pages
+    /// would read as zeros, and be written.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.store.descriptors().into_iter().flatten().chain(self.address.descriptors())
+    }
+
+    /// An error of a system call on this region's file.
+    pub fn io_error(&self, operation: &'static str, source: io::Error) -> Error {
+        Error::Io { path: self.store.path().to_owned(), operation, source }
+    }
+}

@@ -1,0 +1,337 @@
+//! Which region an address or a queue entry belongs to; read inside fault handlers.
+//!
+//! Two static tables. *Addresses*: sorted ranges under a sequence lock, searched at every trap without a store to shared
+//! memory. *Numbers*: number to region, with a count of the threads that use it (`page/entry.rs`), for threads that meet a page
+//! through a queue and not through an access of the program; a region that goes away waits for them.
+
+use crate::page::entry::{MOST_REGIONS, RegionId, RegionUse};
+use crate::pool::pool::Pool;
+use crate::region::by_file;
+use crate::region::region::Region;
+use crate::sys::signal::Blocked;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+
+struct Range {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    region: AtomicPtr<Region>,
+}
+
+/// Odd while the table changes.
+static SEQUENCE: AtomicUsize = AtomicUsize::new(0);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// One for each region, and as many for parts of regions that others have cut in two.
+static RANGES: [Range; 2 * MOST_REGIONS] =
+    [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), region: AtomicPtr::new(ptr::null_mut()) } };
+        2 * MOST_REGIONS];
+/// Serialises changes to both tables.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// The regions that can be entered.
+static REGIONS: [AtomicPtr<Region>; MOST_REGIONS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_REGIONS];
+/// The last region that had each number: there as long as a use that began in [`enter`] lasts, also when it cannot be entered any
+/// more.
+static HELD: [AtomicPtr<Region>; MOST_REGIONS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_REGIONS];
+/// Numbers that were ever used.
+static NUMBERS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// The region that holds an address.
+///
+/// # Safety
+/// The caller is a thread that touches the address: its owner keeps the region alive for as long as threads do.
+#[inline]
+pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
+    loop {
+        let before = SEQUENCE.load(Ordering::Acquire);
+        if before % 2 == 1 {
+            std::thread::yield_now();
+            continue;
+        }
+        let count = COUNT.load(Ordering::Relaxed);
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = (low + high) / 2;
+            if RANGES[middle].end.load(Ordering::Relaxed) <= address { low = middle + 1 } else { high = middle }
+        }
+        let mut found = ptr::null_mut();
+        if low < count
+            && let range = &RANGES[low]
+            && range.start.load(Ordering::Relaxed) <= address
+        {
+            found = range.region.load(Ordering::Relaxed);
+        }
+        // Pairs with the fence and store in `change`: all that was read belongs to one version of the table.
+        fence(Ordering::Acquire);
+        if SEQUENCE.load(Ordering::Relaxed) == before {
+            // SAFETY: non-null entries point to live regions (the caller's contract).
+            return unsafe { found.as_ref() };
+        }
+    }
+}
+
+/// Between these lie all addresses that regions ever had.
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any region has an address in a range. No lock. Asked by every call that is handed an address: of most addresses two
+/// loads say that they are nobody's. (A thread that has an address of a region has it from one that saw it published.)
+#[inline]
+pub fn meets(range: std::ops::Range<usize>) -> bool {
+    range.start < HIGHEST.load(Ordering::Relaxed) && range.end > LOWEST.load(Ordering::Relaxed) && is_met(range)
+}
+
+fn is_met(range: std::ops::Range<usize>) -> bool {
+    loop {
+        let before = SEQUENCE.load(Ordering::Acquire);
+        let count = COUNT.load(Ordering::Relaxed);
+        if before % 2 == 1 {
+            std::thread::yield_now();
+            continue;
+        }
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = (low + high) / 2;
+            if RANGES[middle].end.load(Ordering::Relaxed) <= range.start { low = middle + 1 } else { high = middle }
+        }
+        let found = low < count && RANGES[low].start.load(Ordering::Relaxed) < range.end;
+        fence(Ordering::Acquire);
+        if SEQUENCE.load(Ordering::Relaxed) == before {
+            return found;
+        }
+    }
+}
+
+/// Forgets regions, in a child made by fork(2), which has none of them: all but the addresses of those that it may ask for. By the only
+/// thread, or one that all others wait for.
+pub fn retain(wanted: impl Fn(&Region) -> bool) {
+    SEQUENCE.store(0, Ordering::Relaxed);
+    NUMBERS_USED.store(0, Ordering::Relaxed);
+    change(|count| {
+        let mut kept = 0;
+        for (row, range) in RANGES.iter().enumerate().take(count) {
+            let region = range.region.load(Ordering::Relaxed);
+            // SAFETY: live in the parent when the child was made; a copy here, which stays.
+            if unsafe { region.as_ref() }.is_some_and(&wanted) {
+                copy_row(row, kept);
+                kept += 1;
+            }
+        }
+        kept
+    });
+}
+
+/// Runs `edit` on the table with readers kept out. Signals are blocked, and `edit` touches nothing but the table: a
+/// fault on a map at this point would spin for ever.
+fn change(edit: impl FnOnce(usize) -> usize) {
+    let _blocked = Blocked::all();
+    SEQUENCE.fetch_add(1, Ordering::Relaxed);
+    fence(Ordering::Release);
+    COUNT.store(edit(COUNT.load(Ordering::Relaxed)), Ordering::Relaxed);
+    SEQUENCE.fetch_add(1, Ordering::Release);
+}
+
+fn copy_row(from: usize, to: usize) {
+    let (from, to) = (&RANGES[from], &RANGES[to]);
+    to.start.store(from.start.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.end.store(from.end.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.region.store(from.region.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Claims a number for a region to be made. `None` when [`MOST_REGIONS`] are in use.
+pub fn reserve() -> Option<RegionId> {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    let free =
+        |number: &usize| REGIONS[*number].load(Ordering::Relaxed).is_null() && RegionId(*number as u32).users() == 0;
+    let number = (0..MOST_REGIONS).find(free)?;
+    // A phantom use reserves the number until `publish` or `cancel`.
+    std::mem::forget(RegionUse::begin(RegionId(number as u32)));
+    NUMBERS_USED.fetch_max(number + 1, Ordering::SeqCst);
+    Some(RegionId(number as u32))
+}
+
+/// Gives back a reserved number that no region came for.
+pub fn cancel(region: RegionId) {
+    // SAFETY: `reserve` or `withdraw` began this use.
+    unsafe { RegionUse::end(region) };
+}
+
+/// Makes a region known by its number and addresses; from here on its faults are served. Of one whose memory is not there yet, the
+/// addresses wait for [`show`]: a thread that trapped on a former region there would find this one, which nothing keeps if it is not
+/// wanted after all.
+pub fn publish(region: &Region) {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    let at = ptr::from_ref(region).cast_mut();
+    HELD[region.id().0 as usize].store(at, Ordering::SeqCst);
+    REGIONS[region.id().0 as usize].store(at, Ordering::SeqCst);
+    by_file::note(region);
+    cancel(region.id());
+    if !region.address().is_elsewhere() {
+        insert_all(region);
+    }
+}
+
+/// Makes the addresses of a region known that is about to take them over. Its values stay from here on.
+pub fn show(region: &Region) {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    insert_all(region);
+}
+
+fn insert_all(region: &Region) {
+    let (start, end) = region.address().addresses();
+    LOWEST.fetch_min(start, Ordering::Relaxed);
+    HIGHEST.fetch_max(end, Ordering::Relaxed);
+    // There are as many rows as numbers beside those that `cut` makes, and this region has a number: there is room.
+    change(|count| insert(count, start..end, ptr::from_ref(region).cast_mut()));
+}
+
+fn insert(count: usize, range: std::ops::Range<usize>, region: *mut Region) -> usize {
+    let place = (0..count).find(|row| RANGES[*row].start.load(Ordering::Relaxed) > range.start).unwrap_or(count);
+    (place..count).rev().for_each(|row| copy_row(row, row + 1));
+    RANGES[place].start.store(range.start, Ordering::Relaxed);
+    RANGES[place].end.store(range.end, Ordering::Relaxed);
+    RANGES[place].region.store(region, Ordering::Relaxed);
+    count + 1
+}
+
+/// Takes a region's rows away; how many are left.
+fn remove(count: usize, region: *mut Region) -> usize {
+    let mut kept = 0;
+    for (row, range) in RANGES[..count].iter().enumerate() {
+        if range.region.load(Ordering::Relaxed) != region {
+            if kept != row {
+                copy_row(row, kept);
+            }
+            kept += 1;
+        }
+    }
+    kept
+}
+
+/// Takes a range out of a region's addresses: it is somebody else's memory from now on. False: there is no room for two parts.
+pub fn cut(region: &Region, range: std::ops::Range<usize>) -> bool {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    let at = ptr::from_ref(region).cast_mut();
+    let mut fits = true;
+    change(|count| {
+        let met = (0..count).find(|row| {
+            let Range { start, end, region } = &RANGES[*row];
+            region.load(Ordering::Relaxed) == at
+                && start.load(Ordering::Relaxed) <= range.start
+                && range.end <= end.load(Ordering::Relaxed)
+        });
+        let Some(row) = met else { return count };
+        let (start, end) = (RANGES[row].start.load(Ordering::Relaxed), RANGES[row].end.load(Ordering::Relaxed));
+        match (start < range.start, range.end < end) {
+            (true, true) if count >= MOST_REGIONS => {
+                fits = false;
+                count
+            }
+            (true, true) => {
+                RANGES[row].end.store(range.start, Ordering::Relaxed);
+                insert(count, range.end..end, at)
+            }
+            (true, false) => {
+                RANGES[row].end.store(range.start, Ordering::Relaxed);
+                count
+            }
+            (false, true) => {
+                RANGES[row].start.store(range.end, Ordering::Relaxed);
+                count
+            }
+            (false, false) => {
+                (row + 1..count).for_each(|row| copy_row(row, row - 1));
+                count - 1
+            }
+        }
+    });
+    fits
+}
+
+/// Forgets the addresses of a region whose maps are the kernel's now: nobody's faults there are served any more.
+pub fn hide(region: &Region) {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    change(|count| remove(count, ptr::from_ref(region).cast_mut()));
+}
+
+/// Forgets a region's addresses and number, and waits until no thread uses it. The number stays claimed until `cancel`, so
+/// that entries with its number can be purged from the queues.
+pub fn withdraw(region: &Region) {
+    let at = ptr::from_ref(region).cast_mut();
+    let id = region.id();
+    {
+        let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+        change(|count| remove(count, at));
+        by_file::forget(region);
+        // `cancel` ends this use.
+        std::mem::forget(RegionUse::begin(id));
+        // SeqCst with `enter`: either it sees the null, or this thread sees its use.
+        REGIONS[id.0 as usize].store(ptr::null_mut(), Ordering::SeqCst);
+    }
+    while id.users() != 1 {
+        std::thread::yield_now();
+    }
+}
+
+/// A region in use by a thread that is not accessing its memory: it will not go away.
+#[derive(Debug, Clone)]
+pub struct InUse<'a> {
+    region: &'a Region,
+    held: RegionUse,
+}
+
+/// Enters the region of a number, if there is one.
+#[inline]
+pub fn enter<'a>(id: RegionId) -> Option<InUse<'a>> {
+    if REGIONS[id.0 as usize].load(Ordering::Relaxed).is_null() {
+        return None;
+    }
+    let held = RegionUse::begin(id);
+    // SAFETY: `withdraw` waits for the uses before the region goes.
+    let region = unsafe { REGIONS[id.0 as usize].load(Ordering::SeqCst).as_ref() }?;
+    Some(InUse { region, held })
+}
+
+/// Makes of a use what it was before [`InUse::held`]. The region is there, although it may be going: then it waits for this use, and
+/// what was begun under it has to be ended.
+pub fn resume<'a>(held: RegionUse) -> Option<InUse<'a>> {
+    // SAFETY: the use keeps the region whose number it has, and no other has the number meanwhile.
+    let region = unsafe { HELD[held.region().0 as usize].load(Ordering::SeqCst).as_ref() }?;
+    Some(InUse { region, held })
+}
+
+/// Another number whenever a region has come, gone, or changed its addresses.
+pub fn version() -> usize {
+    SEQUENCE.load(Ordering::Acquire)
+}
+
+/// Numbers that were ever used.
+pub fn numbers() -> usize {
+    NUMBERS_USED.load(Ordering::SeqCst)
+}
+
+/// Every region there is, entered one at a time.
+pub fn all<'a>() -> impl Iterator<Item = InUse<'a>> {
+    (0..numbers()).filter_map(|number| enter(RegionId(number as u32)))
+}
+
+/// The regions whose pages a pool holds.
+pub fn regions_of(pool: &Pool) -> impl Iterator<Item = InUse<'static>> {
+    all().filter(move |region| std::ptr::eq(&**region.pool(), pool))
+}
+
+impl InUse<'_> {
+    /// The use of it alone, for a queue that knows no regions: [`resume`] makes of it what it was.
+    pub fn held(&self) -> RegionUse {
+        self.held.clone()
+    }
+}
+
+impl std::ops::Deref for InUse<'_> {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        self.region
+    }
+}

@@ -1,0 +1,132 @@
+//! One process at a time writes a file through a cache: an advisory lock, and finding its holder.
+//!
+//! The lock is an open-file-description lock (fcntl(2), `F_OFD_SETLK`) on one byte far behind any data, so that locks
+//! of the program on ranges of the file (SQLite's, for one) do not meet it. It belongs to the store's own descriptor:
+//! it goes with the region, or with the process; the keeper, which shares the descriptor, holds it until it has saved.
+
+use crate::error::{Error, Result};
+use crate::sys::file::{self, ByteLock, Identity};
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What ps(1) calls the keeper, which holds a program's locks after its end.
+pub const KEEPER: &CStr = c"fastmap-keeper";
+/// The name of the thread that makes the keeper, which has it until it gives itself its own.
+pub const KEEPERS_THREAD: &str = "fastmap-watch";
+
+/// The byte: the last but one that a lock can name.
+const BYTE: i64 = i64::MAX - 1;
+
+/// Pause between two looks at a lock's holder.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A process that is dead may hold the lock for a moment, and cannot be found: writes in flight in its rings keep the
+/// descriptor open until the kernel has ended them.
+const PATIENCE_WITH_NOBODY: Duration = Duration::from_secs(2);
+
+/// Locks the file behind a descriptor of our own for writing. False where that is not possible, which is logged: the
+/// file system has no such locks, or somebody has locked the byte in a way that is no cache's: with the whole file, or
+/// for reading, which every process can that may read the file.
+pub fn lock(own: &File, path: &Path) -> Result<bool> {
+    let deadline = Instant::now() + PATIENCE_WITH_NOBODY;
+    let mut holder = None;
+    while holder.is_none() {
+        match file::lock_byte(own, BYTE) {
+            ByteLock::Taken => return Ok(true),
+            ByteLock::Held => holder = find_holder(own),
+            ByteLock::Covered => {
+                tracing::warn!(file = %path.display(), "a program has locked it where caches do: other writers are not refused");
+                return Ok(false);
+            }
+            ByteLock::Failed(error) => {
+                let error = std::io::Error::from_raw_os_error(error);
+                tracing::warn!(file = %path.display(), %error, "cannot be locked: other writers are not refused");
+                return Ok(false);
+            }
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        sleep(POLL);
+    }
+    Err(Error::Locked { path: path.to_owned(), pid: holder.as_ref().map(|one| one.pid), holder: Holder::name(holder) })
+}
+
+/// Gives the lock back. Others that inherited the descriptor by fork(2) would keep it otherwise. For the keeper, too.
+pub fn unlock(own: &File) {
+    file::unlock_byte(own, BYTE);
+}
+
+/// Waits while the file is held by nobody but the keeper of a program that has ended: what it has yet to write is not
+/// in the file. For half a minute at most.
+pub fn wait_for_keeper(from: &File) {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let start = Instant::now();
+    while file::byte_is_locked(from, BYTE) {
+        // A keeper that is taking its descriptors over cannot be found, nor can writes of a dead program in flight.
+        let patience = match find_holder(from) {
+            Some(holder) if holder.is_keeper() => PATIENCE,
+            Some(_) => return,
+            None => PATIENCE_WITH_NOBODY,
+        };
+        if start.elapsed() >= patience {
+            return;
+        }
+        sleep(POLL);
+    }
+}
+
+/// A process that holds the lock.
+#[derive(Debug)]
+struct Holder {
+    pid: u32,
+    command: String,
+}
+
+impl Holder {
+    fn is_keeper(&self) -> bool {
+        // It has the name of the thread that made it until it gives itself its own.
+        [KEEPER.to_bytes(), KEEPERS_THREAD.as_bytes()].contains(&self.command.as_bytes())
+    }
+
+    fn name(holder: Option<Holder>) -> String {
+        holder.map_or("another process".into(), |Holder { pid, command }| format!("process {pid} ({command})"))
+    }
+}
+
+/// The holder of the lock of the file behind a descriptor, as far as this process may see (proc(5)); the kernel itself
+/// names no owner of such a lock. A program comes before its keeper.
+fn find_holder(from: &File) -> Option<Holder> {
+    let identity = file::facts(from).ok()?.identity;
+    let mut found = None;
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if !holds(&process.path(), identity) {
+            continue;
+        }
+        let command = fs::read_to_string(process.path().join("comm")).unwrap_or_default().trim_end().to_owned();
+        let holder = Holder { pid, command };
+        if !holder.is_keeper() {
+            return Some(holder);
+        }
+        found = Some(holder);
+    }
+    found
+}
+
+/// Whether a process, a folder of /proc, has a descriptor that the lock of a file belongs to.
+fn holds(process: &Path, identity: Identity) -> bool {
+    let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { return false };
+    descriptors.flatten().any(|descriptor| {
+        let ours = format!(" {BYTE} {BYTE}");
+        let locks = fs::read_to_string(descriptor.path()).unwrap_or_default();
+        // The line names a device by a number that some file systems (btrfs) do not tell elsewhere: the file is
+        // compared.
+        locks.lines().any(|line| {
+            line.starts_with("lock:") && line.contains(" OFDLCK ") && line.contains(" WRITE ") && line.ends_with(&ours)
+        }) && file::identity_of(&process.join("fd").join(descriptor.file_name())) == Some(identity)
+    })
+}

@@ -1,0 +1,105 @@
+//! What is mapped where: proc_pid_maps(5).
+
+use super::engine_fd;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A mapping of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileMapping {
+    pub at: Range<usize>,
+    /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
+    pub prot: i32,
+    /// `MAP_SHARED`.
+    pub is_shared: bool,
+    /// Bytes.
+    pub offset: u64,
+    /// The file, as this list has it: device numbers and inode.
+    pub file: (u32, u32, u64),
+    /// What it was opened by, as far as the kernel knows it now; `None`: it has no name any more.
+    pub path: Option<PathBuf>,
+}
+
+/// The mappings of files of this process, in ascending order.
+pub fn own() -> io::Result<Vec<FileMapping>> {
+    let _low = engine_fd::low();
+    // Whole: a read of part of it shows one moment, several need not.
+    Ok(parse(&fs::read("/proc/self/maps")?))
+}
+
+/// Whether this process has rings of Linux AIO (io_setup(2)).
+pub fn has_async_io() -> bool {
+    let _low = engine_fd::low();
+    let text = fs::read("/proc/self/maps").unwrap_or_default();
+    text.windows(6).any(|part| part == b"/[aio]")
+}
+
+/// Those of another process, as far as this one may see them.
+pub fn of_process(folder: &Path) -> Vec<FileMapping> {
+    let _low = engine_fd::low();
+    fs::read(folder.join("maps")).map(|text| parse(&text)).unwrap_or_default()
+}
+
+fn parse(text: &[u8]) -> Vec<FileMapping> {
+    text.split(|byte| *byte == b'\n').filter_map(mapping).collect()
+}
+
+fn mapping(line: &[u8]) -> Option<FileMapping> {
+    let mut fields = line.splitn(6, |byte| *byte == b' ');
+    let mut field = || std::str::from_utf8(fields.next()?).ok();
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = field()?.split_once('-')?;
+    let (permissions, offset, (major, minor)) = (field()?, field()?, field()?.split_once(':')?);
+    let inode: u64 = field()?.parse().ok()?;
+    if inode == 0 {
+        return None;
+    }
+    let name = fields.next()?.trim_ascii_start();
+    // Names are escaped where they have a line's end, and an honest " (deleted)" cannot be told from the kernel's.
+    let is_plain = name.starts_with(b"/") && !name.ends_with(b" (deleted)") && !name.contains(&b'\\');
+    let flags = permissions.as_bytes();
+    let bit = |at: usize, letter, bit| if flags.get(at) == Some(&letter) { bit } else { 0 };
+    Some(FileMapping {
+        at: hex(start)? as usize..hex(end)? as usize,
+        prot: bit(0, b'r', libc::PROT_READ) | bit(1, b'w', libc::PROT_WRITE) | bit(2, b'x', libc::PROT_EXEC),
+        is_shared: flags.get(3) == Some(&b's'),
+        offset: hex(offset)?,
+        file: (hex(major)? as u32, hex(minor)? as u32, inode),
+        path: is_plain.then(|| PathBuf::from(std::ffi::OsStr::from_bytes(name))),
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc() {
+        let text = b"55d1c000-55d1d000 r-xp 00001000 fe:00 131 /usr/bin/a b\n\
+            7f00000000-7f00400000 rw-s 00200000 fe:0a 77                         /data/x y.db\n\
+            7f00400000-7f00500000 r--s 00000000 fe:0a 78                         /data/gone (deleted)\n\
+            7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]\n\n";
+        let found = parse(text);
+        assert_eq!(found.len(), 3);
+        let wanted = FileMapping {
+            at: 0x7f00000000..0x7f00400000,
+            prot: libc::PROT_READ | libc::PROT_WRITE,
+            is_shared: true,
+            offset: 0x200000,
+            file: (0xfe, 0xa, 77),
+            path: Some("/data/x y.db".into()),
+        };
+        assert_eq!(found[1], wanted);
+        assert_eq!((found[0].prot, found[0].is_shared), (libc::PROT_READ | libc::PROT_EXEC, false));
+        assert_eq!(found[2].path, None);
+    }
+
+    #[test]
+    fn this_program_is_mapped() {
+        let here = this_program_is_mapped as fn() as usize;
+        assert!(own().unwrap().iter().any(|one| one.at.contains(&here) && one.prot & libc::PROT_EXEC != 0));
+    }
+}

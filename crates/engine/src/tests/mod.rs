@@ -1,0 +1,12 @@
+//! Tests that reach into several rooms: loom models, the engine over a disk that fails, files taken over.
+
+#[cfg(not(loom))]
+mod faulty;
+#[cfg(loom)]
+mod models;
+#[cfg(not(loom))]
+mod rooms;
+#[cfg(not(loom))]
+mod takeover;
+#[cfg(not(loom))]
+mod uses;

@@ -1,0 +1,404 @@
+//! Dirty pages to the file: sorted runs of neighbours, many writes under way at a time.
+//!
+//! A writer holds the locks of the blocks it works on and has signals blocked. It takes a page's dirty bit, moves the word
+//! to Clean+WRITING, protects the page, writes it. A store that comes after the protection traps and makes the page Dirty
+//! again; one that came before is in what is written. Once a flusher has a block's lock, nobody's write is in flight in
+//! the block, so what its bits do not show is on its way to no one.
+//!
+//! A page that is pinned for writing (`pin/pin.rs`) cannot be protected: somebody, perhaps the kernel, stores to it
+//! without a trap. It is written as it is by a flush, which must have its bytes in the file, and stays Dirty, its bit set
+//! again once the write has ended; who only looks for pages to make clean passes it over. Since such pins come under
+//! the block's lock only, which pages these are does not change while a writer works on the block, except that there
+//! are fewer.
+//!
+//! No deadlock: a thread waits for a lock only while all it holds are of lower number, or else just tries; and writes in
+//! flight end by themselves.
+
+use crate::mechanism::Mechanism;
+use crate::page::claims::Writing;
+use crate::page::dirty::BLOCK_PAGES;
+use crate::page::word::Claim;
+use crate::pool::mailbox::Failure;
+use crate::pool::rings::Taken;
+use crate::region::region::Region;
+use crate::region::write_state::WRITE_LOCKS;
+use crate::sys::sync::Ordering;
+use crate::sys::{PAGE, uring};
+use std::ops::Range;
+
+/// Longest run, pages: 1 MiB.
+pub const MOST_RUN: usize = 256;
+/// Writes gathered before the kernel is told.
+const SUBMIT: usize = 32;
+/// In a ring's tag, of a run of pages that are pinned for writing; below it is the run's length.
+const KEPT: usize = 1 << 15;
+
+/// What becomes of dirty pages that are pinned for writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// They are written too: their bytes have to be in the file.
+    Write,
+    /// They are passed over: they would not become clean.
+    Skip,
+}
+
+/// Writes of one thread under way in one region. Dropping it waits for them.
+pub struct Flight<'a> {
+    region: &'a Region,
+    ring: Option<Taken<'a>>,
+    /// Longest run, pages.
+    most_run: usize,
+    /// Write locks held by this thread, a bit each.
+    held: u64,
+    /// Of these, the ones to release when the last run under them has ended.
+    closing: u64,
+    /// Runs in flight under each lock.
+    pending: [u8; WRITE_LOCKS],
+    /// Handed to the ring and not submitted.
+    gathered: usize,
+    /// Where the file ended when the first of these was.
+    end: Result<u64, i32>,
+    /// Pages now clean.
+    pub written: usize,
+    /// The first run that failed.
+    pub failure: Option<Failure>,
+}
+
+const _: () = assert!(WRITE_LOCKS == u64::BITS as usize && uring::DEPTH <= u8::MAX as usize && MOST_RUN < KEPT);
+
+impl<'a> Flight<'a> {
+    pub fn new(region: &'a Region, writes: bool) -> Self {
+        Flight {
+            region,
+            ring: region.store().direct_writes().filter(|_| writes).and_then(|_| region.pool().writers()?.take_ring()),
+            most_run: if region.pool().has(Mechanism::MergedWrites) { MOST_RUN } else { 1 },
+            held: 0,
+            closing: 0,
+            pending: [0; WRITE_LOCKS],
+            gathered: 0,
+            end: Ok(0),
+            written: 0,
+            failure: None,
+        }
+    }
+
+    /// Takes a block's lock, waiting for it. Locks waited for come in ascending order.
+    pub fn lock(&mut self, lock: usize) {
+        debug_assert!(self.held >> lock == 0);
+        std::mem::forget(self.region.writes().write_lock(lock).lock());
+        self.held |= 1 << lock;
+    }
+
+    /// Takes a block's lock if it is free or this thread's.
+    pub fn try_lock(&mut self, lock: usize) -> bool {
+        if self.held & 1 << lock == 0 {
+            let Some(held) = self.region.writes().write_lock(lock).try_lock() else { return false };
+            std::mem::forget(held);
+            self.held |= 1 << lock;
+        }
+        self.closing &= !(1 << lock);
+        true
+    }
+
+    /// Releases a lock as soon as nothing is in flight under it.
+    pub fn close(&mut self, lock: usize) {
+        self.closing |= 1 << lock;
+        self.release_idle(lock);
+    }
+
+    fn release_idle(&mut self, lock: usize) {
+        if self.pending[lock] == 0 && self.closing & 1 << lock != 0 {
+            self.closing &= !(1 << lock);
+            self.held &= !(1 << lock);
+            // SAFETY: `lock` or `try_lock` took it and forgot the guard.
+            unsafe { self.region.writes().write_lock(lock).release() };
+        }
+    }
+
+    /// Writes the dirty pages of a block that lie in `pages`, at most `limit`, under the block's lock; the count of those
+    /// it found, less those it passed over.
+    pub fn write_block(&mut self, block: usize, pages: Range<usize>, limit: usize, kept: Kept) -> usize {
+        let region = self.region;
+        let first = block * BLOCK_PAGES;
+        let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
+        // Pinned for writing, to be written or not: not to be protected.
+        let mut pinned = Claimed([0; BLOCK_PAGES / 64]);
+        let mut found = 0;
+        let mut from = pages.start;
+        // More than once only if pages were passed over.
+        loop {
+            let (mut visited, mut skipped, wanted) = (0, 0, limit - found);
+            region.dirty().take(block, from..pages.end, wanted, |page| {
+                visited += 1;
+                from = page + 1;
+                if kept == Kept::Skip && region.word(page).look().is_pinned_for_writing() {
+                    skipped += 1;
+                    pinned.insert(page - first);
+                    region.dirty().set(page);
+                    return;
+                }
+                match begin(region, page) {
+                    Some(Claim::Protect) => claimed.insert(page - first),
+                    Some(Claim::Keep) => pinned.insert(page - first),
+                    None => {}
+                }
+            });
+            found += visited - skipped;
+            if skipped == 0 || visited < wanted {
+                break;
+            }
+        }
+        if found < limit && pages.start <= first && pages.end >= first + BLOCK_PAGES {
+            region.writes().ages()[block].store(0, Ordering::Relaxed);
+        }
+        let gone_over = pages.start..if found < limit { pages.end } else { from };
+        let dirty = claimed.0.iter().zip(&pinned.0).map(|(claimed, pinned)| claimed | pinned);
+        let wrong = region.store_groups().note_taken(block, gone_over, dirty);
+        region.pool().counters_at(region.pool().here()).wrong_guesses.add(wrong);
+        let protected = self.protect(first, &claimed, &pinned);
+        let mut at = 0;
+        while let Some(run) = claimed.run_from(at, self.most_run) {
+            at = run.end;
+            self.write_run(first + run.start..first + run.end, protected, false);
+        }
+        let mut at = 0;
+        while kept == Kept::Write
+            && let Some(run) = pinned.run_from(at, self.most_run)
+        {
+            at = run.end;
+            self.write_run(first + run.start..first + run.end, Ok(()), true);
+        }
+        self.submit(0);
+        found
+    }
+
+    /// Makes the dirty pages of a block that lie in `pages` clean, under the block's lock, without writing them; those that
+    /// are pinned for writing stay dirty.
+    pub fn discard_block(&mut self, block: usize, pages: Range<usize>) {
+        let (region, pool) = (self.region, self.region.pool());
+        let first = block * BLOCK_PAGES;
+        let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
+        let mut pinned = Claimed([0; BLOCK_PAGES / 64]);
+        region.dirty().take(block, pages, usize::MAX, |page| match begin(region, page) {
+            Some(Claim::Protect) => claimed.insert(page - first),
+            Some(Claim::Keep) => pinned.insert(page - first),
+            None => {}
+        });
+        let protected = self.protect(first, &claimed, &pinned);
+        let before = self.written;
+        for (pages, kept) in [(&claimed, false), (&pinned, true)] {
+            let mut at = 0;
+            while let Some(run) = pages.run_from(at, self.most_run) {
+                at = run.end;
+                if !kept {
+                    pool.discount_dirty(pool.here(), run.len());
+                }
+                let run = first + run.start..first + run.end;
+                self.settle(run, kept || protected.is_ok(), kept);
+            }
+        }
+        self.note_progress(before);
+    }
+
+    /// Write-protects the claimed pages of the block that begins with `first`, and none that is pinned for writing.
+    fn protect(&self, first: usize, claimed: &Claimed, pinned: &Claimed) -> Result<(), i32> {
+        let Some(span) = claimed.span() else { return Ok(()) };
+        let batched = self.region.pool().has(Mechanism::BatchedProtection);
+        let mut at = span.start;
+        while let Some(start) = claimed.next(at, 0) {
+            // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
+            // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
+            let batch = if batched { span.end } else { start + 1 };
+            let end = pinned.next(start, 0).map_or(batch, |end| end.min(batch));
+            // SAFETY: a block lies in one stripe of the region.
+            unsafe {
+                let from = self.region.address_of(first + start);
+                self.region.userfaultfd(first).write_protect(from, (end - start) * PAGE, true)?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Starts writing pages claimed with `begin`, all with one claim (`kept`: [`Claim::Keep`]), or if they could not be
+    /// protected, leaves them dirty.
+    fn write_run(&mut self, run: Range<usize>, protected: Result<(), i32>, kept: bool) {
+        let region = self.region;
+        let pool = region.pool();
+        if !kept {
+            pool.discount_dirty(pool.here(), run.len());
+        }
+        if let Some(contents) = region.scratch() {
+            contents.note_written(run.clone());
+        }
+        let from = region.address_of(run.start);
+        let room = self.has_room();
+        if self.gathered == 0 {
+            // Asked for each batch: a write past an end that has moved since would undo a truncation.
+            self.end = region.store().write_end();
+        }
+        let writable = protected.and(self.end);
+        let whole = writable.is_ok_and(|end| (run.end * PAGE) as u64 <= end);
+        let depth = pool.writes_in_flight.0.fetch_add(1, Ordering::Relaxed) + 1;
+        pool.counters_at(pool.here()).writeback_depth.add(depth);
+        if let (true, Some(file)) = (whole && room, region.store().direct_writes()) {
+            let lock = run.start / BLOCK_PAGES % WRITE_LOCKS;
+            if let Some(ring) = &mut self.ring {
+                let offset = (run.start * PAGE) as u64;
+                let tag = (run.start << 16 | run.len() | if kept { KEPT } else { 0 }) as u64;
+                // SAFETY: the pages are resident until `finish`: nobody evicts one that is being written.
+                unsafe { ring.write(file, from, run.len() * PAGE, offset, tag) };
+                self.pending[lock] += 1;
+                self.gathered += 1;
+                if self.gathered == SUBMIT {
+                    self.submit(0);
+                }
+                return;
+            }
+        }
+        // SAFETY: the pages are resident until `finish`: what is being written is not evicted.
+        let written = writable.and_then(|end| unsafe { region.store().write_pages(run.start, from, run.len(), end) });
+        let before = self.written;
+        self.finish(run, written, kept);
+        self.note_progress(before);
+    }
+
+    /// Tells threads that wait for room of pages that became clean. Not of failures: they nap between tries.
+    fn note_progress(&self, before: usize) {
+        if self.written > before {
+            self.region.pool().waiting().wake_waiters();
+        }
+    }
+
+    /// Makes room for one more write in the ring, if there is a ring that works.
+    fn has_room(&mut self) -> bool {
+        while self.ring.as_ref().is_some_and(|ring| ring.works() && ring.in_flight() == uring::DEPTH) {
+            self.submit(uring::DEPTH / 8);
+        }
+        self.ring.as_ref().is_some_and(|ring| ring.works())
+    }
+
+    /// Tells the kernel of the writes gathered, waits for `wanted` to end, and finishes those that have ended.
+    fn submit(&mut self, wanted: usize) {
+        let Some(ring) = &mut self.ring else { return };
+        if wanted > 0 || self.gathered > 0 {
+            ring.submit(wanted);
+            self.gathered = 0;
+        }
+        let before = self.written;
+        while let Some((tag, result)) = self.ring.as_mut().and_then(|ring| ring.next_done()) {
+            let (start, len, kept) = (tag as usize >> 16, tag as usize & (KEPT - 1), tag as usize & KEPT != 0);
+            let written = match result {
+                // Cut short or put off: the ordinary path says how it really ends.
+                _ if result == -libc::EAGAIN
+                    || result == -libc::EINTR
+                    || (0..(len * PAGE) as i32).contains(&result) =>
+                {
+                    let from = self.region.address_of(start);
+                    // SAFETY: still resident and claimed.
+                    self.region
+                        .store()
+                        .write_end()
+                        .and_then(|end| unsafe { self.region.store().write_pages(start, from, len, end) })
+                }
+                ..0 => Err(-result),
+                _ => Ok(()),
+            };
+            self.finish(start..start + len, written, kept);
+            let lock = start / BLOCK_PAGES % WRITE_LOCKS;
+            self.pending[lock] -= 1;
+            self.release_idle(lock);
+        }
+        self.note_progress(before);
+    }
+
+    /// Gives the pages of a run back after its write.
+    fn finish(&mut self, run: Range<usize>, written: Result<(), i32>, kept: bool) {
+        let region = self.region;
+        let pool = region.pool();
+        let here = pool.here();
+        pool.writes_in_flight.0.fetch_sub(1, Ordering::Relaxed);
+        self.settle(run.clone(), written.is_ok(), kept);
+        let counters = pool.counters_at(pool.here());
+        match written {
+            Ok(()) => {
+                counters.writeback_pages.add(run.len());
+                region.counters_at(here).writeback_pages.add(run.len());
+                counters.writeback_runs.add(1);
+            }
+            Err(error) => {
+                counters.writeback_errors.add(1);
+                self.failure.get_or_insert(Failure { page: run.start, pages: run.len(), error });
+            }
+        }
+    }
+
+    /// Makes the pages of a run what they are after a write that came off, or did not.
+    fn settle(&mut self, run: Range<usize>, saved: bool, kept: bool) {
+        let region = self.region;
+        let pool = region.pool();
+        // To the tail of a queue that its block always has: writers are few, and every core evicts.
+        let queue = run.start / BLOCK_PAGES % pool.cores.len();
+        let claim = if kept { Claim::Keep } else { Claim::Protect };
+        run.clone().for_each(|page| Writing::adopt(region.page(page)).finish(saved, claim, queue));
+        self.written += if kept || !saved { 0 } else { run.len() };
+    }
+
+    /// Waits for everything in flight and releases every lock.
+    pub fn land(&mut self) {
+        self.closing = self.held;
+        while let Some(in_flight) = self.ring.as_ref().map(|ring| ring.in_flight()).filter(|count| *count > 0) {
+            self.submit(in_flight);
+        }
+        (0..WRITE_LOCKS).for_each(|lock| self.release_idle(lock));
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.land();
+    }
+}
+
+/// Pages of a block that a writer has claimed: a set small enough for a signal handler's stack.
+struct Claimed([u64; BLOCK_PAGES / 64]);
+
+impl Claimed {
+    fn insert(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+
+    /// From the first to the last, or nothing.
+    fn span(&self) -> Option<Range<usize>> {
+        let first = self.next(0, 0)?;
+        let last = self.0.iter().rposition(|word| *word != 0)?;
+        Some(first..last * 64 + 64 - self.0[last].leading_zeros() as usize)
+    }
+
+    /// The first run of neighbours at or after a page, at most `most` long.
+    fn run_from(&self, page: usize, most: usize) -> Option<Range<usize>> {
+        let start = self.next(page, 0)?;
+        let end = self.next(start, u64::MAX).unwrap_or(BLOCK_PAGES);
+        Some(start..end.min(start + most))
+    }
+
+    /// The first page at or after `page` that is in the set, or with `flip` all ones, that is not.
+    fn next(&self, page: usize, flip: u64) -> Option<usize> {
+        let mut mask = u64::MAX << (page % 64);
+        for word in page / 64..self.0.len() {
+            let bits = (self.0[word] ^ flip) & mask;
+            if bits != 0 {
+                return Some(word * 64 + bits.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+}
+
+/// Claims a dirty page for a write, to be noted in a set.
+fn begin(region: &Region, page: usize) -> Option<Claim> {
+    let (writing, claim) = Writing::begin(region.page(page))?;
+    writing.keep();
+    Some(claim)
+}

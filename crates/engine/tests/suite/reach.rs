@@ -1,0 +1,140 @@
+//! What mmap(2) has no word for, by address: pins that are counted, copies and prefetching across maps and other memory.
+
+use crate::common::{PAGE, create, folder};
+use fastmap::by_address::{self, Request};
+use fastmap::{Cache, Error, Fallback};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+
+const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+fn map(file: &File, cache: &Cache, pages: usize, prot: i32, at: Option<usize>) -> usize {
+    let flags = libc::MAP_SHARED | if at.is_some() { libc::MAP_FIXED } else { 0 };
+    let (addr, len, fallback) = (at.unwrap_or(0), pages * PAGE, Fallback::Kernel);
+    let (one_writer, async_stores) = (true, false);
+    let request = Request { addr, len, prot, flags, offset: 0, one_writer, fallback, async_stores, layers: true };
+    // SAFETY: files and memory of the test's own.
+    unsafe { by_address::map(file.as_fd(), cache, &request) }.unwrap().expect("served by the cache") as usize
+}
+
+fn numbered(path: &std::path::Path, pages: usize) -> File {
+    create(path, &(0..pages).flat_map(|page| [page as u8; PAGE]).collect::<Vec<u8>>())
+}
+
+fn unmap(at: usize, pages: usize) {
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { by_address::unmap(at, pages * PAGE) }, Ok(()));
+}
+
+#[test]
+fn pins_are_counted_and_end_with_their_maps() {
+    alone!();
+    let folder = folder();
+    let file = numbered(&folder.path().join("file"), 64);
+    let cache = Cache::new(64 * PAGE).unwrap();
+    let at = map(&file, &cache, 64, RW, None);
+    let pinned = || cache.stats().pinned_pages;
+    // On three pages, though it is two long.
+    let (start, len) = (at + 3 * PAGE + 100, 2 * PAGE);
+    assert!(by_address::keep(start, len, false).is_ok() && by_address::keep(start, len, false).is_ok());
+    assert_eq!(pinned(), 3);
+    assert!(by_address::keep(start, len, true).is_ok());
+    assert_eq!(by_address::let_go(start, len, false), Ok(()));
+    assert_eq!(by_address::let_go(start, len, false), Ok(()));
+    assert_eq!(
+        (pinned(), by_address::let_go(start, len, false)),
+        (3, Err(libc::EINVAL)),
+        "the one for writing is left"
+    );
+    assert_eq!(by_address::let_go(start, len, true), Ok(()));
+    assert_eq!(pinned(), 0);
+    assert!(matches!(by_address::keep(at, 64 * PAGE, false), Err(Error::PinBudget { .. })));
+    // A map that is pinned does not move to where there is room for it.
+    let reader = numbered(&folder.path().join("reader"), 8);
+    let small = map(&reader, &cache, 8, libc::PROT_READ, None);
+    assert!(by_address::keep(small, PAGE, false).is_ok());
+    let grow = || {
+        reader.set_len(2 << 30).unwrap();
+        // SAFETY: a map of the test's own.
+        unsafe { by_address::remap(small, 8 * PAGE, 2 << 30, libc::MREMAP_MAYMOVE, 0) }
+    };
+    assert_eq!(grow(), Err(libc::EAGAIN));
+    assert_eq!(by_address::let_go(small, PAGE, false), Ok(()));
+    let moved = grow().unwrap() as usize;
+    assert!(by_address::is_cached(moved, 2 << 30));
+    unmap(moved, (2 << 30) / PAGE);
+    // Unmapping ends pins; their counts are still to be taken back.
+    assert!(by_address::keep(at + 5 * PAGE, PAGE, true).is_ok());
+    unmap(at + 5 * PAGE, 1);
+    assert_eq!(pinned(), 0);
+    assert_eq!(by_address::let_go(at + 5 * PAGE, PAGE, true), Ok(()));
+    assert!(by_address::keep(at + 4 * PAGE, 2 * PAGE, false).is_err() && pinned() == 0, "all of it or nothing");
+    unmap(at, 64);
+    assert_eq!((cache.stats().pinned_pages, cache.stats().resident_pages), (0, 0));
+}
+
+#[test]
+fn copies_and_prefetches_cross_maps_and_other_memory() {
+    alone!();
+    let folder = folder();
+    let (one, two) = (numbered(&folder.path().join("one"), 8), numbered(&folder.path().join("two"), 8));
+    let cache = Cache::new(256 * PAGE).unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: memory of the test's own: 8 pages of one file, 8 of another, 8 that are anonymous, 8 that may not be touched.
+    let at = unsafe { libc::mmap(ptr::null_mut(), 32 * PAGE, RW, flags, -1, 0) } as usize;
+    assert_eq!(map(&one, &cache, 8, RW, Some(at)), at);
+    assert_eq!(map(&two, &cache, 8, RW, Some(at + 8 * PAGE)), at + 8 * PAGE);
+    // SAFETY: as above.
+    assert_eq!(unsafe { by_address::protect(at + 24 * PAGE, 8 * PAGE, libc::PROT_NONE) }, Ok(()));
+    assert!(by_address::is_cached(at + 1, 16 * PAGE - 1) && !by_address::is_cached(at, 17 * PAGE));
+    let ranges = [at + PAGE..at + PAGE + 1, at + 7 * PAGE..at + 9 * PAGE, at + 15 * PAGE..at + 17 * PAGE];
+    assert_eq!(by_address::prefetch(&ranges).unwrap(), 3);
+    assert!(by_address::prefetch_wait(&ranges).is_ok());
+    let mut there = [0; 16];
+    // SAFETY: a byte for each page.
+    assert_eq!(unsafe { by_address::residency(at, 16 * PAGE, there.as_mut_ptr()) }, Ok(()));
+    assert!([1, 7, 8, 15].iter().all(|page| there[*page] & 1 == 1), "{there:?}");
+    let nowhere = std::slice::from_ref(&(0..PAGE));
+    assert!(by_address::prefetch(nowhere).is_err() && by_address::prefetch_wait(nowhere).is_err());
+    let mut buffer = vec![0u8; 20 * PAGE];
+    // SAFETY: buffers of the test's own, and ranges that nobody else uses.
+    unsafe {
+        assert!(by_address::read(at + 2 * PAGE, buffer.as_mut_ptr(), 20 * PAGE).is_ok());
+        let expected = (2..8).chain(0..8).chain([0; 6]).flat_map(|page: u8| [page; PAGE]);
+        assert!(buffer.iter().copied().eq(expected));
+        buffer.fill(200);
+        assert!(by_address::write(at + 7 * PAGE + 5, buffer.as_ptr(), 10 * PAGE).is_ok());
+        assert!(by_address::read(at + 17 * PAGE, buffer.as_mut_ptr(), PAGE).is_ok());
+        assert_eq!(buffer[..6], [200, 200, 200, 200, 200, 0]);
+        // As far as it goes, then an error.
+        assert_eq!(by_address::read(at + 20 * PAGE, buffer.as_mut_ptr(), 5 * PAGE).unwrap_err().errno(), libc::EFAULT);
+        assert_eq!(by_address::write(at + 24 * PAGE, buffer.as_ptr(), 1).unwrap_err().errno(), libc::EFAULT);
+        assert_eq!(by_address::sync(at, 16 * PAGE, libc::MS_SYNC), Ok(()));
+    }
+    let mut bytes = [0; 8];
+    one.read_exact_at(&mut bytes, 7 * PAGE as u64).unwrap();
+    assert_eq!(bytes, [7, 7, 7, 7, 7, 200, 200, 200]);
+    unmap(at, 32);
+}
+
+#[test]
+fn what_was_protected_apart_is_one_again_and_grows() {
+    alone!();
+    let folder = folder();
+    let file = numbered(&folder.path().join("file"), 16);
+    let cache = Cache::new(64 * PAGE).unwrap();
+    let at = map(&file, &cache, 16, RW, None);
+    // SAFETY: maps of the test's own.
+    unsafe {
+        assert_eq!(by_address::protect(at + 4 * PAGE, PAGE, libc::PROT_READ), Ok(()));
+        let grow = || by_address::remap(at, 16 * PAGE, 32 * PAGE, 0, 0);
+        assert_eq!(grow(), Err(libc::EFAULT), "three mappings, as with the kernel");
+        assert_eq!(by_address::protect(at + 4 * PAGE, PAGE, RW), Ok(()));
+        assert_eq!(grow(), Ok(at as *mut u8));
+        assert_eq!(by_address::advise(at, PAGE, 12345), Err(libc::EINVAL));
+        assert_eq!(by_address::expect_backward(at, 32 * PAGE), Ok(()));
+    }
+    unmap(at, 32);
+}

@@ -1,0 +1,154 @@
+//! What the cache keeps: hit ratios of small traces, told by the counters. Bounds lie between what first in, first out would
+//! give and what the policy gives in a simulation, nearer to the latter.
+
+use crate::common::*;
+use fastmap::{Advice, Cache, Map};
+
+const FRAMES: usize = 1024;
+
+/// A cache of [`FRAMES`] pages and a map of a file of four times as many.
+fn world() -> Option<(tempfile::TempDir, Cache, Map)> {
+    if !ready() {
+        return None;
+    }
+    let folder = folder();
+    let file = create(&folder.path().join("file"), &pattern(4 * FRAMES * PAGE));
+    let cache = Cache::new(FRAMES * PAGE).unwrap();
+    let map = map(&cache, &file);
+    // Pages read ahead would blur what replacement does.
+    map.advise(Advice::Random).unwrap();
+    Some((folder, cache, map))
+}
+
+/// Puts neighbours apart.
+fn scattered(page: usize) -> usize {
+    page * 2741 % (4 * FRAMES)
+}
+
+/// Touches pages, so many to warm up and as many again; per cent of the latter that found their page in memory.
+fn hits(cache: &Cache, map: &Map, touches: usize, mut next: impl FnMut() -> usize) -> f64 {
+    let expected = pattern(map.len());
+    let mut misses = 0;
+    for _ in 0..2 {
+        misses = cache.stats().misses;
+        for _ in 0..touches {
+            let at = scattered(next()) * PAGE + 123;
+            assert_eq!(map[at], expected[at]);
+        }
+    }
+    let stats = cache.stats();
+    let hits = 100.0 - 100.0 * (stats.misses - misses) as f64 / touches as f64;
+    println!("{hits:.1} % of {touches} touches, {stats:?}");
+    assert!(stats.resident_pages <= FRAMES as u64);
+    hits
+}
+
+#[test]
+fn a_hot_set_survives_a_scan() {
+    let Some((_folder, cache, map)) = world() else { return };
+    let mut random = Random::new(seed(3));
+    let mut scan = 0;
+    // Half of the touches to half as many pages as fit, half to one page after the other.
+    let found = hits(&cache, &map, 24 * FRAMES, || {
+        if random.below(2) == 0 {
+            return random.below(FRAMES / 2);
+        }
+        scan = (scan + 1) % (4 * FRAMES);
+        scan
+    });
+    assert!(found > 47.0, "first in, first out: 36; simulated: 56; found: {found}");
+}
+
+#[test]
+fn a_loop_slightly_larger_than_the_cache_keeps_most_of_it() {
+    let Some((_folder, cache, map)) = world() else { return };
+    let mut next = 0;
+    let found = hits(&cache, &map, 24 * FRAMES, || {
+        next = (next + 1) % (FRAMES + FRAMES / 10);
+        next
+    });
+    assert!(found > 45.0, "first in, first out: 0; simulated: 68; found: {found}");
+}
+
+#[test]
+fn random_touches_hit_as_often_as_pages_are_there() {
+    let Some((_folder, cache, map)) = world() else { return };
+    let mut random = Random::new(seed(4));
+    let found = hits(&cache, &map, 16 * FRAMES, || random.below(4 * FRAMES));
+    assert!((23.0..27.0).contains(&found), "a quarter of the file is in memory; found: {found}");
+}
+
+#[test]
+fn a_hot_set_that_moves_is_let_go() {
+    let Some((_folder, cache, map)) = world() else { return };
+    let mut random = Random::new(seed(5));
+    let mut done = 0;
+    // As `fastmap bench replacement` has it: the old window must not stay for having been wanted once.
+    let found = hits(&cache, &map, 32 * FRAMES, || {
+        let start = done / (8 * FRAMES) * (FRAMES / 2);
+        done += 1;
+        if random.below(10) > 0 { (start + random.below(FRAMES / 2)) % (4 * FRAMES) } else { random.below(4 * FRAMES) }
+    });
+    assert!(found > 82.0, "first in, first out: 85; simulated: 85; found: {found}");
+}
+
+/// Has this thread run on one processor of those it may run on.
+fn run_on(index: usize) -> bool {
+    // SAFETY: a set of processors is plain bits, for which zero is a value; the calls read and fill the one they are given.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let Some(processor) = (0..libc::CPU_SETSIZE as usize).filter(|one| libc::CPU_ISSET(*one, &allowed)).nth(index)
+        else {
+            return false;
+        };
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
+    }
+}
+
+#[test]
+fn a_thread_that_moved_to_another_processor_gets_the_room_it_had() {
+    let Some((_folder, cache, map)) = world() else { return };
+    std::thread::scope(|scope| {
+        let (cache, map) = (&cache, &map);
+        let filler = scope.spawn(move || run_on(0) && hits(cache, map, FRAMES, sequence(2 * FRAMES)) < 1.0);
+        filler.join().unwrap();
+        scope.spawn(move || {
+            if !run_on(1) {
+                return skip("one processor");
+            }
+            // Pages that fit, others than those that lie in the first processor's queues.
+            let mut next = sequence(FRAMES * 3 / 4);
+            let found = hits(cache, map, 8 * FRAMES, || 2 * FRAMES + next());
+            assert!(found > 90.0, "they fit into memory; found: {found}");
+        });
+    });
+}
+
+fn sequence(pages: usize) -> impl FnMut() -> usize + Send {
+    let mut next = 0;
+    move || {
+        next = (next + 1) % pages;
+        next
+    }
+}
+
+#[test]
+fn pages_dropped_on_advice_leave_no_ghosts() {
+    let Some((_folder, cache, map)) = world() else { return };
+    map.set_readahead(0).unwrap();
+    for _ in 0..3 {
+        assert!((0..FRAMES / 2).map(|page| usize::from(map[page * PAGE])).sum::<usize>() > 0);
+        map.advise_range(Advice::DontNeed, 0, FRAMES / 2 * PAGE).unwrap();
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.ghost_hits, stats.misses), (0, 3 * FRAMES as u64 / 2));
+    map.set_readahead(8 << 20).unwrap();
+    for _ in 0..3 {
+        assert!((0..FRAMES / 2).map(|page| usize::from(map[page * PAGE])).sum::<usize>() > 0);
+        map.advise_range(Advice::DontNeed, 0, FRAMES / 2 * PAGE).unwrap();
+    }
+    assert_eq!(cache.stats().ghost_hits, 0, "of pages read ahead");
+}

@@ -1,0 +1,190 @@
+//! Calls whose arguments mean something else with each command: fcntl(2), ioctl(2), prctl(2); and those that return a
+//! pointer that they were given.
+
+use crate::copy::{Call, held, mapped};
+use crate::files::{cloning, coherence};
+use crate::next;
+use crate::own::remembered;
+use crate::processes::sandbox;
+use libc::{c_char, c_int, c_long, c_ulong, c_void, size_t};
+
+/// The number of bytes that fcntl(2)'s argument points to.
+fn fcntl_size(command: c_int) -> usize {
+    const F_GETOWN_EX: c_int = 16;
+    const F_SETOWN_EX: c_int = 15;
+    const F_GET_RW_HINT: c_int = 1035;
+    const F_SET_FILE_RW_HINT: c_int = 1038;
+    match command {
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => size_of::<libc::flock>(),
+        libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => size_of::<libc::flock>(),
+        F_GETOWN_EX | F_SETOWN_EX | F_GET_RW_HINT..=F_SET_FILE_RW_HINT => 8,
+        _ => 0,
+    }
+}
+
+/// Wrappers of fcntl(2).
+macro_rules! fcntls {
+    ($($name:ident)*) => { $(
+        /// fcntl(2); an argument that the caller did not give is a register of any content.
+        ///
+        /// # Safety
+        /// The caller keeps the contract of fcntl(2).
+        pub unsafe fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
+            // SAFETY: the caller's contract, which is the C library's.
+            unsafe {
+                let pointer = argument as *mut c_void;
+                let size = fcntl_size(command);
+                if size == 0 || !held(pointer, size) {
+                    let result = next::$name(fd, command, argument);
+                    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                        remembered::copied(fd, result);
+                    }
+                    return result;
+                }
+                let arguments = Call::new();
+                let result = next::$name(fd, command, arguments.changed(pointer, size) as c_long);
+                arguments.finish(result as isize);
+                result
+            }
+        }
+        exported! { fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int; }
+    )* };
+}
+fcntls!(fcntl fcntl64 __fcntl);
+
+const FICLONE: c_ulong = 0x4004_9409;
+const FICLONERANGE: c_ulong = 0x4020_940d;
+const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+const FS_IOC_FIEMAP: c_ulong = 0xc020_660b;
+
+/// The number of bytes that ioctl(2)'s argument points to. Newer requests have it in their number; of the older ones
+/// those of terminals, sockets and block devices are listed.
+unsafe fn ioctl_size(request: c_ulong, argument: *const u8) -> usize {
+    const BLKGETSIZE: c_ulong = 0x1260;
+    const BLKSSZGET: c_ulong = 0x1268;
+    // SAFETY: the structures of these requests have a count at this place.
+    let count = |at: usize, bytes: usize| unsafe {
+        argument.add(at).cast::<[u8; 4]>().read()[..bytes]
+            .iter()
+            .rev()
+            .fold(0, |sum, &byte| sum << 8 | usize::from(byte))
+    };
+    match request {
+        FIDEDUPERANGE => return 24 + 32 * count(16, 2),
+        FS_IOC_FIEMAP => return 32 + 56 * count(24, 4),
+        libc::TCGETS | libc::TCSETS | libc::TCSETSW | libc::TCSETSF => return 36,
+        libc::TIOCGWINSZ | libc::TIOCSWINSZ | BLKGETSIZE => return 8,
+        libc::FIONREAD
+        | libc::FIONBIO
+        | libc::FIOASYNC
+        | libc::TIOCOUTQ
+        | libc::TIOCGPGRP
+        | libc::TIOCSPGRP
+        | libc::TIOCGSID => return 4,
+        libc::TIOCMGET | libc::TIOCMSET | libc::TIOCMBIS | libc::TIOCMBIC | BLKSSZGET => return 4,
+        _ => {}
+    }
+    match (request >> 8 & 0xff, request >> 16 & 0x3fff) {
+        (0x89, 0) => 40,
+        (_, size) => size as usize,
+    }
+}
+
+/// ioctl(2).
+///
+/// # Safety
+/// The caller keeps the contract of ioctl(2).
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+    // SAFETY: the caller's contract, which is the C library's.
+    unsafe {
+        if !mapped() {
+            return next::ioctl(fd, request, argument);
+        }
+        // Programs pass an int or an unsigned long: the kernel looks at 32 bits.
+        let request = request & 0xffff_ffff;
+        let pointer = argument as *mut c_void;
+        if request == FICLONE {
+            return cloning(argument as c_int, fd, None, || next::ioctl(fd, request, argument));
+        }
+        let arguments = Call::new();
+        let size = if held(pointer, 1) || matches!(request, FICLONERANGE | FIDEDUPERANGE) {
+            ioctl_size(request, pointer.cast())
+        } else {
+            0
+        };
+        let copy = if size > 0 { arguments.changed(pointer, size) } else { pointer };
+        let call = || next::ioctl(fd, request, copy as c_long);
+        let result = match request {
+            FICLONERANGE => {
+                let range = copy.cast::<[i64; 4]>().read_unaligned();
+                cloning(range[0] as c_int, fd, Some([range[1], range[2], range[3]]), call)
+            }
+            FIDEDUPERANGE => {
+                // Deduplication changes no byte, but compares the files: stores are written first.
+                coherence::reading(fd, coherence::Span::from(0));
+                let count = usize::from(copy.cast::<u8>().add(16).cast::<u16>().read_unaligned());
+                for index in 0..count {
+                    let other = copy.cast::<u8>().add(24 + 32 * index).cast::<i64>().read_unaligned();
+                    coherence::reading(other as c_int, coherence::Span::from(0));
+                }
+                call()
+            }
+            _ => call(),
+        };
+        arguments.finish(result as isize);
+        result
+    }
+}
+
+/// prctl(2): names, and the few numbers that it stores.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
+    sandbox::before_prctl(option);
+    let size = match option {
+        libc::PR_GET_NAME => 16,
+        libc::PR_GET_PDEATHSIG | libc::PR_GET_CHILD_SUBREAPER | libc::PR_GET_TSC | libc::PR_GET_UNALIGN => 4,
+        _ => 0,
+    };
+    let arguments = Call::new();
+    // SAFETY: the caller's contract, which is the C library's.
+    unsafe {
+        let pointer = a as *mut c_void;
+        let copy = match option {
+            libc::PR_SET_NAME => arguments.text(pointer, 16),
+            _ if size > 0 => arguments.changed(pointer, size),
+            _ => pointer,
+        };
+        let result = next::prctl(option, copy as c_long, b, c, d);
+        arguments.finish(result as isize);
+        result
+    }
+}
+
+exported! { fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int; }
+
+/// Wrappers of functions that fill and return a buffer: `NAME(buffer, length, more…)`.
+macro_rules! returns {
+    ($($name:ident($buf:ident, $len:expr $(, $more:ident: $type:ty)*);)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($buf: *mut c_char $(, $more: $type)*) -> *mut c_char {
+            // SAFETY: the caller's contract, which is the C library's.
+            unsafe {
+                if !mapped() || $buf.is_null() || !held($buf, $len) {
+                    return next::$name($buf $(, $more)*);
+                }
+                let arguments = Call::new();
+                let copy = arguments.changed($buf, $len);
+                let result = next::$name(copy $(, $more)*);
+                arguments.finish(if result.is_null() { -1 } else { 0 });
+                if result == copy { $buf } else { result }
+            }
+        }
+    )* };
+}
+
+returns! {
+    getcwd(buf, len, len: size_t);
+    __getcwd_chk(buf, len, len: size_t, size: size_t);
+    mkdtemp(template, libc::strlen(template) + 1);
+}

@@ -1,0 +1,209 @@
+//! The pointer arguments of one call, copied where they lead into a mapping.
+
+use super::{Buffer, Pointer, held};
+use crate::own::{errno, set_errno};
+use crate::signals;
+use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
+
+/// How much of a copy is copied back after the call.
+#[derive(Clone, Copy)]
+enum Back {
+    Nothing,
+    All,
+    /// As many units of that many bytes as the result says.
+    Result(usize),
+}
+
+struct Piece {
+    from: *mut u8,
+    copy: *mut u8,
+    len: usize,
+    back: Back,
+    /// The copy's memory, if it is too long for the call's own room.
+    _buffer: Option<Buffer>,
+}
+
+/// The arguments of one call that had to be copied.
+pub struct Call {
+    room: UnsafeCell<MaybeUninit<[u64; 128]>>,
+    used: Cell<usize>,
+    pieces: UnsafeCell<[MaybeUninit<Piece>; 8]>,
+    count: Cell<usize>,
+}
+
+impl Call {
+    pub fn new() -> Call {
+        Call {
+            room: UnsafeCell::new(MaybeUninit::uninit()),
+            used: Cell::new(0),
+            pieces: UnsafeCell::new([const { MaybeUninit::uninit() }; 8]),
+            count: Cell::new(0),
+        }
+    }
+
+    /// A path.
+    ///
+    /// # Safety
+    /// `pointer` is a string or null.
+    pub unsafe fn text<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        if !held(pointer, len) {
+            return pointer;
+        }
+        // SAFETY: the contract. A longer path is ENAMETOOLONG with its first 4096 bytes too.
+        unsafe {
+            let len = libc::strnlen(pointer.address() as *const libc::c_char, len);
+            let copy = self.copy(pointer.address() as *mut u8, len, len + 1, Back::Nothing);
+            if copy.addr() != pointer.address() {
+                copy.add(len).write(0);
+            }
+            P::at(copy)
+        }
+    }
+
+    /// Two descriptors that the call makes (`pair` in tables).
+    ///
+    /// # Safety
+    /// As for `changed`.
+    pub unsafe fn pair<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.changed(pointer, len) }
+    }
+
+    /// What a call that returns a descriptor reads and writes (`from` in tables).
+    ///
+    /// # Safety
+    /// As for `changed`.
+    pub unsafe fn from<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.changed(pointer, len) }
+    }
+
+    /// A path that the call tells about (`looked` in tables).
+    ///
+    /// # Safety
+    /// `pointer` is a string or null.
+    pub unsafe fn looked<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
+    /// A path of a folder that the call opens (`entered` in tables).
+    ///
+    /// # Safety
+    /// `pointer` is a string or null.
+    pub unsafe fn entered<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
+    /// Read by the call.
+    ///
+    /// # Safety
+    /// `pointer` leads to `len` bytes, or is null.
+    pub unsafe fn input<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.argument(pointer, len, len, Back::Nothing) }
+    }
+
+    /// Signals to be blocked during the call: all but SIGBUS (`signals/mod.rs`).
+    ///
+    /// # Safety
+    /// `mask` leads to a set, or is null.
+    pub unsafe fn signals(&self, mask: *const libc::sigset_t, len: usize) -> *const libc::sigset_t {
+        if !held(mask, len) && !signals::has_sigbus(mask) {
+            return mask;
+        }
+        // SAFETY: the contract. Without memory for a copy the program's own mask is used, and not changed.
+        unsafe {
+            let copy = self.copy(mask.cast_mut().cast(), len, len, Back::Nothing).cast::<libc::sigset_t>();
+            if !std::ptr::eq(copy, mask) {
+                libc::sigdelset(copy, libc::SIGBUS);
+            }
+            copy
+        }
+    }
+
+    /// Read and written.
+    ///
+    /// # Safety
+    /// `pointer` leads to `len` bytes, or is null.
+    pub unsafe fn changed<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.argument(pointer, len, len, Back::All) }
+    }
+
+    /// Written as far as the result says.
+    ///
+    /// # Safety
+    /// `pointer` leads to `len` bytes, or is null.
+    pub unsafe fn filled<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.argument(pointer, 0, len, Back::Result(P::UNIT)) }
+    }
+
+    unsafe fn argument<P: Pointer>(&self, pointer: P, read: usize, len: usize, back: Back) -> P {
+        if !held(pointer, len) {
+            return pointer;
+        }
+        // SAFETY: the contract.
+        P::at(unsafe { self.copy(pointer.address() as *mut u8, read, len, back) })
+    }
+
+    /// A copy of the first `read` of `len` bytes. Without memory for one it is `from` itself, for which the kernel may
+    /// return EFAULT.
+    unsafe fn copy(&self, from: *mut u8, read: usize, len: usize, back: Back) -> *mut u8 {
+        let count = self.count.get();
+        let used = self.used.get();
+        let (copy, buffer) = if len <= size_of_val(&self.room) - used {
+            self.used.set(used + len.next_multiple_of(8));
+            // SAFETY: `used + len` is inside the room, as the condition says.
+            (unsafe { self.room.get().cast::<u8>().add(used) }, None)
+        } else {
+            match Buffer::new(len) {
+                Some(buffer) => (buffer.start(), Some(buffer)),
+                None => return from,
+            }
+        };
+        // SAFETY: the caller's bytes; the copy's are this call's alone.
+        unsafe {
+            from.copy_to_nonoverlapping(copy, read);
+            let pieces = &mut *self.pieces.get();
+            pieces[count].write(Piece { from, copy, len, back, _buffer: buffer });
+        }
+        self.count.set(count + 1);
+        copy
+    }
+
+    /// Copies back what the call wrote, given its result; errno stays as the call left it.
+    ///
+    /// # Safety
+    /// It is called once, right after the call.
+    pub unsafe fn finish(&self, result: isize) {
+        let errno = errno();
+        // SAFETY: the first `count` pieces are initialized.
+        let pieces = unsafe { &*self.pieces.get() }
+            .iter()
+            .take(self.count.get())
+            .map(|piece| unsafe { piece.assume_init_ref() });
+        for piece in pieces {
+            let len = match piece.back {
+                Back::Nothing => 0,
+                Back::All => piece.len,
+                Back::Result(unit) => piece.len.min(result.max(0) as usize * unit),
+            };
+            // SAFETY: the program passed this memory for the call to write to.
+            unsafe { piece.copy.copy_to_nonoverlapping(piece.from, len) };
+        }
+        set_errno(errno);
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        for piece in self.pieces.get_mut().iter_mut().take(self.count.get()) {
+            // SAFETY: the first `count` pieces are initialized, and dropped only here.
+            unsafe { piece.assume_init_drop() };
+        }
+    }
+}

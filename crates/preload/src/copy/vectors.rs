@@ -1,0 +1,228 @@
+//! Reads and writes of any length through ordinary memory.
+//!
+//! They go in windows: as many of the call's bytes as a buffer takes, what lies in a mapping copied, the rest where it
+//! is. One window is one real call. Where the length of a call means something (datagrams, packets, terminals, what a
+//! read from a pipe waits for) the window is the whole call. Files, and what is written to streams, go through a buffer
+//! of the set, as often as it takes: the calls that the kernel would have done in one go on until one is short.
+
+use super::{Buffer, CHUNK, held};
+use crate::next;
+use crate::own::{PAGE, errno, set_errno};
+use fastmap::coherence::PIECE;
+use libc::{c_int, c_void, iovec};
+use std::mem::MaybeUninit;
+
+/// The most bytes that Linux reads or writes in a call.
+pub const MOST: usize = 0x7fff_f000;
+/// Shorter copies need no alignment: direct I/O does not go below.
+const SECTOR: usize = 512;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The call fills memory.
+    In,
+    /// The call reads memory.
+    Out,
+}
+
+/// How much must be in one window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// As much as a buffer takes, where a call on this descriptor may be split; all of it otherwise.
+    Descriptor(c_int),
+    /// As much as a buffer takes, and no more than should be out of reach at a time (`files/coherence.rs`).
+    Piece,
+    Call,
+    /// All of it, in memory that the kernel may go on reading.
+    KeptCall,
+}
+
+/// The part of a window that is one entry of the real call.
+#[derive(Clone, Copy)]
+struct Copied {
+    user: *mut u8,
+    memory: *mut u8,
+    len: usize,
+}
+
+/// Room for up to `count` of `T`, on the stack if few.
+struct List<T> {
+    few: [MaybeUninit<T>; 16],
+    many: Option<Buffer>,
+    used: usize,
+    most: usize,
+}
+
+impl<T: Copy> List<T> {
+    fn new(count: usize) -> Option<List<T>> {
+        let few = [const { MaybeUninit::uninit() }; 16];
+        if count <= few.len() {
+            return Some(List { most: few.len(), few, many: None, used: 0 });
+        }
+        Some(List { few, many: Some(Buffer::new(count * size_of::<T>())?), used: 0, most: count })
+    }
+
+    fn start(&self) -> *const T {
+        self.many.as_ref().map_or(self.few.as_ptr().cast(), |buffer| buffer.start().cast_const().cast())
+    }
+
+    fn push(&mut self, item: T) {
+        let start: *mut T = self.many.as_ref().map_or(self.few.as_mut_ptr().cast(), |buffer| buffer.start().cast());
+        assert!(self.used < self.most);
+        // SAFETY: `used` is below `most`, so the item is inside the room.
+        unsafe { start.add(self.used).write(item) };
+        self.used += 1;
+    }
+
+    fn items(&self) -> &[T] {
+        // SAFETY: the first `used` items have been written.
+        unsafe { std::slice::from_raw_parts(self.start(), self.used) }
+    }
+}
+
+/// Whether any byte of the entries' buffers, or of their array, is in memory of the engine.
+///
+/// # Safety
+/// There are `count` valid entries, as for readv(2).
+pub unsafe fn any_held(entries: *const iovec, count: usize) -> bool {
+    if held(entries, count.saturating_mul(size_of::<iovec>())) {
+        return true;
+    }
+    // SAFETY: the contract.
+    (0..count).any(|index| unsafe {
+        let entry = entries.add(index).read();
+        held(entry.iov_base, entry.iov_len)
+    })
+}
+
+/// Makes `call` with ordinary memory in place of mappings, once for each window. It gets the window's entries and the
+/// number of bytes that went before, and returns as readv(2) does; so does this function.
+///
+/// # Safety
+/// There are `count` valid entries, 1024 at most, as for readv(2) or writev(2).
+pub unsafe fn exchange(
+    way: Way,
+    unit: Unit,
+    entries: *const iovec,
+    count: usize,
+    call: &mut dyn FnMut(&[iovec], usize) -> isize,
+) -> isize {
+    let before = errno();
+    // SAFETY: the contract. The array may lie in a mapping itself: a plain load of it traps and is served.
+    let entry = |index: usize| unsafe { entries.add(index).read() };
+    let needed =
+        (0..count).map(entry).filter(|entry| held(entry.iov_base, entry.iov_len)).fold(0, |sum: usize, entry| {
+            let len = entry.iov_len.min(MOST);
+            sum.saturating_add(if len < SECTOR { len } else { len + PAGE })
+        });
+    let whole = match unit {
+        Unit::Descriptor(fd) => needed <= CHUNK + PAGE || !may_split(fd, way),
+        Unit::Piece => needed <= CHUNK + PAGE,
+        Unit::Call | Unit::KeptCall => true,
+    };
+    let most = if unit == Unit::Piece { PIECE } else { MOST };
+    let room = if whole { needed } else { CHUNK + PAGE };
+    let few: MaybeUninit<[u64; 128]> = MaybeUninit::uninit();
+    let buffer = if needed <= size_of_val(&few) && unit != Unit::KeptCall {
+        None
+    } else {
+        let buffer = if unit == Unit::KeptCall { Buffer::unshared(room) } else { Buffer::new(room) };
+        if buffer.is_none() {
+            set_errno(libc::ENOMEM);
+            return -1;
+        }
+        buffer
+    };
+    let memory: *mut u8 = buffer.as_ref().map_or(std::ptr::from_ref(&few).cast_mut().cast(), Buffer::start);
+    let (Some(mut window), Some(mut copies)) = (List::<iovec>::new(count), List::<Copied>::new(count)) else {
+        set_errno(libc::ENOMEM);
+        return -1;
+    };
+
+    let (mut index, mut within, mut done) = (0, 0, 0);
+    loop {
+        (window.used, copies.used) = (0, 0);
+        let (mut used, mut bytes) = (0usize, 0);
+        while index < count && done + bytes < MOST && bytes < most {
+            let user = entry(index).iov_base.cast::<u8>().wrapping_add(within);
+            let left = (entry(index).iov_len - within).min(MOST - done - bytes).min(most - bytes);
+            let mut take = left;
+            let mut place = user;
+            if held(user, left) {
+                // At the same offset in its page as in the mapping: direct I/O needs the alignment that the program
+                // gave it.
+                let start = if left < SECTOR { used } else { used.next_multiple_of(PAGE) + user.addr() % PAGE };
+                take = left.min(room.saturating_sub(start));
+                if take == 0 && left > 0 {
+                    break;
+                }
+                place = memory.wrapping_add(start);
+                used = start + take;
+                if way == Way::Out {
+                    // SAFETY: the contract; the place is inside the buffer.
+                    unsafe { user.copy_to_nonoverlapping(place, take) };
+                }
+            }
+            window.push(iovec { iov_base: place.cast(), iov_len: take });
+            copies.push(Copied { user, memory: place, len: take });
+            bytes += take;
+            within += take;
+            if within == entry(index).iov_len {
+                (index, within) = (index + 1, 0);
+            } else if take < left {
+                break;
+            }
+        }
+        let moved = call(window.items(), done);
+        let after = errno();
+        if moved < 0 {
+            set_errno(if done > 0 { before } else { after });
+            return if done > 0 { done as isize } else { moved };
+        }
+        let mut left = (moved as usize).min(bytes);
+        for copied in copies.items() {
+            let len = copied.len.min(left);
+            if way == Way::In && copied.memory != copied.user {
+                // SAFETY: the contract.
+                unsafe { copied.memory.copy_to_nonoverlapping(copied.user, len) };
+            }
+            left -= len;
+        }
+        set_errno(after);
+        done += moved as usize;
+        if (moved as usize) < bytes || index == count || done >= MOST {
+            return done as isize;
+        }
+    }
+}
+
+/// Whether a call on this descriptor may be made as several: on files and block devices; on pipes and stream sockets
+/// for what is written.
+fn may_split(fd: c_int, way: Way) -> bool {
+    let before = errno();
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills the structure that it is given.
+    if unsafe { next::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        set_errno(before);
+        return false;
+    }
+    // SAFETY: filled by the successful call.
+    let answer = match unsafe { stat.assume_init() }.st_mode & libc::S_IFMT {
+        libc::S_IFREG | libc::S_IFBLK => true,
+        // SAFETY: F_GETFL takes no memory.
+        libc::S_IFIFO => way == Way::Out && unsafe { next::fcntl(fd, libc::F_GETFL, 0) } & libc::O_DIRECT == 0,
+        libc::S_IFSOCK => way == Way::Out && is_stream(fd),
+        _ => false,
+    };
+    set_errno(before);
+    answer
+}
+
+fn is_stream(fd: c_int) -> bool {
+    let mut kind: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    let kind_at = std::ptr::from_mut(&mut kind).cast::<c_void>();
+    // SAFETY: both places are local, and the length is the first one's.
+    let result = unsafe { next::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, kind_at, &mut len) };
+    result == 0 && kind == libc::SOCK_STREAM
+}

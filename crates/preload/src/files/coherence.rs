@@ -1,0 +1,414 @@
+//! A system call on a file that is in the engine: what `fastmap::coherence` asks for before and after it.
+//!
+//! Nothing in here touches a mapping: while a file's pages are out of reach signals are blocked, and the calling thread
+//! would wait for itself. Buffers in mappings are copied before and after (`copy/vectors.rs`).
+
+use super::At;
+use crate::copy::{Unit, Way, exchange, mapped};
+use crate::next;
+use crate::own::remembered::Seen;
+use crate::own::{errno, set_errno, undisturbed};
+use fastmap::by_address;
+use fastmap::coherence::{self, MappedFile, Position};
+use libc::{c_char, c_int, iovec, off_t, ssize_t};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// The result of a call that may fail.
+pub trait Failure {
+    const FAILED: Self;
+    fn has_failed(&self) -> bool;
+}
+
+impl Failure for c_int {
+    const FAILED: Self = -1;
+    fn has_failed(&self) -> bool {
+        // posix_fallocate(3) returns an error number.
+        *self != 0
+    }
+}
+
+impl Failure for ssize_t {
+    const FAILED: Self = -1;
+    fn has_failed(&self) -> bool {
+        *self < 0
+    }
+}
+
+/// A result that means success when it is not zero: a descriptor, a stream, a count.
+pub struct Opened<R>(pub R);
+
+impl Failure for Opened<c_int> {
+    const FAILED: Self = Opened(-1);
+    fn has_failed(&self) -> bool {
+        self.0 < 0
+    }
+}
+
+/// fwrite(3)'s count.
+impl Failure for Opened<usize> {
+    const FAILED: Self = Opened(0);
+    fn has_failed(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl<T> Failure for Opened<*mut T> {
+    const FAILED: Self = Opened(std::ptr::null_mut());
+    fn has_failed(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// The file behind a descriptor, if it is in the engine. errno stays as it is.
+#[inline]
+pub fn file(fd: c_int) -> Option<Mapped> {
+    if !mapped() {
+        return None;
+    }
+    let seen = Seen::of(fd);
+    if seen.is_foreign() { None } else { ask(fd, seen) }
+}
+
+fn ask(fd: c_int, seen: Seen) -> Option<Mapped> {
+    let before = errno();
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills the structure where the call returns 0. By number: the C library's fstat(3) of some
+    // versions has the kernel look at a path too.
+    let found = unsafe {
+        let known = libc::syscall(libc::SYS_fstat, fd, stat.as_mut_ptr()) == 0;
+        known.then(|| stat.assume_init()).and_then(|stat| {
+            if !coherence::may_know(&stat) {
+                seen.note_foreign();
+                return None;
+            }
+            coherence::by_stat(&stat)
+        })
+    };
+    set_errno(before);
+    found.map(|file| Mapped { file, seen })
+}
+
+/// A range of a file, as calls give it.
+#[derive(Clone, Copy)]
+pub struct Span {
+    offset: off_t,
+    len: off_t,
+}
+
+impl Span {
+    pub fn of(offset: off_t, len: off_t) -> Span {
+        Span { offset, len }
+    }
+
+    /// From an offset to the file's end.
+    pub fn from(offset: off_t) -> Span {
+        Span { offset, len: off_t::MAX }
+    }
+
+    /// The range in bytes; empty for a bad one, which the kernel will refuse.
+    pub fn range(self) -> Range<u64> {
+        let start = self.offset.max(0) as u64;
+        if self.offset < 0 { 0..0 } else { start..start.saturating_add(self.len.max(0) as u64) }
+    }
+}
+
+/// A descriptor's position; 0 if it has none.
+pub(super) fn position_of(fd: c_int) -> off_t {
+    // SAFETY: lseek takes no memory.
+    unsafe { next::lseek(fd, 0, libc::SEEK_CUR) }.max(0)
+}
+
+/// The file's length.
+pub(super) fn length_of(fd: c_int) -> off_t {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: fstat fills the structure, or leaves its zeros.
+    unsafe {
+        next::fstat(fd, stat.as_mut_ptr());
+        stat.assume_init().st_size
+    }
+}
+
+pub(super) fn appends(fd: c_int) -> bool {
+    // SAFETY: F_GETFL takes no memory.
+    unsafe { next::fcntl(fd, libc::F_GETFL, 0) & libc::O_APPEND != 0 }
+}
+
+fn total(window: &[iovec]) -> off_t {
+    window.iter().map(|entry| entry.iov_len as off_t).sum()
+}
+
+/// A failed call's result, with the engine's error in errno.
+pub(super) fn refused<R: Failure>(error: i32) -> R {
+    set_errno(error);
+    R::FAILED
+}
+
+/// A file in the engine, and what is remembered of the descriptor that it was found by.
+pub struct Mapped {
+    pub(super) file: MappedFile,
+    seen: Seen,
+}
+
+impl Mapped {
+    /// Keeps others from moving the descriptor's position, while it is asked for and used.
+    fn position(&self) -> Position<'_> {
+        match self.seen.description() {
+            Some(description) => self.file.position_of(description),
+            None => self.file.position(),
+        }
+    }
+
+    /// Whether a read may go wherever it goes: there is nothing to be written before it, and no write of ours looks
+    /// for its place by this position.
+    fn may_read_anywhere(&self) -> bool {
+        self.seen.reads_only() && !self.file.may_be_stored_to()
+    }
+}
+
+/// A read of any form of a file that was in the engine a moment ago. The file is looked up for each piece, and released
+/// before its bytes are copied to the caller's memory: a handler that leaves that copy by longjmp(3) holds nothing, and
+/// munmap(2) of the file does not wait for the copy's own page faults.
+///
+/// # Safety
+/// The entries are valid, as for `exchange`.
+pub unsafe fn read(
+    fd: c_int,
+    entries: *const iovec,
+    count: usize,
+    at: At,
+    call: &mut dyn FnMut(&[iovec], off_t) -> isize,
+) -> isize {
+    let mut piece = |window: &[iovec], done: usize| {
+        let Some(mapped) = file(fd) else { return call(window, at.after(done)) };
+        if mapped.may_read_anywhere() {
+            return call(window, at.after(done));
+        }
+        let before = errno();
+        let _position = matches!(at, At::Position).then(|| mapped.position());
+        let offset = match at {
+            At::Position => position_of(fd),
+            At::Offset(_) => at.after(done),
+        };
+        if let Err(error) = mapped.file.before_read(Span::of(offset, total(window)).range()) {
+            return refused(error);
+        }
+        set_errno(before);
+        call(window, at.after(done))
+    };
+    // SAFETY: the contract.
+    unsafe { exchange(Way::In, Unit::Piece, entries, count, &mut piece) }
+}
+
+/// A write of any form. The file is looked up and released for each piece, as in `read`.
+///
+/// # Safety
+/// The entries are valid, as for `exchange`.
+pub unsafe fn write(
+    fd: c_int,
+    entries: *const iovec,
+    count: usize,
+    at: At,
+    append: bool,
+    call: &mut dyn FnMut(&[iovec], off_t) -> isize,
+) -> isize {
+    let append = append || appends(fd);
+    let mut piece = |window: &[iovec], done: usize| {
+        let Some(mapped) = file(fd) else { return call(window, at.after(done)) };
+        let before = errno();
+        let _position = match at {
+            _ if append => Some(mapped.file.position()),
+            At::Position => Some(mapped.position()),
+            At::Offset(_) => None,
+        };
+        let offset = match at {
+            // Linux appends whatever offset pwrite(2) is given.
+            _ if append => length_of(fd),
+            At::Position => position_of(fd),
+            At::Offset(_) => at.after(done),
+        };
+        let writing = match mapped.file.writing(Span::of(offset, total(window)).range()) {
+            Ok(writing) => writing,
+            Err(error) => return refused(error),
+        };
+        set_errno(before);
+        let written = call(window, at.after(done));
+        let after = errno();
+        if written > 0 {
+            // SAFETY: the window's entries are ordinary memory that the call has read.
+            unsafe { writing.written(offset as u64, window, written as usize) };
+        } else {
+            // SAFETY: the program's own call changed the file, as it may with kernel mappings; it may have failed
+            // half-way.
+            unsafe { writing.done() };
+        }
+        set_errno(after);
+        written
+    };
+    // SAFETY: the contract.
+    unsafe { exchange(Way::Out, Unit::Piece, entries, count, &mut piece) }
+}
+
+/// Before the kernel reads a range of a file in any way: what was stored there reaches the file. An error shows at the
+/// next sync.
+pub fn reading(fd: c_int, span: Span) {
+    if let Some(Mapped { file, .. }) = file(fd) {
+        let before = errno();
+        let _ = file.before_read(span.range());
+        set_errno(before);
+    }
+}
+
+/// A stream's read, of at most `len` bytes from where its descriptor stands.
+pub fn reading_here(fd: c_int, len: usize) {
+    let before = errno();
+    let start = position_of(fd);
+    set_errno(before);
+    reading(fd, Span::of(start, len as off_t));
+}
+
+/// A stream's write of up to `len` bytes; it may go back by a buffer's length first.
+pub fn writing_here<R: Failure>(fd: c_int, back: usize, len: usize, call: impl FnOnce() -> R) -> R {
+    let Some(mapped) = file(fd) else { return call() };
+    let before = errno();
+    let appends = appends(fd);
+    let _position = if appends { mapped.file.position() } else { mapped.position() };
+    let here = if appends { length_of(fd) } else { position_of(fd) };
+    set_errno(before);
+    let start = here.saturating_sub_unsigned(back as u64).max(0);
+    changing_file(&mapped.file, Span::of(start, here - start + len as off_t), call)
+}
+
+/// A call that changes a range of a file in ways that only the kernel knows.
+pub(super) fn changing<R: Failure>(fd: c_int, span: Span, call: impl FnOnce() -> R) -> R {
+    let Some(Mapped { file, .. }) = file(fd) else { return call() };
+    changing_file(&file, span, call)
+}
+
+pub(super) fn changing_file<R: Failure>(file: &MappedFile, span: Span, call: impl FnOnce() -> R) -> R {
+    let before = errno();
+    let writing = match file.writing(span.range()) {
+        Ok(writing) => writing,
+        Err(error) => return refused(error),
+    };
+    set_errno(before);
+    let result = call();
+    let after = errno();
+    // SAFETY: the program's own call changed the file, as it may with kernel mappings.
+    unsafe { writing.done() };
+    set_errno(after);
+    result
+}
+
+fn resizing_file<R: Failure>(file: &MappedFile, len: off_t, call: impl FnOnce() -> R) -> R {
+    let before = errno();
+    let resizing = match file.resizing(len as u64) {
+        Ok(resizing) => resizing,
+        Err(error) => return refused(error),
+    };
+    set_errno(before);
+    let result = call();
+    let after = errno();
+    if result.has_failed() {
+        drop(resizing)
+    } else {
+        // SAFETY: the program's own call set the length, and it has succeeded.
+        unsafe { resizing.done() }
+    }
+    set_errno(after);
+    result
+}
+
+/// ftruncate(2).
+pub fn resizing(fd: c_int, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
+    match file(fd) {
+        Some(Mapped { file, .. }) if len >= 0 => resizing_file(&file, len, call),
+        _ => call(),
+    }
+}
+
+/// The file that a path names and that a call is about to cut, if it is in the engine and stays there.
+///
+/// # Safety
+/// `path` is a string in ordinary memory, or null.
+unsafe fn named(folder: c_int, path: *const c_char) -> Option<MappedFile> {
+    let before = errno();
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the contract. The structure is filled where the call returns 0.
+    let found = unsafe {
+        (next::fstatat(folder, path, stat.as_mut_ptr(), 0) == 0)
+            .then(|| coherence::by_stat(stat.assume_init_ref()))
+            .flatten()
+    };
+    let found = found.and_then(|file| undisturbed(None, || by_address::to_be_written(file)));
+    set_errno(before);
+    found
+}
+
+/// truncate(2).
+///
+/// # Safety
+/// The path is a string in ordinary memory, or null.
+pub unsafe fn resizing_path(path: *const c_char, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the contract.
+    match mapped().then(|| unsafe { named(libc::AT_FDCWD, path) }).flatten() {
+        Some(file) if len >= 0 => resizing_file(&file, len, call),
+        _ => call(),
+    }
+}
+
+/// A call that opens a file; `emptied` names it if the call empties it.
+///
+/// # Safety
+/// The path is a string in ordinary memory, or null.
+pub unsafe fn emptying<R>(emptied: Option<(c_int, *const c_char)>, call: impl FnOnce() -> Opened<R>) -> R
+where
+    Opened<R>: Failure,
+{
+    let emptied = emptied.filter(|_| mapped());
+    // SAFETY: the contract.
+    match emptied.and_then(|(folder, path)| unsafe { named(folder, path) }) {
+        Some(file) => resizing_file(&file, 0, call).0,
+        None => call().0,
+    }
+}
+
+/// fallocate(2).
+pub fn allocating(fd: c_int, mode: c_int, offset: off_t, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
+    let Some(Mapped { file, .. }) = file(fd) else { return call() };
+    if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 {
+        // All that follows moves. The engine notices that the file is shorter when a page past its end is touched.
+        return changing_file(&file, Span::from(offset), call);
+    }
+    let end = offset.saturating_add(len);
+    if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) == 0 {
+        // Nothing that can be read changes, but the length may.
+        return if mode & libc::FALLOC_FL_KEEP_SIZE == 0 && end > length_of(fd) {
+            resizing_file(&file, end, call)
+        } else {
+            call()
+        };
+    }
+    changing_file(&file, Span::of(offset, len), call)
+}
+
+/// fsync(2) and fdatasync(2): the maps' dirty pages are written first.
+pub fn syncing(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if let Some(Mapped { file, .. }) = file(fd) {
+        let before = errno();
+        if let Err(error) = file.sync() {
+            return refused(error);
+        }
+        set_errno(before);
+    }
+    call()
+}
+
+/// sync(2).
+pub fn save_all() {
+    if mapped() {
+        let before = errno();
+        fastmap::by_address::save_all();
+        set_errno(before);
+    }
+}

@@ -1,0 +1,192 @@
+//! Making, closing and copying descriptors: the engine's own are out of the program's reach, to which they are not open,
+//! and what is remembered of the program's (`own/remembered.rs`) goes with them.
+
+use crate::next;
+use crate::own::{errno, remembered, set_errno};
+use fastmap::descriptors::{is_engine, next_engine, settle};
+use libc::{c_int, c_uint, c_void};
+
+fn bad_descriptor() -> c_int {
+    set_errno(libc::EBADF);
+    -1
+}
+
+// The functions behind the exported names: a call of an exported one from here would be the C library's
+// (`next/mod.rs`).
+
+pub(crate) fn close_one(fd: c_int) -> c_int {
+    settle();
+    if is_engine(fd) {
+        return bad_descriptor();
+    }
+    remembered::closing(fd);
+    // SAFETY: the descriptor is the program's own.
+    unsafe { next::close(fd) }
+}
+
+/// close(2).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn close(fd: c_int) -> c_int {
+    close_one(fd)
+}
+
+/// close(2), by its other name.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn __close(fd: c_int) -> c_int {
+    close_one(fd)
+}
+
+/// close_range(2), around the engine's.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    close_many(first, last, flags)
+}
+
+pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    settle();
+    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+        crate::processes::sandbox::divide();
+    }
+    remembered::closing_all(first, last);
+    // No descriptor has a number beyond an int's.
+    let mut at = first.min(c_int::MAX as c_uint);
+    let stops = std::iter::from_fn(|| {
+        let stop = next_engine(at as c_int)? as c_uint;
+        at = stop + 1;
+        (stop <= last).then_some(stop)
+    });
+    let mut from = first;
+    for stop in stops {
+        // SAFETY: numbers only, and none of the engine's among them.
+        if from < stop && unsafe { next::close_range(from, stop - 1, flags) } != 0 {
+            return -1;
+        }
+        from = stop + 1;
+    }
+    // Nothing may be left of it; but a range that was wrong from the beginning is for the kernel to refuse.
+    if from > last && from != first {
+        return 0;
+    }
+    // SAFETY: numbers only; the engine's descriptors are below `from` or above `last`.
+    unsafe { next::close_range(from, last, flags) }
+}
+
+/// closefrom(3).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn closefrom(first: c_int) {
+    // SAFETY: numbers only; the engine's descriptors are left out.
+    unsafe {
+        settle();
+        let first = first.max(0);
+        remembered::closing_all(first as c_uint, c_uint::MAX);
+        if next_engine(first).is_none() {
+            return next::closefrom(first);
+        }
+        let before = errno();
+        if close_many(first as c_uint, c_uint::MAX, 0) != 0 {
+            // Before Linux 5.9 there is no close_range(2).
+            for fd in first..libc::sysconf(libc::_SC_OPEN_MAX) as c_int {
+                close_one(fd);
+            }
+        }
+        set_errno(before);
+    }
+}
+
+/// dup2(2), dup3(2): the engine's descriptors can be neither replaced nor copied.
+pub(crate) fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    settle();
+    if is_engine(old) || is_engine(new) {
+        return bad_descriptor();
+    }
+    if old != new {
+        remembered::closing(new);
+    }
+    let copy = call();
+    remembered::copied(old, copy);
+    copy
+}
+
+/// dup(2).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn dup(old: c_int) -> c_int {
+    // SAFETY: numbers only.
+    let copy = unsafe { next::dup(old) };
+    remembered::copied(old, copy);
+    copy
+}
+
+/// socket(2).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: numbers only.
+    let made = unsafe { next::socket(domain, kind, protocol) };
+    remembered::opened(made, false);
+    made
+}
+
+/// eventfd(2).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn eventfd(value: c_uint, flags: c_int) -> c_int {
+    // SAFETY: numbers only.
+    let made = unsafe { next::eventfd(value, flags) };
+    remembered::opened(made, false);
+    made
+}
+
+/// open_by_handle_at(2).
+///
+/// # Safety
+/// The caller keeps the contract of open_by_handle_at(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    let opened = unsafe { next::open_by_handle_at(mount, handle, flags) };
+    remembered::received(opened);
+    opened
+}
+
+/// pidfd_getfd(2).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pidfd_getfd(process: c_int, target: c_int, flags: c_uint) -> c_int {
+    // SAFETY: numbers only.
+    let got = unsafe { next::pidfd_getfd(process, target, flags) };
+    remembered::received(got);
+    got
+}
+
+/// closedir(3).
+///
+/// # Safety
+/// The caller keeps the contract of closedir(3).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closedir(folder: *mut libc::DIR) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !folder.is_null() {
+            remembered::closing(libc::dirfd(folder));
+        }
+        next::closedir(folder)
+    }
+}
+
+/// dup2(2).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: `copy` calls this with descriptors of the program's own.
+    copy(old, new, || unsafe { next::dup2(old, new) })
+}
+
+/// dup2(2), by its other name.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn __dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: `copy` calls this with descriptors of the program's own.
+    copy(old, new, || unsafe { next::dup2(old, new) })
+}
+
+/// dup3(2).
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: `copy` calls this with descriptors of the program's own.
+    copy(old, new, || unsafe { next::dup3(old, new, flags) })
+}

@@ -1,0 +1,117 @@
+//! Calls that change a file's length or its blocks, that sync it, and that look for its holes.
+
+use super::coherence::{self, Span};
+use crate::copy::Call;
+use crate::next;
+use libc::{c_char, c_int, c_uint, off_t};
+
+/// Wrappers of truncate(2).
+macro_rules! truncates {
+    ($($name:ident)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(path: *const c_char, len: off_t) -> c_int {
+            // SAFETY: the caller's contract, which is the C library's.
+            unsafe {
+                let arguments = Call::new();
+                let path = arguments.text(path, libc::PATH_MAX as usize);
+                coherence::resizing_path(path, len, || next::$name(path, len))
+            }
+        }
+    )* };
+}
+truncates!(truncate truncate64);
+
+/// Wrappers of ftruncate(2).
+macro_rules! ftruncates {
+    ($($name:ident)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, len: off_t) -> c_int {
+            // SAFETY: ftruncate takes no memory.
+            coherence::resizing(fd, len, || unsafe { next::$name(fd, len) })
+        }
+    )* };
+}
+ftruncates!(ftruncate ftruncate64);
+
+/// Wrappers of fallocate(2).
+macro_rules! fallocates {
+    ($($name:ident)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
+            // SAFETY: the call takes no memory.
+            coherence::allocating(fd, mode, offset, len, || unsafe { next::$name(fd, mode, offset, len) })
+        }
+    )* };
+}
+fallocates!(fallocate fallocate64);
+
+/// Wrappers of posix_fallocate(3), which returns the error. Where a file system has no fallocate(2) the C library
+/// writes a byte to each block, which the brackets of an allocation cover too.
+macro_rules! posix_fallocates {
+    ($($name:ident)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t) -> c_int {
+            // SAFETY: the call takes no memory.
+            coherence::allocating(fd, 0, offset, len, || unsafe { next::$name(fd, offset, len) })
+        }
+    )* };
+}
+posix_fallocates!(posix_fallocate posix_fallocate64);
+
+/// fsync(2), of the dirty pages of the file's maps too.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
+    // SAFETY: the call takes no memory.
+    coherence::syncing(fd, || unsafe { next::fsync(fd) })
+}
+
+/// fdatasync(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
+    // SAFETY: the call takes no memory.
+    coherence::syncing(fd, || unsafe { next::fdatasync(fd) })
+}
+
+/// sync_file_range(2): dirty pages of maps are written back first; the rest is the kernel's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int {
+    coherence::reading(fd, Span::of(offset, if len == 0 { off_t::MAX } else { len }));
+    // SAFETY: the call takes no memory.
+    unsafe { next::sync_file_range(fd, offset, len, flags) }
+}
+
+/// syncfs(2): of all maps, those of other file systems too.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
+    coherence::save_all();
+    // SAFETY: the call takes no memory.
+    unsafe { next::syncfs(fd) }
+}
+
+/// sync(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sync() -> c_int {
+    coherence::save_all();
+    // SAFETY: sync has no preconditions.
+    unsafe { next::sync() }
+}
+
+/// Wrappers of lseek(2): data that only a map has is no hole.
+macro_rules! seeks {
+    ($($name:ident)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+            if matches!(whence, libc::SEEK_HOLE | libc::SEEK_DATA) {
+                coherence::reading(fd, Span::from(offset));
+            }
+            // SAFETY: the call takes no memory.
+            unsafe { next::$name(fd, offset, whence) }
+        }
+    )* };
+}
+seeks!(lseek lseek64);

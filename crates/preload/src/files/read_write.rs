@@ -1,0 +1,124 @@
+//! read(2), write(2) and their kin: one buffer or several, at the position or at an offset.
+
+use super::{At, coherence};
+use crate::copy::{Unit, Way, any_held, exchange, held, is_taken_since, mapped};
+use crate::next;
+use crate::own::remembered::is_foreign;
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+
+/// Moves one call's bytes. `call` gets a window and its offset.
+///
+/// # Safety
+/// There are `count` valid entries, as for readv(2) or writev(2).
+unsafe fn moved(
+    way: Way,
+    fd: c_int,
+    entries: *const iovec,
+    count: usize,
+    at: At,
+    append: bool,
+    call: &mut dyn FnMut(&[iovec], off_t) -> isize,
+) -> isize {
+    // SAFETY: the contract, handed on.
+    unsafe {
+        match coherence::file(fd).is_some() {
+            true if way == Way::In => coherence::read(fd, entries, count, at, call),
+            true => coherence::write(fd, entries, count, at, append, call),
+            false => {
+                exchange(way, Unit::Descriptor(fd), entries, count, &mut |window, done| call(window, at.after(done)))
+            }
+        }
+    }
+}
+
+/// Wrappers of calls with one buffer: `WAY NAME(type of the buffer; offset?; size, for the checked ones?)`.
+macro_rules! buffers {
+    ($($way:ident $name:ident($buffer:ty; $($offset:ident)?; $($size:ident)?);)*) => { $(
+        /// The C library's function of this name, on a mapped file or with a buffer in a mapping.
+        ///
+        /// # Safety
+        /// The caller keeps the contract of the C library's function of this name.
+        pub unsafe fn $name(fd: c_int, buf: $buffer, len: size_t $(, $offset: off_t)? $(, $size: size_t)?) -> ssize_t {
+            // SAFETY: the caller's contract, which is the C library's.
+            unsafe {
+                if !mapped() || is_foreign(fd) && !held(buf, len) {
+                    let done = next::$name(fd, buf, len $(, $offset)? $(, $size)?);
+                    if !is_taken_since(done) {
+                        return done;
+                    }
+                }
+                let entry = iovec { iov_base: buf as *mut c_void, iov_len: len };
+                let at = buffers!(at $($offset)?);
+                moved(Way::$way, fd, &entry, 1, at, false, &mut |window, _offset| {
+                    next::$name(fd, window[0].iov_base, window[0].iov_len $(, { let _ = $offset; _offset })? $(, $size)?)
+                })
+            }
+        }
+
+        exported! { fn $name(fd: c_int, buf: $buffer, len: size_t $(, $offset: off_t)? $(, $size: size_t)?) -> ssize_t; }
+    )* };
+    (at) => { At::Position };
+    (at $offset:ident) => { At::Offset($offset) };
+}
+
+buffers! {
+    In read(*mut c_void;;);
+    In __read(*mut c_void;;);
+    In __read_chk(*mut c_void;; size);
+    In pread(*mut c_void; offset;);
+    In pread64(*mut c_void; offset;);
+    In __pread64(*mut c_void; offset;);
+    In __pread_chk(*mut c_void; offset; size);
+    In __pread64_chk(*mut c_void; offset; size);
+    Out write(*const c_void;;);
+    Out __write(*const c_void;;);
+    Out pwrite(*const c_void; offset;);
+    Out pwrite64(*const c_void; offset;);
+    Out __pwrite64(*const c_void; offset;);
+}
+
+/// Wrappers of calls with an array of buffers.
+macro_rules! vectors {
+    ($($way:ident $name:ident($($offset:ident)?; $($flags:ident)?);)*) => { $(
+        /// The C library's function of this name, on a mapped file or with a buffer in a mapping.
+        ///
+        /// # Safety
+        /// The caller keeps the contract of the C library's function of this name.
+        pub unsafe fn $name(fd: c_int, entries: *const iovec, count: c_int $(, $offset: off_t)? $(, $flags: c_int)?) -> ssize_t {
+            // SAFETY: the caller's contract, which is the C library's; a count that is none is for the kernel to
+            // refuse.
+            unsafe {
+                let ours = (0..=libc::UIO_MAXIOV).contains(&count) && (any_held(entries, count as usize) || mapped() && !is_foreign(fd));
+                if !ours {
+                    let done = next::$name(fd, entries, count $(, $offset)? $(, $flags)?);
+                    if !is_taken_since(done) {
+                        return done;
+                    }
+                }
+                let at = vectors!(at $($offset)?; $($flags)?);
+                let append = false $(|| $flags & libc::RWF_APPEND != 0)?;
+                moved(Way::$way, fd, entries, count as usize, at, append, &mut |window, _offset| {
+                    next::$name(fd, window.as_ptr(), window.len() as c_int $(, { let _ = $offset; _offset })? $(, $flags)?)
+                })
+            }
+        }
+
+        exported! { fn $name(fd: c_int, entries: *const iovec, count: c_int $(, $offset: off_t)? $(, $flags: c_int)?) -> ssize_t; }
+    )* };
+    (at ;) => { At::Position };
+    (at $offset:ident;) => { At::Offset($offset) };
+    (at $offset:ident; $flags:ident) => { At::or_position($offset) };
+}
+
+vectors! {
+    In readv(;);
+    In preadv(offset;);
+    In preadv64(offset;);
+    In preadv2(offset; flags);
+    In preadv64v2(offset; flags);
+    Out writev(;);
+    Out pwritev(offset;);
+    Out pwritev64(offset;);
+    Out pwritev2(offset; flags);
+    Out pwritev64v2(offset; flags);
+}

@@ -1,0 +1,139 @@
+//! The program's heap in a map over a file: `fastmap run --heap FILE[:SIZE]`.
+//!
+//! What malloc(3) and its kin hand out comes from one of two places: the C library's own heap in memory
+//! (`next::malloc`), or a scratch map that shares the cache with the program's files. One map, one range of addresses:
+//! where a block belongs is one comparison. jemalloc divides it (`arenas.rs`), in pieces that `space.rs` keeps account
+//! of; it keeps its own tables in memory, so that memory that was freed is never touched.
+//!
+//! A piece is handed out only if the file system has room for all that is handed out (`file.rs`); then ENOMEM, after the
+//! arenas gave back what they hold. Others may take the room away afterwards: then dirty pages stay in memory, and a
+//! program that needs more ends, as one whose swap is full. Not covered: system calls that a program makes itself on
+//! its blocks (syscall instructions, io_uring(7) buffers) fail with EFAULT when the page is absent.
+//!
+//! `allocate.rs` decides which block comes from which. Calls `own`, `next`, `copy`, `config` and `report`.
+
+mod allocate;
+mod arenas;
+mod async_io;
+mod callers;
+mod file;
+mod fork;
+mod mappings;
+mod space;
+
+pub(crate) use async_io::refuses_async_io;
+pub(crate) use fork::{before_fork, in_child, in_parent};
+pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, release, remap, unlock, unmap};
+
+use crate::own::owner;
+use crate::{cache, config, say};
+use fastmap::{Cache, MapMut};
+use space::Space;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+/// First address of the heap's range, and its length: zero while there is none.
+static START: AtomicUsize = AtomicUsize::new(0);
+static LEN: AtomicUsize = AtomicUsize::new(0);
+static MAP: AtomicPtr<MapMut> = AtomicPtr::new(std::ptr::null_mut());
+static SPACE: Mutex<Space> = Mutex::new(Space::new());
+
+/// Whether an address lies in the heap.
+#[inline(always)]
+pub fn holds(address: usize) -> bool {
+    // START never changes once LEN is not zero.
+    address.wrapping_sub(START.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
+}
+
+/// First address, and the one past the last.
+fn addresses() -> (usize, usize) {
+    let start = START.load(Ordering::Relaxed);
+    (start, start + LEN.load(Ordering::Relaxed))
+}
+
+/// Whether there is a heap.
+#[inline(always)]
+pub fn is_up() -> bool {
+    LEN.load(Ordering::Relaxed) != 0
+}
+
+/// Makes the heap that the user asked for, before the program begins. One that cannot be made ends the process: without
+/// it the program might not fit into memory.
+pub(crate) fn begin() {
+    let Some((path, size)) = &config().heap else { return };
+    // A cache that cannot be made has been reported.
+    let made = cache().map(|cache| start(path, *size, cache));
+    if !matches!(made, Some(Ok(()))) {
+        if let Some(Err(what)) = made {
+            say(format_args!("{what}"));
+        }
+        // SAFETY: nothing of the program has run, so nothing is cut short.
+        unsafe { libc::_exit(1) };
+    }
+    owner::note_maps();
+}
+
+/// Makes the heap. The message says what is wrong, and what to do.
+fn start(path: &Path, size: Option<u64>, cache: &Cache) -> Result<(), String> {
+    let map = file::map(path, size, cache)?;
+    let (start, len) = (map.as_ptr() as usize, map.len());
+    lock_space().give(start..start + len, true);
+    MAP.store(Box::into_raw(Box::new(map)), Ordering::Release);
+    callers::learn();
+    allocate::allow(cache.capacity() / 8);
+    arenas::make()
+        .map_err(|error| format!("{}: the heap cannot be set up: jemalloc says error {error}", path.display()))?;
+    START.store(start, Ordering::Relaxed);
+    LEN.store(len, Ordering::Release);
+    Ok(())
+}
+
+fn lock_space() -> MutexGuard<'static, Space> {
+    SPACE.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// The map, once it is there.
+fn map() -> &'static MapMut {
+    // SAFETY: called for memory of the map only; it is never dropped.
+    unsafe { &*MAP.load(Ordering::Acquire) }
+}
+
+/// Takes a piece of the heap, in whole pages; with `zero` its bytes are zeros. Where it is, and whether they are.
+fn take(at: Option<usize>, len: usize, align: usize, zero: bool) -> Option<(usize, bool)> {
+    if !fork::is_child() && !file::has_room_for(len) {
+        return None;
+    }
+    let taken = match at {
+        Some(at) => lock_space().take_at(at, len),
+        None => lock_space().take(len, align),
+    };
+    let Some((start, is_zero)) = taken else {
+        file::note_back(len);
+        return None;
+    };
+    if zero && !is_zero {
+        clear(start, len);
+    }
+    Some((start, zero || is_zero))
+}
+
+/// Fills a piece with zeros.
+fn clear(start: usize, len: usize) {
+    if fork::is_child() {
+        // SAFETY: the piece is the caller's alone.
+        return unsafe { std::ptr::without_provenance_mut::<u8>(start).write_bytes(0, len) };
+    }
+    let map = MAP.load(Ordering::Acquire);
+    // SAFETY: the piece is the caller's alone, and nothing else of the map is changed.
+    let _ = unsafe { (*map).clear(start - (*map).as_ptr() as usize, len) };
+}
+
+/// Gives a piece back, with its contents.
+fn give_back(start: usize, len: usize) {
+    let map = map();
+    // SAFETY: the piece is the caller's alone, and `take` clears it for the next one where that matters.
+    let _ = unsafe { map.abandon(start - map.as_ptr() as usize, len) };
+    lock_space().give(start..start + len, false);
+    file::note_back(len);
+}

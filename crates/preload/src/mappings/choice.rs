@@ -1,0 +1,68 @@
+//! Whether a mapping is to be the engine's: by its file, its size and its kind.
+
+use super::kernel_maps::{self, Identity};
+use super::map::Wanted;
+use crate::{config, report};
+use libc::c_int;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Mappings up to this size are the kernel's, above all writable ones: locks, indices and headers that processes share.
+pub(super) const SMALL: usize = 1 << 20;
+
+/// The file, if it could be the engine's, and whether this mapping of it is to be. `None`: it is the kernel's alone.
+pub(super) fn candidate(wanted: Wanted) -> Option<(Identity, bool)> {
+    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    let file = identity(fd)?;
+    if is_in_engine(fd) {
+        return Some((file, true));
+    }
+    let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN;
+    // A file that the user named may begin small (SQLite's do) and have several mappings by the time it has grown.
+    let large = len > SMALL || config().names_files() && prot & libc::PROT_WRITE == 0;
+    let eligible = large && prot & libc::PROT_EXEC == 0 && flags & odd == 0;
+    let matches = is_named(fd, eligible);
+    (matches && offset >= 0).then(|| (file, eligible && !kernel_maps::any(file)))
+}
+
+/// Whether a descriptor's file is in the engine.
+pub(super) fn is_in_engine(fd: c_int) -> bool {
+    fastmap::coherence::file(fd).is_some()
+}
+
+/// The file behind a descriptor, if it is of a kind that the engine caches: regular, or a block device.
+pub(super) fn identity(fd: c_int) -> Option<Identity> {
+    // SAFETY: fstat(2) fills the zeroed structure. (A raw call: the C library's is wrapped for the program.)
+    let stat = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::syscall(libc::SYS_fstat, fd, &mut stat) == 0).then_some(stat)?
+    };
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Some((stat.st_dev, stat.st_ino)),
+        libc::S_IFBLK => Some((u64::MAX, stat.st_rdev)),
+        _ => None,
+    }
+}
+
+/// Whether the user named the file behind a descriptor; `counts`: it goes into the report at the end.
+pub(super) fn is_named(fd: c_int, counts: bool) -> bool {
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    let path = if config().names_files() { path_of(fd, &mut path) } else { &[] };
+    let matches = config().matches(path);
+    if counts {
+        report::note_candidate(Path::new(OsStr::from_bytes(path)), matches);
+    }
+    matches
+}
+
+/// The path that a descriptor was opened by, as far as the kernel knows it now.
+fn path_of(fd: c_int, path: &mut [u8]) -> &[u8] {
+    let mut link = [0u8; 32];
+    let _ = write!(&mut link[..], "/proc/thread-self/fd/{fd}");
+    // SAFETY: `link` is a C string, since the text is shorter than the array, and `path` has this length.
+    let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
+    let path = &path[..usize::try_from(len).unwrap_or(0)];
+    path.strip_suffix(b" (deleted)").unwrap_or(path)
+}

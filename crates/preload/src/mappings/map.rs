@@ -1,0 +1,307 @@
+//! mmap(2): through the engine, straight, or by the kernel.
+
+use super::choice::{SMALL, candidate, is_in_engine};
+use super::protect::lock_cached;
+use super::{concerns, kernel_maps, learn_kernels, make_way, placement, whole_pages};
+use crate::copy::{held, mapped};
+use crate::own::{owner, set_errno, undisturbed};
+use crate::{config, heap, next, report, say};
+use fastmap::{Error, Fallback, Mode, by_address};
+use kernel_maps::Made;
+use libc::{c_int, c_void, off_t, size_t};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The arguments of mmap(2).
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub addr: *mut c_void,
+    pub len: size_t,
+    pub prot: c_int,
+    pub flags: c_int,
+    pub fd: c_int,
+    pub offset: off_t,
+}
+
+/// mmap(2).
+///
+/// # Safety
+/// The caller keeps the contract of mmap(2).
+pub(crate) unsafe fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { map(Wanted { addr, len, prot, flags, fd, offset }) }
+}
+
+/// mmap(2), by the name that programs built for large files use.
+use mmap as mmap64;
+
+#[inline]
+unsafe fn map(wanted: Wanted) -> *mut c_void {
+    let Wanted { len, flags, .. } = wanted;
+    let kind = flags & libc::MAP_TYPE;
+    // No mapping of a file comes to it while it is taken over, and nothing to the place of one that is.
+    let _passing = (flags & libc::MAP_ANONYMOUS == 0 || flags & libc::MAP_FIXED != 0).then(by_address::pass);
+    // SAFETY: the caller's contract.
+    unsafe {
+        if flags & libc::MAP_ANONYMOUS != 0 {
+            if kind == libc::MAP_PRIVATE
+                && heap::is_up()
+                && let Some(at) = undisturbed(None, || heap::map_anonymous(wanted.addr, len, wanted.prot, flags))
+            {
+                return at;
+            }
+        } else if matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) && len > 0 {
+            return map_shared(wanted);
+        } else if kind == libc::MAP_PRIVATE {
+            return map_private(wanted);
+        }
+        by_kernel(wanted)
+    }
+}
+
+/// mmap(2) by the kernel. What the engine has at a fixed place is unmapped first, since the kernel does not know of it.
+unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
+    let Wanted { addr, len, prot, flags, fd, offset } = wanted;
+    let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if replaces && concerns(addr, len) {
+            if held(addr, len) && !would_map(wanted) {
+                return libc::MAP_FAILED;
+            }
+            if let Err(error) = make_way(addr, len) {
+                set_errno(error);
+                return libc::MAP_FAILED;
+            }
+        }
+        next::mmap(addr, len, prot, flags, fd, offset)
+    }
+}
+
+/// Whether the kernel would map it at a place of its choice: where it refuses, a fixed place must stay as it is. errno
+/// says why not.
+unsafe fn would_map(wanted: Wanted) -> bool {
+    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
+    // SAFETY: the kernel chooses a free place, and the mapping is unmapped before anything knows of it.
+    unsafe {
+        let at = next::mmap(std::ptr::null_mut(), len, prot, flags & !placed, fd, offset);
+        at != libc::MAP_FAILED && next::munmap(at, len) == 0
+    }
+}
+
+unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
+    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    if config().is_kernel_first() && !(mapped() && is_in_engine(fd)) {
+        // SAFETY: the caller's contract.
+        return unsafe { map_kernel_first(wanted) };
+    }
+    let is_off = config().off || owner::has_left() && !is_in_engine(fd);
+    let file = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
+    // SAFETY: the caller's contract.
+    let Some((file, for_engine)) = file else { return unsafe { by_kernel(wanted) } };
+    // SAFETY: the caller's contract.
+    let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
+    if for_engine && straight == Straight::No {
+        // SAFETY: the caller's contract.
+        match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {
+            Ok(Some(at)) => return at,
+            Ok(None) => {}
+            Err(error) => {
+                set_errno(error);
+                return libc::MAP_FAILED;
+            }
+        }
+    }
+    let at = match straight {
+        Straight::At(at) => at as *mut c_void,
+        // SAFETY: the caller's contract.
+        Straight::ByKernel | Straight::No => unsafe { by_kernel(wanted) },
+    };
+    if at != libc::MAP_FAILED {
+        match straight {
+            Straight::At(_) => report::note_direct(),
+            _ => drop(report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed)),
+        }
+        undisturbed((), || {
+            // The engine is not asked for small mappings, and need not know of them.
+            if for_engine && owner::owns_maps() {
+                // SAFETY: the program's descriptor, open during its call.
+                by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, at as usize, len);
+            }
+            kernel_maps::note(whole_pages(at, len), file, Made { fd, offset, prot, flags });
+            learn_kernels();
+        });
+    }
+    at
+}
+
+/// A private mapping of a file is the kernel's, or begins as such where it may not be stored to.
+unsafe fn map_private(wanted: Wanted) -> *mut c_void {
+    let Wanted { prot, fd, .. } = wanted;
+    if fastmap::coherence::any() {
+        // It shows what the file has, so stores are written first. An error shows at the next msync(2).
+        undisturbed((), || {
+            let _ = fastmap::coherence::file(fd).map(|file| file.before_read(0..u64::MAX));
+        });
+    }
+    // SAFETY: the caller's contract.
+    let at = unsafe { by_kernel(wanted) };
+    if at != libc::MAP_FAILED && config().is_kernel_first() && prot & libc::PROT_WRITE == 0 && is_watchable(wanted) {
+        undisturbed((), || placement::look_after(fd));
+    }
+    at
+}
+
+/// Whether a mapping that begins as the kernel's is large, and of no kind that only the kernel has.
+fn is_watchable(wanted: Wanted) -> bool {
+    let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN | libc::MAP_LOCKED;
+    is_large(wanted.len) && wanted.prot & libc::PROT_EXEC == 0 && wanted.flags & odd == 0
+}
+
+/// Whether a mapping is large enough to be looked after, and anything is.
+fn is_large(len: size_t) -> bool {
+    (len > SMALL || config().turns.is_some()) && !config().off && !owner::has_left()
+}
+
+/// A shared mapping of a file that begins as the kernel's; large ones are looked after (`placement.rs`).
+unsafe fn map_kernel_first(wanted: Wanted) -> *mut c_void {
+    let Wanted { len, fd, .. } = wanted;
+    if (is_large(len) || config().direct == Mode::Direct)
+        && undisturbed(None, || candidate(wanted)).is_some()
+        // SAFETY: the caller's contract.
+        && let Straight::At(at) = undisturbed(Straight::No, || unsafe { straight(wanted) })
+    {
+        report::note_direct();
+        return at as *mut c_void;
+    }
+    // SAFETY: the caller's contract.
+    let at = unsafe { by_kernel(wanted) };
+    if at != libc::MAP_FAILED && is_watchable(wanted) {
+        undisturbed((), || placement::look_after(fd));
+    }
+    at
+}
+
+/// The request to the engine.
+fn request(wanted: Wanted) -> by_address::Request {
+    let Wanted { addr, len, prot, flags, offset, .. } = wanted;
+    by_address::Request {
+        addr: addr as usize,
+        len,
+        prot,
+        flags,
+        offset: offset as u64,
+        one_writer: true,
+        fallback: Fallback::Refuse,
+        async_stores: config().async_stores,
+        // A program under `fastmap run` expects each mapping at an address of its own.
+        layers: false,
+    }
+}
+
+/// How a file in memory is mapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Straight {
+    /// Mapped at this address, and its msync(2) is done in user space.
+    At(usize),
+    /// To be mapped by the kernel alone.
+    ByKernel,
+    /// Not straight: the file is not in memory, or the user did not want it.
+    No,
+}
+
+/// Maps a file that the user named straight, if that is wanted and it is in memory.
+unsafe fn straight(wanted: Wanted) -> Straight {
+    let Wanted { len, fd, offset, .. } = wanted;
+    let mode = config().direct;
+    if mode == Mode::Cached || offset < 0 || is_in_engine(fd) {
+        return Straight::No;
+    }
+    let request = request(wanted);
+    // SAFETY: the program's descriptor, open during its call.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    // No huge pages: a program written for disks flushes all that it maps, which would write 2 MiB for each page that
+    // it stored to.
+    // SAFETY: the caller's contract.
+    match unsafe { by_address::map_direct(file, &request, mode, config().persist, true) } {
+        Ok(Some(at)) => {
+            kernel_maps::forget(whole_pages(at.cast(), len));
+            Straight::At(at as usize)
+        }
+        // Nothing lasts in such memory, so msync(2) has nothing to do, the kernel's neither.
+        Ok(None) if mode == Mode::Direct || by_address::is_in_memory(file) => Straight::ByKernel,
+        Err(error @ Error::Missing { .. }) => {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            if !owner::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
+                say(format_args!("{error}; it is mapped through the kernel (--direct always; said once)"));
+            }
+            Straight::ByKernel
+        }
+        // The kernel is asked, and reports its own error.
+        Ok(None) | Err(_) => Straight::No,
+    }
+}
+
+/// Maps a file through the engine. `None`: the kernel is to do it.
+pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
+    let Wanted { len, fd, flags, .. } = wanted;
+    let Some(cache) = crate::cache() else { return Ok(None) };
+    // Another thread may be about to end the engine's threads.
+    let mapping = owner::Mapping::begin();
+    if mapping.is_none() && !is_in_engine(fd) {
+        return Ok(None);
+    }
+    let request = request(wanted);
+    // SAFETY: the program's descriptor, open during its call; the caller's contract.
+    let mapped = unsafe { by_address::map(BorrowedFd::borrow_raw(fd), cache, &request) };
+    match mapped {
+        Ok(Some(at)) => {
+            owner::note_maps();
+            kernel_maps::forget(whole_pages(at.cast(), len));
+            if flags & libc::MAP_LOCKED != 0 && lock_cached(at.cast(), len).is_err() {
+                // The kernel maps it instead, and locks what it can or reports why not.
+                by_address::leave_file_to_kernel(at as usize, len)?;
+                // SAFETY: mapped just now, and not yet returned to the program.
+                unsafe { by_address::unmap(at as usize, len)? };
+                return Ok(None);
+            }
+            Ok(Some(at.cast()))
+        }
+        Ok(None) => Ok(None),
+        Err(error @ Error::Locked { .. }) => {
+            say(format_args!("{error}"));
+            Err(error.errno())
+        }
+        // The file has a map in the engine: a kernel mapping would be a second, incoherent copy.
+        Err(error) if is_in_engine(fd) => {
+            say(format_args!("{error}"));
+            Err(error.errno())
+        }
+        Err(error) => {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            // By default every file is tried, /dev/shm's too: then only a defect of the machine is worth a message.
+            let worth_saying = config().names_files() || !fastmap::requirements::of_machine().iter().all(is_met);
+            if worth_saying && !owner::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
+                say(format_args!("{error}; it is mapped through the kernel (said once)"));
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn is_met(requirement: &fastmap::requirements::Requirement) -> bool {
+    requirement.optional || requirement.found.is_ok()
+}
+
+exported! {
+    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
+    fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
+}

@@ -1,0 +1,106 @@
+//! mmap(2) and its kin: which mappings are the engine's, and the calls on them.
+//!
+//! Unless the user asks for the engine (a budget, for one), a mapping begins as the kernel's, and the engine's placement decides
+//! (`placement.rs`). Else the engine's are shared mappings of more than 1 MiB, not executable, of regular files and block devices that the
+//! user named (all, unless told otherwise), smaller ones of files that were named if they are only read, and every
+//! mapping of a file that it has already. Files in memory are mapped straight: of those only msync(2) is ours, where it
+//! can do better than the kernel. The rest is the kernel's, untouched.
+//!
+//! `fastmap::by_address` has the semantics; here is the choice (`choice.rs`), and what a mapping that stays the kernel's
+//! must know of it (`kernel_maps.rs`). Calls `own`, `next`, `copy`, `config`, `report` and `heap`.
+
+mod advise;
+mod choice;
+pub(crate) mod kernel_maps;
+mod map;
+mod placement;
+mod protect;
+mod remap;
+
+pub(crate) use advise::{madvise, mincore, msync};
+pub(crate) use map::mmap;
+pub(crate) use protect::{mlock, mlock2, mprotect, munlock, munlockall, pkey_mprotect};
+pub(crate) use remap::{mremap, munmap, remap_file_pages};
+
+use crate::copy::held;
+use crate::heap;
+use crate::own::{PAGE, owner, set_errno, undisturbed};
+use fastmap::by_address;
+use libc::{c_int, c_void, size_t};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Whether a range may hold mappings that the engine knows of: cached, direct, or kernel mappings of files that it
+/// could cache.
+#[inline]
+fn concerns(addr: *const c_void, len: size_t) -> bool {
+    kernel_maps::may_meet(&whole_pages(addr, len)) || held(addr, len) || holds_direct(addr, len)
+}
+
+/// Whether a range may hold direct mappings whose msync(2) is ours.
+#[inline]
+fn holds_direct(addr: *const c_void, len: size_t) -> bool {
+    by_address::holds_direct(addr as usize, len)
+}
+
+#[inline]
+fn whole_pages(addr: *const c_void, len: size_t) -> Range<usize> {
+    let end = (addr as usize).saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+    addr as usize..end
+}
+
+/// Removes what the engine and the table of kernel mappings have in a range that is about to be replaced. On failure
+/// nothing may be mapped there.
+unsafe fn make_way(addr: *mut c_void, len: size_t) -> Result<(), c_int> {
+    if concerns(addr, len) {
+        let part = heap::part_of_heap(addr as usize, len);
+        if let Some(part) = &part {
+            heap::release(part);
+        }
+        // SAFETY: the caller's contract.
+        undisturbed(Err(libc::EIO), || unsafe { by_address::make_way(addr as usize, len) })?;
+        if let Some(part) = part {
+            heap::forget(&part);
+        }
+        kernel_maps::forget(whole_pages(addr, len));
+        undisturbed((), learn_kernels);
+    }
+    Ok(())
+}
+
+/// Makes a call on a range of the heap; `None`: the range is not the heap's.
+#[inline]
+fn on_heap(addr: *const c_void, len: size_t, call: impl FnOnce(&Range<usize>) -> Result<(), c_int>) -> Option<c_int> {
+    let part = heap::part_of_heap(addr as usize, len)?;
+    Some(result(undisturbed(Err(libc::EIO), || call(&part))))
+}
+
+/// The engine's result as a system call's: 0, or -1 with errno.
+fn result(result: Result<(), c_int>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            set_errno(error);
+            -1
+        }
+    }
+}
+
+/// Converts the files that are mapped in a range to kernel mappings, for a call that only the kernel can do.
+pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t) -> Result<(), c_int> {
+    undisturbed(Err(libc::EIO), || {
+        let done = by_address::leave_file_to_kernel(addr as usize, len);
+        learn_kernels();
+        done
+    })
+}
+
+/// Notes which mappings the engine has converted to kernel mappings.
+fn learn_kernels() {
+    /// The engine's count of conversions that are noted.
+    static LEARNT: AtomicU64 = AtomicU64::new(0);
+    if owner::owns_maps() {
+        let known = by_address::each_kernel(LEARNT.load(Ordering::Relaxed), kernel_maps::note_converted);
+        LEARNT.fetch_max(known, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,146 @@
+//! mprotect(2), mlock(2) and their kin.
+
+use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, placement, result, whole_pages};
+use crate::copy::held;
+use crate::own::{owner, undisturbed};
+use crate::{heap, next};
+use fastmap::by_address;
+use libc::{c_int, c_uint, c_void, size_t};
+
+/// mprotect(2).
+///
+/// # Safety
+/// The caller keeps the contract of mprotect(2).
+pub(crate) unsafe fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { protect(addr, len, prot) }
+}
+
+unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+    let _passing = by_address::pass();
+    if held(addr, len) {
+        if let Some(done) = on_heap(addr, len, |part| heap::protect(part, prot)) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || {
+            // SAFETY: the caller's contract.
+            let done = unsafe { by_address::protect(addr as usize, len, prot) };
+            // Protecting a part, or making it executable, converts the file to kernel mappings.
+            learn_kernels();
+            done
+        }));
+    }
+    kernel_maps::note_changed(whole_pages(addr, len));
+    if holds_direct(addr, len) {
+        // SAFETY: the caller's contract.
+        return result(undisturbed(Err(libc::EIO), || unsafe { by_address::protect(addr as usize, len, prot) }));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::mprotect(addr, len, prot) }
+}
+
+/// pkey_mprotect(2). Without a key it is mprotect(2); with one the file is converted, since the engine's pages have no
+/// keys.
+///
+/// # Safety
+/// The caller keeps the contract of pkey_mprotect(2).
+pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match key {
+            -1 => protect(addr, len, prot),
+            _ if heap::part_of_heap(addr as usize, len).is_some() => result(Err(libc::EINVAL)),
+            _ => {
+                let _passing = by_address::pass();
+                if held(addr, len) {
+                    let done = leave_to_kernel(addr, len);
+                    if done.is_err() {
+                        return result(done);
+                    }
+                }
+                by_address::leave_to_kernel(addr as usize, len);
+                next::pkey_mprotect(addr, len, prot, key)
+            }
+        }
+    }
+}
+
+/// Pins the engine's pages, as far as its budget for pins allows; the kernel locks what is more.
+pub(super) fn lock_cached(addr: *const c_void, len: size_t) -> Result<(), c_int> {
+    let done = by_address::lock(addr as usize, len, true);
+    learn_kernels();
+    done
+}
+
+/// mlock(2), of the engine's pages too.
+///
+/// # Safety
+/// The caller keeps the contract of mlock(2).
+pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
+    let _passing = by_address::pass();
+    if held(addr, len) {
+        if let Some(done) = on_heap(addr, len, heap::lock) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || lock_cached(addr, len)));
+    }
+    placement::note_locked(addr, len);
+    // SAFETY: the caller's contract.
+    unsafe { next::mlock(addr, len) }
+}
+
+/// mlock2(2). The engine's pages are brought in at once, `MLOCK_ONFAULT` or not.
+///
+/// # Safety
+/// The caller keeps the contract of mlock2(2).
+pub(crate) unsafe fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
+    let _passing = by_address::pass();
+    if flags & !(libc::MLOCK_ONFAULT as c_uint) == 0 && held(addr, len) {
+        if let Some(done) = on_heap(addr, len, heap::lock) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || lock_cached(addr, len)));
+    }
+    placement::note_locked(addr, len);
+    // SAFETY: the caller's contract.
+    unsafe { next::mlock2(addr, len, flags) }
+}
+
+/// munlock(2).
+///
+/// # Safety
+/// The caller keeps the contract of munlock(2).
+pub(crate) unsafe fn munlock(addr: *const c_void, len: size_t) -> c_int {
+    if held(addr, len) {
+        if let Some(done) = on_heap(addr, len, |part| {
+            heap::unlock(part);
+            Ok(())
+        }) {
+            return done;
+        }
+        return result(undisturbed(Err(libc::EIO), || by_address::unlock(addr as usize, len)));
+    }
+    // SAFETY: the caller's contract.
+    unsafe { next::munlock(addr, len) }
+}
+
+/// munlockall(2). (mlockall(2) needs nothing: it brings no page into a cached map, and keeps none there.)
+///
+/// # Safety
+/// It has no preconditions; it is unsafe as its namesake in `next`.
+pub(crate) unsafe fn munlockall() -> c_int {
+    if owner::owns_maps() {
+        undisturbed((), by_address::unlock_all);
+    }
+    // SAFETY: munlockall takes no memory.
+    unsafe { next::munlockall() }
+}
+
+exported! {
+    fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
+    fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int;
+    fn mlock(addr: *const c_void, len: size_t) -> c_int;
+    fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int;
+    fn munlock(addr: *const c_void, len: size_t) -> c_int;
+    fn munlockall() -> c_int;
+}

@@ -1,0 +1,216 @@
+//! The functions that this library intercepts, as the C library has them. Calls only `own`.
+//!
+//! Each table beside this file lists intercepted functions by name and signature; `build.rs` reads them too. For each,
+//! `next::NAME(…)` calls the next definition after this library's (dlsym(3), `RTLD_NEXT`), and so do, through the
+//! linker's `--wrap`, all calls of the engine and the standard library inside this library. Rule: nothing in this crate
+//! calls `libc::NAME` for an intercepted name: in one object file with the wrapper the linker would not see it.
+//!
+//! The C library's own are called as functions that unwind: pthread_cancel(3) ends a thread inside of one, and what the
+//! wrappers hold then is released.
+//!
+//! Variadic functions are declared with the arguments they can have: on x86-64 both are passed alike, in registers.
+
+use crate::own::set_errno;
+use std::ffi::CStr;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// An intercepted function, looked up at its first call. No lock, no allocation: it may be needed inside `malloc`, in a
+/// signal handler, before any constructor has run.
+pub struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<libc::c_void>,
+}
+
+impl Next {
+    pub const fn new(name: &'static CStr) -> Self {
+        Next { name, found: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Its address; `None`: this C library has no such function.
+    #[inline]
+    pub fn find(&self) -> Option<*mut libc::c_void> {
+        let found = self.found.load(Ordering::Relaxed);
+        if found.is_null() { self.look_up() } else { Some(found) }
+    }
+
+    #[cold]
+    fn look_up(&self) -> Option<*mut libc::c_void> {
+        let name = self.name.as_ptr();
+        // SAFETY: C strings; the answer is null or a function's address.
+        let found = unsafe {
+            // A look-up that fails allocates (dlerror(3)): every C library since 2.31 has these versions.
+            let chosen = version(self.name.to_bytes())
+                .map_or(null_mut(), |version| libc::dlvsym(libc::RTLD_NEXT, name, version.as_ptr()));
+            if chosen.is_null() { libc::dlsym(libc::RTLD_NEXT, name) } else { chosen }
+        };
+        self.found.store(found, Ordering::Relaxed);
+        (!found.is_null()).then_some(found)
+    }
+}
+
+/// The version to ask for where the C library has several of a function that do different things. Before glibc 2.36
+/// dlsym(3) with `RTLD_NEXT` finds `GLIBC_2.2.5` or the current one, depending on which comes first in a hash chain.
+///
+/// Each version is the first with today's function, and still there: what a program gets that was linked with any C
+/// library since. All other functions are the same in all their versions.
+fn version(name: &[u8]) -> Option<&'static CStr> {
+    Some(match name {
+        b"pthread_cond_wait" | b"pthread_cond_timedwait" | b"pthread_cond_destroy" => c"GLIBC_2.3.2",
+        b"timer_create" | b"timer_gettime" | b"timer_settime" => c"GLIBC_2.3.3",
+        b"sched_getaffinity" | b"sched_setaffinity" | b"pthread_getaffinity_np" | b"pthread_setaffinity_np" => {
+            c"GLIBC_2.3.4"
+        }
+        b"posix_spawn" | b"posix_spawnp" => c"GLIBC_2.15",
+        b"quick_exit" => c"GLIBC_2.24",
+        _ => return None,
+    })
+}
+
+/// What a function that the C library lacks returns: -1 or `MAP_FAILED`, with ENOSYS.
+///
+/// # Safety
+/// `R` is an integer or a pointer, no longer than a register.
+#[cold]
+pub unsafe fn lacking<R>() -> R {
+    const { assert!(size_of::<R>() <= size_of::<isize>()) };
+    set_errno(libc::ENOSYS);
+    // SAFETY: the contract: an integer or a pointer, no longer than what is copied.
+    unsafe { std::mem::transmute_copy(&-1isize) }
+}
+
+/// Declares intercepted functions: `next::NAME` and `__wrap_NAME` for each.
+macro_rules! table {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => { $(
+        #[allow(clippy::too_many_arguments, dead_code)]
+        #[inline]
+        pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
+            static NEXT: $crate::next::Next = $crate::next::Next::new(
+                // SAFETY: one NUL, at the end.
+                unsafe { ::std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+            );
+            match NEXT.find() {
+                // SAFETY: the C library's function of this name has this signature.
+                Some(found) => unsafe {
+                    ::std::mem::transmute::<*mut ::libc::c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found)($($argument),*)
+                },
+                // SAFETY: functions return integers or pointers.
+                None => unsafe { $crate::next::lacking() },
+            }
+        }
+    )*
+        // The linker redirects the calls inside this library to these.
+        const _: () = { $(
+            #[allow(clippy::too_many_arguments)]
+            // SAFETY: the linker's name for calls of this function, which nothing else defines.
+            #[unsafe(export_name = concat!("__wrap_", stringify!($name)))]
+            unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                // SAFETY: the caller's contract, handed on.
+                unsafe { self::$name($($argument),*) }
+            }
+        )* };
+    };
+}
+
+/// Exports functions of a module by their own names: those that are called inside this library too
+/// (`calls/by_number.rs`), where a call of the exported name would be one of the C library's.
+macro_rules! exported {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        const _: () = { $(
+            // SAFETY: the C library's name and signature.
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                // SAFETY: the caller's contract, which is the C library's.
+                unsafe { self::$name($($argument),*) }
+            }
+        )* };
+    };
+}
+
+mod files;
+#[cfg(feature = "heap")]
+mod heap;
+mod memory;
+mod paths;
+#[allow(non_snake_case, reason = "the C library's names")]
+mod process;
+mod sockets;
+mod stdio;
+mod sync;
+// Nothing in this crate calls these.
+mod system;
+
+pub use files::*;
+#[cfg(feature = "heap")]
+pub use heap::*;
+pub use memory::*;
+pub use paths::*;
+pub use process::*;
+pub use sockets::*;
+pub use stdio::*;
+pub use sync::*;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::ffi::CString;
+    use std::process::Command;
+
+    /// The versions of each function that the C library of this process has, the one in force first.
+    fn versions(path: &str) -> BTreeMap<String, Vec<CString>> {
+        let table =
+            Command::new("readelf").args(["--dyn-syms", "--wide", path]).output().expect("readelf(1), of binutils");
+        let mut all: BTreeMap<String, Vec<CString>> = BTreeMap::new();
+        for symbol in String::from_utf8_lossy(&table.stdout).lines().filter_map(|line| line.split_whitespace().nth(7)) {
+            let Some((name, version)) = symbol.split_once('@') else { continue };
+            let known = all.entry(name.into()).or_default();
+            let (at, version) = version.strip_prefix('@').map_or((known.len(), version), |default| (0, default));
+            known.insert(at, CString::new(version).expect("a version"));
+        }
+        all
+    }
+
+    #[test]
+    fn every_function_is_the_one_that_programs_get() {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel's list");
+        let path =
+            maps.lines().find_map(|line| line.split(' ').next_back().filter(|path| path.ends_with("/libc.so.6")));
+        let path = path.expect("a C library");
+        let library = CString::new(path).expect("a path");
+        // SAFETY: a library that is there already.
+        let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        assert!(!library.is_null());
+        let versions = versions(path);
+        let tables = [
+            include_str!("files.rs"),
+            include_str!("heap.rs"),
+            include_str!("memory.rs"),
+            include_str!("paths.rs"),
+            include_str!("process.rs"),
+            include_str!("sockets.rs"),
+            include_str!("stdio.rs"),
+            include_str!("sync.rs"),
+            include_str!("system.rs"),
+        ];
+        let declared = tables.iter().flat_map(|table| table.lines()).filter_map(|line| line.strip_prefix("    fn "));
+        let declared = declared.filter_map(|line| line.split('(').next());
+        let mut count = 0;
+        for name in declared.chain(["vfork", "getcontext", "pthread_exit"]) {
+            let Some(all) = versions.get(name) else { continue };
+            let name: &'static CStr = Box::leak(CString::new(name).expect("a name").into_boxed_c_str());
+            // SAFETY: C strings.
+            let of = |version: &CStr| unsafe { libc::dlvsym(library, name.as_ptr(), version.as_ptr()) };
+            let in_force = of(&all[0]);
+            assert!(!in_force.is_null());
+            assert_eq!(Next::new(name).find(), Some(in_force), "{name:?}");
+            // What an older dlsym(3) may find instead is no other function, unless the version says which is meant.
+            match version(name.to_bytes()) {
+                Some(version) => assert_eq!(of(version), in_force, "{name:?} {version:?}"),
+                None => assert!(all.iter().all(|version| of(version) == in_force), "{name:?} has several: {all:?}"),
+            }
+            count += 1;
+        }
+        assert!(count > 300, "only {count} functions are looked at");
+    }
+}

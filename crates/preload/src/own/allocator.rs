@@ -1,0 +1,115 @@
+//! This library's own memory: none of it is the program's malloc(3).
+//!
+//! Allocators call munmap(2) and its kin with locks held, and a wrapper that called malloc(3) would wait for its own
+//! thread. So all that this library allocates comes straight from the kernel, divided by dlmalloc under one lock. (Not
+//! through the C library's mmap(2): the first look-up of a function waits for the dynamic linker's lock, which a thread
+//! in dlopen(3) may have.)
+//!
+//! What the C library itself allocates stays the program's: above all a table for each thread (pthread_create(3)).
+//! Threads are started when the first map, and the first writable one, is made; never when one is unmapped.
+
+use super::guard::Guarded;
+use super::{PAGE, owner};
+use dlmalloc::Dlmalloc;
+use libc::c_long;
+use std::alloc::{GlobalAlloc, Layout};
+use std::arch::asm;
+use std::ptr;
+
+/// dlmalloc's source of memory.
+pub(crate) struct Kernel;
+
+/// A bare system call, which leaves errno alone: a failure is the error's number below zero.
+unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: registers as the system call's convention has them; what the call does is the caller's to answer for.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    result
+}
+
+/// An address that a call returned; null if it failed.
+fn address(result: isize) -> *mut u8 {
+    if result < 0 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(result as usize) }
+}
+
+// SAFETY: memory of this process, of at least the size that was asked for.
+unsafe impl dlmalloc::Allocator for Kernel {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: the kernel chooses the place, so nothing that is mapped changes.
+        let at = unsafe { call(libc::SYS_mmap, [0, size, access as usize, kind as usize, usize::MAX, 0]) };
+        (address(at), size, 0)
+    }
+
+    fn remap(&self, block: *mut u8, size: usize, new: usize, can_move: bool) -> *mut u8 {
+        let flags = if can_move { libc::MREMAP_MAYMOVE } else { 0 };
+        // SAFETY: the block is dlmalloc's, and it uses only the address that comes back.
+        address(unsafe { call(libc::SYS_mremap, [block.addr(), size, new, flags as usize, 0, 0]) })
+    }
+
+    fn free_part(&self, block: *mut u8, size: usize, new: usize) -> bool {
+        self.free(block.wrapping_add(new), size - new)
+    }
+
+    fn free(&self, block: *mut u8, size: usize) -> bool {
+        // SAFETY: dlmalloc gives back a block that it had from here.
+        unsafe { call(libc::SYS_munmap, [block.addr(), size, 0, 0, 0, 0]) == 0 }
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        PAGE
+    }
+}
+
+struct Own;
+
+#[global_allocator]
+static ALLOCATOR: Own = Own;
+
+/// Around fork(2) it is locked last and unlocked first, since everything else of this library may allocate.
+pub(crate) static HEAP: Guarded<Dlmalloc<Kernel>> = Guarded::new(Dlmalloc::new_with_allocator(Kernel));
+
+// SAFETY: dlmalloc keeps GlobalAlloc's contract, and `Guarded` lets one thread at a time call it.
+unsafe impl GlobalAlloc for Own {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the layout is the caller's, and `Guarded` lets one thread at a time in.
+        HEAP.with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the layout is the caller's, and `Guarded` lets one thread at a time in.
+        HEAP.with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // After the engine has left, threads that end still free here: no system call then, since a filter may forbid
+        // it.
+        if owner::has_left() {
+            return;
+        }
+        // SAFETY: the caller's block came from this heap with this layout.
+        HEAP.with(|heap| unsafe { heap.free(block, layout.size(), layout.align()) });
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's block came from this heap with this layout.
+        HEAP.with(|heap| unsafe { heap.realloc(block, layout.size(), layout.align(), size) })
+    }
+}

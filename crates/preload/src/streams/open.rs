@@ -1,0 +1,75 @@
+//! fopen(3) and freopen(3), which may empty a file; and a stream's buffer, which is never in a mapping.
+
+use super::descriptor;
+use crate::copy::{Call, held, mapped};
+use crate::files::coherence::{self, Opened};
+use crate::next;
+use crate::own::remembered;
+use libc::{FILE, c_char, c_int, size_t};
+
+/// Wrappers of fopen(3) and freopen(3).
+macro_rules! fopens {
+    ($($name:ident($($stream:ident)?);)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char $(, $stream: *mut FILE)?) -> *mut FILE {
+            // SAFETY: the caller's contract, which is the C library's.
+            unsafe {
+                $(if !$stream.is_null() {
+                    remembered::closing(descriptor($stream));
+                })?
+                let call = |path| next::$name(path, mode $(, $stream)?);
+                let opened = if mapped() {
+                    let arguments = Call::new();
+                    let path = arguments.text(path, libc::PATH_MAX as usize);
+                    let emptied = !path.is_null() && mode.cast::<u8>().read() == b'w';
+                    coherence::emptying(emptied.then_some((libc::AT_FDCWD, path)), || Opened(call(path)))
+                } else {
+                    call(path)
+                };
+                if !opened.is_null() {
+                    remembered::opened(descriptor(opened), false);
+                }
+                opened
+            }
+        }
+    )* };
+}
+fopens! {
+    fopen();
+    fopen64();
+    freopen(stream);
+    freopen64(stream);
+}
+
+/// setvbuf(3). Instead of a buffer in a mapping the C library uses one of its own.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buf: *mut c_char, mode: c_int, size: size_t) -> c_int {
+    let buf = if held(buf, size) { std::ptr::null_mut() } else { buf };
+    // SAFETY: the caller's contract, which is the C library's.
+    unsafe { next::setvbuf(stream, buf, mode, size) }
+}
+
+/// setbuf(3).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setbuf(stream: *mut FILE, buf: *mut c_char) -> c_int {
+    // SAFETY: the caller's contract, which is the C library's.
+    unsafe {
+        if held(buf, libc::BUFSIZ as usize) {
+            return next::setvbuf(stream, std::ptr::null_mut(), libc::_IOFBF, libc::BUFSIZ as usize);
+        }
+        next::setbuf(stream, buf)
+    }
+}
+
+/// setbuffer(3).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setbuffer(stream: *mut FILE, buf: *mut c_char, size: size_t) -> c_int {
+    // SAFETY: the caller's contract, which is the C library's.
+    unsafe {
+        if held(buf, size) {
+            return next::setvbuf(stream, std::ptr::null_mut(), libc::_IOFBF, size);
+        }
+        next::setbuffer(stream, buf, size)
+    }
+}

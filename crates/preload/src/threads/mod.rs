@@ -1,0 +1,144 @@
+//! The program's threads: each inherits what the one that makes it believes of SIGBUS, and has a stack for the handler
+//! (`stacks.rs`); what it waits at in cached memory stays in memory meanwhile (`waiting.rs`). Calls `own`, `next`,
+//! `copy`, `signals`, `heap` and `mappings`.
+
+pub(crate) mod stacks;
+pub(crate) mod waiting;
+
+use crate::own::{owner, undisturbed};
+use crate::{heap, next, signals};
+use libc::{c_int, c_ulong, c_void, size_t};
+use std::arch::naked_asm;
+use std::fs;
+use std::sync::Once;
+use std::time::Duration;
+
+/// Stacks below this size may have no room for the kernel's frame of a signal, which is 11.5 KiB with AMX: such threads
+/// are given another for it.
+const SMALL: size_t = 64 << 10;
+
+/// What a new thread needs before the program's function runs.
+struct Begin<R> {
+    told_blocked: bool,
+    needs_stack: bool,
+    run: extern "C-unwind" fn(*mut c_void) -> R,
+    arg: *mut c_void,
+}
+
+extern "C-unwind" fn begin<R>(begin: *mut c_void) -> R {
+    // SAFETY: made by `make` for this thread alone.
+    let Begin { told_blocked, needs_stack, run, arg } = *unsafe { Box::from_raw(begin.cast::<Begin<R>>()) };
+    signals::inherit(told_blocked);
+    if needs_stack {
+        stacks::begin();
+    }
+    run(arg)
+}
+
+/// Makes a thread with a stack of so many bytes with `make`, which returns zero if it did.
+fn make<R>(
+    run: extern "C-unwind" fn(*mut c_void) -> R,
+    arg: *mut c_void,
+    stack: size_t,
+    make: impl FnOnce(extern "C-unwind" fn(*mut c_void) -> R, *mut c_void) -> c_int,
+) -> c_int {
+    let told_blocked = signals::told_blocked();
+    let needs_stack = heap::is_up() || stack < SMALL;
+    if !told_blocked && !needs_stack {
+        return make(run, arg);
+    }
+    let own = Box::into_raw(Box::new(Begin { told_blocked, needs_stack, run, arg }));
+    let result = make(begin::<R>, own.cast());
+    if result != 0 {
+        // SAFETY: no thread was made that could take it.
+        drop(unsafe { Box::from_raw(own) });
+    }
+    result
+}
+
+/// pthread_create(3).
+///
+/// # Safety
+/// The caller keeps the contract of pthread_create(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_create(
+    thread: *mut c_ulong,
+    attr: *const c_void,
+    run: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+    arg: *mut c_void,
+) -> c_int {
+    let mut stack = size_t::MAX;
+    if !attr.is_null() {
+        // SAFETY: the attributes are the caller's, and initialized.
+        unsafe { libc::pthread_attr_getstacksize(attr.cast(), &mut stack) };
+    }
+    // SAFETY: the caller's contract.
+    make(run, arg, stack, |run, arg| unsafe { next::pthread_create(thread, attr, run, arg) })
+}
+
+/// thrd_create(3).
+///
+/// # Safety
+/// The caller keeps the contract of thrd_create(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn thrd_create(
+    thread: *mut c_ulong,
+    run: extern "C-unwind" fn(*mut c_void) -> c_int,
+    arg: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    make(run, arg, size_t::MAX, |run, arg| unsafe { next::thrd_create(thread, run, arg) })
+}
+
+/// pthread_exit(3). After it in the first thread the process ends with its last thread; but the engine's threads never
+/// end, so one is started that watches for the program's last.
+///
+/// # Safety
+/// The caller keeps the contract of pthread_exit(3).
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
+    // The stack is unwound from the caller's frame on.
+    naked_asm!("push rdi", "call {before}", "pop rdi", "jmp rax", before = sym before_pthread_exit)
+}
+
+extern "C" fn before_pthread_exit() -> *mut c_void {
+    static NEXT: next::Next = next::Next::new(c"pthread_exit");
+    static WATCHED: Once = Once::new();
+    // SAFETY: gettid and getpid have no preconditions.
+    let is_first = unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
+    if is_first && owner::owns_maps() {
+        undisturbed((), || {
+            WATCHED.call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(end_with_last)))
+        });
+    }
+    // Every C library has `pthread_exit`.
+    NEXT.find().unwrap_or(libc::abort as *mut c_void)
+}
+
+/// The thread that ends the process in place of the program's last.
+const LAST: &str = "fastmap-last";
+
+fn end_with_last() {
+    // Polled, since programs that end this way are rare, and counting every thread's end would cost all others.
+    while threads_of_program() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::process::exit(0);
+}
+
+/// Whether a thread of the program is left: not the engine's, nor one of the kernel's (io_uring(7)). The first thread
+/// stays a zombie.
+fn threads_of_program() -> bool {
+    const PF_IO_WORKER: u64 = 0x10;
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return true };
+    threads.flatten().any(|thread| {
+        // A thread that has ended meanwhile has no such file.
+        let line = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let Some((name, after)) = line.rsplit_once(')') else { return false };
+        let mut fields = after.split_ascii_whitespace();
+        let has_ended = matches!(fields.next(), Some("Z" | "X"));
+        let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(0);
+        !has_ended && flags & PF_IO_WORKER == 0 && !name.contains("(fastmap-")
+    })
+}

@@ -1,5 +1,0 @@
-//! The library's own memory is not the program's malloc(3).
-
-mod common;
-
-cases! { "allocator.c", &["-fno-builtin"]; extents children; kernel }

@@ -1,0 +1,364 @@
+/* Private mappings that are only read, by the manual pages: in turns they are the engine's and the kernel's, until they may be
+ * stored to. */
+#include "check.h"
+
+/* How the kernel has what is mapped at an address; zero: it is not the file's, so it is the engine's. */
+static char kind_at(const void *at) {
+    char line[512], flags[8];
+    unsigned long start, end, inode = 0;
+    /* What changes hands while the list is read may be missing in it. */
+    for (int looks = 0; looks < 1000; looks++) {
+        FILE *maps = fopen("/proc/self/maps", "r");
+        int found = 0;
+        while (!found && fgets(line, sizeof line, maps))
+            found = sscanf(line, "%lx-%lx %7s %*s %*s %lu", &start, &end, flags, &inode) == 4 &&
+                    start <= (unsigned long)at && (unsigned long)at < end;
+        fclose(maps);
+        if (found) return inode == 0 ? 0 : flags[3];
+    }
+    CHECK(!"it is mapped");
+    return 0;
+}
+
+/* Waits until a mapping is the engine's, where it will be. */
+static void await_engine(const void *at) {
+    for (int looks = 0; getenv("FASTMAP_TURNS") && kind_at(at) != 0; looks++) {
+        CHECK(looks < 100000);
+        usleep(100);
+    }
+}
+
+/* Waits until every way has had its turn, twice. */
+static void await_turns(void) {
+    if (getenv("FASTMAP_TURNS")) usleep(24000);
+}
+
+static int fd;
+
+/* A new file, opened to be read, and a mapping of it. */
+static uint8_t *fresh(const char *path) {
+    /* The one before is there until then: it is another inode. */
+    int before = fd;
+    unlink(path);
+    close(file_of(path, SIZE));
+    fd = open(path, O_RDONLY);
+    CHECK(fd >= 0);
+    if (before > 0) close(before);
+    uint8_t *at = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED);
+    return at;
+}
+
+static void expect_file_unchanged(const char *path) {
+    static uint8_t page[PAGE];
+    for (size_t at = 0; at < SIZE; at += PAGE) {
+        CHECK(pread(fd, page, PAGE, (off_t)at) == PAGE);
+        for (size_t i = 0; i < PAGE; i++) CHECK(page[i] == pattern(at + i));
+    }
+    expect_in_file(path, 0, pattern(0));
+    expect_in_file(path, 5 * MIB + 9, pattern(5 * MIB + 9));
+}
+
+/* Stores to every page of a part, at a byte that `expect` does not look at. */
+static void store(uint8_t *part, size_t len, uint8_t what) {
+    for (size_t i = 0; i < len; i += PAGE) part[i + PAGE - 9] = what;
+}
+
+static void expect_stored(const uint8_t *part, size_t len, uint8_t what) {
+    for (size_t i = 0; i < len; i += PAGE) CHECK(part[i + PAGE - 9] == what);
+}
+
+static uint8_t *shown;
+static _Atomic int done;
+
+static void *look(void *seed) {
+    unsigned random = (unsigned)(uintptr_t)seed;
+    long looks = 0;
+    while (!done || looks < 100000) {
+        size_t at = (size_t)rand_r(&random) % SIZE;
+        CHECK(shown[at] == pattern(at));
+        looks++;
+    }
+    return NULL;
+}
+
+/* Threads read while it changes hands; its bytes go into system calls, too. */
+static void reads(const char *path) {
+    shown = fresh(path);
+    pthread_t threads[3];
+    for (uintptr_t i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, look, (void *)(i + 1)) == 0);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    for (int round = 0; round < 20; round++) {
+        await_engine(shown);
+        static uint8_t page[PAGE];
+        for (size_t at = 0; at < SIZE; at += 37 * PAGE) {
+            CHECK(write(ends[1], shown + at, PAGE) == PAGE && read(ends[0], page, PAGE) == PAGE);
+            CHECK(memcmp(page, shown + at, PAGE) == 0 && page[100] == pattern(at + 100));
+        }
+        char kind = kind_at(shown);
+        CHECK(kind == 'p' || kind == 0);
+        usleep(1000);
+    }
+    done = 1;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    catch_signal(SIGSEGV, 0);
+    await_engine(shown);
+    CHECK(raised_by_store(shown + MIB) == SIGSEGV && caught_code == SEGV_ACCERR);
+    /* What is written to the file shows. */
+    int writer = open(path, O_RDWR);
+    CHECK(writer >= 0 && pwrite(writer, "!", 1, 3 * MIB) == 1 && shown[3 * MIB] == '!');
+    await_turns();
+    CHECK(shown[3 * MIB] == '!' && shown[3 * MIB + 1] == pattern(3 * MIB + 1));
+    CHECK(munmap(shown, SIZE) == 0);
+}
+
+static void stores(const char *path) {
+    uint8_t *at = fresh(path);
+    await_engine(at);
+    CHECK(at[7] == pattern(7));
+    CHECK(mprotect(at, SIZE, RW) == 0);
+    CHECK(kind_at(at) == 'p' && kind_at(at + SIZE - 1) == 'p');
+    store(at, SIZE, 211);
+    for (int round = 0; round < 3; round++) {
+        expect(at, 0, SIZE);
+        expect_stored(at, SIZE, 211);
+        expect_file_unchanged(path);
+        await_turns();
+        /* It stays the kernel's, whatever may be done to it. */
+        CHECK(kind_at(at) == 'p');
+        CHECK(mprotect(at, SIZE, round == 1 ? RW : PROT_READ) == 0);
+    }
+    CHECK(munmap(at, SIZE) == 0);
+    expect_file_unchanged(path);
+}
+
+static void stores_to_a_part(const char *path) {
+    uint8_t *at = fresh(path);
+    await_engine(at);
+    CHECK(mprotect(at + 3 * MIB, MIB, RW) == 0);
+    store(at + 3 * MIB, MIB, 212);
+    await_turns();
+    expect_stored(at + 3 * MIB, MIB, 212);
+    expect(at, 0, SIZE);
+    catch_signal(SIGSEGV, 0);
+    CHECK(raised_by_store(at + 3 * MIB - 1) == SIGSEGV && raised_by_store(at + 4 * MIB) == SIGSEGV);
+    CHECK(mprotect(at + 3 * MIB, MIB, PROT_READ) == 0);
+    await_turns();
+    CHECK(kind_at(at) == 'p' && kind_at(at + 3 * MIB) == 'p');
+    expect_stored(at + 3 * MIB, MIB, 212);
+    expect(at, 0, SIZE);
+    expect_file_unchanged(path);
+}
+
+/* What was stored before it became one that is only read is never lost. */
+static void private_pages(const char *path) {
+    for (int round = 0; round < 20; round++) {
+        uint8_t *at = fresh(path);
+        /* The whole, or a page of it; while it is the kernel's or, in turns, already the engine's. */
+        size_t start = round % 2 ? 5 * MIB : 0, len = round % 2 ? PAGE : SIZE;
+        if (round % 4 > 1) usleep((unsigned)round * 300);
+        CHECK(mprotect(at + start, len, RW) == 0);
+        at[start + PAGE - 9] = 213;
+        CHECK(mprotect(at, SIZE, PROT_READ) == 0);
+        await_turns();
+        CHECK(at[start + PAGE - 9] == 213);
+        expect(at, 0, SIZE);
+        CHECK(at[start + PAGE - 9] == 213 && munmap(at, SIZE) == 0);
+    }
+    expect_file_unchanged(path);
+}
+
+/* The same with what was not stored to: that has nothing to lose. */
+static void no_private_pages(const char *path) {
+    uint8_t *at;
+    int before;
+    do {
+        at = fresh(path);
+        before = kind_at(at);
+        CHECK(mprotect(at, SIZE, RW) == 0);
+        expect(at, 0, SIZE);
+        CHECK(mprotect(at, SIZE, PROT_READ) == 0);
+    } while (before == 0);
+    await_turns();
+    expect(at, 0, SIZE);
+    CHECK(munmap(at, SIZE) == 0);
+}
+
+static void children(const char *path) {
+    uint8_t *at = fresh(path);
+    for (int way = 0; way < 4; way++) {
+        if (way == 0) await_engine(at);
+        pid_t child = fork();
+        if (child == 0) {
+            if (way == 1) execl("/bin/true", "true", NULL);
+            if (way != 2) expect(at, 0, SIZE);
+            CHECK(mprotect(at, SIZE, RW) == 0);
+            CHECK(kind_at(at) == 'p');
+            store(at, SIZE, 214);
+            expect(at, 0, SIZE);
+            expect_stored(at, SIZE, 214);
+            if (way == 3 && fork() == 0) {
+                expect_stored(at, SIZE, 214);
+                store(at, SIZE, 215);
+            }
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        expect(at, 0, SIZE);
+        for (size_t i = PAGE - 9; i < SIZE; i += PAGE) CHECK(at[i] == pattern(i));
+        CHECK(kind_at(at) == 'p' || kind_at(at) == 0);
+    }
+    expect_file_unchanged(path);
+    CHECK(mprotect(at, SIZE, RW) == 0);
+    store(at, SIZE, 216);
+    if (fork() == 0) {
+        expect_stored(at, SIZE, 216);
+        store(at, SIZE, 217);
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && status == 0);
+    expect_stored(at, SIZE, 216);
+    expect_file_unchanged(path);
+}
+
+static void parts_go(const char *path) {
+    catch_signal(SIGSEGV, 0);
+    uint8_t *at = fresh(path);
+    await_engine(at);
+    CHECK(munmap(at + 2 * MIB, MIB) == 0);
+    CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_load(at + 3 * MIB - 1) == SIGSEGV);
+    /* What was between is anybody's by now. */
+    await_turns();
+    expect(at, 0, 2 * MIB);
+    expect(at + 3 * MIB, 3 * MIB, SIZE - 3 * MIB);
+    CHECK(mprotect(at, 2 * MIB, RW) == 0);
+    store(at, 2 * MIB, 218);
+    CHECK(munmap(at, 2 * MIB) == 0);
+    expect(at + 3 * MIB, 3 * MIB, SIZE - 3 * MIB);
+    CHECK(munmap(at + 3 * MIB, SIZE - 3 * MIB) == 0);
+    expect_file_unchanged(path);
+    /* Other memory over a part. */
+    at = fresh(path);
+    await_engine(at);
+    CHECK(mmap(at + MIB, MIB, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at + MIB);
+    memset(at + MIB, 3, MIB);
+    await_turns();
+    expect(at, 0, MIB);
+    expect(at + 2 * MIB, 2 * MIB, SIZE - 2 * MIB);
+    CHECK(at[MIB] == 3 && at[2 * MIB - 1] == 3 && munmap(at, SIZE) == 0);
+    /* Of another length, at another place, and twice: which only shared ones can be. */
+    at = fresh(path);
+    await_engine(at);
+    CHECK(mremap(at, SIZE, SIZE - MIB, 0) == at);
+    CHECK(raised_by_load(at + SIZE - MIB) == SIGSEGV);
+    at = mremap(at, SIZE - MIB, SIZE, MREMAP_MAYMOVE);
+    CHECK(at != MAP_FAILED);
+    expect(at, 0, SIZE);
+    FAILS(mremap(at, 0, SIZE, MREMAP_MAYMOVE), EINVAL);
+    uint8_t *room = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(mremap(at, SIZE, SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, room) == room);
+    expect(room, 0, SIZE);
+    CHECK(mprotect(room, SIZE, RW) == 0);
+    store(room, SIZE, 219);
+    await_turns();
+    expect_stored(room, SIZE, 219);
+    CHECK(munmap(room, SIZE) == 0);
+    expect_file_unchanged(path);
+}
+
+static void beside_shared(const char *path) {
+    uint8_t *at = fresh(path);
+    await_engine(at);
+    int writer = open(path, O_RDWR);
+    CHECK(writer >= 0);
+    uint8_t *shared = map_all(writer);
+    for (uint8_t round = 1; round < 20; round++) {
+        shared[PAGE] = round;
+        CHECK(msync(shared, SIZE, MS_SYNC) == 0 && at[PAGE] == round);
+        expect(at + 2 * PAGE, 2 * PAGE, SIZE - 2 * PAGE);
+        usleep(1000);
+    }
+    CHECK(mprotect(at, SIZE, RW) == 0);
+    store(at, SIZE, 220);
+    await_turns();
+    for (size_t i = PAGE - 9; i < SIZE; i += PAGE) CHECK(shared[i] == pattern(i));
+    expect_stored(at, SIZE, 220);
+    shared[PAGE] = pattern(PAGE);
+    CHECK(munmap(shared, SIZE) == 0 && munmap(at, SIZE) == 0);
+    expect_file_unchanged(path);
+    close(writer);
+    /* The other way round. */
+    unlink(path);
+    fd = file_of(path, SIZE);
+    shared = map_all(fd);
+    await_engine(shared);
+    shared[PAGE] = 50;
+    at = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED && at[PAGE] == 50);
+    await_turns();
+    CHECK(at[PAGE] == 50 && mprotect(at, SIZE, RW) == 0);
+    store(at, SIZE, 221);
+    shared[PAGE] = pattern(PAGE);
+    await_turns();
+    expect_stored(at, SIZE, 221);
+    expect(shared, 0, SIZE);
+    CHECK(munmap(shared, SIZE) == 0);
+    expect_file_unchanged(path);
+}
+
+static void calls(const char *path) {
+    uint8_t *at = fresh(path);
+    uint8_t there[SIZE / PAGE];
+    await_engine(at);
+    CHECK(msync(at, SIZE, MS_SYNC) == 0 && msync(at, SIZE, MS_ASYNC) == 0 && msync(at, SIZE, MS_INVALIDATE) == 0);
+    FAILS(msync(at, SIZE, MS_SYNC | MS_ASYNC), EINVAL);
+    CHECK(at[5] == pattern(5) && mincore(at, SIZE, there) == 0 && (there[0] & 1));
+    CHECK(madvise(at, SIZE, MADV_RANDOM) == 0 && madvise(at, SIZE, MADV_WILLNEED) == 0);
+    await_engine(at);
+    expect(at, 0, SIZE);
+    CHECK(madvise(at, SIZE, MADV_DONTNEED) == 0);
+    expect(at, 0, SIZE);
+    FAILS(madvise(at, SIZE, MADV_POPULATE_WRITE), EINVAL);
+    CHECK(madvise(at, SIZE, MADV_POPULATE_READ) == 0);
+    await_engine(at);
+    FAILS(madvise(at, SIZE, MADV_REMOVE), EACCES);
+    CHECK(munmap(at, SIZE) == 0);
+    /* No access, and access again. */
+    at = fresh(path);
+    await_engine(at);
+    catch_signal(SIGSEGV, 0);
+    CHECK(mprotect(at, SIZE, PROT_NONE) == 0 && raised_by_load(at + MIB) == SIGSEGV);
+    await_turns();
+    CHECK(raised_by_load(at + MIB) == SIGSEGV && mprotect(at, SIZE, PROT_READ) == 0);
+    await_turns();
+    expect(at, 0, SIZE);
+    CHECK(munmap(at, SIZE) == 0);
+    /* Locked memory. */
+    at = fresh(path);
+    await_engine(at);
+    CHECK(mlock(at, 16 * PAGE) == 0);
+    await_turns();
+    expect(at, 0, SIZE);
+    CHECK(munlock(at, 16 * PAGE) == 0 && mprotect(at, SIZE, RW) == 0);
+    store(at, SIZE, 222);
+    await_turns();
+    expect_stored(at, SIZE, 222);
+    CHECK(munmap(at, SIZE) == 0);
+    expect_file_unchanged(path);
+}
+
+static struct test tests[] = {
+    {"reads", reads},
+    {"stores", stores},
+    {"stores_to_a_part", stores_to_a_part},
+    {"private_pages", private_pages},
+    {"no_private_pages", no_private_pages},
+    {"children", children},
+    {"parts_go", parts_go},
+    {"beside_shared", beside_shared},
+    {"calls", calls},
+};
+RUN_ONE_OF(tests)

@@ -1,0 +1,21 @@
+//! The preload library from outside: C programs that run on the kernel's maps and on the engine's.
+
+#[macro_use]
+mod common;
+#[path = "../../../../tests/effort.rs"]
+mod effort;
+
+mod allocator;
+mod alone;
+mod by_number;
+mod coherence;
+mod descriptors;
+mod direct;
+mod io;
+mod maps;
+mod others;
+mod private;
+mod process;
+mod signals;
+mod stores;
+mod verdicts;
