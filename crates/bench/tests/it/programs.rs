@@ -1,13 +1,12 @@
 //! `fastmap bench programs`, small and real: the programs in C on kernel mmap, and under `fastmap run` where that is built.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::prompt::{dir, fastmap, files_in, run_in, skipped};
+use crate::prompt::{dir, fastmap, files_in, make_program, run_in, skipped};
 use crate::{FASTMAP, check_told};
 
 #[test]
@@ -69,8 +68,7 @@ fn an_answer_that_differs_fails_and_what_is_not_there_is_said() {
     let programs = dir.path().join("bin");
     fs::create_dir(&programs).unwrap();
     let rg = programs.join("rg");
-    fs::write(&rg, "#!/bin/sh\nexec /bin/date +%s%N\n").unwrap();
-    fs::set_permissions(&rg, fs::Permissions::from_mode(0o755)).unwrap();
+    make_program(&rg, b"#!/bin/sh\nexec /bin/date +%s%N\n");
     let run = |line: &str| {
         let line = format!("programs {line} --memory all --size 1MiB --seconds 0.01 --ways kernel --dir .");
         run_in(dir.path(), Command::new(FASTMAP).env("PATH", &programs).args(line.split_whitespace()))

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::FASTMAP;
-use crate::prompt::{dir, fastmap, run_in};
+use crate::prompt::{dir, fastmap, make_program, run_in};
 
 #[test]
 fn without_fastmap_bench_it_says_what_to_do() {
@@ -23,10 +23,7 @@ fn the_one_beside_it_is_started_with_the_arguments_else_the_one_in_path() {
     let there = |name: &str, says: &str| {
         let path = dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // By another process: one that this one holds open while a test beside it forks cannot be executed.
-        let script = format!("#!/bin/sh\necho {says} \"$@\"\nexit 3\n");
-        let write = "printf %s \"$1\" > \"$2\"; chmod 755 \"$2\"";
-        assert!(Command::new("sh").args(["-c", write, "sh", &script]).arg(&path).status().unwrap().success());
+        make_program(&path, format!("#!/bin/sh\necho {says} \"$@\"\nexit 3\n").as_bytes());
     };
     fs::create_dir(dir.path().join("bin")).unwrap();
     let own = dir.path().join("bin/fastmap");

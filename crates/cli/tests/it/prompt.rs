@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each of the two test programs uses its own part
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -116,17 +117,21 @@ pub fn as_nobody(dir: &Path, line: &str) -> Option<Ran> {
     // The build may lie where nobody may not look.
     let open = tempfile::tempdir_in("/tmp").unwrap();
     let program = open.path().join("fastmap");
-    fs::copy(FASTMAP, &program).unwrap();
+    make_program(&program, &fs::read(FASTMAP).unwrap());
     open_to_all(open.path());
     open_to_all(dir);
     let args = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    loop {
-        let ran = run_in(dir, Command::new("setpriv").args(args).arg(&program).args(line.split_whitespace()));
-        // A program that another test starts has the copy's descriptor for a moment.
-        if !ran.stderr.contains("Text file busy") {
-            return Some(ran);
-        }
-    }
+    Some(run_in(dir, Command::new("setpriv").args(args).arg(&program).args(line.split_whitespace())))
+}
+
+/// Makes a file that can be executed. Another process writes it: what this one has open to write, a program that another test starts
+/// at that moment has open, too, and nobody can execute it then (ETXTBSY).
+pub fn make_program(path: &Path, bytes: &[u8]) {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(path).env("PATH", "/usr/bin:/bin").stdin(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(bytes).unwrap();
+    assert!(shell.wait().unwrap().success(), "{}", path.display());
 }
 
 fn open_to_all(path: &Path) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::FASTMAP;
-use crate::prompt::{Ran, dir, files_in, is_root, run_in, skipped};
+use crate::prompt::{Ran, dir, files_in, is_root, make_program, run_in, skipped};
 use crate::terminal::{c_library, gcc};
 
 /// A directory with a preload library in it.
@@ -47,8 +47,7 @@ impl Place {
     /// A file that can be executed.
     fn program(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path().join(name);
-        fs::write(&path, bytes).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        make_program(&path, bytes);
         path
     }
 }
@@ -279,7 +278,7 @@ fn programs_that_no_library_gets_into() {
 fn programs_with_rights_of_their_own() {
     let place = Place::new();
     let own = place.path().join("own");
-    fs::copy("/bin/true", &own).unwrap();
+    make_program(&own, &fs::read("/bin/true").unwrap());
     let mode = |mode| fs::set_permissions(&own, fs::Permissions::from_mode(mode)).unwrap();
     mode(0o4755);
     place.run(&["--", "./own"]).succeeded();
@@ -342,7 +341,7 @@ fn the_library_is_found_or_missed() {
         fs::create_dir(place.path().join(folder)).unwrap();
     }
     let fastmap = place.path().join("bin/fastmap");
-    fs::copy(FASTMAP, &fastmap).unwrap();
+    make_program(&fastmap, &fs::read(FASTMAP).unwrap());
     let installed = || {
         let mut command = Command::new(&fastmap);
         command
