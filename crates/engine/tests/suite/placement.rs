@@ -244,7 +244,6 @@ fn maps_come_grow_and_go_in_turns() {
     let path = folder.path().join("data");
     drop(numbered(&path));
     let mut random = Random::new(seed(5));
-    let mut seen = [0, 0];
     let (mut len, mut last) = (LEN, 0u64);
     for round in 1..=quick_or_full(60, 600) as u64 {
         let file = open(&path);
@@ -261,13 +260,18 @@ fn maps_come_grow_and_go_in_turns() {
             map[len - 1] = round as u8;
             map.write_at(&[round as u8], len - 2).unwrap();
         }
+        // However busy the machine is, some are the engine's, and some go back.
+        if round % 12 == 0 {
+            has(&map, Engine::Cached);
+        } else if round % 12 == 6 {
+            has(&map, Engine::Kernel);
+        }
         // A second one for a while, or another that is read.
         if random.below(3) == 0 {
             let second = auto(&file);
             assert_eq!(second.get_at::<u64>(9 * PAGE + 8).unwrap(), round);
             drop(if random.below(2) == 0 { std::mem::replace(&mut map, second) } else { second });
         }
-        seen[usize::from(map.engine() == Engine::Cached)] += 1;
         assert_eq!(map.get_at::<u64>(9 * PAGE + 8).unwrap(), round);
         match random.below(3) {
             0 => map.unmap().unwrap(),
@@ -279,7 +283,6 @@ fn maps_come_grow_and_go_in_turns() {
         file.read_exact_at(&mut bytes, 9 * PAGE as u64 + 8).unwrap();
         assert_eq!(u64::from_ne_bytes(bytes), round, "in the file");
     }
-    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes.len(), len);
     assert!(bytes.chunks(PAGE).take(PAGES).zip(0u64..).all(|(page, number)| page[..8] == number.to_ne_bytes()));
