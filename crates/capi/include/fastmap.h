@@ -196,8 +196,8 @@ extern "C" {
  * What only the cache has means the cache from the start, for good: fm_mmap_in() with a cache, the flags here, a
  * capacity given by fm_cache_resize(NULL, ...). Such a map takes those of its file along; where that cannot be (pins, a
  * mapping made by mmap(2)) it is the kernel's like them, or fails with FM_MAP_CACHED. A file that is cached already
- * stays so. The process's own cache holds a quarter of memory (of the cgroup's, if that is less) unless
- * fm_cache_resize() says otherwise.
+ * stays so. The process's own cache holds what others leave of memory (of the cgroup's, if that is less), but for a
+ * sixteenth: it shrinks at once when they need it, and grows while that helps; unless fm_cache_resize() says otherwise.
  *
  * What is MAP_SHARED of a regular file or block device, and not executable, can be cached, unless the file
  * is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
@@ -458,8 +458,8 @@ struct fm_cache *fm_cache_create(size_t capacity);
 /**
  * Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
  * `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
- * leave memory, dirty ones written first. Once the process's own has been given a capacity, maps are cached from
- * the start: see fm_mmap().
+ * leave memory, dirty ones written first. The process's own follows the memory that is left until it is given a
+ * capacity, and from then on maps are cached from the start: see fm_mmap().
  *
  * Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
  * EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be

@@ -128,7 +128,7 @@ pub fn is_named() -> bool {
 /// The cache of a handle; the process's own for null.
 pub fn find(handle: *const fm_cache) -> Result<Cache, Failure> {
     if handle.is_null() {
-        return Ok(Cache::global()?);
+        return Ok(Cache::global_auto()?);
     }
     handles().caches.get(&handle.addr()).cloned().ok_or_else(|| unknown(handle))
 }
@@ -153,8 +153,8 @@ pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
 
 /// Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
 /// `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
-/// leave memory, dirty ones written first. Once the process's own has been given a capacity, maps are cached from
-/// the start: see fm_mmap().
+/// leave memory, dirty ones written first. The process's own follows the memory that is left until it is given a
+/// capacity, and from then on maps are cached from the start: see fm_mmap().
 ///
 /// Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
 /// EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be

@@ -260,8 +260,8 @@ impl Wanted {
 /// What only the cache has means the cache from the start, for good: fm_mmap_in() with a cache, the flags here, a
 /// capacity given by fm_cache_resize(NULL, ...). Such a map takes those of its file along; where that cannot be (pins, a
 /// mapping made by mmap(2)) it is the kernel's like them, or fails with FM_MAP_CACHED. A file that is cached already
-/// stays so. The process's own cache holds a quarter of memory (of the cgroup's, if that is less) unless
-/// fm_cache_resize() says otherwise.
+/// stays so. The process's own cache holds what others leave of memory (of the cgroup's, if that is less), but for a
+/// sixteenth: it shrinks at once when they need it, and grows while that helps; unless fm_cache_resize() says otherwise.
 ///
 /// What is MAP_SHARED of a regular file or block device, and not executable, can be cached, unless the file
 /// is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else

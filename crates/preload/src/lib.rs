@@ -54,7 +54,7 @@ pub(crate) fn cache() -> Option<&'static fastmap::Cache> {
             let chosen = fastmap::faults::choose(config().faults);
             let make = || match config().cache {
                 Some(bytes) => fastmap::Cache::new(bytes),
-                None if config().is_kernel_first() => fastmap::Cache::auto(),
+                None if config().is_kernel_first() => fastmap::Cache::global_auto(),
                 None => fastmap::Cache::global(),
             };
             let made = chosen.and_then(|()| make());

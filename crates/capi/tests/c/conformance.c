@@ -461,7 +461,9 @@ int main(int argc, char **argv) {
         return 2;
     snprintf(folder, sizeof folder, "%s", argv[1]);
     CHECK(*fm_last_error() == '\0');
+    struct fm_stats own;
     CHECK(argc == 2 || fm_cache_resize(NULL, 16 << 20) == 0);
+    CHECK(fm_stats(NULL, &own, sizeof own) == 0 && (argc == 2) == (own.capacity != 16 << 20));
     int fd = make("file", O_RDWR, BYTES);
     errors_of_mmap(fd);
     errors_on_ranges(fd);

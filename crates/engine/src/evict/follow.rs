@@ -1,7 +1,7 @@
 //! The thread that has a cache's capacity follow what the process's group leaves (`pool/auto_capacity.rs` decides).
 //!
 //! It looks 20 times a second, and 100 times when memory is short; then only at what is used, unless that has changed.
-//! While the cache has no map it sleeps. Shrinking takes idle frames first, then evicts clean pages, and writes dirty
+//! While the cache has no map it sleeps; when its owner resizes it, it ends. Shrinking takes idle frames first, then evicts clean pages, and writes dirty
 //! ones only when no clean one is left (`room.rs`).
 
 use crate::error::Error;
@@ -136,10 +136,11 @@ impl Looks {
 
 fn change(pool: &Pool, capacity: usize, look: &MemoryLook, growing: u64) {
     let (before, start) = (pool.capacity(), Instant::now());
-    let result = match pool.resize(capacity) {
+    let result = match pool.resize_to_follow(capacity) {
         // As far as the pins allow: all but a sixteenth may be pinned (`pool::most_pins`).
         Err(Error::PinsHold { pinned, .. }) => {
-            pool.resize((pinned / PAGE + pinned / PAGE / 15 + MIN_CAPACITY + 1).clamp(capacity, before.max(capacity)))
+            let least = pinned / PAGE + pinned / PAGE / 15 + MIN_CAPACITY + 1;
+            pool.resize_to_follow(least.clamp(capacity, before.max(capacity)))
         }
         other => other,
     };

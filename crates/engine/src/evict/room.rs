@@ -10,6 +10,7 @@ use crate::sys::{PAGE, fork};
 use crate::writeback::sweep::Swept;
 use crate::writeback::{flush, sweep};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// What came of looking for room for pages read ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,16 +24,32 @@ pub enum Room {
 }
 
 impl Pool {
-    /// Changes the capacity, pages: [`Cache::resize`](crate::Cache::resize).
+    /// Changes the capacity, pages, as the cache's owner says ([`Cache::resize`](crate::Cache::resize)): it follows nothing from
+    /// then on.
     pub fn resize(&self, capacity: usize) -> Result<()> {
         if fork::is_child() {
             // Dropping pages by address would reach into the parent.
             return Err(Error::in_a_child(Path::new("cache")));
         }
+        let _resizing = self.resizing.lock().unwrap_or_else(|poison| poison.into_inner());
+        self.change_to(capacity)?;
+        if self.follows.swap(false, Ordering::AcqRel) {
+            self.end_following();
+        }
+        Ok(())
+    }
+
+    /// Changes the capacity, pages, to what is left, if it still follows that.
+    pub fn resize_to_follow(&self, capacity: usize) -> Result<()> {
+        let _resizing = self.resizing.lock().unwrap_or_else(|poison| poison.into_inner());
+        if self.follows.load(Ordering::Acquire) { self.change_to(capacity) } else { Ok(()) }
+    }
+
+    /// The caller holds `resizing`.
+    fn change_to(&self, capacity: usize) -> Result<()> {
         if capacity > self.most() {
             return Err(Error::CapacityTooLarge { capacity: capacity * PAGE, maximum: self.most() * PAGE });
         }
-        let _resizing = self.resizing.lock().unwrap_or_else(|poison| poison.into_inner());
         let before = self.capacity();
         if capacity > before {
             self.clean.make_room(capacity).map_err(Error::no_bookkeeping)?;

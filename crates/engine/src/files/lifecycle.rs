@@ -22,6 +22,7 @@ use crate::sys::{PAGE, memory};
 use crate::writeback::threads;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on. `scratch`: see
 /// `saved.rs`. Its addresses are open to loads, or `by_address` closed, for the maps to open theirs.
@@ -58,7 +59,7 @@ pub fn open(
 /// Starts what a pool has with its first map, once.
 fn start_with_first(pool: &Arc<Pool>, opened: &'static Userfaultfds) {
     pool.start_reads(|| readers::start(Arc::downgrade(pool), opened.staging()));
-    if pool.follows {
+    if pool.follows.load(Ordering::Acquire) {
         pool.follow(|| follow::start(Arc::downgrade(pool)));
     }
     live::note(pool);

@@ -6,7 +6,7 @@ use crate::pool::auto_capacity;
 use crate::pool::pool::{self, MOST_BATCH, Pool, Settings};
 use crate::sys::memory_look::MemoryWatch;
 use crate::sys::{PAGE, cgroup};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A cache of pages of mapped files, with a hard limit.
@@ -109,6 +109,26 @@ impl Cache {
         Ok(Cache { pool: Pool::global()? })
     }
 
+    /// The process's own cache without a budget ([`Cache::auto`]): files go there that placement takes over
+    /// ([`Placement::Auto`](crate::Placement::Auto), and `fm_mmap` in C).
+    ///
+    /// # Errors
+    /// As [`Cache::new`]; not remembered, so a later call may succeed.
+    ///
+    /// ```
+    /// let cache = fastmap::Cache::global_auto()?;
+    /// println!("{} bytes may be in memory now", cache.capacity());
+    /// # Ok::<(), fastmap::Error>(())
+    /// ```
+    pub fn global_auto() -> Result<Cache> {
+        static GLOBAL: OnceLock<Cache> = OnceLock::new();
+        if let Some(cache) = GLOBAL.get() {
+            return Ok(cache.clone());
+        }
+        let cache = Cache::auto()?;
+        Ok(GLOBAL.get_or_init(|| cache).clone())
+    }
+
     /// A quarter of the smaller of physical memory and the process's cgroup limits (versions 1 and 2, ancestors
     /// included), bytes.
     ///
@@ -144,7 +164,8 @@ impl Cache {
     ///
     /// More is there at once. Less takes as long as pages need to leave memory, dirty ones to be written back first:
     /// when this returns, pages in memory are within the new capacity. [`Cache::capacity`] goes down with the pages.
-    /// One call runs at a time, others wait for it. That of a cache made by [`Cache::auto`] is soon changed again.
+    /// One call runs at a time, others wait for it. A cache made by [`Cache::auto`] has this capacity from then on, and follows
+    /// nothing any more.
     ///
     /// # Errors
     /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::CapacityTooLarge`] above physical memory and
@@ -194,8 +215,8 @@ impl CacheBuilder {
         self
     }
 
-    /// A capacity that follows the memory that is left ([`Cache::auto`]), and `high_water(25)`: only clean pages can leave
-    /// memory as fast as a program allocates it, so three quarters of the cache are to be clean.
+    /// A capacity that follows the memory that is left ([`Cache::auto`]), and, unless it is said otherwise, `high_water(25)`: only
+    /// clean pages can leave memory as fast as a program allocates it, so three quarters of the cache are to be clean.
     ///
     /// ```
     /// let cache = fastmap::Cache::builder().auto().high_water(10).build()?;
@@ -203,7 +224,7 @@ impl CacheBuilder {
     /// ```
     pub fn auto(mut self) -> Self {
         let room = auto_capacity::target(&MemoryWatch::new().look(), 0, 0) as usize;
-        self = self.capacity(room).high_water(25);
+        self = self.capacity(room);
         self.settings.follows = true;
         self
     }
@@ -228,7 +249,7 @@ impl CacheBuilder {
     /// # Ok::<(), fastmap::Error>(())
     /// ```
     pub fn high_water(mut self, percent: u8) -> Self {
-        self.settings.high_water = percent.clamp(1, 99);
+        self.settings.high_water = Some(percent.clamp(1, 99));
         self
     }
 

@@ -24,8 +24,8 @@ impl MapOptions {
     /// says by whom.
     ///
     /// With [`Placement::Auto`] the map begins as the kernel's, and a thread of this crate looks whether memory is short, four times a
-    /// second while it is. Then files change hands, in place: to the process's own cache ([`Cache::global`]), and back. All methods work
-    /// whoever has the map; errors of flushes and advice are [`Error::Io`] with the error number of msync(2) and madvise(2). What is
+    /// second while it is. Then files change hands, in place: to the process's own cache whose capacity follows the memory that is
+    /// left ([`Cache::global_auto`]), and back. All methods work whoever has the map; errors of flushes and advice are [`Error::Io`] with the error number of msync(2) and madvise(2). What is
     /// pinned does not change hands. What [`MapOptions::map`] says of system calls and SIGBUS holds, and mmap(2), munmap(2) and their
     /// kin are not to be used on the map's addresses. In a child made by fork(2) it is the kernel's.
     ///
@@ -68,7 +68,7 @@ impl Calls for ByAddress {
             let (len, offset) = (part.len, part.offset);
             let request = Request { addr: 0, len, prot, flags, offset, one_writer, fallback, async_stores, layers };
             // SAFETY: the contract of `MapOptions::map`.
-            if let Some(at) = unsafe { by_address::map(fd, &Cache::global()?, &request)? } {
+            if let Some(at) = unsafe { by_address::map(fd, &Cache::global_auto()?, &request)? } {
                 return Ok(at as usize);
             }
         }

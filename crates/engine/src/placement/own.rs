@@ -75,8 +75,8 @@ pub fn has_engine(fd: BorrowedFd<'_>) -> bool {
     with_file(fd, file::facts).is_ok_and(|facts| by_address::bytes_of(facts.identity) > 0)
 }
 
-/// Has the kernel's mapping of a file, `MAP_SHARED`, which was made just now ([`enter`]), looked after, in the process's own cache: it may
-/// become the engine's, in place, and go back. Small ones (1 MiB, or less than 4 MiB of a file in all) stay the kernel's.
+/// Has the kernel's mapping of a file, `MAP_SHARED`, which was made just now ([`enter`]), looked after: it may become the
+/// engine's, in place, in the process's own cache ([`Cache::global_auto`]), and go back. Small ones (1 MiB, or less than 4 MiB of a file in all) stay the kernel's.
 pub fn look_after(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     let turns = turns();
     let Ok(facts) = with_file(fd, file::facts) else { return };
@@ -104,7 +104,7 @@ fn turns() -> Option<Duration> {
 }
 
 fn with_cache(then: Then<'_>) {
-    if let Ok(cache) = Cache::global() {
+    if let Ok(cache) = Cache::global_auto() {
         then(&cache);
     }
 }

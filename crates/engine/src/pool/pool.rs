@@ -21,6 +21,7 @@ use crate::sys::memory::Zeroed;
 use crate::sys::sync::{AtomicIsize, AtomicUsize, Ordering, Padded};
 use crate::sys::{PAGE, cgroup, cpu};
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -40,8 +41,8 @@ pub struct Settings {
     /// Pages.
     pub capacity: usize,
     pub evict_batch: usize,
-    /// Percentage of the capacity that may be dirty.
-    pub high_water: u8,
+    /// Percentage of the capacity that may be dirty; `None`: as suits a cache that follows, or does not.
+    pub high_water: Option<u8>,
     pub dirty_expire: Option<Duration>,
     pub keeper: bool,
     /// The capacity follows what the process's group leaves.
@@ -57,7 +58,7 @@ impl Default for Settings {
         Settings {
             capacity: *DEFAULT.get_or_init(|| (cgroup::memory_limit() / 4 / PAGE).max(MIN_CAPACITY)),
             evict_batch: MOST_BATCH,
-            high_water: 75,
+            high_water: None,
             dirty_expire: Some(DIRTY_EXPIRE),
             keeper: true,
             follows: false,
@@ -95,13 +96,13 @@ pub struct Pool {
     most: usize,
     /// Pages per eviction in a large pool.
     evict_batch: usize,
-    /// Percentage of the capacity that may be dirty.
-    high_water: u8,
+    /// Percentage of the capacity that may be dirty, if it was said.
+    high_water: Option<u8>,
     pub dirty_expire: Option<Duration>,
     /// The keeper saves its regions.
     pub keeper: bool,
-    /// Its capacity follows what the process's group leaves.
-    pub follows: bool,
+    /// Its capacity follows what the process's group leaves. Ends under `resizing` only.
+    pub follows: AtomicBool,
     without: Without,
     /// Held by a change of the capacity.
     pub resizing: Mutex<()>,
@@ -178,7 +179,7 @@ impl Pool {
             high_water: settings.high_water,
             dirty_expire: settings.dirty_expire,
             keeper: settings.keeper,
-            follows: settings.follows,
+            follows: AtomicBool::new(settings.follows),
             without: settings.without,
             resizing: Mutex::new(()),
             free_frames: FreeFrames::new(capacity, cores),
@@ -222,7 +223,9 @@ impl Pool {
 
     /// Dirty pages at which background write-back starts.
     pub fn high_water(&self) -> usize {
-        (self.capacity() * usize::from(self.high_water) / 100).max(1)
+        // Only clean pages can leave memory as fast as a program allocates it. The other is the paper's.
+        let percent = self.high_water.unwrap_or(if self.follows.load(Ordering::Relaxed) { 25 } else { 75 });
+        (self.capacity() * usize::from(percent) / 100).max(1)
     }
 
     /// Dirty pages at which it stops.
@@ -409,11 +412,16 @@ impl Pool {
         self.follower.get_or_init(start).iter().for_each(|follower| follower.wake());
     }
 
+    /// Ends the thread that has the capacity follow, for good.
+    pub fn end_following(&self) {
+        self.follower.get().into_iter().flatten().for_each(|follower| follower.stop());
+    }
+
     /// Ends its threads, for good.
     pub fn end_threads(&self) {
         self.ahead().into_iter().for_each(Ahead::stop);
         self.writers().into_iter().for_each(WriteQueue::stop);
-        self.follower.get().into_iter().flatten().for_each(|follower| follower.stop());
+        self.end_following();
     }
 
     /// Wakes the background writers.

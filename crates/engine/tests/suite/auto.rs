@@ -1,7 +1,7 @@
 //! Caches without a budget of their own, in memory cgroups that are really limited.
 
 use crate::common::*;
-use fastmap::{Cache, Map};
+use fastmap::{Cache, Engine, Map, MapOptions, Placement};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -75,7 +75,12 @@ impl Group {
 
     fn start(&self, role: &str, file: &Path) -> Child {
         let mut command = child(role, file);
-        command.env("FASTMAP_TEST_GROUP", &self.folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Files that placement looks after change hands every two seconds.
+        command
+            .env("FASTMAP_TEST_GROUP", &self.folder)
+            .env("FASTMAP_TURNS", "2000")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command.spawn().unwrap()
     }
 
@@ -143,6 +148,7 @@ fn role() {
     match role.as_str() {
         "allocate" => allocate(&path),
         "follow" => follow(&path, &group),
+        "placed" => placed(&path, &group),
         "for-a-while" => work_until(&path, |_, start| start.elapsed() > WHILE),
         "until-alone" => work_until(&path, |cache, start| start.elapsed() > WHILE && cache.capacity() > LIMIT / 4 * 3),
         other => panic!("no role {other}"),
@@ -196,6 +202,14 @@ fn a_sudden_allocation_is_met() {
     }
 }
 
+/// The limit goes down, but not at once: the kernel cannot reclaim what a cache has, only as much at a time as is always free.
+fn halve(group: &Group) {
+    for limit in (LIMIT / 2..LIMIT).rev().step_by(24 * MIB) {
+        group.set_limit(limit + 1);
+    }
+    group.set_limit(LIMIT / 2);
+}
+
 /// The limit goes down while the cache is full, and up again.
 fn follow(path: &Path, group: &Group) {
     let cache = Cache::auto().unwrap();
@@ -203,11 +217,7 @@ fn follow(path: &Path, group: &Group) {
     let pages = map.len() / PAGE;
     (0..pages).for_each(|page| check(&map, page));
     assert!(cache.capacity() > LIMIT / 2);
-    // The kernel cannot reclaim what the cache has: as much at a time as is always free.
-    for limit in (LIMIT / 2..LIMIT).rev().step_by(24 * MIB) {
-        group.set_limit(limit + 1);
-    }
-    group.set_limit(LIMIT / 2);
+    halve(group);
     until("a smaller cache", || cache.capacity() < LIMIT / 2 - 50 * MIB);
     let before = cache.capacity();
     group.set_limit(LIMIT);
@@ -230,6 +240,39 @@ fn a_limit_that_changes_is_followed() {
     let path = folder.path().join("file");
     numbered(&path, 640 * MIB);
     println!("{}", group.run("follow", &path));
+}
+
+/// A file that placement takes over, without a budget.
+fn placed(path: &Path, group: &Group) {
+    // SAFETY: nobody else changes the file.
+    let map = unsafe { MapOptions::new().placement(Placement::Auto).map(&open(path)).unwrap() };
+    let pages = map.len() / PAGE;
+    let cache = Cache::global_auto().unwrap();
+    until("the engine has it", || map.engine() == Engine::Cached);
+    until("it is served by the cache that follows", || {
+        (0..pages).step_by(4).for_each(|page| check(&map, page));
+        cache.stats().misses > 0
+    });
+    assert!(cache.capacity() > LIMIT / 2, "{} MiB", cache.capacity() / MIB);
+    assert_eq!(Cache::global().unwrap().stats().misses, 0);
+    halve(group);
+    until("a smaller cache", || {
+        check(&map, pages / 2);
+        cache.capacity() < LIMIT / 2 - 50 * MIB
+    });
+    assert!((0..pages).step_by(64).all(|page| map.get_at::<u64>(page * PAGE).unwrap() == page as u64));
+}
+
+#[test]
+fn a_file_that_is_taken_over_is_in_a_cache_that_follows() {
+    if !ready() {
+        return;
+    }
+    let Some(group) = Group::new(LIMIT) else { return };
+    let folder = folder();
+    let path = folder.path().join("file");
+    numbered(&path, 640 * MIB);
+    group.run("placed", &path);
 }
 
 /// How long two programs are in one group.
@@ -275,7 +318,7 @@ fn two_programs_in_one_group() {
     }
 }
 
-/// Its thread is there while there is a map and a cache, and what it does is undone by nobody's wish but its own.
+/// Its thread is there while there is a map and a cache, and nobody has said how large it is to be.
 #[test]
 fn follows_anywhere_until_it_goes() {
     alone!();
@@ -287,9 +330,6 @@ fn follows_anywhere_until_it_goes() {
     let file = stamped(&path, 100);
     let map = map(&cache, &file);
     until("the thread", || follower_time().is_some());
-    // Larger than what is left, which is less than all there is: it goes down by itself.
-    cache.resize(Cache::memory_limit()).unwrap();
-    until("its own capacity", || cache.capacity() < Cache::memory_limit());
     (0..100).for_each(|page| assert_eq!(&map[page * PAGE..][..stamp(page).len()], stamp(page)));
     // One with a budget is left alone.
     let fixed = Cache::builder().auto().capacity(1 << 20).build().unwrap();
@@ -297,4 +337,17 @@ fn follows_anywhere_until_it_goes() {
     drop(map);
     drop(cache);
     until("the thread's end", || follower_time().is_none());
+    // And so is one that gets a budget, with maps in it or not: what could not be changes nothing.
+    let cache = Cache::auto().unwrap();
+    let first = crate::common::map(&cache, &file);
+    until("the thread", || follower_time().is_some());
+    let pinned = first.pin(0, 100 * PAGE).unwrap();
+    assert!(cache.resize(Cache::MIN_CAPACITY).is_err() && cache.resize(0).is_err() && follower_time().is_some());
+    drop(pinned);
+    cache.resize(1 << 20).unwrap();
+    until("the thread's end", || follower_time().is_none());
+    drop(first);
+    let again = crate::common::map(&cache, &stamped(&folder.path().join("again"), 600));
+    (0..600).for_each(|page| assert_eq!(&again[page * PAGE..][..stamp(page).len()], stamp(page)));
+    assert!(follower_time().is_none() && cache.capacity() == 1 << 20 && cache.stats().resident_pages <= 256);
 }
