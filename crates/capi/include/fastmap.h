@@ -354,6 +354,23 @@ ssize_t fm_prefetch(const struct fm_range *ranges,
 int fm_prefetch_wait(const struct fm_range *ranges, size_t count);
 
 /**
+ * Copies scattered ranges to `buffer`, one after the other in the order given: fm_prefetch() and
+ * fm_read() of all of them in one call. What is absent is read side by side, as much as the device
+ * takes, in windows ahead of the copy, so that all of it together may be larger than the cache.
+ * Ranges may be sorted or not, overlap and repeat, and lie in any number of maps; `length` is the
+ * bytes of all of them. `buffer` may be in a map, but not in the ranges.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL `length` is another, or a range does not fit the address
+ * space, and then nothing is read; ENXIO past the file's end (in kernel mappings EFAULT); EIO and what
+ * else read(2) has; EFAULT not mapped, or not for reading, or `ranges` or `buffer` is NULL. What `buffer`
+ * holds then is not said.
+ */
+int fm_gather(const struct fm_range *ranges,
+              size_t count,
+              void *buffer,
+              size_t length);
+
+/**
  * Makes stores to absent pages of a mapped file complete at once, on a page filled with a line of
  * FM_LINE bytes again and again, while the file's bytes are read in the background (AR-MMAP). When
  * these are there, the lines that still hold that value are replaced by them, never under a store.

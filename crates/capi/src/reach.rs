@@ -72,6 +72,34 @@ pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize)
     })
 }
 
+/// Copies scattered ranges to `buffer`, one after the other in the order given: fm_prefetch() and
+/// fm_read() of all of them in one call. What is absent is read side by side, as much as the device
+/// takes, in windows ahead of the copy, so that all of it together may be larger than the cache.
+/// Ranges may be sorted or not, overlap and repeat, and lie in any number of maps; `length` is the
+/// bytes of all of them. `buffer` may be in a map, but not in the ranges.
+///
+/// Returns 0, or -1 and sets errno: EINVAL `length` is another, or a range does not fit the address
+/// space, and then nothing is read; ENXIO past the file's end (in kernel mappings EFAULT); EIO and what
+/// else read(2) has; EFAULT not mapped, or not for reading, or `ranges` or `buffer` is NULL. What `buffer`
+/// holds then is not said.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_gather(ranges: *const fm_range, count: usize, buffer: *mut c_void, length: usize) -> c_int {
+    let _passing = by_address::pass();
+    call("fm_gather", || {
+        let ranges = ranges_at(ranges, count)?;
+        let mut nothing = [];
+        let output = if length == 0 {
+            &mut nothing[..]
+        } else {
+            is_there("buffer", buffer, length)?;
+            // SAFETY: the caller has as many bytes there.
+            unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length) }
+        };
+        by_address::gather(&ranges, output)?;
+        Ok(0)
+    })
+}
+
 /// Bytes of a line: the unit of stores for fm_async_read.
 pub const FM_LINE: usize = 64;
 

@@ -99,6 +99,16 @@ pub enum Error {
         /// Length of the map, bytes.
         map_len: usize,
     },
+    /// An output has not the length of what is to be copied to it ([`Map::gather`](crate::Map::gather)).
+    #[error(
+        "ranges of {wanted} bytes in all do not fill an output of {room} bytes exactly: pass one of {wanted} bytes"
+    )]
+    OutputLength {
+        /// Bytes of the ranges, all together.
+        wanted: usize,
+        /// Bytes of the output.
+        room: usize,
+    },
     /// A map was to grow to less than it has.
     #[error("a map of {len} bytes cannot grow to {new_len}: map the file anew to see less of it")]
     Shrinking {
@@ -302,6 +312,7 @@ impl Error {
             | Error::CapacityTooLarge { .. }
             | Error::OffsetPastEnd { .. }
             | Error::RangeOutside { .. }
+            | Error::OutputLength { .. }
             | Error::Shrinking { .. }
             | Error::InitialValue { .. }
             | Error::FixedSize { .. } => libc::EINVAL,

@@ -230,6 +230,17 @@ static void bytes_that_are_there(int fd) {
     CHECK(FAILS(fm_prefetch(ranges, SIZE_MAX), EINVAL));
     struct fm_range wrong[] = {{NULL, PAGE}, {a, SIZE_MAX}};
     CHECK(FAILS(fm_prefetch(wrong, 1), ENOMEM) && FAILS(fm_prefetch(wrong + 1, 1), EINVAL));
+    /* Gathered: in any order, again, of maps and other memory. */
+    memset(anonymous, 'Z', PAGE);
+    struct fm_range rows[] = {{a + 41 * PAGE, 2}, {anonymous + 9, 1}, {a + 41 * PAGE - 1, 2}, {a + 3, 0}, {a + 41 * PAGE, 2}};
+    CHECK(fm_madvise(a, BYTES, MADV_DONTNEED) == 0);
+    CHECK(fm_gather(rows, 5, buffer, 7) == 0 && memcmp(buffer, "ppZoppp", 7) == 0);
+    CHECK(fm_gather(NULL, 0, NULL, 0) == 0 && fm_gather(rows + 3, 1, NULL, 0) == 0);
+    CHECK(FAILS(fm_gather(rows, 5, buffer, 6), EINVAL) && strstr(fm_last_error(), "fm_gather: ranges of 7 bytes") != NULL);
+    CHECK(FAILS(fm_gather(NULL, 1, buffer, 1), EFAULT) && FAILS(fm_gather(rows, 1, NULL, 2), EFAULT));
+    CHECK(FAILS(fm_gather(&(struct fm_range){NULL, 8}, 1, buffer, 8), EFAULT));
+    CHECK(FAILS(fm_gather(&(struct fm_range){a, SIZE_MAX}, 1, buffer, 8), EINVAL));
+    memset(anonymous, 0, PAGE);
     CHECK(fm_set_readahead(a, 0) == 0 && fm_set_readahead(a, SIZE_MAX) == 0 && fm_set_readahead(anonymous, 1) == 0);
     CHECK(FAILS(fm_set_readahead(NULL, 1), ENOMEM));
     /* Copies that cannot be. */
@@ -240,6 +251,7 @@ static void bytes_that_are_there(int fd) {
     CHECK(FAILS(fm_write(a, "q", 1), EFAULT) && FAILS(fm_pin(a, 1, FM_PIN_WRITE), EFAULT) && a[0] == 'a');
     CHECK(fm_mprotect(a, BYTES, RW) == 0 && fm_write(a, "q", 1) == 0 && a[0] == 'q' && fm_is_cached(a, BYTES));
     CHECK(ftruncate(fd, 20 * PAGE) == 0 && FAILS(fm_read(a + 30 * PAGE, buffer, 1), ENXIO));
+    CHECK(FAILS(fm_gather(&(struct fm_range){a + 30 * PAGE, 1}, 1, buffer, 1), ENXIO));
     CHECK(FAILS(fm_pin(a + 30 * PAGE, 1, 0), ENXIO) && FAILS(fm_write(a + 30 * PAGE, "q", 1), ENXIO));
     CHECK(strstr(fm_last_error(), "file") != NULL && strstr(fm_last_error(), "fm_write: ") == fm_last_error());
     CHECK(ftruncate(fd, BYTES) == 0 && fm_read(a + 30 * PAGE, buffer, 1) == 0 && buffer[0] == 0);

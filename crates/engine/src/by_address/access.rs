@@ -7,7 +7,7 @@ use super::table::{Share, pages_at};
 use crate::error::{Error, Result};
 use crate::map::copies::{copy_in, copy_out};
 use crate::region::region::Region;
-use crate::sys::PAGE;
+use crate::sys::{PAGE, guarded_copy};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -121,15 +121,7 @@ unsafe fn read_parts(addr: usize, buffer: *mut u8, len: usize) -> Result<()> {
         let to = unsafe { std::slice::from_raw_parts_mut(buffer.add(part.at.start - addr), part.at.len()) };
         match part.region() {
             Some(region) => copy_out(region, part.at.start - region.address().start() as usize, to)?,
-            None => copy_foreign(part.at.start, to.len(), |at, aside, done| {
-                let aside_vec = libc::iovec { iov_base: aside.as_mut_ptr().cast(), iov_len: aside.len() };
-                let there = libc::iovec { iov_base: at as *mut _, iov_len: aside.len() };
-                // SAFETY: into a page on the stack; the kernel checks the other side.
-                let copied = unsafe { libc::process_vm_readv(libc::getpid(), &aside_vec, 1, &there, 1, 0) };
-                to[done..done + aside.len()].copy_from_slice(aside);
-                copied
-            })
-            .map_err(|error| unusable(&part.at, error))?,
+            None => guarded_copy::read(part.at.start, to).map_err(|error| unusable(&part.at, error))?,
         }
     }
     Ok(())
@@ -155,35 +147,8 @@ unsafe fn write_parts(addr: usize, data: *const u8, len: usize) -> Result<()> {
         let from = unsafe { std::slice::from_raw_parts(data.add(part.at.start - addr), part.at.len()) };
         match part.region() {
             Some(region) => copy_in(region, part.at.start - region.address().start() as usize, from)?,
-            None => copy_foreign(part.at.start, from.len(), |at, aside, done| {
-                aside.copy_from_slice(&from[done..done + aside.len()]);
-                let aside_vec = libc::iovec { iov_base: aside.as_mut_ptr().cast(), iov_len: aside.len() };
-                let there = libc::iovec { iov_base: at as *mut _, iov_len: aside.len() };
-                // SAFETY: the kernel checks that it may be written.
-                unsafe { libc::process_vm_writev(libc::getpid(), &aside_vec, 1, &there, 1, 0) }
-            })
-            .map_err(|error| unusable(&part.at, error))?,
-        }
-    }
-    Ok(())
-}
-
-/// Runs `copy` on memory that is not cached, in pieces of a page on the stack: the other side of the copy may be a
-/// cached map, which the kernel cannot touch. `copy` is given an address, the piece and how much was done before it.
-fn copy_foreign(
-    addr: usize,
-    len: usize,
-    mut copy: impl FnMut(usize, &mut [u8], usize) -> isize,
-) -> std::result::Result<(), i32> {
-    let mut aside = [0; PAGE];
-    let mut done = 0;
-    while done < len {
-        // Not across pages: one may be there without the other.
-        let count = (len - done).min(PAGE - (addr + done) % PAGE);
-        match copy(addr + done, &mut aside[..count], done) {
-            copied if copied == count as isize => done += count,
-            -1 => return Err(crate::sys::errno()),
-            _ => return Err(libc::EFAULT),
+            // SAFETY: the caller's contract.
+            None => unsafe { guarded_copy::write(part.at.start, from) }.map_err(|error| unusable(&part.at, error))?,
         }
     }
     Ok(())

@@ -144,6 +144,39 @@ macro_rules! shared_face {
                 self.mapping.prefetch_wait(ranges)
             }
 
+            /// Copies ranges of bytes, each an offset in the map and a length, to `output`, one after the other in the order
+            /// given. They may be of any length, sorted or not, overlap and repeat. In one call it does what
+            /// `prefetch` and loads do: what is absent is read side by side, as much as the device takes, in windows ahead of the
+            /// copy, so that all of it together may be larger than the cache; what is there is copied. Ranges beside
+            /// each other on a page cost little more than their bytes.
+            ///
+            /// As with `read_at` no SIGBUS is raised: what cannot be read is an error. Bytes that other threads store to
+            /// meanwhile are as before or after, each by itself. Of a map that the kernel serves ([`Engine::Kernel`]), the
+            /// kernel reads ahead and copies.
+            ///
+            /// [`Engine::Kernel`]: crate::Engine::Kernel
+            ///
+            /// # Errors
+            /// [`Error::RangeOutside`], with the first range that is not inside the map, and [`Error::OutputLength`] unless
+            /// `output` has exactly the bytes of all ranges; nothing is read then. As for `read_at` while it copies; the
+            /// output's bytes are unspecified then.
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> {
+            /// # let file = tempfile::tempfile()?;
+            /// # std::os::unix::fs::FileExt::write_all_at(&file, b"rows of a table", 0)?;
+            #[doc = concat!("# let map = unsafe { fastmap::", stringify!($type), "::", stringify!($make), "(&file)? };")]
+            /// let mut rows = [0; 11];
+            /// map.gather(&[(10, 5), (5, 2), (0, 4)], &mut rows)?;
+            /// assert_eq!(&rows, b"tableofrows");
+            /// assert!(map.gather(&[(14, 2)], &mut [0; 2]).is_err()); // outside
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn gather(&self, ranges: &[(usize, usize)], output: &mut [u8]) -> Result<()> {
+                self.mapping.gather(ranges, output)
+            }
+
             /// For code that knows what it will access next: yields the ranges of `accesses`, and keeps up to `depth`
             /// of those that follow prefetched. Ranges that are not inside the map are yielded and not prefetched.
             ///

@@ -8,6 +8,7 @@ pub mod copies;
 mod deferred;
 mod face;
 pub mod flush;
+pub mod gather;
 pub mod kernel;
 pub mod lookahead;
 #[allow(clippy::module_inception)]

@@ -35,6 +35,7 @@ pub trait Calls: fmt::Debug + Sync {
     fn advise(&self, at: &Range<usize>, advice: Advice) -> std::result::Result<(), i32>;
     fn prefetch(&self, ranges: &[Range<usize>]) -> Result<usize>;
     fn prefetch_wait(&self, ranges: &[Range<usize>]) -> Result<()>;
+    fn gather(&self, ranges: &[Range<usize>], output: &mut [u8]) -> Result<()>;
     fn keep(&self, at: &Range<usize>, writing: bool) -> Result<()>;
     fn let_go(&self, at: &Range<usize>, writing: bool);
     fn read(&self, at: usize, buffer: &mut [u8]) -> Result<()>;
@@ -214,6 +215,11 @@ impl Placed {
 
     pub fn prefetch_wait(&self, ranges: &[Range<usize>]) -> Result<()> {
         self.memory.calls.prefetch_wait(&self.bytes_of(ranges))
+    }
+
+    pub fn gather(&self, ranges: &[(usize, usize)], output: &mut [u8]) -> Result<()> {
+        let bytes: Vec<_> = ranges.iter().map(|(offset, len)| self.bytes(*offset, *len)).collect();
+        self.memory.calls.gather(&bytes, output)
     }
 
     pub fn pin(&self, offset: usize, len: usize, writing: bool) -> Result<PlacedPin<'_>> {

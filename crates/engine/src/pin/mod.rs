@@ -15,5 +15,6 @@
 
 #[allow(clippy::module_inception)]
 pub mod fetch;
+pub mod gather;
 #[allow(clippy::module_inception)] // the room is named after what it is about
 pub mod pin;

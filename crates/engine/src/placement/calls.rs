@@ -122,6 +122,11 @@ impl Calls for ByAddress {
         by_address::prefetch_wait(ranges)
     }
 
+    fn gather(&self, ranges: &[Range<usize>], output: &mut [u8]) -> Result<()> {
+        let _passing = by_address::pass();
+        by_address::gather(ranges, output)
+    }
+
     fn keep(&self, at: &Range<usize>, writing: bool) -> Result<()> {
         let _passing = by_address::pass();
         by_address::keep(at.start, at.len(), writing)

@@ -9,6 +9,7 @@ pub mod epoll;
 pub mod file;
 pub mod fork;
 pub mod futex;
+pub mod guarded_copy;
 pub mod kernel_version;
 pub mod lines;
 pub mod lock;

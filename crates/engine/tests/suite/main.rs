@@ -18,6 +18,7 @@ mod disks;
 mod edges;
 mod faults;
 mod foreign_writes;
+mod gather;
 mod handover;
 mod keeper;
 mod killed;

@@ -177,11 +177,23 @@ fn loads_stores_and_flushes_while_it_changes_hands() {
                 let mut bytes = [0; 8];
                 map.read_at(&mut bytes, (page + 3) * PAGE).unwrap();
                 assert_eq!(u64::from_ne_bytes(bytes), page as u64 + 3);
+                let mut numbers = vec![0; 8 * 300];
+                let pages: Vec<_> = (0..300).map(|_| random.below(PAGES)).collect();
+                let rows: Vec<_> = pages.iter().map(|page| (page * PAGE, 8)).collect();
+                map.gather(&rows, &mut numbers).unwrap();
+                assert!(
+                    numbers
+                        .chunks(8)
+                        .map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
+                        .eq(pages.iter().map(|page| *page as u64))
+                );
                 let advice = [Advice::Normal, Advice::Random, Advice::WillNeed, Advice::DontNeed, Advice::Backward];
                 map.advise_range(advice[random.below(5)], all.start, all.len()).unwrap();
                 map.set_readahead(random.below(1 << 20)).unwrap();
                 assert!(
-                    map.prefetch(std::slice::from_ref(&(LEN..LEN + 1))).is_err() && map.flush_range(LEN, 1).is_err()
+                    map.prefetch(std::slice::from_ref(&(LEN..LEN + 1))).is_err()
+                        && map.flush_range(LEN, 1).is_err()
+                        && map.gather(&[(LEN, 1)], &mut [0]).is_err()
                 );
                 if random.below(4) == 0 {
                     map.flush_async().wait().unwrap();

@@ -24,6 +24,7 @@ fn of(fraction: Fraction, whole: usize) -> usize {
 enum Step {
     Load { at: Fraction, len: usize },
     Store { at: Fraction, len: usize, value: u8 },
+    Gather { rows: Vec<(Fraction, usize)> },
     Flush,
     FlushAsync,
     FlushRange { at: Fraction, len: Fraction },
@@ -61,6 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         30 => (at(), width()).prop_map(|(at, len)| Step::Load { at, len }),
         30 => (at(), width(), any::<u8>()).prop_map(|(at, len, value)| Step::Store { at, len, value }),
+        6 => prop::collection::vec((at(), width()), 0..40).prop_map(|rows| Step::Gather { rows }),
         1 => Just(Step::Flush),
         1 => Just(Step::FlushAsync),
         2 => (at(), len()).prop_map(|(at, len)| Step::FlushRange { at, len }),
@@ -116,6 +118,13 @@ enum Either {
 }
 
 impl Either {
+    fn gather(&self, rows: &[(usize, usize)], output: &mut [u8]) -> fastmap::Result<()> {
+        match self {
+            Either::Read(map) => map.gather(rows, output),
+            Either::Write(map) => map.gather(rows, output),
+        }
+    }
+
     fn advise(&self, advice: Advice, at: usize, len: usize) -> fastmap::Result<()> {
         match self {
             Either::Read(map) => map.advise_range(advice, at, len),
@@ -157,6 +166,14 @@ fn work(
                 // SAFETY: inside the map; these bytes are this thread's.
                 unsafe { write(base.at(at), &bytes) };
                 shadow[offset + at..][..count].copy_from_slice(&bytes);
+            }
+            (Step::Gather { rows }, _) => {
+                let rows: Vec<_> = rows.iter().map(|(at, want)| span(*at, *want)).collect();
+                let expected: Vec<u8> =
+                    rows.iter().flat_map(|(at, count)| &shadow[offset + at..][..*count]).copied().collect();
+                let mut found = vec![0; expected.len()];
+                map.gather(&rows, &mut found).unwrap();
+                assert!(found == expected, "step {number}: {rows:?}");
             }
             (Step::Flush, Either::Write(map)) => map.flush().unwrap(),
             (Step::FlushAsync, Either::Write(map)) => {

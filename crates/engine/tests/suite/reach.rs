@@ -1,9 +1,10 @@
 //! What mmap(2) has no word for, by address: pins that are counted, copies and prefetching across maps and other memory.
 
-use crate::common::{PAGE, create, folder};
+use crate::common::{PAGE, Random, create, folder, seed};
 use fastmap::by_address::{self, Request};
 use fastmap::{Cache, Error, Fallback};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
@@ -113,6 +114,32 @@ fn copies_and_prefetches_cross_maps_and_other_memory() {
         assert_eq!(by_address::write(at + 24 * PAGE, buffer.as_ptr(), 1).unwrap_err().errno(), libc::EFAULT);
         assert_eq!(by_address::sync(at, 16 * PAGE, libc::MS_SYNC), Ok(()));
     }
+    // Rows that change from one to the other, lie on both sides of a border, repeat, and are none.
+    let seen = |at: usize| match at / PAGE {
+        _ if (7 * PAGE + 5..17 * PAGE + 5).contains(&at) => 200,
+        page if page < 16 => page as u8 % 8,
+        _ => 0,
+    };
+    let mut random = Random::new(seed(6));
+    for _ in 0..50 {
+        let rows = || (random.below(23 * PAGE), [0, 1, 8, 100, PAGE][random.below(5)]);
+        let rows: Vec<_> = std::iter::repeat_with(rows).take(300).collect();
+        let expected: Vec<u8> = rows.iter().flat_map(|(start, len)| (*start..start + len).map(seen)).collect();
+        let ranges: Vec<_> = rows.iter().map(|(start, len)| at + start..at + start + len).collect();
+        let mut found = vec![0; expected.len()];
+        by_address::gather(&ranges, &mut found).unwrap();
+        assert!(found == expected, "{rows:?}");
+        // SAFETY: a map of the test's own.
+        assert_eq!(unsafe { by_address::advise(at, 16 * PAGE, libc::MADV_DONTNEED) }, Ok(()));
+    }
+    let a_byte = |range: Range<usize>| by_address::gather(&[range], &mut [0]).map_err(|error| error.errno());
+    assert_eq!(a_byte(at + 24 * PAGE..at + 24 * PAGE + 1), Err(libc::EFAULT));
+    assert_eq!(a_byte(at + 10..at + 12), Err(libc::EINVAL));
+    // SAFETY: as above.
+    assert_eq!(unsafe { by_address::protect(at, 8 * PAGE, libc::PROT_NONE) }, Ok(()));
+    assert_eq!((a_byte(at..at + 1), a_byte(at + 8 * PAGE..at + 8 * PAGE + 1)), (Err(libc::EFAULT), Ok(())));
+    // SAFETY: as above.
+    assert_eq!(unsafe { by_address::protect(at, 8 * PAGE, RW) }, Ok(()));
     let mut bytes = [0; 8];
     one.read_exact_at(&mut bytes, 7 * PAGE as u64).unwrap();
     assert_eq!(bytes, [7, 7, 7, 7, 7, 200, 200, 200]);

@@ -16,6 +16,7 @@ fn a_page_that_cannot_be_read_is_an_error_and_no_signal() {
         map.pin(10 * PAGE, 5 * PAGE).map(drop),
         map.pin_mut(10 * PAGE, 5 * PAGE).map(drop),
         map.read_at(&mut buffer, 10 * PAGE),
+        map.gather(&[(30 * PAGE, 2 * PAGE), (12 * PAGE + 9, 1), (11 * PAGE, 2 * PAGE - 1)], &mut vec![0; 4 * PAGE]),
         map.write_at(&buffer, 10 * PAGE),
         map.get_at::<u32>(12 * PAGE + 8).map(drop),
     ];
