@@ -282,7 +282,8 @@ mod tests {
         for off in [None, Some(Off::Tracking)] {
             let outcome = run(&order(&file, Work::Flush, off), &Meter::default()).unwrap();
             let writeback = outcome.writeback.unwrap();
-            assert!(writeback.pages <= outcome.ops * STORES, "{writeback:?} for {} flushes", outcome.ops);
+            // The engine tries once whether neighbours that were dirty before are stored to again, too.
+            assert!(writeback.pages < 2 * outcome.ops * STORES, "{writeback:?} for {} flushes", outcome.ops);
             assert!(writeback.pages > outcome.ops * STORES / 2, "{writeback:?} for {} flushes", outcome.ops);
             assert_eq!(writeback.bytes, writeback.pages * PAGE as u64);
         }
