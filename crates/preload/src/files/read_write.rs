@@ -41,24 +41,44 @@ macro_rules! buffers {
         pub unsafe fn $name(fd: c_int, buf: $buffer, len: size_t $(, $offset: off_t)? $(, $size: size_t)?) -> ssize_t {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
+                let mut done = 0;
                 if !mapped() || is_foreign(fd) && !held(buf, len) {
-                    let done = next::$name(fd, buf, len $(, $offset)? $(, $size)?);
-                    if !is_taken_since(done) {
-                        return done;
+                    let moved = next::$name(fd, buf, len $(, $offset)? $(, $size)?);
+                    if !is_taken_since(moved) && !is_cut_short(fd, moved, buf.cast(), len) {
+                        return moved;
                     }
+                    done = moved.max(0);
                 }
-                let entry = iovec { iov_base: buf as *mut c_void, iov_len: len };
-                let at = buffers!(at $($offset)?);
-                moved(Way::$way, fd, &entry, 1, at, false, &mut |window, _offset| {
+                let entry = iovec { iov_base: buf.cast::<u8>().add(done as usize) as *mut c_void, iov_len: len - done as usize };
+                let at = buffers!(at done, $($offset)?);
+                let rest = moved(Way::$way, fd, &entry, 1, at, false, &mut |window, _offset| {
                     next::$name(fd, window[0].iov_base, window[0].iov_len $(, { let _ = $offset; _offset })? $(, $size)?)
-                })
+                });
+                if done > 0 { done + rest.max(0) } else { rest }
             }
         }
 
         exported! { fn $name(fd: c_int, buf: $buffer, len: size_t $(, $offset: off_t)? $(, $size: size_t)?) -> ssize_t; }
     )* };
-    (at) => { At::Position };
-    (at $offset:ident) => { At::Offset($offset) };
+    (at $done:ident,) => { At::Position };
+    (at $done:ident, $offset:ident) => { At::Offset($offset.saturating_add($done as off_t)) };
+}
+
+/// Whether a call on a file moved less than it was asked for because the rest of the buffer has become the engine's meanwhile.
+unsafe fn is_cut_short(fd: c_int, done: isize, buffer: *const u8, len: usize) -> bool {
+    let is_short =
+        (0..len as isize).contains(&done) && mapped() && held(buffer.wrapping_offset(done), len - done as usize);
+    is_short && is_regular(fd)
+}
+
+/// Whether a descriptor is a file's, which gives and takes all that there is. Elsewhere less may be all that there is now.
+#[cold]
+fn is_regular(fd: c_int) -> bool {
+    // SAFETY: a structure of zeros is one, which the call fills.
+    unsafe {
+        let mut facts: libc::stat = std::mem::zeroed();
+        libc::fstat(fd, &mut facts) == 0 && facts.st_mode & libc::S_IFMT == libc::S_IFREG
+    }
 }
 
 buffers! {

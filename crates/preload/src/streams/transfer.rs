@@ -4,11 +4,13 @@ use super::{Locked, before_read, engine_fd, writing};
 use crate::copy::{Buffer, CHUNK, held, mapped};
 use crate::files::coherence::Opened;
 use crate::next;
-use crate::own::set_errno;
+use crate::own::{PAGE, errno, set_errno};
 use libc::{FILE, c_char, c_int, c_void, size_t};
 
 unsafe extern "C" {
     static mut stdout: *mut FILE;
+    fn ferror_unlocked(stream: *mut FILE) -> c_int;
+    fn clearerr_unlocked(stream: *mut FILE);
 }
 
 /// Wrappers of fread(3): `NAME(room?)`, locked or not.
@@ -20,24 +22,28 @@ macro_rules! freads {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
                 let len = size.saturating_mul(count);
-                let copied = len > 0 && held(buf, len);
-                if !copied && !mapped() {
-                    return next::$name(buf, $($room,)? size, count, stream);
-                }
                 $(if $room < len {
                     // The C library ends the program over a buffer that is too small.
                     return next::$name(buf, $room, size, count, stream);
                 })?
-                before_read(stream, len);
-                if !copied {
+                if len == 0 {
                     return next::$name(buf, $($room,)? size, count, stream);
                 }
-                let Some(buffer) = Buffer::new(len.min(CHUNK)) else {
-                    set_errno(libc::ENOMEM);
-                    return 0;
-                };
-                let _locked = Locked::new(stream);
+                let _locked = locked(stream, len);
                 let mut done = 0;
+                if !held(buf, len) {
+                    before_read(stream, len);
+                    let failed = ferror_unlocked(stream);
+                    done = next::$name(buf, $($room,)? 1, len, stream);
+                    if done == len || !is_taken(stream, failed) {
+                        return if done == len { count } else { done / size };
+                    }
+                }
+                before_read(stream, len - done);
+                let Some(buffer) = Buffer::new((len - done).min(CHUNK)) else {
+                    set_errno(libc::ENOMEM);
+                    return done / size;
+                };
                 while done < len {
                     let piece = (len - done).min(CHUNK);
                     let got = next::fread_unlocked(buffer.start().cast(), 1, piece, stream);
@@ -68,10 +74,19 @@ macro_rules! fwrites {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
                 let len = size.saturating_mul(count);
-                if len == 0 || (!held(buf, len) && engine_fd(stream).is_none()) {
+                if len == 0 {
                     return next::$name(buf, size, count, stream);
                 }
-                let written = put(buf.cast(), len, stream);
+                let _locked = locked(stream, len);
+                let mut written = 0;
+                if !held(buf, len) && engine_fd(stream).is_none() {
+                    let failed = ferror_unlocked(stream);
+                    written = next::$name(buf, 1, len, stream);
+                    if written == len || !is_taken(stream, failed) {
+                        return if written == len { count } else { written / size };
+                    }
+                }
+                written += put(buf.cast::<u8>().add(written), len - written, stream);
                 if written == len { count } else { written / size }
             }
         }
@@ -79,12 +94,34 @@ macro_rules! fwrites {
 }
 fwrites!(fwrite fwrite_unlocked);
 
+/// The stream's lock for a call that the C library may carry out in the program's memory, past the stream's buffer: so much may have to
+/// be done in two parts.
+unsafe fn locked(stream: *mut FILE, len: usize) -> Option<Locked> {
+    // SAFETY: the caller's stream is open.
+    (len >= PAGE).then(|| unsafe { Locked::new(stream) })
+}
+
+/// Whether the C library's call stopped since the memory that it was about became the engine's meanwhile; the stream is as before then.
+/// `failed`: what ferror(3) said before.
+#[cold]
+unsafe fn is_taken(stream: *mut FILE, failed: c_int) -> bool {
+    // SAFETY: the caller's stream is open.
+    unsafe {
+        let is_taken = ferror_unlocked(stream) != 0 && errno() == libc::EFAULT && mapped();
+        if is_taken && failed == 0 {
+            clearerr_unlocked(stream);
+        }
+        is_taken
+    }
+}
+
 /// fwrite(3) in pieces, with what lies in a mapping copied; the number of bytes written.
 unsafe fn put(from: *const u8, len: usize, stream: *mut FILE) -> usize {
-    let buffer = if held(from, len) { Buffer::new(len.min(CHUNK)) } else { None };
+    let mut buffer = if held(from, len) { Buffer::new(len.min(CHUNK)) } else { None };
     // SAFETY: the caller's `len` bytes, and its open stream.
     unsafe {
         let _locked = Locked::new(stream);
+        let failed = ferror_unlocked(stream);
         let mut done = 0;
         while done < len {
             let size = (len - done).min(CHUNK);
@@ -96,7 +133,10 @@ unsafe fn put(from: *const u8, len: usize, stream: *mut FILE) -> usize {
             let put = writing(stream, size, false, || Opened(next::fwrite_unlocked(piece.cast(), 1, size, stream))).0;
             done += put;
             if put < size {
-                break;
+                if buffer.is_some() || !is_taken(stream, failed) {
+                    break;
+                }
+                buffer = Buffer::new(len.min(CHUNK));
             }
         }
         done

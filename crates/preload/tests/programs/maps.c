@@ -205,6 +205,41 @@ static void two_maps(const char *path) {
     expect_in_file(path, SIZE - 1, 11);
 }
 
+/* Calls that move a whole mapping at once end with all of it, also if the mapping changes hands meanwhile. */
+static void whole_calls(const char *path) {
+    char copied_to[4096];
+    snprintf(copied_to, sizeof copied_to, "%s.copy", path);
+    int fd = file_of(path, SIZE), copy = open(copied_to, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    FILE *stream = fopen(copied_to, "r+");
+    uint8_t *at = map_all(fd);
+    CHECK(copy >= 0 && stream);
+    for (int round = 0; round < 24; round++) {
+        at[round * PAGE] = (uint8_t)round;
+        errno = 0;
+        switch (round % 6) {
+        case 0: CHECK(pwrite(copy, at, SIZE, 0) == (ssize_t)SIZE); break;
+        case 1: CHECK(lseek(copy, 0, SEEK_SET) == 0 && write(copy, at, SIZE) == (ssize_t)SIZE); break;
+        case 2: rewind(stream); CHECK(fwrite(at, 8, SIZE / 8, stream) == SIZE / 8 && fflush(stream) == 0 && !ferror(stream)); break;
+        case 3: CHECK(pread(copy, at, SIZE, 0) == (ssize_t)SIZE); break;
+        case 4: CHECK(lseek(copy, 0, SEEK_SET) == 0 && read(copy, at, SIZE) == (ssize_t)SIZE); break;
+        case 5: rewind(stream); CHECK(fread(at, 8, SIZE / 8, stream) == SIZE / 8 && !ferror(stream)); break;
+        }
+        /* Those that read bring back what the first three have written. */
+        int last = round % 6 < 3 ? round : round / 6 * 6 + 2;
+        static uint8_t page[PAGE];
+        for (size_t i = 0; i < SIZE; i += PAGE) {
+            CHECK(pread(copy, page, PAGE, (off_t)i) == PAGE && memcmp(page, at + i, PAGE) == 0);
+            size_t number = i / PAGE;
+            int changed = number <= (size_t)last && (number % 6 < 3);
+            CHECK(page[0] == (changed ? (uint8_t)number : pattern(i)));
+        }
+    }
+    fclose(stream);
+    close(copy);
+    close(fd);
+    CHECK(munmap(at, SIZE) == 0 && unlink(copied_to) == 0);
+}
+
 static void private_beside_shared(const char *path) {
     int fd = file_of(path, SIZE);
     uint8_t *shared = map_all(fd);
@@ -414,6 +449,7 @@ static struct test tests[] = {
     {"residency", residency},
     {"locking", locking},
     {"two_maps", two_maps},
+    {"whole_calls", whole_calls},
     {"private_beside_shared", private_beside_shared},
     {"past_the_end", past_the_end},
     {"offsets", offsets},
