@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::args::{repetitions, seconds};
-use crate::experiment::{Experiment, Group, Part, Plan, Row, Trial, Turn};
+use crate::experiment::{Experiment, Group, Late, Part, Plan, Row, Trial, Turn};
 use crate::report::Place;
 use crate::results::{JsonFile, Report};
 use crate::runner::Limit;
@@ -117,27 +117,51 @@ pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     interrupt::watch();
     let args = E::Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
     let mut ctx = Ctx::of::<E>(matches);
-    let json = matches.get_one::<PathBuf>("json").map(|path| JsonFile::open(path)).transpose()?;
+    let mut json = matches.get_one::<PathBuf>("json").map(|path| JsonFile::open(path)).transpose()?;
     let page = matches.get_one::<PathBuf>("report").map(PathBuf::as_path);
     let page = if E::FLAGS.page || page.is_some() { Some(Place::of(page)?) } else { None };
     let mut plan = E::plan(&args, &mut ctx)?;
     let mut report = Report::new(E::NAME, &plan.place, &plan.file, plan.bytes, &plan.limit);
     touch_memory(&plan.limit, plan.bytes)?;
-    let rows = measure(&mut plan, ctx.repeat)?;
+    let rows = measure(&mut plan, ctx.repeat, |rows, (done, all)| {
+        let Some(json) = &mut json else { return Ok(()) };
+        report.verified = E::VERIFIED.to_owned();
+        report.results = Shown::<E>::new(rows).json();
+        report.notes = vec![format!("NOT FINISHED: these are {done} of {all} runs.")];
+        report.notes.extend(ctx.notes.iter().cloned());
+        json.keep(&mut report)
+    })?;
     tell(&mut plan, &ctx, &rows, &mut report);
     fastmap_cli::print(&text::<E>(&plan, &ctx, &rows, &report));
     if let Some(place) = page {
         write_page(place, &report)?;
     }
-    json.map_or(Ok(()), |json| json.write(report))
+    if let Some(json) = &mut json {
+        json.write(&mut report)?;
+    }
+    match rows.iter().map(|row| row.late.len()).sum::<usize>() {
+        0 => Ok(()),
+        late => {
+            let what = format!("{late} figures are not there: their runs took too long and were killed");
+            Err(Failure::new(
+                format!("fastmap bench {}", E::NAME),
+                what,
+                "the notes say which: run one by itself to see why",
+            ))
+        }
+    }
 }
 
-/// All groups, arms in turn within each repetition.
+/// All groups, arms in turn within each repetition. `keep` gets the rows after every run, and how many runs were made of how many.
 ///
 /// # Errors
 ///
 /// Any run's failure.
-pub fn measure<E: Experiment>(plan: &mut Plan<E>, repeat: u32) -> Result<Vec<Row<E::Outcome>>, Failure> {
+pub fn measure<E: Experiment>(
+    plan: &mut Plan<E>,
+    repeat: u32,
+    mut keep: impl FnMut(&[Row<E::Outcome>], (u64, u64)) -> Result<(), Failure>,
+) -> Result<Vec<Row<E::Outcome>>, Failure> {
     let Plan { groups, stage, limit, .. } = plan;
     let times = |group: &Group<E::Case>| group.repeat.unwrap_or(repeat);
     let runs: u64 = groups.iter().map(|group| group.arms.len() as u64 * u64::from(times(group))).sum();
@@ -158,12 +182,27 @@ pub fn measure<E: Experiment>(plan: &mut Plan<E>, repeat: u32) -> Result<Vec<Row
                 if !launch.skip {
                     let memory =
                         limit.bytes().filter(|_| !launch.unlimited).map(|bytes| launch.memory.unwrap_or(bytes));
-                    let mut parts = limit.obey::<E>(&arm.name, &case, memory, launch.under.as_deref())?;
+                    let made = limit.attempt::<E>(&arm.name, &case, memory, launch.under.as_deref(), launch.within)?;
                     if let Some(undo) = launch.undo {
                         undo.keep();
                     }
-                    stage.after(&turn, &case, &mut parts)?;
-                    add(&mut rows, (at, group), number, repetition, parts);
+                    match made {
+                        Some(mut parts) => {
+                            stage.after(&turn, &case, &mut parts)?;
+                            for (nth, Part { name, reading, outcome }) in parts.into_iter().enumerate() {
+                                let row = row_of(&mut rows, (at, group), number, (nth, name));
+                                row.trials.push(Trial { repetition, reading, outcome });
+                            }
+                        }
+                        None => {
+                            let killed_after_s = launch.within.unwrap_or_default().as_secs_f64();
+                            for part in stage.parts(&turn).into_iter().enumerate() {
+                                let row = row_of(&mut rows, (at, group), number, part);
+                                row.late.push(Late { repetition, killed_after_s });
+                            }
+                        }
+                    }
+                    keep(&rows, (bar.position() + 1, runs))?;
                 }
                 bar.inc(1);
             }
@@ -177,39 +216,35 @@ pub fn measure<E: Experiment>(plan: &mut Plan<E>, repeat: u32) -> Result<Vec<Row
     Ok(rows)
 }
 
-/// Puts the parts of a run into the rows that they belong to.
-fn add<C, O>(
-    rows: &mut Vec<Row<O>>,
+/// The row that a part of a run belongs to.
+fn row_of<'a, C, O>(
+    rows: &'a mut Vec<Row<O>>,
     (at, group): (usize, &Group<C>),
     number: usize,
-    repetition: u32,
-    parts: Vec<Part<O>>,
-) {
-    for (nth, Part { name, reading, outcome }) in parts.into_iter().enumerate() {
-        let trial = Trial { repetition, reading, outcome };
-        let same = |row: &&mut Row<O>| (row.group, row.arm, &row.part) == (at, number, &name);
-        if let Some(row) = rows.iter_mut().find(same) {
-            row.trials.push(trial);
-            continue;
-        }
+    (nth, part): (usize, String),
+) -> &'a mut Row<O> {
+    let same = |row: &Row<O>| (row.group, row.arm, &row.part) == (at, number, &part);
+    let place = rows.iter().position(same).unwrap_or_else(|| {
         let arm = &group.arms[number];
         let mut labels = group.labels.clone();
         labels.push(("what", json!(group.what)));
         labels.extend(arm.labels.iter().cloned());
-        let row = Row {
+        rows.push(Row {
             group: at,
             arm: number,
-            part: name,
+            part,
             nth,
             what: in_full(group),
             engine: arm.engine,
             name: arm.name.clone(),
             labels,
             trial: group.trial,
-            trials: vec![trial],
-        };
-        rows.push(row);
-    }
+            trials: Vec::new(),
+            late: Vec::new(),
+        });
+        rows.len() - 1
+    });
+    &mut rows[place]
 }
 
 /// A group in words, its threads counted.
@@ -234,6 +269,16 @@ fn tell<E: Experiment>(plan: &mut Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], 
     report.figures = shown.figures(ctx.repeat);
     report.results = shown.json();
     report.notes = ctx.notes.clone();
+    for row in rows {
+        let part = if row.part.is_empty() { String::new() } else { format!(", {}", row.part) };
+        report.notes.extend(row.late.iter().map(|late| {
+            let Late { repetition, killed_after_s } = late;
+            format!(
+                "{}{part}: {}, repetition {repetition}: took too long, killed after {killed_after_s:.0} s.",
+                row.what, row.name
+            )
+        }));
+    }
     if plan.limit.bytes().is_none() && E::FLAGS.memory.is_some() {
         report.notes.push(
             "Nothing limited memory: kernel mmap may use all there is, FastMap only its cache. The comparison favours mmap.".to_owned(),

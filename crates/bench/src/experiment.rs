@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use fastmap_cli::failure::Failure;
 use serde::de::DeserializeOwned;
@@ -156,6 +157,11 @@ pub trait Stage<E: Experiment> {
         Ok(())
     }
 
+    /// What the parts of a run are called, for one that took too long to say so.
+    fn parts(&self, _: &Turn<'_, E>) -> Vec<String> {
+        vec![String::new()]
+    }
+
     /// At the end: notes, and figures that are no columns over an axis.
     fn tell(&mut self, _: &[Row<E::Outcome>], _: &mut Report<Value>) {}
 }
@@ -194,6 +200,8 @@ pub struct Launch {
     pub unlimited: bool,
     /// Arguments of `fastmap run`, if it is run under that.
     pub under: Option<Vec<OsString>>,
+    /// It is killed when it takes longer, and that is what its row says.
+    pub within: Option<Duration>,
     /// What to undo if it fails.
     pub undo: Option<Undo>,
 }
@@ -256,6 +264,15 @@ pub struct Trial<O> {
     pub outcome: O,
 }
 
+/// A repetition that took too long.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Late {
+    /// From 1.
+    pub repetition: u32,
+    /// It was killed after so many seconds.
+    pub killed_after_s: f64,
+}
+
 /// One arm of one group, or a part of its runs.
 #[derive(Debug, Clone)]
 pub struct Row<O> {
@@ -279,6 +296,8 @@ pub struct Row<O> {
     pub trial: bool,
     /// Its repetitions, in order.
     pub trials: Vec<Trial<O>>,
+    /// Repetitions that took too long, and were killed.
+    pub late: Vec<Late>,
 }
 
 impl<O> Row<O> {

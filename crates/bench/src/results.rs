@@ -6,6 +6,7 @@
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -240,7 +241,7 @@ pub struct JsonFile {
 }
 
 impl JsonFile {
-    /// Opens it; its contents, if it has any, stay until [`JsonFile::write`].
+    /// Opens it; its contents, if it has any, stay until it is written.
     ///
     /// # Errors
     ///
@@ -256,22 +257,36 @@ impl JsonFile {
         Ok(JsonFile { file, path: path.to_owned(), orphan })
     }
 
+    /// Replaces its contents by what there is so far, so that it stays whatever becomes of the rest; what is no file, such as a pipe,
+    /// gets all of it in the end alone.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written after all.
+    pub fn keep<R: Serialize>(&mut self, report: &mut Report<R>) -> Result<(), Failure> {
+        if self.is_file() { self.write(report) } else { Ok(()) }
+    }
+
     /// Replaces its contents; the experiment is over now.
     ///
     /// # Errors
     ///
     /// If it cannot be written after all.
-    pub fn write<R: Serialize>(mut self, mut report: Report<R>) -> Result<(), Failure> {
+    pub fn write<R: Serialize>(&mut self, report: &mut Report<R>) -> Result<(), Failure> {
         report.took_s = now() - report.began_unix_s;
         let mut text = serde_json::to_string_pretty(&report).map_err(|e| refused(&self.path, &e.into()))?;
         text.push('\n');
-        let truncated = match self.file.metadata() {
-            Ok(m) if m.is_file() => self.file.set_len(0),
-            _ => Ok(()), // a pipe or terminal
+        let written = match self.is_file() {
+            true => self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.set_len(text.len() as u64)),
+            false => self.file.write_all(text.as_bytes()),
         };
-        truncated.and_then(|()| self.file.write_all(text.as_bytes())).map_err(|e| refused(&self.path, &e))?;
+        written.map_err(|e| refused(&self.path, &e))?;
         self.orphan = false;
         Ok(())
+    }
+
+    fn is_file(&self) -> bool {
+        self.file.metadata().is_ok_and(|facts| facts.is_file())
     }
 }
 

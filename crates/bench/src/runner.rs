@@ -5,11 +5,11 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastmap_cli::cgroup::{Controller, Group, REMEDY, Version};
 use fastmap_cli::failure::Failure;
@@ -98,6 +98,22 @@ impl Limit {
         memory: Option<u64>,
         under: Option<&[OsString]>,
     ) -> Result<Vec<Part<E::Outcome>>, Failure> {
+        self.attempt::<E>(who, case, memory, under, None).map(Option::unwrap_or_default)
+    }
+
+    /// The same, which answers nothing where it took longer than `within`: the process and all its own are killed then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Limit::obey`].
+    pub fn attempt<E: Experiment>(
+        &self,
+        who: &str,
+        case: &E::Case,
+        memory: Option<u64>,
+        under: Option<&[OsString]>,
+        within: Option<Duration>,
+    ) -> Result<Option<Vec<Part<E::Outcome>>>, Failure> {
         interrupt::check()?;
         let broken = |e: serde_json::Error| {
             Failure::new(who, format!("cannot be talked to: {e}"), "this is an error in fastmap: please report it")
@@ -110,10 +126,11 @@ impl Limit {
             peak: group.as_ref().and_then(|g| g.peak_file()),
             parent: std::process::id(),
         };
-        let ended = in_fresh_process(&order, under)?;
+        let ended = in_fresh_process(&order, under, within)?;
         interrupt::check()?;
+        let Some(ended) = ended else { return Ok(None) };
         match serde_json::from_slice(&ended.stdout).map_err(|_| died(who, memory, &ended))? {
-            Answer::Done(parts) => serde_json::from_value(parts).map_err(broken),
+            Answer::Done(parts) => serde_json::from_value(parts).map(Some).map_err(broken),
             Answer::Failed(why) => Err(Failure::told(format!("{who}: {why}"))),
         }
     }
@@ -148,8 +165,13 @@ struct Ended {
     stderr: String,
 }
 
-/// Runs this executable again as a worker, and kills it when a signal asks the bench to stop.
-fn in_fresh_process(order: &Order, under: Option<&[OsString]>) -> Result<Ended, Failure> {
+/// Runs this executable again as a worker, and kills it, with what it has started, when a signal asks the bench to stop, or when it is
+/// at work for longer than `within`: then nothing is left of it.
+fn in_fresh_process(
+    order: &Order,
+    under: Option<&[OsString]>,
+    within: Option<Duration>,
+) -> Result<Option<Ended>, Failure> {
     let failed =
         |e: io::Error| Failure::new("bench worker", format!("cannot run: {e}"), "check `ulimit -u` and free memory");
     let order = serde_json::to_string(order).map_err(|e| failed(e.into()))?;
@@ -164,6 +186,7 @@ fn in_fresh_process(order: &Order, under: Option<&[OsString]>) -> Result<Ended, 
     };
     let mut child = command
         .args(["worker", &order])
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -172,10 +195,10 @@ fn in_fresh_process(order: &Order, under: Option<&[OsString]>) -> Result<Ended, 
     // Both pipes are drained while it runs, so that it can never block on one.
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
-    let status = wait(&mut child).map_err(failed)?;
+    let Some(status) = wait(&mut child, within).map_err(failed)? else { return Ok(None) };
     let stdout = stdout.join().unwrap_or_default();
     let stderr = String::from_utf8_lossy(&stderr.join().unwrap_or_default()).into_owned();
-    Ok(Ended { status, stdout, stderr })
+    Ok(Some(Ended { status, stdout, stderr }))
 }
 
 /// The command `fastmap`: beside this executable, else in PATH.
@@ -195,14 +218,19 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>
     })
 }
 
-fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+/// Nothing of one that was killed since it took longer than `within`.
+fn wait(child: &mut Child, within: Option<Duration>) -> io::Result<Option<ExitStatus>> {
+    let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(status);
+            return Ok(Some(status));
         }
-        if interrupt::requested() {
-            child.kill()?;
-            return child.wait();
+        let late = within.is_some_and(|within| began.elapsed() > within);
+        if late || interrupt::requested() {
+            // SAFETY: no memory is handed over; the group is the child's, which is not waited for yet, so that its number is nobody else's.
+            unsafe { libc::killpg(child.id() as libc::pid_t, libc::SIGKILL) };
+            let status = child.wait()?;
+            return Ok(Some(status).filter(|_| !late));
         }
         thread::sleep(POLL);
     }

@@ -110,9 +110,10 @@ impl<'a, E: Experiment> Shown<'a, E> {
             columns.push(("threads".to_owned(), threads.collect()));
         }
         let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+        let late = |row: &RowOf<E>| (row.trials.is_empty() && !row.late.is_empty()).then(|| "killed".to_owned());
         for column in E::COLUMNS.iter().filter(|column| !column.title.is_empty()) {
-            let cells: Vec<_> =
-                group.iter().map(|row| self.value(row, column).map(|value| figure(value / column.unit))).collect();
+            let shown = |row| self.value(row, column).map(|value| figure(value / column.unit)).or_else(|| late(row));
+            let cells: Vec<_> = group.iter().map(shown).collect();
             if cells.iter().all(Option::is_none) {
                 continue;
             }
@@ -347,6 +348,9 @@ impl<'a, E: Experiment> Shown<'a, E> {
         let runs: Vec<f64> = self.each(row, &E::COLUMNS[0]).into_iter().map(|(_, figure)| figure).collect();
         object.insert("runs".to_owned(), json!(runs));
         object.insert("trials".to_owned(), json!(row.trials));
+        if !row.late.is_empty() {
+            object.insert("late".to_owned(), json!(row.late));
+        }
         Value::Object(object)
     }
 }

@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use fastmap_cli::failure::Failure;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use self::together::{distinct, times_kernel};
-use crate::args::once_each;
+use crate::args::{once_each, seconds};
 use crate::driver::{Ctx, own_directory, progress_bar};
 use crate::experiment::columns::{cpu, queue, rate, times_mmap};
 use crate::experiment::{
@@ -21,10 +22,14 @@ use crate::experiment::{
 };
 use crate::results::{Kind, Report};
 use crate::runner::{self, Limit};
-use crate::substrates::programs::{self, ALL, Advice, Order, Program, Tool, Way, Workshop, difference, named};
+use crate::substrates::programs::{self, ALL, Advice, Order, Program, Tool, WarmUp, Way, Workshop, difference, named};
 use crate::substrates::{self, Engine, Meter, PAGE, cold, olap};
 
 mod together;
+
+/// How a run's parts are called.
+const COLD: &str = "cold";
+const WARM: &str = "warm";
 
 /// Memory beside the data and the program's own: the worker that starts it, code, FastMap's threads and buffers.
 const BESIDE: u64 = 16 << 20;
@@ -32,8 +37,9 @@ const BESIDE: u64 = 16 << 20;
 /// And a byte for each so many of the data: page tables, FastMap's page words.
 const TABLES: u64 = 64;
 
-/// A pass before the timing takes at most this many times `--seconds`.
-const PASS: f64 = 1.0;
+/// A run may take this many times as long as its windows and the longest warm-up, and as many seconds for what is around them, such as
+/// filling memcached: then it hangs, and is killed.
+const PATIENCE: (f64, f64) = (4.0, 240.0);
 
 /// Measure real programs that map files, unchanged: kernel mmap, the same with advice, and under `fastmap run`
 #[derive(Debug, ClapArgs)]
@@ -45,12 +51,14 @@ repetitions.
 
 Every run is a fresh process in a memory cgroup of its own, limited to a part of the data, and an allowance: 4 to 48 MiB for the \
 program's own memory, 16 MiB and a 64th of the data for everything else (tables, bookkeeping, the process that starts it); with memory for \
-all of the data there is no limit. The data are dropped from the page cache before each run. A cold run \
-starts so; before a warm one the files are read once by read(2), the program passes over its data in order, for --seconds \
-at most, and is timed after that (ripgrep, which has no such pass, runs twice; fio works as long).
+all of the data there is no limit. The data are dropped from the page cache before each run. A run is measured twice, for --seconds \
+each: from its start (cold), and warm. In between it works on for --warm-up seconds, and until it has read as much as there is memory \
+for its data, three times --warm-up at most; with memory for all the files are also read once by read(2). What `fastmap run` makes of \
+a program it finds out in 2 to 14 seconds; with less --warm-up that counts as warm. ripgrep, whose life is one search, searches anew until it is \
+warm; fio warms up in a second process. A run that takes far longer than all that is killed: its row says so, \
+the others are made, and the command fails in the end.
 
-All programs take about an hour with the defaults: what `fastmap run` makes of a program it finds out within seconds, so shorter runs show \
-little.
+All programs take about an hour and a half with the defaults. --json has what was measured so far after every run.
 
 Work is the same in every run, in the same order, for as long as --seconds: each batch of operations has a sum of what it read, and \
 all runs of a program are compared, as far as they came. One that differs fails the command.")]
@@ -65,6 +73,7 @@ Ways:
 Examples:
   fastmap bench programs
   fastmap bench programs --programs lmdb,sqlite --memory all,quarter --repeat 5 --json programs.json
+  fastmap bench programs --programs rocksdb --memory half,eighth --warm-up 20
   fastmap bench programs --ways kernel,advised,fastmap-sized --size 8GiB --seconds 5 --dir /mnt/disk")]
 pub struct Args {
     /// Programs to run, separated by commas [default: all that are there]
@@ -79,6 +88,12 @@ pub struct Args {
     /// Size of each program's data, about
     #[arg(long, default_value = "1GiB")]
     pub size: Size,
+    /// Seconds between the cold window and the warm one, at least
+    #[arg(long, value_name = "S", default_value = "12", value_parser = seconds)]
+    pub warm_up: f64,
+    /// Seconds after which a run is killed [default: 4 minutes, and four times what is expected]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub at_most: Option<f64>,
 }
 
 /// A part of the data.
@@ -93,6 +108,9 @@ pub enum Share {
     /// An eighth.
     Eighth,
 }
+
+/// All of them.
+const SHARES: [Share; 4] = [Share::All, Share::Half, Share::Quarter, Share::Eighth];
 
 impl Share {
     fn name(self) -> &'static str {
@@ -123,6 +141,9 @@ pub struct Outcome {
     sums: Vec<String>,
     /// Batches whose sums were compared with another run's.
     compared: usize,
+    /// Seconds between the cold window and the warm one, and bytes that the program had read by then.
+    warm_up_seconds: Option<f64>,
+    warm_up_read_bytes: Option<u64>,
     /// What `fastmap run` did.
     served: Option<Served>,
 }
@@ -157,7 +178,7 @@ impl Experiment for Programs {
     const PART: &'static str = "setting";
     const FLAGS: Flags = Flags {
         repeat: "3",
-        seconds: Some(("4", "Seconds to measure each run")),
+        seconds: Some(("4", "Seconds to measure each run cold, and as many warm")),
         memory: None,
         dir: Some(TEMPORARY),
         page: false,
@@ -218,7 +239,7 @@ impl Experiment for Programs {
                     continue;
                 }
             };
-            for (share, warm) in shares.iter().flat_map(|share| [(share, false), (share, true)]) {
+            for share in &shares {
                 let memory = share.of(bytes).map(|part| part + (program.own_mib << 20) + beside);
                 let arm = |&way: &Way| {
                     let engine = match way {
@@ -233,7 +254,7 @@ impl Experiment for Programs {
                         advice: Advice { library: advice.clone(), what: program.advice.to_owned() },
                         data: place.path().join("data"),
                         seconds: ctx.seconds,
-                        pass: warm.then_some(ctx.seconds * PASS),
+                        warm_up: WarmUp { seconds: args.warm_up, bytes: share.of(bytes) },
                         fastmap: runner::fastmap(&own),
                         // Room for all that there is around the data proper.
                         cache: share.of(bytes).unwrap_or(bytes + bytes / 4) / PAGE as u64 * PAGE as u64,
@@ -241,30 +262,33 @@ impl Experiment for Programs {
                     };
                     Arm { name: way.to_string(), labels: vec![("way", json!(way))], ..Arm::of(engine, order) }
                 };
-                let temperature = if warm { "warm" } else { "cold" };
                 let labels = vec![
                     ("program", json!(program.name)),
                     ("memory", json!(share.name())),
                     ("memory_limit_bytes", json!(memory)),
-                    ("temperature", json!(temperature)),
                 ];
                 groups.push(Group::new(program.title, labels, ways.iter().map(arm).collect()));
                 limits.push(memory);
-                settings.push(format!("{}, {temperature}", share.name()));
+                settings.push(share.name());
                 tools.push((program, tool.clone()));
             }
         }
         if groups.is_empty() {
             return Err(Failure::told(format!("no program is there: {}", ctx.notes.join(" "))));
         }
-        let stage = Box::new(Runs { place, bytes, tools, limits, settings, made: None, files: Vec::new(), checks: Checks::default() });
+        let warm_up = WarmUp { seconds: args.warm_up, bytes: None };
+        let expected = 2.0 * ctx.seconds + warm_up.most();
+        let within = Duration::from_secs_f64(args.at_most.unwrap_or(PATIENCE.0 * expected + PATIENCE.1));
+        let stage = Box::new(Runs { place, bytes, tools, limits, settings, warm_up, within, made: None, files: Vec::new(), checks: Checks::default() });
         let (place, file) = (dir.clone(), format!("temporary directory in {}", dir.display()));
         Ok(Plan { about: "real programs".to_owned(), place, file, bytes, limit, groups, stage })
     }
 
     fn run(case: &Order, meter: &Meter) -> substrates::Result<Vec<Part<Outcome>>> {
-        let programs::Ran { reading, sums } = programs::run(case, meter)?;
-        Ok(Part::whole(reading, Outcome { sums, ..Outcome::default() }))
+        let programs::Ran { readings: [cold, warm], sums, warmed } = programs::run(case, meter)?;
+        let warmed = Outcome { warm_up_seconds: Some(warmed.0), warm_up_read_bytes: warmed.1, sums, ..Outcome::default() };
+        let part = |name: &str, reading, outcome| Part { name: name.to_owned(), reading, outcome };
+        Ok(vec![part(COLD, cold, Outcome::default()), part(WARM, warm, warmed)])
     }
 
     fn claims() -> Vec<Claim<Outcome>> {
@@ -281,10 +305,13 @@ impl Experiment for Programs {
 struct Runs {
     place: TempDir,
     bytes: u64,
-    /// Of each group: its program, its limit on memory, the name of its setting.
+    /// Of each group: its program, its limit on memory, the name of the part that there is memory for.
     tools: Vec<(&'static Program, Tool)>,
     limits: Vec<Option<u64>>,
-    settings: Vec<String>,
+    settings: Vec<&'static str>,
+    warm_up: WarmUp,
+    /// A run is killed after this.
+    within: Duration,
     /// Whose data are there, and their files.
     made: Option<&'static str>,
     files: Vec<PathBuf>,
@@ -329,18 +356,23 @@ impl Stage<Programs> for Runs {
         }
         let _ = fs::remove_file(&case.stats);
         let memory = self.limits[turn.at.0];
-        Ok(Launch { memory, unlimited: memory.is_none(), ..Launch::default() })
+        Ok(Launch { memory, unlimited: memory.is_none(), within: Some(self.within), ..Launch::default() })
     }
 
     fn after(&mut self, turn: &Turn<'_, Programs>, case: &Order, parts: &mut Vec<Part<Outcome>>) -> Result<(), Failure> {
-        for part in parts {
-            let sums = std::mem::take(&mut part.outcome.sums);
-            part.outcome.compared = self.checks.check(case, turn.repetition, sums)?;
-            part.outcome.served =
-                fs::read(&case.stats).ok().filter(|_| case.way.is_fastmap()).and_then(|text| serde_json::from_slice(&text).ok());
-            part.name.clone_from(&self.settings[turn.at.0]);
+        // Sums are of both parts together, and come with the last.
+        let sums = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.outcome.sums)).collect();
+        let compared = self.checks.check(case, turn.repetition, sums)?;
+        let served: Option<Served> =
+            fs::read(&case.stats).ok().filter(|_| case.way.is_fastmap()).and_then(|text| serde_json::from_slice(&text).ok());
+        for (part, name) in parts.iter_mut().zip(self.parts(turn)) {
+            (part.outcome.compared, part.outcome.served, part.name) = (compared, served.clone(), name);
         }
         Ok(())
+    }
+
+    fn parts(&self, turn: &Turn<'_, Programs>) -> Vec<String> {
+        [COLD, WARM].map(|temperature| format!("{}, {temperature}", self.settings[turn.at.0])).into()
     }
 
     fn tell(&mut self, rows: &[Row<Outcome>], report: &mut Report<Value>) {
@@ -356,6 +388,7 @@ impl Stage<Programs> for Runs {
             let what = "Under `fastmap run` all maps were the kernel's from beginning to end, with or without learned advice, of";
             report.notes.push(format!("{what}: {}.", unserved.join(", ")));
         }
+        report.notes.push(self.warmed(rows));
         let allowances = distinct(self.tools.iter().map(|(program, _)| format!("{} {} MiB", program.name, program.own_mib)));
         report.notes.push(format!(
             "Memory of a run is the part of the data that is named, {} for the worker, code and bookkeeping, and for the program itself: {}. \
@@ -365,6 +398,31 @@ impl Stage<Programs> for Runs {
         ));
         report.headlines.extend(together::headlines(rows));
         report.figures.splice(0..0, together::figures(rows));
+    }
+}
+
+impl Runs {
+    /// What warm is, and of which runs it was not.
+    fn warmed(&self, rows: &[Row<Outcome>]) -> String {
+        let WarmUp { seconds, .. } = self.warm_up;
+        let most = self.warm_up.most();
+        let took = rows.iter().flat_map(|row| &row.trials).filter_map(|trial| trial.outcome.warm_up_seconds);
+        let longest = took.fold(0.0, f64::max);
+        let early = rows.iter().filter(|row| {
+            let memory = SHARES.iter().find(|share| share.name() == row.text("memory")).and_then(|share| share.of(self.bytes));
+            let read = row.trials.iter().filter_map(|trial| trial.outcome.warm_up_read_bytes).min();
+            read.zip(memory).is_some_and(|(read, memory)| read < memory)
+        });
+        let early = distinct(early.map(|row| format!("{} {} ({})", row.text("program"), row.part, row.name)));
+        let early = match early.is_empty() {
+            true => "all came to that".to_owned(),
+            false => format!("not so far came {}", early.join(", ")),
+        };
+        format!(
+            "Cold is from the start of a process. Warm is the same process later: after {seconds} s or more of the same work, in which `fastmap \
+             run` finds out what pays, and when as much has been read as there is memory for the data, at most {most} s (the longest: \
+             {longest:.1} s; {early})."
+        )
     }
 }
 
@@ -407,7 +465,7 @@ mod tests {
             advice: Advice { library: PathBuf::new(), what: String::new() },
             data: PathBuf::new(),
             seconds: 1.0,
-            pass: None,
+            warm_up: WarmUp { seconds: 1.0, bytes: None },
             fastmap: PathBuf::new(),
             cache: 0,
             stats: PathBuf::new(),

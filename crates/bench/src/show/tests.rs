@@ -85,6 +85,7 @@ fn row(threads: u64, engine: Engine, part: &str, rates: [f64; 3], flush: Option<
         name: engine.to_string(),
         labels,
         trial: false,
+        late: Vec::new(),
         trials: rates.iter().enumerate().map(trial).collect(),
     }
 }
@@ -294,6 +295,6 @@ fn arms_take_turns_and_each_begins_once_where_that_is_asked_for() {
         groups: vec![trial, rotated],
         stage: Box::new(std::rc::Rc::clone(&seen)),
     };
-    assert!(driver::measure(&mut plan, 2).unwrap().is_empty(), "what is skipped leaves no row");
+    assert!(driver::measure(&mut plan, 2, |_, _| Ok(())).unwrap().is_empty(), "what is skipped leaves no row");
     assert_eq!(seen.borrow().0, [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1), (1, 1, 2), (1, 0, 2)]);
 }

@@ -2,17 +2,17 @@
 //!
 //! Most are programs of a few dozen lines around a library that maps files (LMDB, SQLite, RocksDB, numpy), in `programs`; `program.h`
 //! there says what they are told and what they say. They are compiled, or written out, when they are needed. A run is a process of its
-//! own below the worker, in the worker's memory cgroup, and works for a time; its answer is a list of sums, one of each batch of
-//! operations, so that runs that came to different lengths can be compared all the same.
+//! own below the worker, in the worker's memory cgroup, and works for a time cold, until it is warm, and as long again; its answer is a
+//! list of sums, one of each batch of operations, so that runs that came to different lengths can be compared all the same.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use procfs::process::Process;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ mod tool;
 
 pub use known::{ALL, LOOKUPS, Program, named};
 pub use tool::{Advice, Tool, Workshop};
+
+/// How often it is looked at whether a program is warm.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How a program is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,8 +71,8 @@ pub struct Order {
     pub data: PathBuf,
     /// Seconds to measure.
     pub seconds: f64,
-    /// Seconds that a pass before them may take; none: it starts cold.
-    pub pass: Option<f64>,
+    /// What makes it warm.
+    pub warm_up: WarmUp,
     /// The command `fastmap`.
     pub fastmap: PathBuf,
     /// FastMap's cache with [`Way::FastmapSized`], bytes.
@@ -78,13 +81,35 @@ pub struct Order {
     pub stats: PathBuf,
 }
 
+/// The work between the cold window and the warm one: the program's own, until the time is over and so much has been read.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct WarmUp {
+    /// Seconds, at least.
+    pub seconds: f64,
+    /// Bytes that the program has read since its start, at least: the memory that there is for the data. None where all of them are
+    /// in memory: the bench reads them into the page cache.
+    pub bytes: Option<u64>,
+}
+
+impl WarmUp {
+    /// A device on which that is not read in so many times the time is not waited for.
+    pub const MOST: f64 = 3.0;
+
+    /// Seconds, at most.
+    pub fn most(&self) -> f64 {
+        self.seconds * WarmUp::MOST
+    }
+}
+
 /// What it came to.
 #[derive(Debug, Clone)]
 pub struct Ran {
-    /// Operations, time, and what the machine did meanwhile.
-    pub reading: Reading,
+    /// Operations, time, and what the machine did meanwhile: from a cold start, and warm.
+    pub readings: [Reading; 2],
     /// A sum of what each batch of operations read.
     pub sums: Vec<String>,
+    /// Seconds between the two, and bytes that the program had read by their end, where it was one process.
+    pub warmed: (f64, Option<u64>),
 }
 
 /// Runs a program.
@@ -93,14 +118,55 @@ pub struct Ran {
 ///
 /// What it says when it fails, or no answer.
 pub fn run(order: &Order, meter: &Meter) -> Result<Ran> {
-    let warm = order.pass.is_some();
-    if warm {
-        read_all(&order.data)?;
+    if let Tool::Ours(_) = order.tool {
+        return once(order, meter, true);
     }
-    if warm && matches!(order.tool, Tool::Ripgrep(_)) {
-        once(order, meter)?;
+    // fio warms up by itself; ripgrep has no longer life than a search.
+    let first = once(order, meter, false)?;
+    let began = Instant::now();
+    warm_page_cache(order)?;
+    let ran = loop {
+        let ran = once(order, meter, true)?;
+        if let Some(what) = difference(&first.sums, &ran.sums) {
+            let what = format!("it read other data than just before: {what}");
+            let remedy = "this is an error in fastmap or in the program: please report it";
+            return Err(Error::Refused { thing: order.program.clone(), what, remedy });
+        }
+        if !matches!(order.tool, Tool::Ripgrep(_)) || began.elapsed().as_secs_f64() >= order.warm_up.seconds {
+            break ran;
+        }
+    };
+    let ([cold, _], [_, warm]) = (first.readings, ran.readings);
+    let seconds = began.elapsed().as_secs_f64() - warm.seconds;
+    Ok(Ran { readings: [cold, warm], sums: ran.sums, warmed: (seconds, None) })
+}
+
+/// Where all the data may be in memory they are in the page cache then.
+fn warm_page_cache(order: &Order) -> Result<()> {
+    if order.warm_up.bytes.is_none() { read_all(&order.data) } else { Ok(()) }
+}
+
+/// Returns when the program has worked long enough to be warm: since when, and bytes read by its process group, which is this one's.
+fn warm_up(order: &Order) -> Result<(f64, Option<u64>)> {
+    let began = Instant::now();
+    warm_page_cache(order)?;
+    loop {
+        let (seconds, read) = (began.elapsed().as_secs_f64(), read_so_far());
+        let replaced = order.warm_up.bytes.is_none_or(|bytes| read >= bytes);
+        if seconds >= order.warm_up.seconds && (replaced || seconds >= order.warm_up.most()) {
+            return Ok((seconds, Some(read)));
+        }
+        thread::sleep(LOOK);
     }
-    once(order, meter)
+}
+
+/// Bytes that the other processes of this process group have had read from devices. proc_pid_io(5).
+fn read_so_far() -> u64 {
+    let own = std::process::id() as i32;
+    let group = Process::new(own).and_then(|process| process.stat()).map_or(own, |stat| stat.pgrp);
+    let all = procfs::process::all_processes().into_iter().flatten().filter_map(std::result::Result::ok);
+    let others = all.filter(|process| process.pid != own && process.stat().is_ok_and(|stat| stat.pgrp == group));
+    others.filter_map(|process| Some(process.io().ok()?.read_bytes)).sum()
 }
 
 /// Every byte of the data by read(2): what the kernel keeps of them is in this process's memory cgroup.
@@ -120,8 +186,8 @@ fn read_all(data: &Path) -> Result<()> {
 }
 
 /// The command in the order's way.
-fn command(order: &Order) -> Command {
-    let own: Vec<OsString> = order.tool.run(&order.data, order.seconds, order.pass.unwrap_or(0.0));
+fn command(order: &Order, warm: bool) -> Command {
+    let own: Vec<OsString> = order.tool.run(&order.data, order.seconds, warm.then_some(order.warm_up));
     let mut command = if order.way.is_fastmap() {
         let mut command = Command::new(&order.fastmap);
         command.arg("run").arg("--stats").arg(&order.stats);
@@ -141,14 +207,15 @@ fn command(order: &Order) -> Command {
     command
 }
 
-fn once(order: &Order, meter: &Meter) -> Result<Ran> {
+/// One process; where it does not say that it had a cold window both are the same.
+fn once(order: &Order, meter: &Meter, warm: bool) -> Result<Ran> {
     let failed = |what: String| Error::Refused {
         thing: format!("{} in the way \"{}\"", order.program, order.way),
         what,
         remedy: "run it by itself to see why, or leave it out with --programs",
     };
-    let mut command = command(order);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env("PYTHONDONTWRITEBYTECODE", "1");
+    let mut command = command(order, warm);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).env("PYTHONDONTWRITEBYTECODE", "1");
     sys::dies_with_parent(&mut command);
     let mut open = meter.start(&order.data);
     let mut before = (0.0, 0.0);
@@ -156,11 +223,21 @@ fn once(order: &Order, meter: &Meter) -> Result<Ran> {
     let words = listen(child.stderr.take());
     // The process is not reaped yet, so that its times can still be read after its end.
     let (mut said, mut ended) = (String::new(), None);
+    let (mut cold, mut warmed) = (Reading::default(), (0.0, None));
+    let mut tell = child.stdin.take().expect("piped");
     for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
         match line.map_err(|e| failed(format!("cannot be listened to: {e}")))? {
-            line if line == "begin" => {
+            line if line == "start" || line == "begin" => {
                 before = cpu(&child);
                 open = meter.start(&order.data);
+            }
+            line if line.starts_with("cold ") => {
+                let Done { ops, seconds, .. } =
+                    work_of(&line[5..]).ok_or_else(|| failed(format!("said \"{line:.200}\"")))?;
+                cold = of_window(open.end(), before, cpu(&child)).counting(ops, Duration::from_secs_f64(seconds), None);
+                open = meter.start(&order.data);
+                warmed = warm_up(order)?;
+                tell.write_all(b"\n").map_err(|e| failed(format!("does not listen: {e}")))?;
             }
             line => {
                 said.push_str(&line);
@@ -185,10 +262,14 @@ fn once(order: &Order, meter: &Meter) -> Result<Ran> {
     }
     let Done { ops, seconds, sums } =
         order.tool.done(&said, &order.data, window).ok_or_else(|| failed(format!("gave no answer: {said:.200}")))?;
-    let (user_s, system_s) = (after.0 - before.0, after.1 - before.1);
-    // Page faults are the worker's.
-    let reading = Reading { user_s, system_s, faults: 0, major_faults: 0, ..reading };
-    Ok(Ran { reading: reading.counting(ops, Duration::from_secs_f64(seconds), None), sums })
+    let warm = of_window(reading, before, after).counting(ops, Duration::from_secs_f64(seconds), None);
+    let cold = if cold.ops == 0 { warm.clone() } else { cold };
+    Ok(Ran { readings: [cold, warm], sums, warmed })
+}
+
+/// With the program's processor time; page faults are the worker's.
+fn of_window(reading: Reading, before: (f64, f64), after: (f64, f64)) -> Reading {
+    Reading { user_s: after.0 - before.0, system_s: after.1 - before.1, faults: 0, major_faults: 0, ..reading }
 }
 
 /// User and system time of a process and all its threads so far, in ticks of 10 ms.
@@ -207,7 +288,12 @@ struct Done {
 
 /// A program of ours: `end OPS SECONDS SUM...`.
 fn ours(said: &str) -> Option<Done> {
-    let mut words = said.lines().find_map(|line| line.strip_prefix("end "))?.split_whitespace();
+    work_of(said.lines().find_map(|line| line.strip_prefix("end "))?)
+}
+
+/// `OPS SECONDS SUM...`
+fn work_of(said: &str) -> Option<Done> {
+    let mut words = said.split_whitespace();
     let (ops, seconds) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     Some(Done { ops, seconds, sums: words.map(str::to_owned).collect() })
 }

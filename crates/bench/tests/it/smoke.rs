@@ -23,7 +23,12 @@ const ALL: &[(&str, &str, &str, bool)] = &[
     ("graph", "--scale 12 --sources 2 --iterations 2 --threads 2 --repeat 1", "24MiB", true),
     ("oltp", "--file-systems here --warehouses 1 --seconds 0.3 --repeat 1", "24MiB", true),
     ("calls", "--seconds 0.01 --repeat 1", "", true),
-    ("programs", "--programs search,files --memory all,half --size 4MiB --seconds 0.02 --repeat 1", "", true),
+    (
+        "programs",
+        "--programs search,files --memory all,half --size 4MiB --seconds 0.02 --warm-up 0.05 --repeat 1",
+        "",
+        true,
+    ),
     ("olap", "--scale 0.03 --cache 24MiB --threads 2 --repeat 1", "96MiB", true),
 ];
 

@@ -15,7 +15,8 @@ pub fn table(rows: &[Row<Outcome>]) -> String {
         let means = [mean(rows, memory, temperature, name, Kernel::AsItIs)?, mean(rows, memory, temperature, name, Kernel::Best)?];
         let of = |program: &&str| {
             let row = rows.iter().find(|row| is(row, memory, temperature, name) && row.text("program") == *program);
-            row.and_then(|row| times_kernel(row, rows)).map_or_else(|| "-".to_owned(), figure)
+            let none = if row.is_some_and(|row| row.trials.is_empty()) { "killed" } else { "-" };
+            row.and_then(|row| times_kernel(row, rows)).map_or_else(|| none.to_owned(), figure)
         };
         let cells = programs.iter().map(of).chain(means.map(|mean| figure(mean.median)));
         Some([format!("{memory}, {temperature}: {name}")].into_iter().chain(cells).collect())
@@ -94,8 +95,11 @@ pub fn times_kernel(row: &Row<Outcome>, rows: &[Row<Outcome>]) -> Option<f64> {
 /// The same, repetition by repetition.
 fn pairs(row: &Row<Outcome>, rows: &[Row<Outcome>], kernel: Kernel) -> Option<Vec<f64>> {
     let rates = |row: &Row<Outcome>| row.trials.iter().map(|t| (t.repetition, t.reading.ops_per_s)).collect::<Vec<_>>();
+    if row.trials.is_empty() {
+        return None;
+    }
     let middle = |row: &&Row<Outcome>| median(rates(row).into_iter().map(|(_, rate)| rate).collect());
-    let theirs = rows.iter().filter(|other| other.group == row.group && !other.trials.is_empty());
+    let theirs = rows.iter().filter(|other| (other.group, &other.part) == (row.group, &row.part) && !other.trials.is_empty());
     let theirs = theirs.filter(|other| other.engine == Engine::Mmap || kernel == Kernel::Best && other.engine.is_mmap());
     let best = theirs.max_by(|a, b| middle(a).total_cmp(&middle(b)))?;
     (row.engine != Engine::Mmap).then(|| paired(&rates(row), &rates(best), false))
@@ -105,17 +109,23 @@ fn pairs(row: &Row<Outcome>, rows: &[Row<Outcome>], kernel: Kernel) -> Option<Ve
 fn mean(rows: &[Row<Outcome>], memory: &str, temperature: &str, name: &str, kernel: Kernel) -> Option<Spread> {
     let of_name = rows.iter().filter(|row| is(row, memory, temperature, name));
     let all: Vec<Vec<f64>> = of_name.filter_map(|row| pairs(row, rows, kernel)).collect();
-    let repetitions = all.iter().map(Vec::len).min().filter(|count| *count > 0)?;
+    let all: Vec<_> = all.into_iter().filter(|pairs| !pairs.is_empty()).collect();
+    let repetitions = all.iter().map(Vec::len).min()?;
     let mean = |n: usize| (all.iter().map(|pairs| pairs[n].ln()).sum::<f64>() / all.len() as f64).exp();
     Some(Spread::of(&(0..repetitions).map(mean).collect::<Vec<_>>()))
 }
 
 fn is(row: &Row<Outcome>, memory: &str, temperature: &str, name: &str) -> bool {
-    row.text("memory") == memory && row.text("temperature") == temperature && row.name == name
+    row.text("memory") == memory && heat(row) == temperature && row.name == name
+}
+
+/// Cold or warm: of a run's parts one is the other.
+fn heat<O>(row: &Row<O>) -> &str {
+    row.part.rsplit(", ").next().unwrap_or_default()
 }
 
 fn settings(rows: &[Row<Outcome>]) -> Vec<(&str, &str)> {
-    distinct(rows.iter().map(|row| (row.text("memory"), row.text("temperature"))))
+    distinct(rows.iter().map(|row| (row.text("memory"), heat(row))))
 }
 
 fn names(rows: &[Row<Outcome>]) -> Vec<&str> {
@@ -149,8 +159,9 @@ mod tests {
             nth: 0,
             what: program.to_owned(),
             engine: [Engine::Mmap, Engine::Fastmap, Engine::MmapAdvised][arm],
+            late: Vec::new(),
             name: ["kernel", "fastmap", "advised"][arm].to_owned(),
-            labels: vec![("program", json!(program)), ("memory", json!("half")), ("temperature", json!("cold"))],
+            labels: vec![("program", json!(program)), ("memory", json!("half"))],
             trial: false,
             trials: (1..)
                 .zip(rates)

@@ -12,8 +12,9 @@ public class Rows {
     static final int ROW = 512, ROWS = 256, STEP = 1 << 20;
     // A buffer has at most 2 GiB.
     static final long PART = 1L << 30;
-    // Kept, so that the pass is one.
-    static volatile long passed;
+    static final StringBuilder sums = new StringBuilder();
+    static MappedByteBuffer[] parts;
+    static long rows, done;
 
     public static void main(String[] args) throws Exception {
         if (args[0].equals("make")) {
@@ -21,33 +22,43 @@ public class Rows {
             return;
         }
         FileChannel file = FileChannel.open(Path.of(args[1], "rows"), StandardOpenOption.READ);
-        long bytes = file.size(), rows = bytes / ROW;
-        MappedByteBuffer[] parts = new MappedByteBuffer[(int) ((bytes + PART - 1) / PART)];
+        long bytes = file.size();
+        rows = bytes / ROW;
+        parts = new MappedByteBuffer[(int) ((bytes + PART - 1) / PART)];
         for (int at = 0; at < parts.length; at++) {
             parts[at] = file.map(FileChannel.MapMode.READ_ONLY, at * PART, Math.min(PART, bytes - at * PART));
             parts[at].order(ByteOrder.LITTLE_ENDIAN);
         }
-        long until = System.nanoTime() + (long) (Double.parseDouble(args[3]) * 1e9), sum = 0;
-        for (long at = 0; at < bytes && System.nanoTime() < until; at += STEP) {
-            for (long page = at; page < Math.min(at + STEP, bytes); page += 4096) sum += parts[(int) (page / PART)].get((int) (page % PART));
+        double seconds = Double.parseDouble(args[2]);
+        if (args.length > 3) {
+            say("start");
+            say("cold " + work(seconds));
+            work(0);
         }
-        passed = sum;
-        System.out.println("begin");
+        say("begin");
+        System.out.println("end " + work(seconds) + sums);
+    }
+
+    static void say(String what) {
+        System.out.println(what);
         System.out.flush();
-        long start = System.nanoTime(), end, wanted = (long) (Double.parseDouble(args[2]) * 1e9), count = 0;
-        StringBuilder sums = new StringBuilder();
+    }
+
+    // For so long; if that is nothing until standard input has something to say.
+    static String work(double seconds) throws Exception {
+        long start = System.nanoTime(), end, wanted = (long) (seconds * 1e9), first = done;
         do {
-            sum = 0;
-            for (long turn = count * ROWS; turn < (count + 1) * ROWS; turn++) {
+            long sum = 0;
+            for (long turn = done * ROWS; turn < (done + 1) * ROWS; turn++) {
                 long at = (turn * 0x9E3779B97F4A7C15L >>> 16) % rows * ROW;
                 MappedByteBuffer part = parts[(int) (at / PART)];
                 for (int place = (int) (at % PART), last = place + ROW; place < last; place += 8) sum = sum * 31 + part.getLong(place);
             }
             sums.append(' ').append(Long.toHexString(sum));
-            count++;
+            done++;
             end = System.nanoTime();
-        } while (end - start < wanted);
-        System.out.println("end " + count * ROWS + " " + (end - start) / 1e9 + sums);
+        } while (wanted > 0 ? end - start < wanted : System.in.available() == 0);
+        return (done - first) * ROWS + " " + (end - start) / 1e9;
     }
 
     static void make(String data, long bytes) throws Exception {

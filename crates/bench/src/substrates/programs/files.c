@@ -4,7 +4,7 @@
 enum { FILES = 16 };
 
 static const char *root;
-static uint64_t count;
+static uint64_t files;
 
 static const char *name_of(uint64_t file) {
     snprintf(path, sizeof path, "%s/%" PRIu64 "/%" PRIu64, root, file / 256, file % 256);
@@ -33,7 +33,7 @@ static void make(const char *data, uint64_t bytes) {
 static void begin(const char *data) {
     root = data;
     FILE *from = fopen(in(data, "count"), "r");
-    if (!from || fscanf(from, "%" SCNu64, &count) != 1) fail(path);
+    if (!from || fscanf(from, "%" SCNu64, &files) != 1) fail(path);
     fclose(from);
 }
 
@@ -49,14 +49,9 @@ static uint64_t read_one(uint64_t number) {
     return sum;
 }
 
-static int step(uint64_t n) {
-    if (n < count) read_one(n);
-    return n < count;
-}
-
 static uint64_t batch(uint64_t n, uint64_t *ops) {
     uint64_t sum = 0;
-    for (uint64_t turn = 0; turn < FILES; turn++) sum = sum * 31 + read_one((n * FILES + turn) % count);
+    for (uint64_t turn = 0; turn < FILES; turn++) sum = sum * 31 + read_one((n * FILES + turn) % files);
     *ops += FILES;
     return sum;
 }

@@ -6,7 +6,6 @@
 enum { WORDS = 125, GETS = 64 };
 
 static KCDB *db;
-static KCCUR *cursor;
 static uint64_t records;
 
 static void check(int done, const char *what) {
@@ -40,19 +39,6 @@ static void begin(const char *data) {
     // The number of buckets is the file's.
     open_in(data, (uint64_t)facts.st_size, 1, KCOREADER);
     records = (uint64_t)kcdbcount(db);
-    cursor = kcdbcursor(db);
-    check(kccurjump(cursor), "jump");
-}
-
-static int step(uint64_t n) {
-    (void)n;
-    for (int turn = 0; turn < 256; turn++) {
-        size_t length;
-        char *value = kccurgetvalue(cursor, &length, 1);
-        if (!value) return 0;
-        kcfree(value);
-    }
-    return 1;
 }
 
 static uint64_t batch(uint64_t n, uint64_t *ops) {

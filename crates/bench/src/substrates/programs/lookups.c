@@ -49,11 +49,6 @@ static void begin(const char *data) {
     atexit(say_latencies);
 }
 
-static int step(uint64_t n) {
-    (void)n;
-    return 0;
-}
-
 // The n-th key that is asked for: of the most popular record as often as of the two that come next together, the four then, and so on.
 static uint64_t asked(uint64_t n) {
     uint64_t octave = mix(n * 2) % (octaves + 1), rank = ((uint64_t)1 << octave) + (mix(n * 2 + 1) & (((uint64_t)1 << octave) - 1));

@@ -83,7 +83,7 @@ impl Looked {
 ///
 /// That the process could not be started or failed, that it was killed.
 pub fn run(job: &Job<'_>, mut look: impl FnMut(u32, &Looked) -> bool) -> std::result::Result<Looked, String> {
-    let own = job.tool.run(job.data, job.seconds, 0.0);
+    let own = job.tool.run(job.data, job.seconds, None);
     let mut command = match job.under {
         Some((fastmap, stats)) => {
             let mut command = Command::new(fastmap);

@@ -103,14 +103,6 @@ static uint64_t get(const uint64_t *keys) {
     return sum;
 }
 
-static int step(uint64_t n) {
-    uint64_t keys[AT_ONCE];
-    if ((n + 1) * AT_ONCE > records) return 0;
-    for (uint64_t at = 0; at < AT_ONCE; at++) keys[at] = n * AT_ONCE + at;
-    get(keys);
-    return 1;
-}
-
 static uint64_t batch(uint64_t n, uint64_t *ops) {
     uint64_t sum = 0, keys[AT_ONCE];
     for (uint64_t turn = 0; turn < GETS; turn += AT_ONCE) {

@@ -20,11 +20,7 @@ def begin(data):
         first = number % count * STEP
         return STEP * 8 // 4096, int(numbers[first : first + STEP].sum())
 
-    def steps():
-        for number in range(count):
-            yield batch(number)
-
-    return steps(), batch
+    return batch
 
 
 program.main(make, begin)

@@ -1,10 +1,12 @@
-// What each program in C is, but for its data: `PROGRAM make DATA BYTES` makes them in a directory, and `PROGRAM run DATA SECONDS PASS`
-// passes over them once in order, for at most PASS seconds, says "begin", works for SECONDS, and says "end OPS SECONDS SUM...".
+// What each program in C is, but for its data: `PROGRAM make DATA BYTES` makes them in a directory, and `PROGRAM run DATA SECONDS` says
+// "begin", works on them for SECONDS, and says "end OPS SECONDS SUM...". With `warm` behind that it says "start" before that and "cold OPS SECONDS" behind it, works on
+// until something can be read from standard input, and only after that says "begin" and so on.
 //
 // Work comes in batches, the same ones in the same order in every run; each has its sum, so that runs can be compared as far as
 // both came.
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +19,6 @@
 static void make(const char *data, uint64_t bytes);
 // Opens them.
 static void begin(const char *data);
-// The n-th step of a pass over them; 0: there are no more.
-static int step(uint64_t n);
 // The n-th batch; its operations are added to `ops`.
 static uint64_t batch(uint64_t n, uint64_t *ops);
 
@@ -53,30 +53,48 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
+static uint64_t count, *sums;
+
+// Works until `seconds` are over, and if those are none until standard input has something to say; answers how long that was.
+static double work(double seconds, uint64_t *ops) {
+    static uint64_t room;
+    struct pollfd told = {0, POLLIN, 0};
+    double start = now(), end;
+    do {
+        if (count == room && !(sums = realloc(sums, (room = room * 2 + 64) * sizeof *sums))) fail("sums");
+        sums[count] = batch(count, ops);
+        count++;
+        end = now();
+    } while (seconds > 0 ? end - start < seconds : poll(&told, 1, 0) == 0);
+    return end - start;
+}
+
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "make") == 0) {
         make(argv[2], strtoull(argv[3], NULL, 10));
         return 0;
     }
-    if (argc != 5 || strcmp(argv[1], "run") != 0) {
-        fprintf(stderr, "usage: make DATA BYTES | run DATA SECONDS PASS\n");
+    int warm = argc == 5 && strcmp(argv[4], "warm") == 0;
+    if ((argc != 4 && !warm) || strcmp(argv[1], "run") != 0 || !(atof(argv[3]) > 0)) {
+        fprintf(stderr, "usage: make DATA BYTES | run DATA SECONDS [warm]\n");
         return 2;
     }
     begin(argv[2]);
-    double seconds = atof(argv[3]), until = now() + atof(argv[4]);
-    for (uint64_t n = 0; now() < until && step(n); n++) {
+    uint64_t ops = 0;
+    double seconds = atof(argv[3]);
+    if (warm) {
+        puts("start");
+        fflush(stdout);
+        double took = work(seconds, &ops);
+        printf("cold %" PRIu64 " %.9f\n", ops, took);
+        fflush(stdout);
+        work(0, &ops);
+        ops = 0;
     }
     puts("begin");
     fflush(stdout);
-    uint64_t ops = 0, count = 0, room = 0, *sums = NULL;
-    double start = now(), end;
-    do {
-        if (count == room && !(sums = realloc(sums, (room = room * 2 + 64) * sizeof *sums))) fail("sums");
-        sums[count] = batch(count, &ops);
-        count++;
-        end = now();
-    } while (end - start < seconds);
-    printf("end %" PRIu64 " %.9f", ops, end - start);
+    double took = work(seconds, &ops);
+    printf("end %" PRIu64 " %.9f", ops, took);
     for (uint64_t n = 0; n < count; n++) printf(" %" PRIx64, sums[n]);
     puts("");
     return 0;

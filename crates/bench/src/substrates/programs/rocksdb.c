@@ -21,7 +21,7 @@ static void *call(const char *name) {
 
 #define CALL(result, name, ...) ((result(*)(__VA_ARGS__))call("rocksdb_" name))
 
-static handle options, db, reading, iterator;
+static handle options, db, reading;
 static uint64_t records;
 static handle (*get)(handle, handle, const char *, size_t, char **);
 static const char *(*value_of)(handle, size_t *);
@@ -84,18 +84,9 @@ static void begin(const char *data) {
     db = CALL(handle, "open_for_read_only", handle, const char *, unsigned char, char **)(options, in(data, "db"), 0, &error);
     check(error);
     reading = CALL(handle, "readoptions_create", void)();
-    iterator = CALL(handle, "create_iterator", handle, handle)(db, reading);
     get = call("rocksdb_get_pinned");
     value_of = call("rocksdb_pinnableslice_value");
     release = call("rocksdb_pinnableslice_destroy");
-}
-
-static int step(uint64_t n) {
-    if (n == 0) CALL(void, "iter_seek_to_first", handle)(iterator);
-    void (*next)(handle) = call("rocksdb_iter_next");
-    unsigned char (*valid)(handle) = call("rocksdb_iter_valid");
-    for (int turn = 0; turn < 256 && valid(iterator); turn++) next(iterator);
-    return valid(iterator);
 }
 
 static uint64_t batch(uint64_t n, uint64_t *ops) {

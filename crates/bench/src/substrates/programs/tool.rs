@@ -42,12 +42,13 @@ impl Tool {
         }
     }
 
-    /// The command of a run.
-    pub fn run(&self, data: &Path, seconds: f64, pass: f64) -> Vec<OsString> {
+    /// The command of a run, which makes the program warm or not.
+    pub fn run(&self, data: &Path, seconds: f64, warm_up: Option<WarmUp>) -> Vec<OsString> {
         match self {
             Tool::Ours(before) => {
                 let before = before.iter().map(OsString::from);
-                before.chain(["run".into(), data.into(), seconds.to_string().into(), pass.to_string().into()]).collect()
+                let run = ["run".into(), data.into(), seconds.to_string().into()];
+                before.chain(run).chain(warm_up.map(|_| "warm".into())).collect()
             }
             Tool::Ripgrep(rg) => {
                 let flags = ["--no-config", "--mmap", "-c", PATTERN].map(OsString::from);
@@ -55,7 +56,8 @@ impl Tool {
             }
             Tool::Fio(fio) => {
                 let ms = |seconds: f64| (seconds * 1e3).ceil();
-                let times = [format!("--runtime={}ms", ms(seconds)), format!("--ramp_time={}ms", ms(pass))];
+                let ramp = warm_up.map_or(0.0, |warm_up| warm_up.seconds);
+                let times = [format!("--runtime={}ms", ms(seconds)), format!("--ramp_time={}ms", ms(ramp))];
                 let flags = [
                     "--rw=randread",
                     "--bs=4k",
