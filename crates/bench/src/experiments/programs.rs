@@ -54,7 +54,8 @@ program's own memory, 16 MiB and a 64th of the data for everything else (tables,
 all of the data there is no limit. The data are dropped from the page cache before each run. A run is measured twice, for --seconds \
 each: from its start (cold), and warm. In between it works on for --warm-up seconds, and until it has read as much as there is memory \
 for its data, three times --warm-up at most; with memory for all the files are also read once by read(2). What `fastmap run` makes of \
-a program it finds out in 2 to 14 seconds; with less --warm-up that counts as warm. ripgrep, whose life is one search, searches anew until it is \
+a program it finds out meanwhile: with less --warm-up that counts as warm, and where the kernel does not read around misses in vain, as with \
+RocksDB, which is tried later, more is needed to see the end of it. ripgrep, whose life is one search, searches anew until it is \
 warm; fio warms up in a second process. A run that takes far longer than all that is killed: its row says so, \
 the others are made, and the command fails in the end.
 
