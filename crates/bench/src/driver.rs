@@ -279,6 +279,7 @@ fn tell<E: Experiment>(plan: &mut Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], 
             )
         }));
     }
+    report.notes.extend(shown.notes());
     if plan.limit.bytes().is_none() && E::FLAGS.memory.is_some() {
         report.notes.push(
             "Nothing limited memory: kernel mmap may use all there is, FastMap only its cache. The comparison favours mmap.".to_owned(),

@@ -306,6 +306,18 @@ impl<O> Row<O> {
         self.labels.iter().find(|(name, _)| *name == label).and_then(|(_, value)| value.as_str()).unwrap_or_default()
     }
 
+    /// Whether it knows no more of what comes next than another row of its group. A program that knows gives the hint whichever way it
+    /// goes: what is told ahead is compared with what is told ahead, and a walk, whose order anybody knows, with everything.
+    pub fn knows_no_more_than(&self, other: &Row<O>) -> bool {
+        let walks = ["forward", "backward", "stride"].contains(&other.text("pattern"));
+        !self.engine.is_told_ahead() || other.engine.is_told_ahead() || walks
+    }
+
+    /// Whether a run of it began before memory was full and all in it had been replaced once.
+    pub fn cold(&self) -> bool {
+        self.trials.iter().any(|trial| trial.reading.cold)
+    }
+
     /// A label's number.
     pub fn number(&self, label: &str) -> Option<f64> {
         self.labels.iter().find(|(name, _)| *name == label).and_then(|(_, value)| value.as_f64())
@@ -355,7 +367,7 @@ pub type Figure<O> = fn(&Trial<O>) -> Option<f64>;
 pub enum Of<O> {
     /// From each repetition.
     Each(Figure<O>),
-    /// Times as good as the best kernel mmap of the group at another column, repetition by repetition.
+    /// Times as good as the best kernel mmap of the group that knows no more of what comes next, at another column, repetition by repetition.
     TimesMmap(&'static str),
     /// Times as good as this row the first arm of the group is at another column: what was left out is worth.
     Worth(&'static str),
@@ -497,8 +509,16 @@ pub struct Claim<O> {
     pub paper: fn(&Row<O>) -> Option<Paper>,
 }
 
-/// Kernel mmap, whatever its advice.
-pub const MMAP: &[Engine] = &[Engine::Mmap, Engine::MmapRandom, Engine::MmapSequential, Engine::MmapAdvised];
+/// Kernel mmap, whatever it is told.
+pub const MMAP: &[Engine] = &[
+    Engine::Mmap,
+    Engine::MmapRandom,
+    Engine::MmapSequential,
+    Engine::MmapWillneed,
+    Engine::MmapFadvise,
+    Engine::MmapPopulate,
+    Engine::MmapAdvised,
+];
 
 /// Plain loads and stores through FastMap.
 pub const FASTMAP: &[Engine] = &[Engine::Fastmap];

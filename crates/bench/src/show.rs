@@ -7,6 +7,9 @@ use crate::experiment::{Claim, Column, Experiment, Of, Over, Plot, Row, Stat, pa
 use crate::report::Verdict;
 use crate::results::{self, Axis, Headline, Kind, Point, Series, Spread, X};
 
+/// Repetitions agree that are no further apart, from the least to the greatest, per cent of what they come to.
+const AGREE: f64 = 10.0;
+
 /// With more columns than this, they are shown below each other.
 const WIDE: usize = 16;
 
@@ -58,7 +61,11 @@ impl<'a, E: Experiment> Shown<'a, E> {
                 (!figures.is_empty()).then(|| Spread { median: column.stat.of(&figures), ..Spread::of(&figures) })
             }
             Of::TimesMmap(of) => {
-                let theirs = self.best(row, |other| other.engine.is_mmap() && !other.trial, of)?;
+                let theirs = self.best(
+                    row,
+                    |other| other.engine.is_mmap() && !other.trial && other.knows_no_more_than(row),
+                    of,
+                )?;
                 self.ratio(row, theirs, of)
             }
             Of::Worth(of) => {
@@ -100,7 +107,13 @@ impl<'a, E: Experiment> Shown<'a, E> {
 
     fn table(&self, group: &[RowOf<E>]) -> String {
         let name = |row: &RowOf<E>| {
-            let trial = if row.trial { " (trial)" } else { "" };
+            let trial = if row.trial {
+                " (trial)"
+            } else if row.cold() {
+                " (cold)"
+            } else {
+                ""
+            };
             let part = if row.part.is_empty() { String::new() } else { format!("{}: ", row.part) };
             format!("{part}{}{trial}", row.name)
         };
@@ -121,7 +134,8 @@ impl<'a, E: Experiment> Shown<'a, E> {
             if column.range && group.iter().any(|row| row.trials.len() > 1) {
                 let range = |row| {
                     let Spread { low, high, .. } = self.spread(row, column)?;
-                    Some(format!("{}..{}", figure(low / column.unit), figure(high / column.unit)))
+                    let range = format!("{}..{}", figure(low / column.unit), figure(high / column.unit));
+                    Some(self.apart(row, column).map_or(range.clone(), |apart| format!("{range} (!{apart:.0}%)")))
                 };
                 columns.push(("min..max".to_owned(), group.iter().map(|row| or_dash(range(row))).collect()));
             }
@@ -138,6 +152,30 @@ impl<'a, E: Experiment> Shown<'a, E> {
         let rows: Vec<Vec<String>> =
             group.iter().enumerate().map(|(at, row)| std::iter::once(name(row)).chain(cells(at)).collect()).collect();
         render(&headings, &rows)
+    }
+
+    /// How far a row's repetitions are apart, per cent of what they come to, if that is more than [`AGREE`].
+    fn apart(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Option<f64> {
+        let Spread { median, low, high } = self.spread(row, column)?;
+        Some((high - low) / median * 100.0).filter(|apart| *apart > AGREE)
+    }
+
+    /// What must be known of some rows: that their repetitions do not agree, that memory was not full.
+    pub fn notes(&self) -> Vec<String> {
+        let named = |rows: Vec<String>| rows.join("; ");
+        let of = |row: &RowOf<E>| format!("{}, {}", row.what, row.name);
+        let apart = |row: &RowOf<E>| Some(format!("{} ({:.0} %)", of(row), self.apart(row, &E::COLUMNS[0])?));
+        let apart: Vec<String> = self.rows.iter().filter(|row| !row.trial).filter_map(apart).collect();
+        let cold: Vec<String> = self.rows.iter().filter(|row| row.cold()).map(of).collect();
+        let mut notes = Vec::new();
+        if !apart.is_empty() {
+            notes.push(format!("Repetitions that are more than {AGREE} % apart, marked (!): {}.", named(apart)));
+        }
+        if !cold.is_empty() {
+            let why = "The warm-up ran out of time before memory was full and all in it had been replaced once";
+            notes.push(format!("{why}, marked (cold): {}.", named(cold)));
+        }
+        notes
     }
 
     /// What is claimed, of what was measured.
@@ -166,7 +204,8 @@ impl<'a, E: Experiment> Shown<'a, E> {
                     None => continue,
                 }
             } else {
-                let Some(best) = self.best(row, theirs, claim.column) else { continue };
+                let rival = |other: &RowOf<E>| theirs(other) && other.knows_no_more_than(row);
+                let Some(best) = self.best(row, rival, claim.column) else { continue };
                 let Some(ratio) = self.ratio(row, best, claim.column) else { continue };
                 let part = if row.part.is_empty() { String::new() } else { format!(", {}", row.part) };
                 (ratio, format!("{}{part}: {} to {}", row.what, row.name, best.name))
@@ -188,7 +227,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         let (mut all, mut names): (Vec<Vec<f64>>, Vec<&str>) = (Vec::new(), Vec::new());
         let by = self.column(column);
         for part in parts.filter(|part| !self.each(part, by).is_empty()) {
-            let best = self.best(part, theirs, column)?;
+            let best = self.best(part, |other| theirs(other) && other.knows_no_more_than(part), column)?;
             if !names.contains(&best.name.as_str()) {
                 names.push(&best.name);
             }

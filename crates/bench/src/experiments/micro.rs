@@ -25,8 +25,10 @@ use crate::target::{DEFAULT_BYTES, Target, enough_for, length_for};
 Measure one load.
 
 Every engine and repetition is a fresh process in a memory cgroup of its own, limited to --memory; engines take turns \
-within each repetition; the file is dropped from the page cache before each run. A run warms up until 1.25 times the \
-pages that fit into memory were touched (or --seconds have passed) and is then measured for --seconds. Every operation \
+within each repetition; the file is dropped from the page cache before each run. A run reads until memory is full and all in it \
+has been replaced once; meanwhile every engine that can be told what comes next is, so that this takes no longer than the device \
+does (four times --seconds at most: a row that ran out of time says (cold)). It is then measured for --seconds, and until what it \
+stored is flushed. Rows whose repetitions are more than 10 % apart say so (!). Every operation \
 checks the page's stamp. After a load that writes, the whole file is read back and every byte checked. One wrong byte \
 fails the command. Figures are medians over the repetitions.
 
@@ -37,11 +39,19 @@ together).")]
 #[command(after_help = "\
 Engines:
   mmap, mmap-random, mmap-sequential   kernel mmap: no advice, MADV_RANDOM, MADV_SEQUENTIAL
+  mmap-willneed                        kernel mmap, each thread tells the pages it needs next, 64, or on a walk 1024: MADV_WILLNEED,
+                                       a batch a call of process_madvise
+  mmap-fadvise                         the same by posix_fadvise(POSIX_FADV_WILLNEED)
+  mmap-populate                        as mmap-willneed, and what comes at once by MADV_POPULATE_READ (stores: MADV_POPULATE_WRITE)
+                                       too; the whole file beforehand, if it fits
   fastmap                              this project, plain loads and stores
   fastmap-pin                          the same, each page pinned while it is read or written
-  fastmap-prefetch                     the same, plain loads and stores; each thread prefetches the 64 pages it needs next
+  fastmap-prefetch                     the same, plain loads and stores; each thread prefetches the pages it needs next, as many as above
   pread                                buffered pread and pwrite, one page a call (fill: 1 MiB)
   direct                               the same past the page cache (O_DIRECT); forward and backward reads: 2 MiB a call
+
+Each row is compared with the best kernel mmap that knows no more: engines that are told what comes next with all, the others with those
+that are not told; walks (forward, backward, stride), whose order anybody knows, with all.
 
 Examples:
   fastmap bench micro
@@ -49,7 +59,8 @@ Examples:
   fastmap bench micro --engines mmap,fastmap --op write --file /mnt/disk/bench --size 4GiB --json out.json
   fastmap bench micro --engines mmap-sequential,fastmap,direct --pattern fill --op write --size 4GiB
   fastmap bench micro --engines mmap-random,fastmap,fastmap-prefetch,fastmap-pin --threads 2 --size 4GiB
-  fastmap bench micro --engines mmap,mmap-sequential,fastmap,direct --pattern backward --advice backward
+  fastmap bench micro --engines mmap-willneed,mmap-fadvise,mmap-populate,fastmap-prefetch
+  fastmap bench micro --engines mmap,mmap-sequential,mmap-willneed,fastmap,direct --pattern backward --advice backward
   fastmap bench micro --memory none       without root: nothing limits kernel mmap then")]
 pub struct Args {
     /// Engines to compare, separated by commas
@@ -95,7 +106,7 @@ impl Experiment for Micro {
     type Outcome = Nothing;
     const FLAGS: Flags = Flags {
         repeat: "3",
-        seconds: Some(("5", "Seconds to measure each run, and at most to warm up; fill takes what it takes")),
+        seconds: Some(("5", "Seconds to measure each run; warming up takes four times that at most, or 2 s; fill takes what it takes")),
         memory: Some("a quarter of --size"),
         dir: None,
         page: false,

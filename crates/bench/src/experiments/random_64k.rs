@@ -39,7 +39,7 @@ pub struct Args {
         value_name = "LIST",
         value_delimiter = ',',
         default_value = "mmap,mmap-random,fastmap,pread,direct",
-        value_parser = one_of(Engine::PAGED)
+        value_parser = one_of(Engine::PLAIN)
     )]
     pub engines: Vec<Engine>,
     /// Threads, all on one map; several numbers, separated by commas, are measured one after the other
@@ -111,7 +111,7 @@ impl Load for Blocks<'_> {
         let Spec { pages, threads, seconds, .. } = *self.spec;
         let (blocks, threads) = (pages / BLOCK, u64::from(threads));
         let (scatter, seconds) = (Scatter::over(blocks), Duration::from_secs_f64(seconds));
-        let enough = self.spec.warmup_ops() / BLOCK / threads;
+        let enough = self.spec.kept() / PAGE as u64 * 5 / 4 / BLOCK / threads;
         // Passed twice: when all are warm, and when the window is open.
         let barrier = Barrier::new(threads as usize + 1);
         let read = |thread: u64| {

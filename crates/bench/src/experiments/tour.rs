@@ -6,69 +6,79 @@ use clap::Args as ClapArgs;
 use fastmap_cli::cgroup::{Controller, REMEDY};
 use fastmap_cli::failure::Failure;
 use fastmap_cli::size::Size;
+use fastmap_cli::table::{figure, render};
 use serde_json::json;
 
 use super::micro::{PAGES, VERIFIED};
 use crate::driver::Ctx;
 use crate::experiment::{
-    ANY_FASTMAP, Arm, Claim, Column, Experiment, Flags, Group, Launch, MMAP, Nothing, Over, Part, Plan, Plot, Stage,
+    ANY_FASTMAP, Arm, Claim, Column, Experiment, Flags, Group, Launch, MMAP, Nothing, Over, Part, Plan, Plot, Row, Stage,
     TEMPORARY, Turn,
 };
-use crate::results::Kind;
+use crate::results::{Kind, median};
 use crate::runner::Limit;
-use crate::substrates::{self, Engine, Meter, Op, Pattern, Spec, prepare};
+use crate::substrates::{self, Engine, Meter, Op, Pattern, Reading, Spec, prepare};
 use crate::target::Target;
 
-const FILE: Size = Size(1 << 30);
-const MEMORY: u64 = 256 << 20;
+const FILE: Size = Size(512 << 20);
+const MEMORY: u64 = 128 << 20;
 const REPETITIONS: u32 = 3;
+
+/// A kernel way that does less than this share of the best one in the first repetition is run no more: it will not be the best.
+const HOPELESS: f64 = 0.5;
 
 /// What the whole tour should take, preparation included.
 const WHOLE: Duration = Duration::from_secs(120);
 
 /// Shortest and longest measurement of a run, seconds, whatever the machine.
-const SECONDS: (f64, f64) = (0.25, 4.0);
+const SECONDS: (f64, f64) = (0.3, 4.0);
 
 /// Measure FastMap beside kernel mmap: a tour of about two minutes, or one experiment in detail (`bench micro`)
 #[derive(Debug, ClapArgs)]
 #[command(long_about = "\
 Measure FastMap beside kernel mmap.
 
-Without a subcommand: the tour. It makes a temporary file of 1 GiB, allows every engine 256 MiB of memory, and runs nine \
-loads three times over with kernel mmap under the advice that can suit it, FastMap (random reads also with prefetch and \
-with pins), and direct calls for reference. It needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
+Without a subcommand: the tour. It makes a temporary file of 512 MiB, allows every engine 128 MiB of memory, and runs ten \
+loads three times over with kernel mmap in every way that can suit them (advice; where the program knows its next pages, \
+MADV_WILLNEED, MADV_POPULATE_READ and posix_fadvise) and FastMap (also with prefetch and with pins). Each run begins to measure \
+when memory is full and all in it has been replaced once, and stores count when they are flushed. A kernel way that is far from the \
+best in the first repetition runs once. It needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
 limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so. It ends with a page to look at, as \
 `fastmap report` makes it.")]
 #[command(after_help = "\
 Examples:
   fastmap bench
   fastmap bench --dir /mnt/disk --json tour.json
+  fastmap bench --dir /mnt/fastmap-fast      on a fast device, which scripts/fast-device makes of memory, as root
   systemd-run --user --scope -p Delegate=yes fastmap bench     limits without being root")]
 pub struct Args {}
 
 /// The experiment.
 pub struct Tour;
 
-/// One line of the tour: its name, order, what is done, by how many threads, the advice for kernel mmap that suits it beside none, and
-/// the fastmap engine beside plain loads and stores where a program can do better that knows more.
-type Work = (&'static str, Pattern, Op, u32, Engine, Option<Engine>);
+/// One line of the tour: its name, order, what is done, by how many threads, and who does it.
+type Work = (&'static str, Pattern, Op, u32, Vec<Engine>);
 
 /// The lines; with one processor, one of them is the same twice and left out.
 fn works() -> Vec<Work> {
+    use Engine::{Fastmap, FastmapPin, FastmapPrefetch, Mmap, MmapFadvise, MmapPopulate, MmapRandom, MmapSequential, MmapWillneed};
     let two = std::thread::available_parallelism().map_or(1, usize::from).min(2) as u32;
-    let (random, sequential) = (Engine::MmapRandom, Engine::MmapSequential);
+    let known = [MmapWillneed, MmapPopulate, MmapFadvise, FastmapPrefetch];
+    let walk = |advised| [&[Mmap, advised, Fastmap][..], &known].concat();
+    let plain = || vec![Mmap, MmapRandom, Fastmap];
     let mut works = vec![
-        ("fill a new file", Pattern::Fill, Op::Write, 1, sequential, None),
-        ("random read", Pattern::Random, Op::Read, 1, random, Some(Engine::FastmapPrefetch)),
-        ("random read", Pattern::Random, Op::Read, 2, random, Some(Engine::FastmapPin)),
-        ("skewed read (zipf)", Pattern::Zipf, Op::Read, two, random, None),
-        ("random write", Pattern::Random, Op::Write, two, random, None),
-        ("random read-modify-write", Pattern::Random, Op::Rmw, two, random, None),
-        ("forward scan", Pattern::Forward, Op::Read, 1, sequential, None),
-        ("backward scan", Pattern::Backward, Op::Read, 1, sequential, None),
-        ("every 16th page", Pattern::Stride, Op::Read, 1, random, None),
+        ("fill a new file", Pattern::Fill, Op::Write, 1, vec![Mmap, MmapSequential, Fastmap]),
+        ("random read", Pattern::Random, Op::Read, 1, plain()),
+        ("random read, known ahead", Pattern::Random, Op::Read, 1, known.to_vec()),
+        ("random read", Pattern::Random, Op::Read, 2, vec![MmapRandom, Fastmap, FastmapPin]),
+        ("skewed read (zipf)", Pattern::Zipf, Op::Read, two, plain()),
+        ("random write", Pattern::Random, Op::Write, two, plain()),
+        ("random read-modify-write", Pattern::Random, Op::Rmw, two, plain()),
+        ("forward scan", Pattern::Forward, Op::Read, 1, walk(MmapSequential)),
+        ("backward scan", Pattern::Backward, Op::Read, 1, walk(MmapRandom)),
+        ("every 16th page", Pattern::Stride, Op::Read, 1, walk(MmapRandom)),
     ];
-    works.retain(|(_, _, _, threads, _, _)| *threads <= two);
+    works.retain(|(_, _, _, threads, _)| *threads <= two);
     works
 }
 
@@ -82,7 +92,7 @@ impl Experiment for Tour {
     const PLOTS: &'static [Plot<Nothing>] = &[
         Plot::new("Throughput", &["ops_per_s"], Kind::Bars, Over::Groups).log(),
         Plot::new("Median latency", &["latency_us.p50"], Kind::Bars, Over::Groups).log(),
-        Plot::new("Latency of one operation in a hundred", &["latency_us.p99"], Kind::Bars, Over::Groups).log(),
+        Plot::new("Latency of one operation in a thousand", &["latency_us.p999"], Kind::Bars, Over::Groups).log(),
         Plot::new("Processor time", &["cpu_ns_per_byte"], Kind::Bars, Over::Groups).log(),
     ];
     const VERIFIED: &'static str = VERIFIED;
@@ -102,14 +112,11 @@ impl Experiment for Tour {
         };
         ctx.notes.push(
             "Runs are short and the file is small, so that the whole takes two minutes: `fastmap bench micro` measures one load at \
-             length. Direct calls (O_DIRECT) are for reference and ran once."
+             length, `fastmap bench peers` what people use beside mmap."
                 .to_owned(),
         );
         let target = Target::temporary(&ctx.dir_for(FILE.0), FILE, prepare::stamp_page)?;
-        let group = |(name, pattern, op, threads, advised, also): Work| {
-            let mut engines = vec![Engine::Mmap, advised, Engine::Fastmap];
-            engines.extend(also);
-            engines.extend(target.takes_direct_io().then_some(Engine::Direct));
+        let group = |(name, pattern, op, threads, engines): Work| {
             let arm = |engine| Arm::of(engine, target.spec(engine, pattern, op, threads, limit.bytes(), 0.0));
             let labels = vec![
                 ("work", json!(name)),
@@ -122,7 +129,7 @@ impl Experiment for Tour {
         let groups: Vec<Group<Spec>> = works().into_iter().map(group).collect();
         let runs: usize = groups.iter().map(|group| group.arms.len()).sum();
         let share = WHOLE / groups.len() as u32;
-        let pace = Pace { begun, runs_left: runs as u32 * ctx.repeat, overhead: 0.3 };
+        let pace = Pace { begun, runs_left: runs as u32 * ctx.repeat, overhead: 0.7 };
         Ok(Plan {
             about: String::new(),
             place: target.place.clone(),
@@ -141,6 +148,44 @@ impl Experiment for Tour {
     fn claims() -> Vec<Claim<Nothing>> {
         vec![Claim::new("ops_per_s").between(ANY_FASTMAP, MMAP)]
     }
+
+    fn summary(rows: &[Row<Nothing>]) -> String {
+        format!("\nWhat a user gains: the best way through FastMap beside the best of the kernel's\n\n{}", gains(rows))
+    }
+}
+
+/// Line by line: throughput, the time of the slowest of a thousand operations, processor time of an operation, memory.
+fn gains(rows: &[Row<Nothing>]) -> String {
+    let middle = |row: &Row<Nothing>, of: fn(&Reading) -> f64| median(row.trials.iter().map(|t| of(&t.reading)).collect());
+    let rate = |row: &&Row<Nothing>| middle(row, |reading| reading.ops_per_s);
+    let lines = rows.chunk_by(|a, b| a.group == b.group).filter_map(|group| {
+        let of = |ours: bool| {
+            let those = group.iter().filter(move |row| row.engine.is_fastmap() == ours);
+            those.max_by(|a, b| rate(a).total_cmp(&rate(b)))
+        };
+        let (ours, theirs) = (of(true)?, of(false)?);
+        let both = |of: fn(&Reading) -> f64| format!("{} ({})", figure(middle(ours, of)), figure(middle(theirs, of)));
+        Some(vec![
+            group[0].what.clone(),
+            format!("{} ({})", ours.name, theirs.name),
+            format!("{:.2}", rate(&ours) / rate(&theirs)),
+            both(|reading| reading.latency_us.map_or(0.0, |latency| latency.p999)),
+            both(|reading| reading.cpu_us_per_op),
+            both(|reading| reading.peak_rss_bytes as f64 / f64::from(1 << 20)),
+        ])
+    });
+    render(
+        &["work", "FastMap (kernel)", "x throughput", "p99.9 us", "CPU us/op", "peak MiB"],
+        &lines.collect::<Vec<Vec<String>>>(),
+    )
+}
+
+/// Whether the arm is a kernel way that the first repetition showed to be far from the best.
+fn is_hopeless(turn: &Turn<'_, Tour>) -> bool {
+    let first = |row: &Row<Nothing>| row.trials.first().map_or(0.0, |trial| trial.reading.ops_per_s);
+    let kernel = || turn.group().filter(|row| row.engine.is_mmap());
+    let best = kernel().map(first).fold(0.0, f64::max);
+    kernel().any(|row| row.arm == turn.at.1 && first(row) < HOPELESS * best)
 }
 
 /// The file, and the time that is left.
@@ -165,7 +210,7 @@ impl Stage<Tour> for Walk {
         if turn.repetition == 2 && turn.at.1 == 0 {
             self.one_is_enough = self.of.1.elapsed() * REPETITIONS > self.share * 2;
         }
-        if turn.repetition > 1 && (self.one_is_enough || case.engine == Engine::Direct) {
+        if turn.repetition > 1 && (self.one_is_enough || is_hopeless(turn)) {
             self.pace.runs_left = self.pace.runs_left.saturating_sub(1);
             return Ok(Launch { skip: true, ..Launch::default() });
         }
@@ -187,19 +232,19 @@ impl Stage<Tour> for Walk {
 struct Pace {
     begun: Instant,
     runs_left: u32,
-    /// What a run takes beside warming up and measuring, seconds: starting, flushing, reading back. A moving average.
+    /// What a run takes beside measuring, seconds: starting, warming up, flushing, reading back. A moving average.
     overhead: f64,
 }
 
 impl Pace {
-    /// Seconds to measure each of the next runs, if warming up takes as long.
+    /// Seconds to measure each of the next runs.
     fn seconds(&self) -> f64 {
         let left = WHOLE.saturating_sub(self.begun.elapsed()).as_secs_f64();
-        ((left / f64::from(self.runs_left.max(1)) - self.overhead) / 2.0).clamp(SECONDS.0, SECONDS.1)
+        (left / f64::from(self.runs_left.max(1)) - self.overhead).clamp(SECONDS.0, SECONDS.1)
     }
 
     fn ran(&mut self, took: f64, seconds: f64) {
         self.runs_left = self.runs_left.saturating_sub(1);
-        self.overhead = 0.8 * self.overhead + 0.2 * (took - 2.0 * seconds).max(0.0);
+        self.overhead = 0.8 * self.overhead + 0.2 * (took - seconds).max(0.0);
     }
 }

@@ -130,8 +130,14 @@ fn tables_have_a_row_for_each_arm_and_leave_out_what_nobody_measured() {
     assert_eq!(lines[1], ["work"]);
     let headings = ["engine", "threads", "kops/s", "min..max", "x", "best", "mmap", "flush", "s", "min..max", "worth"];
     assert_eq!(lines[3], headings);
-    assert_eq!(lines[4], ["load:", "mmap", "1", "2.00", "1.00..9.00", "0.667", "8.00", "4.00..12.0", "-"]);
-    assert_eq!(lines[6], ["load:", "fastmap", "1", "8.00", "5.00..9.00", "2.00", "4.00", "2.00..6.00", "0.500"]);
+    assert_eq!(
+        lines[4],
+        ["load:", "mmap", "1", "2.00", "1.00..9.00", "(!400%)", "0.667", "8.00", "4.00..12.0", "(!100%)", "-"]
+    );
+    assert_eq!(
+        lines[6],
+        ["load:", "fastmap", "1", "8.00", "5.00..9.00", "(!50%)", "2.00", "4.00", "2.00..6.00", "(!100%)", "0.500"]
+    );
     assert_eq!(lines[9], ["run:", "fastmap-pin", "1", "9.00", "9.00..9.00", "9.00", "-", "-", "-"]);
     let run: Vec<Row<Extra>> = rows.into_iter().filter(|row| row.part == "run" && row.group == 1).collect();
     let tables = Shown::<Made>::new(&run).tables();
@@ -297,4 +303,51 @@ fn arms_take_turns_and_each_begins_once_where_that_is_asked_for() {
     };
     assert!(driver::measure(&mut plan, 2, |_, _| Ok(())).unwrap().is_empty(), "what is skipped leaves no row");
     assert_eq!(seen.borrow().0, [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1), (1, 1, 2), (1, 0, 2)]);
+}
+
+#[test]
+fn what_is_told_ahead_is_no_rival_of_what_is_not_but_on_a_walk() {
+    let told = |engine, rate: f64| Row {
+        arm: 9,
+        engine,
+        name: engine.to_string(),
+        ..row(1, Engine::Mmap, "load", [rate; 3], None)
+    };
+    let mut rows = vec![
+        row(1, Engine::MmapRandom, "load", [1e3; 3], None),
+        told(Engine::MmapWillneed, 8e3),
+        row(1, Engine::Fastmap, "load", [2e3; 3], None),
+        told(Engine::FastmapPrefetch, 4e3),
+    ];
+    let times = |rows: &[Row<Extra>]| {
+        let shown = Shown::<Made>::new(rows);
+        [2, 3].map(|row| shown.value(&rows[row], shown.column("times")))
+    };
+    let headline = |rows: &[Row<Extra>]| Shown::<Made>::new(rows).headlines(&Made::claims())[0].what.clone();
+    assert_eq!(times(&rows), [Some(2.0), Some(0.5)]);
+    assert!(headline(&rows).ends_with("fastmap to mmap-random"));
+    rows.iter_mut().for_each(|row| row.labels.insert(0, ("pattern", json!("backward"))));
+    assert_eq!(times(&rows), [Some(0.25), Some(0.5)]);
+    assert!(headline(&rows).ends_with("fastmap to mmap-willneed"));
+}
+
+#[test]
+fn rows_that_do_not_agree_or_were_cold_say_so() {
+    let mut rows = vec![
+        row(1, Engine::Mmap, "load", [1000.0, 1050.0, 1100.0], None),
+        row(1, Engine::MmapRandom, "load", [1000.0, 1100.0, 1120.0], None),
+        row(1, Engine::Fastmap, "load", [1000.0; 3], None),
+    ];
+    rows[2].trials[1].reading.cold = true;
+    let shown = Shown::<Made>::new(&rows);
+    let tables = shown.tables();
+    assert!(tables.contains("1.00..1.12 (!11%)") && tables.matches("(!").count() == 1, "{tables}");
+    assert!(tables.contains("load: fastmap (cold)"), "{tables}");
+    let notes = shown.notes();
+    assert!(
+        notes[0].ends_with("work, 1 threads, mmap-random (11 %).") && notes[1].ends_with("work, 1 threads, fastmap."),
+        "{notes:?}"
+    );
+    rows[2].trials[1].reading.cold = false;
+    assert!(Shown::<Made>::new(&rows[2..]).notes().is_empty());
 }

@@ -1,16 +1,17 @@
 //! The engines: how a page is loaded and stored through each, and how the fastmap engine's cache is sized.
 
 mod calls;
+mod hinted;
+mod kernel;
 mod pinned;
-mod prefetched;
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 
 use self::calls::Calls;
+use self::hinted::Hinted;
 use self::pinned::{Face, Pinned};
-use self::prefetched::Prefetched;
 use crate::substrates::ablation::Off;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{Advice, Counters, Engine, Error, FastmapReport, PAGE, Result, Sequence, Spec, stamp};
@@ -27,6 +28,13 @@ pub trait Access: Sync {
     #[inline]
     fn next_page(&self, _local: &mut Self::Local, sequence: &mut Sequence) -> Result<u64> {
         Ok(sequence.next_page())
+    }
+
+    /// The same while memory is filled, when every engine that can be told what comes next is, so that filling takes no longer
+    /// than the device does.
+    #[inline]
+    fn warm_page(&self, local: &mut Self::Local, sequence: &mut Sequence) -> Result<u64> {
+        self.next_page(local, sequence)
     }
 
     /// [`crate::substrates::Op::Read`] on `page`.
@@ -159,44 +167,30 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
 
 /// The same; the fastmap engine does without some mechanism.
 pub fn with_off<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Output> {
-    let writes = spec.op.writes();
-    let len = spec.pages as usize * PAGE;
     match spec.engine {
         Engine::Pread | Engine::Direct => {
             let flags = if spec.engine == Engine::Direct { libc::O_DIRECT } else { 0 };
-            load.over(&Calls::new(spec, open(spec, flags)?), None)
-        }
-        Engine::Mmap | Engine::MmapRandom | Engine::MmapSequential => {
-            let file = open(spec, 0)?;
-            let failed = |what| {
-                move |source| Error::Io {
-                    thing: spec.label.clone(),
-                    what,
-                    source,
-                    remedy: "check the file and its device",
+            let file = open(spec, flags)?;
+            let ahead = |_: &[Range<usize>], far: &[Range<usize>]| match kernel::fadvise(&file, far) {
+                Ok(()) => Ok(far.len()),
+                Err(source) => {
+                    let remedy = "check the file and its device";
+                    Err(Error::Io { thing: spec.label.clone(), what: "posix_fadvise", source, remedy })
                 }
             };
-            let advice = match spec.engine {
-                Engine::MmapRandom => memmap2::Advice::Random,
-                Engine::MmapSequential => memmap2::Advice::Sequential,
-                _ => memmap2::Advice::Normal,
-            };
-            if writes {
-                // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
-                let mut map = unsafe { memmap2::MmapOptions::new().len(len).map_mut(&file) }.map_err(failed("mmap"))?;
-                map.advise(advice).map_err(failed("madvise"))?;
-                let base = map.as_mut_ptr();
-                let flush = || map.flush().map_err(failed("msync"));
-                // SAFETY: the map is writable and lives until the load is over.
-                load.over(&unsafe { Mapped::new(base, spec.pages, &flush) }, None)
-            } else {
-                // SAFETY: as above.
-                let map = unsafe { memmap2::MmapOptions::new().len(len).map(&file) }.map_err(failed("mmap"))?;
-                map.advise(advice).map_err(failed("madvise"))?;
-                // SAFETY: the map lives until the load is over, and a load that does not write never stores.
-                load.over(&unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) }, None)
+            let calls = Calls::new(spec, &file);
+            // Past the page cache there is nothing to fill.
+            match spec.engine {
+                Engine::Direct => load.over(&calls, None),
+                _ => load.over(&Hinted::new(spec, calls, &ahead), None),
             }
         }
+        Engine::Mmap
+        | Engine::MmapRandom
+        | Engine::MmapSequential
+        | Engine::MmapWillneed
+        | Engine::MmapFadvise
+        | Engine::MmapPopulate => kernel::with(spec, load),
         Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, off, load),
         other => unreachable!("{other} is no engine of pages, and no experiment over pages takes it"),
     }
@@ -231,12 +225,14 @@ fn with_fastmap<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Ou
         let mut map = map_mut()?;
         let base = map.as_mut_ptr();
         let flush = || Ok(map.flush()?);
+        let ahead = |_: &[Range<usize>], far: &[Range<usize>]| Ok(map.prefetch(far)?);
         if spec.engine == Engine::FastmapPin {
-            return load.over(&Pinned { face: &|| map_mut().map(Face::Own), flush: &flush }, cached);
+            let pinned = Pinned { face: &|| map_mut().map(Face::Own), flush: &flush };
+            return load.over(&Hinted::new(spec, pinned, &ahead), cached);
         }
         // SAFETY: the map is writable and lives until the load is over.
         let mapped = unsafe { Mapped::new(base, spec.pages, &flush) };
-        over_mapped(spec, load, mapped, &|ranges| Ok(map.prefetch(ranges)?), cached)
+        load.over(&Hinted::new(spec, mapped, &ahead), cached)
     } else {
         // SAFETY: as above.
         let map = unsafe { options.map(&file) }?;
@@ -244,12 +240,14 @@ fn with_fastmap<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Ou
         if off == Some(Off::Readahead) {
             map.set_readahead(0)?;
         }
+        let ahead = |_: &[Range<usize>], far: &[Range<usize>]| Ok(map.prefetch(far)?);
         if spec.engine == Engine::FastmapPin {
-            return load.over(&Pinned { face: &|| Ok(Face::Shared(&map)), flush: &|| Ok(()) }, cached);
+            let pinned = Pinned { face: &|| Ok(Face::Shared(&map)), flush: &|| Ok(()) };
+            return load.over(&Hinted::new(spec, pinned, &ahead), cached);
         }
         // SAFETY: the map lives until the load is over, and a load that does not write never stores.
         let mapped = unsafe { Mapped::new(map.as_ptr().cast_mut(), spec.pages, &|| Ok(())) };
-        over_mapped(spec, load, mapped, &|ranges| Ok(map.prefetch(ranges)?), cached)
+        load.over(&Hinted::new(spec, mapped, &ahead), cached)
     }
 }
 
@@ -269,20 +267,6 @@ pub fn options(file: &File, cache: &fastmap::Cache, pages: u64) -> (fastmap::Map
 /// Capacity of a cache for a file of `pages` pages where memory is not limited: a quarter of the file.
 pub fn unlimited_capacity(pages: u64) -> usize {
     (pages as usize * PAGE / 4).max(fastmap::Cache::MIN_CAPACITY)
-}
-
-/// Loads and stores through pointers, with `prefetch` before them if the engine is the one that prefetches.
-fn over_mapped<L: Load>(
-    spec: &Spec,
-    load: L,
-    mapped: Mapped<'_>,
-    prefetch: &(dyn Fn(&[Range<usize>]) -> Result<usize> + Sync),
-    cached: Option<&Cached<'_>>,
-) -> Result<L::Output> {
-    match spec.engine {
-        Engine::FastmapPrefetch => load.over(&Prefetched { mapped, prefetch }, cached),
-        _ => load.over(&mapped, cached),
-    }
 }
 
 fn open(spec: &Spec, flags: i32) -> Result<File> {

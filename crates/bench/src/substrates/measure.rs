@@ -11,8 +11,19 @@ use hdrhistogram::Histogram;
 use crate::substrates::engine::{Access, Cached};
 use crate::substrates::{Error, Meter, Op, PAGE, Pattern, Reading, Result, Sequence, Spec, stamp};
 
-/// Operations between two looks at the shared count of the warm-up.
+/// Operations between two looks at whether the warm-up is over.
 const WARMUP_BATCH: u64 = 16;
+
+/// How often the kernel is asked how much was read.
+const WARMUP_LOOK: Duration = Duration::from_millis(2);
+
+/// The warm-up takes no longer than so many times the measurement, or so many seconds where that is short.
+const WARMUP_TIMES: f64 = 4.0;
+const WARMUP_SECONDS: f64 = 2.0;
+
+/// Operations for each page that the warm-up is to read, after which it is over all the same: with more, what is not in memory
+/// is hardly ever asked for.
+const WARMUP_HITS: u64 = 16;
 
 /// Longest latency told apart, nanoseconds; longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -75,7 +86,7 @@ struct Shared<'a, A> {
     access: &'a A,
     op: Op,
     shadow: &'a Shadow,
-    warmup_left: Warmup,
+    warmup: Warmup,
     /// Passed twice: when all are warm, and when the window's end is set.
     barrier: Barrier,
     /// None where the work bounds the window.
@@ -83,10 +94,39 @@ struct Shared<'a, A> {
     failed: AtomicBool,
 }
 
+/// Memory is filled by reads before anything is measured, until all that was in it has been replaced once.
 struct Warmup {
+    /// Operations so far.
     done: AtomicU64,
-    enough: u64,
-    deadline: Instant,
+    over: AtomicBool,
+}
+
+impl Warmup {
+    /// Waits until this process has read as much from storage as the spec asks for, or time is up; whether it has. Where the
+    /// kernel does not count that, and where nearly all pages are met in memory, operations count.
+    fn wait(&self, spec: &Spec, failed: &AtomicBool) -> bool {
+        let (enough, deadline) = (
+            spec.warmup_bytes(),
+            Instant::now() + Duration::from_secs_f64((spec.seconds * WARMUP_TIMES).max(WARMUP_SECONDS)),
+        );
+        let begin = fetched();
+        let read = || match fetched().zip(begin) {
+            Some((now, begin)) => now - begin,
+            None => self.done.load(Relaxed) * PAGE as u64,
+        };
+        let most = enough / PAGE as u64 * WARMUP_HITS;
+        let full = loop {
+            if read() >= enough || self.done.load(Relaxed) >= most {
+                break true;
+            }
+            if Instant::now() >= deadline || failed.load(Relaxed) {
+                break false;
+            }
+            thread::sleep(WARMUP_LOOK);
+        };
+        self.over.store(true, Relaxed);
+        full
+    }
 }
 
 /// Runs the spec's load over `access` and measures it.
@@ -108,13 +148,14 @@ pub fn measure<A: Access>(
         access,
         op: spec.op,
         shadow,
-        warmup_left: Warmup { done: AtomicU64::new(0), enough: spec.warmup_ops(), deadline: Instant::now() + seconds },
+        warmup: Warmup { done: AtomicU64::new(0), over: AtomicBool::new(spec.warmup_bytes() == 0) },
         barrier: Barrier::new(spec.threads as usize + 1),
         window_end: OnceLock::new(),
         failed: AtomicBool::new(false),
     };
     thread::scope(|scope| {
         let threads: Vec<_> = sequences.into_iter().map(|s| scope.spawn(|| one_thread(&shared, s))).collect();
+        let full = spec.warmup_bytes() == 0 || shared.warmup.wait(spec, &shared.failed);
         shared.barrier.wait();
         let stats = cached.map(Cached::stats);
         let open = meter.start(&spec.path);
@@ -129,13 +170,19 @@ pub fn measure<A: Access>(
             window = window.max(end - start);
             latency.add(histogram).expect("all histograms have the same bounds");
         }
-        if fills {
+        if spec.op.writes() {
+            // What was stored counts when it is on stable storage.
             access.flush()?;
             window = start.elapsed();
         }
-        let reading = open.end().counting(latency.len(), window, Some(&latency));
+        let reading = Reading { cold: !full, ..open.end().counting(latency.len(), window, Some(&latency)) };
         Ok(reading.cached(cached, stats.zip(cached.map(Cached::stats)), spec.op.writes()))
     })
+}
+
+/// Bytes that this process has had fetched from storage, ahead or not, whoever else reads there. proc_pid_io(5).
+fn fetched() -> Option<u64> {
+    procfs::process::Process::myself().and_then(|me| me.io()).ok().map(|io| io.read_bytes)
 }
 
 fn one_thread<A: Access>(shared: &Shared<'_, A>, mut sequence: Sequence) -> Result<(Instant, Histogram<u32>)> {
@@ -173,13 +220,13 @@ fn one_thread<A: Access>(shared: &Shared<'_, A>, mut sequence: Sequence) -> Resu
     }
 }
 
-/// Operates until all threads together did enough, or time is up.
+/// Reads until the warm-up is over.
 fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
-    let warmup = &shared.warmup_left;
-    while warmup.done.load(Relaxed) < warmup.enough && Instant::now() < warmup.deadline && !shared.failed.load(Relaxed)
-    {
+    let warmup = &shared.warmup;
+    while !warmup.over.load(Relaxed) && !shared.failed.load(Relaxed) {
         for _ in 0..WARMUP_BATCH {
-            operate(shared, local, sequence)?;
+            let page = shared.access.warm_page(local, sequence)?;
+            shared.access.read(local, page)?;
         }
         warmup.done.fetch_add(WARMUP_BATCH, Relaxed);
     }

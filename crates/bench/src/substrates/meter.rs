@@ -39,6 +39,9 @@ pub struct Reading {
     /// What the device under the data did; None where they are on no block device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceReport>,
+    /// The warm-up ran out of time before memory was full and all in it had been replaced once.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cold: bool,
     /// Time between successive operations of a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<LatencyUs>,

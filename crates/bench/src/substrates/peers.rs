@@ -13,7 +13,6 @@ pub use self::database::make_database;
 
 use self::database::Database;
 use self::pool::Pool;
-use crate::substrates::engine::Access;
 use crate::substrates::measure::{self, Shadow};
 use crate::substrates::spec::names;
 use crate::substrates::{Engine, Meter, Op, Pattern, Reading, Result, Spec, capacity_for, engine, readback};
@@ -22,6 +21,9 @@ use crate::substrates::{Engine, Meter, Op, Pattern, Reading, Result, Spec, capac
 pub const ENGINES: &[Engine] = &[
     Engine::Mmap,
     Engine::MmapRandom,
+    Engine::MmapWillneed,
+    Engine::MmapFadvise,
+    Engine::MmapPopulate,
     Engine::Fastmap,
     Engine::FastmapPin,
     Engine::FastmapPrefetch,
@@ -67,7 +69,7 @@ pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
     match spec.engine {
         Engine::Redb => {
             let (capacity, shadow) = (capacity(spec)?, shadow());
-            let reading = measured(spec, &Database::open(spec, capacity)?, &shadow, meter)?;
+            let reading = measure::measure(spec, &Database::open(spec, capacity)?, &shadow, None, meter)?;
             meter.let_go();
             if spec.op.writes() {
                 database::read_back(spec, capacity, &shadow)?;
@@ -76,7 +78,7 @@ pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
         }
         Engine::QuickCache => {
             let shadow = shadow();
-            let reading = measured(spec, &Pool::open(spec, capacity(spec)?)?, &shadow, meter)?;
+            let reading = measure::measure(spec, &Pool::open(spec, capacity(spec)?)?, &shadow, None, meter)?;
             meter.let_go();
             if spec.op.writes() {
                 readback::read_back(spec, &shadow)?;
@@ -93,14 +95,6 @@ fn capacity(spec: &Spec) -> Result<usize> {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes()),
         None => Ok(engine::unlimited_capacity(spec.pages)),
     }
-}
-
-fn measured<A: Access>(spec: &Spec, access: &A, shadow: &Shadow, meter: &Meter) -> Result<Reading> {
-    let measured = measure::measure(spec, access, shadow, None, meter)?;
-    if spec.op.writes() {
-        access.flush()?;
-    }
-    Ok(measured)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::substrates::ablation::{self, Off};
 use crate::substrates::engine::{self, Access, Cached, Load};
 use crate::substrates::measure::{self, Shadow};
 use crate::substrates::readback;
-use crate::substrates::{Meter, Pattern, Reading, Result, Spec};
+use crate::substrates::{Meter, Reading, Result, Spec};
 
 /// Runs `spec` in this process.
 ///
@@ -38,15 +38,14 @@ impl Load for Measure<'_> {
     type Output = Reading;
 
     fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Reading> {
-        let reading = match self.flushes {
-            true => ablation::store_and_flush(self.spec, access, self.shadow, cached, self.meter)?,
-            false => measure::measure(self.spec, access, self.shadow, cached, self.meter)?,
-        };
-        // What `fill` wrote was flushed before the window closed.
-        if self.spec.op.writes() && self.spec.pattern != Pattern::Fill {
-            access.flush()?;
+        match self.flushes {
+            true => {
+                let reading = ablation::store_and_flush(self.spec, access, self.shadow, cached, self.meter)?;
+                access.flush()?;
+                Ok(reading)
+            }
+            false => measure::measure(self.spec, access, self.shadow, cached, self.meter),
         }
-        Ok(reading)
     }
 }
 
@@ -56,7 +55,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use crate::substrates::{Advice, Engine, Error, Op, PAGE, prepare};
+    use crate::substrates::{Advice, Engine, Error, Op, PAGE, Pattern, prepare};
 
     const PAGES: u64 = 512;
 
@@ -141,6 +140,11 @@ mod tests {
     #[test]
     fn kernel_maps_run_every_load() {
         run_all(&[Engine::Mmap, Engine::MmapRandom, Engine::MmapSequential]);
+    }
+
+    #[test]
+    fn kernel_maps_told_ahead_run_every_load() {
+        run_all(&[Engine::MmapWillneed, Engine::MmapFadvise, Engine::MmapPopulate]);
     }
 
     #[test]

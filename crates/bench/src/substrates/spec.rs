@@ -66,6 +66,13 @@ pub enum Engine {
     MmapRandom,
     /// Kernel mmap with `MADV_SEQUENTIAL`.
     MmapSequential,
+    /// Kernel mmap, told ahead which pages come next: `MADV_WILLNEED`, a batch a call of process_madvise(2).
+    MmapWillneed,
+    /// The same by posix_fadvise(2) on the file, a call for each run of neighbours.
+    MmapFadvise,
+    /// As with `MADV_WILLNEED`, and what comes at once is mapped beforehand, too: `MADV_POPULATE_READ`, or for stores
+    /// `MADV_POPULATE_WRITE`. A file that fits into memory is populated whole before it is touched.
+    MmapPopulate,
     /// Kernel mmap with the advice that suits the work.
     MmapAdvised,
     /// Kernel mmap, flushed by msync(2).
@@ -98,7 +105,9 @@ pub enum Engine {
 }
 
 names!(Engine, "engine", {
-    Mmap => "mmap", MmapRandom => "mmap-random", MmapSequential => "mmap-sequential", MmapAdvised => "mmap-advised",
+    Mmap => "mmap", MmapRandom => "mmap-random", MmapSequential => "mmap-sequential",
+    MmapWillneed => "mmap-willneed", MmapFadvise => "mmap-fadvise", MmapPopulate => "mmap-populate",
+    MmapAdvised => "mmap-advised",
     Msync => "msync", Persist => "persist",
     Fastmap => "fastmap", FastmapPin => "fastmap-pin", FastmapPrefetch => "fastmap-prefetch",
     FastmapAdvised => "fastmap-advised", FastmapAr => "fastmap-ar", FastmapStores => "fastmap-stores",
@@ -112,9 +121,23 @@ impl Engine {
         Engine::Mmap,
         Engine::MmapRandom,
         Engine::MmapSequential,
+        Engine::MmapWillneed,
+        Engine::MmapFadvise,
+        Engine::MmapPopulate,
         Engine::Fastmap,
         Engine::FastmapPin,
         Engine::FastmapPrefetch,
+        Engine::Pread,
+        Engine::Direct,
+    ];
+
+    /// Those of them that are told nothing ahead.
+    pub const PLAIN: &'static [Engine] = &[
+        Engine::Mmap,
+        Engine::MmapRandom,
+        Engine::MmapSequential,
+        Engine::Fastmap,
+        Engine::FastmapPin,
         Engine::Pread,
         Engine::Direct,
     ];
@@ -125,6 +148,11 @@ impl Engine {
     /// Whether this is kernel mmap, with whatever advice.
     pub fn is_mmap(self) -> bool {
         self <= Engine::Persist
+    }
+
+    /// Whether it is told which pages come next before they are touched.
+    pub fn is_told_ahead(self) -> bool {
+        matches!(self, Engine::MmapWillneed | Engine::MmapFadvise | Engine::MmapPopulate | Engine::FastmapPrefetch)
     }
 
     /// Whether this is the engine of this project, in whatever way its pages are reached.
@@ -195,21 +223,29 @@ pub struct Spec {
     /// Bytes the whole process may use; the fastmap engine's cache is what [`crate::substrates::capacity_for`] leaves of it.
     /// None: unlimited, and the cache is a quarter of the file.
     pub memory: Option<u64>,
-    /// Upper bound of the warm-up and length of the measurement, seconds each. `fill` does not look at it.
+    /// Length of the measurement in seconds; the warm-up takes four times as long at most, or 2 s. `fill` does not look at it.
     pub seconds: f64,
     /// The number of this write run in the file's life, as page 0 holds it (see [`crate::substrates::stamp`]).
     pub epoch: u32,
 }
 
 impl Spec {
-    /// Operations after which the warm-up ends: 1.25 times the pages that fit into memory, so that every engine's cache
-    /// is full and evicting when the measurement begins. None for `fill`, which measures everything.
-    pub fn warmup_ops(&self) -> u64 {
-        if self.pattern == Pattern::Fill {
-            return 0;
+    /// Bytes of the file that memory keeps, more or less: the limit, or where there is none the quarter that the cache is.
+    pub fn kept(&self) -> u64 {
+        self.memory.unwrap_or(self.pages * PAGE as u64 / 4)
+    }
+
+    /// Bytes that the warm-up reads: memory is full and all that was in it has been replaced once, so that what is measured
+    /// goes on for ever. Of a file that fits into memory nearly all, for pages drawn at random never are all. None for `fill`,
+    /// which measures everything, and past the page cache, where nothing is kept.
+    pub fn warmup_bytes(&self) -> u64 {
+        let bytes = self.pages * PAGE as u64;
+        match self.pattern {
+            Pattern::Fill => 0,
+            _ if self.engine == Engine::Direct => 0,
+            _ if bytes <= self.kept() => bytes / 20 * 19,
+            _ => 2 * self.kept(),
         }
-        let memory = self.memory.unwrap_or(self.pages * PAGE as u64 / 4);
-        memory / PAGE as u64 * 5 / 4
     }
 }
 

@@ -118,7 +118,10 @@ fn every_engine_does_every_load() {
         let prefetched = &out["results"][1]["trials"][0]["fastmap"]["counters"]["prefetched_pages"];
         assert!(prefetched.as_u64().unwrap() > 0, "{out}");
     }
-    let engines = "mmap,mmap-random,mmap-sequential,fastmap,fastmap-pin,fastmap-prefetch,pread,direct";
+    for (pattern, op) in [("random", "read"), ("forward", "read"), ("backward", "rmw"), ("stride", "write")] {
+        check_every_field("mmap-willneed,mmap-fadvise,mmap-populate,fastmap-prefetch", pattern, op, 2);
+    }
+    let engines = "mmap,mmap-random,mmap-sequential,mmap-willneed,mmap-fadvise,mmap-populate,fastmap,fastmap-pin,fastmap-prefetch,pread,direct";
     let out = check_every_field(engines, "fill", "write", 3);
     for trial in out["results"].as_array().unwrap().iter().flat_map(|r| r["trials"].as_array().unwrap()) {
         assert_eq!(trial["ops"], 4096, "{trial}");

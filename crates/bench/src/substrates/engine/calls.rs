@@ -18,8 +18,8 @@ const SCAN_PAGES: usize = 512;
 
 /// `pread` and `pwrite`, buffered or direct. Each thread has one page-aligned buffer. A store is a read and a write of
 /// the whole page: the file's other bytes are to survive, and the stamp is to be checked, as through a map.
-pub struct Calls {
-    file: File,
+pub struct Calls<'a> {
+    file: &'a File,
     label: String,
     /// Of the file.
     pages: u64,
@@ -27,9 +27,9 @@ pub struct Calls {
     scans: bool,
 }
 
-impl Calls {
+impl<'a> Calls<'a> {
     /// Calls on the spec's file, opened as the engine wants it.
-    pub fn new(spec: &Spec, file: File) -> Calls {
+    pub fn new(spec: &Spec, file: &'a File) -> Calls<'a> {
         let scans = spec.engine == Engine::Direct
             && spec.op == Op::Read
             && matches!(spec.pattern, Pattern::Forward | Pattern::Backward);
@@ -61,7 +61,7 @@ impl Calls {
     }
 }
 
-impl Access for Calls {
+impl Access for Calls<'_> {
     type Local = Buffer;
 
     fn local(&self) -> Result<Self::Local> {
