@@ -3,6 +3,9 @@
 use fastmap_cli::table::{figure, render};
 use serde_json::{Map, Value, json};
 
+/// Series in a plot, at most: colours of the report.
+const MOST_SERIES: usize = 8;
+
 use crate::experiment::{Claim, Column, Experiment, Of, Over, Plot, Row, Stat, paired, ratios};
 use crate::report::Verdict;
 use crate::results::{self, Axis, Headline, Kind, Point, Series, Spread, X};
@@ -286,11 +289,14 @@ impl<'a, E: Experiment> Shown<'a, E> {
         repeat: u32,
     ) -> Option<results::Figure> {
         let mut series: Vec<Series> = Vec::new();
+        // More engines than can be told apart by colour: the works are, then.
+        let by_engine = over == Over::Groups && distinct(rows.iter().map(|row| &row.name)).len() > MOST_SERIES;
         for key in keys {
             let column = self.column(key);
             for row in rows {
                 let x = match over {
                     Over::Arms => X::Name(row.name.clone()),
+                    Over::Groups if by_engine => X::Name(row.name.clone()),
                     Over::Groups => X::Name(row.what.clone()),
                     Over::Parts => X::Name(row.part.clone()),
                     Over::Label(label) => match row.number(label) {
@@ -307,7 +313,11 @@ impl<'a, E: Experiment> Shown<'a, E> {
                 let range = range.filter(|_| plot.kind != Kind::Stacked);
                 let point = Point { x, y: value / column.unit, range };
                 let of_column = if column.title.is_empty() { column.axis } else { column.title };
-                let name = if over == Over::Arms { of_column.to_owned() } else { row.name.clone() };
+                let name = match over {
+                    Over::Arms => of_column.to_owned(),
+                    _ if by_engine => row.what.clone(),
+                    _ => row.name.clone(),
+                };
                 match series.iter_mut().find(|series| series.name == name) {
                     Some(series) => series.points.push(point),
                     None => series.push(Series { name, points: vec![point] }),
@@ -327,6 +337,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         let y = if plot.log { Axis::log(column.axis) } else { Axis::of(column.axis) };
         let (kind, x) = match over {
             Over::Arms => (plot.kind, Axis::of("engine")),
+            Over::Groups if by_engine => (plot.kind, Axis::of("engine")),
             Over::Groups => (plot.kind, Axis::of("work")),
             Over::Parts => (plot.kind, Axis::of(E::PART)),
             Over::Label(label) => (plot.kind, Axis::log(label)),

@@ -34,7 +34,7 @@ fn unknown_names_list_the_known_ones() {
         &[
             "--engines",
             "\"fastmmap\" is no engine",
-            "mmap, mmap-random, mmap-sequential, fastmap, fastmap-pin, fastmap-prefetch, pread, direct",
+            "mmap, mmap-random, mmap-sequential, mmap-willneed, mmap-fadvise, mmap-populate, fastmap, fastmap-pin, fastmap-prefetch, pread, direct",
         ],
     );
     fastmap(dir.path(), "micro --pattern sideways")
@@ -174,7 +174,7 @@ fn a_full_disk_while_the_file_is_prepared() {
     ours.succeeded();
     extended.failed_with(1, &["old: no room: it needs 62914560 more bytes"]);
     assert_eq!(length, Some(4 << 20), "as long as before");
-    temporary.failed_with(1, &["temporary file in .: no room: it needs 1073741824 more bytes", "--dir"]);
+    temporary.failed_with(1, &["temporary file in .: no room: it needs 536870912 more bytes", "--dir"]);
     assert_eq!(left_at_last, ["old"]);
     assert!(unmounted.success(), "something still holds a file there");
 }

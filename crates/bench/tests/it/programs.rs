@@ -98,8 +98,7 @@ fn a_program_that_hangs_is_killed_and_the_rest_is_kept() {
     let rg = programs.join("rg");
     let hangs = "#!/bin/sh\nhere=${0%/bin/rg}\n[ -s $here/out.json ] || { echo 5; exit; }\n\
                  /bin/cp $here/out.json $here/bin/partial.json\n/bin/sleep 1000 &\necho $! > $here/bin/pid\nwait\n";
-    fs::write(&rg, hangs).unwrap();
-    fs::set_permissions(&rg, fs::Permissions::from_mode(0o755)).unwrap();
+    make_program(&rg, hangs.as_bytes());
     let line = "programs --programs ripgrep --memory all --size 1MiB --seconds 0.01 --warm-up 0.01 --at-most 5 --repeat 2 --ways kernel \
                 --dir . --json out.json";
     let ran = run_in(dir.path(), Command::new(FASTMAP).env("PATH", &programs).args(line.split_whitespace()));
