@@ -21,14 +21,13 @@ macro_rules! freads {
         unsafe extern "C-unwind" fn $name(buf: *mut c_void, $($room: size_t,)? size: size_t, count: size_t, stream: *mut FILE) -> size_t {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
-                let len = size.saturating_mul(count);
+                let Some(len) = size.checked_mul(count).filter(|len| *len > 0) else {
+                    return next::$name(buf, $($room,)? size, count, stream);
+                };
                 $(if $room < len {
                     // The C library ends the program over a buffer that is too small.
                     return next::$name(buf, $room, size, count, stream);
                 })?
-                if len == 0 {
-                    return next::$name(buf, $($room,)? size, count, stream);
-                }
                 let _locked = locked(stream, len);
                 let mut done = 0;
                 if !held(buf, len) {
@@ -39,6 +38,7 @@ macro_rules! freads {
                         return if done == len { count } else { done / size };
                     }
                 }
+                let _locked = Locked::new(stream);
                 before_read(stream, len - done);
                 let Some(buffer) = Buffer::new((len - done).min(CHUNK)) else {
                     set_errno(libc::ENOMEM);
@@ -73,10 +73,9 @@ macro_rules! fwrites {
         unsafe extern "C-unwind" fn $name(buf: *const c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
-                let len = size.saturating_mul(count);
-                if len == 0 {
+                let Some(len) = size.checked_mul(count).filter(|len| *len > 0) else {
                     return next::$name(buf, size, count, stream);
-                }
+                };
                 let _locked = locked(stream, len);
                 let mut written = 0;
                 if !held(buf, len) && engine_fd(stream).is_none() {

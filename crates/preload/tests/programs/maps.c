@@ -240,6 +240,40 @@ static void whole_calls(const char *path) {
     CHECK(munmap(at, SIZE) == 0 && unlink(copied_to) == 0);
 }
 
+enum { RECORDS = 100000 };
+static FILE *shared_stream;
+
+static void *take_records(void *at) {
+    uint64_t *next = at;
+    while (fread(next, sizeof *next, 1, shared_stream) == 1) next++;
+    return next;
+}
+
+/* Two threads read records from one stream into mappings: each record comes to one of them, whole. */
+static void one_stream(const char *path) {
+    char records[4096];
+    snprintf(records, sizeof records, "%s.records", path);
+    FILE *out = fopen(records, "w");
+    for (uint64_t i = 0; i < RECORDS; i++) CHECK(fwrite(&i, sizeof i, 1, out) == 1);
+    CHECK(fclose(out) == 0 && (shared_stream = fopen(records, "r")));
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd), *start[2] = {at, at + SIZE / 2};
+    at[0] = at[SIZE / 2] = 1;
+    pthread_t threads[2];
+    void *end[2];
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, take_records, start[i]) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], &end[i]) == 0);
+    static uint8_t seen[RECORDS];
+    memset(seen, 0, sizeof seen);
+    for (int i = 0; i < 2; i++)
+        for (uint64_t *record = (uint64_t *)start[i]; (void *)record < end[i]; record++)
+            CHECK(*record < RECORDS && seen[*record]++ == 0);
+    for (int i = 0; i < RECORDS; i++) CHECK(seen[i] == 1);
+    fclose(shared_stream);
+    close(fd);
+    CHECK(munmap(at, SIZE) == 0 && unlink(records) == 0);
+}
+
 static void private_beside_shared(const char *path) {
     int fd = file_of(path, SIZE);
     uint8_t *shared = map_all(fd);
@@ -450,6 +484,7 @@ static struct test tests[] = {
     {"locking", locking},
     {"two_maps", two_maps},
     {"whole_calls", whole_calls},
+    {"one_stream", one_stream},
     {"private_beside_shared", private_beside_shared},
     {"past_the_end", past_the_end},
     {"offsets", offsets},
