@@ -27,6 +27,7 @@ use fastmap_cli::failure::Failure;
 
 use experiments::tour::Tour;
 use report::ReportArgs;
+use substrates::programs;
 
 /// Parses the command line, dispatches, and turns a failure into one line and an exit status.
 pub fn main() -> ExitCode {
@@ -37,6 +38,10 @@ pub fn main() -> ExitCode {
     let done = match matches.subcommand() {
         None => driver::run::<Tour>(&matches),
         Some(("worker", order)) => return worker::run(order.get_one::<String>("order").map_or("", |order| order)),
+        Some((programs::monetdb::NAME, words)) => {
+            let words: Vec<String> = words.get_many("words").into_iter().flatten().cloned().collect();
+            programs::monetdb::main(&words).map_err(Failure::from)
+        }
         Some(("report", args)) => ReportArgs::from_arg_matches(args)
             .map_err(|e| Failure::told(e.to_string()))
             .and_then(|args| report::run(&args)),
@@ -55,6 +60,7 @@ pub fn cli() -> Command {
     let report = ReportArgs::augment_args(Command::new("report")).bin_name("fastmap report");
     // One run of one engine, in a process of its own.
     let worker = Command::new("worker").hide(true).arg(Arg::new("order").required(true));
+    let monetdb = Command::new(programs::monetdb::NAME).hide(true).arg(Arg::new("words").num_args(0..));
     driver::command::<Tour>()
         .name("fastmap-bench")
         .bin_name("fastmap bench")
@@ -67,6 +73,7 @@ pub fn cli() -> Command {
         .subcommands(experiments)
         .subcommand(report)
         .subcommand(worker)
+        .subcommand(monetdb)
 }
 
 impl From<substrates::Error> for Failure {

@@ -6,6 +6,7 @@
 //! at most) on, which avoids the latter; the former has to be told which to leave open.
 
 use crate::sys::engine_fd;
+pub use crate::sys::engine_fd::Closing;
 use std::os::fd::RawFd;
 
 /// Whether the engine holds this descriptor: close(2) of it is to fail with EBADF, as if it were not there.
@@ -19,14 +20,17 @@ pub fn is_engine(descriptor: RawFd) -> bool {
     engine_fd::is_engine_fd(descriptor)
 }
 
-/// To be called before the program closes or replaces descriptors: a thread of the engine may have one open that has not moved up yet.
+/// To be held while the program closes or replaces descriptors: no thread of the engine has one open meanwhile that has not moved up.
+/// Waits a tenth of a second at most. Async-signal-safe.
 ///
 /// ```
-/// fastmap::descriptors::settle();
+/// let closing = fastmap::descriptors::closing();
+/// // close(2), dup2(2) and their kin.
+/// drop(closing);
 /// ```
 #[inline]
-pub fn settle() {
-    engine_fd::await_low();
+pub fn closing() -> Closing {
+    engine_fd::closing()
 }
 
 /// The first descriptor that the engine holds at or after `from`: close_range(2) stops before it and goes on behind it.

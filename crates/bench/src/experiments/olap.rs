@@ -1,6 +1,5 @@
 //! `fastmap bench olap`: the TPC-H queries over MonetDB, unchanged, on kernel mmap and under `fastmap run`.
 
-use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -172,7 +171,7 @@ impl Experiment for Olap {
                                     cents.";
 
     fn plan(args: &Args, ctx: &mut Ctx) -> Result<Plan<Olap>, Failure> {
-        let monetdb = args.monetdb();
+        let monetdb = args.monetdb.clone().unwrap_or_else(olap::usual_folder);
         olap::check_monetdb(&monetdb)?;
         let monetdb = monetdb.canonicalize().unwrap_or(monetdb);
         let text_bytes = (args.scale * olap::TEXT_BYTES) as u64;
@@ -363,18 +362,6 @@ impl Checks {
             }
         }
         Ok(())
-    }
-}
-
-impl Args {
-    /// Where MonetDB is, or should be.
-    fn monetdb(&self) -> PathBuf {
-        self.monetdb.clone().unwrap_or_else(|| {
-            // As scripts/monetdb has it.
-            let named = |name| env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-            let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
-            cache.unwrap_or_else(|| PathBuf::from(".")).join("fastmap/monetdb")
-        })
     }
 }
 

@@ -49,7 +49,7 @@ Measure real programs that map files, unchanged.
 Each program that is there runs in several ways; one that is not there is left out, and said. Ways take turns; figures are medians over the \
 repetitions.
 
-Every run is a fresh process in a memory cgroup of its own, limited to a part of the data, and an allowance: 4 to 48 MiB for the \
+Every run is a fresh process in a memory cgroup of its own, limited to a part of the data, and an allowance: 4 to 64 MiB for the \
 program's own memory, 16 MiB and a 64th of the data for everything else (tables, bookkeeping, the process that starts it); with memory for \
 all of the data there is no limit. The data are dropped from the page cache before each run. A run is measured twice, for --seconds \
 each: from its start (cold), and warm. In between it works on for --warm-up seconds, and until it has read as much as there is memory \
@@ -280,7 +280,7 @@ impl Experiment for Programs {
         let warm_up = WarmUp { seconds: args.warm_up, bytes: None };
         let expected = 2.0 * ctx.seconds + warm_up.most();
         let within = Duration::from_secs_f64(args.at_most.unwrap_or(PATIENCE.0 * expected + PATIENCE.1));
-        let stage = Box::new(Runs { place, bytes, tools, limits, settings, warm_up, within, made: None, files: Vec::new(), checks: Checks::default() });
+        let stage = Box::new(Runs { place, bytes, tools, limits, settings, warm_up, within, made: None, checks: Checks::default() });
         let (place, file) = (dir.clone(), format!("temporary directory in {}", dir.display()));
         Ok(Plan { about: "real programs".to_owned(), place, file, bytes, limit, groups, stage })
     }
@@ -313,9 +313,8 @@ struct Runs {
     warm_up: WarmUp,
     /// A run is killed after this.
     within: Duration,
-    /// Whose data are there, and their files.
+    /// Whose data are there.
     made: Option<&'static str>,
-    files: Vec<PathBuf>,
     checks: Checks,
 }
 
@@ -338,7 +337,6 @@ impl Runs {
             .map_err(|e| interrupt::check().err().unwrap_or_else(|| failed(e)))?;
         fs::File::open(&data).and_then(|data| cold::write_back_all(&data)).map_err(io)?;
         bar.finish_and_clear();
-        self.files = olap::files(&data)?.0;
         self.checks = Checks::default();
         Ok(())
     }
@@ -351,7 +349,8 @@ impl Stage<Programs> for Runs {
             self.make(program, &tool)?;
             self.made = Some(program.name);
         }
-        let left = cold::drop_all(&self.files).map_err(|e| Failure::new(self.place.path().display(), e, "check the device"))?;
+        // A run may have made more of them.
+        let left = cold::drop_all(&olap::files(&case.data)?.0).map_err(|e| Failure::new(self.place.path().display(), e, "check the device"))?;
         if left > 0 {
             eprintln!("fastmap: {left} pages of {}'s data stay in the page cache, and favour the kernel", program.name);
         }

@@ -20,11 +20,9 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use monetdb::{Rows, check as check_monetdb};
+pub use monetdb::{Database, Rows, check as check_monetdb, is_in as is_monetdb_in, usual_folder};
 pub use queries::{QUERIES, difference, from_official, query};
 pub use tables::TEXT_BYTES;
-
-use monetdb::Database;
 
 /// A database to make.
 #[derive(Debug, Clone, Serialize, Deserialize)]

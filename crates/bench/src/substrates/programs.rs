@@ -23,6 +23,7 @@ use crate::substrates::{Error, Meter, Reading, Result, sys};
 
 mod known;
 pub mod lookups;
+pub mod monetdb;
 mod tool;
 
 pub use known::{ALL, LOOKUPS, Program, named};

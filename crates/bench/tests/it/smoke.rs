@@ -25,7 +25,7 @@ const ALL: &[(&str, &str, &str, bool)] = &[
     ("calls", "--seconds 0.01 --repeat 1", "", true),
     (
         "programs",
-        "--programs search,files --memory all,half --size 4MiB --seconds 0.02 --warm-up 0.05 --repeat 1",
+        "--programs search,files,monetdb --memory all,half --size 4MiB --seconds 0.02 --warm-up 0.05 --repeat 1",
         "",
         true,
     ),

@@ -39,12 +39,12 @@ use crate::store;
 use crate::sys::file::Identity;
 use crate::sys::maps::{self, FileMapping};
 use crate::sys::pagemap::Pagemap;
-use crate::sys::{PAGE, engine_fd, file, memory, threads};
+use crate::sys::{PAGE, engine_fd, file, memory, proc_files, threads};
 use crate::writeback::flush;
 use std::fmt;
 use std::fs::{self, File};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -303,8 +303,7 @@ fn read_events(region: &Region, done: Arc<AtomicBool>) -> std::io::Result<std::t
 
 /// Bytes of this process that are locked (proc_pid_status(5)).
 fn locked_memory() -> usize {
-    let _low = engine_fd::low();
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let text = proc_files::text("/proc/self/status");
     let line = text.lines().find_map(|line| line.strip_prefix("VmLck:"));
     line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<usize>().ok()).unwrap_or(0) << 10
 }
@@ -327,13 +326,12 @@ const LISTS: [i64; 11] = [
 /// Whether requests of the program's may be under way that no thread is in: io_uring(7), Linux AIO (io_submit(2)). Their buffers are
 /// the page cache's pages until they end.
 fn has_async_io() -> bool {
-    let _low = engine_fd::low();
-    let is_ring = |entry: fs::DirEntry| {
-        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        number.is_some_and(|number| !engine_fd::is_engine_fd(number))
-            && fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == "anon_inode:[io_uring]")
+    let is_ring = |number: u32| {
+        !engine_fd::is_engine_fd(number as i32)
+            && fs::read_link(format!("/proc/self/fd/{number}"))
+                .is_ok_and(|link| link.as_os_str() == "anon_inode:[io_uring]")
     };
-    maps::has_async_io() || fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().any(is_ring)
+    maps::has_async_io() || proc_files::numbers("/proc/self/fd").into_iter().any(is_ring)
 }
 
 /// Whether a thread of this process is in a system call with an argument in a range (proc_pid_syscall(5)), or in one whose buffers are in
@@ -346,14 +344,13 @@ fn is_in_a_call(threads: &[PathBuf], range: &Range<usize>) -> bool {
         let number = |word: &str| usize::from_str_radix(word.trim_start_matches("0x"), 16).ok();
         LISTS.contains(&call) || words.take(6).filter_map(number).any(|argument| range.contains(&argument))
     };
-    let _low = engine_fd::low();
-    threads.iter().filter_map(|thread| fs::read_to_string(thread.join("syscall")).ok()).any(has_one)
+    threads.iter().map(|thread| proc_files::text(thread.join("syscall"))).any(has_one)
 }
 
 /// The threads of this process.
 fn list_threads() -> Vec<PathBuf> {
-    let _low = engine_fd::low();
-    fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|thread| thread.path()).collect()
+    let path = |thread: u32| Path::new("/proc/self/task").join(thread.to_string());
+    proc_files::numbers("/proc/self/task").into_iter().map(path).collect()
 }
 
 /// Gives a file that was taken over back to the kernel, for as long as nobody takes it over again; its mappings are `noted` then. False:

@@ -15,10 +15,11 @@
 use crate::sys::engine_fd::EngineFd;
 use crate::sys::file::Identity;
 use crate::sys::signal::Blocked;
-use crate::sys::{engine_fd, file, maps, threads};
-use std::fs::{self, File};
+use crate::sys::{engine_fd, file, maps, proc_files, threads};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -189,25 +190,22 @@ pub fn user_elsewhere(identity: Identity, mapped: (u32, u32, u64)) -> Option<u32
 
 /// Another process that uses a file: that has it open to write or, if it is given how lists of mappings name it, at all.
 fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>) -> Option<u32> {
-    let _low = engine_fd::low();
     let own = std::process::id();
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    let numbered = processes.filter_map(|one| Some((one.file_name().to_str()?.parse().ok()?, one.path())));
-    for (pid, path) in numbered.filter(|(pid, _): &(u32, _)| *pid != own) {
+    for pid in proc_files::numbers("/proc").into_iter().filter(|pid| *pid != own) {
+        let path = Path::new("/proc").join(pid.to_string());
         // A keeper has what its program had.
-        let is_keeper = || fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == "fastmap-keeper");
+        let is_keeper = || proc_files::text(path.join("comm")).trim_end() == "fastmap-keeper";
         if let Some(file) = mapped
             && maps::of_process(&path).iter().any(|one| one.file == file)
             && !is_keeper()
         {
             return Some(pid);
         }
-        let Ok(descriptors) = fs::read_dir(path.join("fd")) else { continue };
-        for descriptor in descriptors.flatten() {
-            if file::identity_of(&descriptor.path()) != Some(identity) {
+        for descriptor in proc_files::numbers(path.join("fd")) {
+            if file::identity_of(&path.join(format!("fd/{descriptor}"))) != Some(identity) {
                 continue;
             }
-            let info = fs::read_to_string(path.join("fdinfo").join(descriptor.file_name())).unwrap_or_default();
+            let info = proc_files::text(path.join(format!("fdinfo/{descriptor}")));
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let mode = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0) & libc::O_ACCMODE;
             if (mode != libc::O_RDONLY || mapped.is_some()) && !is_keeper() {

@@ -6,8 +6,9 @@
 
 use crate::error::{Error, Result};
 use crate::sys::file::{self, ByteLock, Identity};
+use crate::sys::proc_files;
 use std::ffi::CStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -102,12 +103,12 @@ impl Holder {
 fn find_holder(from: &File) -> Option<Holder> {
     let identity = file::facts(from).ok()?.identity;
     let mut found = None;
-    for process in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if !holds(&process.path(), identity) {
+    for pid in proc_files::numbers("/proc") {
+        let process = Path::new("/proc").join(pid.to_string());
+        if !holds(&process, identity) {
             continue;
         }
-        let command = fs::read_to_string(process.path().join("comm")).unwrap_or_default().trim_end().to_owned();
+        let command = proc_files::text(process.join("comm")).trim_end().to_owned();
         let holder = Holder { pid, command };
         if !holder.is_keeper() {
             return Some(holder);
@@ -119,14 +120,13 @@ fn find_holder(from: &File) -> Option<Holder> {
 
 /// Whether a process, a folder of /proc, has a descriptor that the lock of a file belongs to.
 fn holds(process: &Path, identity: Identity) -> bool {
-    let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { return false };
-    descriptors.flatten().any(|descriptor| {
+    proc_files::numbers(process.join("fdinfo")).into_iter().any(|descriptor| {
         let ours = format!(" {BYTE} {BYTE}");
-        let locks = fs::read_to_string(descriptor.path()).unwrap_or_default();
+        let locks = proc_files::text(process.join(format!("fdinfo/{descriptor}")));
         // The line names a device by a number that some file systems (btrfs) do not tell elsewhere: the file is
         // compared.
         locks.lines().any(|line| {
             line.starts_with("lock:") && line.contains(" OFDLCK ") && line.contains(" WRITE ") && line.ends_with(&ours)
-        }) && file::identity_of(&process.join("fd").join(descriptor.file_name())) == Some(identity)
+        }) && file::identity_of(&process.join(format!("fd/{descriptor}"))) == Some(identity)
     })
 }

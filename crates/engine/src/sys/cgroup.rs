@@ -1,6 +1,6 @@
 //! How much memory this process may use: sysconf(3), cgroups(7) versions 1 and 2.
 
-use std::fs;
+use super::proc_files;
 use std::path::{Path, PathBuf};
 
 /// The smaller of physical memory and the memory limits of the process's cgroup and its ancestors, bytes.
@@ -9,9 +9,7 @@ pub fn memory_limit() -> usize {
         let mut limits = Vec::new();
         let mut at = folder.as_path();
         while at.starts_with(&root) {
-            limits.extend(
-                fs::read_to_string(at.join(limit_file)).ok().and_then(|text| text.trim().parse::<usize>().ok()),
-            );
+            limits.extend(proc_files::text(at.join(limit_file)).trim().parse::<usize>().ok());
             let Some(parent) = at.parent() else { break };
             at = parent;
         }
@@ -28,8 +26,8 @@ pub fn physical_memory() -> usize {
 
 /// For each hierarchy that limits memory: its mount point, this process's folder, and the file with the limit.
 pub(super) fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let groups = proc_files::text("/proc/self/cgroup");
+    let mounts = proc_files::text("/proc/self/mountinfo");
     let mut folders = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);

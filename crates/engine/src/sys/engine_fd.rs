@@ -5,6 +5,7 @@
 //! theirs at a fixed number (dup2(2)). So a descriptor of ours moves up as soon as it is there, and its number is
 //! marked in a bitmap, which the preload library's close(2) and its kin ask.
 
+use super::process::pause_for;
 use super::{descriptor_table, fork, record_locks};
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -116,14 +117,30 @@ pub unsafe fn opened_anew(number: RawFd) -> EngineFd<File> {
 /// Threads that have a descriptor open at a low number, where the kernel puts every new one.
 static LOW: AtomicU32 = AtomicU32::new(0);
 
+/// Calls of the program's that close or replace descriptors, perhaps such that it has not opened.
+static CLOSING: AtomicU32 = AtomicU32::new(0);
+
+/// How often the program's thread looks whether none of ours is there any more, at intervals of 50 us and what a sleep takes more: about a
+/// tenth of a second in all.
+const LOOKS: u32 = 1000;
+/// The same of ours, for calls that have begun: a close(2) may itself wait, and a thread may end there.
+const LOOKS_OF_OURS: u32 = 200;
+
 /// Held by a thread of the engine while it has one there: until it has moved up, or is closed.
 #[must_use]
 #[derive(Debug)]
 pub struct Low(());
 
-/// Says that this thread is about to open a descriptor.
+/// Says that this thread is about to open a descriptor. Waits for the program's calls that are closing or replacing one, but not for long;
+/// those that come later wait for this.
 pub fn low() -> Low {
     LOW.fetch_add(1, Ordering::SeqCst);
+    for _ in 0..LOOKS_OF_OURS {
+        if CLOSING.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        pause();
+    }
     Low(())
 }
 
@@ -136,27 +153,46 @@ impl Drop for Low {
 /// In a child made by fork(2), where these threads are not.
 pub fn in_child() {
     LOW.store(0, Ordering::SeqCst);
+    CLOSING.store(0, Ordering::SeqCst);
 }
 
-/// Before the program closes or replaces a descriptor, perhaps one that it has not opened: waits until none of ours is at a low
-/// number, but not for long. Async-signal-safe.
+/// Held while the program closes or replaces descriptors: none of ours comes to a low number meanwhile.
+#[must_use]
+#[derive(Debug)]
+pub struct Closing(());
+
+/// Before the program closes or replaces a descriptor: waits until none of ours is at a low number, but not for long.
+/// Async-signal-safe.
 #[inline]
-pub fn await_low() {
+pub fn closing() -> Closing {
+    CLOSING.fetch_add(1, Ordering::SeqCst);
     if LOW.load(Ordering::SeqCst) != 0 {
         wait_for_low();
+    }
+    Closing(())
+}
+
+impl Drop for Closing {
+    #[inline]
+    fn drop(&mut self) {
+        CLOSING.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[cold]
 fn wait_for_low() {
-    const LOOKS: u32 = 1000;
     for _ in 0..LOOKS {
-        // SAFETY: reads a structure.
-        unsafe { libc::nanosleep(&libc::timespec { tv_sec: 0, tv_nsec: 50_000 }, std::ptr::null_mut()) };
+        CLOSING.fetch_sub(1, Ordering::SeqCst);
+        pause();
+        CLOSING.fetch_add(1, Ordering::SeqCst);
         if LOW.load(Ordering::SeqCst) == 0 {
             return;
         }
     }
+}
+
+fn pause() {
+    pause_for(50_000);
 }
 
 /// Closes a descriptor of the engine's.

@@ -2,7 +2,7 @@
 
 use super::engine_fd::{self, EngineFd};
 use super::signal::Blocked;
-use super::{errno, record_locks};
+use super::{errno, proc_files, record_locks};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -167,11 +167,10 @@ pub fn another(file: &File) -> io::Result<EngineFd<File>> {
 pub fn readahead(device: u64) -> u64 {
     const USUAL: u64 = 128;
     let (major, minor) = (libc::major(device), libc::minor(device));
-    let _low = engine_fd::low();
     // Of a partition in the folder above.
     let texts = ["queue", "../queue"]
-        .map(|queue| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/read_ahead_kb")));
-    let kibibytes = texts.into_iter().flatten().find_map(|text| text.trim().parse().ok());
+        .map(|queue| proc_files::text(format!("/sys/dev/block/{major}:{minor}/{queue}/read_ahead_kb")));
+    let kibibytes = texts.into_iter().find_map(|text| text.trim().parse().ok());
     kibibytes.unwrap_or(USUAL) << 10
 }
 

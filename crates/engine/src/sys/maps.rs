@@ -1,7 +1,6 @@
 //! What is mapped where: proc_pid_maps(5).
 
-use super::engine_fd;
-use std::fs;
+use super::proc_files;
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -25,22 +24,19 @@ pub struct FileMapping {
 
 /// The mappings of files of this process, in ascending order.
 pub fn own() -> io::Result<Vec<FileMapping>> {
-    let _low = engine_fd::low();
     // Whole: a read of part of it shows one moment, several need not.
-    Ok(parse(&fs::read("/proc/self/maps")?))
+    Ok(parse(&proc_files::bytes("/proc/self/maps")?))
 }
 
 /// Whether this process has rings of Linux AIO (io_setup(2)).
 pub fn has_async_io() -> bool {
-    let _low = engine_fd::low();
-    let text = fs::read("/proc/self/maps").unwrap_or_default();
+    let text = proc_files::bytes("/proc/self/maps").unwrap_or_default();
     text.windows(6).any(|part| part == b"/[aio]")
 }
 
 /// Those of another process, as far as this one may see them.
 pub fn of_process(folder: &Path) -> Vec<FileMapping> {
-    let _low = engine_fd::low();
-    fs::read(folder.join("maps")).map(|text| parse(&text)).unwrap_or_default()
+    proc_files::bytes(folder.join("maps")).map(|text| parse(&text)).unwrap_or_default()
 }
 
 fn parse(text: &[u8]) -> Vec<FileMapping> {

@@ -20,6 +20,7 @@ pub mod memory;
 pub mod memory_look;
 pub mod page_cache;
 pub mod pagemap;
+pub mod proc_files;
 pub mod process;
 pub mod record_locks;
 pub mod registers;

@@ -146,9 +146,14 @@ pub fn await_alone() {
 
 /// Half a millisecond's sleep.
 pub fn pause() {
-    const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
+    pause_for(500_000);
+}
+
+/// Sleeps for so many nanoseconds, less than a second.
+pub fn pause_for(nanoseconds: libc::c_long) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
     // SAFETY: a valid time. Not glibc's wrapper: that is a cancellation point.
-    unsafe { libc::syscall(libc::SYS_nanosleep, &PAUSE, ptr::null_mut::<u8>()) };
+    unsafe { libc::syscall(libc::SYS_nanosleep, &time, ptr::null_mut::<u8>()) };
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,5 +1,6 @@
 //! The threads of this process, the engine's told from the program's by their names: proc(5).
 
+use super::proc_files;
 use super::process::pause;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -65,9 +66,10 @@ pub fn await_own_threads() -> bool {
 /// listed anew.
 fn names() -> Vec<String> {
     loop {
-        let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).ok();
-        if let Some(names) = threads.map(name).collect() {
+        let threads = proc_files::numbers("/proc/self/task");
+        let name = |thread: &u32| proc_files::text(format!("/proc/self/task/{thread}/comm"));
+        let names: Vec<_> = threads.iter().map(name).collect();
+        if names.iter().all(|name| !name.is_empty()) {
             return names;
         }
     }

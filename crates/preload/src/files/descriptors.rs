@@ -3,7 +3,7 @@
 
 use crate::next;
 use crate::own::{errno, remembered, set_errno};
-use fastmap::descriptors::{is_engine, next_engine, settle};
+use fastmap::descriptors::{closing, is_engine, next_engine};
 use libc::{c_int, c_uint, c_void};
 
 fn bad_descriptor() -> c_int {
@@ -15,7 +15,7 @@ fn bad_descriptor() -> c_int {
 // (`next/mod.rs`).
 
 pub(crate) fn close_one(fd: c_int) -> c_int {
-    settle();
+    let _closing = closing();
     if is_engine(fd) {
         return bad_descriptor();
     }
@@ -43,7 +43,7 @@ pub extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 }
 
 pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    settle();
+    let _closing = closing();
     if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
         crate::processes::sandbox::divide();
     }
@@ -76,12 +76,14 @@ pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 pub extern "C-unwind" fn closefrom(first: c_int) {
     // SAFETY: numbers only; the engine's descriptors are left out.
     unsafe {
-        settle();
+        let closing = closing();
         let first = first.max(0);
         remembered::closing_all(first as c_uint, c_uint::MAX);
         if next_engine(first).is_none() {
             return next::closefrom(first);
         }
+        // The calls below hold it themselves, and wait less without this one.
+        drop(closing);
         let before = errno();
         if close_many(first as c_uint, c_uint::MAX, 0) != 0 {
             // Before Linux 5.9 there is no close_range(2).
@@ -95,7 +97,7 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
 
 /// dup2(2), dup3(2): the engine's descriptors can be neither replaced nor copied.
 pub(crate) fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
-    settle();
+    let _closing = closing();
     if is_engine(old) || is_engine(new) {
         return bad_descriptor();
     }

@@ -1,10 +1,11 @@
 //! MonetDB inside this process: the part of its C interface (`monetdbe.h` of version Jul2021, which is what the wheel of
 //! `monetdbe` 0.11 carries) that loading and querying takes. The library is opened when it is needed, and never closed.
 
+use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::slice;
 
@@ -144,6 +145,13 @@ impl Functions {
         };
         functions.map_err(|e| missing(format!("is another version of MonetDB: {e}")))
     }
+}
+
+/// Where scripts/monetdb puts MonetDB if it is not told.
+pub fn usual_folder() -> PathBuf {
+    let named = |name| env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
+    cache.unwrap_or_else(|| PathBuf::from(".")).join("fastmap/monetdb")
 }
 
 /// Whether MonetDB is in a folder, as far as can be seen without loading it.
