@@ -2,6 +2,7 @@
 
 use crate::counters::stats::Stats;
 use crate::error::{Error, Result};
+use crate::pool::ahead::Ahead;
 use crate::pool::auto_capacity;
 use crate::pool::pool::{self, MOST_BATCH, Pool, Settings};
 use crate::sys::memory_look::MemoryWatch;
@@ -93,6 +94,12 @@ impl Cache {
     pub fn builder() -> CacheBuilder {
         let settings = Settings::default();
         CacheBuilder { bytes: settings.capacity * PAGE, settings }
+    }
+
+    /// Whether something is being read ahead or prefetched. For tests, which otherwise would have to guess how long that takes.
+    #[doc(hidden)]
+    pub fn is_reading_ahead(&self) -> bool {
+        self.pool.ahead().is_some_and(Ahead::is_reading)
     }
 
     /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.

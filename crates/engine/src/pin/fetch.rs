@@ -1,8 +1,8 @@
 //! Ranges of pages brought in, many reads at a time, and waited for.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::page::word::State;
-use crate::pin::pin;
+use crate::pin::pin::{self, Hold};
 use crate::readahead::prefetch::{MOST_QUEUED, offer};
 use crate::region::region::Region;
 use std::ops::Range;
@@ -22,11 +22,16 @@ pub fn fetch(region: &Region, ranges: &[Range<usize>]) -> Result<()> {
         let is_gone = |page: &usize| !matches!(region.word(*page).look().state(), State::Clean | State::Dirty);
         let gone: Vec<_> = ranges.iter().cloned().flatten().filter(is_gone).map(|page| page..page + 1).collect();
         if gone.is_empty() {
-            break;
+            return Ok(());
         }
         fetch_once(region, &gone)?;
     }
-    Ok(())
+    // They may push each other out for ever, in the queues of one processor, while what nobody wants is in another's. Held, they cannot.
+    match ranges.iter().map(|range| Hold::new(region, range.clone(), false)).collect::<Result<Vec<_>>>() {
+        // More than may be pinned, or others pin.
+        Ok(_) | Err(Error::PinBudget { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn fetch_once(region: &Region, ranges: &[Range<usize>]) -> Result<()> {

@@ -130,6 +130,13 @@ impl Ahead {
         }
     }
 
+    /// Whether a reader is at work, or will be without being asked once more. A reader that sleeps has taken slots only for what is on
+    /// its way: they are looked at last.
+    pub fn is_reading(&self) -> bool {
+        let rests = |queue: &ReaderQueue| queue.asleep.load(Ordering::SeqCst) && !queue.has_work();
+        !self.queues.iter().all(rests) || self.prefetches.queued() > 0 || self.staging.is_taken()
+    }
+
     /// Whether a slot can be claimed: asked by a thread that found it taken and has announced itself as a waiter. Pairs
     /// with `publish`: either this sees it ready, or that sees the waiter.
     pub fn is_claimable(&self, slot: usize) -> bool {

@@ -301,6 +301,11 @@ impl Staging {
         self.cursor.store(number.0, Ordering::Relaxed);
     }
 
+    /// Whether some slot is being mapped, dropped or filled.
+    pub fn is_taken(&self) -> bool {
+        self.slots.iter().any(|Padded(slot)| slot.state.load(Ordering::Acquire) == TAKEN)
+    }
+
     /// Whether some slot is being mapped, dropped or filled, or holds a chunk of a region.
     pub fn may_hold(&self, region: RegionId) -> bool {
         self.slots.iter().any(|Padded(slot)| {

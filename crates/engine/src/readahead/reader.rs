@@ -70,7 +70,8 @@ impl Reader {
     /// Makes one, without its thread.
     pub fn new(ahead: Arc<Ahead>, number: usize, pieces: Zeroed<[u8; PAGE]>, ring: Option<Ring>) -> Self {
         let start = Start { region: RegionId(0), next: 0, step: 1, window: 0, tag: u64::MAX };
-        let idle = Position { start, next: -1, window: 0, outstanding: 0, in_frames: false, live: false };
+        let idle =
+            Position { start, next: -1, window: 0, outstanding: 0, in_frames: false, live: false, starved: None };
         let transfers = (0..DEPTH).map(|_| None).collect();
         Reader {
             ahead,

@@ -19,6 +19,8 @@ use std::ops::Range;
 const FRAME_WINDOW: usize = 1024;
 /// Smallest chunk worth a trap, pages.
 pub const LEAST_CHUNK: usize = 8;
+/// Chunks staged after which a stream that found no slot, and has not asked again, does not wait for one.
+const STARVED: usize = 32;
 /// Largest window of a stream with a step: more requests at a time are no use to a device.
 const STEP_WINDOW: usize = 256;
 
@@ -34,6 +36,8 @@ pub struct Position {
     /// What was read last was a frame.
     pub in_frames: bool,
     pub live: bool,
+    /// What `Ahead::clock` showed when there was no slot for it, unless there was one since.
+    pub starved: Option<usize>,
 }
 
 impl Position {
@@ -62,8 +66,15 @@ impl Reader {
         let ahead = self.ahead.clone();
         if let Some(start) = ahead.streams.begin(number) {
             let window = start.window;
-            self.positions[number] =
-                Position { start, next: start.next as isize, window, outstanding: 0, in_frames: false, live: true };
+            self.positions[number] = Position {
+                start,
+                next: start.next as isize,
+                window,
+                outstanding: 0,
+                in_frames: false,
+                live: true,
+                starved: None,
+            };
             pool.counters_at(pool.here()).streams.add(1);
         }
         let position = &mut self.positions[number];
@@ -74,7 +85,7 @@ impl Reader {
         let mut had_room = true;
         match registry::enter(position.start.region).filter(|region| std::ptr::eq(&**region.pool(), pool)) {
             Some(region) => {
-                let share = self.share(pool, &region);
+                let (share, slots) = self.share(pool, &region);
                 loop {
                     let position = &self.positions[number];
                     let window = position.window.min(share);
@@ -82,7 +93,7 @@ impl Reader {
                     if window < LEAST_CHUNK || position.outstanding >= window || !had_room {
                         break;
                     }
-                    if !self.read_on(pool, &region, number, window, None) {
+                    if !self.read_on(pool, &region, number, window, slots, None) {
                         break;
                     }
                     let before = self.requests;
@@ -91,7 +102,7 @@ impl Reader {
                         // While this thread is in the system call, another reads the next frame. One more than the
                         // window, if need be: else every second frame would be read alone.
                         if let Some(idle) = ahead.queues.iter().find(|queue| queue.asleep.load(Ordering::Relaxed)) {
-                            self.read_on(pool, &region, number, window + FRAME_PAGES, Some(idle));
+                            self.read_on(pool, &region, number, window + FRAME_PAGES, slots, Some(idle));
                         }
                     }
                     // The device begins at once. One that reads in the system call has ended: the program goes on with
@@ -135,15 +146,19 @@ impl Reader {
         had_room
     }
 
-    /// Pages that a stream may have outstanding: staging memory is shared between those that are at work.
-    fn share(&self, pool: &Pool, region: &Region) -> usize {
-        let running = self.positions.iter().filter(|position| position.live && position.outstanding > 0).count().max(1);
+    /// Pages that a stream may have outstanding, and slots for them: staging memory is shared between those that are at work.
+    fn share(&self, pool: &Pool, region: &Region) -> (usize, usize) {
+        // Who found no slot has nothing outstanding, and never would have if it were not counted.
+        let now = self.ahead.clock.load(Ordering::Relaxed);
+        let is_starved = |at: Option<usize>| at.is_some_and(|at| now.wrapping_sub(at) < STARVED);
+        let is_running = |one: &&Position| one.live && (one.outstanding > 0 || is_starved(one.starved));
+        let running = self.positions.iter().filter(is_running).count().max(1);
         let capacity = pool.capacity();
         let (buffers, frames) = (Staging::most_buffers(capacity), Staging::most_frames(capacity));
         let staging = if region.frames().are_allowed() { frames * FRAME_PAGES } else { 0 } + buffers * BUFFER_PAGES;
         let share = staging / (running * self.ahead.queues.len().min(running));
         // A stream that gets hardly anything still asks for slots, which have to be taken from streams that are over.
-        region.hints().readahead().min(capacity / 8).min(share.max(LEAST_CHUNK))
+        (region.hints().readahead().min(capacity / 8).min(share.max(LEAST_CHUNK)), (share / BUFFER_PAGES).max(1))
     }
 
     /// Reads the next chunk of a stream, or if it is a frame, has another reader do it; false: there is no room, or
@@ -154,6 +169,7 @@ impl Reader {
         region: &InUse<'static>,
         number: usize,
         window: usize,
+        slots: usize,
         other: Option<&ReaderQueue>,
     ) -> bool {
         let position = self.positions[number];
@@ -180,7 +196,8 @@ impl Reader {
             if other.is_some() && !is_frame {
                 return false;
             }
-            let most = (window / 4).clamp(LEAST_CHUNK, BUFFER_PAGES);
+            // A quarter of the window each; more where there are fewer slots than four, or others would have the last of them.
+            let most = (window / slots.min(4)).clamp(LEAST_CHUNK, BUFFER_PAGES);
             // The chunks of a sequential stream end where frames begin.
             let most = match step {
                 1 => most.min(first + FRAME_PAGES - page),
@@ -194,9 +211,9 @@ impl Reader {
             } else {
                 None
             };
-            let Some(read) = read.or_else(|| self.read_buffer(pool, region, &position, page, most, &bounds)) else {
-                return false;
-            };
+            let read = read.or_else(|| self.read_buffer(pool, region, &position, page, most, &bounds));
+            self.positions[number].starved = read.is_none().then(|| self.ahead.clock.load(Ordering::Relaxed));
+            let Some(read) = read else { return false };
             next += step * read.max(1) as isize;
             if read > 0 {
                 let position = &mut self.positions[number];

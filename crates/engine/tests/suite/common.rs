@@ -474,9 +474,14 @@ pub fn stamped(path: &Path, pages: usize) -> File {
     file
 }
 
-/// Waits until nothing is read ahead any more: the counters stand still, for longer than a read takes on a disk that others use.
+/// Waits until nothing is being read ahead any more, and what was is counted.
 pub fn settle(cache: &Cache) -> fastmap::Stats {
-    still(cache, 200)
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while cache.is_reading_ahead() {
+        assert!(Instant::now() < deadline, "reads ahead do not end: {:?}", cache.stats());
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    cache.stats()
 }
 
 /// Waits until something was prefetched.
@@ -488,17 +493,18 @@ pub fn await_prefetch(cache: &Cache) {
     }
 }
 
-/// Waits until the counters of what is read ahead stand still for so many milliseconds.
-pub fn still(cache: &Cache, milliseconds: u64) -> fastmap::Stats {
-    let mut before = cache.stats();
-    let mut since = Instant::now();
-    while since.elapsed() < Duration::from_millis(milliseconds) {
-        std::thread::sleep(Duration::from_millis(1));
-        let now = cache.stats();
-        if now.ahead_pages != before.ahead_pages || now.prefetched_pages != before.prefetched_pages {
-            since = Instant::now();
-        }
-        before = now;
+/// Has this thread run on one processor of those it may run on.
+pub fn run_on(index: usize) -> bool {
+    // SAFETY: a set of processors is plain bits, for which zero is a value; the calls read and fill the one they are given.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let Some(processor) = (0..libc::CPU_SETSIZE as usize).filter(|one| libc::CPU_ISSET(*one, &allowed)).nth(index)
+        else {
+            return false;
+        };
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
     }
-    before
 }

@@ -150,7 +150,8 @@ fn what_was_waited_for_is_there() {
             for range in &ranges {
                 (range.start / PAGE..range.end / PAGE).for_each(|page| check(&map, page));
             }
-            assert_eq!(cache.stats().misses, before.misses, "{ranges:?}");
+            let after = cache.stats();
+            assert_eq!(after.misses, before.misses, "{ranges:?}: {before:?}, then {after:?}");
         }
     }
 }

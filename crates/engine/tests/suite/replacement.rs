@@ -92,22 +92,6 @@ fn a_hot_set_that_moves_is_let_go() {
     assert!(found > 82.0, "first in, first out: 85; simulated: 85; found: {found}");
 }
 
-/// Has this thread run on one processor of those it may run on.
-fn run_on(index: usize) -> bool {
-    // SAFETY: a set of processors is plain bits, for which zero is a value; the calls read and fill the one they are given.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
-        let Some(processor) = (0..libc::CPU_SETSIZE as usize).filter(|one| libc::CPU_ISSET(*one, &allowed)).nth(index)
-        else {
-            return false;
-        };
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
-    }
-}
-
 #[test]
 fn a_thread_that_moved_to_another_processor_gets_the_room_it_had() {
     let Some((_folder, cache, map)) = world() else { return };

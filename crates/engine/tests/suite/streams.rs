@@ -65,7 +65,7 @@ fn at_leisure(cache: &Cache, map: &Map, pages: impl IntoIterator<Item = usize>) 
         let before = traps();
         touch(map, page);
         if traps() != before {
-            still(cache, 30);
+            settle(cache);
         }
     }
 }
@@ -335,6 +335,8 @@ fn random_touches_are_not_read_ahead_of() {
 fn walks_in_turn_and_noise_among_them() {
     let Some(world) = world(1 << 20) else { return };
     let map = world.map();
+    // What was missed is remembered by processor: moved about, a thread is known later.
+    run_on(0);
     let mut random = Random::new(seed(7));
     let count = 400;
     for index in 0..count {
