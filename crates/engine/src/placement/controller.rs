@@ -92,6 +92,8 @@ pub struct Controller {
     quiet_until: Duration,
     /// What the kernel read, when it last served mappings without advice, it read around misses.
     reads_around: bool,
+    /// Or it read what was missed, and no more.
+    reads_singly: bool,
     troubled_since: Option<Duration>,
     fits_since: Option<Duration>,
     /// Leaving the kernel pays for coming back, so that the kernel can be had at any time.
@@ -112,6 +114,7 @@ impl Controller {
             at: None,
             quiet_until: Duration::ZERO,
             reads_around: false,
+            reads_singly: false,
             troubled_since: None,
             fits_since: None,
             credit: CREDIT,
@@ -203,13 +206,14 @@ impl Controller {
         if self.windows.len() > WINDOWS {
             self.windows.pop_front();
         }
-        if self.trial.is_some() { self.judge_trial(look.at) } else { self.begin_trial(look.at, allowed) }
+        if self.trial.is_some() { self.judge_trial(look.at, allowed) } else { self.begin_trial(look.at, allowed) }
     }
 
     fn begin_trial(&mut self, at: Duration, allowed: Allowed) -> Option<Why> {
         let recent = self.windows.iter().rev().take(FEWEST).fold(Window::default(), |sum, one| sum.plus(*one));
         if self.way == Way::Kernel {
             self.reads_around = recent.reads_around();
+            self.reads_singly = recent.reads_singly();
         }
         // Where the evidence is plain, advice costs nothing to try.
         let is_plain = self.way == Way::Kernel && recent.in_vain() && allowed.advised;
@@ -258,7 +262,7 @@ impl Controller {
         Some(Why { reason: if changed { "on trial: the program has changed" } else { "on trial" }, progress })
     }
 
-    fn judge_trial(&mut self, at: Duration) -> Option<Why> {
+    fn judge_trial(&mut self, at: Duration, allowed: Allowed) -> Option<Why> {
         let trial = self.trial.as_mut()?;
         trial.seen += 1;
         let (before, now) = (Measured::of(trial.before.iter()), Measured::of(self.windows.iter()));
@@ -278,7 +282,12 @@ impl Controller {
         self.trial = None;
         self.character = None;
         if !pays {
-            self.switch(from);
+            // To the kernel what comes back is a new file: it would read around the first hundred misses again, as it had ceased to do.
+            let as_it_was = self.way == Way::Engine && from == Way::Kernel && self.reads_singly && allowed.advised;
+            if as_it_was {
+                self.records[Way::Kernel as usize].lost(at);
+            }
+            self.switch(if as_it_was { Way::Advised } else { from });
         }
         let reason = if pays { "pays, and stays" } else { "what was tried does not pay" };
         Some(Why { reason, progress: Some((before.progress, now.progress)) })

@@ -245,6 +245,33 @@ fn where_nothing_pays_the_kernel_stays() {
     }
 }
 
+/// RocksDB's gets: the kernel has long ceased to read around, and the engine is worse. Back from there the files are new to the kernel.
+fn read_singly(_: f64) -> (bool, bool, [Rates; 3]) {
+    (
+        true,
+        false,
+        [Rates(0.12, 4e3, 4e3 * 4096.0, 2e3), Rates(0.12, 4e3, 4e3 * 4096.0, 2e3), Rates(0.07, 3e3, 12e6, 0.0)],
+    )
+}
+
+/// A walk through more than memory: the kernel reads ahead of it.
+fn walk(_: f64) -> (bool, bool, [Rates; 3]) {
+    (true, false, [Rates(0.5, 200.0, 1e9, 200e3), Rates(0.1, 20e3, 80e6, 20e3), Rates(0.3, 2e3, 600e6, 0.0)])
+}
+
+#[test]
+fn what_comes_back_is_served_as_it_was() {
+    let first_after_the_engine = |story: &Story| {
+        let ways: Vec<_> = story.switches.iter().map(|(_, way)| *way).collect();
+        ways.iter().position(|way| *way == Way::Engine).map(|at| ways[at + 1])
+    };
+    for (program, wanted) in [(read_singly as Program, Way::Advised), (walk, Way::Kernel)] {
+        let ways: Vec<_> = runs(program, 60.0).iter().filter_map(first_after_the_engine).collect();
+        let right = ways.iter().filter(|way| **way == wanted).count();
+        assert!(ways.len() >= 90 && right >= ways.len() - 5, "{right} of {} to {wanted:?}", ways.len());
+    }
+}
+
 #[test]
 fn who_spins_or_idles_is_left_alone() {
     for program in [spins as Program, idle, |at| (false, false, lmdb(at).2)] {

@@ -73,6 +73,11 @@ impl Window {
         self.read <= 1.5 * self.around && self.read > AROUND * self.major
     }
 
+    /// Whether what was read is what was missed: so the kernel serves a file of which it has seen a hundred misses more than hits.
+    pub(super) fn reads_singly(&self) -> bool {
+        self.read <= AROUND * self.major
+    }
+
     /// Whether the most of it was not touched, beyond doubt.
     pub(super) fn in_vain(&self) -> bool {
         self.reads_around() && self.read > 4.0 * self.touched
