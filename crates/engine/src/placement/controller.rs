@@ -90,6 +90,8 @@ pub struct Controller {
     at: Option<Duration>,
     /// What comes before is a transient.
     quiet_until: Duration,
+    /// Before, nothing is decided: a mapping is in its first second.
+    new_until: Option<Duration>,
     /// What the kernel read, when it last served mappings without advice, it read around misses.
     reads_around: bool,
     /// Or it read what was missed, and no more.
@@ -113,6 +115,7 @@ impl Controller {
             trouble: 0,
             at: None,
             quiet_until: Duration::ZERO,
+            new_until: None,
             reads_around: false,
             reads_singly: false,
             troubled_since: None,
@@ -129,10 +132,11 @@ impl Controller {
         Decision { way: self.way, why }
     }
 
-    /// The program mapped files: what it does in the next second says little.
+    /// The program mapped files: what it does in the next second says little, unless that is in vain beyond doubt; and nothing is decided
+    /// meanwhile.
     pub fn mapped_anew(&mut self) {
         self.clear();
-        self.quiet_until = self.quiet_until.max(self.at.unwrap_or_default() + Duration::from_secs(1));
+        self.new_until = Some(self.at.unwrap_or_default() + Duration::from_secs(1));
     }
 
     /// The actor could not do it, and has the mappings as they were. To give them back to the kernel cannot be refused: it is asked
@@ -179,7 +183,11 @@ impl Controller {
     }
 
     fn judge(&mut self, look: &Look, length: f64, allowed: Allowed) -> Option<Why> {
-        if !look.short || look.mapped == 0 || look.at <= self.quiet_until || length == 0.0 {
+        let was_new = self.new_until.is_some();
+        self.new_until = self.new_until.filter(|until| look.at <= *until);
+        let is_new = self.new_until.is_some();
+        let looks_on = !is_new || self.way == Way::Kernel && self.trial.is_none();
+        if !look.short || look.mapped == 0 || look.at <= self.quiet_until || length == 0.0 || !looks_on {
             return None;
         }
         let window = Window::of(look, length);
@@ -198,26 +206,40 @@ impl Controller {
         self.open = self.open.plus(window);
         let before = self.trial.as_ref().map(|trial| Measured::of(trial.before.iter())).or(self.character);
         let expected = before.map_or(0.0, |before| before.progress * self.open.length);
-        let full = self.open.length >= SHORTEST && self.open.user.max(expected) >= ENOUGH;
-        if !full && self.open.length < LONGEST {
-            return None;
+        let enough = self.open.length >= SHORTEST && self.open.user.max(expected) >= ENOUGH;
+        let full = enough || self.open.length >= LONGEST;
+        if full {
+            self.windows.push_back(std::mem::take(&mut self.open));
+            if self.windows.len() > WINDOWS {
+                self.windows.pop_front();
+            }
         }
-        self.windows.push_back(std::mem::take(&mut self.open));
-        if self.windows.len() > WINDOWS {
-            self.windows.pop_front();
+        let first_second_is_over = was_new && !is_new;
+        if first_second_is_over && !self.is_plain(allowed) {
+            self.clear();
+        }
+        if is_new || !full && !first_second_is_over {
+            return None;
         }
         if self.trial.is_some() { self.judge_trial(look.at, allowed) } else { self.begin_trial(look.at, allowed) }
     }
 
+    fn recent(&self) -> Window {
+        self.windows.iter().rev().take(FEWEST).fold(Window::default(), |sum, one| sum.plus(*one))
+    }
+
+    /// Whether the evidence is plain: then advice costs nothing to try.
+    fn is_plain(&self, allowed: Allowed) -> bool {
+        self.way == Way::Kernel && allowed.advised && self.recent().in_vain()
+    }
+
     fn begin_trial(&mut self, at: Duration, allowed: Allowed) -> Option<Why> {
-        let recent = self.windows.iter().rev().take(FEWEST).fold(Window::default(), |sum, one| sum.plus(*one));
+        let recent = self.recent();
         if self.way == Way::Kernel {
             self.reads_around = recent.reads_around();
             self.reads_singly = recent.reads_singly();
         }
-        // Where the evidence is plain, advice costs nothing to try.
-        let is_plain = self.way == Way::Kernel && recent.in_vain() && allowed.advised;
-        if self.windows.len() < if is_plain { 1 } else { FEWEST } {
+        if self.windows.len() < if self.is_plain(allowed) { 1 } else { FEWEST } {
             return None;
         }
         let lately = Measured::of(self.windows.iter().rev().take(FEWEST));

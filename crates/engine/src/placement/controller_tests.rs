@@ -125,7 +125,7 @@ fn run_with(
     let mut chance = mixer(seed);
     let mut controller = Controller::new();
     let mut story = Story { switches: Vec::new(), against_kernel: 0.0, against_best: 0.0 };
-    let (mut at, mut way, mut since, mut slow, mut begun) = (0.0, Way::Kernel, 0.0, 0.0, false);
+    let (mut at, mut way, mut since, mut slow, mut begun) = (0.0, Way::Kernel, 0.0, 0.0, true);
     let (mut done, mut by_kernel, mut by_best) = (0.0, 0.0, 0.0);
     controller.look(&Look::default(), ALL);
     while at < seconds {
@@ -334,6 +334,23 @@ fn new_mappings_are_waited_for() {
         ALL
     };
     assert!(run_with(lmdb, 60.0, 0.2, 1, mapping).switches.is_empty());
+}
+
+/// Nothing is decided in the first second of a mapping; what is plain by then is not looked at once more.
+#[test]
+fn what_is_in_vain_from_the_first_second_on_ends_with_it() {
+    for seed in 0..100 {
+        let mut looks = 0;
+        let mapping = |controller: &mut Controller, _| {
+            looks += 1;
+            if looks == 1 {
+                controller.mapped_anew();
+            }
+            ALL
+        };
+        let (first, way) = run_with(lmdb, 10.0, 0.2, seed, mapping).switches[0];
+        assert!(way == Way::Advised && first > 1.0 && first <= 1.25, "{way:?} at {first} s");
+    }
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub const WORTH: usize = 4 << 20;
 /// Between two looks while memory is short, and while it is not.
 const SOON: Duration = Duration::from_millis(250);
 const LATER: Duration = Duration::from_secs(1);
+/// So long after files were mapped looks are as frequent as while memory is short: it soon may be.
+const NEW: Duration = Duration::from_secs(2);
 /// Between two readings of the list of mappings.
 const LIST: Duration = Duration::from_secs(2);
 
@@ -183,15 +185,19 @@ impl Watch {
         live::offer();
         self.note(0);
         self.before = self.account();
+        let (mut seen, mut seen_at) = (0, self.start);
         while !DISMISSED.load(Ordering::Acquire) {
             let news = NEWS.load(Ordering::SeqCst);
+            if std::mem::replace(&mut seen, news) != news {
+                seen_at = Instant::now();
+            }
             let mut nap = Some(LATER);
             if let Some(turn) = self.face.turns {
                 self.take_turns(turn);
                 std::thread::sleep(turn);
                 continue;
             }
-            if self.look(news) {
+            if self.look(news) || seen_at.elapsed() < NEW && !self.candidates.is_empty() {
                 nap = Some(SOON);
             } else if self.listed.is_some() && self.candidates.is_empty() && self.taken.is_empty() {
                 nap = None;
