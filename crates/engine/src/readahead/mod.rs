@@ -29,6 +29,9 @@
 //! their flag out of the word before it wakes them, since a futex(2) wake-up without a change of the word can be
 //! missed.
 //!
+//! Slots are shared out between the streams that are at work, those included that found none a short while ago. Where a stream's share is
+//! fewer than four, its chunks are larger parts of its window.
+//!
 //! A thread that finds no other room, or needs room while nothing is being read ahead, takes idle slots' memory, then
 //! chunks'. A chunk untouched while 256 others were staged may be dropped for its slot. A file whose streams are mostly
 //! wasted needs eight equal strides to get another.
