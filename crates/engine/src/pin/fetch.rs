@@ -29,7 +29,7 @@ pub fn fetch(region: &Region, ranges: &[Range<usize>]) -> Result<()> {
     // They may push each other out for ever, in the queues of one processor, while what nobody wants is in another's. Held, they cannot.
     match ranges.iter().map(|range| Hold::new(region, range.clone(), false)).collect::<Result<Vec<_>>>() {
         // More than may be pinned, or others pin.
-        Ok(_) | Err(Error::PinBudget { .. }) => Ok(()),
+        Ok(_) | Err(Error::PinBudget { .. } | Error::TooManyPins { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }

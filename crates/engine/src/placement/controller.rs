@@ -217,6 +217,7 @@ impl Controller {
         let first_second_is_over = was_new && !is_new;
         if first_second_is_over && !self.is_plain(allowed) {
             self.clear();
+            return None;
         }
         if is_new || !full && !first_second_is_over {
             return None;
