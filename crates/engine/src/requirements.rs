@@ -3,6 +3,7 @@
 
 use crate::direct::mapping;
 use crate::region::userfaultfds;
+use crate::sys::aio::Aio;
 use crate::sys::file::Medium;
 use crate::sys::lines::Instruction;
 use crate::sys::uring::Ring;
@@ -51,6 +52,7 @@ pub fn of_machine() -> Vec<Requirement> {
         user_faults(),
         kernel_faults(),
         batched_eviction(),
+        reads_ahead(),
         deep_queues(),
         tracking(),
         line_flush(),
@@ -150,6 +152,19 @@ fn batched_eviction() -> Requirement {
             Err("this kernel refuses MADV_DONTNEED there: one madvise a page instead, about twice the cost".into())
         },
         remedy: "boot Linux 6.13 or later, or allow process_madvise in the seccomp filter".into(),
+    }
+}
+
+fn reads_ahead() -> Requirement {
+    Requirement {
+        name: "Linux AIO",
+        purpose: "reads ahead of the program, asked for by the thread that faults, without waking another",
+        optional: true,
+        found: Aio::open()
+            .map(|_| "reads ahead without threads".into())
+            .map_err(|error| format!("{error}: threads read ahead instead, with a read each at a time")),
+        remedy: "raise the sysctl fs.aio-max-nr, or allow io_setup, io_submit and io_getevents in the seccomp filter"
+            .into(),
     }
 }
 

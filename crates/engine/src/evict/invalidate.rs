@@ -17,6 +17,7 @@ use crate::evict::batch;
 use crate::page::claims::{Evicting, Loading, PageAccess, Upgrading};
 use crate::page::dirty::BLOCK_PAGES;
 use crate::page::word::State;
+use crate::region::arrivals;
 use crate::region::reach::Shut;
 use crate::region::region::Region;
 use crate::region::write_state::WRITE_LOCKS;
@@ -144,7 +145,7 @@ impl<'a> Invalidated<'a> {
                 }
             }
             State::Unfilled | State::Buffered => protocol::await_read(page)?,
-            State::Loading | State::Evicting => page.wait(seen),
+            State::Loading | State::Evicting => arrivals::await_page(page, seen),
             State::Clean | State::Dirty if seen.is_upgrading() => page.wait(seen),
             State::Clean | State::Dirty if seen.is_huge() => return Ok(Step::Frame),
             State::Clean | State::Dirty if seen.is_pinned() => {

@@ -87,8 +87,12 @@ impl Pool {
             if idle > 0 {
                 return Some(idle);
             }
-            let freed = match batch::evict_batch(self, core, &mut None) {
+            let find = || match batch::evict_batch(self, core, &mut None) {
                 0 => self.reclaim_staging(),
+                freed => freed,
+            };
+            let freed = match find() {
+                0 if self.something_arrives() => find(),
                 freed => freed,
             };
             if freed > most {
@@ -119,9 +123,15 @@ impl Pool {
                 }
                 freed > 0
             };
-            let found = self.ahead().is_some_and(Ahead::is_quiet) && reclaim() || batch::evict(self, core) || reclaim();
-            found.then_some(())
+            let find = || batch::evict(self, core) || reclaim();
+            let is_quiet = self.ahead().is_some_and(Ahead::is_quiet);
+            (is_quiet && reclaim() || find() || self.something_arrives() && find()).then_some(())
         })
+    }
+
+    /// Waits for what readers have on its way, which is room once it has arrived; whether something has.
+    fn something_arrives(&self) -> bool {
+        self.ahead().is_some_and(|ahead| ahead.take_notice(self))
     }
 
     /// Gives up staging memory for free frames, which are the caller's.

@@ -97,5 +97,8 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
 fn wait(page: PageRef<'_>, seen: Seen) {
     let pool = page.region().pool();
     pool.counters_at(pool.here()).waits.add(1);
-    page.wait(seen);
+    match (seen.reader(), pool.ahead()) {
+        (Some(reader), Some(ahead)) => ahead.await_claimed(page, reader),
+        _ => page.wait(seen),
+    }
 }

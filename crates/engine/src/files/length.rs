@@ -12,6 +12,7 @@ use crate::fault::poison;
 use crate::files::{facts, table};
 use crate::page::word::State;
 use crate::pool::mailbox::Failure;
+use crate::region::arrivals;
 use crate::region::region::Region;
 use crate::sys::file::Medium;
 use crate::sys::{PAGE, file};
@@ -101,6 +102,10 @@ pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
             if seen.is_pinned() {
                 gone = false;
                 break;
+            }
+            if seen.state() == State::Loading {
+                arrivals::await_page(region.page(page), seen);
+                continue;
             }
             if seen.state() == State::Staged || seen.is_huge() {
                 // A frame goes as a whole, unless one of its pages is pinned: then all of it counts as pinned.

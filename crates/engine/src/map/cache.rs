@@ -2,7 +2,6 @@
 
 use crate::counters::stats::Stats;
 use crate::error::{Error, Result};
-use crate::pool::ahead::Ahead;
 use crate::pool::auto_capacity;
 use crate::pool::pool::{self, MOST_BATCH, Pool, Settings};
 use crate::sys::memory_look::MemoryWatch;
@@ -99,7 +98,7 @@ impl Cache {
     /// Whether something is being read ahead or prefetched. For tests, which otherwise would have to guess how long that takes.
     #[doc(hidden)]
     pub fn is_reading_ahead(&self) -> bool {
-        self.pool.ahead().is_some_and(Ahead::is_reading)
+        self.pool.ahead().is_some_and(|ahead| ahead.is_reading(&self.pool))
     }
 
     /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.

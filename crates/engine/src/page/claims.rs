@@ -128,6 +128,11 @@ impl<P: PageAccess> Loading<P> {
         (page.is_admitted() && page.word().begin_load(seen)).then(|| Loading(page))
     }
 
+    /// Claims a page that was seen Absent for a reader ([`PageWord::begin_read`]), if it is admitted.
+    pub fn begin_read(page: P, seen: Seen, reader: usize) -> Option<Self> {
+        (page.is_admitted() && page.word().begin_read(seen, reader)).then(|| Loading(page))
+    }
+
     /// Announces that the page is installed writable. The bit comes before the page: another thread may store to it and flush
     /// before this one goes on.
     #[inline]

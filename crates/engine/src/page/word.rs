@@ -59,7 +59,7 @@ const HUGE: u32 = 1 << 8;
 const PROTECTED: u32 = 1 << 9;
 /// Where an absent page's ghost has its stamp; zero is none.
 const STAMP_SHIFT: u32 = 10;
-/// Where the number of a Staged or Buffered page's slot begins.
+/// Where the number of a Staged or Buffered page's slot begins, or one more than that of a Loading page's reader.
 const SLOT_SHIFT: u32 = 10;
 
 /// Pins that keep the page in memory, counted in bits 10 to 21.
@@ -128,6 +128,11 @@ impl Seen {
     /// The slot that holds it, of a Staged page.
     pub fn slot(self) -> Option<usize> {
         (self.0 & STATE == STAGED).then_some((self.0 >> SLOT_SHIFT) as usize)
+    }
+
+    /// The reader (`pool/reader.rs`) that reads a Loading page ahead, or on request.
+    pub fn reader(self) -> Option<usize> {
+        ((self.0 & STATE == LOADING) as usize * (self.0 >> SLOT_SHIFT) as usize).checked_sub(1)
     }
 
     /// The slot that has the stores to it, of a Buffered page.
@@ -259,7 +264,18 @@ impl PageWord {
     /// `finish_load` or `abort_load`. Acquire pairs with `finish_evict`: the old mapping is gone.
     #[inline]
     pub fn begin_load(&self, seen: Seen) -> bool {
-        let loading = LOADING | seen.0 & QUEUED;
+        self.claim(seen, 0)
+    }
+
+    /// Absent → Loading, likewise, by who has a reader's turn (`pool/reader.rs`). Threads that need the page see to it that the reader gets
+    /// on: so they learn which with the claim.
+    pub fn begin_read(&self, seen: Seen, reader: usize) -> bool {
+        self.claim(seen, (reader as u32 + 1) << SLOT_SHIFT)
+    }
+
+    #[inline]
+    fn claim(&self, seen: Seen, reader: u32) -> bool {
+        let loading = LOADING | seen.0 & QUEUED | reader;
         seen.state() == State::Absent
             && self.0.compare_exchange(seen.0, loading, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }

@@ -53,7 +53,7 @@ fn fetch_once(region: &Region, ranges: &[Range<usize>]) -> Result<()> {
         }
         let taken = offer(region, &coming);
         if let Some(ahead) = region.pool().ahead() {
-            ahead.prefetches.wait();
+            ahead.await_prefetched(region.pool());
         }
         // At least one: other threads that fill the queue may be quicker than this thread, or the readers gone.
         let offered: Vec<_> = coming.drain(..taken.max(1)).collect();

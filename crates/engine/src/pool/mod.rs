@@ -11,7 +11,7 @@
 //! cache, touched everywhere, costs 0.3 % of its size. Per block of 16 MiB: 9 bytes of age and predictions, 512 of
 //! holes. Per page of the largest capacity so far: 8 bytes of clean queue. Per core: 256 KiB of read buffers if 64
 //! threads read at once (2 MiB at a time from eight cores on, in huge pages), 12 KiB to put batches together; with each
-//! mapped file 128 bytes of counters. Per ring, two a core and 16 at most: 24 KiB. Per reader: a ring, and 2 MiB of
+//! mapped file 128 bytes of counters. Per ring, two a core and 16 at most: 24 KiB. Per reader: a context of 32 KiB for its reads, and 2 MiB of
 //! buffers once something was prefetched. Per fill thread: a ring, and up to 3 MiB of store buffers; per region that
 //! uses it a bit a page and 4 bytes a block. Large tables use huge pages.
 //!
@@ -37,8 +37,10 @@ pub mod mailbox;
 #[allow(clippy::module_inception)] // the room is named after the type that it is about
 pub mod pool;
 pub mod read_buffers;
+pub mod reader;
 pub mod replacement;
 pub mod rings;
 pub mod staging;
 pub mod streams;
+pub mod turn;
 pub mod waiting;

@@ -51,8 +51,6 @@ const FULL: u32 = 1;
 const TAKEN: u32 = 2;
 /// Holds a chunk whose pages are Staged.
 const READY: u32 = 3;
-/// Never used again: the kernel may still write to its memory.
-const LOST: u32 = 4;
 
 /// Pages read ahead together, evenly spaced, in file order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,11 +241,6 @@ impl Staging {
     /// Gives a slot back that this thread has taken, with or without its memory.
     pub fn free(&self, number: SlotNumber, with_memory: bool) {
         self.slot(number).state.store(if with_memory { FULL } else { EMPTY }, Ordering::Release);
-    }
-
-    /// Gives a slot up that this thread has taken.
-    pub fn lose(&self, number: SlotNumber) {
-        self.slot(number).state.store(LOST, Ordering::Release);
     }
 
     /// Where the memory of a slot is that this thread has taken.

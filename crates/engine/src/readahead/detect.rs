@@ -30,7 +30,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) {
         _ => return,
     };
     if let Some(stream) = ahead.streams.start(region.id(), page, step, window, is_store) {
-        ahead.wake_for(stream);
+        ahead.go_on_with(pool, stream);
     }
 }
 
@@ -52,7 +52,7 @@ pub fn is_coming(page: PageRef<'_>, since: &mut Option<Instant>) -> bool {
         Some(since) => since.elapsed() < PATIENCE,
         None => {
             *since = Some(Instant::now());
-            ahead.wake_for(stream);
+            ahead.go_on_with(region.pool(), stream);
             true
         }
     }

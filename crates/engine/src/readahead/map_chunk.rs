@@ -13,7 +13,6 @@ use crate::region::install;
 use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
 use crate::sys::PAGE;
-use crate::sys::sync::{Ordering, fence};
 
 /// What became of a trap on a Staged page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,26 +24,6 @@ pub enum Touch {
 }
 
 impl Ahead {
-    /// Makes the pages of a chunk, claimed and read, Staged, and its slot ready.
-    pub fn publish(&self, region: &Region, number: SlotNumber, chunk: Chunk) {
-        self.note_work();
-        self.staging.fill(number, chunk, self.clock.fetch_add(1, Ordering::Relaxed));
-        // Pages that were waited for while they were Loading, a bit each: nobody is woken before the slot is ready.
-        let mut waited_for = [0u64; FRAME_PAGES / 64];
-        for (index, page) in chunk.pages().enumerate() {
-            waited_for[index / 64] |= u64::from(region.word(page).stage(number.0).wake) << (index % 64);
-        }
-        self.staging.ready(number);
-        fence(Ordering::SeqCst);
-        for (index, page) in chunk.pages().enumerate() {
-            let page = region.page(page);
-            // Those that came while it was Loading sleep on the word as it was then.
-            if page.word().call_waiters() || waited_for[index / 64] & 1 << (index % 64) != 0 {
-                page.wake();
-            }
-        }
-    }
-
     /// Serves a trap on a page that `seen` says is Staged: maps the whole chunk. Called by fault handlers.
     pub fn touch(&self, page: PageRef<'_>, seen: Seen, is_store: bool) -> Touch {
         let Some(number) = seen.slot().map(SlotNumber) else { return Touch::Again };
@@ -60,7 +39,7 @@ impl Ahead {
         }
         // First, so that reading goes on while this thread maps.
         if let Some(stream) = self.streams.note_used(chunk.stream, chunk.count, is_store) {
-            self.wake_for(stream);
+            self.go_on_with(region.pool(), stream);
         }
         region.hints().note_used_chunk();
         self.note_work();

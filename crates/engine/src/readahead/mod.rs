@@ -50,6 +50,6 @@
 pub mod detect;
 pub mod map_chunk;
 pub mod prefetch;
-pub mod reader;
 pub mod readers;
+pub mod reads;
 pub mod window;

@@ -1,14 +1,13 @@
 //! Prefetching: the program says which pages it will need, and readers bring them in, many at a time.
 
 use crate::page::word::State;
-use crate::pool::ahead::{Ahead, Pages, ReadRequest};
+use crate::pool::ahead::Ahead;
+use crate::pool::reader::{Pages, ReadRequest};
 use crate::region::region::Region;
 use crate::sys::cpu;
 use crate::sys::signal::Blocked;
 use std::ops::Range;
 
-/// Pages of one request to the device, at most.
-pub const PIECE_PAGES: usize = 4;
 /// Pages that are taken in advance of the device, at most: four times its queue, of the largest requests.
 pub const MOST_QUEUED: usize = 2048;
 
@@ -25,7 +24,7 @@ pub fn offer(region: &Region, ranges: &[Range<usize>]) -> usize {
 fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let prefetches = &ahead.prefetches;
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
-    let queue = &ahead.queues[cpu::current() % ahead.queues.len()];
+    let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
     let mut requests = Vec::new();
     let mut queued = prefetches.queued();
     let mut taken = 0;
@@ -56,10 +55,13 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     }
     if !requests.is_empty() {
         let pages: usize = requests.iter().map(|request| request.count).sum();
-        prefetches.note_asked(pages);
         let _blocked = Blocked::all();
-        queue.lock_requests().extend(requests.into_iter().map(ReadRequest::Pages));
-        queue.wake();
+        prefetches.note_asked(pages);
+        if !reader.ask(&mut requests.into_iter().map(ReadRequest::Pages), false) {
+            prefetches.note_done(pages);
+            return 0;
+        }
+        ahead.go_on(region.pool(), reader);
     }
     taken
 }

@@ -3,16 +3,13 @@
 use crate::evict::room::Room;
 use crate::page::entry::FRAME_PAGES;
 use crate::page::word::State;
-use crate::pool::ahead::{ReadRequest, ReaderQueue};
-use crate::pool::pool::Pool;
+use crate::pool::reader::{OnTurn, Position, ReadRequest, Reader};
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber, Staging};
-use crate::pool::streams::{FIRST_WINDOW, Feedback, MOST_WINDOW, Start};
-use crate::readahead::reader::Reader;
+use crate::pool::streams::{FIRST_WINDOW, Feedback, MOST_WINDOW};
 use crate::region::install::{claim, unclaim};
 use crate::region::region::Region;
 use crate::region::registry::{self, InUse};
 use crate::sys::sync::Ordering;
-use crate::sys::uring::DEPTH;
 use std::ops::Range;
 
 /// Window from which a stream is read in frames, pages: 4 MiB.
@@ -23,22 +20,6 @@ pub const LEAST_CHUNK: usize = 8;
 const STARVED: usize = 32;
 /// Largest window of a stream with a step: more requests at a time are no use to a device.
 const STEP_WINDOW: usize = 256;
-
-/// A stream, as its reader knows it.
-#[derive(Debug, Clone, Copy)]
-pub struct Position {
-    pub start: Start,
-    /// The next page to read; negative, or past the end, when there is none.
-    pub next: isize,
-    pub window: usize,
-    /// Pages read or being read, and neither mapped nor dropped.
-    pub outstanding: usize,
-    /// What was read last was a frame.
-    pub in_frames: bool,
-    pub live: bool,
-    /// What `Ahead::clock` showed when there was no slot for it, unless there was one since.
-    pub starved: Option<usize>,
-}
 
 impl Position {
     /// The direction's sign and more: pages from one to the next.
@@ -60,13 +41,13 @@ impl Position {
     }
 }
 
-impl Reader {
-    /// Reads on for a stream until its window is full, or there is no room; false: in the ring.
-    pub fn top_up(&mut self, pool: &Pool, number: usize) -> bool {
-        let ahead = self.ahead.clone();
+impl OnTurn<'_> {
+    /// Reads on for a stream until its window is full, or there is no room; false: in flight.
+    pub fn top_up(&mut self, number: usize) -> bool {
+        let (ahead, pool) = (self.ahead, self.pool);
         if let Some(start) = ahead.streams.begin(number) {
             let window = start.window;
-            self.positions[number] = Position {
+            self.reading.positions[number] = Position {
                 start,
                 next: start.next as isize,
                 window,
@@ -77,7 +58,7 @@ impl Reader {
             };
             pool.counters_at(pool.here()).streams.add(1);
         }
-        let position = &mut self.positions[number];
+        let position = &mut self.reading.positions[number];
         if !position.live {
             return true;
         }
@@ -85,78 +66,66 @@ impl Reader {
         let mut had_room = true;
         match registry::enter(position.start.region).filter(|region| std::ptr::eq(&**region.pool(), pool)) {
             Some(region) => {
-                let (share, slots) = self.share(pool, &region);
+                let (share, slots) = self.share(&region);
                 loop {
-                    let position = &self.positions[number];
+                    let position = &self.reading.positions[number];
                     let window = position.window.min(share);
                     had_room = self.has_room();
                     if window < LEAST_CHUNK || position.outstanding >= window || !had_room {
                         break;
                     }
-                    if !self.read_on(pool, &region, number, window, slots, None) {
+                    if !self.read_on(&region, number, window, slots, None) {
                         break;
                     }
-                    let before = self.requests;
-                    let position = &self.positions[number];
-                    if self.reads_inline && position.in_frames && position.outstanding <= window {
+                    let position = &self.reading.positions[number];
+                    let is_inline = self.reader.reads_inline.load(Ordering::Relaxed);
+                    if is_inline && position.in_frames && position.outstanding <= window {
                         // While this thread is in the system call, another reads the next frame. One more than the
                         // window, if need be: else every second frame would be read alone.
-                        if let Some(idle) = ahead.queues.iter().find(|queue| queue.asleep.load(Ordering::Relaxed)) {
-                            self.read_on(pool, &region, number, window + FRAME_PAGES, slots, Some(idle));
+                        if let Some(idle) = ahead.readers.iter().find(|reader| reader.is_idle()) {
+                            self.read_on(&region, number, window + FRAME_PAGES, slots, Some(idle));
                         }
                     }
                     // The device begins at once. One that reads in the system call has ended: the program goes on with
                     // that.
-                    if let Some(ring) = &mut self.ring {
-                        ring.submit(0);
-                    }
-                    self.finish_ended(Some(pool));
-                    self.reads_inline = self.requests < before;
-                    let position = &mut self.positions[number];
-                    if !ahead.streams.go_on(
-                        number,
-                        position.start.tag,
-                        position.next.max(0) as usize,
-                        position.window,
-                        position.in_frames,
-                    ) {
+                    self.submit();
+                    if !self.go_on(number) {
                         break;
                     }
-                    position.learn(ahead.streams.feedback(number));
+                    self.reading.positions[number].learn(ahead.streams.feedback(number));
                 }
-                let position = &mut self.positions[number];
+                let position = &mut self.reading.positions[number];
                 let is_over = position.next < 0 || !bounds_of(&region, position).contains(&(position.next as usize));
                 position.live = !is_over || position.outstanding > 0;
             }
             None => position.live = false,
         }
-        let position = self.positions[number];
-        if !position.live {
+        if !self.reading.positions[number].live {
             ahead.streams.end(number);
-        } else if !ahead.streams.go_on(
-            number,
-            position.start.tag,
-            position.next.max(0) as usize,
-            position.window,
-            position.in_frames,
-        ) {
+        } else if !self.go_on(number) {
             // It has been begun anew meanwhile.
-            ahead.wake_for(number);
+            self.reader.pending.fetch_or(1 << number, Ordering::SeqCst);
         }
         had_room
     }
 
+    /// Tells where a stream has come to; false: it has been begun anew.
+    fn go_on(&self, number: usize) -> bool {
+        let Position { start, next, window, in_frames, .. } = self.reading.positions[number];
+        self.ahead.streams.go_on(number, start.tag, next.max(0) as usize, window, in_frames)
+    }
+
     /// Pages that a stream may have outstanding, and slots for them: staging memory is shared between those that are at work.
-    fn share(&self, pool: &Pool, region: &Region) -> (usize, usize) {
+    fn share(&self, region: &Region) -> (usize, usize) {
         // Who found no slot has nothing outstanding, and never would have if it were not counted.
         let now = self.ahead.clock.load(Ordering::Relaxed);
         let is_starved = |at: Option<usize>| at.is_some_and(|at| now.wrapping_sub(at) < STARVED);
         let is_running = |one: &&Position| one.live && (one.outstanding > 0 || is_starved(one.starved));
-        let running = self.positions.iter().filter(is_running).count().max(1);
-        let capacity = pool.capacity();
+        let running = self.reading.positions.iter().filter(is_running).count().max(1);
+        let capacity = self.pool.capacity();
         let (buffers, frames) = (Staging::most_buffers(capacity), Staging::most_frames(capacity));
         let staging = if region.frames().are_allowed() { frames * FRAME_PAGES } else { 0 } + buffers * BUFFER_PAGES;
-        let share = staging / (running * self.ahead.queues.len().min(running));
+        let share = staging / (running * self.ahead.readers.len().min(running));
         // A stream that gets hardly anything still asks for slots, which have to be taken from streams that are over.
         (region.hints().readahead().min(capacity / 8).min(share.max(LEAST_CHUNK)), (share / BUFFER_PAGES).max(1))
     }
@@ -165,14 +134,13 @@ impl Reader {
     /// nothing to read.
     fn read_on(
         &mut self,
-        pool: &Pool,
         region: &InUse<'static>,
         number: usize,
         window: usize,
         slots: usize,
-        other: Option<&ReaderQueue>,
+        other: Option<&Reader>,
     ) -> bool {
-        let position = self.positions[number];
+        let position = self.reading.positions[number];
         let step = position.step();
         let is_sequential = step.unsigned_abs() == 1;
         let window = if is_sequential { window } else { window.min(STEP_WINDOW) };
@@ -182,7 +150,7 @@ impl Reader {
         let mut next = position.next;
         let bounds = bounds_of(region, &position);
         for _ in 0..=window {
-            self.positions[number].next = next;
+            self.reading.positions[number].next = next;
             let Some(page) = usize::try_from(next).ok().filter(|page| bounds.contains(page)) else { return false };
             // What is there already is passed over, as far as the window reaches.
             if region.word(page).look().state() != State::Absent {
@@ -202,21 +170,21 @@ impl Reader {
             let most = match step {
                 1 => most.min(first + FRAME_PAGES - page),
                 -1 => most.min(page - first + 1),
-                _ => most.min(DEPTH - self.requests),
+                _ => most,
             };
             let tag = position.start.tag;
             let read = if is_frame && region.frames().are_allowed() && self.ahead.staging.moves() {
                 let chunk = Chunk { region: region.id(), first, step: 1, count: FRAME_PAGES, stream: tag };
-                self.read_frame(pool, region, chunk, other)
+                self.read_frame(region, chunk, other)
             } else {
                 None
             };
-            let read = read.or_else(|| self.read_buffer(pool, region, &position, page, most, &bounds));
-            self.positions[number].starved = read.is_none().then(|| self.ahead.clock.load(Ordering::Relaxed));
+            let read = read.or_else(|| self.read_buffer(region, &position, page, most, &bounds));
+            self.reading.positions[number].starved = read.is_none().then(|| self.ahead.clock.load(Ordering::Relaxed));
             let Some(read) = read else { return false };
             next += step * read.max(1) as isize;
             if read > 0 {
-                let position = &mut self.positions[number];
+                let position = &mut self.reading.positions[number];
                 position.next = next;
                 position.outstanding += read;
                 position.in_frames = read == FRAME_PAGES;
@@ -227,7 +195,8 @@ impl Reader {
     }
 
     /// Takes a slot, with memory and free frames for it and `pages` more.
-    fn take_slot(&self, pool: &Pool, frame: bool, pages: usize) -> Option<SlotNumber> {
+    fn take_slot(&self, frame: bool, pages: usize) -> Option<SlotNumber> {
+        let pool = self.pool;
         let staging = &self.ahead.staging;
         let capacity = pool.capacity();
         let most = if frame { Staging::most_frames(capacity) } else { Staging::most_buffers(capacity) };
@@ -259,36 +228,34 @@ impl Reader {
     }
 
     /// Reads a whole frame; `None` if that is not possible.
-    fn read_frame(
-        &mut self,
-        pool: &Pool,
-        region: &InUse<'static>,
-        chunk: Chunk,
-        other: Option<&ReaderQueue>,
-    ) -> Option<usize> {
+    fn read_frame(&mut self, region: &InUse<'static>, chunk: Chunk, other: Option<&Reader>) -> Option<usize> {
+        let reader = other.unwrap_or(self.reader);
         // Claimed before there is room: making some takes a while, and the program is not to overtake.
-        let claimed = chunk.pages().take_while(|page| claim(region, *page).is_some()).count();
-        let number = if claimed == chunk.count { self.take_slot(pool, true, 0) } else { None };
+        let claimed = chunk.pages().take_while(|page| claim(region, *page, reader.number).is_some()).count();
+        let number = if claimed == chunk.count { self.take_slot(true, 0) } else { None };
         let Some(number) = number else {
             chunk.pages().take(claimed).for_each(|page| unclaim(region, page));
             return None;
         };
-        match other {
-            Some(queue) => {
-                // From here on a region that ends waits for the slot (`Staging::may_hold`).
-                self.ahead.staging.fill(number, chunk, 0);
-                queue.lock_requests().push_front(ReadRequest::Chunk(region.held(), number, chunk));
-                queue.wake();
-            }
-            None => self.read_chunk(pool, region, number, chunk),
+        if other.is_none() {
+            self.read_chunk(region, number, chunk);
+            return Some(chunk.count);
         }
+        // From here on a region that ends waits for the slot (`Staging::may_hold`).
+        self.ahead.staging.fill(number, chunk, 0);
+        let request = ReadRequest::Chunk(region.held(), number, chunk);
+        if !reader.ask(&mut std::iter::once(request), true) {
+            self.ahead.staging.free(number, true);
+            chunk.pages().for_each(|page| unclaim(region, page));
+            return None;
+        }
+        reader.wake();
         Some(chunk.count)
     }
 
     /// Reads up to `most` pages of a stream from one on into a buffer; how many, `None` without room.
     fn read_buffer(
         &mut self,
-        pool: &Pool,
         region: &InUse<'static>,
         position: &Position,
         page: usize,
@@ -298,18 +265,19 @@ impl Reader {
         let step = position.step();
         let page_at =
             |index: usize| page.checked_add_signed(index as isize * step).filter(|page| bounds.contains(page));
-        let count = (0..most).map_while(page_at).take_while(|page| claim(region, *page).is_some()).count();
+        let count =
+            (0..most).map_while(page_at).take_while(|page| claim(region, *page, self.reader.number).is_some()).count();
         if count == 0 {
             return Some(0);
         }
         let last = page.checked_add_signed((count - 1) as isize * step).unwrap_or(page);
         let first = page.min(last);
         let chunk = Chunk { region: region.id(), first, step: step.unsigned_abs(), count, stream: position.start.tag };
-        let Some(number) = self.take_slot(pool, false, count) else {
+        let Some(number) = self.take_slot(false, count) else {
             chunk.pages().for_each(|page| unclaim(region, page));
             return None;
         };
-        self.read_chunk(pool, region, number, chunk);
+        self.read_chunk(region, number, chunk);
         Some(count)
     }
 }

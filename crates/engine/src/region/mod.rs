@@ -4,6 +4,7 @@
 //! `page`, `counters`, `store`, `pool`.
 
 pub mod address;
+pub mod arrivals;
 pub mod by_file;
 pub mod extents;
 pub mod frames;

@@ -255,9 +255,10 @@ pub fn hide(region: &Region) {
     change(|count| remove(count, ptr::from_ref(region).cast_mut()));
 }
 
-/// Forgets a region's addresses and number, and waits until no thread uses it. The number stays claimed until `cancel`, so
+/// Forgets a region's addresses and number, and waits until no thread uses it, and nothing on its way to it; `get_on` has that arrive, or says that it
+/// did not. The number stays claimed until `cancel`, so
 /// that entries with its number can be purged from the queues.
-pub fn withdraw(region: &Region) {
+pub fn withdraw(region: &Region, get_on: impl Fn() -> bool) {
     let at = ptr::from_ref(region).cast_mut();
     let id = region.id();
     {
@@ -270,7 +271,9 @@ pub fn withdraw(region: &Region) {
         REGIONS[id.0 as usize].store(ptr::null_mut(), Ordering::SeqCst);
     }
     while id.users() != 1 {
-        std::thread::yield_now();
+        if !get_on() {
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kernel's edge: every raw interface the engine uses, one file each, nothing else.
 
+pub mod aio;
 pub mod cgroup;
 pub mod confine;
 pub mod cpu;

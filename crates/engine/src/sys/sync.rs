@@ -4,12 +4,12 @@
 pub use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Condvar, Mutex},
 };
 
 #[cfg(not(loom))]
 pub use std::sync::{
-    Condvar, Mutex, MutexGuard,
+    Condvar, Mutex,
     atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 

@@ -14,8 +14,6 @@ use std::time::Duration;
 
 /// Requests in flight in one ring, at most.
 pub const DEPTH: usize = 128;
-/// How the kernel knows the poll of a [`Bell`]: as no request's index.
-const BELL: u64 = DEPTH as u64;
 
 /// A ring for reads or writes, used by one thread at a time. Once open it neither allocates nor locks, so that a fault
 /// handler can use it.
@@ -25,8 +23,6 @@ pub struct Ring {
     tags: [u64; DEPTH],
     /// One bit for each index in use.
     used: u128,
-    /// The bell that it listened to has rung.
-    heard: bool,
     broken: bool,
     /// A thread is between the ring's memory and `used`: should it die there, these differ by one.
     between: AtomicBool,
@@ -56,15 +52,7 @@ impl Ring {
     }
 
     fn of(uring: EngineFd<IoUring>, completes_anywhere: bool) -> Self {
-        Ring {
-            uring,
-            tags: [0; DEPTH],
-            used: 0,
-            heard: false,
-            broken: false,
-            between: AtomicBool::new(false),
-            completes_anywhere,
-        }
+        Ring { uring, tags: [0; DEPTH], used: 0, broken: false, between: AtomicBool::new(false), completes_anywhere }
     }
 
     /// Whether one can be opened; found out in a thread of its own. Once a ring is gone the kernel interrupts the
@@ -78,8 +66,7 @@ impl Ring {
 
     /// Opens one that only the calling thread will use, which the kernel then serves at less cost (Linux 6.1).
     pub fn open_for_this_thread() -> io::Result<Self> {
-        // Room for the bell beside the requests.
-        let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2 * DEPTH as u32)?;
+        let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(DEPTH as u32)?;
         Ok(Self::of(move_up(uring)?, false))
     }
 
@@ -147,22 +134,6 @@ impl Ring {
         self.between.store(false, Ordering::Release);
     }
 
-    /// Makes waiting in `submit` end when the bell has been rung more often than so many times; holds for once (Linux
-    /// 6.7).
-    pub fn listen(&mut self, bell: &Bell, rung: u32) {
-        // futex2(2): a private word of 32 bits.
-        const FLAGS: u32 = 0x02 | 0x80;
-        const ANY: u64 = libc::FUTEX_BITSET_MATCH_ANY as u32 as u64;
-        let wait = opcode::FutexWait::new((&raw const bell.0).cast(), rung.into(), ANY, FLAGS);
-        // SAFETY: the bell outlives the ring; both belong to what the reader shares.
-        let _ = unsafe { self.uring.submission().push(&wait.build().user_data(BELL)) };
-    }
-
-    /// Whether the bell has rung since this was asked; it has to be listened to again then.
-    pub fn heard(&mut self) -> bool {
-        std::mem::take(&mut self.heard)
-    }
-
     /// Starts what is queued and waits until `wanted` requests have ended since completions were last taken. An error
     /// is no request's own: the ring is broken then, and every request in it that the kernel has not begun counts as
     /// failed; of one that only this thread uses, every request.
@@ -191,14 +162,10 @@ impl Ring {
             // The kernel says so on the way out of any system call.
             process::pause();
         }
-        // One that was given up when the ring broke may still come, and the bell is no request.
+        // One that was given up when the ring broke may still come.
         let used = self.used;
-        let heard = &mut self.heard;
         self.between.store(true, Ordering::Release);
-        let done = self.uring.completion().find(|done| {
-            *heard |= done.user_data() == BELL;
-            done.user_data() < BELL && used & 1 << done.user_data() != 0
-        });
+        let done = self.uring.completion().find(|done| used & 1 << done.user_data() != 0);
         let (index, result) = match done {
             Some(done) => (done.user_data() as usize, done.result()),
             None if self.broken && self.used != 0 => (self.used.trailing_zeros() as usize, -libc::EBADF),
@@ -213,7 +180,7 @@ impl Ring {
     }
 }
 
-/// What wakes a thread that waits in its ring, or without one: a futex(2) word, which counts. (A descriptor would do as
+/// What wakes a thread: a futex(2) word, which counts. (A descriptor would do as
 /// well, until the program closes it and opens a file that gets its number.)
 #[derive(Debug, Default)]
 pub struct Bell(AtomicU32);

@@ -10,13 +10,14 @@
 //!
 //! Run with `make loom`. Those of pins are in `models/pins.rs`, of what is read ahead in `models/staging.rs`, of pages taken out
 //! of reach for file operations in `models/invalidate.rs`, of stores that do not wait for reads in `models/deferred.rs`, of pages that
-//! become writable together in `models/groups.rs`.
+//! become writable together in `models/groups.rs`, of who has a reader's turn in `models/turns.rs`.
 
 mod deferred;
 mod groups;
 mod invalidate;
 mod pins;
 mod staging;
+mod turns;
 
 use crate::effort::quick_or_full;
 use crate::page::claims::{Evicting, Loading, PageAccess, Step, Upgrading, Writing};

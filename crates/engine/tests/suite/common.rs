@@ -449,6 +449,26 @@ pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// seccomp(2): a system call fails with EPERM in this thread, and those that it starts, from now on.
+pub fn refuse_call(call: libc::c_long) {
+    const LOAD_NUMBER: u16 = 0x20;
+    const IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(LOAD_NUMBER, 0, 0, 0),
+        step(IF_EQUAL, 0, 1, call as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the program is valid for the call.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
 /// Whether a thread of this process sleeps.
 pub fn sleeps(thread: i32) -> bool {
     let line = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
@@ -487,7 +507,7 @@ pub fn settle(cache: &Cache) -> fastmap::Stats {
 /// Waits until something was prefetched.
 pub fn await_prefetch(cache: &Cache) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while cache.stats().prefetched_pages == 0 {
+    while cache.is_reading_ahead() || cache.stats().prefetched_pages == 0 {
         assert!(Instant::now() < deadline, "nothing is prefetched: {:?}", cache.stats());
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -84,26 +84,6 @@ fn an_old_kernel_is_named() {
     assert_role("old-kernel", 0);
 }
 
-/// seccomp(2): a system call fails with EPERM in this thread from now on.
-fn deny(call: libc::c_long) {
-    const LOAD_NUMBER: u16 = 0x20;
-    const IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut steps = [
-        step(LOAD_NUMBER, 0, 0, 0),
-        step(IF_EQUAL, 0, 1, call as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the program is valid for the call.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
-}
-
 /// Write-back by threads with one write each under way.
 fn without_io_uring() {
     let folder = folder();
@@ -525,11 +505,11 @@ fn role() {
     }
     match role.as_str() {
         "without-userfaultfd" => {
-            deny(libc::SYS_userfaultfd);
+            refuse_call(libc::SYS_userfaultfd);
             expect_missing("userfaultfd", "seccomp");
         }
         "without-io_uring" => {
-            deny(libc::SYS_io_uring_setup);
+            refuse_call(libc::SYS_io_uring_setup);
             without_io_uring();
         }
         "old-kernel" => {
@@ -588,7 +568,7 @@ fn role() {
 }
 
 fn without_process_madvise() {
-    deny(libc::SYS_process_madvise);
+    refuse_call(libc::SYS_process_madvise);
     let batching = fastmap::requirements::of_machine().into_iter().find(|one| one.name == "process_madvise").unwrap();
     assert!(batching.optional && batching.found.is_err());
     let folder = folder();

@@ -279,3 +279,84 @@ fn maps_that_go_with_much_asked_for() {
         assert_eq!(cache.stats().resident_pages, 0, "{:?}", cache.stats());
     }
 }
+
+/// Nobody is there to serve what is on its way: whoever needs it gone sees to it.
+#[test]
+fn what_is_on_its_way_is_given_up_for_whoever_needs_it_gone() {
+    let Some(World { _folder, file, cache, map }) = world(1024) else { return };
+    drop(map);
+    for round in 0..quick_or_full(40, 400) {
+        uncache(&file);
+        let mut mapped = map_mut(&cache, &file);
+        let first = round * 7 % 1000;
+        mapped.prefetch(&[pages(first..first + 300), pages(3000..3100)]).unwrap();
+        match round % 4 {
+            0 => mapped.advise_range(Advice::DontNeed, first * PAGE, 300 * PAGE).unwrap(),
+            1 => {
+                cache.resize(16 * PAGE).unwrap();
+                cache.resize(1024 * PAGE).unwrap();
+            }
+            2 => mapped.flush().unwrap(),
+            _ => continue,
+        }
+        check(&mapped, first + round % 300);
+        mapped[3000 * PAGE + 8] = 1;
+        mapped[3000 * PAGE + 8] = stamp(3000)[8];
+        check(&mapped, 3099);
+    }
+    assert_eq!((cache.stats().resident_pages, cache.is_reading_ahead()), (0, false));
+}
+
+/// A system call of Linux AIO is refused before the cache is made, or once it is at work: what is asked for comes all the same.
+fn refused(call: libc::c_long, from_the_beginning: bool) {
+    let folder = folder();
+    let file = stamped(&folder.path().join("file"), PAGES);
+    if from_the_beginning {
+        refuse_call(call);
+    }
+    let cache = Cache::new(1024 * PAGE).unwrap();
+    let map = map(&cache, &file);
+    if !from_the_beginning {
+        map.prefetch_wait(&[pages(5000..5100)]).unwrap();
+        refuse_call(call);
+    }
+    uncache(&file);
+    map.prefetch(&[pages(0..200)]).unwrap();
+    (0..200).for_each(|page| check(&map, page));
+    map.prefetch_wait(&[pages(300..500)]).unwrap();
+    let before = cache.stats();
+    (300..500).for_each(|page| check(&map, page));
+    assert_eq!(cache.stats().misses, before.misses);
+    (500..PAGES).for_each(|page| check(&map, page));
+    (0..PAGES / 16).rev().for_each(|page| check(&map, page * 16));
+    let stats = settle(&cache);
+    assert!(stats.prefetched_pages >= 300 && stats.ahead_used > 4000, "{stats:?}");
+}
+
+macro_rules! refused {
+    ($($name:ident: $call:ident, $from_the_beginning:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            alone!();
+            refused(libc::$call, $from_the_beginning);
+        }
+    )* };
+}
+
+refused! {
+    without_contexts_threads_read: SYS_io_setup, true;
+    what_is_not_submitted_is_read_by_pread: SYS_io_submit, false;
+    who_may_not_wait_in_the_kernel_looks_again: SYS_io_getevents, false;
+}
+
+#[test]
+fn doctor_knows_whether_reads_can_be_asked_for() {
+    alone!();
+    let look = || fastmap::requirements::of_machine().into_iter().find(|one| one.name == "Linux AIO").unwrap();
+    let before = look();
+    assert!(before.optional && before.found.is_ok(), "{before:?}");
+    refuse_call(libc::SYS_io_setup);
+    let after = look();
+    assert!(after.found.unwrap_err().contains("threads read"), "{}", after.remedy);
+    assert!(after.remedy.contains("fs.aio-max-nr") && after.remedy.contains("io_setup"));
+}

@@ -2,7 +2,9 @@
 
 use crate::coherent::{read, write};
 use crate::common::settle;
-use crate::common::{DirectReader, PAGE, Random, create, folder, map, map_mut, pattern, quick_or_full, ready};
+use crate::common::{
+    DirectReader, PAGE, Random, create, folder, map, map_mut, pattern, quick_or_full, ready, refuse_call,
+};
 use crate::common::{seed, skip, small, sparse, uncache};
 use fastmap::Cache;
 use std::fs::File;
@@ -159,19 +161,8 @@ fn a_kernel_that_refuses_to_count_is_not_asked_again() {
     let (folder, cache) = (folder(), Cache::new(4 << 20).unwrap());
     let bytes = pattern(PAGES * PAGE - 100);
     let file = create(&folder.path().join("file"), &bytes);
-    let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut code = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 451, 0, 1),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let filter = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
-    // SAFETY: a program of this function, for this thread and those that it starts.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter), 0);
-    }
+    const CACHESTAT: libc::c_long = 451;
+    refuse_call(CACHESTAT);
     assert_eq!(cached_pages(&file), None);
     assert_eq!(map(&cache, &file)[..], bytes[..]);
     assert_eq!(cache.stats().page_cache_hits, 0);

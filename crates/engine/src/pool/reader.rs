@@ -1,0 +1,297 @@
+//! Readers: where what lies ahead is read, by whichever thread has the turn.
+//!
+//! A reader serves the streams whose number is its own modulo their count, and requests to prefetch. It has a context for reads (`sys/aio.rs`),
+//! and notes of how far it is; they are whose turn it is (`turn.rs`). Threads that trap say what there is to do (`pending`), take the turn,
+//! and submit the reads themselves; the device works by itself. Whoever needs a page that a reader has on its way takes the turn and
+//! waits for it in the kernel. Only where reads end inside the call that asks for them ([`Reader::reads_inline`]) a thread of the
+//! reader's does them, beside the program.
+
+use crate::page::entry::{RegionId, RegionUse};
+use crate::pool::ahead::Ahead;
+use crate::pool::pool::Pool;
+use crate::pool::staging::{Chunk, SlotNumber};
+use crate::pool::streams::{STREAMS, Start};
+use crate::pool::turn::{Futex, Turn};
+use crate::sys::PAGE;
+use crate::sys::aio::{self, Aio};
+use crate::sys::lock::Lock;
+use crate::sys::memory::Zeroed;
+use crate::sys::uring::Bell;
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Chunks and pieces on their way, at most.
+pub const TRANSFERS: usize = 128;
+/// Pages of one request to prefetch, at most.
+pub const PIECE_PAGES: usize = 4;
+/// Requests that wait for a reader, at most.
+const REQUESTS: usize = 4096;
+
+/// What a reader is asked to read.
+#[derive(Debug)]
+pub enum ReadRequest {
+    /// Pages that the program prefetches.
+    Pages(Pages),
+    /// A chunk whose pages are claimed, into a slot that is taken, of a region in use.
+    Chunk(RegionUse, SlotNumber, Chunk),
+}
+
+/// Neighbouring pages that a reader is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Pages {
+    pub region: RegionId,
+    pub first: usize,
+    pub count: usize,
+}
+
+/// A chunk or a piece on its way, in a region that stays until it is there.
+#[derive(Debug)]
+pub struct Transfer {
+    pub held: RegionUse,
+    pub destination: Destination,
+    /// Requests that have not ended.
+    pub left: usize,
+    /// Bytes that are there: from the front, where there is one request.
+    pub filled: usize,
+}
+
+/// Where it goes.
+#[derive(Debug, Clone, Copy)]
+pub enum Destination {
+    /// Into a slot, to be Staged.
+    Chunk(SlotNumber, Chunk),
+    /// Neighbouring pages that are mapped as soon as they are there; into the transfer's own buffer. A bit of
+    /// `protected_queue` for each whose queue is the protected one.
+    Piece { first: usize, count: usize, protected_queue: u32 },
+}
+
+/// How far a stream is.
+#[derive(Debug, Clone, Copy)]
+pub struct Position {
+    pub start: Start,
+    /// The next page to read; negative, or past the end, when there is none.
+    pub next: isize,
+    pub window: usize,
+    /// Pages read or being read, and neither mapped nor dropped.
+    pub outstanding: usize,
+    /// What was read last was a frame.
+    pub in_frames: bool,
+    pub live: bool,
+    /// What `Ahead::clock` showed when there was no slot for it, unless there was one since.
+    pub starved: Option<usize>,
+}
+
+/// What belongs to the thread that has the turn.
+#[derive(Debug)]
+pub struct Reading {
+    /// None: every read is a pread(2).
+    pub aio: Option<Aio>,
+    pub positions: Box<[Position]>,
+    pub transfers: Box<[Option<Transfer>]>,
+    /// A buffer for each transfer.
+    pieces: Zeroed<[u8; PAGE]>,
+    /// Submissions of late that ended in the call, less those that did not.
+    pub inline_calls: i32,
+}
+
+impl Reading {
+    fn new(aio: Option<Aio>) -> io::Result<Self> {
+        let start = Start { region: RegionId(0), next: 0, step: 1, window: 0, tag: u64::MAX };
+        let idle =
+            Position { start, next: -1, window: 0, outstanding: 0, in_frames: false, live: false, starved: None };
+        Ok(Reading {
+            aio,
+            positions: vec![idle; STREAMS].into(),
+            transfers: (0..TRANSFERS).map(|_| None).collect(),
+            pieces: Zeroed::new(TRANSFERS * PIECE_PAGES)?,
+            inline_calls: 0,
+        })
+    }
+
+    /// Requests that the device has.
+    pub fn in_flight(&self) -> usize {
+        self.aio.as_ref().map_or(0, Aio::in_flight)
+    }
+
+    /// A transfer's place, if there is one, and room for as many requests.
+    pub fn room_for(&self, requests: usize) -> Option<usize> {
+        let fits = self.in_flight() + requests <= aio::DEPTH;
+        self.transfers.iter().position(Option::is_none).filter(|_| fits)
+    }
+
+    /// Where a transfer's piece is read into.
+    pub fn piece_memory(&self, transfer: usize) -> *mut u8 {
+        self.pieces.as_mut_ptr().wrapping_add(transfer * PIECE_PAGES).cast()
+    }
+}
+
+/// One reader.
+#[derive(Debug)]
+pub struct Reader {
+    turn: Turn,
+    reading: UnsafeCell<Reading>,
+    pub number: usize,
+    /// Streams that are to go on, a bit each.
+    pub pending: AtomicU64,
+    lock: Lock,
+    requests: UnsafeCell<VecDeque<ReadRequest>>,
+    /// As many as those.
+    queued: AtomicUsize,
+    /// Transfers on their way.
+    open: AtomicUsize,
+    /// Reads end in the call that asks for them: its thread does them.
+    pub reads_inline: AtomicBool,
+    /// Its thread waits, or is about to, and wants the bell rung.
+    asleep: AtomicBool,
+    bell: Bell,
+}
+
+// SAFETY: `reading` is reached with the turn alone, `requests` under the lock; the rest is atomics.
+unsafe impl Sync for Reader {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Reader {}
+
+const _: () = assert!(STREAMS == u64::BITS as usize);
+
+impl Reader {
+    /// One that has nothing to do.
+    pub fn new(number: usize, aio: Option<Aio>) -> io::Result<Self> {
+        Ok(Reader {
+            turn: Turn::new(Futex),
+            reads_inline: AtomicBool::new(aio.is_none()),
+            reading: UnsafeCell::new(Reading::new(aio)?),
+            number,
+            pending: AtomicU64::new(0),
+            lock: Lock::new(),
+            requests: UnsafeCell::new(VecDeque::with_capacity(REQUESTS)),
+            queued: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
+            bell: Bell::default(),
+        })
+    }
+
+    /// Takes the turn if it is free. Signals are blocked.
+    pub fn take_turn<'a>(&'a self, ahead: &'a Ahead, pool: &'a Pool) -> Option<OnTurn<'a>> {
+        self.turn.take().then(|| self.on_turn(ahead, pool))
+    }
+
+    /// Likewise; or the thread that has it looks at what there is to do once more.
+    pub fn take_turn_or_call<'a>(&'a self, ahead: &'a Ahead, pool: &'a Pool) -> Option<OnTurn<'a>> {
+        self.turn.take_or_call().then(|| self.on_turn(ahead, pool))
+    }
+
+    fn on_turn<'a>(&'a self, ahead: &'a Ahead, pool: &'a Pool) -> OnTurn<'a> {
+        // SAFETY: it is this thread's turn.
+        OnTurn { ahead, pool, reader: self, reading: unsafe { &mut *self.reading.get() } }
+    }
+
+    /// Sleeps until the turn is free or something has arrived, or for less. Not if `is_over`.
+    pub fn sleep_unless(&self, is_over: impl FnOnce() -> bool) {
+        self.turn.sleep_unless(is_over);
+    }
+
+    /// Whether something waits to be asked of the device.
+    pub fn has_work(&self) -> bool {
+        self.pending.load(Ordering::SeqCst) != 0 || self.queued.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether something is on its way.
+    pub fn is_under_way(&self) -> bool {
+        self.open.load(Ordering::SeqCst) > 0
+    }
+
+    /// Puts requests into its queue, at the front if they are first of all; false: there is no room. Signals are blocked.
+    pub fn ask(&self, requests: &mut dyn ExactSizeIterator<Item = ReadRequest>, first: bool) -> bool {
+        let _held = self.lock.lock();
+        // SAFETY: under the lock.
+        let queue = unsafe { &mut *self.requests.get() };
+        // It never grows: a thread that waits for the lock may have interrupted the allocator.
+        if queue.len() + requests.len() > REQUESTS {
+            return false;
+        }
+        requests.for_each(|request| if first { queue.push_front(request) } else { queue.push_back(request) });
+        self.queued.store(queue.len(), Ordering::SeqCst);
+        true
+    }
+
+    /// The next request. Signals are blocked.
+    pub fn next_request(&self) -> Option<ReadRequest> {
+        if self.queued.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let _held = self.lock.lock();
+        // SAFETY: under the lock.
+        let queue = unsafe { &mut *self.requests.get() };
+        let request = queue.pop_front();
+        self.queued.store(queue.len(), Ordering::SeqCst);
+        request
+    }
+
+    /// Whether its thread sleeps: it could do something at once.
+    pub fn is_idle(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
+    /// Wakes its thread. SeqCst pairs with `rest`: either this sees it asleep, or that sees what is new.
+    pub fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
+
+    /// Its thread's sleep, until there is something to do, or `stop`.
+    pub fn rest(&self, stop: &AtomicBool) {
+        // Before this thread says that it sleeps: a ring of the bell that comes after that is not missed.
+        let rung = self.bell.rung();
+        self.asleep.store(true, Ordering::SeqCst);
+        if !self.has_work() && !stop.load(Ordering::SeqCst) {
+            self.bell.wait(rung, None);
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A reader's turn, taken.
+pub struct OnTurn<'a> {
+    pub ahead: &'a Ahead,
+    pub pool: &'a Pool,
+    pub reader: &'a Reader,
+    pub reading: &'a mut Reading,
+}
+
+impl OnTurn<'_> {
+    /// Notes a transfer that has begun.
+    pub fn begin(&mut self, place: usize, transfer: Transfer) {
+        self.reading.transfers[place] = Some(transfer);
+        self.reader.open.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends a transfer, all of whose requests have ended, for those who wait for what came.
+    pub fn end(&mut self) {
+        self.reader.open.fetch_sub(1, Ordering::SeqCst);
+        self.reader.turn.wake_sleepers();
+        self.pool.waiting().wake_waiters();
+    }
+
+    /// Lets the turn go; or this thread has been called meanwhile, and looks once more.
+    pub fn let_go(self) -> Option<Self> {
+        if !self.reader.turn.let_go() {
+            return Some(self);
+        }
+        std::mem::forget(self);
+        None
+    }
+}
+
+impl Drop for OnTurn<'_> {
+    /// Lets the turn go, and leaves what there is to do to the reader's thread: for who may not do it.
+    fn drop(&mut self) {
+        while !self.reader.turn.let_go() {}
+        if self.reader.has_work() {
+            self.reader.wake();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What is done with a reader's turn: reads for streams and for requests are asked of the device.
+//!
+//! Nothing here waits: where there is no room without writing dirty pages back, nothing is read ahead.
+
+use crate::evict::room::Room;
+use crate::page::entry::FRAME_PAGES;
+use crate::page::word::State;
+use crate::pool::ahead::Ahead;
+use crate::pool::pool::Pool;
+use crate::pool::reader::{Destination, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader, Transfer};
+use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
+use crate::region::install::claim;
+use crate::region::page_ref::PageRef;
+use crate::region::registry::{self, InUse};
+use crate::sys::PAGE;
+use crate::sys::signal::Blocked;
+use crate::sys::sync::Ordering;
+use std::sync::Weak;
+
+/// Submissions in a row that have ended in the call, after which the reader's thread does them; and half as many that have not, after
+/// which threads that trap do.
+const INLINE: i32 = 4;
+
+impl Ahead {
+    /// Reads on for a stream. Called by fault handlers.
+    pub fn go_on_with(&self, pool: &Pool, stream: usize) {
+        let reader = self.reader_of(stream);
+        reader.pending.fetch_or(1 << stream, Ordering::SeqCst);
+        self.go_on(pool, reader);
+    }
+
+    /// Has done what there is to do for a reader: by this thread, by the one that has the turn, or by the reader's. Called by fault
+    /// handlers, and with signals blocked.
+    pub fn go_on(&self, pool: &Pool, reader: &Reader) {
+        if reader.reads_inline.load(Ordering::Relaxed) {
+            reader.wake();
+        } else if let Some(turn) = reader.take_turn_or_call(self, pool) {
+            turn.work_and_let_go();
+        }
+    }
+
+    /// Waits for a page that a reader has claimed, and reads on with what has become free. Called by fault handlers.
+    pub fn await_claimed(&self, page: PageRef<'_>, reader: usize) {
+        self.await_page(page, reader, |turn| {
+            if !turn.reader.reads_inline.load(Ordering::Relaxed) {
+                turn.work_and_let_go();
+            }
+        });
+    }
+
+    /// Waits until as many pages are done as were asked for at the call.
+    pub fn await_prefetched(&self, pool: &Pool) {
+        let asked = self.prefetches.asked();
+        let is_over = || self.prefetches.are_done(asked);
+        let is_at_work = |reader: &&Reader| reader.has_work() || reader.is_under_way();
+        while !is_over()
+            && let Some(reader) = self.readers.iter().find(is_at_work)
+        {
+            let _blocked = Blocked::all();
+            match reader.take_turn_or_call(self, pool) {
+                Some(turn) => turn.work_and_wait(),
+                None => reader.sleep_unless(is_over),
+            }
+        }
+    }
+
+    /// Whether something is on its way, or waits to be.
+    pub fn is_reading(&self, pool: &Pool) -> bool {
+        let _blocked = Blocked::all();
+        self.take_notice(pool);
+        self.readers.iter().any(|reader| reader.has_work() || reader.is_under_way()) || self.staging.is_taken()
+    }
+}
+
+/// The life of a reader's thread.
+pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
+    // Engine locks are taken here, and no signal of the program's is this thread's business.
+    let _blocked = Blocked::all();
+    let reader = &ahead.readers[number];
+    while !ahead.stop.load(Ordering::SeqCst) {
+        match pool.upgrade().filter(|_| reader.has_work()) {
+            Some(pool) => match reader.take_turn_or_call(ahead, &pool) {
+                Some(turn) => turn.work_and_wait(),
+                None => reader.sleep_unless(|| !reader.has_work()),
+            },
+            None => reader.rest(&ahead.stop),
+        }
+    }
+}
+
+impl OnTurn<'_> {
+    /// Does what there is to do, as far as there is room for it, and lets the turn go.
+    pub fn work_and_let_go(mut self) {
+        loop {
+            self.work();
+            match self.let_go() {
+                Some(called) => self = called,
+                None => return,
+            }
+        }
+    }
+
+    /// Likewise, by a thread that has time: it waits for what is under way.
+    fn work_and_wait(mut self) {
+        self.work();
+        if self.reading.in_flight() > 0 {
+            self.await_one();
+        }
+        self.work_and_let_go();
+    }
+
+    fn work(&mut self) {
+        self.finish_ended();
+        let mut pending = self.reader.pending.swap(0, Ordering::SeqCst);
+        while pending != 0 {
+            if !self.has_room() {
+                // When something has ended there is room for them.
+                self.reader.pending.fetch_or(pending, Ordering::SeqCst);
+                break;
+            }
+            let stream = pending.trailing_zeros() as usize;
+            if self.top_up(stream) {
+                pending &= pending - 1;
+            }
+        }
+        while self.has_room() {
+            let Some(request) = self.reader.next_request() else { break };
+            match request {
+                ReadRequest::Chunk(held, number, chunk) => {
+                    // There, since it is in use.
+                    if let Some(region) = registry::resume(held) {
+                        self.read_chunk(&region, number, chunk);
+                    }
+                }
+                ReadRequest::Pages(pages) => self.carry_out(pages),
+            }
+        }
+        self.submit();
+    }
+
+    /// Whether there is room for a chunk of any kind.
+    pub fn has_room(&self) -> bool {
+        self.reading.room_for(BUFFER_PAGES).is_some()
+    }
+
+    /// Has the device begin with what it was asked for; whether it has ended by now, and all else.
+    pub fn submit(&mut self) -> bool {
+        let before = self.reading.in_flight();
+        if before == 0 {
+            return false;
+        }
+        if let Some(aio) = &mut self.reading.aio {
+            aio.submit();
+        }
+        self.finish_ended();
+        let is_inline = self.reading.in_flight() == 0;
+        self.note_inline(is_inline);
+        is_inline
+    }
+
+    /// Notes whether reads have ended in the call that asked for them.
+    fn note_inline(&mut self, is_inline: bool) {
+        let calls = &mut self.reading.inline_calls;
+        *calls = if is_inline { (*calls + 1).min(INLINE) } else { (*calls - 2).max(0) };
+        self.reader.reads_inline.store(*calls == INLINE, Ordering::Relaxed);
+    }
+
+    /// Starts reading a chunk whose pages are claimed into a slot that is taken.
+    pub fn read_chunk(&mut self, region: &InUse<'static>, number: SlotNumber, chunk: Chunk) {
+        // From here on a region that ends waits for the slot (`Staging::may_hold`).
+        self.ahead.staging.fill(number, chunk, 0);
+        let memory = self.ahead.staging.memory(number);
+        let (requests, pages) = if chunk.step == 1 { (1, chunk.count) } else { (chunk.count, 1) };
+        let places =
+            (0..requests).map(|index| (chunk.first + index * chunk.step, pages, memory.wrapping_add(index * PAGE)));
+        let place = self.reading.room_for(requests).expect("there is room for a chunk of any kind");
+        self.read(region, place, Destination::Chunk(number, chunk), places);
+    }
+
+    /// Reads some of the pages that were asked for, and leaves the rest as a request of its own.
+    fn carry_out(&mut self, request: Pages) {
+        let (pool, reader) = (self.pool, self.reader);
+        let all = request.first..request.first + request.count;
+        let done = |pages: usize| self.ahead.prefetches.note_done(pages);
+        let region = registry::enter(request.region).filter(|region| std::ptr::eq(&**region.pool(), pool));
+        let Some(region) = region else { return done(all.len()) };
+        let end = region.ahead_of(all.start).end.min(all.end);
+        let absent = |page: &usize| region.is_in_file(*page) && region.word(*page).look().state() == State::Absent;
+        let Some(first) = (all.start..end).find(absent) else { return done(all.len()) };
+        // All of it in one stripe of the region.
+        let most = (end - first).min(PIECE_PAGES).min(FRAME_PAGES - first % FRAME_PAGES);
+        if pool.take_ahead(pool.here(), most, None) == Room::None {
+            return done(all.len());
+        }
+        let (mut count, mut protected_queue, core) = (0, 0, pool.here());
+        while let Some(seen) = (count < most).then(|| claim(&region, first + count, reader.number)).flatten() {
+            protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
+            count += 1;
+        }
+        pool.give_free_frames(pool.here(), most - count);
+        let rest = first + count..all.end;
+        done(first - all.start);
+        if count > 0 {
+            let place = self.reading.room_for(1).expect("there is room for a chunk of any kind");
+            let memory = self.reading.piece_memory(place);
+            let destination = Destination::Piece { first, count, protected_queue };
+            self.read(&region, place, destination, std::iter::once((first, count, memory)));
+        }
+        let rest_of_it = Pages { first: rest.start, count: rest.len(), ..request };
+        if !rest.is_empty() && !reader.ask(&mut std::iter::once(ReadRequest::Pages(rest_of_it)), true) {
+            self.ahead.prefetches.note_done(rest.len());
+        }
+    }
+
+    /// Writes reads down, each of some pages from one on to a place in memory; without a context, does them.
+    fn read(
+        &mut self,
+        region: &InUse<'static>,
+        place: usize,
+        destination: Destination,
+        places: impl ExactSizeIterator<Item = (usize, usize, *mut u8)>,
+    ) {
+        let store = region.store();
+        let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
+        self.begin(place, Transfer { held: region.held(), destination, left: places.len(), filled: 0 });
+        for (index, (page, pages, memory)) in places.enumerate() {
+            match (&mut self.reading.aio, store.direct_reads()) {
+                (Some(aio), Some(file)) => {
+                    // SAFETY: the slot, or the transfer's buffer, is this turn's, and has room for as many pages.
+                    if let Some(filled) = unsafe { store.read_cached(page, pages, memory, hits) } {
+                        self.note_read(region, place, filled);
+                        continue;
+                    }
+                    let tag = (place * FRAME_PAGES + index) as u64;
+                    // SAFETY: likewise, until the transfer ends.
+                    unsafe { aio.read(file, memory, pages * PAGE, (page * PAGE) as u64, tag) };
+                }
+                _ => {
+                    // SAFETY: likewise.
+                    let read = unsafe { store.read_pages(page, pages, memory, hits) };
+                    self.note_read(region, place, read.unwrap_or(0));
+                    self.note_inline(true);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What becomes of reads that have ended: chunks are Staged, pieces are mapped. Done by whoever has the reader's turn: a thread that
+//! reads on, or one that waits for a page.
+
+use crate::page::claims::PageAccess;
+use crate::page::entry::FRAME_PAGES;
+use crate::page::word::Seen;
+use crate::pool::ahead::Ahead;
+use crate::pool::pool::Pool;
+use crate::pool::reader::{Destination, OnTurn};
+use crate::pool::staging::{Chunk, SlotNumber};
+use crate::region::install::{self, unclaim};
+use crate::region::page_ref::PageRef;
+use crate::region::region::Region;
+use crate::region::registry::{self, InUse};
+use crate::sys::PAGE;
+use crate::sys::aio::Aio;
+use crate::sys::signal::Blocked;
+use crate::sys::sync::{Ordering, fence};
+use std::ops::Range;
+
+impl OnTurn<'_> {
+    /// Takes notice of reads that have ended.
+    pub fn finish_ended(&mut self) {
+        while let Some((tag, result)) = self.reading.aio.as_mut().and_then(Aio::next_done) {
+            self.ended(tag as usize, result);
+        }
+    }
+
+    /// Waits until a read has ended, if one is under way, and takes notice.
+    pub fn await_one(&mut self) {
+        if let Some(aio) = &mut self.reading.aio {
+            aio.wait();
+        }
+        self.finish_ended();
+    }
+
+    /// A request has ended, with a count of bytes or a negative error number.
+    fn ended(&mut self, tag: usize, result: i32) {
+        let (number, index) = (tag / FRAME_PAGES, tag % FRAME_PAGES);
+        let Some(transfer) = &self.reading.transfers[number] else { return };
+        let Some(region) = registry::resume(transfer.held.clone()) else { return };
+        let staging = &self.ahead.staging;
+        let (page, pages, memory) = match transfer.destination {
+            Destination::Chunk(slot, Chunk { first, step: 1, count, .. }) => (first, count, staging.memory(slot)),
+            Destination::Chunk(slot, Chunk { first, step, .. }) => {
+                (first + index * step, 1, staging.memory(slot).wrapping_add(index * PAGE))
+            }
+            Destination::Piece { first, count, .. } => (first, count, self.reading.piece_memory(number)),
+        };
+        let filled = if result == (pages * PAGE) as i32 {
+            result as usize
+        } else {
+            // Cut short, put off or failed: the ordinary path says how it really ends.
+            let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
+            // SAFETY: the kernel has ended with the memory.
+            unsafe { region.store().read_pages(page, pages, memory, hits) }.unwrap_or(0)
+        };
+        self.note_read(&region, number, filled);
+    }
+
+    /// Notes that one request of a transfer has ended, and finishes the transfer with its last one.
+    pub fn note_read(&mut self, region: &InUse<'static>, number: usize, filled: usize) {
+        let Some(transfer) = &mut self.reading.transfers[number] else { return };
+        transfer.filled += filled;
+        transfer.left -= 1;
+        if transfer.left > 0 {
+            return;
+        }
+        let (destination, filled) = (transfer.destination, transfer.filled);
+        match destination {
+            Destination::Chunk(slot, chunk) => self.stage(region, slot, chunk, filled),
+            Destination::Piece { first, count, protected_queue } => {
+                self.map_piece(
+                    region,
+                    first..first + count,
+                    protected_queue,
+                    filled,
+                    self.reading.piece_memory(number),
+                );
+            }
+        }
+        self.reading.transfers[number] = None;
+        self.end();
+    }
+
+    /// Makes a chunk that was read Staged, as far as the file reaches.
+    fn stage(&mut self, region: &Region, number: SlotNumber, chunk: Chunk, filled: usize) {
+        let (ahead, pool) = (self.ahead, self.pool);
+        let is_whole = filled == chunk.count * PAGE;
+        let count = if is_whole || chunk.step == 1 && !number.is_frame() { filled.div_ceil(PAGE) } else { 0 };
+        if count > 0 {
+            clear_tail(ahead.staging.memory(number), filled, count);
+        }
+        let staged = Chunk { count, ..chunk };
+        chunk.pages().skip(count).for_each(|page| unclaim(region, page));
+        if count < chunk.count {
+            ahead.streams.note_wasted(chunk.stream, chunk.count - count);
+        }
+        if !number.is_frame() {
+            pool.give_free_frames(pool.here(), chunk.count - count);
+        }
+        pool.counters_at(pool.here()).ahead_pages.add(count);
+        if count > 0 {
+            ahead.publish(region, number, staged);
+        } else {
+            ahead.staging.free(number, true);
+        }
+    }
+
+    /// Maps pages that were asked for.
+    fn map_piece(
+        &mut self,
+        region: &Region,
+        pages: Range<usize>,
+        protected_queue: u32,
+        filled: usize,
+        memory: *mut u8,
+    ) {
+        let (pool, core) = (self.pool, self.pool.here());
+        let count = filled.div_ceil(PAGE);
+        if count > 0 {
+            clear_tail(memory, filled, count);
+        }
+        let mapped =
+            install::install_run(region, pages.start..pages.start + count, memory, core, false, protected_queue);
+        (pages.start + mapped..pages.end).for_each(|page| unclaim(region, page));
+        pool.give_free_frames(core, pages.len() - mapped);
+        pool.counters_at(core).prefetched_pages.add(mapped);
+        self.ahead.prefetches.note_done(pages.len());
+    }
+}
+
+impl Ahead {
+    /// Makes the pages of a chunk, claimed and read, Staged, and its slot ready.
+    pub fn publish(&self, region: &Region, number: SlotNumber, chunk: Chunk) {
+        self.note_work();
+        self.staging.fill(number, chunk, self.clock.fetch_add(1, Ordering::Relaxed));
+        // Pages that were waited for while they were Loading, a bit each: nobody is woken before the slot is ready.
+        let mut waited_for = [0u64; FRAME_PAGES / 64];
+        for (index, page) in chunk.pages().enumerate() {
+            waited_for[index / 64] |= u64::from(region.word(page).stage(number.0).wake) << (index % 64);
+        }
+        self.staging.ready(number);
+        fence(Ordering::SeqCst);
+        for (index, page) in chunk.pages().enumerate() {
+            let page = region.page(page);
+            // Those that came while it was Loading sleep on the word as it was then.
+            if page.word().call_waiters() || waited_for[index / 64] & 1 << (index % 64) != 0 {
+                page.wake();
+            }
+        }
+    }
+
+    /// Waits until a reader is done with a page that it has claimed. `then` has the turn whenever this thread took it.
+    pub fn await_page<'a>(&'a self, page: PageRef<'a>, reader: usize, then: impl Fn(OnTurn<'a>)) {
+        let is_over = || page.look().reader() != Some(reader);
+        let reader = &self.readers[reader];
+        while !is_over() {
+            match reader.take_turn(self, page.region().pool()) {
+                Some(mut turn) => {
+                    turn.finish_ended();
+                    if !is_over() {
+                        turn.await_one();
+                    }
+                    then(turn);
+                }
+                None => reader.sleep_unless(is_over),
+            }
+        }
+    }
+
+    /// Takes notice of reads that have ended, and waits for one where none has; whether anything arrived. For threads that need what is
+    /// on its way to be there or gone.
+    pub fn take_notice(&self, pool: &Pool) -> bool {
+        let mut any = false;
+        for reader in self.readers.iter().filter(|reader| reader.is_under_way()) {
+            if let Some(mut turn) = reader.take_turn(self, pool) {
+                let before = turn.reading.in_flight();
+                turn.finish_ended();
+                if turn.reading.in_flight() == before {
+                    turn.await_one();
+                }
+                any |= turn.reading.in_flight() < before;
+            }
+        }
+        any
+    }
+}
+
+/// Waits until whoever has a page that was seen so, a reader or another thread, is done with it. What a reader has to do then is left to
+/// its thread.
+pub fn await_page(page: PageRef<'_>, seen: Seen) {
+    let _blocked = Blocked::all();
+    match (seen.reader(), page.region().pool().ahead()) {
+        (Some(reader), Some(ahead)) => ahead.await_page(page, reader, drop),
+        _ => page.wait(seen),
+    }
+}
+
+/// Clears what lies behind the last byte that was read, up to the end of its page.
+fn clear_tail(memory: *mut u8, filled: usize, pages: usize) {
+    // SAFETY: inside the last page that was read into.
+    unsafe { memory.add(filled).write_bytes(0, pages * PAGE - filled) };
+}
