@@ -1,14 +1,20 @@
 //! Pages into memory before the program asks for them.
 //!
-//! Owns the detection of streams, their windows, prefetch, and the threads that read. May call: `evict` and the rooms
+//! Owns the detection of streams, their windows, prefetch, and what is done with a reader's turn. May call: `evict` and the rooms
 //! above it.
 //!
 //! # How it works
 //!
 //! A stream begins with misses of one stride, or with advice (a byte for each 2 MiB of the file: random turns
-//! everything off there, sequential and backward begin a stream with the first miss). It belongs to one reader, which
-//! alone knows how far it has come; threads that trap only add to the stream's counters and set its bit in the reader's
-//! word. The window is 128 KiB at first, twice as much with each chunk used, up to 8 MiB, an eighth of the cache or the
+//! everything off there, sequential and backward begin a stream with the first miss). It belongs to one *reader*
+//! (`pool/reader.rs`), which is no thread but what whoever has its turn works with: a context of Linux AIO, and how far its streams have
+//! come. A thread that traps adds to the stream's counters, sets its bit in the reader's word, and takes the turn, unless
+//! another thread has it, which then looks once more. With the turn it takes notice of what has been read and asks the device for
+//! more (`reads.rs`). A thread that needs a page which is on its way finds in the page's word which reader has it, takes the turn, and
+//! waits in the kernel for the next read to end (`region/arrivals.rs`); if another thread has the turn, it sleeps until something has
+//! arrived or the turn is free. So nobody is woken in an ordinary walk, and no thread is needed for anything to arrive; whoever needs
+//! memory, or a region's end, takes notice likewise.
+//! The window is 128 KiB at first, twice as much with each chunk used, up to 8 MiB, an eighth of the cache or the
 //! user's `set_readahead`; half as much when a chunk was dropped unused. The reader takes idle frames, or evicts, but
 //! never waits for write-back: where memory is full of dirty pages nothing is read ahead. It reads only what maps
 //! cover, up to the end of the map that the stream is in: what no map covers may be written by others.
@@ -36,16 +42,15 @@
 //! chunks'. A chunk untouched while 256 others were staged may be dropped for its slot. A file whose streams are mostly
 //! wasted needs eight equal strides to get another.
 //!
-//! A device that reads in the system call (zram, persistent memory) has no queue to keep full, only processors: a
-//! reader that notices has every second frame read by another reader, and a program that comes to a frame about to be
-//! read waits for it, 1 ms at most (`detect::is_coming`): 512 misses would cost more, and leave nothing to move.
+//! A device that reads in the system call (zram, persistent memory), and a file that is not to be read directly, have no queue to keep
+//! full, only processors: there a thread of the reader's takes the turn (`Reader::reads_inline`). It has every second frame read by
+//! another reader's, and a program that comes to a frame about to be read waits for it, 1 ms at most (`detect::is_coming`): 512 misses
+//! would cost more, and leave nothing to move. Where Linux AIO is refused all readers are like that.
 //!
 //! *Prefetch* cuts ranges into absent runs and puts them into a reader's queue, as many as fit (2048 pages, or an
-//! eighth of the cache; the caller learns how many it took). The reader submits them 128 at a time, up to 4 pages each,
-//! and maps each when it is there: no trap at all. `lookahead` hands ranges over in quarters of its depth.
-//!
-//! The bell that wakes a reader is a futex word that its ring waits for as well (Linux 6.7): a descriptor could be
-//! closed by the program, and its number be another file's.
+//! eighth of the cache; the caller learns how many it took). The caller submits them itself, up to 4 pages each and 128 under way, and
+//! they are mapped when somebody takes notice: by the next prefetch, or all that have arrived by the first trap on one of them.
+//! `lookahead` hands ranges over in quarters of its depth.
 
 pub mod detect;
 pub mod map_chunk;
