@@ -92,7 +92,7 @@ impl Pool {
                 freed => freed,
             };
             let freed = match find() {
-                0 if self.something_arrives() => find(),
+                0 if self.something_arrives(false) => find(),
                 freed => freed,
             };
             if freed > most {
@@ -125,13 +125,13 @@ impl Pool {
             };
             let find = || batch::evict(self, core) || reclaim();
             let is_quiet = self.ahead().is_some_and(Ahead::is_quiet);
-            (is_quiet && reclaim() || find() || self.something_arrives() && find()).then_some(())
+            (is_quiet && reclaim() || find() || self.something_arrives(false) && find()).then_some(())
         })
     }
 
-    /// Waits for what readers have on its way, which is room once it has arrived; whether something has.
-    fn something_arrives(&self) -> bool {
-        self.ahead().is_some_and(|ahead| ahead.take_notice(self))
+    /// Takes notice of what readers have had on its way, which is room once it has arrived; whether something has.
+    fn something_arrives(&self, waits: bool) -> bool {
+        self.ahead().is_some_and(|ahead| ahead.take_notice(self, |_| waits))
     }
 
     /// Gives up staging memory for free frames, which are the caller's.
@@ -178,6 +178,7 @@ impl Pool {
                 }
                 match sweep::direct_reclaim(self, self.here()) {
                     Swept::Wrote => failures = 0,
+                    Swept::Nothing if self.something_arrives(true) => {}
                     Swept::Nothing => return None,
                     Swept::Failed(error) if failures == PATIENCE => return Some(Err(error)),
                     Swept::Failed(_) => {

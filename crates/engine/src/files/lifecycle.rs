@@ -190,7 +190,10 @@ pub fn dissolve(region: &Region) {
         // no queue when they are counted below, and their free frames gone: no evictor may be between the two.
         let _blocked = Blocked::all();
         let _evicting: Vec<_> = region.pool().cores.iter().map(|core| core.0.evicting.lock()).collect();
-        registry::withdraw(region, || region.pool().ahead().is_some_and(|ahead| ahead.take_notice(region.pool())));
+        let is_its = |id| id == region.id();
+        registry::withdraw(region, || {
+            region.pool().ahead().is_some_and(|ahead| ahead.take_notice(region.pool(), is_its))
+        });
         let idle = region.pool().ahead().map_or(0, |ahead| {
             ahead.drop_region(region);
             ahead.reclaim_idle()

@@ -11,8 +11,8 @@
 //! cache, touched everywhere, costs 0.3 % of its size. Per block of 16 MiB: 9 bytes of age and predictions, 512 of
 //! holes. Per page of the largest capacity so far: 8 bytes of clean queue. Per core: 256 KiB of read buffers if 64
 //! threads read at once (2 MiB at a time from eight cores on, in huge pages), 12 KiB to put batches together; with each
-//! mapped file 128 bytes of counters. Per ring, two a core and 16 at most: 24 KiB. Per reader: a context of 32 KiB for its reads, and 2 MiB of
-//! buffers once something was prefetched. Per fill thread: a ring, and up to 3 MiB of store buffers; per region that
+//! mapped file 128 bytes of counters. Per ring, two a core and 16 at most: 24 KiB. Per reader: a context of 32 KiB for its reads, and once
+//! something was prefetched 2 MiB of buffers and up to 256 KiB of requests. Per fill thread: a ring, and up to 3 MiB of store buffers; per region that
 //! uses it a bit a page and 4 bytes a block. Large tables use huge pages.
 //!
 //! A cache needs two pages for every thread that stores or loads across a page border at the same time, better four:

@@ -26,6 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub const TRANSFERS: usize = 128;
 /// Pages of one request to prefetch, at most.
 pub const PIECE_PAGES: usize = 4;
+/// Submissions in a row that have ended in the call, after which the reader's thread does them; after half as many that have not,
+/// threads that trap do.
+pub const INLINE: i32 = 4;
 /// Requests that wait for a reader, at most.
 const REQUESTS: usize = 4096;
 
@@ -51,10 +54,22 @@ pub struct Pages {
 pub struct Transfer {
     pub held: RegionUse,
     pub destination: Destination,
+    /// How many there were before it.
+    pub order: u64,
     /// Requests that have not ended.
     pub left: usize,
     /// Bytes that are there: from the front, where there is one request.
     pub filled: usize,
+}
+
+impl Transfer {
+    /// Whether it brings a page of its region.
+    pub fn has(&self, page: usize) -> bool {
+        match self.destination {
+            Destination::Chunk(_, chunk) => chunk.pages().any(|one| one == page),
+            Destination::Piece { first, count, .. } => (first..first + count).contains(&page),
+        }
+    }
 }
 
 /// Where it goes.
@@ -92,6 +107,8 @@ pub struct Reading {
     pub transfers: Box<[Option<Transfer>]>,
     /// A buffer for each transfer.
     pieces: Zeroed<[u8; PAGE]>,
+    /// Transfers begun so far.
+    begun: u64,
     /// Submissions of late that ended in the call, less those that did not.
     pub inline_calls: i32,
 }
@@ -102,11 +119,12 @@ impl Reading {
         let idle =
             Position { start, next: -1, window: 0, outstanding: 0, in_frames: false, live: false, starved: None };
         Ok(Reading {
-            aio,
             positions: vec![idle; STREAMS].into(),
             transfers: (0..TRANSFERS).map(|_| None).collect(),
             pieces: Zeroed::new(TRANSFERS * PIECE_PAGES)?,
-            inline_calls: 0,
+            begun: 0,
+            inline_calls: if aio.is_none() { INLINE } else { 0 },
+            aio,
         })
     }
 
@@ -263,8 +281,10 @@ pub struct OnTurn<'a> {
 }
 
 impl OnTurn<'_> {
-    /// Notes a transfer that has begun.
-    pub fn begin(&mut self, place: usize, transfer: Transfer) {
+    /// Begins a transfer of so many requests.
+    pub fn begin(&mut self, place: usize, held: RegionUse, destination: Destination, requests: usize) {
+        self.reading.begun += 1;
+        let transfer = Transfer { held, destination, order: self.reading.begun, left: requests, filled: 0 };
         self.reading.transfers[place] = Some(transfer);
         self.reader.open.fetch_add(1, Ordering::SeqCst);
     }

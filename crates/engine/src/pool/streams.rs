@@ -2,7 +2,7 @@
 //! the pages that are missed.
 //!
 //! Each core remembers its last misses in a small *miss history*. A miss that continues an entry with the same stride
-//! as the two misses before makes a *stream*, of which a reader (`readahead/reader.rs`) keeps a window of pages read
+//! as the two misses before makes a *stream*, of which a reader (`pool/reader.rs`) keeps a window of pages read
 //! ahead. From then on the stream shows by the chunks that are touched, by whichever thread, and the miss history is
 //! out of it. Nothing here is locked: entries of a miss history are hints that a thread of another core may overwrite;
 //! streams are told things through atomics by threads that trap, and acted upon by one reader each.

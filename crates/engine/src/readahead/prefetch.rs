@@ -2,7 +2,7 @@
 
 use crate::page::word::State;
 use crate::pool::ahead::Ahead;
-use crate::pool::reader::{Pages, ReadRequest};
+use crate::pool::reader::{Pages, ReadRequest, Reader};
 use crate::region::region::Region;
 use crate::sys::cpu;
 use crate::sys::signal::Blocked;
@@ -25,6 +25,12 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let prefetches = &ahead.prefetches;
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
     let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
+    if prefetches.queued() > 0 {
+        // What has arrived makes room for more.
+        let _blocked = Blocked::all();
+        let is_at_work = |reader: &&Reader| reader.has_work() || reader.is_under_way();
+        ahead.readers.iter().filter(is_at_work).for_each(|reader| ahead.go_on(region.pool(), reader));
+    }
     let mut requests = Vec::new();
     let mut queued = prefetches.queued();
     let mut taken = 0;

@@ -1,25 +1,22 @@
 //! What is done with a reader's turn: reads for streams and for requests are asked of the device.
 //!
-//! Nothing here waits: where there is no room without writing dirty pages back, nothing is read ahead.
+//! Nothing here waits for other threads, or for room: where there is none without writing dirty pages back, nothing is read ahead.
 
 use crate::evict::room::Room;
 use crate::page::entry::FRAME_PAGES;
 use crate::page::word::State;
 use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
-use crate::pool::reader::{Destination, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader, Transfer};
+use crate::pool::reader::{Destination, INLINE, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader};
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
 use crate::region::install::claim;
 use crate::region::page_ref::PageRef;
 use crate::region::registry::{self, InUse};
+use crate::region::userfaultfds;
 use crate::sys::PAGE;
 use crate::sys::signal::Blocked;
 use crate::sys::sync::Ordering;
 use std::sync::Weak;
-
-/// Submissions in a row that have ended in the call, after which the reader's thread does them; and half as many that have not, after
-/// which threads that trap do.
-const INLINE: i32 = 4;
 
 impl Ahead {
     /// Reads on for a stream. Called by fault handlers.
@@ -42,7 +39,8 @@ impl Ahead {
     /// Waits for a page that a reader has claimed, and reads on with what has become free. Called by fault handlers.
     pub fn await_claimed(&self, page: PageRef<'_>, reader: usize) {
         self.await_page(page, reader, |turn| {
-            if !turn.reader.reads_inline.load(Ordering::Relaxed) {
+            // What its thread has not begun with is quicker done than waited for.
+            if !turn.reader.reads_inline.load(Ordering::Relaxed) || turn.reading.in_flight() == 0 {
                 turn.work_and_let_go();
             }
         });
@@ -53,9 +51,13 @@ impl Ahead {
         let asked = self.prefetches.asked();
         let is_over = || self.prefetches.are_done(asked);
         let is_at_work = |reader: &&Reader| reader.has_work() || reader.is_under_way();
+        // From another reader on each time: one that has much to do for others is not all that is waited for.
+        let from = |at: usize| self.readers.iter().cycle().skip(at).take(self.readers.len());
+        let mut at = 0;
         while !is_over()
-            && let Some(reader) = self.readers.iter().find(is_at_work)
+            && let Some(reader) = from(at).find(is_at_work)
         {
+            at = reader.number + 1;
             let _blocked = Blocked::all();
             match reader.take_turn_or_call(self, pool) {
                 Some(turn) => turn.work_and_wait(),
@@ -67,7 +69,7 @@ impl Ahead {
     /// Whether something is on its way, or waits to be.
     pub fn is_reading(&self, pool: &Pool) -> bool {
         let _blocked = Blocked::all();
-        self.take_notice(pool);
+        self.take_notice(pool, |_| true);
         self.readers.iter().any(|reader| reader.has_work() || reader.is_under_way()) || self.staging.is_taken()
     }
 }
@@ -89,9 +91,11 @@ pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
 }
 
 impl OnTurn<'_> {
-    /// Does what there is to do, as far as there is room for it, and lets the turn go.
+    /// Does what there is to do, as far as there is room for it, and lets the turn go. What others keep on finding is left to the reader's
+    /// thread: this one has a program to run.
     pub fn work_and_let_go(mut self) {
-        loop {
+        const ROUNDS: usize = 8;
+        for _ in 0..ROUNDS {
             self.work();
             match self.let_go() {
                 Some(called) => self = called,
@@ -104,7 +108,7 @@ impl OnTurn<'_> {
     fn work_and_wait(mut self) {
         self.work();
         if self.reading.in_flight() > 0 {
-            self.await_one();
+            self.await_some(1);
         }
         self.work_and_let_go();
     }
@@ -198,8 +202,10 @@ impl OnTurn<'_> {
             count += 1;
         }
         pool.give_free_frames(pool.here(), most - count);
-        let rest = first + count..all.end;
-        done(first - all.start);
+        // A page that may not be claimed now, or is another thread's, is passed over: nobody waits with the turn.
+        let passed_over = usize::from(count == 0);
+        let rest = first + count + passed_over..all.end;
+        done(first - all.start + passed_over);
         if count > 0 {
             let place = self.reading.room_for(1).expect("there is room for a chunk of any kind");
             let memory = self.reading.piece_memory(place);
@@ -221,8 +227,10 @@ impl OnTurn<'_> {
         places: impl ExactSizeIterator<Item = (usize, usize, *mut u8)>,
     ) {
         let store = region.store();
+        // A thread that writes to this file, and holds its lock, may be one whose fault in another file waits for this reader.
+        let waits = !userfaultfds::by_service();
         let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
-        self.begin(place, Transfer { held: region.held(), destination, left: places.len(), filled: 0 });
+        self.begin(place, region.held(), destination, places.len());
         for (index, (page, pages, memory)) in places.enumerate() {
             match (&mut self.reading.aio, store.direct_reads()) {
                 (Some(aio), Some(file)) => {
@@ -233,7 +241,7 @@ impl OnTurn<'_> {
                     }
                     let tag = (place * FRAME_PAGES + index) as u64;
                     // SAFETY: likewise, until the transfer ends.
-                    unsafe { aio.read(file, memory, pages * PAGE, (page * PAGE) as u64, tag) };
+                    unsafe { aio.read(file, memory, pages * PAGE, (page * PAGE) as u64, tag, waits) };
                 }
                 _ => {
                     // SAFETY: likewise.

@@ -161,7 +161,7 @@ impl OnTurn<'_> {
             let begins = page == if step > 0 { first } else { first + FRAME_PAGES - 1 };
             let is_mapped = bounds.start <= first && first + FRAME_PAGES <= bounds.end;
             let is_frame = is_sequential && begins && window >= FRAME_WINDOW && is_mapped;
-            if other.is_some() && !is_frame {
+            if other.is_some() && (!is_frame || !self.has_room()) {
                 return false;
             }
             // A quarter of the window each; more where there are fewer slots than four, or others would have the last of them.
@@ -200,8 +200,10 @@ impl OnTurn<'_> {
         let staging = &self.ahead.staging;
         let capacity = pool.capacity();
         let most = if frame { Staging::most_frames(capacity) } else { Staging::most_buffers(capacity) };
-        let (number, has_memory) =
-            staging.take(frame, most).or_else(|| Some((self.ahead.take_stale(pool, frame)?, true)))?;
+        let take = || staging.take(frame, most).or_else(|| Some((self.ahead.take_stale(pool, frame)?, true)));
+        // Of streams that are over, other readers may have chunks that nobody has taken notice of.
+        let notice = || self.ahead.take_notice(pool, |_| false);
+        let (number, has_memory) = take().or_else(|| notice().then(take).flatten())?;
         let core = pool.here();
         if !has_memory && frame {
             staging.expect(number, true);

@@ -2,16 +2,17 @@
 //! reads on, or one that waits for a page.
 
 use crate::page::claims::PageAccess;
-use crate::page::entry::FRAME_PAGES;
+use crate::page::entry::{FRAME_PAGES, RegionId};
 use crate::page::word::Seen;
 use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
-use crate::pool::reader::{Destination, OnTurn};
+use crate::pool::reader::{Destination, OnTurn, Transfer};
 use crate::pool::staging::{Chunk, SlotNumber};
 use crate::region::install::{self, unclaim};
 use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
 use crate::region::registry::{self, InUse};
+use crate::region::userfaultfds;
 use crate::sys::PAGE;
 use crate::sys::aio::Aio;
 use crate::sys::signal::Blocked;
@@ -26,12 +27,22 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Waits until a read has ended, if one is under way, and takes notice.
-    pub fn await_one(&mut self) {
+    /// Waits until so many reads have ended, if as many are under way, and takes notice.
+    pub fn await_some(&mut self, wanted: usize) {
         if let Some(aio) = &mut self.reading.aio {
-            aio.wait();
+            aio.wait(wanted);
         }
         self.finish_ended();
+    }
+
+    /// Requests of its file that were made before a page's, and its own: about as many end before it is there.
+    fn requests_until(&self, page: PageRef<'_>) -> usize {
+        let has_it = |transfer: &&Transfer| transfer.held.region() == page.region().id() && transfer.has(page.number());
+        let all = || self.reading.transfers.iter().flatten();
+        let Some(its) = all().find(has_it) else { return 1 };
+        let is_before =
+            |transfer: &&Transfer| transfer.order <= its.order && transfer.held.region() == page.region().id();
+        all().filter(is_before).map(|transfer| transfer.left).sum()
     }
 
     /// A request has ended, with a count of bytes or a negative error number.
@@ -49,6 +60,9 @@ impl OnTurn<'_> {
         };
         let filled = if result == (pages * PAGE) as i32 {
             result as usize
+        } else if result == -libc::EAGAIN && userfaultfds::by_service() {
+            // It would have waited (`OnTurn::read`): whoever needs it reads it.
+            0
         } else {
             // Cut short, put off or failed: the ordinary path says how it really ends.
             let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
@@ -159,8 +173,12 @@ impl Ahead {
             match reader.take_turn(self, page.region().pool()) {
                 Some(mut turn) => {
                     turn.finish_ended();
-                    if !is_over() {
-                        turn.await_one();
+                    if !is_over() && turn.reading.in_flight() == 0 {
+                        // Another thread is about to have it read.
+                        std::thread::yield_now();
+                    } else if !is_over() {
+                        // Reads end in about their order: half of those that come first, and then half of the rest, is few sleeps.
+                        turn.await_some(turn.requests_until(page) / 2);
                     }
                     then(turn);
                 }
@@ -169,16 +187,17 @@ impl Ahead {
         }
     }
 
-    /// Takes notice of reads that have ended, and waits for one where none has; whether anything arrived. For threads that need what is
-    /// on its way to be there or gone.
-    pub fn take_notice(&self, pool: &Pool) -> bool {
+    /// Takes notice of reads that have ended, for threads that need what is on its way to be there or gone; whether anything arrived.
+    /// Where nothing has, and `waits_for` says so of a transfer's region, waits for one.
+    pub fn take_notice(&self, pool: &Pool, waits_for: impl Fn(RegionId) -> bool) -> bool {
         let mut any = false;
         for reader in self.readers.iter().filter(|reader| reader.is_under_way()) {
             if let Some(mut turn) = reader.take_turn(self, pool) {
                 let before = turn.reading.in_flight();
                 turn.finish_ended();
-                if turn.reading.in_flight() == before {
-                    turn.await_one();
+                let is_wanted = |transfer: &Transfer| waits_for(transfer.held.region());
+                if turn.reading.in_flight() == before && turn.reading.transfers.iter().flatten().any(is_wanted) {
+                    turn.await_some(1);
                 }
                 any |= turn.reading.in_flight() < before;
             }

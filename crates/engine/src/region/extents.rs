@@ -1,24 +1,44 @@
 //! Which parts of a file are mapped: nothing else of it is read ahead, since what no map covers may be written by others, and
 //! a page that is in memory hides that.
 
-use crate::sys::signal::Blocked;
+use crate::sys::lock::Guarded;
 use std::ops::Range;
-use std::sync::Mutex;
 
 /// The parts that a region's maps cover, pages, one entry a map.
-#[derive(Debug, Default)]
-pub struct Extents(Mutex<Vec<Range<usize>>>);
+#[derive(Debug)]
+pub struct Extents(Guarded<Vec<Range<usize>>>);
+
+impl Default for Extents {
+    fn default() -> Self {
+        Extents(Guarded::new(Vec::new()))
+    }
+}
 
 impl Extents {
-    /// Runs `then` on the list. Readers wait for it, and faults for readers: so signals are blocked.
+    /// Runs `then` on the list. Fault handlers wait for it.
     fn with<R>(&self, then: impl FnOnce(&mut Vec<Range<usize>>) -> R) -> R {
-        let _blocked = Blocked::all();
-        then(&mut self.0.lock().unwrap_or_else(|poison| poison.into_inner()))
+        self.0.with(then)
     }
 
     /// Notes a map.
     pub fn add(&self, map: Range<usize>) {
-        self.with(|maps| maps.push(map));
+        let mut larger = Vec::new();
+        loop {
+            // Who traps inside the allocator may wait for the lock: nothing is allocated, or freed, under it.
+            let wanted = self.with(|maps| {
+                if maps.len() == maps.capacity() && larger.capacity() > maps.len() {
+                    larger.append(maps);
+                    std::mem::swap(maps, &mut larger);
+                }
+                let has_room = maps.len() < maps.capacity();
+                if has_room {
+                    maps.push(map.clone());
+                }
+                (!has_room).then_some(2 * maps.len() + 4)
+            });
+            let Some(wanted) = wanted else { return };
+            larger = Vec::with_capacity(wanted);
+        }
     }
 
     /// Forgets one.
@@ -32,22 +52,32 @@ impl Extents {
 
     /// All of them.
     pub fn all(&self) -> Vec<Range<usize>> {
-        self.with(|maps| maps.clone())
+        let mut all = Vec::new();
+        loop {
+            let wanted = self.with(|maps| {
+                let fits = maps.len() <= all.capacity();
+                if fits {
+                    all.extend_from_slice(maps);
+                }
+                (!fits).then_some(maps.len())
+            });
+            let Some(wanted) = wanted else { return all };
+            all.reserve(wanted);
+        }
     }
 
     /// How many pages of a range maps cover.
     pub fn covered(&self, range: Range<usize>) -> usize {
-        self.with(|maps| {
-            let mut parts: Vec<_> = maps.iter().map(|map| map.start.max(range.start)..map.end.min(range.end)).collect();
-            parts.sort_by_key(|part| part.start);
-            let mut end = range.start;
-            let mut count = 0;
-            for part in parts {
-                count += part.end.saturating_sub(part.start.max(end));
-                end = end.max(part.end);
-            }
-            count
-        })
+        let inside = |map: Range<usize>| map.start.max(range.start)..map.end.min(range.end);
+        let mut parts: Vec<_> = self.all().into_iter().map(inside).collect();
+        parts.sort_by_key(|part| part.start);
+        let mut end = range.start;
+        let mut count = 0;
+        for part in parts {
+            count += part.end.saturating_sub(part.start.max(end));
+            end = end.max(part.end);
+        }
+        count
     }
 
     /// What is mapped around a page by the maps that it is part of; empty when it is part of none.

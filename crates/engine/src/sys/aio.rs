@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// Reads under way in one context, at most.
 pub const DEPTH: usize = 256;
 
+/// Reads that are waited for at a time, at most.
+const MOST_TAKEN: usize = 64;
+
 /// Contexts of this library's in the process, all of which are there.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -54,8 +57,8 @@ pub struct Aio {
     queued: usize,
     /// What was not submitted, since the kernel refused it: the tag and the error.
     refused: Option<(u64, i32)>,
-    /// One that `wait` has taken.
-    taken: Option<Event>,
+    /// Those that `wait` has taken, the last of them first.
+    taken: Vec<Event>,
     in_flight: usize,
 }
 
@@ -83,7 +86,7 @@ impl Aio {
         // SAFETY: zeros are a valid request: IOCB_CMD_PREAD, without flags.
         let requests = Box::new([unsafe { std::mem::zeroed() }; DEPTH]);
         OPEN.fetch_add(1, Ordering::SeqCst);
-        Ok(Aio { shared, requests, queued: 0, refused: None, taken: None, in_flight: 0 })
+        Ok(Aio { shared, requests, queued: 0, refused: None, taken: Vec::with_capacity(MOST_TAKEN), in_flight: 0 })
     }
 
     /// Reads queued or under way, and not returned by `next_done`.
@@ -91,13 +94,15 @@ impl Aio {
         self.in_flight
     }
 
-    /// Writes a read down, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight.
+    /// Writes a read down, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight. One that
+    /// may not wait ends with EAGAIN where `submit` would wait, for the file's lock say.
     ///
     /// # Safety
     /// `to` stays valid for `len` writes by the kernel, and nobody else uses it, until `next_done` returns `tag` or this is dropped.
-    pub unsafe fn read(&mut self, file: &File, to: *mut u8, len: usize, offset: u64, tag: u64) {
+    pub unsafe fn read(&mut self, file: &File, to: *mut u8, len: usize, offset: u64, tag: u64, waits: bool) {
         let request = &mut self.requests[self.queued];
         request.aio_data = tag;
+        request.aio_rw_flags = if waits { 0 } else { libc::RWF_NOWAIT };
         request.aio_fildes = file.as_raw_fd() as u32;
         request.aio_buf = to as u64;
         request.aio_nbytes = len as u64;
@@ -112,7 +117,7 @@ impl Aio {
     /// Starts what is written down. What the kernel refuses ends with its error.
     pub fn submit(&mut self) {
         let mut from = 0;
-        let mut list = [ptr::null::<libc::iocb>(); 64];
+        let mut list = [ptr::null::<libc::iocb>(); 32];
         while from < self.queued && self.refused.is_none() {
             let count = list.len().min(self.queued - from);
             (0..count).for_each(|index| list[index] = &raw const self.requests[from + index]);
@@ -134,14 +139,8 @@ impl Aio {
 
     /// A read that has ended: its tag, and the count of bytes or a negative error number.
     pub fn next_done(&mut self) -> Option<(u64, i32)> {
-        let done = match (self.refused.take(), self.taken.take()) {
-            (Some(refused), taken) => {
-                self.taken = taken;
-                refused
-            }
-            (None, Some(taken)) => (taken.data, taken.result as i32),
-            (None, None) => self.next_event()?,
-        };
+        let taken = |event: Event| (event.data, event.result as i32);
+        let done = self.refused.take().or_else(|| self.taken.pop().map(taken)).or_else(|| self.next_event())?;
         self.in_flight -= 1;
         Some(done)
     }
@@ -161,18 +160,20 @@ impl Aio {
         Some((event.data, event.result as i32))
     }
 
-    /// Waits until a read has ended, if one is under way.
-    pub fn wait(&mut self) {
+    /// Waits until so many reads have ended, if as many are under way; for one at least and [`MOST_TAKEN`] at most.
+    pub fn wait(&mut self, wanted: usize) {
         self.submit();
-        if self.refused.is_some() || self.taken.is_some() || self.in_flight == 0 {
+        if self.refused.is_some() || !self.taken.is_empty() || self.in_flight == 0 {
             return;
         }
-        let mut event = Event { data: 0, object: 0, result: 0, second: 0 };
+        let wanted = wanted.min(self.in_flight).clamp(1, MOST_TAKEN);
         let no_limit = ptr::null::<libc::timespec>();
-        // SAFETY: room for one event.
-        let got = unsafe { libc::syscall(libc::SYS_io_getevents, self.shared, 1, 1, &raw mut event, no_limit) };
-        if got == 1 {
-            self.taken = Some(event);
+        let events = self.taken.as_mut_ptr();
+        // SAFETY: room for as many events.
+        let got = unsafe { libc::syscall(libc::SYS_io_getevents, self.shared, wanted, wanted, events, no_limit) };
+        if got > 0 {
+            // SAFETY: the kernel has written them.
+            unsafe { self.taken.set_len(got as usize) };
         } else {
             // A debugger has interrupted it, or a filter forbids it; the caller comes again.
             std::thread::yield_now();
@@ -224,11 +225,11 @@ mod tests {
                 };
                 let to = (&raw mut bytes[tag as usize]).cast();
                 // SAFETY: the bytes stay until the read has ended.
-                unsafe { aio.read(from, to, 4, at, tag) };
+                unsafe { aio.read(from, to, 4, at, tag, true) };
             }
             let mut left: BTreeSet<_> = tags.clone().collect();
             while !left.is_empty() {
-                aio.wait();
+                aio.wait(left.len() / 2);
                 while let Some((tag, result)) = aio.next_done() {
                     assert!(left.remove(&tag), "{tag}");
                     match tag - tags.start {

@@ -30,10 +30,10 @@ pub fn own() -> io::Result<Vec<FileMapping>> {
 
 /// Whether the program has contexts of Linux AIO (io_setup(2)).
 pub fn has_async_io() -> bool {
-    // Asked before: a context that is opened meanwhile counts as the program's.
-    let own = aio::own_contexts();
+    // Asked before and after: a context that comes or goes meanwhile counts as the program's.
+    let before = aio::own_contexts();
     let text = proc_files::bytes("/proc/self/maps").unwrap_or_default();
-    text.windows(6).filter(|part| part == b"/[aio]").count() > own
+    text.windows(6).filter(|part| part == b"/[aio]").count() > before.min(aio::own_contexts())
 }
 
 /// Those of another process, as far as this one may see them.

@@ -35,8 +35,8 @@ fn a_users_unoptimised_program_has_room_for_the_handler_on_every_kind_of_thread(
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.ends_with("done\n"), "{:?}\n{said}\n{output:?}", output.status);
     let depths: Vec<usize> = said.lines().filter_map(|line| line.strip_prefix("depth ")?.parse().ok()).collect();
-    println!("bytes below the kernel's frame, without and with stores that are kept: {depths:?}");
-    assert_eq!(depths.len(), 2, "{said}");
-    // On a stack of the engine's there is as much room below a frame of 11.5 KiB as below any.
-    assert!(depths.iter().all(|depth| *depth <= ROOM / 2), "{depths:?} of {ROOM} bytes");
+    println!("bytes below the kernel's frame, without and with stores that are kept, and in walks: {depths:?}");
+    assert_eq!(depths.len(), 3, "{said}");
+    // On a stack of the engine's there is as much room below a frame of 11.5 KiB as below any. A third is left for other compilers.
+    assert!(depths.iter().all(|depth| *depth <= ROOM * 2 / 3), "{depths:?} of {ROOM} bytes");
 }

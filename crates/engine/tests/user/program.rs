@@ -53,13 +53,22 @@ fn fenced(len: usize) -> *mut u8 {
     }
 }
 
-/// How much of a painted alternate stack the handler takes, the kernel's frame left out.
-fn depth(base: usize) -> usize {
+/// Walks over a read-only map in a cache that has buffers and frames for them: reads are submitted, and what has arrived is mapped and
+/// moved, by the thread that traps.
+fn walk(base: usize, pages: usize) {
+    let look = |page: usize| unsafe { ((base + page * 4096) as *const u64).read_volatile() };
+    (0..pages).for_each(|page| _ = look(page));
+    (0..pages).rev().for_each(|page| _ = look(page));
+    (0..pages / 16).for_each(|page| _ = look(page * 16));
+}
+
+/// How much of a painted alternate stack the handler takes while something is done, the kernel's frame left out.
+fn depth(work: impl FnOnce()) -> usize {
     const SIZE: usize = 256 << 10;
     let at = fenced(SIZE);
     unsafe { at.write_bytes(PAINT, SIZE) };
     let before = set_stack(&libc::stack_t { ss_sp: at.cast(), ss_flags: 0, ss_size: SIZE });
-    work(base, 4_000);
+    work();
     set_stack(&before);
     let used = SIZE - (0..SIZE).position(|byte| unsafe { *at.add(byte) } != PAINT).unwrap_or(SIZE);
     assert!(used > 1024, "the handler ran there: {used}");
@@ -123,7 +132,7 @@ fn main() {
         work(base, 500);
         set_stack(&NONE);
         work(base, 500);
-        println!("depth {}", depth(base));
+        println!("depth {}", depth(|| work(base, 4_000)));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 // Its alternate stack is Rust's: 8 KiB, or the kernel's frame if that is more.
@@ -156,5 +165,13 @@ fn main() {
         map.flush().unwrap();
         drop(map);
     }
+    const LARGE: usize = 192 << 20;
+    std::io::Write::write_all(&mut &file, &vec![b'o'; LARGE - LEN]).unwrap();
+    file.sync_all().unwrap();
+    unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&file), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let cache = Cache::builder().capacity(LARGE / 2).keeper(false).build().unwrap();
+    let map = unsafe { MapOptions::new().cache(&cache).fallback(Fallback::Refuse).map(&file) }.unwrap();
+    println!("depth {}", depth(|| walk(map.as_ptr() as usize, LARGE / 4096)));
+    assert!(cache.stats().ahead_used > 1000, "{:?}", cache.stats());
     println!("done");
 }
