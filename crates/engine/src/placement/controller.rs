@@ -12,7 +12,7 @@
 //! when the kernel as it is gets its next trial.
 
 use super::look::{Allowed, Decision, Look, Way, Why};
-use super::progress::{FAULTS, Measured, Window, pays};
+use super::progress::{FAULTS, Measured, PAYS, Window, pays};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ impl Record {
 struct Trial {
     from: Way,
     before: VecDeque<Window>,
+    /// What was before was in vain beyond doubt, and looked at no longer than that took.
+    was_plain: bool,
     until: Duration,
     /// Windows so far.
     seen: usize,
@@ -279,9 +281,10 @@ impl Controller {
             });
         }
         self.credit -= 2.0;
+        let was_plain = next == Way::Advised && self.is_plain(allowed);
         let (from, before) = (self.way, std::mem::take(&mut self.windows));
         self.switch(next);
-        self.trial = Some(Trial { from, before, until: at + TRIAL, seen: 0 });
+        self.trial = Some(Trial { from, before, was_plain, until: at + TRIAL, seen: 0 });
         Some(Why { reason: if changed { "on trial: the program has changed" } else { "on trial" }, progress })
     }
 
@@ -293,6 +296,8 @@ impl Controller {
         let pays = match self.windows.len() {
             1 if now.progress + now.error < before.progress / 2.0 => false,
             few if few < FEWEST => return None,
+            // Progress before is not known well, and no longer trial makes that better: what is as good as it looks stays.
+            _ if last && trial.was_plain => now.progress >= PAYS * before.progress,
             _ if self.way > trial.from => pays(&before, &now, last)?,
             _ => !pays(&now, &before, last)?,
         };
