@@ -193,6 +193,8 @@ fn a_killed_process_holds_it_until_its_keeper_is_done() {
             unsafe { libc::kill(keeper, libc::SIGCONT) };
             mapping.join().unwrap();
         });
+        // It ends a moment after it has given the file up, and is not the next one's keeper.
+        until("the keeper goes", || keeper_of(&path) != Some(keeper as u32));
         create(&path, &pattern(10 * PAGE));
     }
 }
