@@ -132,7 +132,7 @@ impl Seen {
 
     /// The reader (`pool/reader.rs`) that reads a Loading page ahead, or on request.
     pub fn reader(self) -> Option<usize> {
-        ((self.0 & STATE == LOADING) as usize * (self.0 >> SLOT_SHIFT) as usize).checked_sub(1)
+        (self.0 & STATE == LOADING).then_some((self.0 >> SLOT_SHIFT) as usize)?.checked_sub(1)
     }
 
     /// The slot that has the stores to it, of a Buffered page.

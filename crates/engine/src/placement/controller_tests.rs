@@ -342,19 +342,22 @@ fn new_mappings_are_waited_for() {
     assert!(run_with(lmdb, 60.0, 0.2, 1, mapping).switches.is_empty());
 }
 
+/// The program maps its files as it begins.
+fn maps_at_first() -> impl FnMut(&mut Controller, Way) -> Allowed {
+    let mut has_mapped = false;
+    move |controller, _| {
+        if !std::mem::replace(&mut has_mapped, true) {
+            controller.mapped_anew();
+        }
+        ALL
+    }
+}
+
 /// Nothing is decided in the first second of a mapping; what is plain by then is not looked at once more.
 #[test]
 fn what_is_in_vain_from_the_first_second_on_ends_with_it() {
     for seed in 0..100 {
-        let mut looks = 0;
-        let mapping = |controller: &mut Controller, _| {
-            looks += 1;
-            if looks == 1 {
-                controller.mapped_anew();
-            }
-            ALL
-        };
-        let (first, way) = run_with(lmdb, 10.0, 0.2, seed, mapping).switches[0];
+        let (first, way) = run_with(lmdb, 10.0, 0.2, seed, maps_at_first()).switches[0];
         assert!(way == Way::Advised && first > 1.0 && first <= 1.25, "{way:?} at {first} s");
     }
 }
@@ -363,15 +366,7 @@ fn what_is_in_vain_from_the_first_second_on_ends_with_it() {
 #[test]
 fn advice_against_what_is_plainly_in_vain_stays_unless_it_is_worse() {
     for seed in 0..100 {
-        let mut looks = 0;
-        let mapping = |controller: &mut Controller, _| {
-            looks += 1;
-            if looks == 1 {
-                controller.mapped_anew();
-            }
-            ALL
-        };
-        let story = run_with(python, 40.0, 0.2, seed, mapping);
+        let story = run_with(python, 40.0, 0.2, seed, maps_at_first());
         assert!(story.switches.iter().all(|(_, way)| *way != Way::Kernel), "{seed}: {:?}", story.switches);
     }
 }

@@ -221,6 +221,11 @@ impl Reader {
         self.open.load(Ordering::SeqCst) > 0
     }
 
+    /// It has work, or transfers under way.
+    pub fn is_at_work(&self) -> bool {
+        self.has_work() || self.is_under_way()
+    }
+
     /// Puts requests into its queue, at the front if they are first of all; false: there is no room. Signals are blocked.
     pub fn ask(&self, requests: &mut dyn ExactSizeIterator<Item = ReadRequest>, first: bool) -> bool {
         let _held = self.lock.lock();

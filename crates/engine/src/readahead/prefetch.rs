@@ -2,7 +2,7 @@
 
 use crate::page::word::State;
 use crate::pool::ahead::Ahead;
-use crate::pool::reader::{Pages, ReadRequest, Reader};
+use crate::pool::reader::{Pages, ReadRequest};
 use crate::region::region::Region;
 use crate::sys::cpu;
 use crate::sys::signal::Blocked;
@@ -28,8 +28,7 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     if prefetches.queued() > 0 {
         // What has arrived makes room for more.
         let _blocked = Blocked::all();
-        let is_at_work = |reader: &&Reader| reader.has_work() || reader.is_under_way();
-        ahead.readers.iter().filter(is_at_work).for_each(|reader| ahead.go_on(region.pool(), reader));
+        ahead.readers.iter().filter(|reader| reader.is_at_work()).for_each(|reader| ahead.go_on(region.pool(), reader));
     }
     let mut requests = Vec::new();
     let mut queued = prefetches.queued();

@@ -50,12 +50,11 @@ impl Ahead {
     pub fn await_prefetched(&self, pool: &Pool) {
         let asked = self.prefetches.asked();
         let is_over = || self.prefetches.are_done(asked);
-        let is_at_work = |reader: &&Reader| reader.has_work() || reader.is_under_way();
         // From another reader on each time: one that has much to do for others is not all that is waited for.
         let from = |at: usize| self.readers.iter().cycle().skip(at).take(self.readers.len());
         let mut at = 0;
         while !is_over()
-            && let Some(reader) = from(at).find(is_at_work)
+            && let Some(reader) = from(at).find(|reader| reader.is_at_work())
         {
             at = reader.number + 1;
             let _blocked = Blocked::all();
@@ -70,7 +69,7 @@ impl Ahead {
     pub fn is_reading(&self, pool: &Pool) -> bool {
         let _blocked = Blocked::all();
         self.take_notice(pool, |_| true);
-        self.readers.iter().any(|reader| reader.has_work() || reader.is_under_way()) || self.staging.is_taken()
+        self.readers.iter().any(Reader::is_at_work) || self.staging.is_taken()
     }
 }
 
