@@ -17,6 +17,8 @@ pub const STREAMS: usize = 64;
 const MOST_STEP: u64 = 1024;
 /// Entries of a miss history: streams that threads of one core can begin at the same time.
 const ENTRIES: usize = 8;
+/// Chunks read ahead since a miss, after which what is near it is not the same walk: one of every 16th page comes by again a page further on.
+const OLD: usize = 64;
 /// Equal steps in a row that make a stream, and the pages that one of them must save for the others that did not.
 pub const ENOUGH: u32 = 2;
 /// The same in a file whose streams were mostly wasted of late.
@@ -37,6 +39,8 @@ struct LastMiss {
     step: AtomicI32,
     /// Equal steps in a row.
     steps: AtomicU32,
+    /// Chunks read ahead before it.
+    at: AtomicUsize,
     /// It went on since an entry to overwrite was last looked for.
     went_on: AtomicBool,
 }
@@ -57,14 +61,15 @@ pub struct Stride {
 }
 
 impl MissHistory {
-    /// Notes a miss; the stride that it goes on with, if it does.
+    /// Notes a miss, after so many chunks read ahead; the stride that it goes on with, if it does.
     #[inline]
-    pub fn note(&self, here: u64) -> Option<Stride> {
+    pub fn note(&self, here: u64, now: usize) -> Option<Stride> {
         let (mut nearest, mut gone_on) = (0i64, None);
         for entry in &self.entries {
             let step = here.wrapping_sub(entry.last.load(Ordering::Relaxed)) as i64;
             if step.unsigned_abs() > MOST_STEP
                 || step == 0
+                || now.wrapping_sub(entry.at.load(Ordering::Relaxed)) > OLD
                 || nearest != 0 && step.unsigned_abs() >= nearest.unsigned_abs()
             {
                 continue;
@@ -75,6 +80,7 @@ impl MissHistory {
         }
         if let Some(entry) = gone_on {
             entry.last.store(here, Ordering::Relaxed);
+            entry.at.store(now, Ordering::Relaxed);
             let steps = entry.steps.load(Ordering::Relaxed).wrapping_add(1);
             entry.steps.store(steps, Ordering::Relaxed);
             entry.went_on.store(true, Ordering::Relaxed);
@@ -84,6 +90,7 @@ impl MissHistory {
         // with this.
         let entry = self.oldest();
         entry.last.store(here, Ordering::Relaxed);
+        entry.at.store(now, Ordering::Relaxed);
         entry.step.store(nearest as i32, Ordering::Relaxed);
         entry.steps.store(u32::from(nearest != 0), Ordering::Relaxed);
         None
@@ -339,7 +346,7 @@ mod tests {
 
     /// The strides that a sequence of misses shows.
     fn strides(history: &MissHistory, misses: impl IntoIterator<Item = u64>) -> Vec<Option<Stride>> {
-        misses.into_iter().map(|page| history.note((1 << 40) + page)).collect()
+        misses.into_iter().map(|page| history.note((1 << 40) + page, 0)).collect()
     }
 
     #[test]
@@ -354,6 +361,20 @@ mod tests {
         assert_eq!(seen, [None; 5], "too far apart");
     }
 
+    /// Misses of a walk's next round, a page further on each time, are no walk of their own.
+    #[test]
+    fn rounds_of_a_walk_are_no_stride() {
+        let history = MissHistory::default();
+        for round in 0..16 {
+            // Three misses, and then the stream serves.
+            for step in 0..3 {
+                let stride = history.note((1 << 40) + round + 16 * step, round as usize * (OLD + 1));
+                let expected = (step == 2).then_some(Stride { step: 16, steps: 2 });
+                assert_eq!(stride, expected, "round {round}, step {step}");
+            }
+        }
+    }
+
     #[test]
     fn several_strides_at_a_time_and_noise_among_them() {
         let history = MissHistory::default();
@@ -361,9 +382,9 @@ mod tests {
         for i in 0..20u64 {
             let at = [100_000 + i, 300_000 - i, 500_000 + 16 * i, 700_000 - 700 * i];
             for (number, page) in at.into_iter().enumerate() {
-                found[number] += usize::from(history.note(page).is_some_and(|stride| stride.steps >= ENOUGH));
+                found[number] += usize::from(history.note(page, 0).is_some_and(|stride| stride.steps >= ENOUGH));
             }
-            history.note(i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 30);
+            history.note(i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 30, 0);
         }
         assert!(found.iter().all(|count| *count >= 16), "{found:?}");
     }
@@ -377,7 +398,7 @@ mod tests {
                 // Those that have a stream miss no more.
                 for (number, found) in found.iter_mut().enumerate().filter(|(_, found)| !**found) {
                     let page = 100_000 + number as u64 * apart + i;
-                    *found = history.note(page).is_some_and(|stride| stride.step == 1 && stride.steps >= ENOUGH);
+                    *found = history.note(page, 0).is_some_and(|stride| stride.step == 1 && stride.steps >= ENOUGH);
                 }
             }
             assert_eq!(found, [true; 4], "{apart}");
@@ -392,7 +413,7 @@ mod tests {
         for _ in 0..100_000 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             // 4 GiB.
-            found += usize::from(history.note(random >> 44).is_some_and(|stride| stride.steps >= ENOUGH));
+            found += usize::from(history.note(random >> 44, 0).is_some_and(|stride| stride.steps >= ENOUGH));
         }
         assert!(found < 20, "{found} of 100000");
     }

@@ -4,6 +4,7 @@
 use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::pool::streams::{AGAIN, ENOUGH, ENOUGH_AFTER_WASTE, Expect, FIRST_WINDOW, Stride};
 use crate::region::page_ref::PageRef;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// First window after advice that says what will come, pages: 512 KiB.
@@ -19,7 +20,8 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) {
     if expect == Expect::Random || region.hints().readahead() == 0 {
         return;
     }
-    let stride = pool.cores[core].0.misses.note(Entry::new(region.id(), page).into());
+    let now = ahead.clock.load(Ordering::Relaxed);
+    let stride = pool.cores[core].0.misses.note(Entry::new(region.id(), page).into(), now);
     let enough = if region.hints().wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
     let (step, window) = match (stride, expect) {
         (Some(Stride { step, steps }), _) if steps >= enough && (steps - enough).is_multiple_of(AGAIN) => {
