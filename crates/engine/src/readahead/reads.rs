@@ -69,7 +69,9 @@ impl Ahead {
     pub fn is_reading(&self, pool: &Pool) -> bool {
         let _blocked = Blocked::all();
         self.take_notice(pool, |_| true);
-        self.readers.iter().any(Reader::is_at_work) || self.staging.is_taken()
+        // Who has a turn is about to begin with something, or has just done so.
+        let is_at_work = |reader: &Reader| reader.take_turn(self, pool).is_none_or(|_turn| reader.is_at_work());
+        self.readers.iter().any(is_at_work) || self.staging.is_taken()
     }
 }
 
