@@ -148,7 +148,8 @@ fn run_with(
         by_kernel += ways[0].0 * luck * length;
         by_best += ways.iter().map(|rates| rates.0).fold(0.0, f64::max) * luck * length;
         // What faults bring along is a little more than the controller takes off.
-        let share = progress * luck * cold + 1.15e-6 * faults * luck;
+        let brought = if way == Way::Engine { 2.5e-6 } else { 1.15e-6 };
+        let share = progress * luck * cold + brought * faults * luck;
         let ticks = (0..2 * (length / 0.004) as u32).filter(|_| chance() < share / 2.0).count();
         let faults = (faults * factor) as u64;
         let look = Look {
@@ -238,6 +239,19 @@ fn faults_are_not_progress() {
     // User time trebles under advice, and all of it is faults.
     let stories = runs(|at| (true, false, [numpy(at).2[0], numpy(at).2[1], NOTHING]), 60.0);
     assert!(ending_with(&stories, Way::Advised) <= 2, "{}", ending_with(&stories, Way::Advised));
+}
+
+/// A binary search at a quarter: what user time there is, misses bring along, and the engine is somewhat slower.
+fn search(_: f64) -> (bool, bool, [Rates; 3]) {
+    (true, false, [Rates(0.0002, 100.0, 800e6, 190e3), Rates(0.0055, 14e3, 57e6, 0.0), Rates(0.004, 14e3, 57e6, 0.0)])
+}
+
+#[test]
+fn misses_are_not_progress() {
+    let stories = runs(search, 120.0);
+    assert!(ending_with(&stories, Way::Engine) <= 10, "{}", ending_with(&stories, Way::Engine));
+    let tried = |story: &&Story| story.switches.iter().any(|(_, way)| *way == Way::Engine);
+    assert!(stories.iter().filter(tried).count() >= 90);
 }
 
 #[test]
@@ -399,7 +413,7 @@ fn one_way_alone_is_tried_where_the_other_is_forbidden() {
     assert!(without(false, false).switches.is_empty());
     // The trial of the engine fails, and what was before it is forbidden meanwhile.
     let slow = |at| (true, false, [lmdb(at).2[0], lmdb(at).2[1], Rates(0.001, 5e3, 20e6, 0.0)]);
-    let story = run_with(slow, 30.0, 0.2, 1, |_, way| Allowed { advised: way != Way::Engine, engine: true });
+    let story = run_with(slow, 60.0, 0.2, 1, |_, way| Allowed { advised: way != Way::Engine, engine: true });
     let tried = story.switches.iter().position(|(_, way)| *way == Way::Engine).expect("on trial");
     assert_eq!(story.switches[tried + 1].1, Way::Kernel);
 }
