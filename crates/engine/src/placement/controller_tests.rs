@@ -376,6 +376,27 @@ fn what_is_in_vain_from_the_first_second_on_ends_with_it() {
     }
 }
 
+/// Three seconds in which nothing gets on, and the kernel may try again: it reads around in vain as before, and that is seen at once.
+#[test]
+fn the_kernel_is_not_long_on_trial_where_it_reads_in_vain() {
+    let dips: Program = |at| {
+        let [kernel, advised, engine] = lmdb(at).2;
+        let progress = if (20.0..23.0).contains(&at) { 0.0 } else { advised.0 };
+        (true, false, [kernel, Rates(progress, advised.1, advised.2, advised.3), engine])
+    };
+    let mut tried = 0;
+    for story in runs(dips, 28.0) {
+        let later =
+            story.switches.iter().zip(&story.switches[1..]).filter(|((at, way), _)| *at > 20.0 && *way == Way::Kernel);
+        for ((from, _), (to, _)) in later {
+            tried += 1;
+            assert!(to - from <= 2.5, "{:?}", story.switches);
+        }
+        assert_eq!(story.way_at(28.0), Way::Advised, "{:?}", story.switches);
+    }
+    assert!(tried >= 50, "{tried}");
+}
+
 /// Progress in the first second is a tick or none: however long advice is on trial, that is all there is to compare it with.
 #[test]
 fn advice_against_what_is_plainly_in_vain_stays_unless_it_is_worse() {
