@@ -299,7 +299,7 @@ impl Controller {
         let (before, now) = (Measured::of(trial.before.iter()), Measured::of(self.windows.iter()));
         let last = trial.seen >= MOST;
         // The kernel anew, since the program looked like another, by chance perhaps: it was not, and twelve seconds are long at a hundredth.
-        let is_in_vain = self.way == Way::Kernel && trial.from == Way::Advised && self.recent().in_vain();
+        let is_in_vain = trial.from == Way::Advised && self.is_plain(allowed);
         let pays = match self.windows.len() {
             _ if is_in_vain => false,
             1 if now.progress + now.error < before.progress / 2.0 => false,
