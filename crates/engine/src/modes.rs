@@ -83,7 +83,8 @@ pub enum Placement {
     Engine,
     /// The kernel first, the engine when that pays: while memory is short, what gets the program on fastest is found by trying. The map
     /// keeps its address. Less than 4 MiB of a file stay the kernel's, and so does a file that has other mappings in this process or is
-    /// written by another process, or has no name any more.
+    /// written by another process, or has no name any more. A process of one thread is looked after from the mapping on with which there
+    /// is more mapped than a quarter of the memory left.
     Auto,
 }
 

@@ -31,7 +31,6 @@ use crate::files::lifecycle::{open_to_loads, start_threads};
 use crate::files::table::{self as files, AttachOptions};
 use crate::map::cache::Cache;
 use crate::modes::Fallback;
-use crate::page::word::State;
 use crate::region::address::Place;
 use crate::region::region::Region;
 use crate::region::userfaultfds::by_service;
@@ -354,33 +353,27 @@ fn list_threads() -> Vec<PathBuf> {
     proc_files::numbers("/proc/self/task").into_iter().map(path).collect()
 }
 
-/// Gives a file that was taken over back to the kernel, for as long as nobody takes it over again; its mappings are `noted` then. Where
-/// pages of it were in memory, which the kernel's page cache need not have. `None`: not now, it is pinned, calls on mappings are under way,
-/// or it is not wanted any more when there are none.
-pub(crate) fn return_to_kernel(
-    identity: Identity,
-    noted: bool,
-    is_wanted: impl Fn() -> bool,
-) -> Result<Option<Vec<Range<usize>>>> {
+/// Gives a file that was taken over back to the kernel, for as long as nobody takes it over again; its mappings are `noted` then. False:
+/// not now, it is pinned, calls on mappings are under way, or it is not wanted any more when there are none.
+pub(crate) fn return_to_kernel(identity: Identity, noted: bool, is_wanted: impl Fn() -> bool) -> Result<bool> {
     let _turn = turn();
     let region = with(|table| {
         let piece = table.pieces().iter().find(|piece| piece.share.identity == identity);
         piece.map(|piece| piece.share.region.clone())
     });
-    let Some(region) = region else { return Ok(Some(Vec::new())) };
+    let Some(region) = region else { return Ok(true) };
     let is_pinned = || with(|table| table.is_pinned(identity));
     if is_pinned() {
-        return Ok(None);
+        return Ok(false);
     }
     // Most of it while nobody waits.
     flush::write_out(&region, 0..region.span() / PAGE)?;
-    let resident = resident(&region);
     drop(region);
     // A call on mappings would find them to be the engine's, and gone.
-    let Some(_closed) = gate::close() else { return Ok(None) };
+    let Some(_closed) = gate::close() else { return Ok(false) };
     // Who unpins would wait at the gate.
     if is_pinned() || !is_wanted() {
-        return Ok(None);
+        return Ok(false);
     }
     let ranges = with(|table| {
         let of_file = table.pieces().iter().filter(|piece| piece.share.identity == identity);
@@ -397,22 +390,7 @@ pub(crate) fn return_to_kernel(
             }
         }
     });
-    Ok(Some(resident))
-}
-
-/// Addresses of pages that are in memory, neighbours as one, and those a few pages apart.
-fn resident(region: &Region) -> Vec<Range<usize>> {
-    const APART: usize = 4 * PAGE;
-    let is_there = |page: &usize| matches!(region.word(*page).look().state(), State::Clean | State::Dirty);
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for page in (0..region.reach().end().min(region.span() / PAGE)).filter(is_there) {
-        let at = region.address_of(page) as usize;
-        match runs.last_mut().filter(|last| at - last.end <= APART) {
-            Some(last) => last.end = at + PAGE,
-            None => runs.push(at..at + PAGE),
-        }
-    }
-    runs
+    Ok(true)
 }
 
 /// Bytes of a file that the engine has mapped here; zero: none of it is the engine's.

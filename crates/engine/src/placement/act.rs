@@ -9,10 +9,8 @@ use crate::sys::engine_fd::{self, EngineFd};
 use crate::sys::file::{self, Identity};
 use crate::sys::maps::{self, FileMapping};
 use std::fs::OpenOptions;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// So often a file that is in use otherwise is asked for.
 const PATIENCE: u32 = 20;
@@ -119,8 +117,8 @@ impl Watch {
                 continue;
             }
             match by_address::return_to_kernel(identity, self.face.only_noted, || !known::is_kept(identity)) {
-                Ok(Some(resident)) => read_again(resident),
-                Ok(None) => self.taken.push(identity),
+                Ok(true) => {}
+                Ok(false) => self.taken.push(identity),
                 Err(error) => {
                     self.tell(format_args!("a file stays the engine's until it can be given back: {error}"));
                     self.taken.push(identity);
@@ -175,17 +173,6 @@ fn take_one(one: &Candidate, cache: &Cache, only_noted: bool) -> Result<Identity
         }
         Some(Err(error)) => Err(Refusal::Unfit(format!("it cannot be opened again: {error}"))),
         None => Err(Refusal::Unfit("its name is another file's".into())),
-    }
-}
-
-/// Has the kernel read what the engine had in memory: else the program would, a miss at a time. Asked for while the device is quick about
-/// it.
-fn read_again(resident: Vec<Range<usize>>) {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let start = Instant::now();
-    for part in resident.into_iter().take_while(|_| start.elapsed() < PATIENCE) {
-        // SAFETY: advice loses nothing, whatever is mapped there by now.
-        unsafe { libc::syscall(libc::SYS_madvise, part.start, part.len(), libc::MADV_WILLNEED) };
     }
 }
 

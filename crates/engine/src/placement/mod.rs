@@ -21,4 +21,4 @@ mod watch;
 
 pub use known::note_asked;
 pub use own::{Entered, enter, enter_named, has_engine, look_after, note_advice};
-pub use watch::{Face, Then, dismiss, divide, is_watching, watch};
+pub use watch::{Face, Then, begin, dismiss, divide, is_put_off, is_watching, watch, watch_grown};

@@ -87,7 +87,7 @@ pub fn look_after(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     known::forget_asked(&at);
     by_address::note_looked_after(facts.identity, at);
     if len > WORTH / 4 || turns.is_some() {
-        watch::watch(fd, Face { with_cache, say: Some(say), turns, only_noted: true });
+        watch::watch(fd, len, Face { with_cache, say: Some(say), turns, only_noted: true });
     }
 }
 

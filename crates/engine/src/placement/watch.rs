@@ -1,7 +1,8 @@
 //! The thread that looks, asks the controller, and has done what that says (`act.rs`).
 //!
-//! One a process, from its first large mapping of a file on, shared or private and not to be stored to. While memory is not short it
-//! looks once a second, and at nothing but the group's memory and the process's own account (getrusage(2)); without mappings it sleeps.
+//! One a process, from its first large mapping of a file on, shared or private and not to be stored to; in a process of one thread from
+//! the mapping on with which there is more mapped than a quarter of the memory left. While memory is not short it looks once a second, and
+//! at nothing but the group's memory and the process's own account (getrusage(2)); without mappings it sleeps.
 //! Which mappings there are is read from proc_pid_maps(5) when it matters, so that mmap(2) and munmap(2) cost the program nothing.
 
 use super::controller::Controller;
@@ -14,6 +15,7 @@ use crate::map::cache::Cache;
 use crate::store::one_writer;
 use crate::sys::engine_fd;
 use crate::sys::file::{self, Identity};
+use crate::sys::lock::Guarded;
 use crate::sys::maps::{self, FileMapping};
 use crate::sys::memory_look::{MemoryLook, MemoryWatch};
 use crate::sys::signal::Blocked;
@@ -24,7 +26,9 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Mappings of a file of fewer bytes than this, all together, stay the kernel's.
@@ -56,18 +60,19 @@ pub struct Face {
 
 /// Counts what is mapped anew; a futex(2) word.
 static NEWS: AtomicU32 = AtomicU32::new(0);
+/// The process whose mappings are looked after; zero: none.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
 /// The process whose thread looks; zero: none.
 static WATCHER: AtomicU32 = AtomicU32::new(0);
 static DISMISSED: AtomicBool = AtomicBool::new(false);
 /// A thread of the program has, or is about to have, a descriptor table of its own.
 pub(super) static DIVIDED: AtomicBool = AtomicBool::new(false);
 
-/// Looks after a file from now on that the kernel has mapped, `MAP_SHARED`, or `MAP_PRIVATE` and not to be stored to. False: nobody
-/// looks, since this process is another's child or has no room for a thread.
-pub fn watch(fd: BorrowedFd<'_>, face: Face) -> bool {
-    let own = std::process::id();
-    // From here on children are told from this process.
-    if fork::is_child() || DISMISSED.load(Ordering::Acquire) || fork::claim().is_err() {
+/// Looks after a file from now on of which the kernel has mapped so many bytes, `MAP_SHARED`, or `MAP_PRIVATE` and not to be stored to.
+/// True: a thread looks. False: none does, since this process is another's child, or has no room for a thread, or is of one thread and
+/// what it has mapped is little beside the memory that is left ([`is_put_off`]).
+pub fn watch(fd: BorrowedFd<'_>, len: usize, face: Face) -> bool {
+    if !may_watch() {
         return false;
     }
     // SAFETY: borrowed for as long as it is used here; never closed.
@@ -77,10 +82,54 @@ pub fn watch(fd: BorrowedFd<'_>, face: Face) -> bool {
     one_writer::wait_for_keeper(&from);
     let may_write = file::access_mode(&from) == libc::O_RDWR;
     known::note(facts.identity, may_write);
+    count_mapped(facts.size.min(len as u64), face)
+}
+
+/// Looks after the file of a mapping that has grown (mremap(2)) by so many bytes, if it `is_wanted` by its path. Returns what [`watch`]
+/// does.
+pub fn watch_grown(at: usize, by: usize, face: Face, is_wanted: impl Fn(&Path) -> bool) -> bool {
+    let all = if may_watch() { maps::own().unwrap_or_default() } else { Vec::new() };
+    let path = all.iter().find(|one| one.at.contains(&at)).and_then(|one| one.path.as_deref());
+    let Some(identity) = path.filter(|path| is_wanted(path)).and_then(file::identity_of) else { return false };
+    // As far as is known here.
+    known::note(identity, true);
+    count_mapped(by as u64, face)
+}
+
+fn may_watch() -> bool {
+    // From here on children are told from this process.
+    !fork::is_child() && !DISMISSED.load(Ordering::Acquire) && fork::claim().is_ok()
+}
+
+/// Counts bytes of mappings that are looked after, and sees to it that a thread looks where that is worth it; whether one does.
+fn count_mapped(bytes: u64, face: Face) -> bool {
+    static MAPPED: AtomicU64 = AtomicU64::new(0);
+    let own = std::process::id();
+    WATCHED.store(own, Ordering::SeqCst);
     NEWS.fetch_add(1, Ordering::SeqCst);
-    let before = WATCHER.swap(own, Ordering::SeqCst);
-    if before == own {
+    if WATCHER.load(Ordering::SeqCst) == own {
         futex::wake_all_shared(&NEWS);
+        return true;
+    }
+    let mapped = MAPPED.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    (face.turns.is_some() || is_worth_a_thread(mapped)) && begin(face)
+}
+
+/// Whether to look after so many bytes of mappings is worth the process's second thread: from then on the C library's locks, and the
+/// kernel's of the descriptor table, are real ones. Not unless memory could become short soon.
+fn is_worth_a_thread(mapped: u64) -> bool {
+    static MEMORY: OnceLock<Guarded<MemoryWatch>> = OnceLock::new();
+    if threads::count() != Some(1) {
+        return true;
+    }
+    let memory = MEMORY.get_or_init(|| Guarded::new(MemoryWatch::new()));
+    mapped > memory.with(|memory| memory.look().headroom()) / 4
+}
+
+/// Starts the thread that looks, unless there is one. False: there is no room for it.
+pub fn begin(face: Face) -> bool {
+    let own = std::process::id();
+    if WATCHER.swap(own, Ordering::SeqCst) == own {
         return true;
     }
     // It inherits the mask: no signal of the program's comes to it.
@@ -98,7 +147,13 @@ pub fn watch(fd: BorrowedFd<'_>, face: Face) -> bool {
 #[inline]
 pub fn is_watching() -> bool {
     // In a child the thread is not, and may have held the lock when it was made.
-    WATCHER.load(Ordering::Relaxed) != 0 && !fork::is_child()
+    WATCHED.load(Ordering::Relaxed) != 0 && !fork::is_child()
+}
+
+/// Whether mappings are looked after by no thread yet, which is to [`begin`] once the program makes one itself.
+#[inline]
+pub fn is_put_off() -> bool {
+    is_watching() && WATCHER.load(Ordering::Relaxed) == 0 && !DISMISSED.load(Ordering::Relaxed)
 }
 
 /// Before a thread of the program gets a descriptor table of its own (unshare(2)): files that the engine opens from then on could not be

@@ -74,7 +74,7 @@ impl Bench {
 
     fn give_back(&self) {
         let identity = crate::sys::file::facts(&self.file).unwrap().identity;
-        while by_address::return_to_kernel(identity, false, || true).unwrap().is_none() {}
+        while !by_address::return_to_kernel(identity, false, || true).unwrap() {}
         assert!(!by_address::holds(self.at, self.pages * PAGE));
     }
 

@@ -155,7 +155,7 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     // SAFETY: the caller's contract.
     let at = unsafe { by_kernel(wanted) };
     if at != libc::MAP_FAILED && config().is_kernel_first() && prot & libc::PROT_WRITE == 0 && is_watchable(wanted) {
-        undisturbed((), || placement::look_after(fd));
+        undisturbed((), || placement::look_after(fd, wanted.len));
     }
     at
 }
@@ -167,7 +167,7 @@ fn is_watchable(wanted: Wanted) -> bool {
 }
 
 /// Whether a mapping is large enough to be looked after, and anything is.
-fn is_large(len: size_t) -> bool {
+pub(super) fn is_large(len: size_t) -> bool {
     (len > SMALL || config().turns.is_some()) && !config().off && !owner::has_left()
 }
 
@@ -185,7 +185,7 @@ unsafe fn map_kernel_first(wanted: Wanted) -> *mut c_void {
     // SAFETY: the caller's contract.
     let at = unsafe { by_kernel(wanted) };
     if at != libc::MAP_FAILED && is_watchable(wanted) {
-        undisturbed((), || placement::look_after(fd));
+        undisturbed((), || placement::look_after(fd, len));
     }
     at
 }

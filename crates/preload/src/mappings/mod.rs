@@ -19,6 +19,7 @@ mod remap;
 
 pub(crate) use advise::{madvise, mincore, msync};
 pub(crate) use map::mmap;
+pub(crate) use placement::before_thread;
 pub(crate) use protect::{mlock, mlock2, mprotect, munlock, munlockall, pkey_mprotect};
 pub(crate) use remap::{mremap, munmap, remap_file_pages};
 

@@ -1,21 +1,44 @@
 //! Mappings that begin as the kernel's: what the engine's placement is told of them.
 
+use super::choice::SMALL;
 use super::whole_pages;
 use crate::own::{owner, undisturbed};
 use crate::{config, say};
 use fastmap::placement::{self, Face, Then};
 use libc::{c_int, c_void, size_t};
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-/// Looks after the mappings of a file, if the user named it.
-pub(super) fn look_after(fd: c_int) {
+/// Looks after a mapping of a file of so many bytes, if the user named it.
+pub(super) fn look_after(fd: c_int, len: size_t) {
     if owner::is_child_of_owner() || super::choice::identity(fd).is_none() || !super::choice::is_named(fd, true) {
         return;
     }
-    let face = Face { with_cache, say: config().log.then_some(say), turns: config().turns, only_noted: false };
     // SAFETY: the program's descriptor, open during its call.
-    if placement::watch(unsafe { BorrowedFd::borrow_raw(fd) }, face) {
+    if placement::watch(unsafe { BorrowedFd::borrow_raw(fd) }, len, face()) {
         // There is a thread of the engine's now.
+        owner::note_maps();
+    }
+}
+
+/// Looks after a kernel mapping that has grown, if the user named its file: at the latest once it is large.
+pub(super) fn look_after_grown(at: usize, from: size_t, to: size_t) {
+    let is_named = |path: &Path| config().matches(path.as_os_str().as_bytes());
+    // What was large before is known.
+    let is_news = from <= SMALL || placement::is_put_off();
+    if is_news && !owner::is_child_of_owner() && placement::watch_grown(at, to - from, face(), is_named) {
+        owner::note_maps();
+    }
+}
+
+fn face() -> Face {
+    Face { with_cache, say: config().log.then_some(say), turns: config().turns, only_noted: false }
+}
+
+/// Before the program makes a thread: what waited for its second begins.
+pub(crate) fn before_thread() {
+    if placement::is_put_off() && undisturbed(false, || placement::begin(face())) {
         owner::note_maps();
     }
 }

@@ -1,8 +1,8 @@
 //! munmap(2), mremap(2) and remap_file_pages(2).
 
 use super::choice::{SMALL, identity};
-use super::map::{Wanted, by_engine};
-use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, result, whole_pages};
+use super::map::{Wanted, by_engine, is_large};
+use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, placement, result, whole_pages};
 use crate::copy::held;
 use crate::own::{PAGE, set_errno, undisturbed};
 use crate::{config, heap, next};
@@ -46,7 +46,11 @@ pub(crate) unsafe fn mremap(
     let replaces = !new.is_null() && concerns(new, new_len);
     if !replaces && !concerns(old, old_len) {
         // SAFETY: the caller's contract.
-        return unsafe { next::mremap(old, old_len, new_len, flags, new) };
+        let at = unsafe { next::mremap(old, old_len, new_len, flags, new) };
+        if at != libc::MAP_FAILED && old_len < new_len && config().is_kernel_first() && is_large(new_len) {
+            undisturbed((), || placement::look_after_grown(at as usize, old_len, new_len));
+        }
+        return at;
     }
     if let Some(old) = heap::part_of_heap(old as usize, old_len) {
         // SAFETY: the caller's contract.

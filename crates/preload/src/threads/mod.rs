@@ -6,7 +6,7 @@ pub(crate) mod stacks;
 pub(crate) mod waiting;
 
 use crate::own::{owner, undisturbed};
-use crate::{heap, next, signals};
+use crate::{heap, mappings, next, signals};
 use libc::{c_int, c_ulong, c_void, size_t};
 use std::arch::naked_asm;
 use std::fs;
@@ -42,6 +42,7 @@ fn make<R>(
     stack: size_t,
     make: impl FnOnce(extern "C-unwind" fn(*mut c_void) -> R, *mut c_void) -> c_int,
 ) -> c_int {
+    mappings::before_thread();
     let told_blocked = signals::told_blocked();
     let needs_stack = heap::is_up() || stack < SMALL;
     if !told_blocked && !needs_stack {

@@ -19,3 +19,4 @@ mod process;
 mod signals;
 mod stores;
 mod verdicts;
+mod watched;
