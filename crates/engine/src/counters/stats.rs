@@ -66,6 +66,9 @@ pub struct Stats {
     pub partial_lines: u64,
     /// Pages brought in by `prefetch`.
     pub prefetched_pages: u64,
+    /// Pages read with the one before them that was missed: rows and the like whose length was learnt, and the neighbourhood of misses
+    /// while a file is read into a cache that has room for all of it.
+    pub run_pages: u64,
     /// Pages dropped, to make room or on advice.
     pub evicted_pages: u64,
     /// Batches that made room: one system call each, where the kernel takes a batch.
@@ -109,6 +112,7 @@ pub struct Counters {
     pub kept_stores: Counter,
     pub partial_lines: Counter,
     pub prefetched_pages: Counter,
+    pub run_pages: Counter,
     pub evicted_pages: Counter,
     pub eviction_batches: Counter,
     pub writeback_pages: Counter,
@@ -186,6 +190,7 @@ impl Stats {
             kept_stores,
             partial_lines,
             prefetched_pages,
+            run_pages,
             evicted_pages,
             eviction_batches,
             writeback_pages,
@@ -212,6 +217,7 @@ impl Stats {
             (&mut self.kept_stores, kept_stores),
             (&mut self.partial_lines, partial_lines),
             (&mut self.prefetched_pages, prefetched_pages),
+            (&mut self.run_pages, run_pages),
             (&mut self.evicted_pages, evicted_pages),
             (&mut self.eviction_batches, eviction_batches),
             (&mut self.writeback_pages, writeback_pages),
@@ -227,6 +233,6 @@ impl Stats {
 
 numbers!(
     Stats: misses, ghost_hits, born_zero, guessed_stores, wrong_guesses, upgrades, waits, streams, ahead_pages, ahead_chunks,
-    ahead_used, ahead_wasted, async_loads, kept_stores, partial_lines, prefetched_pages, evicted_pages, eviction_batches, writeback_pages, writeback_runs,
-    writeback_depth, writeback_errors, syncs, resident_pages, dirty_pages, pinned_pages, page_cache_hits,
+    ahead_used, ahead_wasted, async_loads, kept_stores, partial_lines, prefetched_pages, run_pages, evicted_pages, eviction_batches, writeback_pages,
+    writeback_runs, writeback_depth, writeback_errors, syncs, resident_pages, dirty_pages, pinned_pages, page_cache_hits,
 );

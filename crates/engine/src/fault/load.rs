@@ -1,16 +1,24 @@
 //! Bringing in a page that this thread claimed: one free frame, one read, one installation.
 
 use crate::deferred::protocol::{self, Deferred};
+use crate::evict::room::Room;
 use crate::fault::zero_ahead::fill_ahead;
 use crate::page::claims::Loading;
-use crate::page::word::Ghost;
+use crate::page::entry::FRAME_PAGES;
+use crate::page::word::{Ghost, State};
+use crate::pool::read_buffers::Buffer;
 use crate::readahead::detect;
+use crate::region::arrivals::clear_tail;
 use crate::region::install::Outcome;
 use crate::region::page_ref::PageRef;
 use crate::region::{install, prediction, userfaultfds};
 use crate::store::ReadEnd;
 use crate::sys::{PAGE, signal};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+
+/// Of small caches a run is this part at most.
+const LEAST_SHARE: usize = 64;
 
 /// Brings in a page that this thread claimed.
 pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
@@ -25,10 +33,11 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     let core = pool.here();
     let is_hole = region.take_hole(number);
     // Before this page is read, so that reading ahead begins meanwhile. Where a hole is being filled there is nothing to read.
+    let mut together = 1;
     if !(is_hole && is_store) {
         // Any service thread may serve a walk's next miss: one core's miss history is for all of them.
         let history = if userfaultfds::by_service() { 0 } else { core };
-        detect::note_miss(history, page, is_store);
+        together = detect::note_miss(history, page, is_store);
     }
     if let Err(error) = pool.take_free_frame(core) {
         return give_up(claim, Outcome::Failed("writing back dirty pages to make room", error));
@@ -56,17 +65,19 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     // that is only read stays one.
     let sample = !is_store && whole.is_none() && region.is_writable() && prediction::is_sample(number);
     let writable = is_store || !sample && whole.is_none() && region.predicts_store(number);
+    let run = if together > 1 && whole.is_none() { Run::claim(page, together, core) } else { None };
+    let alone = || {
+        let buffer = pool.buffer(core);
+        // SAFETY: the buffer is this thread's page.
+        match unsafe { region.store().read_page(number, buffer.at, &counters.page_cache_hits) } {
+            ReadEnd::PastEnd => Outcome::PastEnd,
+            ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
+            ReadEnd::Filled => install(&claim, buffer.at, writable),
+        }
+    };
     let outcome = match whole {
         Some(_) => install(&claim, pool.zeros(), writable),
-        None => {
-            let buffer = pool.buffer(core);
-            // SAFETY: the buffer is this thread's page.
-            match unsafe { region.store().read_page(number, buffer.at, &counters.page_cache_hits) } {
-                ReadEnd::PastEnd => Outcome::PastEnd,
-                ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
-                ReadEnd::Filled => install(&claim, buffer.at, writable),
-            }
-        }
+        None => run.and_then(|run| run.load(&claim, writable, core)).unwrap_or_else(alone),
     };
     if outcome != Outcome::Resolved {
         pool.give_free_frames(core, 1);
@@ -94,6 +105,65 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     }
     pool.waiting().wake_waiters();
     Outcome::Resolved
+}
+
+/// Pages behind one that was missed, claimed by this thread, which are read with it; and the buffer for all of them. They are brought, or
+/// given up, when it is loaded: until then this thread waits for nothing but the device.
+struct Run<'a> {
+    pages: Range<usize>,
+    /// A bit for each whose queue is the protected one.
+    protected_queue: u32,
+    buffer: Buffer<'a>,
+}
+
+impl<'a> Run<'a> {
+    /// Claims pages behind one, up to so many with it, as far as they are absent, mapped, and there is room without waiting.
+    fn claim(page: PageRef<'a>, together: usize, core: usize) -> Option<Self> {
+        let (region, first) = (page.region(), page.number() + 1);
+        let pool = region.pool();
+        // All of it in one stripe of the region.
+        let end =
+            region.ahead_of(page.number()).end.min(first.next_multiple_of(FRAME_PAGES)).min(page.number() + together);
+        let most = end.checked_sub(first).filter(|most| *most > 0)?.min(pool.capacity() / LEAST_SHARE);
+        let is_absent = |page: &usize| region.word(*page).look().state() == State::Absent;
+        let most = (first..first + most).take_while(is_absent).count();
+        let buffer = if most > 0 { pool.run_buffer(core, most + 1) } else { None }?;
+        if pool.take_ahead(core, most, None) == Room::None {
+            return None;
+        }
+        let (mut count, mut protected_queue) = (0, 0);
+        while let Some(seen) = (count < most).then(|| install::claim(region, first + count, None)).flatten() {
+            protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
+            count += 1;
+        }
+        pool.give_free_frames(core, most - count);
+        (count > 0).then_some(Run { pages: first..first + count, protected_queue, buffer })
+    }
+
+    /// Reads them and the page that was missed, and makes all resident; what came of that one. `None`: they cannot be read together.
+    fn load(self, claim: &Loading<PageRef<'_>>, writable: bool, core: usize) -> Option<Outcome> {
+        let Run { pages, protected_queue, buffer } = self;
+        let region = claim.page().region();
+        let pool = region.pool();
+        let hits = &pool.counters_at(core).page_cache_hits;
+        // SAFETY: the buffer is this thread's, and has room for them.
+        let read = unsafe { region.store().read_pages(pages.start - 1, pages.len() + 1, buffer.at, hits) };
+        let filled = read.unwrap_or(0);
+        let there = filled.div_ceil(PAGE);
+        clear_tail(buffer.at, filled, there);
+        let outcome = match there {
+            0 => None,
+            _ => Some(install(claim, buffer.at, writable)),
+        };
+        let brought = if outcome == Some(Outcome::Resolved) { there - 1 } else { 0 };
+        let from = buffer.at.wrapping_add(PAGE);
+        let mapped =
+            install::install_run(region, pages.start..pages.start + brought, from, core, false, protected_queue);
+        (pages.start + mapped..pages.end).for_each(|page| install::unclaim(region, page));
+        pool.give_free_frames(core, pages.len() - mapped);
+        pool.counters_at(core).run_pages.add(mapped);
+        outcome
+    }
 }
 
 /// Makes the claimed page resident with the page of bytes at `from`.

@@ -7,6 +7,7 @@
 //! Absent again (`evict/staged.rs`).
 
 use crate::pool::reader::Reader;
+use crate::pool::runs::OpenRuns;
 use crate::pool::staging::{SlotNumber, Staging};
 use crate::pool::streams::Streams;
 use crate::sys::aio::Aio;
@@ -25,6 +26,7 @@ pub struct Ahead {
     pub readers: Box<[Reader]>,
     pub staging: Staging,
     pub streams: Streams,
+    pub runs: OpenRuns,
     pub stop: AtomicBool,
     /// Chunks staged so far, and more when there was no slot for one.
     pub clock: AtomicUsize,
@@ -41,6 +43,7 @@ impl Ahead {
             readers: readers.collect::<io::Result<_>>()?,
             staging: Staging::new(userfaultfd)?,
             streams: Streams::default(),
+            runs: OpenRuns::default(),
             stop: AtomicBool::new(false),
             clock: AtomicUsize::new(0),
             prefetches: Prefetches::default(),

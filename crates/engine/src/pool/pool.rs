@@ -115,6 +115,8 @@ pub struct Pool {
     pub ghosts: Ghosts,
     pub cores: Box<[Padded<Core>]>,
     buffers: ReadBuffers,
+    /// Pages that are read together (`runs.rs`).
+    run_buffers: ReadBuffers,
     /// Never written: all of it is the kernel's one page of zeros.
     zeros: Zeroed<[u8; PAGE]>,
     waiting: Waiting,
@@ -131,6 +133,9 @@ pub struct Pool {
     /// What its files did that are not mapped any more.
     pub ended: Ended,
 }
+
+/// Sets of buffers for runs: as many longest ones, twice, can be read at a time.
+const RUN_BUFFERS: usize = 8;
 
 /// What belongs to one core.
 #[derive(Debug)]
@@ -189,6 +194,7 @@ impl Pool {
             ghosts: Ghosts::new(),
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,
             buffers: ReadBuffers::new(cores)?,
+            run_buffers: ReadBuffers::new(RUN_BUFFERS)?,
             zeros: Zeroed::new(MOST_AHEAD)?,
             waiting: Waiting::default(),
             writes: OnceLock::new(),
@@ -377,6 +383,11 @@ impl Pool {
             Some(buffer) => buffer,
             None => self.waiting.wait_for_room(|| self.buffers.take(core)),
         }
+    }
+
+    /// Takes neighbouring read buffers for a run, if as many are free.
+    pub fn run_buffer(&self, core: usize, pages: usize) -> Option<Buffer<'_>> {
+        self.run_buffers.take_run(core, pages)
     }
 
     /// The counters of this core.

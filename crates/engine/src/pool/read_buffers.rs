@@ -17,13 +17,13 @@ pub struct ReadBuffers {
     used: Box<[Padded<AtomicU64>]>,
 }
 
-/// A read buffer, a page; free again when dropped.
+/// A read buffer, a page or several; free again when dropped.
 #[derive(Debug)]
 pub struct Buffer<'a> {
-    /// Start of the page.
+    /// Start of the first page.
     pub at: *mut u8,
     used: &'a AtomicU64,
-    bit: u64,
+    bits: u64,
 }
 
 impl ReadBuffers {
@@ -50,14 +50,35 @@ impl ReadBuffers {
         let lowest_free = |used: u64| (used != u64::MAX).then(|| used | (used + 1));
         let before = used.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest_free).ok()?;
         let number = before.trailing_ones() as usize;
+        Some(Buffer { at: self.at(core, number), used, bits: 1 << number })
+    }
+
+    /// So many neighbouring buffers, of this core's if they are free; [`BUFFERS`] at most.
+    pub fn take_run(&self, core: usize, pages: usize) -> Option<Buffer<'_>> {
+        let sets = self.used.len();
+        (0..sets).find_map(|set| self.take_run_of((core + set) % sets, pages))
+    }
+
+    fn take_run_of(&self, core: usize, pages: usize) -> Option<Buffer<'_>> {
+        let used = &self.used[core].0;
+        let wanted = u64::MAX >> (BUFFERS - pages);
+        let mut found = 0;
+        let take = |used: u64| {
+            found = (0..=BUFFERS - pages).find(|place| used >> place & wanted == 0)?;
+            Some(used | wanted << found)
+        };
+        used.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok()?;
+        Some(Buffer { at: self.at(core, found), used, bits: wanted << found })
+    }
+
+    fn at(&self, core: usize, number: usize) -> *mut u8 {
         // SAFETY: below `cores * BUFFERS`; the bit makes it this thread's.
-        let at = unsafe { self.memory.as_mut_ptr().add(core * BUFFERS + number).cast() };
-        Some(Buffer { at, used, bit: 1 << number })
+        unsafe { self.memory.as_mut_ptr().add(core * BUFFERS + number).cast() }
     }
 }
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        self.used.fetch_and(!self.bit, Ordering::Release);
+        self.used.fetch_and(!self.bits, Ordering::Release);
     }
 }

@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Chunks and pieces on their way, at most.
 pub const TRANSFERS: usize = 128;
-/// Pages of one request to prefetch, at most.
-pub const PIECE_PAGES: usize = 4;
+/// Neighbouring pages that are mapped as soon as they are there, in one request, at most.
+pub const PIECE_PAGES: usize = 16;
 /// Submissions in a row that have ended in the call, after which the reader's thread does them; after half as many that have not,
 /// threads that trap do.
 pub const INLINE: i32 = 4;
@@ -37,6 +37,8 @@ const REQUESTS: usize = 4096;
 pub enum ReadRequest {
     /// Pages that the program prefetches.
     Pages(Pages),
+    /// The pages of a file that fits into the cache, while there is room.
+    Fill(Pages),
     /// A chunk whose pages are claimed, into a slot that is taken, of a region in use.
     Chunk(RegionUse, SlotNumber, Chunk),
 }
@@ -78,8 +80,8 @@ pub enum Destination {
     /// Into a slot, to be Staged.
     Chunk(SlotNumber, Chunk),
     /// Neighbouring pages that are mapped as soon as they are there; into the transfer's own buffer. A bit of
-    /// `protected_queue` for each whose queue is the protected one.
-    Piece { first: usize, count: usize, protected_queue: u32 },
+    /// `protected_queue` for each whose queue is the protected one. `is_awaited`: prefetched.
+    Piece { first: usize, count: usize, protected_queue: u32, is_awaited: bool },
 }
 
 /// How far a stream is.

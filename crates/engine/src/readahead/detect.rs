@@ -2,38 +2,88 @@
 //! stream.
 
 use crate::page::entry::{Entry, FRAME_PAGES};
+use crate::pool::ahead::Ahead;
+use crate::pool::reader::{Pages, ReadRequest};
+use crate::pool::runs::{Begun, GoesOn};
 use crate::pool::streams::{AGAIN, ENOUGH, ENOUGH_AFTER_WASTE, Expect, FIRST_WINDOW, Stride};
 use crate::region::page_ref::PageRef;
+use crate::region::region::Region;
+use crate::sys::{PAGE, cpu};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// First window after advice that says what will come, pages: 512 KiB.
 const ADVISED_WINDOW: usize = 128;
 
-/// Notes that a page was missed, before it is read. Called by fault handlers.
+/// A page that is missed takes as long as so many that are read side by side: 20 to 60 on disks.
+const MISS: usize = 32;
+
+/// Notes that a page was missed, before it is read; how many pages from it on are to be read at once. Called by fault handlers.
 #[inline]
-pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) {
+pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let (region, page) = (page.region(), page.number());
     let pool = region.pool();
-    let Some(ahead) = pool.ahead() else { return };
-    let expect = region.hints().expect_at(page);
-    if expect == Expect::Random || region.hints().readahead() == 0 {
-        return;
+    let Some(ahead) = pool.ahead() else { return 1 };
+    let hints = region.hints();
+    let expect = hints.expect_at(page);
+    if expect == Expect::Random || hints.readahead() == 0 {
+        return 1;
     }
+    let here = Entry::new(region.id(), page).into();
+    let goes_on = if expect == Expect::Normal { ahead.runs.goes_on(here) } else { None };
+    if let Some(GoesOn::Measured(pages)) = goes_on {
+        hints.runs().note_reached(pages);
+        return 1;
+    }
+    let enough = if hints.wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
     let now = ahead.clock.load(Ordering::Relaxed);
-    let stride = pool.cores[core].0.misses.note(Entry::new(region.id(), page).into(), now);
-    let enough = if region.hints().wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
-    let (step, window) = match (stride, expect) {
-        (Some(Stride { step, steps }), _) if steps >= enough && (steps - enough).is_multiple_of(AGAIN) => {
-            (step, FIRST_WINDOW)
+    let begun = hints.runs().begin_or_go_on(goes_on);
+    let stride = match (goes_on, begun) {
+        // It goes on behind what was read with its first page: longer than was thought, or a walk.
+        (Some(GoesOn::Read(pages)), Begun::Read(2..)) => {
+            (pages as u32 >= enough).then_some(Stride { step: 1, steps: enough })
         }
-        (None, Expect::Forward) => (1, ADVISED_WINDOW),
-        (None, Expect::Backward) => (-1, ADVISED_WINDOW),
-        _ => return,
+        _ => pool.cores[core].0.misses.note(here, now),
     };
-    if let Some(stream) = ahead.streams.start(region.id(), page, step, window, is_store) {
-        ahead.go_on_with(pool, stream);
+    let stream = match (stride, expect) {
+        (Some(Stride { step, steps }), _) if steps >= enough && (steps - enough).is_multiple_of(AGAIN) => {
+            Some((step, FIRST_WINDOW))
+        }
+        (None, Expect::Forward) => Some((1, ADVISED_WINDOW)),
+        (None, Expect::Backward) => Some((-1, ADVISED_WINDOW)),
+        _ => None,
+    };
+    if let Some((step, window)) = stream {
+        if let Some(stream) = ahead.streams.start(region.id(), page, step, window, is_store) {
+            ahead.go_on_with(pool, stream);
+        }
+        return 1;
     }
+    if expect != Expect::Normal {
+        return 1;
+    }
+    ahead.runs.begin(here, goes_on, begun);
+    let pages = region.store().size() as usize / PAGE;
+    if pages <= pool.capacity() && hints.runs().begun() > pages / MISS {
+        fill(ahead, region, page);
+    }
+    match begun {
+        Begun::Read(pages) => pages,
+        Begun::Measured => 1,
+    }
+}
+
+/// Has the rest of a file read, once, all of which fits into the cache, when misses at random have taken about as long as that will: so it
+/// takes at most twice what would have been best, whatever comes. Each miss goes on with it.
+#[cold]
+fn fill(ahead: &Ahead, region: &Region, page: usize) {
+    if region.hints().begin_fill() {
+        let all = region.ahead_of(page);
+        let pages = Pages { region: region.id(), first: all.start, count: all.len() };
+        let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
+        reader.ask(&mut std::iter::once(ReadRequest::Fill(pages)), false);
+    }
+    ahead.readers.iter().filter(|reader| reader.has_work()).for_each(|reader| ahead.go_on(region.pool(), reader));
 }
 
 /// Whether a frame that begins or ends with a page is about to be read for a stream, which a thread that misses had

@@ -137,7 +137,8 @@ impl OnTurn<'_> {
                         self.read_chunk(&region, number, chunk);
                     }
                 }
-                ReadRequest::Pages(pages) => self.carry_out(pages),
+                ReadRequest::Pages(pages) => self.carry_out(pages, true),
+                ReadRequest::Fill(pages) => self.carry_out(pages, false),
             }
         }
         self.submit();
@@ -182,11 +183,15 @@ impl OnTurn<'_> {
         self.read(region, place, Destination::Chunk(number, chunk), places);
     }
 
-    /// Reads some of the pages that were asked for, and leaves the rest as a request of its own.
-    fn carry_out(&mut self, request: Pages) {
+    /// Reads some of the pages that were asked for, and leaves the rest as a request of its own. `is_awaited`: by the program, which makes
+    /// room for them.
+    fn carry_out(&mut self, request: Pages, is_awaited: bool) {
         let (pool, reader) = (self.pool, self.reader);
         let all = request.first..request.first + request.count;
-        let done = |pages: usize| self.ahead.prefetches.note_done(pages);
+        let done = |pages: usize| self.ahead.prefetches.note_done(if is_awaited { pages } else { 0 });
+        if !is_awaited && pool.free_frames.idle() <= pool.capacity() / 8 {
+            return;
+        }
         let region = registry::enter(request.region).filter(|region| std::ptr::eq(&**region.pool(), pool));
         let Some(region) = region else { return done(all.len()) };
         let end = region.ahead_of(all.start).end.min(all.end);
@@ -198,7 +203,7 @@ impl OnTurn<'_> {
             return done(all.len());
         }
         let (mut count, mut protected_queue, core) = (0, 0, pool.here());
-        while let Some(seen) = (count < most).then(|| claim(&region, first + count, reader.number)).flatten() {
+        while let Some(seen) = (count < most).then(|| claim(&region, first + count, Some(reader.number))).flatten() {
             protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
             count += 1;
         }
@@ -210,12 +215,13 @@ impl OnTurn<'_> {
         if count > 0 {
             let place = self.reading.room_for(1).expect("there is room for a chunk of any kind");
             let memory = self.reading.piece_memory(place);
-            let destination = Destination::Piece { first, count, protected_queue };
+            let destination = Destination::Piece { first, count, protected_queue, is_awaited };
             self.read(&region, place, destination, std::iter::once((first, count, memory)));
         }
         let rest_of_it = Pages { first: rest.start, count: rest.len(), ..request };
-        if !rest.is_empty() && !reader.ask(&mut std::iter::once(ReadRequest::Pages(rest_of_it)), true) {
-            self.ahead.prefetches.note_done(rest.len());
+        let request = if is_awaited { ReadRequest::Pages(rest_of_it) } else { ReadRequest::Fill(rest_of_it) };
+        if !rest.is_empty() && !reader.ask(&mut std::iter::once(request), is_awaited) {
+            done(rest.len());
         }
     }
 

@@ -233,7 +233,7 @@ impl OnTurn<'_> {
     fn read_frame(&mut self, region: &InUse<'static>, chunk: Chunk, other: Option<&Reader>) -> Option<usize> {
         let reader = other.unwrap_or(self.reader);
         // Claimed before there is room: making some takes a while, and the program is not to overtake.
-        let claimed = chunk.pages().take_while(|page| claim(region, *page, reader.number).is_some()).count();
+        let claimed = chunk.pages().take_while(|page| claim(region, *page, Some(reader.number)).is_some()).count();
         let number = if claimed == chunk.count { self.take_slot(true, 0) } else { None };
         let Some(number) = number else {
             chunk.pages().take(claimed).for_each(|page| unclaim(region, page));
@@ -267,8 +267,10 @@ impl OnTurn<'_> {
         let step = position.step();
         let page_at =
             |index: usize| page.checked_add_signed(index as isize * step).filter(|page| bounds.contains(page));
-        let count =
-            (0..most).map_while(page_at).take_while(|page| claim(region, *page, self.reader.number).is_some()).count();
+        let count = (0..most)
+            .map_while(page_at)
+            .take_while(|page| claim(region, *page, Some(self.reader.number)).is_some())
+            .count();
         if count == 0 {
             return Some(0);
         }

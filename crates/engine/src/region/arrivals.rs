@@ -83,14 +83,16 @@ impl OnTurn<'_> {
         let (destination, filled) = (transfer.destination, transfer.filled);
         match destination {
             Destination::Chunk(slot, chunk) => self.stage(region, slot, chunk, filled),
-            Destination::Piece { first, count, protected_queue } => {
-                self.map_piece(
-                    region,
-                    first..first + count,
-                    protected_queue,
-                    filled,
-                    self.reading.piece_memory(number),
-                );
+            Destination::Piece { first, count, protected_queue, is_awaited } => {
+                let memory = self.reading.piece_memory(number);
+                let mapped = self.map_piece(region, first..first + count, protected_queue, filled, memory);
+                let counters = self.pool.counters_at(self.pool.here());
+                if is_awaited {
+                    counters.prefetched_pages.add(mapped);
+                    self.ahead.prefetches.note_done(count);
+                } else {
+                    counters.run_pages.add(mapped);
+                }
             }
         }
         self.reading.transfers[number] = None;
@@ -121,7 +123,7 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Maps pages that were asked for.
+    /// Maps pages that were asked for; how many.
     fn map_piece(
         &mut self,
         region: &Region,
@@ -129,7 +131,7 @@ impl OnTurn<'_> {
         protected_queue: u32,
         filled: usize,
         memory: *mut u8,
-    ) {
+    ) -> usize {
         let (pool, core) = (self.pool, self.pool.here());
         let count = filled.div_ceil(PAGE);
         if count > 0 {
@@ -139,8 +141,7 @@ impl OnTurn<'_> {
             install::install_run(region, pages.start..pages.start + count, memory, core, false, protected_queue);
         (pages.start + mapped..pages.end).for_each(|page| unclaim(region, page));
         pool.give_free_frames(core, pages.len() - mapped);
-        pool.counters_at(core).prefetched_pages.add(mapped);
-        self.ahead.prefetches.note_done(pages.len());
+        mapped
     }
 }
 
@@ -217,7 +218,7 @@ pub fn await_page(page: PageRef<'_>, seen: Seen) {
 }
 
 /// Clears what lies behind the last byte that was read, up to the end of its page.
-fn clear_tail(memory: *mut u8, filled: usize, pages: usize) {
+pub fn clear_tail(memory: *mut u8, filled: usize, pages: usize) {
     // SAFETY: inside the last page that was read into.
     unsafe { memory.add(filled).write_bytes(0, pages * PAGE - filled) };
 }

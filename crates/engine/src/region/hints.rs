@@ -1,11 +1,12 @@
 //! What the user expects of a region's pages, and what became of reading ahead of them.
 
 use crate::page::entry::FRAME_PAGES;
+use crate::pool::runs::RunLengths;
 use crate::pool::streams::{Expect, MOST_WINDOW};
 use crate::sys::memory::Zeroed;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// Bound of the count of wasted chunks: so many used ones make them good.
 const MOST_WASTE: u32 = 16;
@@ -20,6 +21,10 @@ pub struct Hints {
     readahead: AtomicUsize,
     /// Chunks wasted of late, less those used.
     waste: AtomicU32,
+    /// How many neighbouring pages are read together.
+    runs: RunLengths,
+    /// All of it has been asked for.
+    filled: AtomicBool,
 }
 
 impl Hints {
@@ -29,6 +34,8 @@ impl Hints {
             expectations: Zeroed::new(pages.div_ceil(FRAME_PAGES))?,
             readahead: AtomicUsize::new(MOST_WINDOW),
             waste: AtomicU32::new(0),
+            runs: RunLengths::default(),
+            filled: AtomicBool::new(false),
         })
     }
 
@@ -52,6 +59,17 @@ impl Hints {
     /// Sets it.
     pub fn set_readahead(&self, pages: usize) {
         self.readahead.store(pages, Ordering::Relaxed);
+    }
+
+    /// How many neighbouring pages are read together.
+    #[inline]
+    pub fn runs(&self) -> &RunLengths {
+        &self.runs
+    }
+
+    /// Notes that all of it is asked for; false: it has been.
+    pub fn begin_fill(&self) -> bool {
+        !self.filled.swap(true, Ordering::Relaxed)
     }
 
     /// What the user expects of a page.

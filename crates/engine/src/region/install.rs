@@ -93,11 +93,14 @@ pub fn note_sample(region: &Region, page: usize, core: usize) {
     region.pool().counters_at(core).wrong_guesses.add(wrong as usize * prediction::SAMPLES);
 }
 
-/// Claims an absent page for a reader; as it was seen.
-pub fn claim(region: &Region, page: usize, reader: usize) -> Option<Seen> {
+/// Claims an absent page for a reader, or for this thread; as it was seen.
+pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen> {
     let page = region.page(page);
     let seen = page.look();
-    let claim = Loading::begin_read(page, seen, reader)?;
+    let claim = match reader {
+        Some(reader) => Loading::begin_read(page, seen, reader),
+        None => Loading::begin(page, seen),
+    }?;
     // A hole is read like any page; what is known of it is void once the page is here. But what the file has there of a
     // scratch region is not what the page holds.
     region.take_hole(page.number());

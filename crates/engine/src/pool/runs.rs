@@ -1,0 +1,242 @@
+//! Runs: neighbouring pages that a program reads one after the other before it goes elsewhere (a row, a node of a tree, a block that does not
+//! begin on a page's border), and how long those of a file are.
+//!
+//! A miss that continues none begins a run. One in a few is *measured*: its pages are read one by one, and each further miss tells how far
+//! it went. What half of the measured runs reach is read with the first page of all others, in one request.
+
+use crate::sys::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Longest run that is measured, pages: 128 KiB. Longer ones are streams' business.
+pub const MOST_RUN: usize = 32;
+/// Measured runs between two decisions.
+const SAMPLES: u32 = 16;
+/// One run in so many is measured while pages are read one by one. (That keeps streams waiting.)
+const RARELY: u32 = 4;
+/// Open runs that are remembered.
+const OPEN: usize = 1024;
+
+/// How long a file's runs are.
+#[derive(Debug, Default)]
+pub struct RunLengths {
+    begun: AtomicU32,
+    /// Measured since the last decision, and how many of them came as far as to each page but the first.
+    measured: AtomicU32,
+    reached: [AtomicU32; MOST_RUN - 1],
+    /// Pages to read with the first.
+    more: AtomicU32,
+}
+
+/// What a run that begins is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    /// To be measured.
+    Measured,
+    /// So many pages are to be read at once.
+    Read(usize),
+}
+
+impl RunLengths {
+    /// Notes that a run begins, or goes on behind what was read of it.
+    #[inline]
+    pub fn begin_or_go_on(&self, goes_on: Option<GoesOn>) -> Begun {
+        let pages = self.pages();
+        if goes_on.is_some() {
+            return Begun::Read(pages);
+        }
+        // What it costs to read a run page by page is a sixteenth of what all others cost.
+        let every = if pages == 1 { RARELY } else { SAMPLES * pages as u32 };
+        if self.begun.fetch_add(1, Ordering::Relaxed) % every != every - 1 {
+            return Begun::Read(pages);
+        }
+        if self.measured.fetch_add(1, Ordering::Relaxed) == SAMPLES {
+            self.decide();
+        }
+        Begun::Measured
+    }
+
+    /// Runs so far.
+    #[inline]
+    pub fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed) as usize
+    }
+
+    /// Pages that are read together.
+    #[inline]
+    pub fn pages(&self) -> usize {
+        self.more.load(Ordering::Relaxed) as usize + 1
+    }
+
+    /// Notes that a measured run came to its n-th page.
+    pub fn note_reached(&self, pages: usize) {
+        self.reached[pages - 2].fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn decide(&self) {
+        let half = |reached: &AtomicU32| reached.swap(0, Ordering::Relaxed) >= SAMPLES / 2;
+        // All of them, to begin anew.
+        let (mut more, mut is_half) = (0, true);
+        for reached in &self.reached {
+            let reaches = half(reached);
+            is_half &= reaches;
+            more += u32::from(is_half);
+        }
+        self.more.store(more, Ordering::Relaxed);
+        self.measured.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Where runs that have begun would go on.
+#[derive(Debug)]
+pub struct OpenRuns([OpenRun; OPEN]);
+
+/// A hint, as all entries of the history of misses are: two threads may write one at a time.
+#[derive(Debug, Default)]
+struct OpenRun {
+    /// An [`Entry`](crate::page::entry::Entry).
+    next: AtomicU64,
+    /// Pages so far; twice as many, and one more of a run that is measured.
+    pages: AtomicU32,
+}
+
+/// A miss that continues a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoesOn {
+    /// A measured one, whose n-th page it is.
+    Measured(usize),
+    /// One of which so many pages were read, as many as was thought at a time.
+    Read(usize),
+}
+
+impl Default for OpenRuns {
+    fn default() -> Self {
+        OpenRuns(std::array::from_fn(|_| OpenRun::default()))
+    }
+}
+
+impl OpenRuns {
+    fn of(&self, next: u64) -> &OpenRun {
+        &self.0[(next.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54) as usize % OPEN]
+    }
+
+    fn note(&self, next: u64, pages: usize, is_measured: bool) {
+        let run = self.of(next);
+        run.next.store(next, Ordering::Relaxed);
+        run.pages.store((pages as u32) << 1 | u32::from(is_measured), Ordering::Relaxed);
+    }
+
+    /// Notes a run that begins here, or goes on.
+    #[inline]
+    pub fn begin(&self, here: u64, goes_on: Option<GoesOn>, begun: Begun) {
+        let before = if let Some(GoesOn::Read(before)) = goes_on { before } else { 0 };
+        match begun {
+            Begun::Measured => self.note(here + 1, 1, true),
+            Begun::Read(pages) => self.note(here + pages as u64, before.saturating_add(pages), false),
+        }
+    }
+
+    /// Whether a miss continues one.
+    #[inline]
+    pub fn goes_on(&self, here: u64) -> Option<GoesOn> {
+        let run = self.of(here);
+        if run.next.load(Ordering::Relaxed) != here {
+            return None;
+        }
+        run.next.store(0, Ordering::Relaxed);
+        let pages = run.pages.load(Ordering::Relaxed);
+        let (pages, is_measured) = ((pages >> 1) as usize, pages & 1 != 0);
+        if !is_measured {
+            return Some(GoesOn::Read(pages));
+        }
+        let pages = (pages + 1).min(MOST_RUN);
+        if pages < MOST_RUN {
+            self.note(here + 1, pages, true);
+        }
+        Some(GoesOn::Measured(pages))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has a program read rows of some pages, far apart; misses per row of the last hundred.
+    fn misses(lengths: &RunLengths, open: &OpenRuns, rows: usize, pages: impl Fn(usize) -> usize) -> f64 {
+        let mut misses = 0;
+        for row in 0..rows {
+            let first = 1 << 40 | (row as u64 * 7919) << 10;
+            let mut there = 0;
+            for page in 0..pages(row) {
+                if page < there {
+                    continue;
+                }
+                misses += usize::from(row + 100 >= rows);
+                let here = first + page as u64;
+                there = page + 1;
+                match open.goes_on(here) {
+                    Some(GoesOn::Measured(reached)) => lengths.note_reached(reached),
+                    goes_on => {
+                        let begun = lengths.begin_or_go_on(goes_on);
+                        open.begin(here, goes_on, begun);
+                        if let Begun::Read(count) = begun {
+                            there = page + count;
+                        }
+                    }
+                }
+            }
+        }
+        misses as f64 / 100.0
+    }
+
+    #[test]
+    fn a_row_is_read_at_once_when_its_length_is_known() {
+        for pages in [1, 2, 3, 5, 16, 31] {
+            let (lengths, open) = (RunLengths::default(), OpenRuns::default());
+            let per_row = misses(&lengths, &open, 1000, |_| pages);
+            assert_eq!(lengths.pages(), pages);
+            assert!(per_row < 1.6, "{pages}: {per_row}");
+        }
+    }
+
+    #[test]
+    fn it_follows_the_program() {
+        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
+        for pages in [4, 1, 12, 2] {
+            misses(&lengths, &open, 20_000, |_| pages);
+            assert_eq!(lengths.pages(), pages);
+        }
+    }
+
+    #[test]
+    fn what_half_of_the_rows_reach() {
+        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
+        misses(&lengths, &open, 5000, |row| if row.wrapping_mul(0x9E37_79B9) >> 8 & 3 == 0 { 9 } else { 3 });
+        assert_eq!(lengths.pages(), 3);
+    }
+
+    /// Others' misses in between, and more runs at a time than are remembered, spoil some measurements.
+    #[test]
+    fn many_at_a_time() {
+        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
+        for round in 0..200u64 {
+            let mut there = [0; 32];
+            for page in 0..4 {
+                for (run, there) in there.iter_mut().enumerate().filter(|(_, there)| **there <= page) {
+                    let here = 1 << 40 | (round * 32 + run as u64) << 12 | page;
+                    *there = page + 1;
+                    match open.goes_on(here) {
+                        Some(GoesOn::Measured(reached)) => lengths.note_reached(reached),
+                        goes_on => {
+                            let begun = lengths.begin_or_go_on(goes_on);
+                            open.begin(here, goes_on, begun);
+                            if let Begun::Read(count) = begun {
+                                *there = page + count as u64;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(lengths.pages(), 4);
+    }
+}
