@@ -147,8 +147,9 @@ pub enum Persist {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing in particular: walks with a constant step are recognised and read ahead of. The default, and what takes
-    /// the next three back.
+    /// Nothing in particular: walks with a constant step are recognised and read ahead of, rows of several pages at random places are
+    /// read at once when their length is known, and a file that fits into the cache is read whole when misses have cost as much. The
+    /// default, and what takes the next three back.
     Normal,
     /// It will be accessed at random: nothing is read ahead.
     Random,

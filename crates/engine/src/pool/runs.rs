@@ -14,6 +14,7 @@ const SAMPLES: u32 = 16;
 const RARELY: u32 = 4;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
+const NONE: u64 = u64::MAX;
 
 /// How long a file's runs are.
 #[derive(Debug, Default)]
@@ -91,9 +92,9 @@ impl RunLengths {
 pub struct OpenRuns([OpenRun; OPEN]);
 
 /// A hint, as all entries of the history of misses are: two threads may write one at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OpenRun {
-    /// An [`Entry`](crate::page::entry::Entry).
+    /// An [`Entry`](crate::page::entry::Entry); [`NONE`]: it has gone on.
     next: AtomicU64,
     /// Pages so far; twice as many, and one more of a run that is measured.
     pages: AtomicU32,
@@ -110,7 +111,7 @@ pub enum GoesOn {
 
 impl Default for OpenRuns {
     fn default() -> Self {
-        OpenRuns(std::array::from_fn(|_| OpenRun::default()))
+        OpenRuns(std::array::from_fn(|_| OpenRun { next: AtomicU64::new(NONE), pages: AtomicU32::new(0) }))
     }
 }
 
@@ -142,7 +143,7 @@ impl OpenRuns {
         if run.next.load(Ordering::Relaxed) != here {
             return None;
         }
-        run.next.store(0, Ordering::Relaxed);
+        run.next.store(NONE, Ordering::Relaxed);
         let pages = run.pages.load(Ordering::Relaxed);
         let (pages, is_measured) = ((pages >> 1) as usize, pages & 1 != 0);
         if !is_measured {

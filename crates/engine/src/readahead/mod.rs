@@ -35,6 +35,13 @@
 //! their flag out of the word before it wakes them, since a futex(2) wake-up without a change of the word can be
 //! missed.
 //!
+//! *Runs* (`pool/runs.rs`): rows, blocks and nodes of several pages at random places. One in a few is read page by page, to learn
+//! how long they are; all others with one request, by the thread that missed the first page, into a buffer of its own. Whoever goes on
+//! behind what was read, walks, and gets a stream.
+//!
+//! *A file that fits* into the cache is read whole, once, in large requests, when as many misses at random have come as take about as
+//! long (one in 32 of its pages), while an eighth of the cache is free. Each miss goes on with it, and what has come is mapped.
+//!
 //! Slots are shared out between the streams that are at work, those included that found none a short while ago. Where a stream's share is
 //! fewer than four, its chunks are larger parts of its window.
 //!
@@ -48,7 +55,7 @@
 //! would cost more, and leave nothing to move. Where Linux AIO is refused all readers are like that.
 //!
 //! *Prefetch* cuts ranges into absent runs and puts them into a reader's queue, as many as fit (2048 pages, or an
-//! eighth of the cache; the caller learns how many it took). The caller submits them itself, up to 4 pages each and 128 under way, and
+//! eighth of the cache; the caller learns how many it took). The caller submits them itself, up to 16 pages each and 128 under way, and
 //! they are mapped when somebody takes notice: by the next prefetch, or all that have arrived by the first trap on one of them.
 //! `lookahead` hands ranges over in quarters of its depth.
 

@@ -35,6 +35,7 @@ mod reach;
 mod replaced;
 mod replacement;
 mod resize;
+mod runs;
 mod scans;
 mod scratch;
 mod second_tier;

@@ -85,3 +85,34 @@ fn a_pin_finds_no_room_among_pages_that_cannot_be_written() {
     map.read_at(&mut last, FILE - 8).unwrap();
     assert_eq!(u64::from_ne_bytes(last), stamp(FILE / 8 - 1, 0));
 }
+
+/// A page that cannot be read does no harm to the one before it, with which it is read.
+#[test]
+fn a_row_with_a_page_that_cannot_be_read() {
+    let Some(bench) = Bench::new(1) else { return };
+    let cache = Cache::new(128 * PAGE).unwrap();
+    let map = bench.map(&cache);
+    let word = |page: usize| {
+        // SAFETY: inside the map.
+        unsafe { map.as_ptr().add(page * PAGE).cast::<u64>().read_volatile() }
+    };
+    let read = |page: usize| assert_eq!(word(page), stamp(page * PAGE / 8, 0), "page {page}");
+    for round in 0..200 {
+        map.advise(Advice::DontNeed).unwrap();
+        let first = round * round % 37 * 5;
+        read(first);
+        read(first + 1);
+    }
+    let before = cache.stats().run_pages;
+    assert!(before > 50, "{:?}", cache.stats());
+    bench.disk.set(Plan { unreadable: Some(13), ..Plan::default() });
+    for _ in 0..10 {
+        map.advise(Advice::DontNeed).unwrap();
+        read(12);
+        assert!(map.pin(13 * PAGE, PAGE).is_err());
+        read(10);
+        read(11);
+    }
+    bench.disk.set(Plan::default());
+    read(13);
+}
