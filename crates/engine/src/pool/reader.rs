@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// Chunks and pieces on their way, at most.
 pub const TRANSFERS: usize = 128;
 /// Neighbouring pages that are mapped as soon as they are there, in one request, at most.
-pub const PIECE_PAGES: usize = 16;
+pub const PIECE_PAGES: usize = 4;
 /// Submissions in a row that have ended in the call, after which the reader's thread does them; after half as many that have not,
 /// threads that trap do.
 pub const INLINE: i32 = 4;

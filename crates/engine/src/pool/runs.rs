@@ -14,6 +14,8 @@ const SAMPLES: u32 = 16;
 const RARELY: u32 = 4;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
+/// Runs that begin meanwhile, after which a miss behind a run is there by chance.
+const LATE: u32 = 256;
 const NONE: u64 = u64::MAX;
 
 /// How long a file's runs are.
@@ -57,8 +59,8 @@ impl RunLengths {
 
     /// Runs so far.
     #[inline]
-    pub fn begun(&self) -> usize {
-        self.begun.load(Ordering::Relaxed) as usize
+    pub fn begun(&self) -> u32 {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// Pages that are read together.
@@ -98,6 +100,8 @@ struct OpenRun {
     next: AtomicU64,
     /// Pages so far; twice as many, and one more of a run that is measured.
     pages: AtomicU32,
+    /// Runs begun before it was written down.
+    at: AtomicU32,
 }
 
 /// A miss that continues a run.
@@ -109,9 +113,15 @@ pub enum GoesOn {
     Read(usize),
 }
 
+impl Default for OpenRun {
+    fn default() -> Self {
+        OpenRun { next: AtomicU64::new(NONE), pages: AtomicU32::new(0), at: AtomicU32::new(0) }
+    }
+}
+
 impl Default for OpenRuns {
     fn default() -> Self {
-        OpenRuns(std::array::from_fn(|_| OpenRun { next: AtomicU64::new(NONE), pages: AtomicU32::new(0) }))
+        OpenRuns(std::array::from_fn(|_| OpenRun::default()))
     }
 }
 
@@ -120,27 +130,28 @@ impl OpenRuns {
         &self.0[(next.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54) as usize % OPEN]
     }
 
-    fn note(&self, next: u64, pages: usize, is_measured: bool) {
+    fn note(&self, next: u64, pages: usize, is_measured: bool, now: u32) {
         let run = self.of(next);
         run.next.store(next, Ordering::Relaxed);
         run.pages.store((pages as u32) << 1 | u32::from(is_measured), Ordering::Relaxed);
+        run.at.store(now, Ordering::Relaxed);
     }
 
-    /// Notes a run that begins here, or goes on.
+    /// Notes a run that begins here, or goes on, when so many have begun.
     #[inline]
-    pub fn begin(&self, here: u64, goes_on: Option<GoesOn>, begun: Begun) {
+    pub fn begin(&self, here: u64, now: u32, goes_on: Option<GoesOn>, begun: Begun) {
         let before = if let Some(GoesOn::Read(before)) = goes_on { before } else { 0 };
         match begun {
-            Begun::Measured => self.note(here + 1, 1, true),
-            Begun::Read(pages) => self.note(here + pages as u64, before.saturating_add(pages), false),
+            Begun::Measured => self.note(here + 1, 1, true, now),
+            Begun::Read(pages) => self.note(here + pages as u64, before.saturating_add(pages), false, now),
         }
     }
 
-    /// Whether a miss continues one.
+    /// Whether a miss continues one, when so many have begun.
     #[inline]
-    pub fn goes_on(&self, here: u64) -> Option<GoesOn> {
+    pub fn goes_on(&self, here: u64, now: u32) -> Option<GoesOn> {
         let run = self.of(here);
-        if run.next.load(Ordering::Relaxed) != here {
+        if run.next.load(Ordering::Relaxed) != here || now.wrapping_sub(run.at.load(Ordering::Relaxed)) > LATE {
             return None;
         }
         run.next.store(NONE, Ordering::Relaxed);
@@ -151,7 +162,7 @@ impl OpenRuns {
         }
         let pages = (pages + 1).min(MOST_RUN);
         if pages < MOST_RUN {
-            self.note(here + 1, pages, true);
+            self.note(here + 1, pages, true, now);
         }
         Some(GoesOn::Measured(pages))
     }
@@ -174,11 +185,11 @@ mod tests {
                 misses += usize::from(row + 100 >= rows);
                 let here = first + page as u64;
                 there = page + 1;
-                match open.goes_on(here) {
+                match open.goes_on(here, lengths.begun()) {
                     Some(GoesOn::Measured(reached)) => lengths.note_reached(reached),
                     goes_on => {
                         let begun = lengths.begin_or_go_on(goes_on);
-                        open.begin(here, goes_on, begun);
+                        open.begin(here, lengths.begun(), goes_on, begun);
                         if let Begun::Read(count) = begun {
                             there = page + count;
                         }
@@ -225,11 +236,11 @@ mod tests {
                 for (run, there) in there.iter_mut().enumerate().filter(|(_, there)| **there <= page) {
                     let here = 1 << 40 | (round * 32 + run as u64) << 12 | page;
                     *there = page + 1;
-                    match open.goes_on(here) {
+                    match open.goes_on(here, lengths.begun()) {
                         Some(GoesOn::Measured(reached)) => lengths.note_reached(reached),
                         goes_on => {
                             let begun = lengths.begin_or_go_on(goes_on);
-                            open.begin(here, goes_on, begun);
+                            open.begin(here, lengths.begun(), goes_on, begun);
                             if let Begun::Read(count) = begun {
                                 *there = page + count as u64;
                             }

@@ -30,14 +30,20 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         return 1;
     }
     let here = Entry::new(region.id(), page).into();
-    let goes_on = if expect == Expect::Normal { ahead.runs.goes_on(here) } else { None };
+    let goes_on = if expect == Expect::Normal { ahead.runs.goes_on(here, hints.runs().begun()) } else { None };
     if let Some(GoesOn::Measured(pages)) = goes_on {
         hints.runs().note_reached(pages);
         return 1;
     }
+    // Misses of a walk, which overtakes what is read ahead of it, are no rows.
+    let is_walked = expect == Expect::Normal && hints.is_walked(goes_on.is_none());
+    let has_runs = expect == Expect::Normal && !is_walked;
+    if is_walked {
+        ahead.runs.begin(here, hints.runs().begun(), None, Begun::Read(1));
+    }
     let enough = if hints.wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
     let now = ahead.clock.load(Ordering::Relaxed);
-    let begun = hints.runs().begin_or_go_on(goes_on);
+    let begun = if has_runs { hints.runs().begin_or_go_on(goes_on) } else { Begun::Read(1) };
     let stride = match (goes_on, begun) {
         // It goes on behind what was read with its first page: longer than was thought, or a walk.
         (Some(GoesOn::Read(pages)), Begun::Read(2..)) => {
@@ -59,12 +65,12 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         }
         return 1;
     }
-    if expect != Expect::Normal {
+    if !has_runs {
         return 1;
     }
-    ahead.runs.begin(here, goes_on, begun);
+    ahead.runs.begin(here, hints.runs().begun(), goes_on, begun);
     let pages = region.store().size() as usize / PAGE;
-    if pages <= pool.capacity() && hints.runs().begun() > pages / MISS {
+    if pages <= pool.capacity() && hints.runs().begun() as usize > pages / MISS {
         fill(ahead, region, page);
     }
     match begun {

@@ -55,7 +55,7 @@
 //! would cost more, and leave nothing to move. Where Linux AIO is refused all readers are like that.
 //!
 //! *Prefetch* cuts ranges into absent runs and puts them into a reader's queue, as many as fit (2048 pages, or an
-//! eighth of the cache; the caller learns how many it took). The caller submits them itself, up to 16 pages each and 128 under way, and
+//! eighth of the cache; the caller learns how many it took). The caller submits them itself, up to 4 pages each and 128 under way, and
 //! they are mapped when somebody takes notice: by the next prefetch, or all that have arrived by the first trap on one of them.
 //! `lookahead` hands ranges over in quarters of its depth.
 

@@ -8,7 +8,7 @@ use crate::sys::cpu;
 use crate::sys::signal::Blocked;
 use std::ops::Range;
 
-/// Pages that are taken in advance of the device, at most: a reader's transfers, of the largest requests.
+/// Pages that are taken in advance of the device, at most: four times its queue, of the largest requests.
 pub const MOST_QUEUED: usize = 2048;
 
 /// Asks for the absent pages of ranges, in order, as far as the queue takes them; how many ranges it took. Of a range
