@@ -4,7 +4,7 @@ use crate::deferred::protocol::{self, Deferred};
 use crate::evict::room::Room;
 use crate::fault::zero_ahead::fill_ahead;
 use crate::page::claims::Loading;
-use crate::page::entry::{Entry, FRAME_PAGES};
+use crate::page::entry::FRAME_PAGES;
 use crate::page::word::{Ghost, State};
 use crate::pool::read_buffers::Buffer;
 use crate::readahead::detect;
@@ -86,11 +86,10 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     counters.misses.add(1);
     let of_file = region.counters_at(core);
     of_file.misses.add(1);
-    if ghost.is_some_and(|ghost| pool.ghosts.is_young(ghost)) {
+    let protected = ghost.is_some_and(|ghost| pool.note_return(core, ghost));
+    if protected {
         of_file.ghost_hits.add(1);
     }
-    let protected =
-        pool.belongs_to_protected(core, Entry::new(region.id(), number), ghost, region.hints().is_walked(false));
     claim.finish(writable, sample, protected, core);
     if sample {
         install::note_sample(region, number, core);
@@ -134,8 +133,7 @@ impl<'a> Run<'a> {
         }
         let (mut count, mut protected_queue) = (0, 0);
         while let Some(seen) = (count < most).then(|| install::claim(region, first + count, None)).flatten() {
-            let entry = Entry::new(region.id(), first + count);
-            protected_queue |= u32::from(pool.belongs_to_protected(core, entry, seen.ghost(), false)) << count;
+            protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
             count += 1;
         }
         pool.give_free_frames(core, most - count);

@@ -34,7 +34,6 @@ pub mod attachment;
 pub mod auto_capacity;
 pub mod clean_queues;
 pub mod free_frames;
-pub mod loops;
 pub mod mailbox;
 #[allow(clippy::module_inception)] // the room is named after the type that it is about
 pub mod pool;

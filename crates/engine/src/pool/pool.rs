@@ -11,7 +11,6 @@ use crate::pool::ahead::Ahead;
 use crate::pool::attachment::Attachment;
 use crate::pool::clean_queues::CleanQueues;
 use crate::pool::free_frames::FreeFrames;
-use crate::pool::loops::Loops;
 use crate::pool::mailbox::{Follower, WriteQueue};
 use crate::pool::read_buffers::{Buffer, ReadBuffers};
 use crate::pool::replacement::Ghosts;
@@ -143,7 +142,6 @@ const RUN_BUFFERS: usize = 4;
 pub struct Core {
     pub counters: Counters,
     pub misses: MissHistory,
-    pub loops: Loops,
     /// Dirty pages, counted where they became so and where they ceased to be: only the sum means something.
     dirty: AtomicIsize,
     /// What the pages that came back soon say about the probationary queues' share, since this core evicted last.
@@ -172,7 +170,6 @@ impl Pool {
             Ok(Padded(Core {
                 counters: Counters::default(),
                 misses: MissHistory::default(),
-                loops: Loops::default(),
                 dirty: AtomicIsize::new(0),
                 votes: AtomicIsize::new(0),
                 evicting: Lock::new(),
@@ -322,25 +319,16 @@ impl Pool {
         self.clean.push(core, Entry::new(region, page), protected_queue, self.ghosts.birth());
     }
 
-    /// Notes that a page was missed, and what its word remembered; whether it belongs into the protected queue. Of walks (`is_walked`)
-    /// nothing is kept but what comes back soon: a page that stays keeps its frame from being read whole.
+    /// Notes that a page that was evicted is back; whether it belongs into the protected queue.
     #[inline]
-    pub fn belongs_to_protected(&self, core: usize, page: Entry, ghost: Option<Ghost>, is_walked: bool) -> bool {
-        let core = &self.cores[core].0;
-        if !is_walked {
-            let away = ghost.map(|ghost| self.ghosts.away(ghost));
-            core.loops.note(away, Ghosts::every(self.capacity(), self.cores.len()));
-        }
-        let young = ghost.filter(|ghost| self.ghosts.is_young(*ghost));
-        if young.is_some() {
+    pub fn note_return(&self, core: usize, ghost: Ghost) -> bool {
+        let young = self.ghosts.is_young(ghost);
+        if young {
+            let core = &self.cores[core].0;
             core.counters.ghost_hits.add(1);
+            core.votes.fetch_add(Ghosts::vote(ghost), Ordering::Relaxed);
         }
-        let kept = if is_walked { None } else { core.loops.keeps(page.into()) };
-        let vote = if kept.is_some() { Some(Ghosts::LOOP) } else { young.map(Ghosts::vote) };
-        if let Some(vote) = vote {
-            core.votes.fetch_add(vote, Ordering::Relaxed);
-        }
-        kept.unwrap_or(young.is_some())
+        young
     }
 
     /// Counts a page that became dirty, and wakes the writers at the high-water mark. The sum over the cores is taken

@@ -12,8 +12,8 @@
 //! What was read ahead, filled ahead or dropped on advice has no ghost. A page that was stored to comes into its queue
 //! once it is written. Votes are counted per core and folded in by the core's next eviction, so a miss touches nothing
 //! that all cores write. With the share at nine tenths this is first in, first out with a small reserve, which suits a
-//! hot set that moves; at a 16th it is a filter that a scan cannot get past. Of a loop larger than memory, which would come back too late
-//! or push out what it comes to next, a part is kept by number (`loops.rs`).
+//! hot set that moves; at a 16th it is a filter that a scan cannot get past. A loop larger than memory settles between:
+//! part of it stays.
 //!
 //! Time is counted in memories: so many evictions as the cache has pages.
 
@@ -25,8 +25,6 @@ const ONE: u64 = 1 << 40;
 /// Stamps are 64ths of a memory: 22 bits of them last for 65536 memories, so that a page away for longer is rarely
 /// mistaken for one that comes back soon (and then only kept for a while).
 const STAMP_SHIFT: u32 = 34;
-/// Stamps to a memory.
-pub const PARTS: u32 = 64;
 /// Age below which a ghost is young, in units of stamps.
 const YOUNG: u32 = 32;
 /// Births of queue entries are 256ths of a memory.
@@ -70,16 +68,10 @@ impl Ghosts {
         (self.clock.load(Ordering::Relaxed) >> BIRTH_SHIFT) as u32
     }
 
-    /// How long a page was away, in 64ths of a memory.
-    #[inline]
-    pub fn away(&self, ghost: Ghost) -> u32 {
-        self.stamp().wrapping_sub(ghost.stamp) & Ghost::MOST
-    }
-
     /// Whether a page comes back soon enough to belong into the protected queue.
     #[inline]
     pub fn is_young(&self, ghost: Ghost) -> bool {
-        self.away(ghost) < YOUNG
+        self.stamp().wrapping_sub(ghost.stamp) & Ghost::MOST < YOUNG
     }
 
     /// What such a page says about the share; votes are gathered per core.
@@ -87,9 +79,6 @@ impl Ghosts {
     pub fn vote(ghost: Ghost) -> isize {
         if ghost.protected { -PROVED } else { TRIED }
     }
-
-    /// What a miss in a loop says: that its pages need no time there.
-    pub const LOOP: isize = -PROVED;
 
     /// Moves the share by a core's votes, pages.
     pub fn adapt(&self, votes: isize, capacity: usize) {

@@ -3,7 +3,7 @@
 //! Nothing here waits for other threads, or for room: where there is none without writing dirty pages back, nothing is read ahead.
 
 use crate::evict::room::Room;
-use crate::page::entry::{Entry, FRAME_PAGES};
+use crate::page::entry::FRAME_PAGES;
 use crate::page::word::State;
 use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
@@ -204,10 +204,7 @@ impl OnTurn<'_> {
         }
         let (mut count, mut protected_queue, core) = (0, 0, pool.here());
         while let Some(seen) = (count < most).then(|| claim(&region, first + count, Some(reader.number))).flatten() {
-            let entry = Entry::new(region.id(), first + count);
-            protected_queue |=
-                u32::from(pool.belongs_to_protected(core, entry, seen.ghost(), region.hints().is_walked(false)))
-                    << count;
+            protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
             count += 1;
         }
         pool.give_free_frames(pool.here(), most - count);

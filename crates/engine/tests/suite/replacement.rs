@@ -59,34 +59,15 @@ fn a_hot_set_survives_a_scan() {
     assert!(found > 47.0, "first in, first out: 36; simulated: 56; found: {found}");
 }
 
-/// Simulated: 83, 73, 55, 41 and 24. A thread that changes cores, each with queues of its own, keeps less.
 #[test]
-fn a_loop_larger_than_the_cache_keeps_what_it_can() {
-    for (eighths, least) in [(9, 45.0), (10, 40.0), (12, 30.0), (16, 20.0), (28, 10.0)] {
-        let Some((_folder, cache, map)) = world() else { return };
-        let pages = FRAMES * eighths / 8;
-        let mut next = 0;
-        let found = hits(&cache, &map, 24 * FRAMES, || {
-            next = (next + 1) % pages;
-            next
-        });
-        let best = 100.0 * FRAMES as f64 / pages as f64;
-        assert!(found > least, "{pages} pages, first in, first out: 0; at best: {best:.0}; found: {found}");
-    }
-}
-
-/// After a loop the cache serves what comes then.
-#[test]
-fn a_loop_is_over_when_it_is() {
+fn a_loop_slightly_larger_than_the_cache_keeps_most_of_it() {
     let Some((_folder, cache, map)) = world() else { return };
     let mut next = 0;
-    let looped = hits(&cache, &map, 10 * FRAMES, || {
-        next = (next + 1) % (2 * FRAMES);
+    let found = hits(&cache, &map, 24 * FRAMES, || {
+        next = (next + 1) % (FRAMES + FRAMES / 10);
         next
     });
-    let mut random = Random::new(seed(5));
-    let fits = hits(&cache, &map, 4 * FRAMES, || 3 * FRAMES + random.below(FRAMES * 3 / 4));
-    assert!(looped > 20.0 && fits > 95.0, "{looped}, then {fits}");
+    assert!(found > 45.0, "first in, first out: 0; simulated: 68; found: {found}");
 }
 
 #[test]
