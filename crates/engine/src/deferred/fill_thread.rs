@@ -347,6 +347,8 @@ impl Worker {
             partial += unsafe { protocol::take_over(initial, region.address_of(flight.page), slots.page(flight.slot)) };
             slots.note_whole(flight.slot, Entry::new(region.id(), flight.page));
         }
+        // Before the pages are there: a flush that has waited for them sees it.
+        pool.counters_at(pool.here()).partial_lines.add(partial);
         let memory: Vec<_> = runs()
             .map(|(first, count)| libc::iovec { iov_base: region.address_of(first).cast(), iov_len: count * PAGE })
             .collect();
@@ -358,7 +360,6 @@ impl Worker {
             self.shared.behind.fetch_sub(1, Ordering::Relaxed);
             publish(region, *page);
         }
-        pool.counters_at(pool.here()).partial_lines.add(partial);
     }
 
     /// A page could not be read: threads that wait for it fail, and the stores stay what they are. It is read again.
