@@ -131,12 +131,7 @@ impl<'a> Run<'a> {
         if pool.take_ahead(core, most, None) == Room::None {
             return None;
         }
-        let (mut count, mut protected_queue) = (0, 0);
-        while let Some(seen) = (count < most).then(|| install::claim(region, first + count, None)).flatten() {
-            protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
-            count += 1;
-        }
-        pool.give_free_frames(core, most - count);
+        let (count, protected_queue) = install::claim_run(region, first, most, None, core);
         (count > 0).then_some(Run { pages: first..first + count, protected_queue, buffer })
     }
 
@@ -157,10 +152,7 @@ impl<'a> Run<'a> {
         };
         let brought = if outcome == Some(Outcome::Resolved) { there - 1 } else { 0 };
         let from = buffer.at.wrapping_add(PAGE);
-        let mapped =
-            install::install_run(region, pages.start..pages.start + brought, from, core, false, protected_queue);
-        (pages.start + mapped..pages.end).for_each(|page| install::unclaim(region, page));
-        pool.give_free_frames(core, pages.len() - mapped);
+        let mapped = install::install_claimed(region, pages, brought, from, protected_queue);
         pool.counters_at(core).run_pages.add(mapped);
         outcome
     }

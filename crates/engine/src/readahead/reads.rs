@@ -9,7 +9,7 @@ use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
 use crate::pool::reader::{Destination, INLINE, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader};
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
-use crate::region::install::claim;
+use crate::region::install::claim_run;
 use crate::region::page_ref::PageRef;
 use crate::region::registry::{self, InUse};
 use crate::region::userfaultfds;
@@ -202,12 +202,7 @@ impl OnTurn<'_> {
         if pool.take_ahead(pool.here(), most, None) == Room::None {
             return done(all.len());
         }
-        let (mut count, mut protected_queue, core) = (0, 0, pool.here());
-        while let Some(seen) = (count < most).then(|| claim(&region, first + count, Some(reader.number))).flatten() {
-            protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
-            count += 1;
-        }
-        pool.give_free_frames(pool.here(), most - count);
+        let (count, protected_queue) = claim_run(&region, first, most, Some(reader.number), pool.here());
         // A page that may not be claimed now, or is another thread's, is passed over: nobody waits with the turn.
         let passed_over = usize::from(count == 0);
         let rest = first + count + passed_over..all.end;

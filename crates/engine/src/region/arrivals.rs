@@ -132,16 +132,11 @@ impl OnTurn<'_> {
         filled: usize,
         memory: *mut u8,
     ) -> usize {
-        let (pool, core) = (self.pool, self.pool.here());
         let count = filled.div_ceil(PAGE);
         if count > 0 {
             clear_tail(memory, filled, count);
         }
-        let mapped =
-            install::install_run(region, pages.start..pages.start + count, memory, core, false, protected_queue);
-        (pages.start + mapped..pages.end).for_each(|page| unclaim(region, page));
-        pool.give_free_frames(core, pages.len() - mapped);
-        mapped
+        install::install_claimed(region, pages, count, memory, protected_queue)
     }
 }
 

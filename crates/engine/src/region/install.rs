@@ -113,6 +113,29 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
     }
 }
 
+/// Claims neighbouring pages, up to so many, for which there are free frames, as far as they are absent, and gives the other frames
+/// back; how many, and a bit for each whose queue is the protected one.
+pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usize>, core: usize) -> (usize, u32) {
+    let pool = region.pool();
+    let (mut count, mut protected_queue) = (0, 0);
+    while let Some(seen) = (count < most).then(|| claim(region, first + count, reader)).flatten() {
+        protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
+        count += 1;
+    }
+    pool.give_free_frames(core, most - count);
+    (count, protected_queue)
+}
+
+/// Maps the first of neighbouring pages that were claimed so, with the bytes at `from`, and gives up the rest and its frames; how many
+/// are there.
+pub fn install_claimed(region: &Region, pages: Range<usize>, first: usize, from: *const u8, protected: u32) -> usize {
+    let core = region.pool().here();
+    let mapped = install_run(region, pages.start..pages.start + first, from, core, false, protected);
+    (pages.start + mapped..pages.end).for_each(|page| unclaim(region, page));
+    region.pool().give_free_frames(core, pages.len() - mapped);
+    mapped
+}
+
 /// Gives up a page that this thread has claimed and does not load after all.
 pub fn unclaim(region: &Region, page: usize) {
     Loading::adopt(region.page(page)).abort();
