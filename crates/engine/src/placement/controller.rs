@@ -20,7 +20,7 @@ use std::time::Duration;
 const READ: f64 = 1e6;
 /// So long after memory became short the engine is tried where the kernel does not read around misses in vain: a walk, say.
 const LATER: Duration = Duration::from_secs(10);
-/// And where it has ceased to, by advice: a trial takes seconds at a part of the speed, and will not bring as much again.
+/// And where it reads what is missed alone, by advice of ours or the program's own: a trial takes seconds at a part of the speed, and will not bring as much again.
 const AFTER_ADVICE: Duration = Duration::from_secs(30);
 /// Looks of trouble before anything is tried.
 const TROUBLE: u32 = 3;
@@ -265,10 +265,12 @@ impl Controller {
                 // Its cache begins cold: not in the short life of a program that the kernel serves well.
                 Way::Engine => {
                     let since = at.saturating_sub(self.troubled_since.unwrap_or(at));
-                    match self.way {
-                        Way::Kernel => !self.reads_around && since < LATER,
-                        _ => since < AFTER_ADVICE,
-                    }
+                    since
+                        < match self.way {
+                            Way::Kernel if self.reads_around => Duration::ZERO,
+                            Way::Kernel if !self.reads_singly => LATER,
+                            _ => AFTER_ADVICE,
+                        }
                 }
             };
             *way != self.way && !is_early && allowed.has(*way) && record.refusals < REFUSALS && at >= record.not_before

@@ -292,6 +292,14 @@ fn what_comes_back_is_served_as_it_was() {
     }
 }
 
+/// A trial of the engine takes seconds at a part of the speed, and many a program does not live much longer.
+#[test]
+fn the_engine_is_tried_later_where_what_is_missed_is_read_alone() {
+    let in_time = |seconds| runs(read_singly, seconds).iter().filter(|story| !story.switches.is_empty()).count();
+    assert_eq!(in_time(29.0), 0);
+    assert!(in_time(40.0) >= 90);
+}
+
 #[test]
 fn who_spins_or_idles_is_left_alone() {
     for program in [spins as Program, idle, |at| (false, false, lmdb(at).2)] {

@@ -2,19 +2,21 @@
 //! begin on a page's border), and how long those of a file are.
 //!
 //! A miss that continues none begins a run. One in a few is *measured*: its pages are read one by one, and each further miss tells how far
-//! it went. What half of the measured runs reach is read with the first page of all others, in one request.
+//! it went. What half of the measured runs reach, but for walks, is read with the first page of all others, in one request.
 
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Longest run that is measured, pages: 128 KiB. Longer ones are streams' business.
+/// Pages of a run after which it is a walk, and streams' business: 128 KiB.
 pub const MOST_RUN: usize = 32;
 /// Measured runs between two decisions.
 const SAMPLES: u32 = 16;
+/// Measured runs of a page each, one after the other, with which rows are over: what is read in vain until that is known is dear.
+const MOST_SINGLE: u32 = 4;
 /// One run in so many is measured while pages are read one by one. (That keeps streams waiting.)
 const RARELY: u32 = 4;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
-/// Runs that begin meanwhile, after which a miss behind a run is there by chance.
+/// Runs that begin meanwhile, or chunks that are read ahead, after which a miss behind a run is there by chance.
 const LATE: u32 = 256;
 const NONE: u64 = u64::MAX;
 
@@ -25,6 +27,8 @@ pub struct RunLengths {
     /// Measured since the last decision, and how many of them came as far as to each page but the first.
     measured: AtomicU32,
     reached: [AtomicU32; MOST_RUN - 1],
+    /// Measured since one last had a second page.
+    single: AtomicU32,
     /// Pages to read with the first.
     more: AtomicU32,
 }
@@ -54,6 +58,9 @@ impl RunLengths {
         if self.measured.fetch_add(1, Ordering::Relaxed) == SAMPLES {
             self.decide();
         }
+        if self.single.fetch_add(1, Ordering::Relaxed) >= MOST_SINGLE && pages > 1 {
+            self.more.store(0, Ordering::Relaxed);
+        }
         Begun::Measured
     }
 
@@ -71,12 +78,18 @@ impl RunLengths {
 
     /// Notes that a measured run came to its n-th page.
     pub fn note_reached(&self, pages: usize) {
+        self.single.store(0, Ordering::Relaxed);
         self.reached[pages - 2].fetch_add(1, Ordering::Relaxed);
     }
 
     #[cold]
     fn decide(&self) {
-        let half = |reached: &AtomicU32| reached.swap(0, Ordering::Relaxed) >= SAMPLES / 2;
+        let walks = self.reached[MOST_RUN - 2].load(Ordering::Relaxed);
+        let rows = SAMPLES.saturating_sub(walks);
+        let half = |reached: &AtomicU32| {
+            let reached = reached.swap(0, Ordering::Relaxed).saturating_sub(walks);
+            rows > SAMPLES / 4 && reached >= rows.div_ceil(2)
+        };
         // All of them, to begin anew.
         let (mut more, mut is_half) = (0, true);
         for reached in &self.reached {
@@ -100,7 +113,7 @@ struct OpenRun {
     next: AtomicU64,
     /// Pages so far; twice as many, and one more of a run that is measured.
     pages: AtomicU32,
-    /// Runs begun before it was written down.
+    /// Runs begun, and chunks read ahead, before it was written down.
     at: AtomicU32,
 }
 
@@ -137,7 +150,7 @@ impl OpenRuns {
         run.at.store(now, Ordering::Relaxed);
     }
 
-    /// Notes a run that begins here, or goes on, when so many have begun.
+    /// Notes a run that begins here, or goes on, at a time so counted.
     #[inline]
     pub fn begin(&self, here: u64, now: u32, goes_on: Option<GoesOn>, begun: Begun) {
         let before = if let Some(GoesOn::Read(before)) = goes_on { before } else { 0 };
@@ -147,7 +160,7 @@ impl OpenRuns {
         }
     }
 
-    /// Whether a miss continues one, when so many have begun.
+    /// Whether a miss continues one, at a time so counted.
     #[inline]
     pub fn goes_on(&self, here: u64, now: u32) -> Option<GoesOn> {
         let run = self.of(here);
@@ -172,6 +185,21 @@ impl OpenRuns {
 mod tests {
     use super::*;
 
+    /// Has a page missed; how many from it on are read.
+    fn miss(lengths: &RunLengths, open: &OpenRuns, here: u64) -> usize {
+        match open.goes_on(here, lengths.begun()) {
+            Some(GoesOn::Measured(reached)) => {
+                lengths.note_reached(reached);
+                1
+            }
+            goes_on => {
+                let begun = lengths.begin_or_go_on(goes_on);
+                open.begin(here, lengths.begun(), goes_on, begun);
+                if let Begun::Read(pages) = begun { pages } else { 1 }
+            }
+        }
+    }
+
     /// Has a program read rows of some pages, far apart; misses per row of the last hundred.
     fn misses(lengths: &RunLengths, open: &OpenRuns, rows: usize, pages: impl Fn(usize) -> usize) -> f64 {
         let mut misses = 0;
@@ -183,21 +211,15 @@ mod tests {
                     continue;
                 }
                 misses += usize::from(row + 100 >= rows);
-                let here = first + page as u64;
-                there = page + 1;
-                match open.goes_on(here, lengths.begun()) {
-                    Some(GoesOn::Measured(reached)) => lengths.note_reached(reached),
-                    goes_on => {
-                        let begun = lengths.begin_or_go_on(goes_on);
-                        open.begin(here, lengths.begun(), goes_on, begun);
-                        if let Begun::Read(count) = begun {
-                            there = page + count;
-                        }
-                    }
-                }
+                there = page + miss(lengths, open, first + page as u64);
             }
         }
         misses as f64 / 100.0
+    }
+
+    /// One of 256 numbers, by chance.
+    fn of(row: usize) -> usize {
+        row.wrapping_mul(0x9E37_79B9) >> 8 & 255
     }
 
     #[test]
@@ -220,9 +242,28 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_is_no_row() {
+        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
+        misses(&lengths, &open, 300, |_| 1000);
+        assert_eq!(lengths.pages(), 1);
+        misses(&lengths, &open, 5000, |row| if of(row) < 85 { 1000 } else { 3 });
+        assert_eq!(lengths.pages(), 3);
+    }
+
+    /// Five runs are measured until then, of 256 each.
+    #[test]
+    fn when_rows_are_over_that_is_soon_known() {
+        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
+        misses(&lengths, &open, 5000, |_| 16);
+        assert_eq!(lengths.pages(), 16);
+        misses(&lengths, &open, 1500, |_| 1);
+        assert_eq!(lengths.pages(), 1);
+    }
+
+    #[test]
     fn what_half_of_the_rows_reach() {
         let (lengths, open) = (RunLengths::default(), OpenRuns::default());
-        misses(&lengths, &open, 5000, |row| if row.wrapping_mul(0x9E37_79B9) >> 8 & 3 == 0 { 9 } else { 3 });
+        misses(&lengths, &open, 5000, |row| if of(row) < 64 { 9 } else { 3 });
         assert_eq!(lengths.pages(), 3);
     }
 
@@ -235,17 +276,7 @@ mod tests {
             for page in 0..4 {
                 for (run, there) in there.iter_mut().enumerate().filter(|(_, there)| **there <= page) {
                     let here = 1 << 40 | (round * 32 + run as u64) << 12 | page;
-                    *there = page + 1;
-                    match open.goes_on(here, lengths.begun()) {
-                        Some(GoesOn::Measured(reached)) => lengths.note_reached(reached),
-                        goes_on => {
-                            let begun = lengths.begin_or_go_on(goes_on);
-                            open.begin(here, lengths.begun(), goes_on, begun);
-                            if let Begun::Read(count) = begun {
-                                *there = page + count as u64;
-                            }
-                        }
-                    }
+                    *there = page + miss(&lengths, &open, here) as u64;
                 }
             }
         }

@@ -4,7 +4,7 @@
 use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::pool::ahead::Ahead;
 use crate::pool::reader::{Pages, ReadRequest};
-use crate::pool::runs::{Begun, GoesOn};
+use crate::pool::runs::{Begun, GoesOn, MOST_RUN};
 use crate::pool::streams::{AGAIN, ENOUGH, ENOUGH_AFTER_WASTE, Expect, FIRST_WINDOW, Stride};
 use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
@@ -30,19 +30,18 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         return 1;
     }
     let here = Entry::new(region.id(), page).into();
-    let goes_on = if expect == Expect::Normal { ahead.runs.goes_on(here, hints.runs().begun()) } else { None };
+    let has_runs = expect == Expect::Normal;
+    let now = ahead.clock.load(Ordering::Relaxed);
+    let time = || hints.runs().begun().wrapping_add(now as u32);
+    let goes_on = if has_runs { ahead.runs.goes_on(here, time()) } else { None };
     if let Some(GoesOn::Measured(pages)) = goes_on {
         hints.runs().note_reached(pages);
+        if pages == MOST_RUN {
+            start(ahead, region, page, 1, FIRST_WINDOW, is_store);
+        }
         return 1;
     }
-    // Misses of a walk, which overtakes what is read ahead of it, are no rows.
-    let is_walked = expect == Expect::Normal && hints.is_walked(goes_on.is_none());
-    let has_runs = expect == Expect::Normal && !is_walked;
-    if is_walked {
-        ahead.runs.begin(here, hints.runs().begun(), None, Begun::Read(1));
-    }
     let enough = if hints.wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
-    let now = ahead.clock.load(Ordering::Relaxed);
     let begun = if has_runs { hints.runs().begin_or_go_on(goes_on) } else { Begun::Read(1) };
     let stride = match (goes_on, begun) {
         // It goes on behind what was read with its first page: longer than was thought, or a walk.
@@ -59,23 +58,27 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         (None, Expect::Backward) => Some((-1, ADVISED_WINDOW)),
         _ => None,
     };
+    let together = if let Begun::Read(pages) = begun { pages } else { 1 };
     if let Some((step, window)) = stream {
-        if let Some(stream) = ahead.streams.start(region.id(), page, step, window, is_store) {
-            ahead.go_on_with(pool, stream);
+        // Behind what is read with this page.
+        let last = if step == 1 { page + together - 1 } else { page };
+        start(ahead, region, last, step, window, is_store);
+    }
+    if has_runs {
+        ahead.runs.begin(here, time(), goes_on, begun);
+        let pages = region.store().size() as usize / PAGE;
+        if pages <= pool.capacity() && hints.runs().begun() as usize > pages / MISS {
+            fill(ahead, region, page);
         }
-        return 1;
     }
-    if !has_runs {
-        return 1;
-    }
-    ahead.runs.begin(here, hints.runs().begun(), goes_on, begun);
-    let pages = region.store().size() as usize / PAGE;
-    if pages <= pool.capacity() && hints.runs().begun() as usize > pages / MISS {
-        fill(ahead, region, page);
-    }
-    match begun {
-        Begun::Read(pages) => pages,
-        Begun::Measured => 1,
+    together
+}
+
+/// Has a stream read on behind a page.
+#[cold]
+fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize, is_store: bool) {
+    if let Some(stream) = ahead.streams.start(region.id(), page, step, window, is_store) {
+        ahead.go_on_with(region.pool(), stream);
     }
 }
 

@@ -41,7 +41,7 @@ impl Ahead {
         if let Some(stream) = self.streams.note_used(chunk.stream, chunk.count, is_store) {
             self.go_on_with(region.pool(), stream);
         }
-        region.hints().note_used_chunk(chunk.count);
+        region.hints().note_used_chunk();
         self.note_work();
         let pool = region.pool();
         let core = pool.here();

@@ -1,7 +1,7 @@
 //! What the user expects of a region's pages, and what became of reading ahead of them.
 
 use crate::page::entry::FRAME_PAGES;
-use crate::pool::runs::{MOST_RUN, RunLengths};
+use crate::pool::runs::RunLengths;
 use crate::pool::streams::{Expect, MOST_WINDOW};
 use crate::sys::memory::Zeroed;
 use std::io;
@@ -10,10 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// Bound of the count of wasted chunks: so many used ones make them good.
 const MOST_WASTE: u32 = 16;
-
-/// Above it streams bring more pages for each run of misses than rows have.
-const WALKED: u32 = 16 * MOST_RUN as u32;
-const MOST_WALKED: u32 = 8 * WALKED;
 
 /// A region's.
 #[derive(Debug)]
@@ -25,8 +21,6 @@ pub struct Hints {
     readahead: AtomicUsize,
     /// Chunks wasted of late, less those used.
     waste: AtomicU32,
-    /// Pages that streams brought and that were used; an eighth less with each run of misses. Of two threads' one may count.
-    walked: AtomicU32,
     /// How many neighbouring pages are read together.
     runs: RunLengths,
     /// All of it has been asked for.
@@ -40,7 +34,6 @@ impl Hints {
             expectations: Zeroed::new(pages.div_ceil(FRAME_PAGES))?,
             readahead: AtomicUsize::new(MOST_WINDOW),
             waste: AtomicU32::new(0),
-            walked: AtomicU32::new(0),
             runs: RunLengths::default(),
             filled: AtomicBool::new(false),
         })
@@ -98,22 +91,8 @@ impl Hints {
         self.waste.load(Ordering::Relaxed) >= MOST_WASTE / 2
     }
 
-    /// Notes that a run of misses begins; whether the file is walked, and such misses are those that overtake what is read ahead.
-    #[inline]
-    pub fn is_walked(&self, begins: bool) -> bool {
-        let walked = self.walked.load(Ordering::Relaxed);
-        if begins && walked >= 8 {
-            self.walked.store(walked - walked / 8, Ordering::Relaxed);
-        }
-        walked > WALKED
-    }
-
-    /// Notes that a chunk of so many pages read ahead was touched.
-    pub fn note_used_chunk(&self, pages: usize) {
-        let walked = self.walked.load(Ordering::Relaxed);
-        if walked < MOST_WALKED {
-            self.walked.store(walked + pages as u32, Ordering::Relaxed);
-        }
+    /// Notes that a chunk read ahead was touched.
+    pub fn note_used_chunk(&self) {
         let less = |waste: u32| waste.checked_sub(1);
         let _ = self.waste.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }

@@ -325,14 +325,15 @@ fn refused(call: libc::c_long, from_the_beginning: bool) {
     uncache(&file);
     map.prefetch(&[pages(0..200)]).unwrap();
     (0..200).for_each(|page| check(&map, page));
-    map.prefetch_wait(&[pages(300..500)]).unwrap();
+    // Out of the walk's reach.
+    map.prefetch_wait(&[pages(3000..3200)]).unwrap();
     let before = cache.stats();
-    (300..500).for_each(|page| check(&map, page));
+    (3000..3200).for_each(|page| check(&map, page));
     assert_eq!(cache.stats().misses, before.misses);
-    (500..PAGES).for_each(|page| check(&map, page));
+    (200..PAGES).for_each(|page| check(&map, page));
     (0..PAGES / 16).rev().for_each(|page| check(&map, page * 16));
     let stats = settle(&cache);
-    assert!(stats.prefetched_pages > 100 && stats.ahead_used + stats.run_pages > 4000, "{stats:?}");
+    assert!(stats.prefetched_pages > 50 && stats.ahead_used > 3000, "{stats:?}");
 }
 
 macro_rules! refused {
