@@ -210,7 +210,8 @@ fn pages_soon_written_after_they_are_read_trap_once() {
     // All but the controls, one page in 16, and the misses before the block had made up its mind.
     assert!(stats.guessed_stores > stats.misses * 7 / 10, "{stats:?}");
     assert!(stats.upgrades < stats.misses / 4, "{stats:?}");
-    assert_eq!(stats.wrong_guesses, 0);
+    // None of these; but the first store after a write-back takes neighbours along that were dirty before.
+    assert!(stats.wrong_guesses < stats.misses / 100, "{stats:?}");
     // The habit changes: reading alone. Guessing ends after some hundred pages, and what was wrong shows.
     for _ in 0..10_000 {
         let page = random.below(4096);
