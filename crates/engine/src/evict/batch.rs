@@ -83,7 +83,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
                 }
             }
             if freed > 0 {
-                pool.ghosts.advance(freed, pool.capacity());
+                pool.note_evicted(freed);
                 let counters = pool.counters_at(core);
                 counters.evicted_pages.add(freed);
                 counters.eviction_batches.add(1);
@@ -135,13 +135,13 @@ pub fn evict_range(region: &Region, pages: Range<usize>) -> usize {
 }
 
 /// Takes all pages of a frame out of memory, unless one of them may not go; then the frame is queued again.
-fn drop_frame(region: &Region, entry: Entry, spare: &mut Spare<'_>) -> bool {
+fn drop_frame(region: &Region, entry: Entry, stamp: Option<u32>, spare: &mut Spare<'_>) -> bool {
     let pages = entry.page()..entry.page() + FRAME_PAGES;
     let claim = |page: usize| Evicting::begin_huge(region.page(page)).map(Evicting::keep).is_some();
     let claimed = pages.clone().take_while(|page| claim(*page)).count();
     if claimed < FRAME_PAGES {
         pages.take(claimed).for_each(|page| Evicting::adopt(region.page(page)).abort_huge());
-        region.pool().requeue_frame(entry);
+        region.pool().enqueue_frame(entry, false);
         return false;
     }
     let from = region.address_of(pages.start);
@@ -160,6 +160,7 @@ fn drop_frame(region: &Region, entry: Entry, spare: &mut Spare<'_>) -> bool {
     }
     // Without ghosts: pages of a walk come back in a walk.
     pages.for_each(|page| Evicting::adopt(region.page(page)).finish(None));
+    region.hints().note_gone(entry.page(), stamp);
     region.counters_at(region.pool().here()).dropped.add(FRAME_PAGES);
     true
 }
@@ -172,7 +173,7 @@ pub fn dissolve_frames(region: &Region) {
     let core = pool.here();
     for _ in 0..2 {
         for entry in pool.clean.purge_frames(region.id()) {
-            if drop_frame(region, entry, &mut None) {
+            if drop_frame(region, entry, None, &mut None) {
                 pool.give_free_frames(core, FRAME_PAGES);
             }
         }
@@ -206,7 +207,7 @@ fn drop_pages(
     for at in 0..entries.len() {
         let entry = Entry::from(entries[at]);
         if entry.is_frame() {
-            frames += usize::from(drop_frame(region, entry, spare));
+            frames += usize::from(drop_frame(region, entry, stamp, spare));
             continue;
         }
         // From here a store to the page traps and waits: it was write-protected when it became clean.
@@ -226,7 +227,9 @@ fn drop_pages(
     }
     install::drop_memory(region, &ranges[..used]);
     for entry in &entries[..freed] {
-        Evicting::adopt(region.page(Entry::from(*entry).page())).finish(stamp);
+        let page = Entry::from(*entry).page();
+        Evicting::adopt(region.page(page)).finish(stamp);
+        region.hints().note_gone(page, stamp);
     }
     region.counters_at(region.pool().here()).dropped.add(freed);
     freed + frames * FRAME_PAGES

@@ -86,10 +86,8 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     counters.misses.add(1);
     let of_file = region.counters_at(core);
     of_file.misses.add(1);
-    let protected = ghost.is_some_and(|ghost| pool.note_return(core, ghost));
-    if protected {
-        of_file.ghost_hits.add(1);
-    }
+    let protected = pool.note_missed(core, ghost);
+    of_file.ghost_hits.add(usize::from(ghost.is_some_and(|ghost| pool.ghosts.is_young(ghost))));
     claim.finish(writable, sample, protected, core);
     if sample {
         install::note_sample(region, number, core);

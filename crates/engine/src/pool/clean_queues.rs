@@ -7,7 +7,7 @@
 //! again before a fresh one is touched, so a budget that may grow costs memory only once it has grown. A page has at
 //! most one entry (`QUEUED` in its word).
 
-use crate::page::entry::{Entry, RegionId};
+use crate::page::entry::{Entry, FRAME_PAGES, RegionId};
 use crate::pool::replacement::Ghosts;
 use crate::sys::lock::Lock;
 use crate::sys::memory::{Growing, Zeroed};
@@ -15,6 +15,7 @@ use crate::sys::signal::Blocked;
 use crate::sys::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Padded, UnsafeCell, spin};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
 const CHUNK: usize = 512;
 const NONE: u32 = u32::MAX;
@@ -40,6 +41,8 @@ struct Guarded {
     lock: Lock,
     /// The probationary one and the protected one.
     queues: UnsafeCell<[Queue; 2]>,
+    /// The protected one has its share: the next batch but one or two would be taken from it.
+    is_full: AtomicBool,
     /// When the oldest entry of the probationary one was queued, of the protected one if that is empty, in odd numbers;
     /// zero: both are. Changed under the lock, read without.
     oldest: AtomicU32,
@@ -87,6 +90,7 @@ impl CleanQueues {
         let guarded = || Guarded {
             lock: Lock::new(),
             queues: UnsafeCell::new([(); 2].map(|()| Queue { head: NONE, tail: NONE, ..Queue::default() })),
+            is_full: AtomicBool::new(false),
             oldest: AtomicU32::new(0),
         };
         let queues = CleanQueues {
@@ -114,7 +118,7 @@ impl CleanQueues {
         let count = self.cores.len();
         let mut at = core;
         loop {
-            let Guarded { lock, queues, oldest } = &self.cores[at].0;
+            let Guarded { lock, queues, oldest, .. } = &self.cores[at].0;
             if let Some(_held) = lock.try_lock() {
                 return queues.with_mut(|queues| {
                     // SAFETY: under the queues' lock.
@@ -136,7 +140,7 @@ impl CleanQueues {
     /// Removes the oldest entries of a core's probationary or protected queue, whichever is due, into `batch`, until
     /// they stand for as many pages; the count. Zero also when they are in use.
     pub fn pop(&self, core: usize, ghosts: &Ghosts, batch: &mut [u64]) -> usize {
-        let Guarded { lock, queues, oldest } = &self.cores[core].0;
+        let Guarded { lock, queues, is_full, oldest } = &self.cores[core].0;
         let Some(_held) = lock.try_lock() else { return 0 };
         queues.with_mut(|queues| {
             // SAFETY: under the queues' lock.
@@ -144,8 +148,17 @@ impl CleanQueues {
             let protected_queue = ghosts.takes_protected(queues[0].pages, queues[1].pages);
             let taken = self.take(&mut queues[usize::from(protected_queue)], batch);
             oldest.store(self.oldest_in(queues), Ordering::Relaxed);
+            let margin = 2 * batch.len().max(FRAME_PAGES * usize::from(taken > 0 && Entry::from(batch[0]).is_frame()));
+            let is_near = ghosts.takes_protected(queues[0].pages.saturating_sub(margin), queues[1].pages);
+            is_full.store(is_near, Ordering::Relaxed);
             taken
         })
+    }
+
+    /// Whether a core's protected queue has its share, as its last batch left it.
+    #[inline]
+    pub fn has_full_protected(&self, core: usize) -> bool {
+        self.cores[core].0.is_full.load(Ordering::Relaxed)
     }
 
     /// How long ago, in units of births, a core's oldest entry was queued: about, and a moment ago. No time, if that
@@ -202,7 +215,7 @@ impl CleanQueues {
     }
 
     fn retain(&self, mut stays: impl FnMut(Entry) -> bool) {
-        for Padded(Guarded { lock, queues, oldest }) in &self.cores {
+        for Padded(Guarded { lock, queues, oldest, .. }) in &self.cores {
             let _blocked = Blocked::all();
             let _held = lock.lock();
             queues.with_mut(|queues| {

@@ -9,7 +9,7 @@
 //! Per page of a mapped file that was touched: 4 bytes of page word, a dirty bit and a bit of summaries, and the
 //! kernel's 8 bytes of page table. Nothing takes page words back while the file is mapped: a file much larger than the
 //! cache, touched everywhere, costs 0.3 % of its size. Per block of 16 MiB: 9 bytes of age and predictions, 512 of
-//! holes. Per page of the largest capacity so far: 8 bytes of clean queue. Per core: 256 KiB of read buffers if 64
+//! holes; per 2 MiB: 4 bytes that say when it was last evicted. Per page of the largest capacity so far: 8 bytes of clean queue. Per core: 256 KiB of read buffers if 64
 //! threads read at once (2 MiB at a time from eight cores on, in huge pages), 12 KiB to put batches together; for runs (`runs.rs`) 1 MiB
 //! of read buffers if 8 of the longest are read at once, and 16 KiB of notes; with each
 //! mapped file 128 bytes of counters. Per ring, two a core and 16 at most: 24 KiB. Per reader: a context of 32 KiB for its reads, and once
@@ -34,6 +34,7 @@ pub mod attachment;
 pub mod auto_capacity;
 pub mod clean_queues;
 pub mod free_frames;
+pub mod loops;
 pub mod mailbox;
 #[allow(clippy::module_inception)] // the room is named after the type that it is about
 pub mod pool;

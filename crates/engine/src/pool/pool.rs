@@ -11,6 +11,7 @@ use crate::pool::ahead::Ahead;
 use crate::pool::attachment::Attachment;
 use crate::pool::clean_queues::CleanQueues;
 use crate::pool::free_frames::FreeFrames;
+use crate::pool::loops::{Loops, TimesAway};
 use crate::pool::mailbox::{Follower, WriteQueue};
 use crate::pool::read_buffers::{Buffer, ReadBuffers};
 use crate::pool::replacement::Ghosts;
@@ -113,6 +114,7 @@ pub struct Pool {
     most_pins: AtomicUsize,
     pub clean: CleanQueues,
     pub ghosts: Ghosts,
+    loops: Loops,
     pub cores: Box<[Padded<Core>]>,
     buffers: ReadBuffers,
     /// Pages that are read together (`runs.rs`).
@@ -142,6 +144,7 @@ const RUN_BUFFERS: usize = 4;
 pub struct Core {
     pub counters: Counters,
     pub misses: MissHistory,
+    away: TimesAway,
     /// Dirty pages, counted where they became so and where they ceased to be: only the sum means something.
     dirty: AtomicIsize,
     /// What the pages that came back soon say about the probationary queues' share, since this core evicted last.
@@ -170,6 +173,7 @@ impl Pool {
             Ok(Padded(Core {
                 counters: Counters::default(),
                 misses: MissHistory::default(),
+                away: TimesAway::default(),
                 dirty: AtomicIsize::new(0),
                 votes: AtomicIsize::new(0),
                 evicting: Lock::new(),
@@ -192,6 +196,7 @@ impl Pool {
             most_pins: AtomicUsize::new(most_pins(capacity)),
             clean: CleanQueues::new(capacity, most, cores)?,
             ghosts: Ghosts::new(),
+            loops: Loops::new(),
             cores: (0..cores).map(core).collect::<io::Result<_>>()?,
             buffers: ReadBuffers::new(cores)?,
             run_buffers: ReadBuffers::new(RUN_BUFFERS)?,
@@ -304,13 +309,8 @@ impl Pool {
     }
 
     /// Queues a frame for eviction.
-    pub fn enqueue_frame(&self, region: RegionId, first: usize) {
-        self.requeue_frame(Entry::of_frame(region, first));
-    }
-
-    /// Requeues a frame whose eviction was refused.
-    pub fn requeue_frame(&self, frame: Entry) {
-        self.clean.push(self.here(), frame, false, self.ghosts.birth());
+    pub fn enqueue_frame(&self, frame: Entry, protected_queue: bool) {
+        self.clean.push(self.here(), frame, protected_queue, self.ghosts.birth());
     }
 
     /// Queues a clean page for eviction.
@@ -319,16 +319,41 @@ impl Pool {
         self.clean.push(core, Entry::new(region, page), protected_queue, self.ghosts.birth());
     }
 
-    /// Notes that a page that was evicted is back; whether it belongs into the protected queue.
-    #[inline]
-    pub fn note_return(&self, core: usize, ghost: Ghost) -> bool {
-        let young = self.ghosts.is_young(ghost);
-        if young {
-            let core = &self.cores[core].0;
-            core.counters.ghost_hits.add(1);
-            core.votes.fetch_add(Ghosts::vote(ghost), Ordering::Relaxed);
+    /// Notes that so many pages were evicted.
+    pub fn note_evicted(&self, pages: usize) {
+        if self.ghosts.advance(pages, self.capacity()) {
+            self.loops.decide(self.cores.iter().map(|core| &core.0.away), self.capacity());
         }
-        young
+    }
+
+    /// Notes that a page was missed, and what its word remembered; whether it belongs into the protected queue.
+    #[inline]
+    pub fn note_missed(&self, core: usize, ghost: Option<Ghost>) -> bool {
+        let young = ghost.filter(|ghost| self.ghosts.is_young(*ghost));
+        if young.is_some() {
+            self.cores[core].0.counters.ghost_hits.add(1);
+        }
+        self.kept_of_loop(core, ghost.map(|ghost| ghost.stamp), 1).unwrap_or_else(|| {
+            let vote = young.map_or(0, Ghosts::vote);
+            self.cores[core].0.votes.fetch_add(vote, Ordering::Relaxed);
+            young.is_some()
+        })
+    }
+
+    /// Notes that pages were brought together before they were missed, and when they were evicted; whether they belong into the protected
+    /// queue. That they come back soon says nothing of them: a walk does.
+    pub fn note_brought(&self, core: usize, gone_since: Option<u32>, pages: usize) -> bool {
+        self.kept_of_loop(core, gone_since, pages).unwrap_or(false)
+    }
+
+    #[inline]
+    fn kept_of_loop(&self, core: usize, gone_since: Option<u32>, pages: usize) -> Option<bool> {
+        let here = &self.cores[core].0;
+        let away = gone_since.map(|stamp| self.ghosts.away(stamp));
+        here.away.note(away, pages);
+        let kept = self.loops.keep(away, pages, &here.away, self.clean.has_full_protected(core))?;
+        here.votes.fetch_add(Ghosts::OF_LOOP * pages as isize, Ordering::Relaxed);
+        Some(kept)
     }
 
     /// Counts a page that became dirty, and wakes the writers at the high-water mark. The sum over the cores is taken

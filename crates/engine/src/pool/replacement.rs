@@ -12,8 +12,7 @@
 //! What was read ahead, filled ahead or dropped on advice has no ghost. A page that was stored to comes into its queue
 //! once it is written. Votes are counted per core and folded in by the core's next eviction, so a miss touches nothing
 //! that all cores write. With the share at nine tenths this is first in, first out with a small reserve, which suits a
-//! hot set that moves; at a 16th it is a filter that a scan cannot get past. A loop larger than memory settles between:
-//! part of it stays.
+//! hot set that moves; at a 16th it is a filter that a scan cannot get past. Of a loop larger than memory a part is kept (`loops.rs`).
 //!
 //! Time is counted in memories: so many evictions as the cache has pages.
 
@@ -52,9 +51,11 @@ impl Ghosts {
         Ghosts { clock: AtomicU64::new(ONE), share: AtomicU64::new(MOST) }
     }
 
-    /// Lets time pass: so many pages of a cache of `capacity` were evicted. Once a batch.
-    pub fn advance(&self, evicted: usize, capacity: usize) {
-        self.clock.fetch_add((evicted as u64 * ONE).checked_div(capacity as u64).unwrap_or(0), Ordering::Relaxed);
+    /// Lets time pass: so many pages of a cache of `capacity` were evicted. Once a batch. True once in a quarter of a memory.
+    pub fn advance(&self, evicted: usize, capacity: usize) -> bool {
+        let passed = (evicted as u64 * ONE).checked_div(capacity as u64).unwrap_or(0);
+        let before = self.clock.fetch_add(passed, Ordering::Relaxed);
+        before / (ONE / 4) != before.wrapping_add(passed) / (ONE / 4)
     }
 
     /// What the word of a page evicted now remembers; never zero.
@@ -68,10 +69,22 @@ impl Ghosts {
         (self.clock.load(Ordering::Relaxed) >> BIRTH_SHIFT) as u32
     }
 
-    /// Whether a page comes back soon enough to belong into the protected queue.
+    /// How long ago a page was evicted, in stamps.
+    #[inline]
+    pub fn away(&self, stamp: u32) -> u32 {
+        self.stamp().wrapping_sub(stamp) & Ghost::MOST
+    }
+
+    /// Whether a page comes back soon.
     #[inline]
     pub fn is_young(&self, ghost: Ghost) -> bool {
-        self.stamp().wrapping_sub(ghost.stamp) & Ghost::MOST < YOUNG
+        Self::is_young_at(self.away(ghost.stamp))
+    }
+
+    /// Whether a page that comes back after so long belongs into the protected queue.
+    #[inline]
+    pub fn is_young_at(away: u32) -> bool {
+        away < YOUNG
     }
 
     /// What such a page says about the share; votes are gathered per core.
@@ -79,6 +92,9 @@ impl Ghosts {
     pub fn vote(ghost: Ghost) -> isize {
         if ghost.protected { -PROVED } else { TRIED }
     }
+
+    /// What a page of a loop says: time in the probationary queue is no use to it.
+    pub const OF_LOOP: isize = -PROVED;
 
     /// Moves the share by a core's votes, pages.
     pub fn adapt(&self, votes: isize, capacity: usize) {
@@ -89,7 +105,7 @@ impl Ghosts {
         self.share.store(moved(share).clamp(LEAST, MOST), Ordering::Relaxed);
     }
 
-    /// Whether the next batch comes from the protected queue of a core whose queues hold so many entries.
+    /// Whether the next batch comes from the protected queue of a core whose queues hold so many pages.
     pub fn takes_protected(&self, probationary: usize, protected: usize) -> bool {
         let target =
             u128::from(self.share.load(Ordering::Relaxed)) * (probationary + protected) as u128 / u128::from(ONE);

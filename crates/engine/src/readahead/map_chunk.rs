@@ -5,10 +5,11 @@
 //! slot, the memory or the pages' absence claims it and makes the pages Absent again.
 
 use crate::page::claims::PageAccess;
-use crate::page::entry::FRAME_PAGES;
+use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::page::word::Seen;
 use crate::pool::ahead::Ahead;
 use crate::pool::staging::{Chunk, SlotNumber};
+use crate::readahead::window;
 use crate::region::install;
 use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
@@ -96,7 +97,8 @@ impl Ahead {
         region.counters_at(pool.here()).brought.add(chunk.count);
         // Not before: a word that names the slot says that the slot's chunk is the page's.
         self.staging.free(number, false);
-        pool.enqueue_frame(region.id(), chunk.first);
+        let protected = pool.note_brought(pool.here(), region.hints().gone_since(chunk.first), chunk.count);
+        pool.enqueue_frame(Entry::of_frame(region.id(), chunk.first), protected);
         chunk.count
     }
 
@@ -107,14 +109,17 @@ impl Ahead {
         let from = self.staging.memory(number);
         let expects_stores = is_store && self.streams.stores(chunk.stream);
         let at = |index: usize| from.wrapping_add(index * PAGE);
+        let kept = region.pool().note_brought(core, region.hints().gone_since(chunk.first), chunk.count);
+        // Kept pages would keep their neighbours from coming as a frame, in each round of a loop.
+        let protected = if kept && !(chunk.step == 1 && window::has_frames(self, region)) { u32::MAX } else { 0 };
         let mut mapped = 0;
         if chunk.step == 1 {
             let pages = chunk.first..chunk.first + chunk.count;
-            mapped = install::install_run(region, pages, from, core, expects_stores, 0);
+            mapped = install::install_run(region, pages, from, core, expects_stores, protected);
         } else {
             for (index, one) in chunk.pages().enumerate() {
                 let expects_store = expects_stores || is_store && one == page.number();
-                if install::install_run(region, one..one + 1, at(index), core, expects_store, 0) == 0 {
+                if install::install_run(region, one..one + 1, at(index), core, expects_store, protected) == 0 {
                     break;
                 }
                 mapped += 1;

@@ -3,6 +3,7 @@
 use crate::evict::room::Room;
 use crate::page::entry::FRAME_PAGES;
 use crate::page::word::State;
+use crate::pool::ahead::Ahead;
 use crate::pool::reader::{OnTurn, Position, ReadRequest, Reader};
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber, Staging};
 use crate::pool::streams::{FIRST_WINDOW, Feedback, MOST_WINDOW};
@@ -18,6 +19,8 @@ const FRAME_WINDOW: usize = 1024;
 pub const LEAST_CHUNK: usize = 8;
 /// Chunks staged after which a stream that found no slot, and has not asked again, does not wait for one.
 const STARVED: usize = 32;
+/// Frames in memory that are passed over at a time: 128 MiB.
+const MOST_PASSED: usize = 64;
 /// Largest window of a stream with a step: more requests at a time are no use to a device.
 const STEP_WINDOW: usize = 256;
 
@@ -149,12 +152,18 @@ impl OnTurn<'_> {
         }
         let mut next = position.next;
         let bounds = bounds_of(region, &position);
-        for _ in 0..=window {
+        // What is there already is passed over, as far as the window reaches; frames, of which a loop keeps the most, further.
+        let (mut pages, mut frames) = (0, 0);
+        while pages <= window && frames <= MOST_PASSED {
             self.reading.positions[number].next = next;
             let Some(page) = usize::try_from(next).ok().filter(|page| bounds.contains(page)) else { return false };
-            // What is there already is passed over, as far as the window reaches.
-            if region.word(page).look().state() != State::Absent {
-                next += step;
+            let seen = region.word(page).look();
+            if seen.state() != State::Absent {
+                let is_frame = is_sequential && seen.state() == State::Clean && seen.is_huge();
+                let within = page % FRAME_PAGES;
+                let rest = if step > 0 { FRAME_PAGES - within } else { within + 1 };
+                next += step * if is_frame { rest as isize } else { 1 };
+                (pages, frames) = (pages + usize::from(!is_frame), frames + usize::from(is_frame));
                 continue;
             }
             let first = page / FRAME_PAGES * FRAME_PAGES;
@@ -183,6 +192,7 @@ impl OnTurn<'_> {
             self.reading.positions[number].starved = read.is_none().then(|| self.ahead.clock.load(Ordering::Relaxed));
             let Some(read) = read else { return false };
             next += step * read.max(1) as isize;
+            pages += 1;
             if read > 0 {
                 let position = &mut self.reading.positions[number];
                 position.next = next;
@@ -284,6 +294,12 @@ impl OnTurn<'_> {
         self.read_chunk(region, number, chunk);
         Some(count)
     }
+}
+
+/// Whether walks of a region come to be read in frames.
+pub fn has_frames(ahead: &Ahead, region: &Region) -> bool {
+    let window = region.hints().readahead().min(region.pool().capacity() / 8);
+    window >= FRAME_WINDOW && region.frames().are_allowed() && ahead.staging.moves()
 }
 
 /// What may be read for a stream, told by the page before the next, which the program has touched or will: a stream

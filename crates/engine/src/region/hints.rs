@@ -17,6 +17,8 @@ const MOST_WASTE: u32 = 16;
 pub struct Hints {
     /// What the user expects of each 2 MiB ([`Expect`]).
     expectations: Zeroed<AtomicU8>,
+    /// When pages of each 2 MiB were last evicted, as their ghosts say (`pool/replacement.rs`): what comes back in a walk has none.
+    gone: Zeroed<AtomicU32>,
     /// Largest window of readahead, pages.
     readahead: AtomicUsize,
     /// Chunks wasted of late, less those used.
@@ -32,6 +34,7 @@ impl Hints {
     pub fn new(pages: usize) -> io::Result<Self> {
         Ok(Hints {
             expectations: Zeroed::new(pages.div_ceil(FRAME_PAGES))?,
+            gone: Zeroed::new(pages.div_ceil(FRAME_PAGES))?,
             readahead: AtomicUsize::new(MOST_WINDOW),
             waste: AtomicU32::new(0),
             runs: RunLengths::default(),
@@ -83,6 +86,18 @@ impl Hints {
         for one in &self.expectations[pages.start / FRAME_PAGES..pages.end.div_ceil(FRAME_PAGES)] {
             one.store(expect as u8, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that a page was evicted, at a time so stamped.
+    #[inline]
+    pub fn note_gone(&self, page: usize, stamp: Option<u32>) {
+        self.gone[page / FRAME_PAGES].store(stamp.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// When the last page of a page's 2 MiB was.
+    #[inline]
+    pub fn gone_since(&self, page: usize) -> Option<u32> {
+        Some(self.gone[page / FRAME_PAGES].load(Ordering::Relaxed)).filter(|stamp| *stamp > 0)
     }
 
     /// Whether its streams were mostly wasted of late.

@@ -119,7 +119,7 @@ pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usiz
     let pool = region.pool();
     let (mut count, mut protected_queue) = (0, 0);
     while let Some(seen) = (count < most).then(|| claim(region, first + count, reader)).flatten() {
-        protected_queue |= u32::from(seen.ghost().is_some_and(|ghost| pool.note_return(core, ghost))) << count;
+        protected_queue |= u32::from(pool.note_missed(core, seen.ghost())) << count;
         count += 1;
     }
     pool.give_free_frames(core, most - count);

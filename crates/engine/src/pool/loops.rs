@@ -1,0 +1,191 @@
+//! Loops larger than memory: pages that come back in the order in which they left, each after about as long. Whatever is replaced by age
+//! is replaced just before it is wanted. So while a loop goes on, pages that miss are kept until the protected queues are full, one in a few
+//! after that, and the rest pass through what is left (as bimodal insertion does: Qureshi and others, ISCA 2007).
+//!
+//! A loop shows in how long pages that are missed were away: about as long as each other, whatever is kept of it. Under random work, however
+//! skewed, times away differ by powers of two. Classes of times are quarters of one, and a loop is when three neighbouring classes have most of
+//! the misses. Pages that come back much sooner than the loop does, a hot set beside it, are looked after as ever (`replacement.rs`).
+
+use crate::pool::replacement::Ghosts;
+use crate::sys::sync::{AtomicIsize, AtomicU32, Ordering};
+
+/// Classes of times away: four to a power of two, up to a thousand memories.
+const CLASSES: usize = 64;
+/// Of 16 misses, as many in three neighbouring classes make a loop, and with as many one goes on.
+const BEGINS: u32 = 11;
+const GOES_ON: u32 = 7;
+/// Of so many misses one is kept where the protected queues are full: what is there is to be replaced in the end.
+const RARELY: u32 = 64;
+/// Decisions in a row without a loop, after which one that begins is another: what was kept of the last is of no use to it.
+const OVER: u32 = 3;
+
+/// How long pages that one core missed were away, since it was last looked at.
+#[derive(Debug)]
+pub struct TimesAway {
+    classes: [AtomicU32; CLASSES],
+    /// Pages missed, those with them that were never there.
+    missed: AtomicU32,
+}
+
+impl Default for TimesAway {
+    fn default() -> Self {
+        TimesAway { classes: std::array::from_fn(|_| AtomicU32::new(0)), missed: AtomicU32::new(0) }
+    }
+}
+
+impl TimesAway {
+    /// Notes pages that were missed together, and how long they were away, in stamps of [`Ghosts`], if they were ever there.
+    #[inline]
+    pub fn note(&self, away: Option<u32>, pages: usize) {
+        self.missed.fetch_add(pages as u32, Ordering::Relaxed);
+        if let Some(class) = away.and_then(|away| self.classes.get(class_of(away))) {
+            class.fetch_add(pages as u32, Ordering::Relaxed);
+        }
+    }
+}
+
+fn class_of(away: u32) -> usize {
+    let power = away.max(1).ilog2();
+    let quarter = if power < 2 { away.max(1) << (2 - power) } else { away >> (power - 2) } & 3;
+    (4 * power + quarter) as usize
+}
+
+/// The least time away of a class.
+fn least_of(class: usize) -> u32 {
+    let (power, quarter) = (class as u32 / 4, class as u32 % 4);
+    if power < 2 { (4 + quarter) >> (2 - power) } else { (4 + quarter) << (power - 2) }
+}
+
+/// Whether there is a loop.
+#[derive(Debug)]
+#[repr(align(128))] // written once in a while, read with each miss: on lines of its own
+pub struct Loops {
+    /// How long its pages are away at least, in stamps; zero: there is none.
+    away: AtomicU32,
+    /// Pages that are kept, whatever the protected queues hold, since a loop has begun.
+    anew: AtomicIsize,
+    /// Decisions in a row without one.
+    without: AtomicU32,
+}
+
+impl Loops {
+    /// None so far.
+    pub fn new() -> Self {
+        Loops { away: AtomicU32::new(0), anew: AtomicIsize::new(0), without: AtomicU32::new(OVER) }
+    }
+
+    /// Decides whether there is one, by what all cores have seen meanwhile, in a cache of so many pages. Once in a quarter of a memory.
+    #[cold]
+    pub fn decide<'a>(&self, cores: impl Iterator<Item = &'a TimesAway>, capacity: usize) {
+        let (mut counts, mut missed) = ([0; CLASSES], 0);
+        for core in cores {
+            missed += core.missed.swap(0, Ordering::Relaxed);
+            for (count, class) in counts.iter_mut().zip(&core.classes) {
+                *count += class.swap(0, Ordering::Relaxed);
+            }
+        }
+        let of_three = |first: usize| counts[first..first + 3].iter().sum::<u32>();
+        let first = (0..CLASSES - 2).max_by_key(|first| of_three(*first)).unwrap_or(0);
+        let there_is_one = self.away.load(Ordering::Relaxed) > 0;
+        let enough = if there_is_one { GOES_ON } else { BEGINS };
+        let count = of_three(first);
+        if count == 0 || u64::from(count) * 16 < u64::from(missed) * u64::from(enough) {
+            self.away.store(0, Ordering::Relaxed);
+            self.without.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if self.without.swap(0, Ordering::Relaxed) >= OVER {
+            self.anew.store(capacity as isize, Ordering::Relaxed);
+        }
+        self.away.store(least_of(first).max(1), Ordering::Relaxed);
+    }
+
+    /// Whether pages that were missed together, after so long, are to be kept; `None`: no loop decides that. `seen`: where their misses are
+    /// noted; `is_full`: the protected queue there has its share.
+    #[inline]
+    pub fn keep(&self, away: Option<u32>, pages: usize, seen: &TimesAway, is_full: bool) -> Option<bool> {
+        let (of_loop, away) = (self.away.load(Ordering::Relaxed), away?);
+        if of_loop == 0 || Ghosts::is_young_at(away) && away * 3 < of_loop * 2 {
+            return None;
+        }
+        let is_anew = self.anew.load(Ordering::Relaxed) > 0;
+        if is_anew {
+            self.anew.fetch_sub(pages as isize, Ordering::Relaxed);
+        }
+        let its_turn = || (seen.missed.load(Ordering::Relaxed) / pages.max(1) as u32).is_multiple_of(RARELY);
+        Some(!is_full || is_anew || its_turn())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn decided(loops: &Loops, away: impl Iterator<Item = Option<u32>>) -> u32 {
+        let seen = TimesAway::default();
+        away.take(1000).for_each(|away| seen.note(away, 1));
+        loops.decide(std::iter::once(&seen), 1000);
+        loops.away.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn classes_are_in_order_and_begin_where_they_say() {
+        for away in 1..100_000 {
+            let class = class_of(away);
+            assert!(least_of(class) <= away && away < least_of(class + 4), "{away}");
+            assert!(class_of(away + 1) >= class);
+        }
+    }
+
+    #[test]
+    fn times_that_are_alike_make_a_loop() {
+        for middle in [8, 16, 32, 64, 192, 960, 10_000] {
+            // An eighth off, one way and the other.
+            let away = (0..).map(|at: i32| Some((middle + (at % 9 - 4) * middle / 32) as u32));
+            let of_loop = decided(&Loops::new(), away);
+            assert!(of_loop > 0 && of_loop as i32 <= middle && 2 * of_loop as i32 > middle, "{middle}: {of_loop}");
+        }
+    }
+
+    #[test]
+    fn times_that_differ_and_pages_that_are_new_make_none() {
+        assert_eq!(decided(&Loops::new(), (0..).map(|at: u32| Some(at * 7919 % 256))), 0);
+        // As under accesses at random to pages of one kind: the longer, the rarer.
+        let exponential = (0..).map(|at: u32| Some((-64.0 * (f64::from(at * 7919 % 1000 + 1) / 1001.0).ln()) as u32));
+        assert_eq!(decided(&Loops::new(), exponential), 0);
+        assert_eq!(decided(&Loops::new(), std::iter::repeat(None)), 0);
+        assert_eq!(decided(&Loops::new(), (0..).map(|at| (at % 2 == 0).then_some(64))), 0);
+        assert_eq!(decided(&Loops::new(), std::iter::empty()), 0);
+    }
+
+    #[test]
+    fn it_goes_on_with_less_and_ends() {
+        let loops = Loops::new();
+        let half = || (0..).map(|at| (at % 2 == 0).then_some(64));
+        assert!(decided(&loops, std::iter::repeat(Some(64))) > 0);
+        assert!(decided(&loops, half()) > 0);
+        assert_eq!(decided(&loops, std::iter::repeat(None)), 0);
+        assert_eq!(decided(&loops, half()), 0);
+    }
+
+    #[test]
+    fn what_is_kept() {
+        let (loops, seen) = (Loops::new(), TimesAway::default());
+        assert_eq!(loops.keep(Some(64), 1, &seen, false), None, "no loop");
+        decided(&loops, std::iter::repeat(Some(64)));
+        assert!(
+            (0..1000).all(|_| loops.keep(Some(64), 1, &seen, true) == Some(true)),
+            "a loop that begins: a memory of it"
+        );
+        assert_eq!(loops.keep(Some(64), 1, &seen, false), Some(true), "there is room");
+        assert_eq!(loops.keep(Some(4), 1, &seen, false), None, "much sooner than the loop");
+        assert_eq!(loops.keep(None, 1, &seen, false), None, "never there");
+        for pages in [1, 32, 512] {
+            let kept = (0..64_000).filter(|_| {
+                seen.note(Some(64), pages);
+                loops.keep(Some(64), pages, &seen, true) == Some(true)
+            });
+            assert_eq!(kept.count(), 1000, "one in {RARELY}, {pages} pages at a time");
+        }
+    }
+}
