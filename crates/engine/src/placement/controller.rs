@@ -12,7 +12,7 @@
 //! when the kernel as it is gets its next trial.
 
 use super::look::{Allowed, Decision, Look, Way, Why};
-use super::progress::{FAULTS, Measured, PAYS, Window, pays};
+use super::progress::{FAULTS, Measured, Window, pays};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ const ENOUGH: f64 = 0.04;
 /// or at this length. With 2 % of a core three windows hold eleven ticks then: enough to see that 15 % is more. What is less plain takes
 /// more windows.
 const LONGEST: f64 = 0.75;
+/// In the first second of a mapping, reading around in vain for so long is evidence enough: more makes it no plainer.
+const EARLIEST: f64 = 0.3;
 /// Windows that are remembered; as few as this are judged.
 const WINDOWS: usize = 12;
 const FEWEST: usize = 3;
@@ -94,7 +96,7 @@ pub struct Controller {
     at: Option<Duration>,
     /// What comes before is a transient.
     quiet_until: Duration,
-    /// Before, nothing is decided: a mapping is in its first second.
+    /// Before, nothing is decided but what is plain: a mapping is in its first second.
     new_until: Option<Duration>,
     /// What the kernel read, when it last served mappings without advice, it read around misses.
     reads_around: bool,
@@ -136,7 +138,7 @@ impl Controller {
         Decision { way: self.way, why }
     }
 
-    /// The program mapped files: what it does in the next second says little, unless that is in vain beyond doubt; and nothing is decided
+    /// The program mapped files: what it does in the next second says little, unless that is in vain beyond doubt, and nothing else is decided
     /// meanwhile.
     pub fn mapped_anew(&mut self) {
         self.clear();
@@ -212,7 +214,9 @@ impl Controller {
         let expected = before.map_or(0.0, |before| before.progress * self.open.length);
         let enough = self.open.length >= SHORTEST && self.open.user.max(expected) >= ENOUGH;
         let full = enough || self.open.length >= LONGEST;
-        if full {
+        let is_plain_already =
+            is_new && self.trouble >= TROUBLE && self.open.length >= EARLIEST && self.open.in_vain() && allowed.advised;
+        if full || is_plain_already {
             self.windows.push_back(std::mem::take(&mut self.open));
             if self.windows.len() > WINDOWS {
                 self.windows.pop_front();
@@ -223,7 +227,7 @@ impl Controller {
             self.clear();
             return None;
         }
-        if is_new || !full && !first_second_is_over {
+        if is_new && !is_plain_already || !full && !is_plain_already && !first_second_is_over {
             return None;
         }
         if self.trial.is_some() { self.judge_trial(look.at, allowed) } else { self.begin_trial(look.at, allowed) }
@@ -306,8 +310,8 @@ impl Controller {
             _ if is_in_vain => false,
             1 if now.progress + now.error < before.progress / 2.0 => false,
             few if few < FEWEST => return None,
-            // Progress before is not known well, and no longer trial makes that better: what is as good as it looks stays.
-            _ if last && trial.was_plain => now.progress >= PAYS * before.progress,
+            // Progress before is not known well, and no longer trial makes that better: what is not worse for certain stays.
+            _ if last && trial.was_plain => now.progress + now.error.hypot(before.error) >= before.progress,
             _ if self.way > trial.from => pays(&before, &now, last)?,
             _ => !pays(&now, &before, last)?,
         };

@@ -38,6 +38,9 @@ const SOON: Duration = Duration::from_millis(250);
 const LATER: Duration = Duration::from_secs(1);
 /// So long after files were mapped looks are as frequent as while memory is short: it soon may be.
 const NEW: Duration = Duration::from_secs(2);
+/// And in the first second more so: what is read around in vain then is half of what a short-lived program does.
+const AT_ONCE: Duration = Duration::from_millis(100);
+const FIRST: Duration = Duration::from_secs(1);
 /// Between two readings of the list of mappings.
 const LIST: Duration = Duration::from_secs(2);
 
@@ -252,14 +255,17 @@ impl Watch {
                 std::thread::sleep(turn);
                 continue;
             }
-            if self.look(news) || seen_at.elapsed() < NEW && !self.candidates.is_empty() {
+            let is_short = self.look(news);
+            if seen_at.elapsed() < FIRST {
+                nap = Some(AT_ONCE);
+            } else if is_short || seen_at.elapsed() < NEW && !self.candidates.is_empty() {
                 nap = Some(SOON);
             } else if self.listed.is_some() && self.candidates.is_empty() && self.taken.is_empty() {
                 nap = None;
             }
-            if nap == Some(SOON) {
+            if let Some(nap @ (SOON | AT_ONCE)) = nap {
                 // Not woken by each new mapping.
-                std::thread::sleep(SOON);
+                std::thread::sleep(nap);
             } else {
                 futex::wait_shared(&NEWS, news, nap);
                 if nap.is_none() {
