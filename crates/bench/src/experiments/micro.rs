@@ -61,6 +61,7 @@ Examples:
   fastmap bench micro --engines mmap-random,fastmap,fastmap-prefetch,fastmap-pin --threads 2 --size 4GiB
   fastmap bench micro --engines mmap-willneed,mmap-fadvise,mmap-populate,fastmap-prefetch
   fastmap bench micro --engines mmap,mmap-sequential,mmap-willneed,fastmap,direct --pattern backward --advice backward
+  fastmap bench micro --pattern order --size 1280MiB --memory 1GiB     a loop of 1.25 times memory; or --pattern forward
   fastmap bench micro --memory none       without root: nothing limits kernel mmap then")]
 pub struct Args {
     /// Engines to compare, separated by commas
@@ -72,8 +73,8 @@ pub struct Args {
         value_parser = one_of(Engine::PAGED)
     )]
     pub engines: Vec<Engine>,
-    /// Order of the pages: random, zipf (theta 0.99), forward, backward, stride (every 16th page), fill (forward, a fresh
-    /// file written whole; needs --op write)
+    /// Order of the pages: random, zipf (theta 0.99), forward, backward, stride (every 16th page), order (every
+    /// page once, scattered, then all again in the same order), fill (forward, a fresh file written whole; needs --op write)
     #[arg(long, default_value_t = Pattern::Random)]
     pub pattern: Pattern,
     /// What to do with each page: read (load and check its stamp), write (store a new generation, check the stamp),
@@ -212,6 +213,7 @@ pub const PAGES: &[Column<Nothing>] = &[
 pub fn in_words(pattern: Pattern, op: Op) -> String {
     match pattern {
         Pattern::Stride => format!("every 16th page, {op}"),
+        Pattern::Order => format!("a scattered order again and again, {op}"),
         Pattern::Fill => "a fresh file filled and flushed".to_owned(),
         other => format!("{other} {op}"),
     }

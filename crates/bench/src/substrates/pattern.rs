@@ -29,6 +29,9 @@ pub enum Pattern {
     Backward,
     /// Every 16th page, then the same shifted by one page, until all were touched; parts as forward.
     Stride,
+    /// Every page once in a scattered order, then all again in the same order, and so on; threads take contiguous parts of
+    /// the order. Of a file larger than memory it is the loop that a cache which goes by recency never has a page of.
+    Order,
     /// A fresh, sparse file written whole: each page once, forward, all of its bytes; parts as forward. Measured until the
     /// file is on stable storage, so the work bounds it and not the time. Only with [`crate::substrates::Op::Write`].
     Fill,
@@ -36,7 +39,7 @@ pub enum Pattern {
 
 names!(Pattern, "pattern", {
     Random => "random", Zipf => "zipf", Forward => "forward", Backward => "backward", Stride => "stride",
-    Fill => "fill",
+    Order => "order", Fill => "fill",
 });
 
 /// The sequence of pages of one thread, endless but for `fill`.
@@ -52,9 +55,29 @@ pub struct Sequence {
 enum Order {
     Random(Pcg64Mcg),
     Zipf(Pcg64Mcg, Arc<Zipf>, Scatter),
-    Forward { start: u64, end: u64, next: u64 },
-    Backward { start: u64, end: u64, next: u64 },
-    Stride { start: u64, end: u64, phase: u64, next: u64 },
+    Forward {
+        start: u64,
+        end: u64,
+        next: u64,
+    },
+    Backward {
+        start: u64,
+        end: u64,
+        next: u64,
+    },
+    Stride {
+        start: u64,
+        end: u64,
+        phase: u64,
+        next: u64,
+    },
+    /// Numbers are places in the order.
+    Again {
+        start: u64,
+        end: u64,
+        next: u64,
+        scatter: Scatter,
+    },
 }
 
 impl Sequence {
@@ -75,6 +98,7 @@ impl Sequence {
                 (Pattern::Forward | Pattern::Fill, _) => Order::Forward { start, end, next: start },
                 (Pattern::Backward, _) => Order::Backward { start, end, next: end },
                 (Pattern::Stride, _) => Order::Stride { start, end, phase: 0, next: start },
+                (Pattern::Order, _) => Order::Again { start, end, next: start, scatter: Scatter::over(pages) },
             };
             let drawn = matches!(order, Order::Random(_) | Order::Zipf(..));
             let once = (pattern == Pattern::Fill).then_some(end - start);
@@ -113,6 +137,11 @@ impl Sequence {
                 }
                 page
             }
+            Order::Again { start, end, next, scatter } => {
+                let page = scatter.page_of(*next);
+                *next = if *next + 1 == *end { *start } else { *next + 1 };
+                page
+            }
         };
         match self.owner {
             Some((thread, threads)) => {
@@ -124,7 +153,13 @@ impl Sequence {
     }
 }
 
-/// A fixed permutation of `0..pages` that scatters neighbours, so that hot pages share neither huge pages nor readahead.
+/// What the rounds of [`Scatter`] multiply by. With three of them steps from page to page came again and again, with four here and
+/// there; with five they are as rare as in an order drawn by chance.
+const ROUNDS: [u64; 5] =
+    [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xff51_afd7_ed55_8ccd];
+
+/// A fixed permutation of `0..pages` that scatters neighbours, so that hot pages share neither huge pages nor readahead, and a loop over
+/// it has no stride that anybody could read ahead by.
 pub struct Scatter {
     pages: u64,
     bits: u32,
@@ -142,7 +177,7 @@ impl Scatter {
         let half = self.bits / 2;
         let mut page = rank;
         loop {
-            for odd in [0x9e37_79b9_7f4a_7c15u64, 0xd1b5_4a32_d192_ed03, 0xbf58_476d_1ce4_e5b9] {
+            for odd in ROUNDS {
                 page = page.wrapping_add(odd >> 17).wrapping_mul(odd) & mask;
                 page ^= page >> half;
             }
@@ -158,8 +193,15 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const ALL: [Pattern; 6] =
-        [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride, Pattern::Fill];
+    const ALL: [Pattern; 7] = [
+        Pattern::Random,
+        Pattern::Zipf,
+        Pattern::Forward,
+        Pattern::Backward,
+        Pattern::Stride,
+        Pattern::Order,
+        Pattern::Fill,
+    ];
 
     fn take(sequence: &mut Sequence, count: usize) -> Vec<u64> {
         (0..count).map(|_| sequence.next_page()).collect()
@@ -202,6 +244,21 @@ mod tests {
     }
 
     #[test]
+    fn an_order_takes_every_page_once_a_round_and_is_the_same_in_each() {
+        let all = Sequence::of_all(Pattern::Order, 1001, 3, true);
+        let rounds: Vec<[Vec<u64>; 3]> = (all.into_iter().zip([333, 334, 334]))
+            .map(|(mut sequence, part)| [(); 3].map(|()| take(&mut sequence, part)))
+            .collect();
+        assert!(rounds.iter().all(|[first, second, third]| first == second && second == third));
+        let whole: HashSet<u64> = rounds.iter().flat_map(|[first, ..]| first.iter().copied()).collect();
+        assert_eq!(whole.len(), 1001);
+        // One thread takes the parts of three, one after the other, and another time the same.
+        let one = || take(&mut Sequence::of_all(Pattern::Order, 1001, 1, false)[0], 1001);
+        assert_eq!(one(), rounds.iter().flat_map(|[first, ..]| first.iter().copied()).collect::<Vec<_>>());
+        assert_eq!(one(), one());
+    }
+
+    #[test]
     fn a_fill_takes_every_page_once() {
         let mut pages = Vec::new();
         for mut sequence in Sequence::of_all(Pattern::Fill, 1001, 3, true) {
@@ -231,5 +288,21 @@ mod tests {
         let scatter = Scatter::over(1 << 20);
         let huge: HashSet<u64> = (0..512).map(|r| scatter.page_of(r) / 512).collect();
         assert!(huge.len() > 380, "{} neighbourhoods", huge.len());
+    }
+
+    /// From a page to the one that comes so many touches later: no step is common. In an order drawn by chance the commonest is there
+    /// ten times.
+    #[test]
+    fn a_scattered_order_has_no_stride() {
+        for pages in [40_960, 65_536] {
+            let scatter = Scatter::over(pages);
+            let order: Vec<i64> = (0..pages).map(|rank| scatter.page_of(rank) as i64).collect();
+            for lag in (1..=64).chain([128, 256, 512, 1024, 4096]) {
+                let mut steps: Vec<i64> = order.iter().zip(&order[lag..]).map(|(page, later)| later - page).collect();
+                steps.sort_unstable();
+                let commonest = steps.chunk_by(|a, b| a == b).map(<[i64]>::len).max().unwrap();
+                assert!(commonest <= 16, "{pages} pages: one step of {lag} touches {commonest} times");
+            }
+        }
     }
 }

@@ -119,7 +119,9 @@ mod tests {
     fn run_all(engines: &[Engine]) {
         let file = stamped();
         for &engine in engines {
-            for pattern in [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride] {
+            for pattern in
+                [Pattern::Random, Pattern::Zipf, Pattern::Forward, Pattern::Backward, Pattern::Stride, Pattern::Order]
+            {
                 for op in [Op::Read, Op::Write, Op::Rmw] {
                     let mut spec = spec(&file, engine, pattern, op);
                     if op.writes() {

@@ -37,8 +37,10 @@ fn unknown_names_list_the_known_ones() {
             "mmap, mmap-random, mmap-sequential, mmap-willneed, mmap-fadvise, mmap-populate, fastmap, fastmap-pin, fastmap-prefetch, pread, direct",
         ],
     );
-    fastmap(dir.path(), "micro --pattern sideways")
-        .failed_with(2, &["--pattern", "\"sideways\" is no pattern", "random, zipf, forward, backward, stride, fill"]);
+    fastmap(dir.path(), "micro --pattern sideways").failed_with(
+        2,
+        &["--pattern", "\"sideways\" is no pattern", "random, zipf, forward, backward, stride, order, fill"],
+    );
     fastmap(dir.path(), "micro --op erase").failed_with(2, &["--op", "\"erase\" is no op", "read, write, rmw"]);
     fastmap(dir.path(), "micro --advice willneed")
         .failed_with(2, &["--advice", "\"willneed\" is no advice", "normal, random, sequential, backward"]);

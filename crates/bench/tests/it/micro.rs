@@ -118,7 +118,9 @@ fn every_engine_does_every_load() {
         let prefetched = &out["results"][1]["trials"][0]["fastmap"]["counters"]["prefetched_pages"];
         assert!(prefetched.as_u64().unwrap() > 0, "{out}");
     }
-    for (pattern, op) in [("random", "read"), ("forward", "read"), ("backward", "rmw"), ("stride", "write")] {
+    for (pattern, op) in
+        [("random", "read"), ("forward", "read"), ("backward", "rmw"), ("stride", "write"), ("order", "read")]
+    {
         check_every_field("mmap-willneed,mmap-fadvise,mmap-populate,fastmap-prefetch", pattern, op, 2);
     }
     let engines = "mmap,mmap-random,mmap-sequential,mmap-willneed,mmap-fadvise,mmap-populate,fastmap,fastmap-pin,fastmap-prefetch,pread,direct";
