@@ -1,5 +1,5 @@
 # make try       an unchanged program, short of memory: what does FastMap do for it here? About a minute
-# make bench     the tour: FastMap beside kernel mmap on this machine, about two minutes
+# make bench     the tour: FastMap beside kernel mmap on this machine, as root on a fast device, too: about two minutes
 # make           the commands fastmap and fastmap-bench, libfastmap and the preload libraries, in target/release
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
 # make test      what a change needs to be trusted, in minutes, with nothing but Rust, gcc and make

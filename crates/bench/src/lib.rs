@@ -2,12 +2,13 @@
 //!
 //! An `experiment` is one file in `experiments`: what to run, and columns. The `driver` has the one loop over repetitions and
 //! engines, `show` makes tables, plots, claims and JSON of the columns, `report` shows them. `runner` makes a fresh process for each
-//! run, which `worker` is; `target` makes the file. `try_it` is `fastmap bench try`, which is no experiment. `substrates` has the loads, and what is larger than an experiment.
+//! run, which `worker` is; `target` makes the file, `volume` and `fast` what it can be on. `try_it` is `fastmap bench try`, which is no experiment. `substrates` has the loads, and what is larger than an experiment.
 
 mod args;
 mod driver;
 mod experiment;
 mod experiments;
+mod fast;
 mod perf;
 mod report;
 mod requests;
@@ -22,7 +23,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-use clap::{Arg, Args as _, Command, FromArgMatches};
+use clap::{Arg, Args as _, Command, FromArgMatches, value_parser};
 use fastmap_cli::failure::Failure;
 
 use experiments::tour::Tour;
@@ -42,6 +43,7 @@ pub fn main() -> ExitCode {
             let words: Vec<String> = words.get_many("words").into_iter().flatten().cloned().collect();
             programs::monetdb::main(&words).map_err(Failure::from)
         }
+        Some((fast::NAME, args)) => fast::keeper(args.get_one("bytes").copied().unwrap_or_default()),
         Some(("report", args)) => ReportArgs::from_arg_matches(args)
             .map_err(|e| Failure::told(e.to_string()))
             .and_then(|args| report::run(&args)),
@@ -61,6 +63,8 @@ pub fn cli() -> Command {
     // One run of one engine, in a process of its own.
     let worker = Command::new("worker").hide(true).arg(Arg::new("order").required(true));
     let monetdb = Command::new(programs::monetdb::NAME).hide(true).arg(Arg::new("words").num_args(0..));
+    let bytes = Arg::new("bytes").required(true).value_parser(value_parser!(u64));
+    let keeper = Command::new(fast::NAME).hide(true).arg(bytes);
     driver::command::<Tour>()
         .name("fastmap-bench")
         .bin_name("fastmap bench")
@@ -74,6 +78,7 @@ pub fn cli() -> Command {
         .subcommand(report)
         .subcommand(worker)
         .subcommand(monetdb)
+        .subcommand(keeper)
 }
 
 impl From<substrates::Error> for Failure {

@@ -124,29 +124,13 @@ impl Volume {
     ///
     /// The step that failed; nothing is left then.
     pub fn make(kind: FileSystem, image: &Image) -> Result<Volume, Failure> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
+        let failed = |what: String| {
             let thing = format!("{kind} in {}", image.dir.display());
-            Failure::new(
-                thing,
-                format!("{what}: {error}"),
-                "see `fastmap bench oltp --help`, or give --file-systems here",
-            )
+            Failure::new(thing, what, "see `fastmap bench oltp --help`, or give --file-systems here")
         };
         let (loop_device, device) =
-            attach(&image.file).map_err(|error| failed("cannot attach a loop device", &error))?;
-        let mut command = Command::new(format!("mkfs.{kind}"));
-        // Without discarding, which would take the image's blocks away, and with nothing left to do in the background.
-        match kind {
-            FileSystem::Ext4 => command.args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
-            FileSystem::Xfs | FileSystem::Btrfs | FileSystem::Here => command.args(["-q", "-f", "-K"]),
-        };
-        let made = command.arg(&device).stdin(Stdio::null()).output();
-        let made = made.map_err(|error| failed(&format!("cannot run mkfs.{kind}"), &error))?;
-        if !made.status.success() {
-            let said = String::from_utf8_lossy(&made.stderr);
-            return Err(failed(&format!("mkfs.{kind} failed"), &said.lines().next().unwrap_or_default()));
-        }
-        let mount = mount(kind, &device).map_err(|error| failed("cannot mount it", &error))?;
+            attach(&image.file).map_err(|error| failed(format!("cannot attach a loop device: {error}")))?;
+        let mount = fresh(kind, &device).map_err(failed)?;
         let root = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), mount.as_raw_fd()));
         Ok(Volume { kind, root, device, mount: Some(mount), _loop_device: Some(loop_device) })
     }
@@ -166,6 +150,27 @@ impl Volume {
             thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// A fresh file system on a device, mounted nowhere.
+///
+/// # Errors
+///
+/// The step that failed, in words.
+pub fn fresh(kind: FileSystem, device: &Path) -> Result<OwnedFd, String> {
+    let mut command = Command::new(format!("mkfs.{kind}"));
+    // Without discarding, which would take an image's blocks away, and with nothing left to do in the background.
+    match kind {
+        FileSystem::Ext4 => command.args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
+        FileSystem::Xfs | FileSystem::Btrfs | FileSystem::Here => command.args(["-q", "-f", "-K"]),
+    };
+    let made = command.arg(device).stdin(Stdio::null()).output();
+    let made = made.map_err(|error| format!("cannot run mkfs.{kind}: {error}"))?;
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stderr);
+        return Err(format!("mkfs.{kind} failed: {}", said.lines().next().unwrap_or_default()));
+    }
+    mount(kind, device).map_err(|error| format!("cannot mount it: {error}"))
 }
 
 /// Why a kind of file system cannot be made here; None if it can, for all one can tell without trying.

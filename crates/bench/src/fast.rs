@@ -1,0 +1,151 @@
+//! A fast device made for the tour: a file system on zram, compressed memory behind the block layer, mounted nowhere.
+//!
+//! A device stays when nobody has it open, so a process of its own, the keeper, makes it and removes it again when the bench ends: the
+//! keeper reads a pipe that nobody writes to, which the kernel closes however the bench ends. No device that was there before is touched.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fastmap_cli::failure::Failure;
+use fastmap_cli::size::Size;
+use fastmap_cli::{interrupt, machine};
+
+use crate::volume::{self, FileSystem};
+
+/// The keeper's subcommand.
+pub const NAME: &str = "zram-keeper";
+
+/// Reading it adds a device and answers its number; zram devices are counted. Documentation/admin-guide/blockdev/zram.rst
+const HOT_ADD: &str = "/sys/class/zram-control/hot_add";
+const HOT_REMOVE: &str = "/sys/class/zram-control/hot_remove";
+
+/// Time in which whoever looks at a device, or writes to it, should have let go of it.
+const LONGEST_REMOVAL: Duration = Duration::from_secs(20);
+
+/// A fast place for files while this value lives.
+pub struct FastDevice {
+    /// Where its root can be reached, by any process of this user.
+    pub root: PathBuf,
+    mount: Option<OwnedFd>,
+    keeper: Child,
+}
+
+impl FastDevice {
+    /// A fresh file system of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// Why there can be none here, in words; nothing is left then.
+    pub fn make(bytes: u64) -> Result<FastDevice, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("only root can make one".to_owned());
+        }
+        // What is written there does not compress; as much again is for everybody else.
+        let free = machine::meminfo("MemAvailable");
+        if free < 2 * bytes {
+            return Err(format!("{} MiB of memory are free, and zram of {} is to leave half", free >> 20, Size(bytes)));
+        }
+        if !Path::new(HOT_ADD).exists() {
+            // It says itself what is missing; what counts is whether there is zram now.
+            let _ = Command::new("modprobe").arg("zram").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+        if !Path::new(HOT_ADD).exists() {
+            return Err("the kernel has no zram".to_owned());
+        }
+        let (device, keeper) = keep(bytes)?;
+        let mut made = FastDevice { root: PathBuf::new(), mount: None, keeper };
+        let mount = volume::fresh(FileSystem::Ext4, &device)?;
+        made.root = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), mount.as_raw_fd()));
+        made.mount = Some(mount);
+        Ok(made)
+    }
+}
+
+impl Drop for FastDevice {
+    fn drop(&mut self) {
+        self.mount = None;
+        self.keeper.stdin = None;
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Starts the keeper; answers its device, too.
+fn keep(bytes: u64) -> Result<(PathBuf, Child), String> {
+    let failed = |error: io::Error| format!("cannot start its keeper: {error}");
+    let mut keeper = Command::new("/proc/self/exe")
+        .args([NAME, &bytes.to_string()])
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut answer = String::new();
+    let said = keeper.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut answer));
+    let device = said.ok_or("its keeper is not heard".to_owned()).and_then(|said| {
+        said.map_err(failed)?;
+        serde_json::from_str(&answer).map_err(|error| format!("its keeper is not understood: {error}"))?
+    });
+    match device {
+        Ok(device) => Ok((device, keeper)),
+        Err(why) => {
+            keeper.stdin = None;
+            let _ = keeper.wait();
+            Err(why)
+        }
+    }
+}
+
+/// The keeper: makes a device of `bytes`, says which, and removes it when its standard input ends.
+///
+/// # Errors
+///
+/// If the device stays.
+pub fn keeper(bytes: u64) -> Result<(), Failure> {
+    // Signals are for the bench.
+    interrupt::watch();
+    let (number, made) = match fs::read_to_string(HOT_ADD) {
+        Ok(number) => {
+            let number = number.trim().to_owned();
+            let sized = fs::write(format!("/sys/block/zram{number}/disksize"), bytes.to_string());
+            let made = sized.map(|()| PathBuf::from(format!("/dev/zram{number}")));
+            (Some(number), made.map_err(|error| format!("zram cannot be given {}: {error}", Size(bytes))))
+        }
+        Err(error) => (None, Err(format!("{HOT_ADD}: {error}"))),
+    };
+    fastmap_cli::print(&format!("{}\n", serde_json::to_string(&made).unwrap_or_default()));
+    // Nothing comes.
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+    number.map_or(Ok(()), |number| remove(&number))
+}
+
+/// Removes the device that was made here.
+fn remove(number: &str) -> Result<(), Failure> {
+    let until = Instant::now() + LONGEST_REMOVAL;
+    loop {
+        match fs::write(HOT_REMOVE, number) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= until => {
+                let remedy = format!("`echo {number} > {HOT_REMOVE}` when nobody uses it");
+                return Err(Failure::new(format!("/dev/zram{number}"), format!("cannot be removed: {error}"), remedy));
+            }
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_memory_for_it_it_says_so_or_that_it_takes_root() {
+        let why = FastDevice::make(1 << 60).map(drop).unwrap_err();
+        assert!(why.contains("only root") || why.contains("zram of 1048576TiB is to leave half"), "{why}");
+    }
+}
