@@ -172,20 +172,21 @@ stores to clean pages.")]
 #[command(after_help = "\
 Columns, rates by the second:
   SIZE RES DIRTY     bytes: capacity or mapped, in memory, newer than the file
-  MISS EVICT WRITE   misses; pages dropped; pages written back
+  MISS READ          misses; bytes: read together at a miss where rows are
+  EVICT WRITE        pages dropped; pages written back
   AHEAD WASTE        pages read ahead and used; dropped unused
 rw and r- are files mapped for writing and for reading, -- files that were mapped. Queue depth: writes under way when \
 another is begun, on average.
 
 With --once --json:
-  {\"programs\": [{\"pid\", \"name\", \"interval_s\", \"traps_per_second\", \"ghost_share\", \"staged_share\",
+  {\"programs\": [{\"pid\", \"name\", \"interval_s\", \"traps_per_second\", \"ghost_share\", \"staged_share\", \"run_used_share\",
     \"caches\": [{\"capacity_bytes\", \"writes_in_flight\", \"merged_run_pages\", \"queue_depth\",
                  \"totals\": {COUNTER: N}, \"per_second\": {COUNTER: N}}],
     \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\",
     \"placement\": {\"way\", \"switches\", \"watched_bytes\", \"taken_files\", \"looking_us\"},
     \"flushed_bytes\", \"flushed_bytes_per_second\"}]}
 Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
-found their page read ahead) of traps; null where there were none. A map with no mapped_bytes is over. placement: of mappings \
+found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. placement: of mappings \
 that began as the kernel's; way is kernel, advised (the kernel, with MADV_RANDOM) or engine; null where there are none.
 
 Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.

@@ -6,7 +6,7 @@ use super::rows::{share, traps};
 use super::watch::{Watch, Watched};
 
 /// Numbers that are no counters: they have no rate.
-const GAUGES: [&str; 4] = ["resident_pages", "dirty_pages", "pinned_pages", "writeback_depth"];
+const GAUGES: [&str; 5] = ["resident_pages", "dirty_pages", "pinned_pages", "writeback_depth", "read_size"];
 
 /// All of it, with a line's end.
 pub fn text(watch: &Watch) -> String {
@@ -44,6 +44,7 @@ fn program(watched: &Watched) -> Value {
         "traps_per_second": seconds.map(|seconds| traps(&since) as f64 / seconds),
         "ghost_share": share(since.ghost_hits, since.misses),
         "staged_share": share(since.ahead_chunks, traps(&since)),
+        "run_used_share": share(since.run_used, since.run_pages),
         "caches": caches.collect::<Vec<_>>(),
         "maps": maps.collect::<Vec<_>>(),
         "maps_left_out": watched.maps_left_out(),

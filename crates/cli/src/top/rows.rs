@@ -6,7 +6,7 @@ use fastmap::live::{CacheSnapshot, MapStats, PlacedBy, Placement};
 use super::watch::{Watch, Watched};
 
 /// Headings of the figures.
-pub const HEADINGS: [&str; 8] = ["SIZE", "RES", "DIRTY", "MISS", "EVICT", "WRITE", "AHEAD", "WASTE"];
+pub const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
 
 /// A row.
 pub enum Row {
@@ -48,6 +48,7 @@ fn of_program(watched: &Watched) -> Vec<Row> {
         pages(total.stats.resident_pages),
         pages(total.stats.dirty_pages),
         rate(since.misses, seconds),
+        bytes(total.stats.read_size),
         rate(since.evicted_pages, seconds),
         rate(since.writeback_pages, seconds),
         rate(since.ahead_used, seconds),
@@ -67,6 +68,7 @@ fn of_program(watched: &Watched) -> Vec<Row> {
             pages(map.stats.resident_pages),
             String::new(),
             rate(misses, seconds),
+            bytes(map.stats.read_size),
             rate(evicted_pages, seconds),
             rate(writeback_pages, seconds),
             rate(ahead_used, seconds),
@@ -103,6 +105,9 @@ fn of_traps(watched: &Watched, since: &Stats) -> String {
             part(since.ahead_chunks),
             part(since.upgrades),
         ));
+    }
+    if let Some(used) = share(since.run_used, since.run_pages) {
+        text.push_str(&format!("; rows {} used", percent(Some(used))));
     }
     if since.waits > 0 {
         text.push_str(&format!("; {} waits/s", rate(since.waits)));

@@ -132,7 +132,9 @@ impl Watched {
         self.caches().fold(Default::default(), |(mut total, since): (CacheSnapshot, Stats), (cache, more)| {
             total.capacity_bytes += cache.capacity_bytes;
             total.writes_in_flight += cache.writes_in_flight;
+            let read_size = total.stats.read_size.max(cache.stats.read_size);
             total.stats = sum(total.stats, cache.stats);
+            total.stats.read_size = read_size;
             (total, sum(since, more))
         })
     }

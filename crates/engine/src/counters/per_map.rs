@@ -27,6 +27,12 @@ pub struct MapStats {
     pub evicted_pages: u64,
     /// Pages written back.
     pub writeback_pages: u64,
+    /// Pages read with the one before them that was missed.
+    pub run_pages: u64,
+    /// Of these, those that the program came to: an estimate from samples.
+    pub run_used: u64,
+    /// Bytes that a miss reads together now. 0: it is not mapped.
+    pub read_size: u64,
 }
 
 /// One core's counters of a region.
@@ -41,6 +47,8 @@ pub struct MapCounters {
     /// Pages that left memory, the region's end apart.
     pub dropped: Counter,
     pub writeback_pages: Counter,
+    pub run_pages: Counter,
+    pub run_used: Counter,
 }
 
 impl MapCounters {
@@ -54,10 +62,10 @@ impl MapStats {
     /// Adds another map's.
     pub(crate) fn add(&mut self, other: MapStats) {
         let sums = self.numbers().zip(other.numbers()).map(|((_, one), (_, other))| one + other);
-        *self = MapStats::from_numbers(sums);
+        *self = MapStats { read_size: self.read_size.max(other.read_size), ..MapStats::from_numbers(sums) };
     }
 
-    /// The sums of all cores' counters.
+    /// The sums of all cores' counters, and nothing of what is so now but pages in memory.
     pub(crate) fn of(counters: &[Padded<MapCounters>]) -> MapStats {
         let sum = |of: fn(&MapCounters) -> &Counter| counters.iter().map(|core| of(&core.0).get()).sum::<u64>();
         // First: a page that comes and goes in between would be one too many.
@@ -71,11 +79,14 @@ impl MapStats {
             ahead_wasted: sum(|of| &of.ahead_wasted),
             evicted_pages: dropped,
             writeback_pages: sum(|of| &of.writeback_pages),
+            run_pages: sum(|of| &of.run_pages),
+            run_used: sum(|of| &of.run_used),
+            read_size: 0,
         }
     }
 }
 
-numbers!(MapStats: resident_pages, misses, ghost_hits, ahead_used, ahead_wasted, evicted_pages, writeback_pages);
+numbers!(MapStats: resident_pages, misses, ghost_hits, ahead_used, ahead_wasted, evicted_pages, writeback_pages, run_pages, run_used, read_size);
 
 /// What files did that are not mapped any more.
 #[derive(Debug, Default)]

@@ -66,9 +66,12 @@ pub struct Stats {
     pub partial_lines: u64,
     /// Pages brought in by `prefetch`.
     pub prefetched_pages: u64,
-    /// Pages read with the one before them that was missed: rows and the like whose length was learnt, and the neighbourhood of misses
-    /// while a file is read into a cache that has room for all of it.
+    /// Pages read with the one before them that was missed: rows and the like whose length was learnt.
     pub run_pages: u64,
+    /// Of these, those that the program came to: an estimate from samples, which are read page by page or by halves.
+    pub run_used: u64,
+    /// Pages of files that fit into the cache, read because misses at random had taken as long as that.
+    pub filled_pages: u64,
     /// Pages dropped, to make room or on advice.
     pub evicted_pages: u64,
     /// Batches that made room: one system call each, where the kernel takes a batch.
@@ -90,6 +93,9 @@ pub struct Stats {
     pub dirty_pages: u64,
     /// Of these, pages that pins keep there ([`Map::pin`](crate::Map::pin)), those about to be pinned included.
     pub pinned_pages: u64,
+    /// Bytes that a miss reads together now, where nobody has advised otherwise: the most of the cache's maps; a page where rows are not read at
+    /// once. 0: nothing is mapped.
+    pub read_size: u64,
 }
 
 /// One core's counters.
@@ -113,6 +119,8 @@ pub struct Counters {
     pub partial_lines: Counter,
     pub prefetched_pages: Counter,
     pub run_pages: Counter,
+    pub run_used: Counter,
+    pub filled_pages: Counter,
     pub evicted_pages: Counter,
     pub eviction_batches: Counter,
     pub writeback_pages: Counter,
@@ -191,6 +199,8 @@ impl Stats {
             partial_lines,
             prefetched_pages,
             run_pages,
+            run_used,
+            filled_pages,
             evicted_pages,
             eviction_batches,
             writeback_pages,
@@ -218,6 +228,8 @@ impl Stats {
             (&mut self.partial_lines, partial_lines),
             (&mut self.prefetched_pages, prefetched_pages),
             (&mut self.run_pages, run_pages),
+            (&mut self.run_used, run_used),
+            (&mut self.filled_pages, filled_pages),
             (&mut self.evicted_pages, evicted_pages),
             (&mut self.eviction_batches, eviction_batches),
             (&mut self.writeback_pages, writeback_pages),
@@ -235,4 +247,5 @@ numbers!(
     Stats: misses, ghost_hits, born_zero, guessed_stores, wrong_guesses, upgrades, waits, streams, ahead_pages, ahead_chunks,
     ahead_used, ahead_wasted, async_loads, kept_stores, partial_lines, prefetched_pages, run_pages, evicted_pages, eviction_batches, writeback_pages,
     writeback_runs, writeback_depth, writeback_errors, syncs, resident_pages, dirty_pages, pinned_pages, page_cache_hits,
+    run_used, filled_pages, read_size,
 );

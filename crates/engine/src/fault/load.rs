@@ -6,16 +6,19 @@ use crate::fault::zero_ahead::fill_ahead;
 use crate::page::claims::Loading;
 use crate::page::entry::FRAME_PAGES;
 use crate::page::word::{Ghost, State};
-use crate::pool::read_buffers::Buffer;
+use crate::pool::read_buffers::{BUFFERS, Buffer};
+use crate::pool::read_times::ReadTimes;
 use crate::readahead::detect;
 use crate::region::arrivals::clear_tail;
 use crate::region::install::Outcome;
 use crate::region::page_ref::PageRef;
+use crate::region::region::Region;
 use crate::region::{install, prediction, userfaultfds};
 use crate::store::ReadEnd;
 use crate::sys::{PAGE, signal};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Of small caches a run is this part at most.
 const LEAST_SHARE: usize = 64;
@@ -65,23 +68,41 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     // that is only read stays one.
     let sample = !is_store && whole.is_none() && region.is_writable() && prediction::is_sample(number);
     let writable = is_store || !sample && whole.is_none() && region.predicts_store(number);
-    let run = if together > 1 && whole.is_none() { Run::claim(page, together, core) } else { None };
+    let is_run = together > 1 && whole.is_none();
+    let end = number + if is_run { together.min(1 + pool.capacity() / LEAST_SHARE) } else { 1 };
+    let run = if is_run { Run::claim(region, number + 1..end, 1, core) } else { None };
     let alone = || {
         let buffer = pool.buffer(core);
         // SAFETY: the buffer is this thread's page.
-        match unsafe { region.store().read_page(number, buffer.at, &counters.page_cache_hits) } {
+        let read = || unsafe { region.store().read_page(number, buffer.at, &counters.page_cache_hits) };
+        match timed(region, 1, core, read) {
             ReadEnd::PastEnd => Outcome::PastEnd,
             ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
             ReadEnd::Filled => install(&claim, buffer.at, writable),
         }
     };
-    let outcome = match whole {
-        Some(_) => install(&claim, pool.zeros(), writable),
-        None => run.and_then(|run| run.load(&claim, writable, core)).unwrap_or_else(alone),
+    let first = run.and_then(|run| {
+        let behind = run.pages.end;
+        Some((run.load(&claim, writable)?, behind))
+    });
+    let (outcome, mut behind) = match (whole, first) {
+        (Some(_), _) => (install(&claim, pool.zeros(), writable), end),
+        (None, Some(first)) => first,
+        (None, None) => (alone(), end),
     };
     if outcome != Outcome::Resolved {
         pool.give_free_frames(core, 1);
         return give_up(claim, outcome);
+    }
+    // The rest of a long run. While this thread has the page that was missed, nobody takes the region away.
+    while behind < end
+        && let Some(run) = Run::claim(region, behind..end, 0, core)
+    {
+        behind = run.pages.end;
+        let (there, all) = (run.read(), run.pages.len());
+        if run.bring(there) < all {
+            break;
+        }
     }
     counters.misses.add(1);
     let of_file = region.counters_at(core);
@@ -105,55 +126,85 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     Outcome::Resolved
 }
 
-/// Pages behind one that was missed, claimed by this thread, which are read with it; and the buffer for all of them. They are brought, or
-/// given up, when it is loaded: until then this thread waits for nothing but the device.
+/// Pages behind one that was missed, or behind others that were read with it, claimed by this thread, which are read at once; and the buffer
+/// for all of them. They are brought, or given up, before this thread waits for anything but the device.
 struct Run<'a> {
+    region: &'a Region,
     pages: Range<usize>,
+    /// Pages before them that are read with them: the one that was missed, or none.
+    before: usize,
     /// A bit for each whose queue is the protected one.
-    protected_queue: u32,
+    protected_queue: u64,
     buffer: Buffer<'a>,
+    core: usize,
 }
 
 impl<'a> Run<'a> {
-    /// Claims pages behind one, up to so many with it, as far as they are absent, mapped, and there is room without waiting.
-    fn claim(page: PageRef<'a>, together: usize, core: usize) -> Option<Self> {
-        let (region, first) = (page.region(), page.number() + 1);
-        let pool = region.pool();
+    /// Claims the first of some pages, as far as they are absent, mapped, fit into a buffer, and there is room without waiting.
+    #[cold]
+    fn claim(region: &'a Region, pages: Range<usize>, before: usize, core: usize) -> Option<Self> {
+        let (pool, first) = (region.pool(), pages.start);
         // All of it in one stripe of the region.
-        let end =
-            region.ahead_of(page.number()).end.min(first.next_multiple_of(FRAME_PAGES)).min(page.number() + together);
-        let most = end.checked_sub(first).filter(|most| *most > 0)?.min(pool.capacity() / LEAST_SHARE);
+        let stripe = (first - before) / FRAME_PAGES * FRAME_PAGES + FRAME_PAGES;
+        let end = region.ahead_of(first - before).end.min(pages.end).min(stripe).min(first - before + BUFFERS);
         let is_absent = |page: &usize| region.word(*page).look().state() == State::Absent;
-        let most = (first..first + most).take_while(is_absent).count();
-        let buffer = if most > 0 { pool.run_buffer(core, most + 1) } else { None }?;
+        let most = (first..end).take_while(is_absent).count();
+        let buffer = if most > 0 { pool.run_buffer(core, before + most) } else { None }?;
         if pool.take_ahead(core, most, None) == Room::None {
             return None;
         }
         let (count, protected_queue) = install::claim_run(region, first, most, None, core);
-        (count > 0).then_some(Run { pages: first..first + count, protected_queue, buffer })
+        (count > 0).then_some(Run { region, pages: first..first + count, before, protected_queue, buffer, core })
+    }
+
+    /// Reads them, with what is before; how many pages there are of it all.
+    fn read(&self) -> usize {
+        let Run { region, pages, before, buffer, core, .. } = self;
+        let (first, count) = (pages.start - before, pages.len() + before);
+        let hits = &region.pool().counters_at(*core).page_cache_hits;
+        // SAFETY: the buffer is this thread's, and has room for them.
+        let read = || unsafe { region.store().read_pages(first, count, buffer.at, hits) };
+        let filled = timed(region, count, *core, read).unwrap_or(0);
+        let there = filled.div_ceil(PAGE);
+        clear_tail(buffer.at, filled, there);
+        there
+    }
+
+    /// Makes as many of them resident, and gives up the others; how many are.
+    fn bring(self, there: usize) -> usize {
+        let from = self.buffer.at.wrapping_add(self.before * PAGE);
+        let mapped = install::install_claimed(self.region, self.pages, there, from, self.protected_queue);
+        let used = self.region.hints().runs().used_of(mapped);
+        let (counters, of_file) = (self.region.pool().counters_at(self.core), self.region.counters_at(self.core));
+        for (pages, used_pages) in [(&counters.run_pages, &counters.run_used), (&of_file.run_pages, &of_file.run_used)]
+        {
+            pages.add(mapped);
+            used_pages.add(used);
+        }
+        mapped
     }
 
     /// Reads them and the page that was missed, and makes all resident; what came of that one. `None`: they cannot be read together.
-    fn load(self, claim: &Loading<PageRef<'_>>, writable: bool, core: usize) -> Option<Outcome> {
-        let Run { pages, protected_queue, buffer } = self;
-        let region = claim.page().region();
-        let pool = region.pool();
-        let hits = &pool.counters_at(core).page_cache_hits;
-        // SAFETY: the buffer is this thread's, and has room for them.
-        let read = unsafe { region.store().read_pages(pages.start - 1, pages.len() + 1, buffer.at, hits) };
-        let filled = read.unwrap_or(0);
-        let there = filled.div_ceil(PAGE);
-        clear_tail(buffer.at, filled, there);
-        let outcome = match there {
-            0 => None,
-            _ => Some(install(claim, buffer.at, writable)),
-        };
-        let brought = if outcome == Some(Outcome::Resolved) { there - 1 } else { 0 };
-        let from = buffer.at.wrapping_add(PAGE);
-        let mapped = install::install_claimed(region, pages, brought, from, protected_queue);
-        pool.counters_at(core).run_pages.add(mapped);
+    fn load(self, claim: &Loading<PageRef<'_>>, writable: bool) -> Option<Outcome> {
+        let there = self.read();
+        let outcome = (there > 0).then(|| install(claim, self.buffer.at, writable));
+        self.bring(if outcome == Some(Outcome::Resolved) { there - 1 } else { 0 });
         outcome
     }
+}
+
+/// Reads pages, and now and then takes the time, unless the page cache had them.
+#[inline]
+fn timed<T>(region: &Region, pages: usize, core: usize, read: impl FnOnce() -> T) -> T {
+    let counters = region.pool().counters_at(core);
+    let hits = || counters.page_cache_hits.get();
+    let before = ReadTimes::is_due(pages, counters.misses.get()).then(|| (Instant::now(), hits()));
+    let read = read();
+    // Another thread of this core may have had one meanwhile: one measurement less.
+    if let Some((began, _)) = before.filter(|(_, before)| hits() == *before) {
+        region.hints().read_times().note(pages, began);
+    }
+    read
 }
 
 /// Makes the claimed page resident with the page of bytes at `from`.

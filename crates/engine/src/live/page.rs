@@ -31,7 +31,7 @@ pub const LINK: &str = "/memfd:fastmap-stats (deleted)";
 /// "fastmap" and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastmap\0");
 /// Changes with the layout.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
 const MOST_CACHES: usize = 16;
 const MOST_MAPS: usize = 1024;

@@ -123,7 +123,7 @@ pub fn snapshot_of_self() -> Snapshot {
         snapshot.maps.extend(maps_of(&inner, index));
         let writes_in_flight = inner.writes_in_flight.0.load(Ordering::Relaxed) as u64;
         let capacity_bytes = (inner.capacity() * PAGE) as u64;
-        snapshot.caches.push(CacheSnapshot { capacity_bytes, writes_in_flight, stats: inner.stats() });
+        snapshot.caches.push(CacheSnapshot { capacity_bytes, writes_in_flight, stats: registry::stats_of(&inner) });
     }
     snapshot
 }
@@ -141,7 +141,7 @@ fn maps_of(pool: &Pool, index: usize) -> Vec<MapSnapshot> {
         let map = maps.entry(path.clone()).or_insert_with(fresh);
         map.mapped_bytes += mapped_bytes(&region);
         map.writable |= region.is_writable();
-        map.stats.add(MapStats::of(region.counters()));
+        map.stats.add(MapStats { read_size: region.hints().read_size(), ..MapStats::of(region.counters()) });
     }
     drop(ended);
     let mut maps: Vec<_> = maps.into_values().collect();

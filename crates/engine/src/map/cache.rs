@@ -4,6 +4,7 @@ use crate::counters::stats::Stats;
 use crate::error::{Error, Result};
 use crate::pool::auto_capacity;
 use crate::pool::pool::{self, MOST_BATCH, Pool, Settings};
+use crate::region::registry;
 use crate::sys::memory_look::MemoryWatch;
 use crate::sys::{PAGE, cgroup};
 use std::sync::{Arc, OnceLock};
@@ -204,7 +205,7 @@ impl Cache {
     /// # Ok::<(), fastmap::Error>(())
     /// ```
     pub fn stats(&self) -> Stats {
-        self.pool.stats()
+        registry::stats_of(&self.pool)
     }
 }
 

@@ -10,8 +10,8 @@
 //! kernel's 8 bytes of page table. Nothing takes page words back while the file is mapped: a file much larger than the
 //! cache, touched everywhere, costs 0.3 % of its size. Per block of 16 MiB: 9 bytes of age and predictions, 512 of
 //! holes; per 2 MiB: 4 bytes that say when it was last evicted. Per page of the largest capacity so far: 8 bytes of clean queue. Per core: 256 KiB of read buffers if 64
-//! threads read at once (2 MiB at a time from eight cores on, in huge pages), 12 KiB to put batches together; for runs (`runs.rs`) 1 MiB
-//! of read buffers if 8 of the longest are read at once, and 16 KiB of notes; with each
+//! threads read at once (2 MiB at a time from eight cores on, in huge pages), 12 KiB to put batches together; for runs (`runs.rs`) 2 MiB
+//! of read buffers if 8 of 64 pages or more are read at once, and 16 KiB of notes; with each
 //! mapped file 128 bytes of counters. Per ring, two a core and 16 at most: 24 KiB. Per reader: a context of 32 KiB for its reads, and once
 //! something was prefetched 2 MiB of buffers and up to 256 KiB of requests. Per fill thread: a ring, and up to 3 MiB of store buffers; per region that
 //! uses it a bit a page and 4 bytes a block. Large tables use huge pages.
@@ -39,6 +39,7 @@ pub mod mailbox;
 #[allow(clippy::module_inception)] // the room is named after the type that it is about
 pub mod pool;
 pub mod read_buffers;
+pub mod read_times;
 pub mod reader;
 pub mod replacement;
 pub mod rings;

@@ -136,8 +136,8 @@ pub struct Pool {
     pub ended: Ended,
 }
 
-/// Sets of buffers for runs: as many longest ones, twice, can be read at a time.
-const RUN_BUFFERS: usize = 4;
+/// Sets of buffers for runs: as many pieces of long ones can be read at a time, or twice as many of others.
+const RUN_BUFFERS: usize = 8;
 
 /// What belongs to one core.
 #[derive(Debug)]

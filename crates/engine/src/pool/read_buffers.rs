@@ -7,7 +7,7 @@ use std::io;
 
 /// Pages read at a time by threads of one core. A thread asleep in a read keeps its buffer, so there are more than
 /// cores.
-const BUFFERS: usize = 64;
+pub const BUFFERS: usize = 64;
 
 /// The buffers of a pool, [`BUFFERS`] for each core.
 #[derive(Debug)]

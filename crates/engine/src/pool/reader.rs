@@ -81,7 +81,7 @@ pub enum Destination {
     Chunk(SlotNumber, Chunk),
     /// Neighbouring pages that are mapped as soon as they are there; into the transfer's own buffer. A bit of
     /// `protected_queue` for each whose queue is the protected one. `is_awaited`: prefetched.
-    Piece { first: usize, count: usize, protected_queue: u32, is_awaited: bool },
+    Piece { first: usize, count: usize, protected_queue: u64, is_awaited: bool },
 }
 
 /// How far a stream is.

@@ -2,18 +2,35 @@
 //! begin on a page's border), and how long those of a file are.
 //!
 //! A miss that continues none begins a run. One in a few is *measured*: its pages are read one by one, and each further miss tells how far
-//! it went. What half of the measured runs reach, but for walks, is read with the first page of all others, in one request.
+//! it went. All others are read at once, in as many pages as would have been cheapest for the measured ones, walks apart: by what a miss and a
+//! further page take on this device (`read_times.rs`), and by the memory that pages in vain take from others.
+//!
+//! Where nearly all come as far as to the 33rd page, they are walks or *long* runs, of up to 2 MiB. Twice as many pages are read at once as long as nearly
+//! all go on behind them; of one in a few half as many are read, which tells whether it takes all. Who goes on behind 2 MiB is a walk.
 
+use crate::pool::read_times::Costs;
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
-/// Pages of a run after which it is a walk, and streams' business: 128 KiB.
-pub const MOST_RUN: usize = 32;
-/// Measured runs between two decisions.
-const SAMPLES: u32 = 16;
+/// Pages of a run that is measured page by page with which it is a long one or a walk, and streams' business: a page more than 128 KiB.
+pub const MOST_RUN: usize = 33;
+/// Pages of the shortest of long runs, and of the longest: 2 MiB.
+const LEAST_LONG: usize = 64;
+const MOST_LONG: usize = 512;
+/// Measured runs between two decisions. Of so many, of which one in 32 has a second page by chance (random reads in 32 MiB: 256 pages of 8192 are
+/// where a run would have gone on), those that have come to a quarter once in a hundred thousand.
+const SAMPLES: u32 = 32;
+/// What it costs to read runs page by page is such a part of what all others cost.
+const PART: u32 = 16;
 /// Measured runs of a page each, one after the other, with which rows are over: what is read in vain until that is known is dear.
 const MOST_SINGLE: u32 = 4;
-/// One run in so many is measured while pages are read one by one. (That keeps streams waiting.)
+/// One run in so many is measured while pages are read one by one (that keeps streams waiting), and of long runs.
 const RARELY: u32 = 4;
+/// A page in vain takes the place of one that would have saved a third of what it costs to read one: at random places, with memory for a quarter,
+/// a page is found in memory a third as often as it is read.
+const DISPLACED: u64 = 3;
+/// Long runs are none where 32 pages take longer than so many misses: walks on such devices are read ahead of by threads of their own.
+const WORTH: u64 = 4;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
 /// Runs that begin meanwhile, or chunks that are read ahead, after which a miss behind a run is there by chance.
@@ -31,37 +48,55 @@ pub struct RunLengths {
     single: AtomicU32,
     /// Pages to read with the first.
     more: AtomicU32,
+    /// Of 1024 pages that are read with the first, those that the measured runs came to.
+    used: AtomicU32,
+    /// Long runs that went on behind what was read at once, since the last decision.
+    went_on: AtomicU32,
+    /// Long runs were walks.
+    walked: AtomicBool,
 }
 
 /// What a run that begins is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    /// To be measured.
-    Measured,
+    /// To be measured; so many pages are to be read at once all the same.
+    Measured(usize),
     /// So many pages are to be read at once.
     Read(usize),
 }
 
+impl Begun {
+    /// Pages to be read at once.
+    pub fn pages(self) -> usize {
+        let (Begun::Measured(pages) | Begun::Read(pages)) = self;
+        pages
+    }
+}
+
 impl RunLengths {
-    /// Notes that a run begins, or goes on behind what was read of it.
+    /// Notes that a run begins, or goes on behind what was read of it. `costs`: of this file's device.
     #[inline]
-    pub fn begin_or_go_on(&self, goes_on: Option<GoesOn>) -> Begun {
+    pub fn begin_or_go_on(&self, goes_on: Option<GoesOn>, costs: impl FnOnce() -> Costs) -> Begun {
         let pages = self.pages();
-        if goes_on.is_some() {
+        if let Some(goes_on) = goes_on {
+            if goes_on == GoesOn::Read(pages) {
+                self.went_on.fetch_add(1, Ordering::Relaxed);
+            }
             return Begun::Read(pages);
         }
-        // What it costs to read a run page by page is a sixteenth of what all others cost.
-        let every = if pages == 1 { RARELY } else { SAMPLES * pages as u32 };
+        let is_long = pages >= LEAST_LONG;
+        let every = if pages == 1 || is_long { RARELY } else { PART * pages as u32 };
         if self.begun.fetch_add(1, Ordering::Relaxed) % every != every - 1 {
             return Begun::Read(pages);
         }
         if self.measured.fetch_add(1, Ordering::Relaxed) == SAMPLES {
-            self.decide();
+            self.decide(costs());
         }
         if self.single.fetch_add(1, Ordering::Relaxed) >= MOST_SINGLE && pages > 1 {
-            self.more.store(0, Ordering::Relaxed);
+            self.change_to(if is_long { pages / 2 } else { 1 });
+            self.single.store(0, Ordering::Relaxed);
         }
-        Begun::Measured
+        Begun::Measured(if is_long { pages / 2 } else { 1 })
     }
 
     /// Runs so far.
@@ -76,30 +111,97 @@ impl RunLengths {
         self.more.load(Ordering::Relaxed) as usize + 1
     }
 
+    /// Pages to read at once of a measured run that came as far as page by page is measured, if it is a long one.
+    pub fn rest_of_long(&self) -> Option<usize> {
+        Some(self.pages() / 2).filter(|pages| *pages >= LEAST_LONG / 2)
+    }
+
     /// Notes that a measured run came to its n-th page.
     pub fn note_reached(&self, pages: usize) {
         self.single.store(0, Ordering::Relaxed);
-        self.reached[pages - 2].fetch_add(1, Ordering::Relaxed);
+        self.reached[pages.min(MOST_RUN) - 2].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Of so many pages that were read with the first, those that the program comes to, as far as the measured runs tell.
+    pub fn used_of(&self, pages: usize) -> usize {
+        pages * self.used.load(Ordering::Relaxed) as usize / 1024
+    }
+
+    fn change_to(&self, pages: usize) {
+        self.more.store(pages as u32 - 1, Ordering::Relaxed);
+    }
+
+    /// Of the measured runs, so many pages of as many that would have been read with the first ones.
+    fn note_used(&self, used: u64, read: u64) {
+        self.used.store((1024 * used / read.max(1)) as u32, Ordering::Relaxed);
     }
 
     #[cold]
-    fn decide(&self) {
-        let walks = self.reached[MOST_RUN - 2].load(Ordering::Relaxed);
-        let rows = SAMPLES.saturating_sub(walks);
-        let half = |reached: &AtomicU32| {
-            let reached = reached.swap(0, Ordering::Relaxed).saturating_sub(walks);
-            rows > SAMPLES / 4 && reached >= rows.div_ceil(2)
-        };
+    fn decide(&self, costs: Costs) {
         // All of them, to begin anew.
-        let (mut more, mut is_half) = (0, true);
-        for reached in &self.reached {
-            let reaches = half(reached);
-            is_half &= reaches;
-            more += u32::from(is_half);
-        }
-        self.more.store(more, Ordering::Relaxed);
+        let reached: [u32; MOST_RUN - 1] = std::array::from_fn(|page| self.reached[page].swap(0, Ordering::Relaxed));
+        let went_on = self.went_on.swap(0, Ordering::Relaxed);
+        let long = reached[MOST_RUN - 2].min(SAMPLES);
+        let pages = self.pages();
+        self.change_to(if pages >= LEAST_LONG {
+            self.longer_or_shorter(pages, long, went_on, costs)
+        } else if SAMPLES - long > SAMPLES / 4 {
+            self.walked.store(false, Ordering::Relaxed);
+            let (pages, used, read) = cheapest(&reached, costs);
+            self.note_used(used, read);
+            pages
+        } else if costs.page * MOST_RUN as u64 > costs.miss * WORTH || self.walked.load(Ordering::Relaxed) {
+            1
+        } else {
+            // What is known is that they come behind half of it.
+            self.note_used(1, 2);
+            LEAST_LONG
+        });
         self.measured.store(1, Ordering::Relaxed);
     }
+
+    /// Pages that long runs are to be read in, of which so many of the measured ones have come behind half of what others were read in, and
+    /// so many others behind all of it.
+    fn longer_or_shorter(&self, pages: usize, half: u32, went_on: u32, costs: Costs) -> usize {
+        // Whether as many further pages pay when so many of some runs need them: each of those saves a miss.
+        let pays = |further: usize, needed: u32, of: u32| {
+            let in_vain = u64::from(of.saturating_sub(needed)) * further as u64 * costs.page;
+            u64::from(needed) * costs.miss > in_vain + in_vain / DISPLACED
+        };
+        let others = SAMPLES * (RARELY - 1);
+        if pays(pages, went_on, others) {
+            if pages < MOST_LONG {
+                self.note_used(u64::from(others + went_on), 2 * u64::from(others));
+                return pages * 2;
+            }
+            self.walked.store(true, Ordering::Relaxed);
+            return 1;
+        }
+        self.note_used(u64::from(SAMPLES + half), 2 * u64::from(SAMPLES));
+        if pays(pages / 2, half, SAMPLES) { pages } else { pages / 2 }
+    }
+}
+
+/// As many pages as it would have been cheapest to read the measured runs in, all but long ones: so many of them have come as far as to each page but the
+/// first, of [`SAMPLES`]. And how many pages of theirs would have been used then, of those read with the first.
+fn cheapest(reached: &[u32; MOST_RUN - 1], costs: Costs) -> (usize, u64, u64) {
+    let long = reached[MOST_RUN - 2];
+    let mut rows = SAMPLES - long;
+    let reaching: [u64; MOST_RUN - 1] = std::array::from_fn(|page| {
+        // What has reached a page has reached those before it, whatever threads have noted meanwhile.
+        rows = if page == 0 { rows } else { reached[page - 1].saturating_sub(long).min(rows) };
+        u64::from(rows)
+    });
+    let used: u64 = reaching.iter().sum();
+    let reads = |pages: usize| -> u64 { reaching.iter().step_by(pages).sum() };
+    let cost = |pages: usize| {
+        let reads = reads(pages);
+        let time = reads * (costs.miss + pages as u64 * costs.page);
+        // And what that displaces: pages in vain to pages used.
+        time * ((DISPLACED - 1) * used + reads * pages as u64)
+    };
+    let pages = (1..MOST_RUN).min_by_key(|pages| cost(*pages)).unwrap_or(1);
+    (pages, used - reads(pages), reads(pages) * (pages as u64 - 1))
 }
 
 /// Where runs that have begun would go on.
@@ -155,7 +257,7 @@ impl OpenRuns {
     pub fn begin(&self, here: u64, now: u32, goes_on: Option<GoesOn>, begun: Begun) {
         let before = if let Some(GoesOn::Read(before)) = goes_on { before } else { 0 };
         match begun {
-            Begun::Measured => self.note(here + 1, 1, true, now),
+            Begun::Measured(pages) => self.note(here + pages as u64, pages, true, now),
             Begun::Read(pages) => self.note(here + pages as u64, before.saturating_add(pages), false, now),
         }
     }
@@ -173,11 +275,10 @@ impl OpenRuns {
         if !is_measured {
             return Some(GoesOn::Read(pages));
         }
-        let pages = (pages + 1).min(MOST_RUN);
-        if pages < MOST_RUN {
-            self.note(here + 1, pages, true, now);
+        if pages + 1 < MOST_RUN {
+            self.note(here + 1, pages + 1, true, now);
         }
-        Some(GoesOn::Measured(pages))
+        Some(GoesOn::Measured(pages + 1))
     }
 }
 
@@ -185,23 +286,34 @@ impl OpenRuns {
 mod tests {
     use super::*;
 
+    const DISK: Costs = Costs { miss: 64_000, page: 3_300 };
+    /// A page costs as much as a miss.
+    const EVEN: Costs = Costs { miss: 4_000, page: 4_000 };
+
     /// Has a page missed; how many from it on are read.
-    fn miss(lengths: &RunLengths, open: &OpenRuns, here: u64) -> usize {
-        match open.goes_on(here, lengths.begun()) {
+    fn miss(lengths: &RunLengths, open: &OpenRuns, here: u64, costs: Costs) -> usize {
+        let goes_on = open.goes_on(here, lengths.begun());
+        let begun = match goes_on {
             Some(GoesOn::Measured(reached)) => {
                 lengths.note_reached(reached);
-                1
+                match lengths.rest_of_long().filter(|_| reached >= MOST_RUN) {
+                    Some(rest) => Begun::Read(rest),
+                    None => return 1,
+                }
             }
-            goes_on => {
-                let begun = lengths.begin_or_go_on(goes_on);
-                open.begin(here, lengths.begun(), goes_on, begun);
-                if let Begun::Read(pages) = begun { pages } else { 1 }
-            }
-        }
+            _ => lengths.begin_or_go_on(goes_on, || costs),
+        };
+        open.begin(here, lengths.begun(), goes_on, begun);
+        begun.pages()
     }
 
     /// Has a program read rows of some pages, far apart; misses per row of the last hundred.
-    fn misses(lengths: &RunLengths, open: &OpenRuns, rows: usize, pages: impl Fn(usize) -> usize) -> f64 {
+    fn misses(
+        (lengths, open): &(RunLengths, OpenRuns),
+        costs: Costs,
+        rows: usize,
+        pages: impl Fn(usize) -> usize,
+    ) -> f64 {
         let mut misses = 0;
         for row in 0..rows {
             let first = 1 << 40 | (row as u64 * 7919) << 10;
@@ -211,7 +323,7 @@ mod tests {
                     continue;
                 }
                 misses += usize::from(row + 100 >= rows);
-                there = page + miss(lengths, open, first + page as u64);
+                there = page + miss(lengths, open, first + page as u64, costs);
             }
         }
         misses as f64 / 100.0
@@ -224,47 +336,99 @@ mod tests {
 
     #[test]
     fn a_row_is_read_at_once_when_its_length_is_known() {
-        for pages in [1, 2, 3, 5, 16, 31] {
-            let (lengths, open) = (RunLengths::default(), OpenRuns::default());
-            let per_row = misses(&lengths, &open, 1000, |_| pages);
-            assert_eq!(lengths.pages(), pages);
+        for (costs, pages) in
+            [DISK, EVEN].into_iter().flat_map(|costs| [1, 2, 3, 5, 16, 31, 32].map(|pages| (costs, pages)))
+        {
+            let runs = Default::default();
+            let per_row = misses(&runs, costs, 1000, |_| pages);
+            assert_eq!(runs.0.pages(), pages);
             assert!(per_row < 1.6, "{pages}: {per_row}");
         }
     }
 
     #[test]
+    fn long_rows_too_where_a_miss_is_dear() {
+        for (pages, read) in [(33, 64), (64, 64), (100, 128), (128, 128), (300, 512), (512, 512)] {
+            let runs = Default::default();
+            let per_row = misses(&runs, DISK, 2000, |_| pages);
+            assert_eq!(runs.0.pages(), read, "{pages}");
+            assert!(per_row < 1.4, "{pages}: {per_row}");
+            let runs = Default::default();
+            misses(&runs, EVEN, 1000, |_| pages);
+            assert_eq!(runs.0.pages(), 1, "{pages}");
+        }
+    }
+
+    /// A quarter of them would have the others read 64 pages in vain.
+    #[test]
+    fn long_rows_are_read_at_once_where_most_are() {
+        let runs = Default::default();
+        misses(&runs, DISK, 5000, |row| if of(row) < 64 { 128 } else { 64 });
+        assert_eq!(runs.0.pages(), 64);
+    }
+
+    #[test]
     fn it_follows_the_program() {
-        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
-        for pages in [4, 1, 12, 2] {
-            misses(&lengths, &open, 20_000, |_| pages);
-            assert_eq!(lengths.pages(), pages);
+        let runs = Default::default();
+        for pages in [4, 1, 256, 12, 64, 2] {
+            misses(&runs, DISK, 20_000, |_| pages);
+            assert_eq!(runs.0.pages(), pages);
         }
     }
 
     #[test]
     fn a_walk_is_no_row() {
-        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
-        misses(&lengths, &open, 300, |_| 1000);
-        assert_eq!(lengths.pages(), 1);
-        misses(&lengths, &open, 5000, |row| if of(row) < 85 { 1000 } else { 3 });
-        assert_eq!(lengths.pages(), 3);
+        for costs in [DISK, EVEN] {
+            let runs = Default::default();
+            misses(&runs, costs, 3000, |_| 2000);
+            assert_eq!(runs.0.pages(), 1);
+            misses(&runs, costs, 5000, |row| if of(row) < 85 { 2000 } else { 3 });
+            assert_eq!(runs.0.pages(), 3);
+        }
     }
 
-    /// Five runs are measured until then, of 256 each.
+    /// Five runs are measured until then, of 256 each; of long ones five of four each for each half, down to 32 pages.
     #[test]
     fn when_rows_are_over_that_is_soon_known() {
-        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
-        misses(&lengths, &open, 5000, |_| 16);
-        assert_eq!(lengths.pages(), 16);
-        misses(&lengths, &open, 1500, |_| 1);
-        assert_eq!(lengths.pages(), 1);
+        for (pages, rows, left) in [(16, 1500, 1), (512, 100, 32), (512, 6000, 1)] {
+            let runs = Default::default();
+            misses(&runs, DISK, 5000, |_| pages);
+            assert_eq!(runs.0.pages(), pages);
+            misses(&runs, DISK, rows, |_| 1);
+            assert_eq!(runs.0.pages(), left);
+        }
+    }
+
+    /// One row in four is of 16 pages. Read in 8, four rows are 5 misses of 40 pages; in 16, 4 misses of 64; in 2, 11 of 22.
+    #[test]
+    fn the_device_decides_what_pays() {
+        for (costs, read) in [(DISK, 8), (EVEN, 2)] {
+            let runs = Default::default();
+            misses(&runs, costs, 20_000, |row| if of(row) < 64 { 16 } else { 1 });
+            assert_eq!(runs.0.pages(), read);
+        }
     }
 
     #[test]
-    fn what_half_of_the_rows_reach() {
-        let (lengths, open) = (RunLengths::default(), OpenRuns::default());
-        misses(&lengths, &open, 5000, |row| if of(row) < 64 { 9 } else { 3 });
-        assert_eq!(lengths.pages(), 3);
+    fn what_was_read_in_vain_is_estimated() {
+        for (pages, used) in [(16, 1000..=1000), (100, 750..=1000), (64, 1000..=1000)] {
+            let runs = Default::default();
+            misses(&runs, DISK, 20_000, |_| pages);
+            assert!(used.contains(&runs.0.used_of(1000)), "{pages}: {}", runs.0.used_of(1000));
+        }
+        // Five reads of 8 pages, and of the 35 that are not the first 14 are used.
+        let runs = Default::default();
+        misses(&runs, DISK, 20_000, |row| if of(row) < 64 { 16 } else { 1 });
+        assert!((200..600).contains(&runs.0.used_of(1000)), "{}", runs.0.used_of(1000));
+    }
+
+    #[test]
+    fn neighbours_by_chance_are_no_row() {
+        let runs = Default::default();
+        for _ in 0..100 {
+            misses(&runs, DISK, 1000, |row| 1 + usize::from(of(row) < 8));
+            assert_eq!(runs.0.pages(), 1);
+        }
     }
 
     /// Others' misses in between, and more runs at a time than are remembered, spoil some measurements.
@@ -276,7 +440,7 @@ mod tests {
             for page in 0..4 {
                 for (run, there) in there.iter_mut().enumerate().filter(|(_, there)| **there <= page) {
                     let here = 1 << 40 | (round * 32 + run as u64) << 12 | page;
-                    *there = page + miss(&lengths, &open, here) as u64;
+                    *there = page + miss(&lengths, &open, here, DISK) as u64;
                 }
             }
         }

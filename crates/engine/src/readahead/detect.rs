@@ -25,8 +25,8 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let pool = region.pool();
     let Some(ahead) = pool.ahead() else { return 1 };
     let hints = region.hints();
-    let expect = hints.expect_at(page);
-    if expect == Expect::Random || hints.readahead() == 0 {
+    let (expect, most) = (hints.expect_at(page), hints.readahead());
+    if expect == Expect::Random || most == 0 {
         return 1;
     }
     let here = Entry::new(region.id(), page).into();
@@ -34,15 +34,23 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let now = ahead.clock.load(Ordering::Relaxed);
     let time = || hints.runs().begun().wrapping_add(now as u32);
     let goes_on = if has_runs { ahead.runs.goes_on(here, time()) } else { None };
-    if let Some(GoesOn::Measured(pages)) = goes_on {
-        hints.runs().note_reached(pages);
-        if pages == MOST_RUN {
-            start(ahead, region, page, 1, FIRST_WINDOW, is_store);
+    if let Some(GoesOn::Measured(reached)) = goes_on {
+        hints.runs().note_reached(reached);
+        match hints.runs().rest_of_long() {
+            _ if reached < MOST_RUN => return 1,
+            Some(rest) => {
+                ahead.runs.begin(here, time(), goes_on, Begun::Read(rest));
+                return rest.min(most);
+            }
+            None => {
+                start(ahead, region, page, 1, FIRST_WINDOW, is_store);
+                return 1;
+            }
         }
-        return 1;
     }
     let enough = if hints.wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
-    let begun = if has_runs { hints.runs().begin_or_go_on(goes_on) } else { Begun::Read(1) };
+    let costs = || hints.read_times().costs();
+    let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs) } else { Begun::Read(1) };
     let stride = match (goes_on, begun) {
         // It goes on behind what was read with its first page: longer than was thought, or a walk.
         (Some(GoesOn::Read(pages)), Begun::Read(2..)) => {
@@ -58,7 +66,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         (None, Expect::Backward) => Some((-1, ADVISED_WINDOW)),
         _ => None,
     };
-    let together = if let Begun::Read(pages) = begun { pages } else { 1 };
+    let together = begun.pages();
     if let Some((step, window)) = stream {
         // Behind what is read with this page.
         let last = if step == 1 { page + together - 1 } else { page };
@@ -71,7 +79,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
             fill(ahead, region, page);
         }
     }
-    together
+    together.min(most)
 }
 
 /// Has a stream read on behind a page.

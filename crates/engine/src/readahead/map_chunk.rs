@@ -111,7 +111,7 @@ impl Ahead {
         let at = |index: usize| from.wrapping_add(index * PAGE);
         let kept = region.pool().note_brought(core, region.hints().gone_since(chunk.first), chunk.count);
         // Kept pages would keep their neighbours from coming as a frame, in each round of a loop.
-        let protected = if kept && !(chunk.step == 1 && window::has_frames(self, region)) { u32::MAX } else { 0 };
+        let protected = if kept && !(chunk.step == 1 && window::has_frames(self, region)) { u64::MAX } else { 0 };
         let mut mapped = 0;
         if chunk.step == 1 {
             let pages = chunk.first..chunk.first + chunk.count;

@@ -36,8 +36,8 @@
 //! missed.
 //!
 //! *Runs* (`pool/runs.rs`): rows, blocks and nodes of several pages at random places. One in a few is read page by page, to learn
-//! how long they are; all others with one request, by the thread that missed the first page, into a buffer of its own. Whoever goes on
-//! behind what was read, walks, and gets a stream.
+//! how long they are; all others with one request, by the thread that missed the first page, into a buffer of its own; those of more than 64
+//! pages, up to 2 MiB, with several. Whoever goes on behind what was read, walks, and gets a stream.
 //!
 //! *A file that fits* into the cache is read whole, once, in large requests, when as many misses at random have come as take about as
 //! long (one in 32 of its pages), while an eighth of the cache is free. Each miss goes on with it, and what has come is mapped.

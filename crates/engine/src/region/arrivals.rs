@@ -91,7 +91,7 @@ impl OnTurn<'_> {
                     counters.prefetched_pages.add(mapped);
                     self.ahead.prefetches.note_done(count);
                 } else {
-                    counters.run_pages.add(mapped);
+                    counters.filled_pages.add(mapped);
                 }
             }
         }
@@ -128,7 +128,7 @@ impl OnTurn<'_> {
         &mut self,
         region: &Region,
         pages: Range<usize>,
-        protected_queue: u32,
+        protected_queue: u64,
         filled: usize,
         memory: *mut u8,
     ) -> usize {

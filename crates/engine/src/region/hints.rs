@@ -1,8 +1,10 @@
 //! What the user expects of a region's pages, and what became of reading ahead of them.
 
 use crate::page::entry::FRAME_PAGES;
+use crate::pool::read_times::ReadTimes;
 use crate::pool::runs::RunLengths;
 use crate::pool::streams::{Expect, MOST_WINDOW};
+use crate::sys::PAGE;
 use crate::sys::memory::Zeroed;
 use std::io;
 use std::ops::Range;
@@ -25,6 +27,8 @@ pub struct Hints {
     waste: AtomicU32,
     /// How many neighbouring pages are read together.
     runs: RunLengths,
+    /// What reads take.
+    read_times: ReadTimes,
     /// All of it has been asked for.
     filled: AtomicBool,
 }
@@ -38,6 +42,7 @@ impl Hints {
             readahead: AtomicUsize::new(MOST_WINDOW),
             waste: AtomicU32::new(0),
             runs: RunLengths::default(),
+            read_times: ReadTimes::default(),
             filled: AtomicBool::new(false),
         })
     }
@@ -68,6 +73,17 @@ impl Hints {
     #[inline]
     pub fn runs(&self) -> &RunLengths {
         &self.runs
+    }
+
+    /// Bytes that a miss reads together.
+    pub fn read_size(&self) -> u64 {
+        (self.runs.pages() * PAGE) as u64
+    }
+
+    /// What reads of it take.
+    #[inline]
+    pub fn read_times(&self) -> &ReadTimes {
+        &self.read_times
     }
 
     /// Notes that all of it is asked for; false: it has been.

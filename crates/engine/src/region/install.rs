@@ -24,14 +24,14 @@ pub enum Outcome {
 
 /// Maps neighbouring pages that this thread has claimed (Loading, or Staged in a slot of its own) with the bytes at `from`,
 /// and publishes them; how many it could. They are write-protected, but for those that are expected to be stored to. `protected`: a
-/// bit for each of the first 32 whose queue is the protected one.
+/// bit for each of the first 64 whose queue is the protected one.
 pub fn install_run(
     region: &Region,
     run: Range<usize>,
     from: *const u8,
     core: usize,
     expects_stores: bool,
-    protected: u32,
+    protected: u64,
 ) -> usize {
     #[derive(PartialEq)]
     enum Kind {
@@ -115,11 +115,11 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
 
 /// Claims neighbouring pages, up to so many, for which there are free frames, as far as they are absent, and gives the other frames
 /// back; how many, and a bit for each whose queue is the protected one.
-pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usize>, core: usize) -> (usize, u32) {
+pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usize>, core: usize) -> (usize, u64) {
     let pool = region.pool();
     let (mut count, mut protected_queue) = (0, 0);
     while let Some(seen) = (count < most).then(|| claim(region, first + count, reader)).flatten() {
-        protected_queue |= u32::from(pool.note_missed(core, seen.ghost())) << count;
+        protected_queue |= u64::from(pool.note_missed(core, seen.ghost())) << count;
         count += 1;
     }
     pool.give_free_frames(core, most - count);
@@ -128,7 +128,7 @@ pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usiz
 
 /// Maps the first of neighbouring pages that were claimed so, with the bytes at `from`, and gives up the rest and its frames; how many
 /// are there.
-pub fn install_claimed(region: &Region, pages: Range<usize>, first: usize, from: *const u8, protected: u32) -> usize {
+pub fn install_claimed(region: &Region, pages: Range<usize>, first: usize, from: *const u8, protected: u64) -> usize {
     let core = region.pool().here();
     let mapped = install_run(region, pages.start..pages.start + first, from, core, false, protected);
     (pages.start + mapped..pages.end).for_each(|page| unclaim(region, page));

@@ -4,6 +4,7 @@
 //! memory. *Numbers*: number to region, with a count of the threads that use it (`page/entry.rs`), for threads that meet a page
 //! through a queue and not through an access of the program; a region that goes away waits for them.
 
+use crate::counters::stats::Stats;
 use crate::page::entry::{MOST_REGIONS, RegionId, RegionUse};
 use crate::pool::pool::Pool;
 use crate::region::by_file;
@@ -322,6 +323,12 @@ pub fn all<'a>() -> impl Iterator<Item = InUse<'a>> {
 /// The regions whose pages a pool holds.
 pub fn regions_of(pool: &Pool) -> impl Iterator<Item = InUse<'static>> {
     all().filter(move |region| std::ptr::eq(&**region.pool(), pool))
+}
+
+/// What a cache has done and holds, with what its regions know.
+pub fn stats_of(pool: &Pool) -> Stats {
+    let read_size = regions_of(pool).map(|region| region.hints().read_size()).max();
+    Stats { read_size: read_size.unwrap_or_default(), ..pool.stats() }
 }
 
 impl InUse<'_> {

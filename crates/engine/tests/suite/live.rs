@@ -65,6 +65,34 @@ fn files_are_told_apart_and_add_up_to_their_cache() {
 }
 
 #[test]
+fn rows_are_counted_with_their_file() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let cache = Cache::new(4 << 20).unwrap();
+    let paths = ["rows", "single"].map(|name| {
+        drop(stamped(&folder.path().join(name), 8192));
+        folder.path().join(name)
+    });
+    let maps = [0, 1].map(|at| map(&cache, &open(&paths[at])));
+    let mut random = Random::new(seed(1));
+    for _ in 0..2000 {
+        let first = random.below(1024) * 8;
+        assert!((first..first + 4).all(|page| maps[0][page * PAGE..][..PAGE] == *stamp(page)));
+    }
+    assert!(maps[1][..PAGE] == *stamp(0));
+    let (stats, now) = (settle(&cache), snapshot_of_self());
+    let [rows, single] = paths.each_ref().map(|path| of(&now, path).stats);
+    assert_eq!((rows.read_size, single.read_size, stats.read_size), (4 * PAGE as u64, PAGE as u64, 4 * PAGE as u64));
+    assert_eq!((rows.run_pages, rows.run_used), (stats.run_pages, stats.run_used));
+    assert!(rows.run_used > 1000 && rows.run_used <= rows.run_pages && single.run_pages == 0, "{rows:?}");
+    drop(maps);
+    let ended = of(&snapshot_of_self(), &paths[0]).stats;
+    assert_eq!((ended.read_size, ended.run_pages), (0, rows.run_pages));
+}
+
+#[test]
 fn pages_read_ahead_are_counted_with_their_file() {
     if !ready() {
         return;
