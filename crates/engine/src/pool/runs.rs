@@ -29,8 +29,6 @@ const RARELY: u32 = 4;
 /// A page in vain takes the place of one that would have saved a third of what it costs to read one: at random places, with memory for a quarter,
 /// a page is found in memory a third as often as it is read.
 const DISPLACED: u64 = 3;
-/// Long runs are none where 32 pages take longer than so many misses: walks on such devices are read ahead of by threads of their own.
-const WORTH: u64 = 4;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
 /// Runs that begin meanwhile, or chunks that are read ahead, after which a miss behind a run is there by chance.
@@ -150,7 +148,7 @@ impl RunLengths {
             let (pages, used, read) = cheapest(&reached, costs);
             self.note_used(used, read);
             pages
-        } else if costs.page * MOST_RUN as u64 > costs.miss * WORTH || self.walked.load(Ordering::Relaxed) {
+        } else if self.walked.load(Ordering::Relaxed) {
             1
         } else {
             // What is known is that they come behind half of it.
@@ -347,15 +345,13 @@ mod tests {
     }
 
     #[test]
-    fn long_rows_too_where_a_miss_is_dear() {
-        for (pages, read) in [(33, 64), (64, 64), (100, 128), (128, 128), (300, 512), (512, 512)] {
+    fn long_rows_too() {
+        let lengths = [(33, 64), (64, 64), (100, 128), (128, 128), (300, 512), (512, 512)];
+        for (costs, (pages, read)) in [DISK, EVEN].into_iter().flat_map(|costs| lengths.map(|length| (costs, length))) {
             let runs = Default::default();
-            let per_row = misses(&runs, DISK, 2000, |_| pages);
+            let per_row = misses(&runs, costs, 2000, |_| pages);
             assert_eq!(runs.0.pages(), read, "{pages}");
             assert!(per_row < 1.4, "{pages}: {per_row}");
-            let runs = Default::default();
-            misses(&runs, EVEN, 1000, |_| pages);
-            assert_eq!(runs.0.pages(), 1, "{pages}");
         }
     }
 
