@@ -1,6 +1,6 @@
 //! Telling ahead which pages come next: whatever an engine has for it, around any engine. Those whose names say so tell it all the
-//! time (`fastmap-prefetch`, `mmap-willneed`, …); the others only while memory is filled, before anything is measured. The touch
-//! itself is the engine's own.
+//! time (`fastmap-prefetch`, `mmap-willneed`, …); the others only while memory is filled, before anything is measured, and not for
+//! walks, which fill it as fast themselves: with the pages, in the frames, that they will find there. The touch itself is the engine's own.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,16 +36,15 @@ pub struct Hinted<'a, A> {
     tell: Tell<'a>,
     window: Window,
     always: bool,
+    to_fill: bool,
 }
 
 impl<'a, A: Access> Hinted<'a, A> {
     /// As the spec's engine and pattern want it.
     pub fn new(spec: &Spec, inner: A, tell: Tell<'a>) -> Hinted<'a, A> {
-        let window = match spec.pattern {
-            Pattern::Forward | Pattern::Backward => WALK,
-            _ => SCATTERED,
-        };
-        Hinted { inner, tell, window, always: spec.engine.is_told_ahead() }
+        let is_walk = matches!(spec.pattern, Pattern::Forward | Pattern::Backward);
+        let always = spec.engine.is_told_ahead();
+        Hinted { inner, tell, window: if is_walk { WALK } else { SCATTERED }, always, to_fill: always || !is_walk }
     }
 }
 
@@ -102,7 +101,7 @@ impl<A: Access> Access for Hinted<'_, A> {
 
     #[inline]
     fn warm_page(&self, (_, ahead): &mut Self::Local, sequence: &mut Sequence) -> Result<u64> {
-        ahead.next(sequence, self.window, self.tell)
+        if self.to_fill { ahead.next(sequence, self.window, self.tell) } else { Ok(sequence.next_page()) }
     }
 
     #[inline]
