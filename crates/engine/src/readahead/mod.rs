@@ -56,7 +56,8 @@
 //!
 //! *Prefetch* cuts ranges into absent runs and puts them into a reader's queue, as many as fit (2048 pages, or an
 //! eighth of the cache; the caller learns how many it took). The caller submits them itself, up to 4 pages each and 128 under way, and
-//! they are mapped when somebody takes notice: by the next prefetch, or all that have arrived by the first trap on one of them.
+//! they are mapped when somebody takes notice: by the next prefetch, once the device has what that asks for, or with a few that have arrived
+//! by the first trap on one of them. To map all of them before the program goes on and asks for more would leave the device without work.
 //! `lookahead` hands ranges over in quarters of its depth.
 
 pub mod detect;

@@ -25,7 +25,7 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let prefetches = &ahead.prefetches;
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
     let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
-    if prefetches.queued() > 0 {
+    if prefetches.queued() > most / 2 {
         // What has arrived makes room for more.
         let _blocked = Blocked::all();
         ahead.readers.iter().filter(|reader| reader.is_at_work()).for_each(|reader| ahead.go_on(region.pool(), reader));

@@ -7,7 +7,7 @@ use crate::page::entry::FRAME_PAGES;
 use crate::page::word::State;
 use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
-use crate::pool::reader::{Destination, INLINE, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader};
+use crate::pool::reader::{Destination, INLINE, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader, Reading};
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
 use crate::region::install::claim_run;
 use crate::region::page_ref::PageRef;
@@ -39,8 +39,10 @@ impl Ahead {
     /// Waits for a page that a reader has claimed, and reads on with what has become free. Called by fault handlers.
     pub fn await_claimed(&self, page: PageRef<'_>, reader: usize) {
         self.await_page(page, reader, |turn| {
-            // What its thread has not begun with is quicker done than waited for.
-            if !turn.reader.reads_inline.load(Ordering::Relaxed) || turn.reading.in_flight() == 0 {
+            // What its thread has not begun with is quicker done than waited for. Where there is nothing to do the program goes on, and
+            // asks for more before all that has arrived is mapped.
+            let is_inline = turn.reader.reads_inline.load(Ordering::Relaxed);
+            if turn.reader.has_work() && (!is_inline || turn.reading.in_flight() == 0) {
                 turn.work_and_let_go();
             }
         });
@@ -115,7 +117,6 @@ impl OnTurn<'_> {
     }
 
     fn work(&mut self) {
-        self.finish_ended();
         let mut pending = self.reader.pending.swap(0, Ordering::SeqCst);
         while pending != 0 {
             if !self.has_room() {
@@ -141,27 +142,32 @@ impl OnTurn<'_> {
                 ReadRequest::Fill(pages) => self.carry_out(pages, false),
             }
         }
+        // In this order: what has ended is mapped while the device works.
         self.submit();
-    }
-
-    /// Whether there is room for a chunk of any kind.
-    pub fn has_room(&self) -> bool {
-        self.reading.room_for(BUFFER_PAGES).is_some()
-    }
-
-    /// Has the device begin with what it was asked for; whether it has ended by now, and all else.
-    pub fn submit(&mut self) -> bool {
-        let before = self.reading.in_flight();
-        if before == 0 {
-            return false;
-        }
-        if let Some(aio) = &mut self.reading.aio {
-            aio.submit();
-        }
         self.finish_ended();
-        let is_inline = self.reading.in_flight() == 0;
-        self.note_inline(is_inline);
-        is_inline
+    }
+
+    /// Whether there is room for a chunk of any kind, when notice is taken of what has ended if need be.
+    pub fn has_room(&mut self) -> bool {
+        let has_room = |reading: &Reading| reading.room_for(BUFFER_PAGES).is_some();
+        if !has_room(self.reading) {
+            self.finish_ended();
+        }
+        has_room(self.reading)
+    }
+
+    /// Has the device begin with what it was asked for, and notes whether that has ended in the call, and all else.
+    pub fn submit(&mut self) {
+        if let Some(aio) = &mut self.reading.aio
+            && aio.in_flight() > 0
+        {
+            aio.submit();
+            let is_inline = aio.has_all_done();
+            self.note_inline(is_inline);
+            if is_inline {
+                self.finish_ended();
+            }
+        }
     }
 
     /// Notes whether reads have ended in the call that asked for them.

@@ -71,9 +71,9 @@ impl OnTurn<'_> {
             Some(region) => {
                 let (share, slots) = self.share(&region);
                 loop {
+                    had_room = self.has_room();
                     let position = &self.reading.positions[number];
                     let window = position.window.min(share);
-                    had_room = self.has_room();
                     if window < LEAST_CHUNK || position.outstanding >= window || !had_room {
                         break;
                     }

@@ -19,11 +19,26 @@ use crate::sys::signal::Blocked;
 use crate::sys::sync::{Ordering, fence};
 use std::ops::Range;
 
+/// Pages, or chunks, that are taken notice of beside one that is waited for: about as many as the program asks for at a time.
+const MORE: usize = 16;
+
 impl OnTurn<'_> {
     /// Takes notice of reads that have ended.
     pub fn finish_ended(&mut self) {
         while let Some((tag, result)) = self.reading.aio.as_mut().and_then(Aio::next_done) {
             self.ended(tag as usize, result);
+        }
+    }
+
+    /// Likewise until a page is there that `is_over` looks for, and of a few more: they are mapped as they are touched or asked for, and
+    /// a program that is told ahead asks for the next ones meanwhile.
+    fn finish_until(&mut self, is_over: impl Fn() -> bool) {
+        let mut more = MORE;
+        while more > 0
+            && let Some((tag, result)) = self.reading.aio.as_mut().and_then(Aio::next_done)
+        {
+            self.ended(tag as usize, result);
+            more -= usize::from(is_over());
         }
     }
 
@@ -168,13 +183,15 @@ impl Ahead {
         while !is_over() {
             match reader.take_turn(self, page.region().pool()) {
                 Some(mut turn) => {
-                    turn.finish_ended();
+                    turn.finish_until(is_over);
                     if !is_over() && turn.reading.in_flight() == 0 {
                         // Another thread is about to have it read.
                         std::thread::yield_now();
                     } else if !is_over() {
                         // Reads end in about their order: half of those that come first, and then half of the rest, is few sleeps.
-                        turn.await_some(turn.requests_until(page) / 2);
+                        let wanted = turn.requests_until(page) / 2;
+                        turn.reading.aio.iter_mut().for_each(|aio| aio.wait(wanted));
+                        turn.finish_until(is_over);
                     }
                     then(turn);
                 }

@@ -94,6 +94,15 @@ impl Aio {
         self.in_flight
     }
 
+    /// Whether all of them have ended.
+    pub fn has_all_done(&self) -> bool {
+        // SAFETY: shared by the kernel until io_destroy(2).
+        let shared = unsafe { &*self.shared };
+        let (head, tail) = (shared.head.load(Ordering::Relaxed), shared.tail.load(Ordering::Acquire));
+        let in_ring = (tail + shared.count - head) % shared.count;
+        in_ring as usize + self.taken.len() + usize::from(self.refused.is_some()) == self.in_flight
+    }
+
     /// Writes a read down, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight. One that
     /// may not wait ends with EAGAIN where `submit` would wait, for the file's lock say.
     ///
