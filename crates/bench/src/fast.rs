@@ -53,7 +53,11 @@ impl FastDevice {
         }
         if !Path::new(HOT_ADD).exists() {
             // It says itself what is missing; what counts is whether there is zram now.
-            let _ = Command::new("modprobe").arg("zram").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            let _ = Command::new("modprobe")
+                .args(["zram", "num_devices=0"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
         }
         if !Path::new(HOT_ADD).exists() {
             return Err("the kernel has no zram".to_owned());

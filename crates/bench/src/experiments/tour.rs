@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args as ClapArgs;
 use fastmap_cli::cgroup::{Controller, REMEDY};
 use fastmap_cli::failure::Failure;
+use fastmap_cli::interrupt;
 use fastmap_cli::machine::FileSystem;
 use fastmap_cli::size::Size;
 use fastmap_cli::table::{figure, render};
@@ -133,14 +134,22 @@ fn fast_place(dir: &Path, notes: &mut Vec<String>) -> Result<Option<Place>, Fail
     if FileSystem::of(dir).device.starts_with("/dev/zram") {
         return Ok(None);
     }
+    let mut not = |why: String| notes.push(format!("Not measured on a fast device (ext4 on zram): {why}."));
     let device = match FastDevice::make(FAST) {
         Ok(device) => device,
         Err(why) => {
-            notes.push(format!("Not measured on a fast device (ext4 on zram): {why}."));
+            not(why);
             return Ok(None);
         }
     };
-    let target = Target::temporary(&device.root, FILE, prepare::stamp_page)?;
+    let target = match Target::temporary(&device.root, FILE, prepare::stamp_page) {
+        Ok(target) => target,
+        Err(failure) if interrupt::requested() => return Err(failure),
+        Err(failure) => {
+            not(failure.to_string());
+            return Ok(None);
+        }
+    };
     let target = Target { label: format!("temporary file on a {FAST_DEVICE}"), ..target };
     Ok(Some(Place { name: FAST_DEVICE, works: fast_works(), target, _device: Some(device) }))
 }

@@ -236,14 +236,17 @@ impl Spec {
     }
 
     /// Bytes that the warm-up reads: memory is full and all that was in it has been replaced once, so that what is measured
-    /// goes on for ever. Of a file that fits into memory nearly all, for pages drawn at random never are all. None for `fill`,
-    /// which measures everything, and past the page cache, where nothing is kept.
+    /// goes on for ever. Of a loop not much larger than memory, twice that: what is kept of it shows after some rounds. Of a file that fits
+    /// into memory nearly all, for pages drawn at random never are all. None for `fill`, which measures everything, and past the page
+    /// cache, where nothing is kept.
     pub fn warmup_bytes(&self) -> u64 {
         let bytes = self.pages * PAGE as u64;
         match self.pattern {
             Pattern::Fill => 0,
             _ if self.engine == Engine::Direct => 0,
             _ if bytes <= self.kept() => bytes / 20 * 19,
+            Pattern::Random | Pattern::Zipf => 2 * self.kept(),
+            _ if bytes <= 2 * self.kept() => 4 * self.kept(),
             _ => 2 * self.kept(),
         }
     }

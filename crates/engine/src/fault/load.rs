@@ -20,9 +20,6 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Of small caches a run is this part at most.
-const LEAST_SHARE: usize = 64;
-
 /// Brings in a page that this thread claimed.
 pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     let page = claim.page();
@@ -69,13 +66,13 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     let sample = !is_store && whole.is_none() && region.is_writable() && prediction::is_sample(number);
     let writable = is_store || !sample && whole.is_none() && region.predicts_store(number);
     let is_run = together > 1 && whole.is_none();
-    let end = number + if is_run { together.min(1 + pool.capacity() / LEAST_SHARE) } else { 1 };
+    let end = number + if is_run { together } else { 1 };
     let run = if is_run { Run::claim(region, number + 1..end, 1, core) } else { None };
     let alone = || {
         let buffer = pool.buffer(core);
         // SAFETY: the buffer is this thread's page.
         let read = || unsafe { region.store().read_page(number, buffer.at, &counters.page_cache_hits) };
-        match timed(region, 1, core, read) {
+        match timed(region, 1, core, read, |end| matches!(end, ReadEnd::Filled)) {
             ReadEnd::PastEnd => Outcome::PastEnd,
             ReadEnd::Failed(error) => Outcome::Failed("reading it", error),
             ReadEnd::Filled => install(&claim, buffer.at, writable),
@@ -94,8 +91,10 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
         pool.give_free_frames(core, 1);
         return give_up(claim, outcome);
     }
-    // The rest of a long run. While this thread has the page that was missed, nobody takes the region away.
+    // The rest of a long run. While this thread has the page that was missed, nobody takes the region away. Not where it is writable: it is
+    // Upgrading then, and who waits for that holds a block's lock.
     while behind < end
+        && !writable
         && let Some(run) = Run::claim(region, behind..end, 0, core)
     {
         behind = run.pages.end;
@@ -164,7 +163,7 @@ impl<'a> Run<'a> {
         let hits = &region.pool().counters_at(*core).page_cache_hits;
         // SAFETY: the buffer is this thread's, and has room for them.
         let read = || unsafe { region.store().read_pages(first, count, buffer.at, hits) };
-        let filled = timed(region, count, *core, read).unwrap_or(0);
+        let filled = timed(region, count, *core, read, |read| *read == Ok(count * PAGE)).unwrap_or(0);
         let there = filled.div_ceil(PAGE);
         clear_tail(buffer.at, filled, there);
         there
@@ -193,15 +192,21 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Reads pages, and now and then takes the time, unless the page cache had them.
+/// Reads pages, and now and then takes the time, unless the page cache had them, or they are not all there.
 #[inline]
-fn timed<T>(region: &Region, pages: usize, core: usize, read: impl FnOnce() -> T) -> T {
+fn timed<T>(
+    region: &Region,
+    pages: usize,
+    core: usize,
+    read: impl FnOnce() -> T,
+    is_all: impl FnOnce(&T) -> bool,
+) -> T {
     let counters = region.pool().counters_at(core);
     let hits = || counters.page_cache_hits.get();
     let before = ReadTimes::is_due(pages, counters.misses.get()).then(|| (Instant::now(), hits()));
     let read = read();
     // Another thread of this core may have had one meanwhile: one measurement less.
-    if let Some((began, _)) = before.filter(|(_, before)| hits() == *before) {
+    if let Some((began, _)) = before.filter(|(_, before)| hits() == *before && is_all(&read)) {
         region.hints().read_times().note(pages, began);
     }
     read

@@ -12,8 +12,8 @@ use crate::sys::sync::{AtomicIsize, AtomicU32, Ordering};
 /// Classes of times away: four to a power of two, up to a thousand memories.
 const CLASSES: usize = 64;
 /// Of 16 misses, as many in three neighbouring classes make a loop, and with as many one goes on.
-const BEGINS: u32 = 11;
-const GOES_ON: u32 = 7;
+const BEGINS: u64 = 11;
+const GOES_ON: u64 = 7;
 /// Of so many misses one is kept where the protected queues are full: what is there is to be replaced in the end.
 const RARELY: u32 = 64;
 /// Decisions in a row without a loop, after which one that begins is another: what was kept of the last is of no use to it.
@@ -77,19 +77,19 @@ impl Loops {
     /// Decides whether there is one, by what all cores have seen meanwhile, in a cache of so many pages. Once in a quarter of a memory.
     #[cold]
     pub fn decide<'a>(&self, cores: impl Iterator<Item = &'a TimesAway>, capacity: usize) {
-        let (mut counts, mut missed) = ([0; CLASSES], 0);
+        let (mut counts, mut missed) = ([0u64; CLASSES], 0);
         for core in cores {
-            missed += core.missed.swap(0, Ordering::Relaxed);
+            missed += u64::from(core.missed.swap(0, Ordering::Relaxed));
             for (count, class) in counts.iter_mut().zip(&core.classes) {
-                *count += class.swap(0, Ordering::Relaxed);
+                *count += u64::from(class.swap(0, Ordering::Relaxed));
             }
         }
-        let of_three = |first: usize| counts[first..first + 3].iter().sum::<u32>();
+        let of_three = |first: usize| counts[first..first + 3].iter().sum::<u64>();
         let first = (0..CLASSES - 2).max_by_key(|first| of_three(*first)).unwrap_or(0);
         let there_is_one = self.away.load(Ordering::Relaxed) > 0;
         let enough = if there_is_one { GOES_ON } else { BEGINS };
         let count = of_three(first);
-        if count == 0 || u64::from(count) * 16 < u64::from(missed) * u64::from(enough) {
+        if count == 0 || count * 16 < missed * enough {
             self.away.store(0, Ordering::Relaxed);
             self.without.fetch_add(1, Ordering::Relaxed);
             return;

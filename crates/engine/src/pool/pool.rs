@@ -136,6 +136,9 @@ pub struct Pool {
     pub ended: Ended,
 }
 
+/// Of small caches a run is this part at most.
+const RUN_SHARE: usize = 64;
+
 /// Sets of buffers for runs: as many pieces of long ones can be read at a time, or twice as many of others.
 const RUN_BUFFERS: usize = 8;
 
@@ -408,6 +411,11 @@ impl Pool {
             Some(buffer) => buffer,
             None => self.waiting.wait_for_room(|| self.buffers.take(core)),
         }
+    }
+
+    /// Pages that are read together in one run, at most.
+    pub fn most_run(&self) -> usize {
+        1 + self.capacity() / RUN_SHARE
     }
 
     /// Takes neighbouring read buffers for a run, if as many are free.

@@ -75,8 +75,8 @@ fn average(time: &AtomicU32, now: u32) {
         0 => i64::from(now),
         _ => before + (i64::from(now).min(4 * before) - before) / PART,
     };
-    // Zero is not known.
-    time.store(next.max(1) as u32, Ordering::Relaxed);
+    // Zero is not known, and what is less than this would not rise again.
+    time.store(next.max(PART) as u32, Ordering::Relaxed);
 }
 
 #[cfg(all(test, not(loom)))]
@@ -118,5 +118,10 @@ mod tests {
         assert_eq!(times.costs(), Costs { miss: 6_500, page: 3_500 });
         note(&times, 32, |_| 1_000);
         assert!(times.costs().page < 1_600, "never below nothing");
+        // Nor for good, if the first one came to nothing.
+        let times = ReadTimes::default();
+        note(&times, 1, |_| 60_000);
+        note(&times, 16, |read| if read == 0 { 60_000 } else { 60_000 + 15 * 1_800 });
+        assert!(times.costs().page > 3_000, "{:?}", times.costs());
     }
 }

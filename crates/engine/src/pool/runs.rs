@@ -64,6 +64,14 @@ pub enum Begun {
 }
 
 impl Begun {
+    /// The same, of fewer pages where so many are the most.
+    pub fn at_most(self, most: usize) -> Self {
+        match self {
+            Begun::Measured(pages) => Begun::Measured(pages.min(most)),
+            Begun::Read(pages) => Begun::Read(pages.min(most)),
+        }
+    }
+
     /// Pages to be read at once.
     pub fn pages(self) -> usize {
         let (Begun::Measured(pages) | Begun::Read(pages)) = self;
@@ -131,7 +139,7 @@ impl RunLengths {
 
     /// Of the measured runs, so many pages of as many that would have been read with the first ones.
     fn note_used(&self, used: u64, read: u64) {
-        self.used.store((1024 * used / read.max(1)) as u32, Ordering::Relaxed);
+        self.used.store((1024 * used / read.max(1)).min(1024) as u32, Ordering::Relaxed);
     }
 
     #[cold]

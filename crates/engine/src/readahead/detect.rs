@@ -25,10 +25,11 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let pool = region.pool();
     let Some(ahead) = pool.ahead() else { return 1 };
     let hints = region.hints();
-    let (expect, most) = (hints.expect_at(page), hints.readahead());
-    if expect == Expect::Random || most == 0 {
+    let (expect, readahead) = (hints.expect_at(page), hints.readahead());
+    if expect == Expect::Random || readahead == 0 {
         return 1;
     }
+    let most = readahead.min(pool.most_run());
     let here = Entry::new(region.id(), page).into();
     let has_runs = expect == Expect::Normal;
     let now = ahead.clock.load(Ordering::Relaxed);
@@ -39,8 +40,9 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         match hints.runs().rest_of_long() {
             _ if reached < MOST_RUN => return 1,
             Some(rest) => {
+                let rest = rest.min(most);
                 ahead.runs.begin(here, time(), goes_on, Begun::Read(rest));
-                return rest.min(most);
+                return rest;
             }
             None => {
                 start(ahead, region, page, 1, FIRST_WINDOW, is_store);
@@ -50,7 +52,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     }
     let enough = if hints.wastes_streams() { ENOUGH_AFTER_WASTE } else { ENOUGH };
     let costs = || hints.read_times().costs();
-    let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs) } else { Begun::Read(1) };
+    let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs).at_most(most) } else { Begun::Read(1) };
     let stride = match (goes_on, begun) {
         // It goes on behind what was read with its first page: longer than was thought, or a walk.
         (Some(GoesOn::Read(pages)), Begun::Read(2..)) => {
@@ -79,7 +81,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
             fill(ahead, region, page);
         }
     }
-    together.min(most)
+    together
 }
 
 /// Has a stream read on behind a page.

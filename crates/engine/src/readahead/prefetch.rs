@@ -25,11 +25,11 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let prefetches = &ahead.prefetches;
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
     let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
-    if prefetches.queued() > most / 2 {
-        // What has arrived makes room for more.
+    // What has arrived makes room for more. Not before there is none: the device had better begin with what is asked for first.
+    let mut take_notice = Some(|| {
         let _blocked = Blocked::all();
         ahead.readers.iter().filter(|reader| reader.is_at_work()).for_each(|reader| ahead.go_on(region.pool(), reader));
-    }
+    });
     let mut requests = Vec::new();
     let mut queued = prefetches.queued();
     let mut taken = 0;
@@ -50,6 +50,14 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
             at = (first..range.end).find(|page| !absent(*page)).unwrap_or(range.end);
             requests.push(Pages { region: region.id(), first, count: at - first });
             pages += at - first;
+        }
+        if queued > 0
+            && queued + pages > most
+            && let Some(take_notice) = take_notice.take()
+        {
+            let before = prefetches.queued();
+            take_notice();
+            queued -= before.saturating_sub(prefetches.queued()).min(queued);
         }
         if queued > 0 && queued + pages > most {
             requests.truncate(before);

@@ -159,9 +159,8 @@ impl OnTurn<'_> {
     /// Has the device begin with what it was asked for, and notes whether that has ended in the call, and all else.
     pub fn submit(&mut self) {
         if let Some(aio) = &mut self.reading.aio
-            && aio.in_flight() > 0
+            && aio.submit()
         {
-            aio.submit();
             let is_inline = aio.has_all_done();
             self.note_inline(is_inline);
             if is_inline {

@@ -6,9 +6,10 @@ use crate::pool::runs::RunLengths;
 use crate::pool::streams::{Expect, MOST_WINDOW};
 use crate::sys::PAGE;
 use crate::sys::memory::Zeroed;
+use crate::sys::sync::AtomicU32;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 /// Bound of the count of wasted chunks: so many used ones make them good.
 const MOST_WASTE: u32 = 16;

@@ -123,9 +123,9 @@ impl Aio {
         }
     }
 
-    /// Starts what is written down. What the kernel refuses ends with its error.
-    pub fn submit(&mut self) {
-        let mut from = 0;
+    /// Starts what is written down, if anything is; whether it was. What the kernel refuses ends with its error.
+    pub fn submit(&mut self) -> bool {
+        let (mut from, is_any) = (0, self.queued > 0);
         let mut list = [ptr::null::<libc::iocb>(); 32];
         while from < self.queued && self.refused.is_none() {
             let count = list.len().min(self.queued - from);
@@ -144,6 +144,7 @@ impl Aio {
         // The rest waits until the refused one has been returned.
         self.requests.copy_within(from..self.queued, 0);
         self.queued -= from;
+        is_any
     }
 
     /// A read that has ended: its tag, and the count of bytes or a negative error number.
