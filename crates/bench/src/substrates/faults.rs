@@ -3,7 +3,8 @@
 //!
 //! Pages are taken in a scattered order in which each comes once before any comes again. So with data that fit into memory, and
 //! begin cold, nothing is met twice; and with data that do not, whatever comes again was dropped long ago by any cache that
-//! goes by recency. How many operations were page faults indeed is counted, since the kernel may read around a fault.
+//! goes by recency. How many operations were page faults indeed is counted, since the kernel may read around a fault, and FastMap, once it has
+//! recognised such a loop, keeps of it what fits: with memory for an eighth of the data up to an eighth of the operations are none.
 
 mod measure;
 mod usage;
@@ -135,7 +136,9 @@ mod tests {
                 let (reading, outcome) = run(&order, &Meter::default()).unwrap();
                 let said = format!("{room} {op}: {reading:?} {outcome:?}");
                 assert!(reading.ops > 0 && reading.seconds > 0.0, "{said}");
-                assert!((0.99..=1.05).contains(&outcome.faults_per_op), "{said}");
+                // Of a loop a part is kept.
+                let least = if room == Room::InMemory { 0.99 } else { 0.8 };
+                assert!((least..=1.05).contains(&outcome.faults_per_op), "{said}");
                 assert!(reading.window_ns.1 > reading.window_ns.0 && outcome.time.user_s >= 0.0, "{said}");
                 let evicted = reading.fastmap.unwrap().counters.evicted_pages;
                 assert_eq!(evicted > 0, room == Room::OutOfMemory, "{said}");

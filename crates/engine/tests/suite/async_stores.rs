@@ -231,17 +231,20 @@ fn lines_stored_in_part_are_counted() {
     }
     let folder = folder();
     let path = folder.path().join("file");
-    drop(stamped(&path, 64));
-    let cache = Cache::new(1 << 20).unwrap();
-    let map = Way::Initial.map(&cache, &path);
-    for page in 0..64 {
-        // SAFETY: within the map.
-        unsafe { map.as_ptr().add(page * PAGE).cast_mut().cast::<u64>().write_volatile(5) };
-    }
-    map.flush().unwrap();
-    let stats = cache.stats();
-    assert_eq!(stats.partial_lines, stats.async_loads);
-    assert!(Way::works(&stats));
+    // A store that comes when its page has been read meanwhile is an ordinary one: its thread was off the processor.
+    until("stores before their pages are there", || {
+        drop(stamped(&path, 64));
+        let cache = Cache::new(1 << 20).unwrap();
+        let map = Way::Initial.map(&cache, &path);
+        for page in 0..64 {
+            // SAFETY: within the map.
+            unsafe { map.as_ptr().add(page * PAGE).cast_mut().cast::<u64>().write_volatile(5) };
+        }
+        map.flush().unwrap();
+        let stats = cache.stats();
+        assert!(stats.partial_lines <= stats.async_loads && Way::works(&stats), "{stats:?}");
+        stats.partial_lines == stats.async_loads
+    });
 }
 
 #[test]

@@ -95,6 +95,11 @@ static inline void catch_signal(int signal, int flags) {
     CHECK(sigaction(signal, &action, NULL) == 0);
 }
 
+/* Whether what the program has unmapped stays so. In turns threads of the library's come and go, and have memory of theirs there. */
+static inline int stays_free(void) {
+    return getenv("FASTMAP_TURNS") == NULL;
+}
+
 /* Which signal an access raises; zero: none. */
 static inline int raised_by_load(const volatile uint8_t *at) {
     caught_signal = 0;
