@@ -227,7 +227,7 @@ impl Controller {
             self.clear();
             return None;
         }
-        if is_new && !is_plain_already || !full && !is_plain_already && !first_second_is_over {
+        if !is_plain_already && (is_new || !full && !first_second_is_over) {
             return None;
         }
         if self.trial.is_some() { self.judge_trial(look.at, allowed) } else { self.begin_trial(look.at, allowed) }

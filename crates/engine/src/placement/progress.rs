@@ -18,7 +18,7 @@ const TICK: f64 = 0.004;
 /// Faults, or pages refaulted, a second, below which nobody waits for memory to speak of.
 pub(super) const FAULTS: f64 = 100.0;
 /// A way must be better than a simpler one by this factor.
-pub(super) const PAYS: f64 = 1.1;
+const PAYS: f64 = 1.1;
 
 /// Sums over a window, times in seconds.
 #[derive(Debug, Clone, Copy, Default)]

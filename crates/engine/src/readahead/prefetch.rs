@@ -25,14 +25,14 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let prefetches = &ahead.prefetches;
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
     let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
-    // What has arrived makes room for more. Not before there is none: the device had better begin with what is asked for first.
-    let mut take_notice = Some(|| {
-        let _blocked = Blocked::all();
-        ahead.readers.iter().filter(|reader| reader.is_at_work()).for_each(|reader| ahead.go_on(region.pool(), reader));
-    });
     let mut requests = Vec::new();
-    let mut queued = prefetches.queued();
-    let mut taken = 0;
+    // Pages in them.
+    let mut asked = 0;
+    let fits = |asked: usize, pages: usize| {
+        let queued = prefetches.queued() + asked;
+        queued == 0 || queued + pages <= most
+    };
+    let (mut taken, mut has_looked) = (0, false);
     // Most ranges are of one map: to ask for each would be most of what this costs.
     let mut bounds = 0..0;
     for range in ranges {
@@ -51,27 +51,27 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
             requests.push(Pages { region: region.id(), first, count: at - first });
             pages += at - first;
         }
-        if queued > 0
-            && queued + pages > most
-            && let Some(take_notice) = take_notice.take()
-        {
-            let before = prefetches.queued();
-            take_notice();
-            queued -= before.saturating_sub(prefetches.queued()).min(queued);
+        if !fits(asked, pages) && !std::mem::replace(&mut has_looked, true) {
+            // What has arrived makes room for more. Not before there is none: the device had better begin with what is asked for first.
+            let _blocked = Blocked::all();
+            ahead
+                .readers
+                .iter()
+                .filter(|reader| reader.is_at_work())
+                .for_each(|reader| ahead.go_on(region.pool(), reader));
         }
-        if queued > 0 && queued + pages > most {
+        if !fits(asked, pages) {
             requests.truncate(before);
             break;
         }
-        queued += pages;
+        asked += pages;
         taken += 1;
     }
     if !requests.is_empty() {
-        let pages: usize = requests.iter().map(|request| request.count).sum();
         let _blocked = Blocked::all();
-        prefetches.note_asked(pages);
+        prefetches.note_asked(asked);
         if !reader.ask(&mut requests.into_iter().map(ReadRequest::Pages), false) {
-            prefetches.note_done(pages);
+            prefetches.note_done(asked);
             return 0;
         }
         ahead.go_on(region.pool(), reader);

@@ -44,10 +44,14 @@ impl OnTurn<'_> {
 
     /// Waits until so many reads have ended, if as many are under way, and takes notice.
     pub fn await_some(&mut self, wanted: usize) {
+        self.wait(wanted);
+        self.finish_ended();
+    }
+
+    fn wait(&mut self, wanted: usize) {
         if let Some(aio) = &mut self.reading.aio {
             aio.wait(wanted);
         }
-        self.finish_ended();
     }
 
     /// Requests of its file that were made before a page's, and its own: about as many end before it is there.
@@ -189,8 +193,7 @@ impl Ahead {
                         std::thread::yield_now();
                     } else if !is_over() {
                         // Reads end in about their order: half of those that come first, and then half of the rest, is few sleeps.
-                        let wanted = turn.requests_until(page) / 2;
-                        turn.reading.aio.iter_mut().for_each(|aio| aio.wait(wanted));
+                        turn.wait(turn.requests_until(page) / 2);
                         turn.finish_until(is_over);
                     }
                     then(turn);
