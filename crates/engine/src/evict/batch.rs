@@ -28,13 +28,13 @@ pub type Spare<'a> = Option<(&'a Staging, SlotNumber)>;
 /// How much older another core's pages must be for it to evict them and not its own, in units of births: a 32nd of memory.
 const OLDER: u32 = 8;
 
-/// The core whose clean pages go first. Where all cores miss alike each evicts its own; but a thread that moved to another
-/// core leaves pages behind that nobody there would ever evict, while it lived on what it loads from then on.
-fn oldest(pool: &Pool, core: usize) -> usize {
+/// The core whose probationary or protected queue gives the next batch. Where all cores miss alike each evicts its own; but a thread that
+/// moved to another core leaves pages behind that nobody there would ever evict, while it lived on what it loads from then on.
+fn oldest(pool: &Pool, core: usize, protected_queue: bool) -> usize {
     let now = pool.ghosts.birth();
-    let mut oldest = (core, pool.clean.age(core, now).map_or(0, |age| age + OLDER));
+    let mut oldest = (core, pool.clean.age(core, protected_queue, now).map_or(0, |age| age + OLDER));
     for other in 0..pool.cores.len() {
-        if let Some(age) = pool.clean.age(other, now)
+        if let Some(age) = pool.clean.age(other, protected_queue, now)
             && age > oldest.1
         {
             oldest = (other, age);
@@ -54,8 +54,14 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
     if votes != 0 {
         pool.ghosts.adapt(votes, pool.capacity());
     }
-    let first = oldest(pool, core);
-    for from in std::iter::once(first).chain((0..cores).map(|step| (core + step) % cores)) {
+    // What is kept is a share of what all cores have: where it lies, and where the thread runs, is chance.
+    let [probationary, protected] = pool.clean.pages();
+    let takes_protected = pool.ghosts.takes_protected(probationary, protected);
+    let others = || (0..cores).map(|step| (core + step) % cores);
+    let queues = |protected_queue: bool| {
+        std::iter::once(oldest(pool, core, protected_queue)).chain(others()).map(move |from| (from, protected_queue))
+    };
+    for (from, protected_queue) in queues(takes_protected).chain(queues(!takes_protected)) {
         let Some(_held) = pool.cores[from].0.evicting.try_lock() else { continue };
         let space = &pool.cores[from].0.batch;
         // SAFETY: the lock makes the space this thread's.
@@ -68,7 +74,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
         let mut held_back = 0;
         // A batch of entries may be void, all of pages that were stored to: take the next.
         loop {
-            let popped = pool.clean.pop(from, &pool.ghosts, entries);
+            let popped = pool.clean.pop(from, protected_queue, entries);
             if popped == 0 {
                 break;
             }

@@ -7,15 +7,13 @@
 //! again before a fresh one is touched, so a budget that may grow costs memory only once it has grown. A page has at
 //! most one entry (`QUEUED` in its word).
 
-use crate::page::entry::{Entry, FRAME_PAGES, RegionId};
-use crate::pool::replacement::Ghosts;
+use crate::page::entry::{Entry, RegionId};
 use crate::sys::lock::Lock;
 use crate::sys::memory::{Growing, Zeroed};
 use crate::sys::signal::Blocked;
 use crate::sys::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, Padded, UnsafeCell, spin};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 
 const CHUNK: usize = 512;
 const NONE: u32 = u32::MAX;
@@ -41,11 +39,21 @@ struct Guarded {
     lock: Lock,
     /// The probationary one and the protected one.
     queues: UnsafeCell<[Queue; 2]>,
-    /// The protected one has its share: the next batch but one or two would be taken from it.
-    is_full: AtomicBool,
-    /// When the oldest entry of the probationary one was queued, of the protected one if that is empty, in odd numbers;
-    /// zero: both are. Changed under the lock, read without.
+    seen: [Seen; 2],
+}
+
+/// What is to be seen of a queue without its lock: changed under it.
+#[derive(Debug)]
+struct Seen {
+    pages: AtomicUsize,
+    /// When the oldest entry was queued, in odd numbers; zero: there is none.
     oldest: AtomicU32,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Seen { pages: AtomicUsize::new(0), oldest: AtomicU32::new(0) }
+    }
 }
 
 /// Entries of pages that have left memory by another way (`void`) that are put up with before they are looked for.
@@ -90,8 +98,7 @@ impl CleanQueues {
         let guarded = || Guarded {
             lock: Lock::new(),
             queues: UnsafeCell::new([(); 2].map(|()| Queue { head: NONE, tail: NONE, ..Queue::default() })),
-            is_full: AtomicBool::new(false),
-            oldest: AtomicU32::new(0),
+            seen: [Seen::new(), Seen::new()],
         };
         let queues = CleanQueues {
             cores: (0..cores).map(|_| Padded(guarded())).collect(),
@@ -118,16 +125,14 @@ impl CleanQueues {
         let count = self.cores.len();
         let mut at = core;
         loop {
-            let Guarded { lock, queues, oldest, .. } = &self.cores[at].0;
+            let Guarded { lock, queues, seen } = &self.cores[at].0;
             if let Some(_held) = lock.try_lock() {
                 return queues.with_mut(|queues| {
                     // SAFETY: under the queues' lock.
                     let queues = unsafe { &mut *queues };
                     let queue = &mut queues[usize::from(protected_queue)];
                     self.append(queue, entry.into(), birth);
-                    if queue.len == 1 {
-                        oldest.store(self.oldest_in(queues), Ordering::Relaxed);
-                    }
+                    self.show(queue, &seen[usize::from(protected_queue)]);
                 });
             }
             at = (at + 1) % count;
@@ -137,44 +142,42 @@ impl CleanQueues {
         }
     }
 
-    /// Removes the oldest entries of a core's probationary or protected queue, whichever is due, into `batch`, until
-    /// they stand for as many pages; the count. Zero also when they are in use.
-    pub fn pop(&self, core: usize, ghosts: &Ghosts, batch: &mut [u64]) -> usize {
-        let Guarded { lock, queues, is_full, oldest } = &self.cores[core].0;
+    /// Removes the oldest entries of a core's probationary or protected queue into `batch`, until they stand for as many pages; the
+    /// count. Zero also when the core's queues are in use.
+    pub fn pop(&self, core: usize, protected_queue: bool, batch: &mut [u64]) -> usize {
+        let Guarded { lock, queues, seen } = &self.cores[core].0;
         let Some(_held) = lock.try_lock() else { return 0 };
         queues.with_mut(|queues| {
             // SAFETY: under the queues' lock.
-            let queues = unsafe { &mut *queues };
-            let protected_queue = ghosts.takes_protected(queues[0].pages, queues[1].pages);
-            let taken = self.take(&mut queues[usize::from(protected_queue)], batch);
-            oldest.store(self.oldest_in(queues), Ordering::Relaxed);
-            let margin = 2 * batch.len().max(FRAME_PAGES * usize::from(taken > 0 && Entry::from(batch[0]).is_frame()));
-            let is_near = ghosts.takes_protected(queues[0].pages.saturating_sub(margin), queues[1].pages);
-            is_full.store(is_near, Ordering::Relaxed);
+            let queue = unsafe { &mut (*queues)[usize::from(protected_queue)] };
+            let taken = self.take(queue, batch);
+            self.show(queue, &seen[usize::from(protected_queue)]);
             taken
         })
     }
 
-    /// Whether a core's protected queue has its share, as its last batch left it.
-    #[inline]
-    pub fn has_full_protected(&self, core: usize) -> bool {
-        self.cores[core].0.is_full.load(Ordering::Relaxed)
+    /// Pages in the probationary queues of all cores and in the protected ones, about.
+    pub fn pages(&self) -> [usize; 2] {
+        let of_all = |kind: usize| self.cores.iter().map(|core| core.0.seen[kind].pages.load(Ordering::Relaxed)).sum();
+        [of_all(0), of_all(1)]
     }
 
-    /// How long ago, in units of births, a core's oldest entry was queued: about, and a moment ago. No time, if that
-    /// was after `now`: another thread may have queued it since the time was looked at.
+    /// How long ago, in units of births, the oldest entry of a core's probationary or protected queue was queued: about, and a moment
+    /// ago. No time, if that was after `now`: another thread may have queued it since the time was looked at.
     #[inline]
-    pub fn age(&self, core: usize, now: u32) -> Option<u32> {
-        match self.cores[core].0.oldest.load(Ordering::Relaxed) {
+    pub fn age(&self, core: usize, protected_queue: bool, now: u32) -> Option<u32> {
+        match self.cores[core].0.seen[usize::from(protected_queue)].oldest.load(Ordering::Relaxed) {
             0 => None,
             // An odd birth may be one ahead of the time.
             birth => Some(((now | 1).wrapping_sub(birth) as i32).max(0) as u32),
         }
     }
 
-    fn oldest_in(&self, queues: &[Queue; 2]) -> u32 {
-        let filled = queues.iter().find(|queue| queue.len > 0);
-        filled.map_or(0, |queue| self.birth(queue.head, queue.read).load(Ordering::Relaxed) | 1)
+    #[inline]
+    fn show(&self, queue: &Queue, seen: &Seen) {
+        let born = || self.birth(queue.head, queue.read).load(Ordering::Relaxed) | 1;
+        seen.oldest.store(if queue.len > 0 { born() } else { 0 }, Ordering::Relaxed);
+        seen.pages.store(queue.pages, Ordering::Relaxed);
     }
 
     fn birth(&self, chunk: u32, place: usize) -> &AtomicU32 {
@@ -215,13 +218,13 @@ impl CleanQueues {
     }
 
     fn retain(&self, mut stays: impl FnMut(Entry) -> bool) {
-        for Padded(Guarded { lock, queues, oldest, .. }) in &self.cores {
+        for Padded(Guarded { lock, queues, seen }) in &self.cores {
             let _blocked = Blocked::all();
             let _held = lock.lock();
             queues.with_mut(|queues| {
                 // SAFETY: under the queues' lock.
                 let queues = unsafe { &mut *queues };
-                for queue in queues.iter_mut() {
+                for (queue, seen) in queues.iter_mut().zip(seen) {
                     for _ in 0..queue.len {
                         let birth = self.birth(queue.head, queue.read).load(Ordering::Relaxed);
                         let mut one = [0];
@@ -230,8 +233,8 @@ impl CleanQueues {
                             self.append(queue, one[0], birth);
                         }
                     }
+                    self.show(queue, seen);
                 }
-                oldest.store(self.oldest_in(queues), Ordering::Relaxed);
             });
         }
     }
@@ -317,7 +320,6 @@ mod tests {
     #[test]
     fn keeps_order_in_each_queue_and_reuses_chunks() {
         let queues = CleanQueues::new(1000, 3000, 2).unwrap();
-        let ghosts = Ghosts::new();
         let mut model: [[VecDeque<u64>; 2]; 2] = Default::default();
         let mut random = 1u64;
         for step in 0..200_000u64 {
@@ -325,9 +327,6 @@ mod tests {
             let core = (random >> 33) as usize % 2;
             if step == 20_000 {
                 queues.make_room(3000).unwrap();
-            }
-            if step % 1000 == 0 {
-                ghosts.adapt(if random >> 50 & 1 == 0 { -300 } else { 200 }, 1000);
             }
             let most = if step < 20_000 { 1000 } else { 3000 };
             if random >> 40 & 1 == 0 && model.iter().flatten().map(VecDeque::len).sum::<usize>() < most {
@@ -342,46 +341,49 @@ mod tests {
             } else {
                 let mut batch = [0; 700];
                 let want = (random >> 41) as usize % 700;
-                let [probationary, protected] = &mut model[core];
-                let from =
-                    if ghosts.takes_protected(probationary.len(), protected.len()) { protected } else { probationary };
-                let got = queues.pop(core, &ghosts, &mut batch[..want]);
+                let protected_queue = random >> 52 & 3 == 0;
+                let from = &mut model[core][usize::from(protected_queue)];
+                let got = queues.pop(core, protected_queue, &mut batch[..want]);
                 assert_eq!(got, want.min(from.len()));
                 for entry in &batch[..got] {
                     assert_eq!(Entry::from(*entry).page() as u64, from.pop_front().unwrap());
                 }
             }
             // The age of the oldest: known to within the entries that share a note of it.
-            let oldest = model[core].iter().find_map(|queue| queue.front());
-            match (queues.age(core, step as u32), oldest) {
-                (None, None) => {}
-                (Some(age), Some(queued)) => assert!(u64::from(age) + 1 >= step - queued, "{age} at {step}: {queued}"),
-                other => panic!("{other:?}"),
+            for (kind, queue) in model[core].iter().enumerate() {
+                match (queues.age(core, kind == 1, step as u32), queue.front()) {
+                    (None, None) => {}
+                    (Some(age), Some(queued)) => {
+                        assert!(u64::from(age) + 1 >= step - queued, "{age} at {step}: {queued}");
+                    }
+                    other => panic!("{other:?}"),
+                }
             }
+            let lengths = |kind: usize| model.iter().map(|of_core| of_core[kind].len()).sum::<usize>();
+            assert_eq!(queues.pages(), [lengths(0), lengths(1)]);
         }
         assert!(queues.used.load(Ordering::Relaxed) as usize <= chunks_for(3000, 2), "chunks are used again");
         let of_region = |region| model.iter().flatten().flatten().filter(|step| 1 + *step % 2 == region).count();
         assert!(queues.purge(RegionId(1), 0..1).len() <= 1);
         assert_eq!(queues.purge(RegionId(1), 1..usize::MAX).len(), of_region(1));
         assert_eq!(queues.purge(RegionId(2), 0..usize::MAX).len(), of_region(2));
-        assert_eq!([queues.age(0, 0), queues.age(1, 0)], [None, None]);
+        assert!([0, 1].iter().all(|core| queues.age(*core, false, 0).or(queues.age(*core, true, 0)).is_none()));
     }
 
     #[test]
     fn ages_tell_an_old_queue_from_a_young_one() {
         let queues = CleanQueues::new(10_000, 10_000, 2).unwrap();
-        let ghosts = Ghosts::new();
         (0..1000).for_each(|page| queues.push(0, Entry::new(RegionId(1), page), false, 10));
         (0..1000).for_each(|page| queues.push(1, Entry::new(RegionId(1), 1000 + page), false, 10 + page as u32 / 100));
         let mut batch = [0; 512];
-        assert_eq!(queues.pop(1, &ghosts, &mut batch), 512);
+        assert_eq!(queues.pop(1, false, &mut batch), 512);
         let now = 30;
-        assert!(queues.age(0, now).unwrap() >= 19 && queues.age(1, now).unwrap() <= 16);
+        assert!(queues.age(0, false, now).unwrap() >= 19 && queues.age(1, false, now).unwrap() <= 16);
         // A queue that was empty begins anew, in the middle of a chunk too.
-        (0..2).for_each(|_| _ = queues.pop(1, &ghosts, &mut batch));
-        assert_eq!(queues.age(1, now), None);
-        queues.push(1, Entry::new(RegionId(1), 0), true, now);
-        assert!(queues.age(1, now).unwrap() <= 1);
-        assert_eq!(queues.age(1, now - 10), Some(0), "queued by another thread since the time was looked at");
+        (0..2).for_each(|_| _ = queues.pop(1, false, &mut batch));
+        assert_eq!(queues.age(1, false, now), None);
+        queues.push(1, Entry::new(RegionId(1), 0), false, now);
+        assert!(queues.age(1, false, now).unwrap() <= 1);
+        assert_eq!(queues.age(1, false, now - 10), Some(0), "queued by another thread since the time was looked at");
     }
 }

@@ -8,6 +8,7 @@
 
 use crate::pool::replacement::Ghosts;
 use crate::sys::sync::{AtomicIsize, AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Classes of times away: four to a power of two, up to a thousand memories.
 const CLASSES: usize = 64;
@@ -66,12 +67,14 @@ pub struct Loops {
     anew: AtomicIsize,
     /// Decisions in a row without one.
     without: AtomicU32,
+    /// The protected queues have their share: the next batch but one or two would be taken from them.
+    is_full: AtomicBool,
 }
 
 impl Loops {
     /// None so far.
     pub fn new() -> Self {
-        Loops { away: AtomicU32::new(0), anew: AtomicIsize::new(0), without: AtomicU32::new(OVER) }
+        Loops { away: AtomicU32::new(0), anew: AtomicIsize::new(0), without: AtomicU32::new(OVER), is_full: AtomicBool::new(false) }
     }
 
     /// Decides whether there is one, by what all cores have seen meanwhile, in a cache of so many pages. Once in a quarter of a memory.
@@ -100,10 +103,17 @@ impl Loops {
         self.away.store(least_of(first).max(1), Ordering::Relaxed);
     }
 
+    /// Notes whether the protected queues have their share.
+    pub fn note_full(&self, is_full: bool) {
+        if self.is_full.load(Ordering::Relaxed) != is_full {
+            self.is_full.store(is_full, Ordering::Relaxed);
+        }
+    }
+
     /// Whether pages that were missed together, after so long, are to be kept; `None`: no loop decides that. `seen`: where their misses are
-    /// noted; `is_full`: the protected queue there has its share.
+    /// noted.
     #[inline]
-    pub fn keep(&self, away: Option<u32>, pages: usize, seen: &TimesAway, is_full: bool) -> Option<bool> {
+    pub fn keep(&self, away: Option<u32>, pages: usize, seen: &TimesAway) -> Option<bool> {
         let (of_loop, away) = (self.away.load(Ordering::Relaxed), away?);
         if of_loop == 0 || Ghosts::is_young_at(away) && away * 3 < of_loop * 2 {
             return None;
@@ -113,7 +123,7 @@ impl Loops {
             self.anew.fetch_sub(pages as isize, Ordering::Relaxed);
         }
         let its_turn = || (seen.missed.load(Ordering::Relaxed) / pages.max(1) as u32).is_multiple_of(RARELY);
-        Some(!is_full || is_anew || its_turn())
+        Some(!self.is_full.load(Ordering::Relaxed) || is_anew || its_turn())
     }
 }
 
@@ -171,19 +181,22 @@ mod tests {
     #[test]
     fn what_is_kept() {
         let (loops, seen) = (Loops::new(), TimesAway::default());
-        assert_eq!(loops.keep(Some(64), 1, &seen, false), None, "no loop");
+        loops.note_full(true);
+        assert_eq!(loops.keep(Some(64), 1, &seen), None, "no loop");
         decided(&loops, std::iter::repeat(Some(64)));
         assert!(
-            (0..1000).all(|_| loops.keep(Some(64), 1, &seen, true) == Some(true)),
+            (0..1000).all(|_| loops.keep(Some(64), 1, &seen) == Some(true)),
             "a loop that begins: a memory of it"
         );
-        assert_eq!(loops.keep(Some(64), 1, &seen, false), Some(true), "there is room");
-        assert_eq!(loops.keep(Some(4), 1, &seen, false), None, "much sooner than the loop");
-        assert_eq!(loops.keep(None, 1, &seen, false), None, "never there");
+        loops.note_full(false);
+        assert_eq!(loops.keep(Some(64), 1, &seen), Some(true), "there is room");
+        loops.note_full(true);
+        assert_eq!(loops.keep(Some(4), 1, &seen), None, "much sooner than the loop");
+        assert_eq!(loops.keep(None, 1, &seen), None, "never there");
         for pages in [1, 32, 512] {
             let kept = (0..64_000).filter(|_| {
                 seen.note(Some(64), pages);
-                loops.keep(Some(64), pages, &seen, true) == Some(true)
+                loops.keep(Some(64), pages, &seen) == Some(true)
             });
             assert_eq!(kept.count(), 1000, "one in {RARELY}, {pages} pages at a time");
         }

@@ -322,8 +322,10 @@ impl Pool {
         self.clean.push(core, Entry::new(region, page), protected_queue, self.ghosts.birth());
     }
 
-    /// Notes that so many pages were evicted.
+    /// Notes that so many pages were evicted, together.
     pub fn note_evicted(&self, pages: usize) {
+        let [probationary, protected] = self.clean.pages();
+        self.loops.note_full(self.ghosts.takes_protected(probationary.saturating_sub(2 * pages), protected));
         if self.ghosts.advance(pages, self.capacity()) {
             self.loops.decide(self.cores.iter().map(|core| &core.0.away), self.capacity());
         }
@@ -354,7 +356,7 @@ impl Pool {
         let here = &self.cores[core].0;
         let away = gone_since.map(|stamp| self.ghosts.away(stamp));
         here.away.note(away, pages);
-        let kept = self.loops.keep(away, pages, &here.away, self.clean.has_full_protected(core))?;
+        let kept = self.loops.keep(away, pages, &here.away)?;
         here.votes.fetch_add(Ghosts::OF_LOOP * pages as isize, Ordering::Relaxed);
         Some(kept)
     }

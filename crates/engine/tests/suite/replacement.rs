@@ -56,13 +56,13 @@ fn a_hot_set_survives_a_scan() {
         scan = (scan + 1) % (4 * FRAMES);
         scan
     });
-    assert!(found > 47.0, "first in, first out: 36; simulated: 56; found: {found}");
+    assert!(found > 54.0, "first in, first out: 36; simulated: 56; found: {found}");
 }
 
-/// Simulated: 84, 74, 60, 45 and 25. A thread that changes cores, each with queues of its own, keeps less.
+/// Simulated: 84, 74, 60, 45 and 25, and as much if the thread changes cores.
 #[test]
 fn of_a_loop_larger_than_the_cache_what_fits_is_kept() {
-    for (eighths, least) in [(9, 45.0), (10, 40.0), (12, 25.0), (16, 15.0), (28, 7.0)] {
+    for (eighths, least) in [(9, 75.0), (10, 67.0), (12, 54.0), (16, 38.0), (28, 20.0)] {
         let Some((_folder, cache, map)) = world() else { return };
         let found = hits(&cache, &map, 24 * FRAMES, sequence(FRAMES * eighths / 8));
         let best = 800.0 / eighths as f64;
@@ -77,7 +77,7 @@ fn another_loop_is_kept_after_it() {
     hits(&cache, &map, 12 * FRAMES, sequence(FRAMES * 5 / 4));
     let mut next = sequence(FRAMES * 5 / 4);
     let found = hits(&cache, &map, 12 * FRAMES, || 2 * FRAMES + next());
-    assert!(found > 25.0, "first in, first out: 0; found: {found}");
+    assert!(found > 60.0, "first in, first out: 0; found: {found}");
 }
 
 /// After a loop the cache serves what comes then.
@@ -119,7 +119,7 @@ fn of_a_walk_that_comes_round_what_fits_is_kept() {
         }
         let read = (read() - before) as f64 / (12 * FITS * 5 / 4) as f64;
         println!("writable {is_writable}: {:.0} % read anew, {:?}", 100.0 * read, cache.stats());
-        assert!(read < 0.6, "at best 0.2; writable {is_writable}: {read}");
+        assert!(read < 0.5, "at best 0.2; writable {is_writable}: {read}");
     }
 }
 
