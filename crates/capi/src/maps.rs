@@ -142,7 +142,7 @@ impl Wanted {
         let at = self.by_kernel_in_place()?;
         placement::look_after(fd, at.addr(), self.length);
         if self.flags & libc::MAP_LOCKED != 0 {
-            note_locked(at, self.length);
+            placement::note_locked(whole_pages(at, self.length));
         }
         Ok(at)
     }
@@ -325,13 +325,6 @@ fn whole_pages(addr: *const c_void, length: usize) -> Range<usize> {
     start..addr.addr().saturating_add(length).checked_next_multiple_of(4096).unwrap_or(start)
 }
 
-/// Notes that memory is locked, which the kernel does: it stays the kernel's.
-fn note_locked(addr: *const c_void, length: usize) {
-    if placement::is_watching() && length > 0 {
-        placement::note_asked(whole_pages(addr, length), None);
-    }
-}
-
 /// Runs a call on a range: 0, or -1 with the range in the failure's text.
 fn over_range(
     name: &str,
@@ -402,13 +395,13 @@ pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int {
     over_range("fm_madvise", addr, length, |at| {
-        let is_backward = advice == FM_MADV_BACKWARD;
-        placement::note_advice(whole_pages(addr, length), if is_backward { libc::MADV_NORMAL } else { advice });
-        match is_backward {
-            true => by_address::expect_backward(at, length),
-            // SAFETY: the caller knows which advice discards what is in the range.
-            false => unsafe { by_address::advise(at, length, advice) },
+        if advice == FM_MADV_BACKWARD {
+            placement::note_backward(whole_pages(addr, length));
+            return by_address::expect_backward(at, length);
         }
+        placement::note_advice(whole_pages(addr, length), advice);
+        // SAFETY: the caller knows which advice discards what is in the range.
+        unsafe { by_address::advise(at, length, advice) }
     })
 }
 
@@ -441,7 +434,7 @@ pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut 
 pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
     over_range("fm_mlock", addr, length, |at| {
         if !by_address::is_cached(at, length) {
-            note_locked(addr, length);
+            placement::note_locked(whole_pages(addr, length));
         }
         by_address::lock(at, length, false)
     })

@@ -380,8 +380,9 @@ fn notes(stores: &[Kind], ctx: &mut Ctx) {
     }
     if stores.contains(&Kind::Rocksdb) {
         ctx.notes.push(
-            "RocksDB maps only tables that it has written by write(2), so the kernel has them in its page cache already. It runs without its log of writes, and has no option for \
-             MADV_RANDOM: mmap-random gives that to its maps from outside, every 20 ms."
+            "RocksDB maps only tables that it has written by write(2), so the kernel has them in its page cache already. It runs without its log of writes. It \
+             advises MADV_RANDOM itself when it opens a table, and MADV_NORMAL when it begins to read one for a compaction; mmap-random gives \
+             MADV_RANDOM to all its maps from outside, every 20 ms."
                 .to_owned(),
         );
     }

@@ -19,12 +19,12 @@ impl Watch {
     /// Has the mappings served in this way, those that were made meanwhile too.
     pub(super) fn act(&mut self, way: Way) {
         if way != self.way {
-            self.way = way;
+            if std::mem::replace(&mut self.way, way) == Way::Advised {
+                self.list();
+                self.advise(libc::MADV_NORMAL);
+            }
             self.switches += 1;
             self.candidates.iter_mut().for_each(|one| one.noted.busy = 0);
-            if way != Way::Advised {
-                self.unadvise();
-            }
             self.is_fresh = true;
         }
         if way != Way::Engine && !self.taken.is_empty() {
@@ -35,30 +35,20 @@ impl Watch {
         }
         match way {
             Way::Kernel => {}
-            Way::Advised => self.advise(),
+            Way::Advised => self.advise(libc::MADV_RANDOM),
             Way::Engine => self.take(),
         }
     }
 
-    fn advise(&mut self) {
+    /// Advises what the program itself gave no advice on.
+    fn advise(&self, advice: i32) {
         for one in &self.candidates {
-            if known::own_advice(&one.parts).is_some() {
-                continue;
-            }
-            for part in one.parts.iter().filter(|part| is_looked_after(part)) {
-                if !self.advised.contains(&part.at) {
-                    // SAFETY: advice loses nothing.
-                    unsafe { libc::syscall(libc::SYS_madvise, part.at.start, part.at.len(), libc::MADV_RANDOM) };
-                    self.advised.push(part.at.clone());
+            known::unless_advised(&one.parts, || {
+                for part in one.parts.iter().filter(|part| is_looked_after(part)) {
+                    // SAFETY: advice loses nothing. What was mapped there instead since the list was read is served a little worse.
+                    unsafe { libc::syscall(libc::SYS_madvise, part.at.start, part.at.len(), advice) };
                 }
-            }
-        }
-    }
-
-    fn unadvise(&mut self) {
-        for at in self.advised.drain(..) {
-            // SAFETY: as above. What was mapped there instead meanwhile has this from the beginning.
-            unsafe { libc::syscall(libc::SYS_madvise, at.start, at.len(), libc::MADV_NORMAL) };
+            });
         }
     }
 
@@ -70,7 +60,7 @@ impl Watch {
         let (mut any, mut tried) = (!self.taken.is_empty(), false);
         let face = self.face;
         for one in candidates.iter_mut() {
-            if one.noted.unfit || one.parts.is_empty() || self.taken.contains(&one.noted.identity) {
+            if !one.is_fit(face) || one.parts.is_empty() || self.taken.contains(&one.noted.identity) {
                 continue;
             }
             tried = true;

@@ -1,7 +1,6 @@
 //! What maps of Rust's are made of that may change hands ([`Placement::Auto`]), and the option.
 
 use super::own;
-use super::watch;
 use crate::by_address::{self, Request};
 use crate::error::{Error, Result};
 use crate::map::cache::Cache;
@@ -169,7 +168,7 @@ impl Calls for ByAddress {
 
 fn backward(at: &Range<usize>) -> std::result::Result<(), i32> {
     let _passing = by_address::pass();
-    watch::is_watching().then(|| own::note_advice(at.start..at.end.next_multiple_of(PAGE), libc::MADV_NORMAL));
+    own::note_backward(at.start..at.end.next_multiple_of(PAGE));
     by_address::expect_backward(at.start, at.len())
 }
 

@@ -33,6 +33,8 @@ const ENOUGH: f64 = 0.04;
 const LONGEST: f64 = 0.75;
 /// In the first second of a mapping, reading around in vain for so long is evidence enough: more makes it no plainer.
 const EARLIEST: f64 = 0.3;
+/// A mapping's first second.
+const NEW: Duration = Duration::from_secs(1);
 /// Windows that are remembered; as few as this are judged.
 const WINDOWS: usize = 12;
 const FEWEST: usize = 3;
@@ -98,6 +100,8 @@ pub struct Controller {
     quiet_until: Duration,
     /// Before, nothing is decided but what is plain: a mapping is in its first second.
     new_until: Option<Duration>,
+    /// Before, some file's mapping is in its first second: the engine is not tried, whose cache would begin cold with each.
+    new_files_until: Duration,
     /// What the kernel read, when it last served mappings without advice, it read around misses.
     reads_around: bool,
     /// Or it read what was missed, and no more.
@@ -122,6 +126,7 @@ impl Controller {
             at: None,
             quiet_until: Duration::ZERO,
             new_until: None,
+            new_files_until: Duration::ZERO,
             reads_around: false,
             reads_singly: false,
             troubled_since: None,
@@ -139,10 +144,19 @@ impl Controller {
     }
 
     /// The program mapped files: what it does in the next second says little, unless that is in vain beyond doubt, and nothing else is decided
-    /// meanwhile.
+    /// meanwhile. But under advice, or where that is compared with the kernel as it is, new mappings are served as the others are at once: no
+    /// cache begins cold, and programs that map anew all the time would never be judged.
     pub fn mapped_anew(&mut self) {
-        self.clear();
-        self.new_until = Some(self.at.unwrap_or_default() + Duration::from_secs(1));
+        let at = self.at.unwrap_or_default();
+        self.new_files_until = at + NEW;
+        let from = self.trial.as_ref().map(|trial| trial.from);
+        if self.way.max(from.unwrap_or(self.way)) == Way::Advised {
+            return;
+        }
+        if !self.open.in_vain() {
+            self.clear();
+        }
+        self.new_until = Some(at + NEW);
     }
 
     /// The actor could not do it, and has the mappings as they were. To give them back to the kernel cannot be refused: it is asked
@@ -269,12 +283,12 @@ impl Controller {
                 // Its cache begins cold: not in the short life of a program that the kernel serves well.
                 Way::Engine => {
                     let since = at.saturating_sub(self.troubled_since.unwrap_or(at));
-                    since
-                        < match self.way {
-                            Way::Kernel if self.reads_around => Duration::ZERO,
-                            Way::Kernel if !self.reads_singly => LATER,
-                            _ => AFTER_ADVICE,
-                        }
+                    let after = match self.way {
+                        Way::Kernel if self.reads_around => Duration::ZERO,
+                        Way::Kernel if !self.reads_singly => LATER,
+                        _ => AFTER_ADVICE,
+                    };
+                    since < after || at < self.new_files_until
                 }
             };
             *way != self.way && !is_early && allowed.has(*way) && record.refusals < REFUSALS && at >= record.not_before

@@ -357,11 +357,28 @@ fn faults_of_other_memory_are_none_of_ours() {
 
 #[test]
 fn new_mappings_are_waited_for() {
-    let mapping = |controller: &mut Controller, _| {
+    for program in [nearly_fits, worse_engine, all_equal] {
+        assert!(run_with(program, 60.0, 0.2, 1, maps_all_the_time()).switches.is_empty());
+    }
+}
+
+/// As RocksDB does with its tables: what is plain is acted upon, and what pays stays, though no mapping is older than a look.
+#[test]
+fn advice_is_found_and_stays_though_files_are_mapped_all_the_time() {
+    for seed in 0..100 {
+        let story = run_with(lmdb, 120.0, 0.2, seed, maps_all_the_time());
+        let first = story.switches[0];
+        assert!(first.1 == Way::Advised && first.0 <= 1.0, "{seed}: {:?}", story.switches);
+        assert!(story.switches.iter().all(|(_, way)| *way != Way::Engine), "{seed}: {:?}", story.switches);
+        assert!(story.way_at(f64::MAX) == Way::Advised && story.against_best > 0.93, "{seed}: {:?}", story.switches);
+    }
+}
+
+fn maps_all_the_time() -> impl FnMut(&mut Controller, Way) -> Allowed {
+    |controller, _| {
         controller.mapped_anew();
         ALL
-    };
-    assert!(run_with(lmdb, 60.0, 0.2, 1, mapping).switches.is_empty());
+    }
 }
 
 /// A walk, or work that is served well, is not judged in the first second, whatever it reads.

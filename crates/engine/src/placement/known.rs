@@ -1,5 +1,6 @@
 //! What is known of the mappings that are looked after: which files the program has mapped, and what it asked for them.
 
+use crate::by_address;
 use crate::sys::file::{self, Identity};
 use crate::sys::lock::Guarded;
 use crate::sys::maps::FileMapping;
@@ -38,6 +39,14 @@ struct Known {
     notes: u64,
 }
 
+impl Known {
+    /// The first that is wanted of what the program asked for in a file's mappings.
+    fn find_asked<T>(&self, of: &[FileMapping], wanted: impl Fn(&Asked) -> Option<T>) -> Option<T> {
+        let is_in = |asked: &&Asked| of.iter().any(|part| overlap(&part.at, &asked.at));
+        self.asked.iter().filter(is_in).find_map(wanted)
+    }
+}
+
 static KNOWN: Guarded<Known> = Guarded::new(Known { files: Vec::new(), asked: Vec::new(), notes: 0 });
 
 /// Notes that a file is mapped, anew or again.
@@ -56,7 +65,7 @@ pub(super) fn note(identity: Identity, may_write: bool) {
 
 /// Notes that the program gave advice on a range (madvise(2)): that wins. Or (`None`) that it asked for something there that only the
 /// kernel does: locked memory, memory that children do not get.
-pub fn note_asked(at: Range<usize>, advice: Option<i32>) {
+pub(super) fn note_asked(at: Range<usize>, advice: Option<i32>) {
     KNOWN.with(|known| {
         known.asked.retain(|one| one.at != at);
         if known.asked.len() < MOST {
@@ -64,6 +73,12 @@ pub fn note_asked(at: Range<usize>, advice: Option<i32>) {
             known.asked.push(Asked { at, advice, at_note: known.notes });
         }
     });
+}
+
+/// The program takes back the advice that it gave on a range.
+pub(super) fn take_back(at: &Range<usize>) {
+    let is_within = |asked: &Asked| asked.advice.is_some() && at.start <= asked.at.start && asked.at.end <= at.end;
+    KNOWN.with(|known| known.asked.retain(|asked| !is_within(asked)));
 }
 
 /// Forgets what was asked of what lay in a range before.
@@ -90,7 +105,10 @@ pub(super) fn notes() -> u64 {
 pub(super) fn retain(notes: u64, all: &[FileMapping], taken: &[Identity]) -> Vec<Noted> {
     KNOWN.with(|known| {
         let is_new = |at_note| at_note > notes;
-        known.asked.retain(|one| is_new(one.at_note) || all.iter().any(|map| overlap(&map.at, &one.at)));
+        // What the engine has may go back, and what was asked holds then.
+        let is_there =
+            |at: &Range<usize>| all.iter().any(|map| overlap(&map.at, at)) || by_address::holds(at.start, at.len());
+        known.asked.retain(|one| is_new(one.at_note) || is_there(&one.at));
         known.files.retain(|file| {
             is_new(file.at_note)
                 || all.iter().any(|one| one.file.2 == file.identity.numbers()[1])
@@ -122,12 +140,21 @@ pub(super) fn find(identity: Identity) -> Option<Noted> {
 
 /// What the program advised itself for a file's mappings, if it did.
 pub(super) fn own_advice(of: &[FileMapping]) -> Option<i32> {
-    find_asked(of, |asked| asked.advice)
+    KNOWN.with(|known| known.find_asked(of, |asked| asked.advice))
+}
+
+/// Runs `then` unless the program gave advice for a file's mappings. What it gives meanwhile, or from then on, comes after that.
+pub(super) fn unless_advised(of: &[FileMapping], then: impl FnOnce()) {
+    KNOWN.with(|known| {
+        if known.find_asked(of, |asked| asked.advice).is_none() {
+            then();
+        }
+    });
 }
 
 /// Whether the program asked for something there that only the kernel does.
 pub(super) fn is_kernels(of: &[FileMapping]) -> bool {
-    find_asked(of, |asked| asked.advice.is_none().then_some(())).is_some()
+    KNOWN.with(|known| known.find_asked(of, |asked| asked.advice.is_none().then_some(()))).is_some()
 }
 
 /// The first mapping of a file. Inodes of two file systems may have the same number, and the list names devices in its own way.
@@ -136,12 +163,6 @@ pub(super) fn first_of(all: &[FileMapping], identity: Identity) -> Option<&FileM
         one.file.2 == identity.numbers()[1] && one.path.as_deref().and_then(file::identity_of) == Some(identity)
     };
     all.iter().find(is_it)
-}
-
-/// The first that is wanted of what the program asked for in a file's mappings.
-fn find_asked<T>(of: &[FileMapping], wanted: impl Fn(&Asked) -> Option<T>) -> Option<T> {
-    let is_in = |asked: &&Asked| of.iter().any(|part| overlap(&part.at, &asked.at));
-    KNOWN.with(|known| known.asked.iter().filter(is_in).find_map(wanted))
 }
 
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {

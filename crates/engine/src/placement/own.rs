@@ -4,7 +4,7 @@
 //! the kernel has of its file along to the engine, or is the kernel's with it. So mapping is exclusive: `enter` for maps that begin as the
 //! kernel's, `enter_named` for those that are to be the engine's.
 
-use super::watch::{self, Face, Then, WORTH};
+use super::watch::{self, Face, SMALL, Then};
 use super::{act, known};
 use crate::by_address::{self, Passing, Still};
 use crate::map::cache::Cache;
@@ -86,7 +86,7 @@ pub fn look_after(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     }
     known::forget_asked(&at);
     by_address::note_looked_after(facts.identity, at);
-    if len > WORTH / 4 || turns.is_some() {
+    if len > SMALL || turns.is_some() {
         watch::watch(fd, len, Face { with_cache, say: Some(say), turns, only_noted: true });
     }
 }
@@ -114,14 +114,31 @@ fn say(what: fmt::Arguments<'_>) {
 }
 
 /// Notes what the program asks of memory that may be looked after (madvise(2)): advice on how it will be used, which wins over what is
-/// learnt, and what only the kernel does.
+/// learnt, until `MADV_NORMAL` takes it back; and what only the kernel does.
 pub fn note_advice(at: Range<usize>, advice: i32) {
-    let asked = match advice {
-        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => Some(advice),
-        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK => None,
-        _ => return,
-    };
+    match advice {
+        libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => note_asked(at, Some(advice)),
+        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK => note_asked(at, None),
+        libc::MADV_NORMAL if watch::is_watching() && !at.is_empty() => {
+            known::take_back(&at);
+            watch::look_anew();
+        }
+        _ => {}
+    }
+}
+
+/// Notes that the program will walk through such memory from its end: no advice to the kernel, but the program's, which wins.
+pub fn note_backward(at: Range<usize>) {
+    note_asked(at, Some(libc::MADV_NORMAL));
+}
+
+/// Notes that the program locks such memory, which only the kernel does.
+pub fn note_locked(at: Range<usize>) {
+    note_asked(at, None);
+}
+
+fn note_asked(at: Range<usize>, advice: Option<i32>) {
     if watch::is_watching() && !at.is_empty() {
-        known::note_asked(at, asked);
+        known::note_asked(at, advice);
     }
 }

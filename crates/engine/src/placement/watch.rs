@@ -23,7 +23,6 @@ use crate::sys::{fork, futex, threads};
 use std::fmt;
 use std::fs::File;
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,8 +30,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Mappings of a file of fewer bytes than this, all together, stay the kernel's.
-pub const WORTH: usize = 4 << 20;
+/// A file of which fewer bytes than this are mapped, by all mappings together, stays the kernel's.
+const WORTH: u64 = 4 << 20;
+/// And with no more than this its mappings are not looked after.
+pub const SMALL: usize = 1 << 20;
 /// Between two looks while memory is short, and while it is not.
 const SOON: Duration = Duration::from_millis(250);
 const LATER: Duration = Duration::from_secs(1);
@@ -61,7 +62,7 @@ pub struct Face {
     pub only_noted: bool,
 }
 
-/// Counts what is mapped anew; a futex(2) word.
+/// Counts what is mapped anew, or left to us anew by the program's own advice; a futex(2) word.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 /// The process whose mappings are looked after; zero: none.
 static WATCHED: AtomicU32 = AtomicU32::new(0);
@@ -129,6 +130,11 @@ fn is_worth_a_thread(mapped: u64) -> bool {
     mapped > memory.with(|memory| memory.look().headroom()) / 4
 }
 
+/// Has what there is looked at anew, soon.
+pub(super) fn look_anew() {
+    NEWS.fetch_add(1, Ordering::SeqCst);
+}
+
 /// Starts the thread that looks, unless there is one. False: there is no room for it.
 pub fn begin(face: Face) -> bool {
     let own = std::process::id();
@@ -182,6 +188,13 @@ pub(super) struct Candidate {
     pub(super) around: u64,
 }
 
+impl Candidate {
+    /// Whether the engine may have it.
+    pub(super) fn is_fit(&self, face: Face) -> bool {
+        !self.noted.unfit && (self.bytes >= WORTH || face.turns.is_some())
+    }
+}
+
 /// What getrusage(2) says.
 #[derive(Default, Clone, Copy)]
 struct Account {
@@ -207,8 +220,6 @@ pub(super) struct Watch {
     pub(super) is_fresh: bool,
     news: u32,
     pub(super) way: Way,
-    /// What was advised, and what was taken.
-    pub(super) advised: Vec<Range<usize>>,
     pub(super) taken: Vec<Identity>,
     resident: u64,
     pub(super) switches: u64,
@@ -231,7 +242,6 @@ impl Watch {
             is_fresh: false,
             news: 0,
             way: Way::Kernel,
-            advised: Vec::new(),
             taken: Vec::new(),
             resident: 0,
             switches: 0,
@@ -345,8 +355,10 @@ impl Watch {
             around: self.candidates.iter().map(|one| one.around).max().unwrap_or(0),
         };
         let allowed = Allowed {
-            advised: self.candidates.iter().any(|one| known::own_advice(&one.parts).is_none()),
-            engine: !DIVIDED.load(Ordering::SeqCst) && self.candidates.iter().any(|one| !one.noted.unfit),
+            // Where the program has come to advise all that is mapped at this moment, ours is for what it maps next.
+            advised: self.way == Way::Advised
+                || self.candidates.iter().any(|one| known::own_advice(&one.parts).is_none()),
+            engine: !DIVIDED.load(Ordering::SeqCst) && self.candidates.iter().any(|one| one.is_fit(self.face)),
         };
         let decision = self.controller.look(&look, allowed);
         if let Some(why) = &decision.why {
@@ -382,15 +394,13 @@ impl Watch {
             }
             let there = |one: &FileMapping| (one.at.len() as u64).min(status.size().saturating_sub(one.offset));
             let bytes = parts.iter().filter(|one| is_looked_after(one)).map(there).sum();
-            if bytes >= WORTH as u64 || self.face.turns.is_some() && bytes > 0 {
+            if bytes > SMALL as u64 || self.face.turns.is_some() && bytes > 0 {
                 let around = file::readahead(status.dev());
                 self.candidates.push(Candidate { noted, parts, bytes, around });
             }
         }
         let gone = |identity: &Identity| by_address::bytes_of(*identity) > 0;
         self.taken.retain(gone);
-        let candidates = &self.candidates;
-        self.advised.retain(|at| candidates.iter().any(|one| one.parts.iter().any(|part| part.at == *at)));
         self.is_fresh = true;
         self.listing = self.listed.map_or(Duration::ZERO, |begun| begun.elapsed());
     }

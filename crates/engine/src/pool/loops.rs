@@ -74,7 +74,12 @@ pub struct Loops {
 impl Loops {
     /// None so far.
     pub fn new() -> Self {
-        Loops { away: AtomicU32::new(0), anew: AtomicIsize::new(0), without: AtomicU32::new(OVER), is_full: AtomicBool::new(false) }
+        Loops {
+            away: AtomicU32::new(0),
+            anew: AtomicIsize::new(0),
+            without: AtomicU32::new(OVER),
+            is_full: AtomicBool::new(false),
+        }
     }
 
     /// Decides whether there is one, by what all cores have seen meanwhile, in a cache of so many pages. Once in a quarter of a memory.
@@ -184,10 +189,7 @@ mod tests {
         loops.note_full(true);
         assert_eq!(loops.keep(Some(64), 1, &seen), None, "no loop");
         decided(&loops, std::iter::repeat(Some(64)));
-        assert!(
-            (0..1000).all(|_| loops.keep(Some(64), 1, &seen) == Some(true)),
-            "a loop that begins: a memory of it"
-        );
+        assert!((0..1000).all(|_| loops.keep(Some(64), 1, &seen) == Some(true)), "a loop that begins: a memory of it");
         loops.note_full(false);
         assert_eq!(loops.keep(Some(64), 1, &seen), Some(true), "there is room");
         loops.note_full(true);

@@ -3,8 +3,8 @@
 //!
 //! The word of an evicted page keeps a *ghost*: when it went, and from which queue. A page that misses while its ghost
 //! is young (half a memory of evictions) goes to its core's protected queue, all others to the probationary one; both
-//! are first in, first out. The probationary queue is emptied down to a share of the core's clean pages, then the
-//! protected one. The share adapts, as in ARC (Megiddo and Modha, FAST 2003) but from misses alone: a page that comes
+//! are first in, first out. The probationary queues are emptied down to a share of the clean pages of all cores, then the
+//! protected ones. The share adapts, as in ARC (Megiddo and Modha, FAST 2003) but from misses alone: a page that comes
 //! back soon from the probationary queue was given too little time there, one from the protected queue was pushed out
 //! by pages that the probationary queue holds for nothing. The latter counts four times: pages in the protected queue
 //! have proved themselves, and seldom miss.
@@ -105,7 +105,7 @@ impl Ghosts {
         self.share.store(moved(share).clamp(LEAST, MOST), Ordering::Relaxed);
     }
 
-    /// Whether the next batch comes from the protected queue of a core whose queues hold so many pages.
+    /// Whether the next batch comes from the protected queues, where the queues hold so many pages.
     pub fn takes_protected(&self, probationary: usize, protected: usize) -> bool {
         let target =
             u128::from(self.share.load(Ordering::Relaxed)) * (probationary + protected) as u128 / u128::from(ONE);

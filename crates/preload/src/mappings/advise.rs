@@ -38,8 +38,9 @@ pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c
         // SAFETY: the caller's contract.
         return result(undisturbed(Err(libc::EIO), || unsafe { by_address::advise(addr as usize, len, advice) }));
     }
+    // The engine's files too: they may go back.
+    placement::note_advice(addr, len, advice);
     if !held(addr, len) {
-        placement::note_advice(addr, len, advice);
         // SAFETY: the caller's contract.
         return unsafe { next::madvise(addr, len, advice) };
     }
@@ -67,8 +68,8 @@ pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     let _passing = by_address::pass();
+    placement::note_advice(addr, len, advice);
     if !held(addr, len) {
-        placement::note_advice(addr, len, advice);
         // SAFETY: the caller's contract.
         return unsafe { next::posix_madvise(addr, len, advice) };
     }

@@ -60,7 +60,7 @@ pub(super) fn note_advice(addr: *const c_void, len: size_t, advice: c_int) {
 
 /// Notes that the program locks memory.
 pub(super) fn note_locked(addr: *const c_void, len: size_t) {
-    if placement::is_watching() && len > 0 {
-        undisturbed((), || placement::note_asked(whole_pages(addr, len), None));
+    if placement::is_watching() {
+        undisturbed((), || placement::note_locked(whole_pages(addr, len)));
     }
 }

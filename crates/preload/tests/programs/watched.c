@@ -1,4 +1,5 @@
-/* When the thread begins that looks after kernel mappings: not in a program of one thread whose mappings are little beside the memory. */
+/* When the thread begins that looks after kernel mappings: not in a program of one thread whose mappings are little beside the memory. And
+ * what the program itself advises. */
 #include "check.h"
 
 static int is_in_turns(void) { return getenv("FASTMAP_TURNS") != NULL; }
@@ -118,8 +119,40 @@ static void children(const char *path) {
     make_a_thread(1);
 }
 
+/* Whether the kernel serves a mapping of the file with advice that accesses are random. */
+static int is_random(const void *map, const char *path) {
+    FILE *list = fopen("/proc/self/smaps", "r");
+    CHECK(list != NULL);
+    char line[1024];
+    int is_it = 0, is_random = 0;
+    while (fgets(line, sizeof line, list) != NULL) {
+        unsigned long start, end;
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            is_it = start <= (unsigned long)map && (unsigned long)map < end && strstr(line, path) != NULL;
+        if (is_it && strncmp(line, "VmFlags:", 8) == 0) is_random |= strstr(line, " rr ") != NULL;
+    }
+    CHECK(fclose(list) == 0);
+    return is_random;
+}
+
+/* Advice of the program's own wins, until it is taken back. */
+static void advice(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *map = mmap(NULL, SIZE, RW, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED && close(fd) == 0);
+    CHECK(madvise(map, SIZE, MADV_SEQUENTIAL) == 0);
+    for (int looks = 0; looks < 100; looks++, usleep(1000)) CHECK(!is_random(map, path));
+    CHECK(madvise(map, SIZE, MADV_NORMAL) == 0);
+    int learnt = 0;
+    for (int looks = 0; looks < (is_in_turns() ? 10000 : 50) && !learnt; looks++, usleep(1000)) learnt = is_random(map, path);
+    CHECK(learnt == is_in_turns());
+    CHECK(madvise(map, SIZE, MADV_SEQUENTIAL) == 0);
+    for (int looks = 0; looks < 100; looks++, usleep(1000)) CHECK(!is_random(map, path));
+    expect(map, 0, SIZE);
+}
+
 static const struct test tests[] = {
-    {"little", little}, {"much", much}, {"adds_up", adds_up}, {"grows", grows}, {"nothing", nothing}, {"children", children},
+    {"little", little}, {"much", much}, {"adds_up", adds_up}, {"grows", grows}, {"nothing", nothing}, {"children", children}, {"advice", advice},
 };
 
 RUN_ONE_OF(tests)

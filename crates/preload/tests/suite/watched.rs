@@ -1,4 +1,4 @@
-//! When the thread begins that looks after mappings of the kernel's.
+//! When the thread begins that looks after mappings of the kernel's, and what the program itself advises.
 
 use crate::common;
 
@@ -10,4 +10,4 @@ macro_rules! cases {
     ($($name:ident)*) => { $(#[test] fn $name() { case(stringify!($name)); })* };
 }
 
-cases! { little much adds_up grows nothing children }
+cases! { little much adds_up grows nothing children advice }
