@@ -75,10 +75,14 @@ pub(super) fn note_asked(at: Range<usize>, advice: Option<i32>) {
     });
 }
 
-/// The program takes back the advice that it gave on a range.
-pub(super) fn take_back(at: &Range<usize>) {
+/// The program takes back the advice that it gave on a range; whether there was any.
+pub(super) fn take_back(at: &Range<usize>) -> bool {
     let is_within = |asked: &Asked| asked.advice.is_some() && at.start <= asked.at.start && asked.at.end <= at.end;
-    KNOWN.with(|known| known.asked.retain(|asked| !is_within(asked)));
+    KNOWN.with(|known| {
+        let before = known.asked.len();
+        known.asked.retain(|asked| !is_within(asked));
+        known.asked.len() < before
+    })
 }
 
 /// Forgets what was asked of what lay in a range before.

@@ -119,10 +119,7 @@ pub fn note_advice(at: Range<usize>, advice: i32) {
     match advice {
         libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => note_asked(at, Some(advice)),
         libc::MADV_DONTFORK | libc::MADV_WIPEONFORK => note_asked(at, None),
-        libc::MADV_NORMAL if watch::is_watching() && !at.is_empty() => {
-            known::take_back(&at);
-            watch::look_anew();
-        }
+        libc::MADV_NORMAL if watch::is_watching() && known::take_back(&at) => watch::look_anew(),
         _ => {}
     }
 }
