@@ -61,7 +61,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
     let queues = |protected_queue: bool| {
         std::iter::once(oldest(pool, core, protected_queue)).chain(others()).map(move |from| (from, protected_queue))
     };
-    for (from, protected_queue) in queues(takes_protected).chain(queues(!takes_protected)) {
+    for (from, protected_queue) in [takes_protected, !takes_protected].into_iter().flat_map(queues) {
         let Some(_held) = pool.cores[from].0.evicting.try_lock() else { continue };
         let space = &pool.cores[from].0.batch;
         // SAFETY: the lock makes the space this thread's.

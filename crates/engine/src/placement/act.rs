@@ -1,5 +1,6 @@
 //! What the thread that looks does: it advises, has files taken over, and gives them back.
 
+use super::asked::{What, overlap};
 use super::known;
 use super::look::Way;
 use super::watch::{Candidate, DIVIDED, Watch, is_looked_after};
@@ -9,8 +10,10 @@ use crate::sys::engine_fd::{self, EngineFd};
 use crate::sys::file::{self, Identity};
 use crate::sys::maps::{self, FileMapping};
 use std::fs::OpenOptions;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// So often a file that is in use otherwise is asked for.
 const PATIENCE: u32 = 20;
@@ -19,10 +22,8 @@ impl Watch {
     /// Has the mappings served in this way, those that were made meanwhile too.
     pub(super) fn act(&mut self, way: Way) {
         if way != self.way {
-            if std::mem::replace(&mut self.way, way) == Way::Advised {
-                self.list();
-                self.advise(libc::MADV_NORMAL);
-            }
+            self.way = way;
+            self.unadvise();
             self.switches += 1;
             self.candidates.iter_mut().for_each(|one| one.noted.busy = 0);
             self.is_fresh = true;
@@ -35,20 +36,29 @@ impl Watch {
         }
         match way {
             Way::Kernel => {}
-            Way::Advised => self.advise(libc::MADV_RANDOM),
+            Way::Advised => self.advise(),
             Way::Engine => self.take(),
         }
     }
 
-    /// Advises what the program itself gave no advice on.
-    fn advise(&self, advice: i32) {
-        for one in &self.candidates {
-            known::unless_advised(&one.parts, || {
-                for part in one.parts.iter().filter(|part| is_looked_after(part)) {
-                    // SAFETY: advice loses nothing. What was mapped there instead since the list was read is served a little worse.
-                    unsafe { libc::syscall(libc::SYS_madvise, part.at.start, part.at.len(), advice) };
-                }
-            });
+    fn advise(&mut self) {
+        let begun = Instant::now();
+        for part in self.candidates.iter().flat_map(|one| &one.parts).filter(|part| is_looked_after(part)) {
+            known::learn(&part.at, |at| tell_kernel(at, libc::MADV_RANDOM));
+        }
+        self.listing += begun.elapsed();
+    }
+
+    /// Undoes that, where it is not the present way: the engine leaves some files to the kernel, and those keep it.
+    fn unadvise(&mut self) {
+        let is_engines = |at: &Range<usize>| {
+            let fit = self.candidates.iter().filter(|one| one.is_fit(self.face));
+            fit.flat_map(|one| &one.parts).any(|part| overlap(&part.at, at))
+        };
+        match self.way {
+            Way::Kernel => known::unlearn(|_| true, |at| tell_kernel(at, libc::MADV_NORMAL)),
+            Way::Advised => {}
+            Way::Engine => known::unlearn(is_engines, |at| tell_kernel(at, libc::MADV_NORMAL)),
         }
     }
 
@@ -75,9 +85,8 @@ impl Watch {
                     any = true;
                     self.taken.push(identity);
                     self.tell(format_args!("the engine has {}", path_of(one).display()));
-                    if let Some(advice) = known::own_advice(&one.parts) {
-                        advise_again(&one.parts, advice);
-                    }
+                    let advice = one.parts.iter().flat_map(|part| known::advice_in(&part.at));
+                    advice.for_each(|(at, what)| tell_engine(&at, what));
                 }
                 Err(Refusal::Busy(why)) if one.noted.busy < PATIENCE || face.turns.is_some() => {
                     if one.noted.busy == 0 {
@@ -102,25 +111,41 @@ impl Watch {
     }
 
     fn give_back(&mut self) {
-        for identity in std::mem::take(&mut self.taken) {
-            if known::is_kept(identity) {
-                continue;
-            }
-            match by_address::return_to_kernel(identity, self.face.only_noted, || !known::is_kept(identity)) {
-                Ok(true) => {}
-                Ok(false) => self.taken.push(identity),
-                Err(error) => {
-                    self.tell(format_args!("a file stays the engine's until it can be given back: {error}"));
-                    self.taken.push(identity);
-                }
+        self.taken.retain(|identity| !known::is_kept(*identity));
+        for identity in self.taken.clone() {
+            let is_wanted = || !known::is_kept(identity);
+            if let Err(error) = by_address::return_to_kernel(identity, self.face.only_noted, is_wanted) {
+                self.tell(format_args!("a file stays the engine's until it can be given back: {error}"));
             }
         }
         self.list();
-        for one in &self.candidates {
-            if let Some(advice) = known::own_advice(&one.parts) {
-                advise_again(&one.parts, advice);
+    }
+}
+
+/// Gives advice on memory that the kernel has.
+fn tell_kernel(at: &Range<usize>, advice: i32) {
+    // SAFETY: advice loses nothing. What was mapped there instead meanwhile is served a little worse.
+    unsafe { libc::syscall(libc::SYS_madvise, at.start, at.len(), advice) };
+}
+
+/// The program's own advice, on memory that the engine has now.
+fn tell_engine(at: &Range<usize>, what: What) {
+    let _ = match what {
+        // SAFETY: advice on how it will be used only.
+        What::Advice(advice) => unsafe { by_address::advise(at.start, at.len(), advice) },
+        What::Backward => by_address::expect_backward(at.start, at.len()),
+        What::Kernels => Ok(()),
+    };
+}
+
+/// The program's own advice, on memory that the kernel has again.
+pub(super) fn advise_again(parts: &[FileMapping]) {
+    for part in parts {
+        known::again(&part.at, |at, what| {
+            if let What::Advice(advice) = what {
+                tell_kernel(at, advice);
             }
-        }
+        });
     }
 }
 
@@ -163,13 +188,5 @@ fn take_one(one: &Candidate, cache: &Cache, only_noted: bool) -> Result<Identity
         }
         Some(Err(error)) => Err(Refusal::Unfit(format!("it cannot be opened again: {error}"))),
         None => Err(Refusal::Unfit("its name is another file's".into())),
-    }
-}
-
-/// The program's own advice on memory that has changed hands.
-fn advise_again(parts: &[FileMapping], advice: i32) {
-    for part in parts {
-        // SAFETY: advice on how it will be used only (`note_asked`).
-        let _ = unsafe { by_address::advise(part.at.start, part.at.len(), advice) };
     }
 }

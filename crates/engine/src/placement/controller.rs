@@ -144,13 +144,12 @@ impl Controller {
     }
 
     /// The program mapped files: what it does in the next second says little, unless that is in vain beyond doubt, and nothing else is decided
-    /// meanwhile. But under advice, or where that is compared with the kernel as it is, new mappings are served as the others are at once: no
-    /// cache begins cold, and programs that map anew all the time would never be judged.
+    /// meanwhile. But under advice new mappings are served as the others are at once; and a trial goes on: programs that map anew all the time
+    /// would never be judged, and are to be judged by what they do.
     pub fn mapped_anew(&mut self) {
         let at = self.at.unwrap_or_default();
         self.new_files_until = at + NEW;
-        let from = self.trial.as_ref().map(|trial| trial.from);
-        if self.way.max(from.unwrap_or(self.way)) == Way::Advised {
+        if self.way == Way::Advised || self.trial.is_some() {
             return;
         }
         if !self.open.in_vain() {
@@ -177,7 +176,7 @@ impl Controller {
     /// What is decided without measuring.
     fn leave(&mut self, look: &Look, allowed: Allowed) -> Option<Why> {
         if let Some(trial) = &mut self.trial
-            && !allowed.has(trial.from)
+            && !allowed.lets_keep(trial.from)
         {
             trial.from = Way::Kernel;
         }
@@ -189,7 +188,7 @@ impl Controller {
             self.trial = None;
             self.all_may_try();
             "the files fit into memory"
-        } else if !allowed.has(self.way) {
+        } else if !allowed.lets_keep(self.way) {
             "not allowed any more"
         } else if self.trial.as_ref().is_some_and(|trial| look.at > trial.until) {
             self.records[self.way as usize].lost(look.at);

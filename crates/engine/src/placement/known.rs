@@ -1,12 +1,13 @@
 //! What is known of the mappings that are looked after: which files the program has mapped, and what it asked for them.
 
+use super::asked::{Asked, What, overlap};
 use crate::by_address;
 use crate::sys::file::{self, Identity};
 use crate::sys::lock::Guarded;
 use crate::sys::maps::FileMapping;
 use std::ops::Range;
 
-/// Files and pieces of advice that are remembered; what is more stays as it is.
+/// Files that are remembered; what is more stays as it is.
 const MOST: usize = 4096;
 
 /// A file that the program mapped.
@@ -24,30 +25,14 @@ pub(super) struct Noted {
     pub(super) busy: u32,
 }
 
-/// What the program itself asked for a range: advice, or something that only the kernel can do.
-#[derive(Debug, Clone)]
-struct Asked {
-    at: Range<usize>,
-    advice: Option<i32>,
-    at_note: u64,
-}
-
 struct Known {
     files: Vec<Noted>,
-    asked: Vec<Asked>,
+    asked: Asked,
     /// Counts what is noted.
     notes: u64,
 }
 
-impl Known {
-    /// The first that is wanted of what the program asked for in a file's mappings.
-    fn find_asked<T>(&self, of: &[FileMapping], wanted: impl Fn(&Asked) -> Option<T>) -> Option<T> {
-        let is_in = |asked: &&Asked| of.iter().any(|part| overlap(&part.at, &asked.at));
-        self.asked.iter().filter(is_in).find_map(wanted)
-    }
-}
-
-static KNOWN: Guarded<Known> = Guarded::new(Known { files: Vec::new(), asked: Vec::new(), notes: 0 });
+static KNOWN: Guarded<Known> = Guarded::new(Known { files: Vec::new(), asked: Asked::new(), notes: 0 });
 
 /// Notes that a file is mapped, anew or again.
 pub(super) fn note(identity: Identity, may_write: bool) {
@@ -63,31 +48,47 @@ pub(super) fn note(identity: Identity, may_write: bool) {
     });
 }
 
-/// Notes that the program gave advice on a range (madvise(2)): that wins. Or (`None`) that it asked for something there that only the
-/// kernel does: locked memory, memory that children do not get.
-pub(super) fn note_asked(at: Range<usize>, advice: Option<i32>) {
+/// Notes what the program asks for a range. Before it does: ours comes before that, or not at all.
+pub(super) fn note_asked(at: Range<usize>, what: What) {
     KNOWN.with(|known| {
-        known.asked.retain(|one| one.at != at);
-        if known.asked.len() < MOST {
-            known.notes += 1;
-            known.asked.push(Asked { at, advice, at_note: known.notes });
-        }
+        known.notes += 1;
+        known.asked.ask(at, what, known.notes);
     });
 }
 
-/// The program takes back the advice that it gave on a range; whether there was any.
+/// Notes that the program takes its advice on a range back; whether anything is to be learnt there now.
 pub(super) fn take_back(at: &Range<usize>) -> bool {
-    let is_within = |asked: &Asked| asked.advice.is_some() && at.start <= asked.at.start && asked.at.end <= at.end;
-    KNOWN.with(|known| {
-        let before = known.asked.len();
-        known.asked.retain(|asked| !is_within(asked));
-        known.asked.len() < before
-    })
+    KNOWN.with(|known| known.asked.take_back(at))
 }
 
 /// Forgets what was asked of what lay in a range before.
 pub(super) fn forget_asked(at: &Range<usize>) {
-    KNOWN.with(|known| known.asked.retain(|asked| !overlap(&asked.at, at)));
+    KNOWN.with(|known| known.asked.forget(at));
+}
+
+/// Has `advise` called with what of a range has no advice.
+pub(super) fn learn(at: &Range<usize>, advise: impl Fn(&Range<usize>)) {
+    KNOWN.with(|known| known.asked.learn(at).iter().for_each(advise));
+}
+
+/// Has `advise` called with what has our advice, of what is `chosen`, and is to have it no more.
+pub(super) fn unlearn(chosen: impl Fn(&Range<usize>) -> bool, advise: impl Fn(&Range<usize>)) {
+    KNOWN.with(|known| known.asked.unlearn(chosen).iter().for_each(advise));
+}
+
+/// Has `advise` called with the program's own advice on a range, which it gives nothing else on meanwhile.
+pub(super) fn again(at: &Range<usize>, advise: impl Fn(&Range<usize>, What)) {
+    KNOWN.with(|known| known.asked.advice_in(at).iter().for_each(|(at, what)| advise(at, *what)));
+}
+
+/// The program's own advice on a range.
+pub(super) fn advice_in(at: &Range<usize>) -> Vec<(Range<usize>, What)> {
+    KNOWN.with(|known| known.asked.advice_in(at))
+}
+
+/// Whether there is a part without advice of the program's.
+pub(super) fn may_learn(parts: &[FileMapping]) -> bool {
+    KNOWN.with(|known| parts.iter().any(|part| !known.asked.unadvised(&part.at).is_empty()))
 }
 
 /// Forgets what came of a file's former mappings.
@@ -108,13 +109,12 @@ pub(super) fn notes() -> u64 {
 /// Forgets what is mapped no more, as a list of the mappings says that was read when so much had been noted; all files that are left.
 pub(super) fn retain(notes: u64, all: &[FileMapping], taken: &[Identity]) -> Vec<Noted> {
     KNOWN.with(|known| {
-        let is_new = |at_note| at_note > notes;
         // What the engine has may go back, and what was asked holds then.
         let is_there =
             |at: &Range<usize>| all.iter().any(|map| overlap(&map.at, at)) || by_address::holds(at.start, at.len());
-        known.asked.retain(|one| is_new(one.at_note) || is_there(&one.at));
+        known.asked.retain(notes, is_there);
         known.files.retain(|file| {
-            is_new(file.at_note)
+            file.at_note > notes
                 || all.iter().any(|one| one.file.2 == file.identity.numbers()[1])
                 || taken.contains(&file.identity)
         });
@@ -142,23 +142,9 @@ pub(super) fn find(identity: Identity) -> Option<Noted> {
     KNOWN.with(|known| known.files.iter().find(|file| file.identity == identity).copied())
 }
 
-/// What the program advised itself for a file's mappings, if it did.
-pub(super) fn own_advice(of: &[FileMapping]) -> Option<i32> {
-    KNOWN.with(|known| known.find_asked(of, |asked| asked.advice))
-}
-
-/// Runs `then` unless the program gave advice for a file's mappings. What it gives meanwhile, or from then on, comes after that.
-pub(super) fn unless_advised(of: &[FileMapping], then: impl FnOnce()) {
-    KNOWN.with(|known| {
-        if known.find_asked(of, |asked| asked.advice).is_none() {
-            then();
-        }
-    });
-}
-
 /// Whether the program asked for something there that only the kernel does.
 pub(super) fn is_kernels(of: &[FileMapping]) -> bool {
-    KNOWN.with(|known| known.find_asked(of, |asked| asked.advice.is_none().then_some(()))).is_some()
+    KNOWN.with(|known| of.iter().any(|part| known.asked.is_kernels(&part.at)))
 }
 
 /// The first mapping of a file. Inodes of two file systems may have the same number, and the list names devices in its own way.
@@ -167,8 +153,4 @@ pub(super) fn first_of(all: &[FileMapping], identity: Identity) -> Option<&FileM
         one.file.2 == identity.numbers()[1] && one.path.as_deref().and_then(file::identity_of) == Some(identity)
     };
     all.iter().find(is_it)
-}
-
-fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
-    a.start < b.end && b.start < a.end
 }

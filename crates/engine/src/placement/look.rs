@@ -44,7 +44,7 @@ pub struct Look {
 /// What may be tried now, besides the kernel as it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowed {
-    /// The program gave no advice of its own.
+    /// There is something that the program gave no advice of its own on.
     pub advised: bool,
     /// Nothing forbids the engine: another process that has the file open, a part that the program protected.
     pub engine: bool,
@@ -57,6 +57,11 @@ impl Allowed {
             Way::Advised => self.advised,
             Way::Engine => self.engine,
         }
+    }
+
+    /// Whether a way may be kept. Where the program has come to advise all that is mapped at this moment, our advice is for what it maps next.
+    pub(super) fn lets_keep(self, way: Way) -> bool {
+        way != Way::Engine || self.engine
     }
 }
 

@@ -1,7 +1,7 @@
 //! Placement: whether the kernel serves a file mapping, the kernel with learned advice, or the engine.
 //!
 //! The kernel first, the engine on evidence. `controller.rs` owns the judgement, and no act: what was seen goes in, a way comes out.
-//! `watch.rs` owns the thread that looks, `act.rs` what it does, `known.rs` what it is told by the program's calls; `own.rs` is how maps of the C library and of Rust come to it, `calls.rs` what the
+//! `watch.rs` owns the thread that looks, `act.rs` what it does, `known.rs` and `asked.rs` what it is told by the program's calls; `own.rs` is how maps of the C library and of Rust come to it, `calls.rs` what the
 //! latter's methods do. May call: all rooms.
 //!
 //! What pays is found by trying. No rule on what a program looks like was right twice: `MADV_RANDOM` makes LMDB with memory for a
@@ -9,6 +9,7 @@
 //! though, shows in its user-mode time, whatever it does.
 
 mod act;
+mod asked;
 mod calls;
 mod controller;
 #[cfg(all(test, not(loom)))]

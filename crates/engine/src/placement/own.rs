@@ -4,6 +4,7 @@
 //! the kernel has of its file along to the engine, or is the kernel's with it. So mapping is exclusive: `enter` for maps that begin as the
 //! kernel's, `enter_named` for those that are to be the engine's.
 
+use super::asked::What;
 use super::watch::{self, Face, SMALL, Then};
 use super::{act, known};
 use crate::by_address::{self, Passing, Still};
@@ -84,10 +85,9 @@ pub fn look_after(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     if !by_address::is_looked_after(facts.identity) {
         known::begin_anew(facts.identity);
     }
-    known::forget_asked(&at);
-    by_address::note_looked_after(facts.identity, at);
+    by_address::note_looked_after(facts.identity, at.clone());
     if len > SMALL || turns.is_some() {
-        watch::watch(fd, len, Face { with_cache, say: Some(say), turns, only_noted: true });
+        watch::watch(fd, at, Face { with_cache, say: Some(say), turns, only_noted: true });
     }
 }
 
@@ -117,25 +117,25 @@ fn say(what: fmt::Arguments<'_>) {
 /// learnt, until `MADV_NORMAL` takes it back; and what only the kernel does.
 pub fn note_advice(at: Range<usize>, advice: i32) {
     match advice {
-        libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => note_asked(at, Some(advice)),
-        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK => note_asked(at, None),
-        libc::MADV_NORMAL if watch::is_watching() && known::take_back(&at) => watch::look_anew(),
+        libc::MADV_RANDOM | libc::MADV_SEQUENTIAL => note_asked(at, What::Advice(advice)),
+        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK => note_asked(at, What::Kernels),
+        libc::MADV_NORMAL if watch::is_watching() && known::take_back(&at) => watch::list_anew(),
         _ => {}
     }
 }
 
-/// Notes that the program will walk through such memory from its end: no advice to the kernel, but the program's, which wins.
+/// Notes that the program will walk through such memory from its end.
 pub fn note_backward(at: Range<usize>) {
-    note_asked(at, Some(libc::MADV_NORMAL));
+    note_asked(at, What::Backward);
 }
 
 /// Notes that the program locks such memory, which only the kernel does.
 pub fn note_locked(at: Range<usize>) {
-    note_asked(at, None);
+    note_asked(at, What::Kernels);
 }
 
-fn note_asked(at: Range<usize>, advice: Option<i32>) {
+fn note_asked(at: Range<usize>, what: What) {
     if watch::is_watching() && !at.is_empty() {
-        known::note_asked(at, advice);
+        known::note_asked(at, what);
     }
 }

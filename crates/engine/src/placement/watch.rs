@@ -5,6 +5,7 @@
 //! at nothing but the group's memory and the process's own account (getrusage(2)); without mappings it sleeps.
 //! Which mappings there are is read from proc_pid_maps(5) when it matters, so that mmap(2) and munmap(2) cost the program nothing.
 
+use super::act::advise_again;
 use super::controller::Controller;
 use super::known::{self, Noted};
 use super::look::{Allowed, Look, Way};
@@ -23,6 +24,7 @@ use crate::sys::{fork, futex, threads};
 use std::fmt;
 use std::fs::File;
 use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -62,20 +64,22 @@ pub struct Face {
     pub only_noted: bool,
 }
 
-/// Counts what is mapped anew, or left to us anew by the program's own advice; a futex(2) word.
+/// Counts what is mapped anew; a futex(2) word.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 /// The process whose mappings are looked after; zero: none.
 static WATCHED: AtomicU32 = AtomicU32::new(0);
 /// The process whose thread looks; zero: none.
 static WATCHER: AtomicU32 = AtomicU32::new(0);
+/// The list of mappings is to be read anew.
+static IS_OLD: AtomicBool = AtomicBool::new(false);
 static DISMISSED: AtomicBool = AtomicBool::new(false);
 /// A thread of the program has, or is about to have, a descriptor table of its own.
 pub(super) static DIVIDED: AtomicBool = AtomicBool::new(false);
 
-/// Looks after a file from now on of which the kernel has mapped so many bytes, `MAP_SHARED`, or `MAP_PRIVATE` and not to be stored to.
+/// Looks after a file from now on that the kernel has mapped at `at`, `MAP_SHARED`, or `MAP_PRIVATE` and not to be stored to.
 /// True: a thread looks. False: none does, since this process is another's child, or has no room for a thread, or is of one thread and
 /// what it has mapped is little beside the memory that is left ([`is_put_off`]).
-pub fn watch(fd: BorrowedFd<'_>, len: usize, face: Face) -> bool {
+pub fn watch(fd: BorrowedFd<'_>, at: Range<usize>, face: Face) -> bool {
     if !may_watch() {
         return false;
     }
@@ -85,8 +89,9 @@ pub fn watch(fd: BorrowedFd<'_>, len: usize, face: Face) -> bool {
     // What a program that was killed had stored is there first.
     one_writer::wait_for_keeper(&from);
     let may_write = file::access_mode(&from) == libc::O_RDWR;
+    known::forget_asked(&at);
     known::note(facts.identity, may_write);
-    count_mapped(facts.size.min(len as u64), face)
+    count_mapped(facts.size.min(at.len() as u64), face)
 }
 
 /// Looks after the file of a mapping that has grown (mremap(2)) by so many bytes, if it `is_wanted` by its path. Returns what [`watch`]
@@ -130,9 +135,9 @@ fn is_worth_a_thread(mapped: u64) -> bool {
     mapped > memory.with(|memory| memory.look().headroom()) / 4
 }
 
-/// Has what there is looked at anew, soon.
-pub(super) fn look_anew() {
-    NEWS.fetch_add(1, Ordering::SeqCst);
+/// Has the mappings listed anew at the next look: what the program advised is left to us.
+pub(super) fn list_anew() {
+    IS_OLD.store(true, Ordering::Relaxed);
 }
 
 /// Starts the thread that looks, unless there is one. False: there is no room for it.
@@ -215,8 +220,8 @@ pub(super) struct Watch {
     before: Account,
     pub(super) candidates: Vec<Candidate>,
     pub(super) listed: Option<Instant>,
-    /// How long that took; and nothing has been done about what it found.
-    listing: Duration,
+    /// How long that took, and advice on it; and nothing has been done about what it found.
+    pub(super) listing: Duration,
     pub(super) is_fresh: bool,
     news: u32,
     pub(super) way: Way,
@@ -329,7 +334,8 @@ impl Watch {
         // Once in a while, to learn that nothing is left; and when it matters.
         let age = self.listed.map_or(Duration::MAX, |listed| listed.elapsed());
         // Of many mappings the list takes long: a twentieth of the time at most.
-        let is_due = age > LIST.max(self.listing * 20) || is_news && age > self.listing * 20;
+        let is_old = is_news || IS_OLD.load(Ordering::Relaxed);
+        let is_due = age > LIST.max(self.listing * 20) || is_old && age > self.listing * 20;
         if age > LIST * 15 || (is_full || self.way != Way::Kernel) && is_due {
             self.list();
             if is_news {
@@ -355,9 +361,7 @@ impl Watch {
             around: self.candidates.iter().map(|one| one.around).max().unwrap_or(0),
         };
         let allowed = Allowed {
-            // Where the program has come to advise all that is mapped at this moment, ours is for what it maps next.
-            advised: self.way == Way::Advised
-                || self.candidates.iter().any(|one| known::own_advice(&one.parts).is_none()),
+            advised: self.candidates.iter().any(|one| one.parts.is_empty() || known::may_learn(&one.parts)),
             engine: !DIVIDED.load(Ordering::SeqCst) && self.candidates.iter().any(|one| one.is_fit(self.face)),
         };
         let decision = self.controller.look(&look, allowed);
@@ -374,9 +378,13 @@ impl Watch {
     /// Reads which mappings there are of the files that are known.
     pub(super) fn list(&mut self) {
         self.listed = Some(Instant::now());
+        IS_OLD.store(false, Ordering::Relaxed);
         let notes = known::notes();
         let Ok(all) = maps::own() else { return };
         self.candidates.clear();
+        let is_engines = |identity: &Identity| by_address::bytes_of(*identity) > 0;
+        let (taken, given_back): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken).into_iter().partition(is_engines);
+        self.taken = taken;
         let noted = known::retain(notes, &all, &self.taken);
         for noted in noted {
             if self.taken.contains(&noted.identity) {
@@ -392,6 +400,9 @@ impl Watch {
             if self.face.only_noted && !are_noted() {
                 continue;
             }
+            if given_back.contains(&noted.identity) {
+                advise_again(&parts);
+            }
             let there = |one: &FileMapping| (one.at.len() as u64).min(status.size().saturating_sub(one.offset));
             let bytes = parts.iter().filter(|one| is_looked_after(one)).map(there).sum();
             if bytes > SMALL as u64 || self.face.turns.is_some() && bytes > 0 {
@@ -399,8 +410,6 @@ impl Watch {
                 self.candidates.push(Candidate { noted, parts, bytes, around });
             }
         }
-        let gone = |identity: &Identity| by_address::bytes_of(*identity) > 0;
-        self.taken.retain(gone);
         self.is_fresh = true;
         self.listing = self.listed.map_or(Duration::ZERO, |begun| begun.elapsed());
     }

@@ -325,7 +325,9 @@ impl Pool {
     /// Notes that so many pages were evicted, together.
     pub fn note_evicted(&self, pages: usize) {
         let [probationary, protected] = self.clean.pages();
-        self.loops.note_full(self.ghosts.takes_protected(probationary.saturating_sub(2 * pages), protected));
+        self.loops.note_full(
+            self.ghosts.takes_protected(probationary.saturating_sub(2 * pages.max(self.batch())), protected),
+        );
         if self.ghosts.advance(pages, self.capacity()) {
             self.loops.decide(self.cores.iter().map(|core| &core.0.away), self.capacity());
         }

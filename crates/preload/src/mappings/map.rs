@@ -155,7 +155,7 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     // SAFETY: the caller's contract.
     let at = unsafe { by_kernel(wanted) };
     if at != libc::MAP_FAILED && config().is_kernel_first() && prot & libc::PROT_WRITE == 0 && is_watchable(wanted) {
-        undisturbed((), || placement::look_after(fd, wanted.len));
+        undisturbed((), || placement::look_after(fd, at, wanted.len));
     }
     at
 }
@@ -185,7 +185,7 @@ unsafe fn map_kernel_first(wanted: Wanted) -> *mut c_void {
     // SAFETY: the caller's contract.
     let at = unsafe { by_kernel(wanted) };
     if at != libc::MAP_FAILED && is_watchable(wanted) {
-        undisturbed((), || placement::look_after(fd, len));
+        undisturbed((), || placement::look_after(fd, at, len));
     }
     at
 }

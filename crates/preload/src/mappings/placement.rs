@@ -10,13 +10,13 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Looks after a mapping of a file of so many bytes, if the user named it.
-pub(super) fn look_after(fd: c_int, len: size_t) {
+/// Looks after a mapping of a file, if the user named that.
+pub(super) fn look_after(fd: c_int, at: *const c_void, len: size_t) {
     if owner::is_child_of_owner() || super::choice::identity(fd).is_none() || !super::choice::is_named(fd, true) {
         return;
     }
     // SAFETY: the program's descriptor, open during its call.
-    if placement::watch(unsafe { BorrowedFd::borrow_raw(fd) }, len, face()) {
+    if placement::watch(unsafe { BorrowedFd::borrow_raw(fd) }, whole_pages(at, len), face()) {
         // There is a thread of the engine's now.
         owner::note_maps();
     }
