@@ -54,9 +54,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
     if votes != 0 {
         pool.ghosts.adapt(votes, pool.capacity());
     }
-    // What is kept is a share of what all cores have: where it lies, and where the thread runs, is chance.
-    let [probationary, protected] = pool.clean.pages();
-    let takes_protected = pool.ghosts.takes_protected(probationary, protected);
+    let takes_protected = pool.takes_protected(0);
     let others = || (0..cores).map(|step| (core + step) % cores);
     let queues = |protected_queue: bool| {
         std::iter::once(oldest(pool, core, protected_queue)).chain(others()).map(move |from| (from, protected_queue))

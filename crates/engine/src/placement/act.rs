@@ -51,15 +51,14 @@ impl Watch {
 
     /// Undoes that, where it is not the present way: the engine leaves some files to the kernel, and those keep it.
     fn unadvise(&mut self) {
+        if self.way == Way::Advised {
+            return;
+        }
         let is_engines = |at: &Range<usize>| {
             let fit = self.candidates.iter().filter(|one| one.is_fit(self.face));
             fit.flat_map(|one| &one.parts).any(|part| overlap(&part.at, at))
         };
-        match self.way {
-            Way::Kernel => known::unlearn(|_| true, |at| tell_kernel(at, libc::MADV_NORMAL)),
-            Way::Advised => {}
-            Way::Engine => known::unlearn(is_engines, |at| tell_kernel(at, libc::MADV_NORMAL)),
-        }
+        known::unlearn(|at| self.way == Way::Kernel || is_engines(at), |at| tell_kernel(at, libc::MADV_NORMAL));
     }
 
     fn take(&mut self) {

@@ -86,8 +86,9 @@ pub fn look_after(fd: BorrowedFd<'_>, addr: usize, len: usize) {
         known::begin_anew(facts.identity);
     }
     by_address::note_looked_after(facts.identity, at.clone());
-    if len > SMALL || turns.is_some() {
-        watch::watch(fd, at, Face { with_cache, say: Some(say), turns, only_noted: true });
+    match len > SMALL || turns.is_some() {
+        true => _ = watch::watch(fd, at, Face { with_cache, say: Some(say), turns, only_noted: true }),
+        false => known::forget_asked(&at),
     }
 }
 

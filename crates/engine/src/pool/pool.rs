@@ -322,12 +322,16 @@ impl Pool {
         self.clean.push(core, Entry::new(region, page), protected_queue, self.ghosts.birth());
     }
 
+    /// Whether the protected queues give the next batch, once so many pages have left the probationary ones. What is kept is a share of what
+    /// all cores have: where it lies, and where the thread runs, is chance.
+    pub fn takes_protected(&self, after: usize) -> bool {
+        let [probationary, protected] = self.clean.pages();
+        self.ghosts.takes_protected(probationary.saturating_sub(after), protected)
+    }
+
     /// Notes that so many pages were evicted, together.
     pub fn note_evicted(&self, pages: usize) {
-        let [probationary, protected] = self.clean.pages();
-        self.loops.note_full(
-            self.ghosts.takes_protected(probationary.saturating_sub(2 * pages.max(self.batch())), protected),
-        );
+        self.loops.note_full(self.takes_protected(2 * pages.max(self.batch())));
         if self.ghosts.advance(pages, self.capacity()) {
             self.loops.decide(self.cores.iter().map(|core| &core.0.away), self.capacity());
         }
