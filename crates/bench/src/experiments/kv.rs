@@ -145,7 +145,7 @@ impl Experiment for Kv {
     const PART: &'static str = "workload";
     const FLAGS: Flags = Flags {
         repeat: "1",
-        seconds: Some(("0.5", "Most seconds of a workload that is no load")),
+        seconds: Some(("2", "Most seconds of a workload that is no load")),
         memory: None,
         dir: Some(TEMPORARY),
         page: false,

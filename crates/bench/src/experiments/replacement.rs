@@ -56,7 +56,7 @@ pub struct Args {
     /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 256MiB]
     #[arg(long)]
     pub size: Option<Size>,
-    /// Touches in the window, and as many before it, times the file's pages
+    /// Most touches in the window, and as many before it, times the file's pages
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = touches)]
     pub touches: u32,
 }
@@ -69,7 +69,13 @@ impl Experiment for Replacement {
     type Args = Args;
     type Case = Replay;
     type Outcome = Replayed;
-    const FLAGS: Flags = Flags { repeat: "3", seconds: None, memory: Some("a quarter of --size"), dir: None, page: false };
+    const FLAGS: Flags = Flags {
+        repeat: "3",
+        seconds: Some(("5", "Most seconds of the touches in the window, and of those before it")),
+        memory: Some("a quarter of --size"),
+        dir: None,
+        page: false,
+    };
     const COLUMNS: &'static [Column<Replayed>] = &[
         Column::new("hit_percent", "hits %", "per cent of touches that find their page in memory", |t: &Trial<Replayed>| Some(t.outcome.hit_percent))
             .range(),
@@ -119,7 +125,7 @@ impl Experiment for Replacement {
         let traces = if args.traces.is_empty() { Trace::ALL.to_vec() } else { args.traces.clone() };
         let group = |trace: Trace| {
             let arm = |&engine: &Engine| {
-                let spec = target.spec(engine, Pattern::Random, Op::Read, 1, Some(memory), 0.0);
+                let spec = target.spec(engine, Pattern::Random, Op::Read, 1, Some(memory), ctx.seconds);
                 // Pages read ahead would blur what is compared.
                 let spec = Spec { advice: Advice::Random, ..spec };
                 Arm::of(engine, Replay { spec, trace, frames: memory / PAGE as u64, touches: (count, count), seed: 0 })

@@ -22,8 +22,8 @@ use crate::target::{Target, enough_for, length_for, make_cold};
 Measure updates of a file larger than memory.
 
 A store to a page that is not in memory waits for the whole page to be read, though the program does not want to know what \
-was in it. The works here do little else. Each run does a fixed number of operations and then flushes the file; both rates are \
-shown, since a read that was put off, and what was stored, have to be paid for some time. \
+was in it. The works here do little else. Each run does a number of operations, or as many as --seconds allow, and then flushes the file; both \
+rates are shown, since a read that was put off, and what was stored, have to be paid for some time. \
 Every engine and repetition is a fresh process in a memory cgroup of its own, limited to --memory; engines take turns; the \
 file is dropped from the page cache before each run. Records are warmed up with 1.25 times as many operations as pages fit into memory; the other works want their \
 pages absent. Reads check every byte of their record. After the flush the whole file is read back from the device and \
@@ -82,7 +82,13 @@ impl Experiment for Async {
     type Case = Order;
     type Outcome = Outcome;
     const FLAGS: Flags =
-        Flags { repeat: "3", seconds: None, memory: Some("a quarter of --size"), dir: Some(TEMPORARY), page: false };
+        Flags {
+            repeat: "3",
+            seconds: Some(("10", "Most seconds of a run's operations, and of those before them")),
+            memory: Some("a quarter of --size"),
+            dir: Some(TEMPORARY),
+            page: false,
+        };
     const COLUMNS: &'static [Column<Outcome>] = &[
         rate(),
         times_mmap(),
@@ -148,7 +154,7 @@ impl Experiment for Async {
                 Work::Store8 => ("stores of 8 bytes, each to an absent page".to_owned(), None),
             };
             let arm = |engine| {
-                let load = Load { engine, work, pattern: args.pattern, threads, ops, warmup };
+                let load = Load { engine, work, pattern: args.pattern, threads, ops, warmup, seconds: ctx.seconds };
                 let (path, label, memory) = (target.path.clone(), target.label.clone(), limit.bytes());
                 Arm::of(engine, Order { load, path, label, pages, memory, epoch: 0 })
             };

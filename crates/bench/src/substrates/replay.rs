@@ -1,22 +1,27 @@
 //! One trace replayed through one engine: how many of its touches found their page in memory.
 
 use std::fs::File;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::substrates::engine::{self, Access, Cached, Load};
 use crate::substrates::{Error, Meter, PAGE, Reading, Result, Spec, Touches, Trace, cold, sys};
 
+/// Touches between two looks at the clock.
+const BETWEEN: u64 = 16;
+
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Replay {
-    /// Engine, file and memory. The pattern, the seconds and the number of threads are not looked at: one thread replays.
+    /// Engine, file, memory, and most seconds of the touches in the window, and of those before it. The pattern and the number of threads are
+    /// not looked at: one thread replays.
     pub spec: Spec,
     /// The trace.
     pub trace: Trace,
     /// Pages that fit into memory, for the trace's sizes: the same for every engine.
     pub frames: u64,
-    /// Touches before the window, and in it.
+    /// Most touches before the window, and in it.
     pub touches: (u64, u64),
     /// Which of the trace's random sequences.
     pub seed: u64,
@@ -57,12 +62,22 @@ impl Load for Replaying<'_> {
         let (before, within) = order.touches;
         let mut touches = Touches::new(order.trace, order.spec.pages, order.frames, order.seed);
         let mut local = access.local()?;
-        let mut touch = |count| (0..count).try_for_each(|_| access.read(&mut local, touches.next_page()));
+        let most = Duration::from_secs_f64(order.spec.seconds);
+        let mut touch = |count| {
+            let until = Instant::now() + most;
+            for done in 0..count {
+                if done % BETWEEN == 0 && Instant::now() >= until {
+                    return Ok(done);
+                }
+                access.read(&mut local, touches.next_page())?;
+            }
+            Result::Ok(count)
+        };
         let misses = || cached.map_or_else(sys::major_faults, |cached| cached.stats().misses);
         touch(before)?;
         let (missed, stats, open) = (misses(), cached.map(Cached::stats), meter.start(&order.spec.path));
         let start = open.at;
-        touch(within)?;
+        let within = touch(within)?;
         let window = start.elapsed();
         let reading =
             open.end().counting(within, window, None).cached(cached, stats.zip(cached.map(Cached::stats)), false);

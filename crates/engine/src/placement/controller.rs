@@ -335,7 +335,9 @@ impl Controller {
             loser.lost(at);
         }
         self.trial = None;
-        self.character = None;
+        // If the program slows down by itself while advice is on trial, it will be unlike what it was before, and advice is tried again. The
+        // engine leaves no page cache behind: what is slow after it is so by that.
+        self.character = (!pays && self.way == Way::Advised).then_some(before);
         if !pays {
             // To the kernel what comes back is a new file: it would read around the first hundred misses again, as it had ceased to do.
             let as_it_was = self.way == Way::Engine && from == Way::Kernel && self.reads_singly && allowed.advised;

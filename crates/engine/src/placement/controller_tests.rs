@@ -459,6 +459,26 @@ fn the_kernel_is_not_long_on_trial_where_it_reads_in_vain() {
     assert!(tried >= 50, "{tried}");
 }
 
+/// As RocksDB does when its load turns into compactions: slower by itself just when advice is tried, which then loses to what was before.
+#[test]
+fn advice_that_lost_to_a_program_that_slowed_down_is_tried_again() {
+    let slows_down: Program = |at| {
+        let progress = if at < 1.0 { [0.479, 0.6] } else { [0.027, 0.192] };
+        let [kernel, advised, engine] = lmdb(at).2;
+        let rates = |progress, Rates(_, faults, read, refaults)| Rates(progress, faults, read, refaults);
+        (true, false, [rates(progress[0], kernel), rates(progress[1], advised), rates(progress[1], engine)])
+    };
+    let mut lost = 0;
+    for seed in 0..100 {
+        let mut maps = maps_at_first();
+        let without_engine = move |controller: &mut Controller, way| Allowed { engine: false, ..maps(controller, way) };
+        let story = run_with(slows_down, 60.0, 0.2, seed, without_engine);
+        lost += story.switches.iter().any(|(at, way)| *at < 5.0 && *way == Way::Kernel) as usize;
+        assert!((6..=60).all(|at| story.way_at(at as f64) != Way::Kernel), "{seed}: {:?}", story.switches);
+    }
+    assert!(lost >= 90, "{lost}");
+}
+
 /// Progress in the first second is a tick or none: however long advice is on trial, that is all there is to compare it with.
 #[test]
 fn advice_against_what_is_plainly_in_vain_stays_unless_it_is_worse() {

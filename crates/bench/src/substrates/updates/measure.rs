@@ -1,4 +1,4 @@
-//! The measuring loop of updates: a fixed number of operations, then the flush, each timed by itself.
+//! The measuring loop of updates: a number of operations, or as many as there is time for, then the flush, each timed by itself.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
@@ -25,6 +25,8 @@ struct Shared<'a> {
     /// Passed twice: when all are warm, and when the clock runs.
     barrier: Barrier,
     failed: AtomicBool,
+    /// The operations take no longer than this, those before them neither.
+    most: Duration,
 }
 
 /// What a thread does next, and where.
@@ -48,6 +50,7 @@ pub fn measure(order: &Order, mapped: &Mapped<'_>, shadow: &Shadow, meter: &Mete
         shadow,
         barrier: Barrier::new(threads as usize + 1),
         failed: AtomicBool::new(false),
+        most: Duration::from_secs_f64(order.load.seconds),
     };
     let part = |all: u64, thread: u64| all * thread / threads..all * (thread + 1) / threads;
     let steps = steps(order, |thread| part(order.load.ops, thread).start);
@@ -109,14 +112,16 @@ fn steps(order: &Order, first: impl Fn(u64) -> u64) -> Vec<Steps> {
 
 fn one_thread(shared: &Shared<'_>, mut steps: Steps, warmup: u64, ops: u64) -> Result<(Instant, Histogram<u32>)> {
     let mut latency = histogram();
-    let warm = (0..warmup).try_for_each(|_| step(shared, &mut steps));
+    let until = Instant::now() + shared.most;
+    let warm = (0..warmup).take_while(|_| Instant::now() < until).try_for_each(|_| step(shared, &mut steps));
     shared.failed.fetch_or(warm.is_err(), Relaxed);
     shared.barrier.wait();
     shared.barrier.wait();
     warm?;
     let mut before = Instant::now();
+    let until = before + shared.most;
     for _ in 0..ops {
-        if shared.failed.load(Relaxed) {
+        if shared.failed.load(Relaxed) || before >= until {
             break;
         }
         step(shared, &mut steps).inspect_err(|_| shared.failed.store(true, Relaxed))?;
