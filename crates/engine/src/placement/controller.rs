@@ -3,7 +3,8 @@
 //! *Progress* is the program's user-mode time a second, less what faults bring along. It is looked at in windows: half a second, or
 //! three quarters where user time is scarce (it is sampled, a tick at a time). The last windows of the present way are the baseline. A
 //! trial changes the way, leaves out what follows at once, and takes windows until the difference is plain. After a verdict the loser
-//! waits, three times as long each time it loses; when the program changes its character, all may be tried again.
+//! waits, three times as long each time it loses; when the program changes its character, all may be tried again, and advice also if what it
+//! lost to turns out to give less: the program slowed down by itself meanwhile.
 //!
 //! Three things bound the harm. A way that halves progress in its first window is undone there. A trial ends after [`TRIAL`]. And
 //! switches cost [`Controller::credit`]: whatever a program does, there are at most [`CREDIT`] + 3600 / [`CREDIT_EVERY`] + 2 an hour.
@@ -12,13 +13,13 @@
 //! when the kernel as it is gets its next trial.
 
 use super::look::{Allowed, Decision, Look, Way, Why};
-use super::progress::{FAULTS, Measured, Window, pays};
+use super::progress::{FAULTS, Measured, Window, apart, pays};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Bytes a second: refaults are the whole cgroup's, but whoever waits for them reads.
 const READ: f64 = 1e6;
-/// So long after memory became short the engine is tried where the kernel does not read around misses in vain: a walk, say.
+/// So long after memory became short, or the engine lost, it is tried where the kernel does not read around misses in vain: a walk, say.
 const LATER: Duration = Duration::from_secs(10);
 /// And where it reads what is missed alone, by advice of ours or the program's own: a trial takes seconds at a part of the speed, and will not bring as much again.
 const AFTER_ADVICE: Duration = Duration::from_secs(30);
@@ -31,7 +32,8 @@ const ENOUGH: f64 = 0.04;
 /// or at this length. With 2 % of a core three windows hold eleven ticks then: enough to see that 15 % is more. What is less plain takes
 /// more windows.
 const LONGEST: f64 = 0.75;
-/// In the first second of a mapping, reading around in vain for so long is evidence enough: more makes it no plainer.
+/// In the first second of a mapping, or where advice has ended that before, reading around in vain for so long is evidence enough: more makes it no
+/// plainer.
 const EARLIEST: f64 = 0.3;
 /// A mapping's first second.
 const NEW: Duration = Duration::from_secs(1);
@@ -46,6 +48,8 @@ const TRIAL: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(60);
 /// What was tried and is worse by this factor has lost twice.
 const PLAINLY: f64 = 1.5;
+/// But advice that pays after all, by so many standard errors, is tried again.
+const AFTER_ALL: f64 = 2.25;
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// A way that the actor could not do so often is not asked for again.
 const REFUSALS: u32 = 3;
@@ -58,6 +62,7 @@ pub(super) const CREDIT_EVERY: f64 = 60.0;
 /// What is known of a way.
 #[derive(Debug, Clone, Copy)]
 struct Record {
+    lost_at: Duration,
     not_before: Duration,
     wait: Duration,
     refusals: u32,
@@ -65,6 +70,7 @@ struct Record {
 
 impl Record {
     fn lost(&mut self, at: Duration) {
+        self.lost_at = at;
         self.not_before = at + self.wait;
         self.wait = (self.wait * 3).min(LONGEST_WAIT);
     }
@@ -93,6 +99,8 @@ pub struct Controller {
     windows: VecDeque<Window>,
     /// What the program was like since its way was decided, when that was first known well.
     character: Option<Measured>,
+    /// What advice gave that has just lost.
+    lost_advice: Option<Measured>,
     /// Looks with trouble, less those without.
     trouble: u32,
     at: Option<Duration>,
@@ -118,10 +126,11 @@ impl Controller {
         Self {
             way: Way::Kernel,
             trial: None,
-            records: [Record { not_before: Duration::ZERO, wait: WAIT, refusals: 0 }; 3],
+            records: [Record { lost_at: Duration::ZERO, not_before: Duration::ZERO, wait: WAIT, refusals: 0 }; 3],
             open: Window::default(),
             windows: VecDeque::with_capacity(WINDOWS + 1),
             character: None,
+            lost_advice: None,
             trouble: 0,
             at: None,
             quiet_until: Duration::ZERO,
@@ -227,8 +236,13 @@ impl Controller {
         let expected = before.map_or(0.0, |before| before.progress * self.open.length);
         let enough = self.open.length >= SHORTEST && self.open.user.max(expected) >= ENOUGH;
         let full = enough || self.open.length >= LONGEST;
-        let is_plain_already =
-            is_new && self.trouble >= TROUBLE && self.open.length >= EARLIEST && self.open.in_vain() && allowed.advised;
+        let is_kernels_trial =
+            self.trial.as_ref().is_some_and(|trial| trial.from == Way::Advised) && self.way == Way::Kernel;
+        let is_plain_already = (is_new || is_kernels_trial)
+            && self.trouble >= TROUBLE
+            && self.open.length >= EARLIEST
+            && self.open.in_vain()
+            && allowed.advised;
         if full || is_plain_already {
             self.windows.push_back(std::mem::take(&mut self.open));
             if self.windows.len() > WINDOWS {
@@ -274,6 +288,12 @@ impl Controller {
         } else if self.windows.len() > was.windows {
             self.character = Some(Measured::of(self.windows.iter()));
         }
+        // The program had slowed down by itself while advice was on trial: it gave more than what it lost to does now. (Not so the engine:
+        // it leaves no page cache behind, and what is slow after it is so by that.)
+        if self.lost_advice.is_some_and(|advised| apart(&lately, &advised) >= AFTER_ALL) {
+            self.records[Way::Advised as usize].not_before = at;
+        }
+        self.lost_advice = self.lost_advice.filter(|_| self.windows.len() < FEWEST);
         let may_try = |way: &Way| {
             let record = &self.records[*way as usize];
             let is_early = match *way {
@@ -281,7 +301,7 @@ impl Controller {
                 Way::Advised => !self.reads_around,
                 // Its cache begins cold: not in the short life of a program that the kernel serves well.
                 Way::Engine => {
-                    let since = at.saturating_sub(self.troubled_since.unwrap_or(at));
+                    let since = at.saturating_sub(self.troubled_since.unwrap_or(at).max(record.lost_at));
                     let after = match self.way {
                         Way::Kernel if self.reads_around => Duration::ZERO,
                         Way::Kernel if !self.reads_singly => LATER,
@@ -335,16 +355,16 @@ impl Controller {
             loser.lost(at);
         }
         self.trial = None;
-        // If the program slows down by itself while advice is on trial, it will be unlike what it was before, and advice is tried again. The
-        // engine leaves no page cache behind: what is slow after it is so by that.
-        self.character = (!pays && self.way == Way::Advised).then_some(before);
+        self.character = None;
         if !pays {
             // To the kernel what comes back is a new file: it would read around the first hundred misses again, as it had ceased to do.
             let as_it_was = self.way == Way::Engine && from == Way::Kernel && self.reads_singly && allowed.advised;
             if as_it_was {
                 self.records[Way::Kernel as usize].lost(at);
             }
+            let was_advice = self.way == Way::Advised;
             self.switch(if as_it_was { Way::Advised } else { from });
+            self.lost_advice = was_advice.then_some(now);
         }
         let reason = if pays { "pays, and stays" } else { "what was tried does not pay" };
         Some(Why { reason, progress: Some((before.progress, now.progress)) })
@@ -352,8 +372,9 @@ impl Controller {
 
     fn switch(&mut self, to: Way) {
         // Readahead that was under way ends in no time; a cache begins cold.
-        let transient = if self.way.max(to) == Way::Engine { 1000 } else { 500 };
+        let transient = if self.way.max(to) == Way::Engine { 1000 } else { 250 };
         self.way = to;
+        self.lost_advice = None;
         self.quiet_until = self.quiet_until.max(self.at.unwrap_or_default() + Duration::from_millis(transient));
         self.clear();
     }

@@ -98,7 +98,7 @@ fn relieved(at: f64) -> (bool, bool, [Rates; 3]) {
 
 /// LMDB that stops in the middle of the first trial.
 fn pauses(at: f64) -> (bool, bool, [Rates; 3]) {
-    if (2.5..40.0).contains(&at) { (true, false, [NOTHING; 3]) } else { lmdb(at) }
+    if (1.5..40.0).contains(&at) { (true, false, [NOTHING; 3]) } else { lmdb(at) }
 }
 
 /// All that happened.
@@ -452,7 +452,7 @@ fn the_kernel_is_not_long_on_trial_where_it_reads_in_vain() {
             story.switches.iter().zip(&story.switches[1..]).filter(|((at, way), _)| *at > 20.0 && *way == Way::Kernel);
         for ((from, _), (to, _)) in later {
             tried += 1;
-            assert!(to - from <= 2.5, "{:?}", story.switches);
+            assert!(to - from <= 2.0, "{:?}", story.switches);
         }
         assert_eq!(story.way_at(28.0), Way::Advised, "{:?}", story.switches);
     }

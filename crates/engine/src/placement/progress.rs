@@ -132,10 +132,14 @@ impl Measured {
 /// Whether the less simple way pays: by three standard errors, or half as many in the `last` window; `None` while it cannot be said.
 /// What falls short by half an error is not waited for. The mean counts, and not the median: who is fast every other second is faster.
 pub(super) fn pays(simple: &Measured, other: &Measured, last: bool) -> Option<bool> {
-    let apart = (other.progress - PAYS * simple.progress) / other.error.hypot(PAYS * simple.error);
-    match apart {
-        _ if apart >= 3.0 => Some(true),
-        _ if apart <= -0.5 => Some(false),
-        _ => last.then_some(apart >= 1.5),
+    match apart(simple, other) {
+        apart if apart >= 3.0 => Some(true),
+        apart if apart <= -0.5 => Some(false),
+        apart => last.then_some(apart >= 1.5),
     }
+}
+
+/// By how many standard errors the less simple way is better than it must be.
+pub(super) fn apart(simple: &Measured, other: &Measured) -> f64 {
+    (other.progress - PAYS * simple.progress) / other.error.hypot(PAYS * simple.error)
 }
