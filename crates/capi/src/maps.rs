@@ -106,6 +106,8 @@ impl Wanted {
     /// mmap(2). What is cached at its fixed place is unmapped first, once it is known that the kernel will map; if that fails, nothing is
     /// mapped.
     fn by_kernel_in_place(&self) -> Result<*mut c_void, Failure> {
+        // What is replaced does not change hands meanwhile.
+        let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
         if self.flags & libc::MAP_FIXED != 0 && by_address::holds(self.addr.addr(), self.length) {
             if !self.addr.addr().is_multiple_of(4096) {
                 return Err(self.failure(libc::EINVAL));
@@ -119,6 +121,7 @@ impl Wanted {
 
     /// A mapping that stays the kernel's.
     fn through_kernel(&self) -> Result<*mut c_void, Failure> {
+        let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
         let at = self.by_kernel_in_place()?;
         if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
             // SAFETY: the kernel has just taken it for a descriptor.
@@ -142,7 +145,7 @@ impl Wanted {
         let at = self.by_kernel_in_place()?;
         placement::look_after(fd, at.addr(), self.length);
         if self.flags & libc::MAP_LOCKED != 0 {
-            placement::note_locked(whole_pages(at, self.length));
+            placement::note_kernels(whole_pages(at, self.length));
         }
         Ok(at)
     }
@@ -197,6 +200,7 @@ impl Wanted {
         let persist = if asked & FM_MAP_CACHE_LINES != 0 { Persist::CacheLines } else { Persist::Automatic };
         // SAFETY: open for this call, if at all.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
         // SAFETY: the caller of `fm_mmap` vouches for the file and the place.
         let mapped = match unsafe { by_address::map_direct(fd, &self.request(asked), mode, persist, false) } {
             Ok(mapped) => mapped,
@@ -368,9 +372,12 @@ pub unsafe extern "C" fn fm_mremap(
         };
         let new = new_address.addr();
         let _passing = by_address::pass();
+        let moving = placement::Moving::begin();
         // SAFETY: the caller gives up the old range, and with MREMAP_FIXED what is at the new one.
         let at = unsafe { by_address::remap(old_address.addr(), old_size, new_size, flags, new) };
-        at.map(|at| at.cast()).map_err(failure)
+        let at = at.map_err(failure)?;
+        moving.done(&whole_pages(old_address, old_size), &whole_pages(at.cast(), new_size));
+        Ok(at.cast())
     })
 }
 
@@ -433,9 +440,7 @@ pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
     over_range("fm_mlock", addr, length, |at| {
-        if !by_address::is_cached(at, length) {
-            placement::note_locked(whole_pages(addr, length));
-        }
+        placement::note_kernels(whole_pages(addr, length));
         by_address::lock(at, length, false)
     })
 }

@@ -87,6 +87,8 @@ struct Shared<'a, A> {
     op: Op,
     shadow: &'a Shadow,
     warmup: Warmup,
+    /// So long the warm-up ends with the operations that are to be measured, if those store: what is stored to has been learnt then.
+    stores_before: Duration,
     /// Passed twice: when all are warm, and when the window's end is set.
     barrier: Barrier,
     /// None where the work bounds the window.
@@ -149,6 +151,7 @@ pub fn measure<A: Access>(
         op: spec.op,
         shadow,
         warmup: Warmup { done: AtomicU64::new(0), over: AtomicBool::new(spec.warmup_bytes() == 0) },
+        stores_before: if spec.op.writes() && !fills { seconds } else { Duration::ZERO },
         barrier: Barrier::new(spec.threads as usize + 1),
         window_end: OnceLock::new(),
         failed: AtomicBool::new(false),
@@ -157,6 +160,8 @@ pub fn measure<A: Access>(
         let threads: Vec<_> = sequences.into_iter().map(|s| scope.spawn(|| one_thread(&shared, s))).collect();
         let full = spec.warmup_bytes() == 0 || shared.warmup.wait(spec, &shared.failed);
         shared.barrier.wait();
+        let flushed = if shared.stores_before.is_zero() { Ok(()) } else { access.flush() };
+        shared.failed.fetch_or(flushed.is_err(), Relaxed);
         let stats = cached.map(Cached::stats);
         let open = meter.start(&spec.path);
         let start = open.at;
@@ -170,6 +175,7 @@ pub fn measure<A: Access>(
             window = window.max(end - start);
             latency.add(histogram).expect("all histograms have the same bounds");
         }
+        flushed?;
         if spec.op.writes() {
             // What was stored counts when it is on stable storage.
             access.flush()?;
@@ -189,7 +195,7 @@ fn one_thread<A: Access>(shared: &Shared<'_, A>, mut sequence: Sequence) -> Resu
     let mut latency = histogram();
     let mut local = shared.access.local();
     let warm = match &mut local {
-        Ok(local) => warm_up(shared, local, &mut sequence),
+        Ok(local) => warm_up(shared, local, &mut sequence).and_then(|()| store_before(shared, local, &mut sequence)),
         Err(_) => Ok(()),
     };
     shared.failed.fetch_or(warm.is_err() || local.is_err(), Relaxed);
@@ -229,6 +235,15 @@ fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &m
             shared.access.read(local, page)?;
         }
         warmup.done.fetch_add(WARMUP_BATCH, Relaxed);
+    }
+    Ok(())
+}
+
+/// Stores as long as the window will be.
+fn store_before<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
+    let end = Instant::now() + shared.stores_before;
+    while Instant::now() < end && !shared.failed.load(Relaxed) {
+        operate(shared, local, sequence)?;
     }
     Ok(())
 }

@@ -42,7 +42,11 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
         let done = match kind {
             Kind::Unmapped => Err(libc::ENOMEM),
             Kind::Other => kernel(part),
-            Kind::Cached if FOLLOWED.contains(&advice) => advise_cached(&part, advice),
+            Kind::Cached if FOLLOWED.contains(&advice) => match advise_cached(&part, advice) {
+                // It has become the kernel's meanwhile.
+                Err(libc::ESTALE) => kernel(part),
+                done => done,
+            },
             Kind::Cached if HINTS.contains(&advice) => Ok(()),
             Kind::Cached => convert_range(&part).and_then(|()| kernel(part)),
         };

@@ -8,10 +8,13 @@ use crate::coherence::MappedFile;
 use crate::files::children::InheritedPart;
 use crate::files::{children, keeper};
 use crate::region::registry;
-use crate::sys::file::Identity;
+use crate::sys::file::{self, Identity};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, engine_fd, fork, threads};
 use crate::writeback::flush;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
@@ -146,6 +149,16 @@ pub fn give_back(identity: Identity) {
         std::thread::sleep(Duration::from_millis(20));
     }
     tracing::warn!("a file that another process writes stays in the cache: its pages are pinned");
+}
+
+/// Converts the file behind a descriptor to kernel mappings, for good: before the program locks it whole (fcntl(2)), for one, where the engine
+/// has a lock on a byte itself. A file that is not in the engine stays as it is.
+pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>) {
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    if let Ok(facts) = file::facts(&from) {
+        give_back(facts.identity);
+    }
 }
 
 fn share(identity: Identity) -> Result<(), i32> {

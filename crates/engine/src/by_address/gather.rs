@@ -40,6 +40,10 @@ fn gather_parts(ranges: &[Range<usize>], mut output: &mut [u8]) -> Result<()> {
     else {
         return Ok(());
     };
+    if end > isize::MAX as usize {
+        // The kernel's half: nothing of a program's lies there, and pages could not be counted to its end.
+        return Err(unusable(&(start..end), libc::EFAULT));
+    }
     // Looked up once. A share keeps its region should another thread unmap it meanwhile.
     let parts = parts_of(&(start..end));
     rows.clone()

@@ -1,6 +1,6 @@
 //! Reading ahead by address: what is wanted, and how far ahead of a program that reads on.
 
-use super::access::{Part, parts_of};
+use super::access::{Part, as_it_is, parts_of};
 use super::lookup::{check, range_of};
 use super::table::{Share, pages_at};
 #[cfg(doc)]
@@ -69,6 +69,10 @@ pub fn prefetch(ranges: &[Range<usize>]) -> Result<usize> {
 /// # Errors
 /// As for `Map::prefetch_wait`; [`Error::Io`] for what is not mapped.
 pub fn prefetch_wait(ranges: &[Range<usize>]) -> Result<()> {
+    as_it_is(|| bring_in(ranges))
+}
+
+fn bring_in(ranges: &[Range<usize>]) -> Result<()> {
     let parts: Vec<Part> = ranges.iter().flat_map(parts_of).collect();
     let mut at = 0;
     while let Some(part) = parts.get(at) {

@@ -133,8 +133,9 @@ pub(crate) fn take_over(
     if bytes_of(identity) > 0 {
         return Err(Refusal::Busy("it is the engine's already"));
     }
-    if writable && let Some(pid) = foreign_writers::user_elsewhere(identity, first.file) {
-        return Err(Refusal::Unfit(format!("process {pid} uses it, too")));
+    if writable && foreign_writers::user_elsewhere(identity, first.file).is_some() {
+        // A child before execve(2), perhaps.
+        return Err(Refusal::Busy("another process uses it, too"));
     }
     let range = first.at.start..last.at.end;
     let end = first.offset as usize + range.len();
@@ -162,6 +163,8 @@ pub(crate) fn take_over(
     }
     with(|table| table.taking = Some((identity, false)));
     foreign_writers::watch(from, identity, fork_of::give_back).map_err(Refusal::Unfit)?;
+    // Calls on the file that begin from now on are accompanied.
+    file::await_changes(from);
     protect(&region, first.prot)?;
     exchange(&region, parts, &range, &share, is_wanted)?;
     Ok(identity)

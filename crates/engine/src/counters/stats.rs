@@ -32,7 +32,8 @@ pub struct Stats {
     /// Pages that were not read from the device, since the kernel's page cache had them: of misses, of those read ahead and of
     /// those prefetched.
     pub page_cache_hits: u64,
-    /// Misses on pages that had been evicted a short while ago (half a memory of evictions): these are kept longer.
+    /// Pages that had been evicted a short while ago (half a memory of evictions) and were missed, or read with one that was, or asked for
+    /// ahead: these are kept longer.
     pub ghost_hits: u64,
     /// Pages installed without a read because the file has a hole there.
     pub born_zero: u64,

@@ -79,7 +79,8 @@ pub fn invalidate(region: &Region, pages: Range<usize>, truncated: usize) -> Res
     let end = pages.end.min(region.span() / PAGE);
     let pages = pages.start.min(end)..end;
     loop {
-        if region.frames().are_allowed() {
+        // Not of a region that has never had a page: one that is about to take over a mapping is to have frames.
+        if region.frames().are_allowed() && region.reach().end() > 0 {
             batch::forbid_frames(region);
         }
         let saved = pages.start..pages.end.min(truncated).max(pages.start);

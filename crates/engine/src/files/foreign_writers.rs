@@ -81,11 +81,12 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
                 format!("others may write it: there is no lease of it (fcntl), and no fanotify ({error})")
             })?;
             // Looked at when it is watched already: nobody comes in between.
-            if let Some(writer) = writer_elsewhere(identity) {
+            let mapped = maps::name_of(&own);
+            if let Some(writer) = elsewhere(identity, mapped, false) {
                 if let Ok(group) = watcher.fanotify {
                     let _ = mark(group, &own, false);
                 }
-                return Err(format!("process {writer} has it open to write"));
+                return Err(format!("process {writer} has it open or mapped to write"));
             }
             By::Fanotify(handle)
         }
@@ -177,26 +178,22 @@ fn handle_of(file: &File) -> Option<Handle> {
     (found == 0).then(|| Handle(raw.kind, raw.handle[..(raw.bytes as usize).min(128)].to_vec()))
 }
 
-/// Another process that has a file open to write, as far as this one may see.
-fn writer_elsewhere(identity: Identity) -> Option<u32> {
-    elsewhere(identity, None)
-}
-
 /// Another process that has a file open or mapped, to read it too, as far as this one may see. `mapped`: the file as proc(5) names it
 /// in lists of mappings.
 pub fn user_elsewhere(identity: Identity, mapped: (u32, u32, u64)) -> Option<u32> {
-    elsewhere(identity, Some(mapped))
+    elsewhere(identity, Some(mapped), true)
 }
 
-/// Another process that uses a file: that has it open to write or, if it is given how lists of mappings name it, at all.
-fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>) -> Option<u32> {
+/// Another process that uses a file: that has it open or mapped to write, or at all if `also_readers`. `mapped`: how lists of mappings name it.
+fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>, also_readers: bool) -> Option<u32> {
+    let uses = |one: &maps::FileMapping| also_readers || one.is_shared && one.prot & libc::PROT_WRITE != 0;
     let own = std::process::id();
     for pid in proc_files::numbers("/proc").into_iter().filter(|pid| *pid != own) {
         let path = Path::new("/proc").join(pid.to_string());
         // A keeper has what its program had.
         let is_keeper = || proc_files::text(path.join("comm")).trim_end() == "fastmap-keeper";
         if let Some(file) = mapped
-            && maps::of_process(&path).iter().any(|one| one.file == file)
+            && maps::of_process(&path).iter().any(|one| one.file == file && uses(one))
             && !is_keeper()
         {
             return Some(pid);
@@ -208,7 +205,7 @@ fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>) -> Option<u32>
             let info = proc_files::text(path.join(format!("fdinfo/{descriptor}")));
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let mode = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0) & libc::O_ACCMODE;
-            if (mode != libc::O_RDONLY || mapped.is_some()) && !is_keeper() {
+            if (mode != libc::O_RDONLY || also_readers) && !is_keeper() {
                 return Some(pid);
             }
         }

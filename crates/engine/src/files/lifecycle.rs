@@ -9,7 +9,7 @@ use crate::fault::service;
 use crate::files::{closing, keeper};
 use crate::live;
 use crate::page::entry::{Entry, FRAME_PAGES};
-use crate::page::word::State;
+use crate::page::word::{Seen, State};
 use crate::pool::pool::Pool;
 use crate::readahead::readers;
 use crate::region::address::Place;
@@ -204,7 +204,8 @@ pub fn dissolve(region: &Region) {
         }
         // All its resident pages are clean, and each has one entry, or its frame has; entries of others are void.
         let entries = region.pool().clean.purge(region.id(), 0..region.span() / PAGE).into_iter();
-        let is_here = |entry: &Entry| entry.is_frame() || region.word(entry.page()).look().state() == State::Clean;
+        let is_clean = |seen: Seen| seen.state() == State::Clean && !seen.is_huge();
+        let is_here = |entry: &Entry| entry.is_frame() || is_clean(region.word(entry.page()).look());
         idle + entries.filter(is_here).map(Entry::pages).sum::<usize>()
     };
     if region.is_converted() {

@@ -66,6 +66,23 @@ impl Asked {
         cut(&mut self.learnt, at);
     }
 
+    /// What lay in a range lies in another (mremap(2)), with what was asked of it, or has become longer or shorter there.
+    pub fn moved(&mut self, from: &Range<usize>, to: &Range<usize>) {
+        let there = |at: &Range<usize>| {
+            // What has grown is served as its end was.
+            let end = if at.end >= from.end { to.end } else { to.start + (at.end - from.start) };
+            let start = to.start + at.start.max(from.start) - from.start;
+            (overlap(at, from) && start < end).then(|| start..end.min(to.end))
+        };
+        let of_note = |note: &Note| there(&note.at).map(|at| Note { at, ..note.clone() });
+        let notes: Vec<_> = self.notes.iter().filter_map(of_note).collect();
+        let learnt: Vec<_> = self.learnt.iter().filter_map(there).collect();
+        self.forget(from);
+        self.forget(to);
+        self.notes.extend(notes);
+        self.learnt.extend(learnt);
+    }
+
     /// Forgets what `is_there` no more, but for what was noted later than that says.
     pub fn retain(&mut self, notes: u64, is_there: impl Fn(&Range<usize>) -> bool) {
         self.notes.retain(|one| one.at_note > notes || is_there(&one.at));
@@ -180,6 +197,27 @@ mod tests {
         assert!(asked.is_kernels(&(99..100)), "that is no advice");
         asked.ask(0..100, What::Backward, 3);
         assert!(asked.unadvised(&(0..100)).is_empty() && asked.is_kernels(&(0..1)));
+    }
+
+    #[test]
+    fn what_moves_takes_along_what_was_asked_of_it() {
+        let mut asked = Asked::new();
+        asked.ask(0..100, RANDOM, 1);
+        asked.ask(40..60, SEQUENTIAL, 2);
+        asked.learn(&(100..120));
+        asked.ask(500..600, RANDOM, 3);
+        asked.moved(&(50..110), &(500..570));
+        let mut moved = asked.advice_in(&(0..1000));
+        moved.sort_by_key(|(at, _)| at.start);
+        assert_eq!(
+            moved,
+            [(0..40, RANDOM), (40..50, SEQUENTIAL), (500..510, SEQUENTIAL), (510..550, RANDOM), (570..600, RANDOM)]
+        );
+        assert_eq!(asked.unlearn(|_| true), [110..120, 550..570]);
+        asked.moved(&(0..50), &(0..45));
+        assert_eq!(asked.advice_in(&(0..200)), [(0..40, RANDOM), (40..45, SEQUENTIAL)]);
+        asked.moved(&(0..45), &(0..400));
+        assert_eq!(asked.unadvised(&(0..400)), []);
     }
 
     #[test]

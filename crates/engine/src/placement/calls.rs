@@ -155,8 +155,11 @@ impl Calls for ByAddress {
 
     fn remap(&self, at: &Range<usize>, new_len: usize) -> std::result::Result<usize, i32> {
         let _passing = by_address::pass();
+        let moving = own::Moving::begin();
         // SAFETY: the map is borrowed mutable, and what is there goes with it.
-        unsafe { by_address::remap(at.start, at.len(), new_len, libc::MREMAP_MAYMOVE, 0) }.map(|at| at as usize)
+        let to = unsafe { by_address::remap(at.start, at.len(), new_len, libc::MREMAP_MAYMOVE, 0) }? as usize;
+        moving.done(&(at.start..at.end.next_multiple_of(PAGE)), &(to..(to + new_len).next_multiple_of(PAGE)));
+        Ok(to)
     }
 
     fn unmap(&self, at: &Range<usize>) {

@@ -30,9 +30,13 @@ struct Known {
     asked: Asked,
     /// Counts what is noted.
     notes: u64,
+    /// Calls that move mappings now, and the count when the last ended.
+    moving: usize,
+    moved_at: u64,
 }
 
-static KNOWN: Guarded<Known> = Guarded::new(Known { files: Vec::new(), asked: Asked::new(), notes: 0 });
+static KNOWN: Guarded<Known> =
+    Guarded::new(Known { files: Vec::new(), asked: Asked::new(), notes: 0, moving: 0, moved_at: 0 });
 
 /// Notes that a file is mapped, anew or again.
 pub(super) fn note(identity: Identity, may_write: bool) {
@@ -64,6 +68,23 @@ pub(super) fn take_back(at: &Range<usize>) -> bool {
 /// Forgets what was asked of what lay in a range before.
 pub(super) fn forget_asked(at: &Range<usize>) {
     KNOWN.with(|known| known.asked.forget(at));
+}
+
+/// What lies in one range is about to lie in another, and until the end of that no list says where.
+pub(super) fn begin_move() {
+    KNOWN.with(|known| known.moving += 1);
+}
+
+/// It does now, or could not be moved.
+pub(super) fn end_move(moved: Option<(&Range<usize>, &Range<usize>)>) {
+    KNOWN.with(|known| {
+        known.moving -= 1;
+        known.notes += 1;
+        known.moved_at = known.notes;
+        if let Some((from, to)) = moved {
+            known.asked.moved(from, to);
+        }
+    });
 }
 
 /// Has `advise` called with what of a range has no advice.
@@ -112,7 +133,10 @@ pub(super) fn retain(notes: u64, all: &[FileMapping], taken: &[Identity]) -> Vec
         // What the engine has may go back, and what was asked holds then.
         let is_there =
             |at: &Range<usize>| all.iter().any(|map| overlap(&map.at, at)) || by_address::holds(at.start, at.len());
-        known.asked.retain(notes, is_there);
+        // A list that was read before something moved does not say what is there.
+        if known.moving == 0 && known.moved_at <= notes {
+            known.asked.retain(notes, is_there);
+        }
         known.files.retain(|file| {
             file.at_note > notes
                 || all.iter().any(|one| one.file.2 == file.identity.numbers()[1])

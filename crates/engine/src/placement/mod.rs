@@ -20,5 +20,5 @@ mod own;
 mod progress;
 mod watch;
 
-pub use own::{Entered, enter, enter_named, has_engine, look_after, note_advice, note_backward, note_locked};
+pub use own::{Entered, Moving, enter, enter_named, has_engine, look_after, note_advice, note_backward, note_kernels};
 pub use watch::{Face, Then, begin, dismiss, divide, is_put_off, is_watching, watch, watch_grown};

@@ -130,9 +130,40 @@ pub fn note_backward(at: Range<usize>) {
     note_asked(at, What::Backward);
 }
 
-/// Notes that the program locks such memory, which only the kernel does.
-pub fn note_locked(at: Range<usize>) {
+/// Notes that the program asks for such memory what only the kernel does (mlock(2), pkey_mprotect(2)): it stays, or becomes, the kernel's.
+pub fn note_kernels(at: Range<usize>) {
     note_asked(at, What::Kernels);
+}
+
+/// A call that moves memory which may be looked after, or makes it longer or shorter (mremap(2)): what was asked of it goes along.
+#[must_use]
+#[derive(Debug)]
+pub struct Moving(bool);
+
+impl Moving {
+    /// Before the call.
+    pub fn begin() -> Self {
+        let is_watched = watch::is_watching();
+        if is_watched {
+            known::begin_move();
+        }
+        Moving(is_watched)
+    }
+
+    /// After it has succeeded.
+    pub fn done(mut self, from: &Range<usize>, to: &Range<usize>) {
+        if std::mem::take(&mut self.0) {
+            known::end_move(Some((from, to)));
+        }
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        if self.0 {
+            known::end_move(None);
+        }
+    }
 }
 
 fn note_asked(at: Range<usize>, what: What) {

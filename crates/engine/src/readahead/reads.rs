@@ -14,9 +14,13 @@ use crate::region::page_ref::PageRef;
 use crate::region::registry::{self, InUse};
 use crate::region::userfaultfds;
 use crate::sys::PAGE;
+use crate::sys::aio::Aio;
 use crate::sys::signal::Blocked;
 use crate::sys::sync::Ordering;
 use std::sync::Weak;
+
+/// Pieces of files that are read whole which a thread begins with at a time: the page cache may have all of them.
+const MOST_FILLS: usize = 32;
 
 impl Ahead {
     /// Reads on for a stream. Called by fault handlers.
@@ -129,7 +133,13 @@ impl OnTurn<'_> {
                 pending &= pending - 1;
             }
         }
+        let mut fills = 0;
         while self.has_room() {
+            if fills == MOST_FILLS {
+                // What the page cache has is there at once, and this thread would go on to the file's end.
+                self.reader.wake();
+                break;
+            }
             let Some(request) = self.reader.next_request() else { break };
             match request {
                 ReadRequest::Chunk(held, number, chunk) => {
@@ -139,12 +149,21 @@ impl OnTurn<'_> {
                     }
                 }
                 ReadRequest::Pages(pages) => self.carry_out(pages, true),
-                ReadRequest::Fill(pages) => self.carry_out(pages, false),
+                ReadRequest::Fill(pages) => {
+                    fills += 1;
+                    self.carry_out(pages, false);
+                }
             }
         }
-        // In this order: what has ended is mapped while the device works.
-        self.submit();
-        self.finish_ended();
+        loop {
+            // In this order: what has ended is mapped while the device works.
+            self.submit();
+            self.finish_ended();
+            // One that was refused keeps those behind it.
+            if !self.reading.aio.as_ref().is_some_and(Aio::has_queued) {
+                break;
+            }
+        }
     }
 
     /// Whether there is room for a chunk of any kind, when notice is taken of what has ended if need be.

@@ -79,8 +79,8 @@ impl OnTurn<'_> {
         };
         let filled = if result == (pages * PAGE) as i32 {
             result as usize
-        } else if result == -libc::EAGAIN && userfaultfds::by_service() {
-            // It would have waited (`OnTurn::read`): whoever needs it reads it.
+        } else if userfaultfds::by_service() {
+            // To read it here might wait (`OnTurn::read`): whoever needs it reads it.
             0
         } else {
             // Cut short, put off or failed: the ordinary path says how it really ends.

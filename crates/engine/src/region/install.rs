@@ -101,6 +101,11 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
         Some(reader) => Loading::begin_read(page, seen, reader),
         None => Loading::begin(page, seen),
     }?;
+    if region.is_converted() {
+        // Asked for before that. Something else may lie at its addresses soon.
+        claim.abort_late();
+        return None;
+    }
     // A hole is read like any page; what is known of it is void once the page is here. But what the file has there of a
     // scratch region is not what the page holds.
     region.take_hole(page.number());

@@ -295,7 +295,8 @@ impl Store for FileStore {
     }
 
     fn sync(&self, syncs: &Counter) -> io::Result<()> {
-        let Some(handles) = self.writing.get() else { return Ok(()) };
+        // What was stored before it was mapped so, or is written through a descriptor, is the file's as well.
+        let handles = self.writing.get().unwrap_or(&self.reading);
         // No failure of the file's, which would be remembered.
         self.check(&handles.plain).map_err(io::Error::from_raw_os_error)?;
         self.syncs.run(|| {

@@ -123,6 +123,11 @@ impl Aio {
         }
     }
 
+    /// Whether something is written down that has not been started.
+    pub fn has_queued(&self) -> bool {
+        self.queued > 0
+    }
+
     /// Starts what is written down, if anything is; whether it was. What the kernel refuses ends with its error.
     pub fn submit(&mut self) -> bool {
         let (mut from, is_any) = (0, self.queued > 0);

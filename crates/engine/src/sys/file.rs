@@ -194,6 +194,13 @@ pub fn direct_works(direct: &File) -> bool {
     unsafe { read_at(direct, page.0.as_mut_ptr(), super::PAGE, 0) }.is_ok()
 }
 
+/// Waits for calls that change a file and have begun (write(2), ftruncate(2)): they hold the lock of its inode, and so does this call, which
+/// takes away an attribute that is not there and changes nothing.
+pub fn await_changes(file: &File) {
+    // SAFETY: a descriptor and a name.
+    unsafe { libc::fremovexattr(file.as_raw_fd(), c"user.fastmap.never.set".as_ptr()) };
+}
+
 /// lseek(2), callable from a fault handler.
 pub fn seek(file: &File, whence: i32, offset: u64) -> Result<u64, i32> {
     // SAFETY: moves the position of a descriptor of our own, which nobody reads from.

@@ -1,10 +1,13 @@
 //! What is mapped where: proc_pid_maps(5).
 
-use super::{aio, proc_files};
+use super::{PAGE, aio, proc_files};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 /// A mapping of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +29,20 @@ pub struct FileMapping {
 pub fn own() -> io::Result<Vec<FileMapping>> {
     // Whole: a read of part of it shows one moment, several need not.
     Ok(parse(&proc_files::bytes("/proc/self/maps")?))
+}
+
+/// How lists of mappings name a file that is open to be read.
+pub fn name_of(file: &File) -> Option<(u32, u32, u64)> {
+    // SAFETY: a mapping of its own, which nobody looks into: the file may have no page.
+    unsafe {
+        let at = libc::mmap(ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        let all = own().unwrap_or_default();
+        libc::munmap(at, PAGE);
+        all.iter().find(|one| one.at.contains(&at.addr())).map(|one| one.file)
+    }
 }
 
 /// Whether the program has contexts of Linux AIO (io_setup(2)).

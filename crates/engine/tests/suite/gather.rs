@@ -279,3 +279,14 @@ fn gathers_beside_stores() {
     map.flush().unwrap();
     assert!(cache.stats().writeback_pages > 0);
 }
+
+/// Nothing of a program's lies there, and a walk to its end would not end.
+#[test]
+fn at_the_end_of_the_address_space_nothing_is() {
+    let end = usize::MAX;
+    for range in [end - 7..end - 3, end - 4..end, end - PAGE..end] {
+        let mut output = vec![0; range.len()];
+        let error = fastmap::by_address::gather(&[range], &mut output).expect_err("no memory of ours");
+        assert_eq!(error.errno(), libc::EFAULT, "{error}");
+    }
+}

@@ -207,3 +207,20 @@ fn past_the_end_the_kernel_has_its_say() {
         assert_eq!((by_address::unmap(at, LEN), by_address::unmap(other, LEN)), (Ok(()), Ok(())));
     }
 }
+
+/// A map that is only read: what was written to its file otherwise is on stable storage after msync(2) all the same.
+#[test]
+fn a_map_that_is_only_read_is_synced() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("file");
+    let (file, cache) = (create(&path, &vec![1; LEN]), Cache::new(LEN / 4).unwrap());
+    let at = cached(&file, &cache, libc::PROT_READ);
+    file.write_all_at(&[7], 5 * PAGE as u64).unwrap();
+    assert_eq!(by_address::sync(at, LEN, libc::MS_SYNC), Ok(()));
+    assert_eq!(cache.stats().syncs, 1);
+    // SAFETY: mapped above.
+    unsafe { by_address::unmap(at, LEN).unwrap() };
+}

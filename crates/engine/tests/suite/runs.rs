@@ -170,10 +170,11 @@ fn a_file_that_fits_is_read_whole() {
         let cache = Cache::new(frames * PAGE).unwrap();
         let map = map(&cache, &file);
         let mut touches = 0;
-        while touches < 4000 && cache.stats().resident_pages < PAGES as u64 {
+        while touches < 4000 && cache.stats().filled_pages == 0 {
             rows(&map, &mut random, 1, 1);
             touches += 1;
         }
+        // Of what the page cache has most is left to another thread.
         let stats = settle(&cache);
         println!("{frames}: {touches} {stats:?}");
         assert_eq!(touches < 4000, fits, "{stats:?}");

@@ -3,10 +3,10 @@
 
 use crate::copy::{Call, held, mapped};
 use crate::files::{cloning, coherence};
-use crate::next;
 use crate::own::remembered;
 use crate::processes::sandbox;
-use libc::{c_char, c_int, c_long, c_ulong, c_void, size_t};
+use crate::{mappings, next};
+use libc::{c_char, c_int, c_long, c_ulong, c_void, off_t, size_t};
 
 /// The number of bytes that fcntl(2)'s argument points to.
 fn fcntl_size(command: c_int) -> usize {
@@ -22,6 +22,42 @@ fn fcntl_size(command: c_int) -> usize {
     }
 }
 
+/// The byte by which the engine keeps others from a file that it writes back.
+const ENGINES_BYTE: i64 = i64::MAX - 1;
+
+/// Before a program locks bytes of a file, from one on (`len` of them; 0: to the end of all), or asks who has. Where the engine holds a lock
+/// there itself, the file goes back to the kernel for good.
+fn before_lock(fd: c_int, start: i64, len: i64) {
+    let reaches = len == 0 || len > 0 && start.saturating_add(len) > ENGINES_BYTE;
+    if reaches && coherence::file(fd).is_some() {
+        mappings::leave_descriptor_to_kernel(fd);
+    }
+}
+
+/// lockf(3), from the descriptor's position on.
+///
+/// # Safety
+/// None: it takes no memory.
+pub unsafe fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
+    if mapped() {
+        // SAFETY: no memory.
+        before_lock(fd, unsafe { next::lseek(fd, 0, libc::SEEK_CUR) }, len);
+    }
+    // SAFETY: no memory.
+    unsafe { next::lockf(fd, command, len) }
+}
+exported! { fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int; }
+
+/// lockf64(3).
+///
+/// # Safety
+/// None: it takes no memory.
+pub unsafe fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int {
+    // SAFETY: no memory.
+    unsafe { lockf(fd, command, len) }
+}
+exported! { fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int; }
+
 /// Wrappers of fcntl(2).
 macro_rules! fcntls {
     ($($name:ident)*) => { $(
@@ -34,6 +70,11 @@ macro_rules! fcntls {
             unsafe {
                 let pointer = argument as *mut c_void;
                 let size = fcntl_size(command);
+                if size == size_of::<libc::flock>() && mapped() && !pointer.is_null() {
+                    let lock = &*pointer.cast::<libc::flock>();
+                    let start = if lock.l_whence == libc::SEEK_SET as i16 { lock.l_start } else { 0 };
+                    before_lock(fd, start, lock.l_len);
+                }
                 if size == 0 || !held(pointer, size) {
                     let result = next::$name(fd, command, argument);
                     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {

@@ -71,7 +71,8 @@ pub(crate) fn begin() {
         // SAFETY: nothing of the program has run, so nothing is cut short.
         unsafe { libc::_exit(1) };
     }
-    owner::note_maps();
+    // The first thread is this one.
+    let _ = owner::note_maps();
 }
 
 /// Makes the heap. The message says what is wrong, and what to do.

@@ -2,7 +2,7 @@
 
 use super::choice::{SMALL, candidate, is_in_engine};
 use super::protect::lock_cached;
-use super::{concerns, kernel_maps, learn_kernels, make_way, placement, whole_pages};
+use super::{concerns, kernel_maps, learn_kernels, make_way, note_maps, placement, whole_pages};
 use crate::copy::{held, mapped};
 use crate::own::{owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
@@ -264,7 +264,7 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_
     let mapped = unsafe { by_address::map(BorrowedFd::borrow_raw(fd), cache, &request) };
     match mapped {
         Ok(Some(at)) => {
-            owner::note_maps();
+            note_maps();
             kernel_maps::forget(whole_pages(at.cast(), len));
             if flags & libc::MAP_LOCKED != 0 && lock_cached(at.cast(), len).is_err() {
                 // The kernel maps it instead, and locks what it can or reports why not.

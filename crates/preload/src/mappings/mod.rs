@@ -7,7 +7,7 @@
 //! can do better than the kernel. The rest is the kernel's, untouched.
 //!
 //! `fastmap::by_address` has the semantics; here is the choice (`choice.rs`), and what a mapping that stays the kernel's
-//! must know of it (`kernel_maps.rs`). Calls `own`, `next`, `copy`, `config`, `report` and `heap`.
+//! must know of it (`kernel_maps.rs`). Calls `own`, `next`, `copy`, `config`, `report`, `heap` and `threads`.
 
 mod advise;
 mod choice;
@@ -26,9 +26,11 @@ pub(crate) use remap::{mremap, munmap, remap_file_pages};
 use crate::copy::held;
 use crate::heap;
 use crate::own::{PAGE, owner, set_errno, undisturbed};
+use crate::threads;
 use fastmap::by_address;
 use libc::{c_int, c_void, size_t};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether a range may hold mappings that the engine knows of: cached, direct, or kernel mappings of files that it
@@ -87,6 +89,13 @@ fn result(result: Result<(), c_int>) -> c_int {
     }
 }
 
+/// Notes that this process maps files through the engine, whose threads never end.
+fn note_maps() {
+    if owner::note_maps() {
+        threads::watch_for_last();
+    }
+}
+
 /// Converts the files that are mapped in a range to kernel mappings, for a call that only the kernel can do.
 pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t) -> Result<(), c_int> {
     undisturbed(Err(libc::EIO), || {
@@ -94,6 +103,15 @@ pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t) -> Result<(), c_
         learn_kernels();
         done
     })
+}
+
+/// Converts the file behind a descriptor, which stays the kernel's.
+pub(crate) fn leave_descriptor_to_kernel(fd: c_int) {
+    undisturbed((), || {
+        // SAFETY: the program's descriptor, open during its call.
+        by_address::leave_descriptor_to_kernel(unsafe { BorrowedFd::borrow_raw(fd) });
+        learn_kernels();
+    });
 }
 
 /// Notes which mappings the engine has converted to kernel mappings.

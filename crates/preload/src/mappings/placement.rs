@@ -1,7 +1,7 @@
 //! Mappings that begin as the kernel's: what the engine's placement is told of them.
 
 use super::choice::SMALL;
-use super::whole_pages;
+use super::{note_maps, whole_pages};
 use crate::own::{owner, undisturbed};
 use crate::{config, say};
 use fastmap::placement::{self, Face, Then};
@@ -18,7 +18,7 @@ pub(super) fn look_after(fd: c_int, at: *const c_void, len: size_t) {
     // SAFETY: the program's descriptor, open during its call.
     if placement::watch(unsafe { BorrowedFd::borrow_raw(fd) }, whole_pages(at, len), face()) {
         // There is a thread of the engine's now.
-        owner::note_maps();
+        note_maps();
     }
 }
 
@@ -28,7 +28,7 @@ pub(super) fn look_after_grown(at: usize, from: size_t, to: size_t) {
     // What was large before is known.
     let is_news = from <= SMALL || placement::is_put_off();
     if is_news && !owner::is_child_of_owner() && placement::watch_grown(at, to - from, face(), is_named) {
-        owner::note_maps();
+        note_maps();
     }
 }
 
@@ -39,7 +39,7 @@ fn face() -> Face {
 /// Before the program makes a thread: what waited for its second begins.
 pub(crate) fn before_thread() {
     if placement::is_put_off() && undisturbed(false, || placement::begin(face())) {
-        owner::note_maps();
+        note_maps();
     }
 }
 
@@ -58,9 +58,9 @@ pub(super) fn note_advice(addr: *const c_void, len: size_t, advice: c_int) {
     }
 }
 
-/// Notes that the program locks memory.
-pub(super) fn note_locked(addr: *const c_void, len: size_t) {
+/// Notes that the program asks for what only the kernel does: it locks memory, or gives it a key. Nothing takes that back.
+pub(super) fn note_kernels(addr: *const c_void, len: size_t) {
     if placement::is_watching() {
-        undisturbed((), || placement::note_locked(whole_pages(addr, len)));
+        undisturbed((), || placement::note_kernels(whole_pages(addr, len)));
     }
 }

@@ -52,6 +52,7 @@ pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
             _ if heap::part_of_heap(addr as usize, len).is_some() => result(Err(libc::EINVAL)),
             _ => {
                 let _passing = by_address::pass();
+                placement::note_kernels(addr, len);
                 if held(addr, len) {
                     let done = leave_to_kernel(addr, len);
                     if done.is_err() {
@@ -78,13 +79,13 @@ pub(super) fn lock_cached(addr: *const c_void, len: size_t) -> Result<(), c_int>
 /// The caller keeps the contract of mlock(2).
 pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
     let _passing = by_address::pass();
+    placement::note_kernels(addr, len);
     if held(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
         }
         return result(undisturbed(Err(libc::EIO), || lock_cached(addr, len)));
     }
-    placement::note_locked(addr, len);
     // SAFETY: the caller's contract.
     unsafe { next::mlock(addr, len) }
 }
@@ -95,13 +96,13 @@ pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
 /// The caller keeps the contract of mlock2(2).
 pub(crate) unsafe fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
     let _passing = by_address::pass();
+    placement::note_kernels(addr, len);
     if flags & !(libc::MLOCK_ONFAULT as c_uint) == 0 && held(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
         }
         return result(undisturbed(Err(libc::EIO), || lock_cached(addr, len)));
     }
-    placement::note_locked(addr, len);
     // SAFETY: the caller's contract.
     unsafe { next::mlock2(addr, len, flags) }
 }

@@ -6,6 +6,7 @@ use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, pla
 use crate::copy::held;
 use crate::own::{PAGE, set_errno, undisturbed};
 use crate::{config, heap, next};
+use fastmap::placement::Moving;
 use fastmap::{Mode, by_address};
 use libc::{c_int, c_void, size_t};
 use std::os::fd::BorrowedFd;
@@ -45,8 +46,13 @@ pub(crate) unsafe fn mremap(
     let new = if flags & libc::MREMAP_FIXED != 0 { new } else { std::ptr::null_mut() };
     let replaces = !new.is_null() && concerns(new, new_len);
     if !replaces && !concerns(old, old_len) {
+        let moving = Moving::begin();
         // SAFETY: the caller's contract.
         let at = unsafe { next::mremap(old, old_len, new_len, flags, new) };
+        undisturbed((), || match at {
+            libc::MAP_FAILED => drop(moving),
+            at => moving.done(&whole_pages(old, old_len), &whole_pages(at, new_len)),
+        });
         if at != libc::MAP_FAILED && old_len < new_len && config().is_kernel_first() && is_large(new_len) {
             undisturbed((), || placement::look_after_grown(at as usize, old_len, new_len));
         }
@@ -69,16 +75,21 @@ pub(crate) unsafe fn mremap(
     if let Some(at) = unsafe { outgrow(old, old_len, new_len, flags) } {
         return at;
     }
+    let moving = Moving::begin();
     let moved =
         // SAFETY: the caller's contract.
         undisturbed(Err(libc::EIO), || unsafe { by_address::remap(old as usize, old_len, new_len, flags, new as usize) });
     match moved {
         Ok(at) => {
             kernel_maps::moved(whole_pages(old, old_len), whole_pages(at.cast(), new_len), flags);
-            undisturbed((), learn_kernels);
+            undisturbed((), || {
+                moving.done(&whole_pages(old, old_len), &whole_pages(at.cast(), new_len));
+                learn_kernels();
+            });
             at.cast()
         }
         Err(error) => {
+            drop(moving);
             set_errno(error);
             libc::MAP_FAILED
         }

@@ -62,6 +62,7 @@ table! {
     fn sync() -> c_int;
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
     fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+    fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int;
 
     fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int;
     fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int;

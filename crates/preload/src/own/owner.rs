@@ -28,14 +28,25 @@ pub(crate) fn guest() -> Option<pid_t> {
     (owner != 0 && owner != pid).then_some(pid)
 }
 
-/// Notes that this process maps files through the engine.
-pub(crate) fn note_maps() {
-    OWNER.store(pid(), Ordering::Release);
+/// The process whose first thread has ended before the others (pthread_exit(3)); zero: none.
+static FIRST_ENDED: AtomicI32 = AtomicI32::new(0);
+
+/// Notes that this process's first thread ends, and others go on.
+pub(crate) fn note_first_ended() {
+    FIRST_ENDED.store(pid(), Ordering::SeqCst);
+}
+
+/// Notes that this process maps files through the engine. True: its first thread has ended already.
+#[must_use]
+pub(crate) fn note_maps() -> bool {
+    let own = pid();
+    OWNER.store(own, Ordering::SeqCst);
+    FIRST_ENDED.load(Ordering::SeqCst) == own
 }
 
 /// Whether this process maps files through the engine; false in its children, even in one that shares its memory.
 pub(crate) fn owns_maps() -> bool {
-    let owner = OWNER.load(Ordering::Acquire);
+    let owner = OWNER.load(Ordering::SeqCst);
     owner != 0 && owner == pid()
 }
 

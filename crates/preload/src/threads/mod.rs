@@ -105,16 +105,23 @@ pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
 
 extern "C" fn before_pthread_exit() -> *mut c_void {
     static NEXT: next::Next = next::Next::new(c"pthread_exit");
-    static WATCHED: Once = Once::new();
     // SAFETY: gettid and getpid have no preconditions.
     let is_first = unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
-    if is_first && owner::owns_maps() {
-        undisturbed((), || {
-            WATCHED.call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(end_with_last)))
-        });
+    if is_first {
+        // Noted first: whoever maps a file meanwhile sees one of the two.
+        owner::note_first_ended();
+        if owner::owns_maps() {
+            undisturbed((), watch_for_last);
+        }
     }
     // Every C library has `pthread_exit`.
     NEXT.find().unwrap_or(libc::abort as *mut c_void)
+}
+
+/// Starts the thread that watches for the program's last, once.
+pub(crate) fn watch_for_last() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(end_with_last)));
 }
 
 /// The thread that ends the process in place of the program's last.

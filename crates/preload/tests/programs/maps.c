@@ -177,7 +177,8 @@ static void residency(const char *path) {
     CHECK(there[1] & 1);
     FAILS(mincore(at + 1, PAGE, there), EINVAL);
     CHECK(munmap(at, SIZE) == 0);
-    FAILS(mincore(at, SIZE, there), ENOMEM);
+    /* In turns the thread that has files change hands may have mapped something there by now. */
+    if (getenv("FASTMAP_TURNS") == NULL) FAILS(mincore(at, SIZE, there), ENOMEM);
 }
 
 static void locking(const char *path) {

@@ -156,7 +156,41 @@ static void open_elsewhere(const char *path) {
     CHECK(at[0][AT] == 'B' && at[1][AT] == 'B');
 }
 
+static void foreign_map(const char *path) {
+    int fd = open(path, O_RDWR);
+    uint8_t *at = mmap(NULL, SIZE, RW, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED && close(fd) == 0 && write(1, "x", 1) == 1);
+    char byte;
+    CHECK(read(0, &byte, 1) == 1);
+    at[AT] = 'B';
+}
+
+/* Somebody has it mapped to store to it, and no descriptor any more: it is the kernel's. */
+static void mapped_elsewhere(const char *path) {
+    close(file_of(path, SIZE));
+    int to[2], from[2];
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(dup2(to[0], 0) == 0 && dup2(from[1], 1) == 1);
+        char *none[] = {NULL};
+        execle(self, self, "foreign_map", path, NULL, none);
+        _exit(9);
+    }
+    char byte;
+    CHECK(read(from[0], &byte, 1) == 1);
+    uint8_t *at = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, open(path, O_RDONLY), 0);
+    CHECK(at != MAP_FAILED);
+    expect(at, 0, SIZE);
+    CHECK(write(to[1], "x", 1) == 1);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(at[AT] == 'B');
+}
+
 static struct test tests[] = {
+    {"foreign_map", foreign_map},
+    {"mapped_elsewhere", mapped_elsewhere},
     {"foreign_pwrite", foreign_pwrite},
     {"foreign_store", foreign_store},
     {"foreign_truncate", foreign_truncate},

@@ -584,6 +584,55 @@ static void record_locks(const char *path) {
     CHECK(munmap(map, SIZE) == 0 && is_locked(path));
 }
 
+/* A file may be locked whole while it is mapped, and nobody is told that another has. */
+static void whole_locks(const char *path) {
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET}, none = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    for (int way = 0; way < 4; way++) {
+        int fd = file_of(path, SIZE);
+        map = map_all(fd);
+        dirty((uint8_t)(way + 1));
+        struct flock found = whole;
+        if (way == 0) CHECK(fcntl(fd, F_SETLK, &whole) == 0);
+        if (way == 1) CHECK(lockf(fd, F_LOCK, 0) == 0);
+        if (way == 2) CHECK(syscall(SYS_fcntl, fd, F_SETLKW, &whole) == 0);
+        if (way == 3) CHECK(fcntl(fd, F_GETLK, &found) == 0 && found.l_type == F_UNLCK);
+        check_dirty(map, (uint8_t)(way + 1));
+        dirty((uint8_t)(way + 11));
+        CHECK(fcntl(fd, F_SETLK, &none) == 0);
+        CHECK(munmap(map, SIZE) == 0 && close(fd) == 0);
+        check_file(path, (uint8_t)(way + 11));
+        CHECK(unlink(path) == 0);
+    }
+    CHECK(close(file_of(path, SIZE)) == 0);
+}
+
+static void *map_late(void *path) {
+    usleep(20000);
+    map = map_all(file_of(path, SIZE));
+    dirty(5);
+    return NULL;
+}
+
+/* The first thread has ended before the first file is mapped: the process ends with its last. */
+static void first_thread_ends(const char *path) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char *none[] = {NULL};
+        execve("/proc/self/exe", (char *[]){"process", "ends_before_it_maps", (char *)path, NULL}, environ ? environ : none);
+        _exit(9);
+    }
+    int status = wait_for(child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    check_file(path, 5);
+}
+
+static void ends_before_it_maps(const char *path) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, map_late, strdup(path)) == 0);
+    pthread_exit(NULL);
+}
+
 /* A thread whose descriptor table is another than that of the threads that were there: what it maps then reaches the file. */
 static void own_table(const char *path) {
     char other[4096];
@@ -667,6 +716,9 @@ static struct test tests[] = {
     {"killed_worker", killed_worker},
     {"closing", closing},
     {"record_locks", record_locks},
+    {"whole_locks", whole_locks},
+    {"first_thread_ends", first_thread_ends},
+    {"ends_before_it_maps", ends_before_it_maps},
     {"own_table", own_table},
     {"loaded", loaded},
     {"in_background", in_background},

@@ -148,7 +148,13 @@ static void advice(const char *path) {
     CHECK(learnt == is_in_turns());
     CHECK(madvise(map, SIZE, MADV_SEQUENTIAL) == 0);
     for (int looks = 0; looks < 100; looks++, usleep(1000)) CHECK(!is_random(map, path));
-    expect(map, 0, SIZE);
+    /* What moves takes it along. */
+    uint8_t *place = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(place != MAP_FAILED);
+    uint8_t *moved = mremap(map, SIZE, SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    CHECK(moved == place);
+    for (int looks = 0; looks < 100; looks++, usleep(1000)) CHECK(!is_random(moved, path));
+    expect(moved, 0, SIZE);
 }
 
 static const struct test tests[] = {

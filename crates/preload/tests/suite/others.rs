@@ -5,7 +5,7 @@ use crate::common;
 cases! {
     "others.c", &[];
     seen_at_once seen_soon;
-    kernel open_elsewhere
+    kernel open_elsewhere mapped_elsewhere
 }
 
 /// A process without privileges, and with a file that is not its own: there is no lease for it.
