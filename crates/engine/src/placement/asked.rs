@@ -69,10 +69,13 @@ impl Asked {
     /// What lay in a range lies in another (mremap(2)), with what was asked of it, or has become longer or shorter there.
     pub fn moved(&mut self, from: &Range<usize>, to: &Range<usize>) {
         let there = |at: &Range<usize>| {
+            if !overlap(at, from) {
+                return None;
+            }
             // What has grown is served as its end was.
-            let end = if at.end >= from.end { to.end } else { to.start + (at.end - from.start) };
+            let end = if at.end >= from.end { to.end } else { to.end.min(to.start + (at.end - from.start)) };
             let start = to.start + at.start.max(from.start) - from.start;
-            (overlap(at, from) && start < end).then(|| start..end.min(to.end))
+            (start < end).then_some(start..end)
         };
         let of_note = |note: &Note| there(&note.at).map(|at| Note { at, ..note.clone() });
         let notes: Vec<_> = self.notes.iter().filter_map(of_note).collect();
