@@ -4,6 +4,7 @@
 use super::engine_fd;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// All of a file.
@@ -18,9 +19,29 @@ pub fn text(path: impl AsRef<Path>) -> String {
 }
 
 /// The names in a folder that are numbers: processes, threads, descriptors; none if it cannot be read. Numbers, since a program may have
-/// many thousands, and what is large comes from mmap(2): into a hole, perhaps, of a mapping that the program is about to unmap whole.
+/// many thousands, and what is large comes from mmap(2): into a hole, perhaps, of a mapping that the program is about to unmap whole. By
+/// getdents64(2): opendir(3) asks the program's malloc(3), whose lock the calling thread may have.
 pub fn numbers(path: impl AsRef<Path>) -> Vec<u32> {
+    #[repr(align(8))]
+    struct Entries([u8; 4096]);
     let _low = engine_fd::low();
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let mut numbers = Vec::new();
+    let Ok(folder) = fs::File::open(path) else { return numbers };
+    let mut entries = Entries([0; 4096]);
+    loop {
+        let room = entries.0.as_mut_ptr();
+        // SAFETY: a buffer with its length.
+        let filled = unsafe { libc::syscall(libc::SYS_getdents64, folder.as_raw_fd(), room, entries.0.len()) };
+        if filled <= 0 {
+            return numbers;
+        }
+        let mut left = &entries.0[..filled as usize];
+        // Inode and position, 8 bytes each; the entry's length, 2; its type, 1; its name, up to a zero.
+        while let Some(length) = left.get(16..18).map(|length| usize::from(u16::from_ne_bytes([length[0], length[1]])))
+        {
+            let name = left[19..length].split(|byte| *byte == 0).next().unwrap_or_default();
+            numbers.extend(std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()));
+            left = &left[length..];
+        }
+    }
 }
