@@ -6,7 +6,7 @@
 # make test-all  everything there is, and longer (FASTMAP_EFFORT=full): what CI runs
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
 # make fio       the engine for fio: does it move the right bytes?
-# make evidence  every experiment of the papers at its default size, about 45 minutes: evidence/report.html
+# make evidence  every experiment of the papers at its default size, about an hour: evidence/report.html
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make loom      the models alone: page word, free frames, dirty bitmap, shared syncs
 # make header    fastmap.h anew from crates/capi/src

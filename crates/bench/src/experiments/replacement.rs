@@ -79,8 +79,11 @@ impl Experiment for Replacement {
     const COLUMNS: &'static [Column<Replayed>] = &[
         Column::new("hit_percent", "hits %", "per cent of touches that find their page in memory", |t: &Trial<Replayed>| Some(t.outcome.hit_percent))
             .range(),
-        Column::new("misses", "misses", "pages read from the device", |t: &Trial<Replayed>| Some(t.outcome.misses as f64)).less(),
-        Column::from("times_fewer_misses", "x best mmap", "times fewer reads than the best kernel mmap", Of::TimesMmap("misses")),
+        Column::new("misses_per_1000", "misses/1000", "of a thousand touches, those that had to wait for a read", |t: &Trial<Replayed>| {
+            Some(t.outcome.misses as f64 * 1e3 / t.reading.ops.max(1) as f64)
+        })
+        .less(),
+        Column::from("times_fewer_misses", "x best mmap", "times fewer misses than the best kernel mmap", Of::TimesMmap("misses_per_1000")),
         Column::new("resident_pages", "pages", "pages in memory", |t| Some(t.outcome.resident_pages as f64)),
         rate(),
         peak(),
@@ -148,7 +151,7 @@ impl Experiment for Replacement {
     }
 
     fn claims() -> Vec<Claim<Replayed>> {
-        vec![Claim::new("misses").what("pages read from the device, as many pages in memory, trace")]
+        vec![Claim::new("misses_per_1000").what("touches that had to wait for a read, as many pages in memory, trace")]
     }
 }
 

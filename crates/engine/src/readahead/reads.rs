@@ -135,8 +135,8 @@ impl OnTurn<'_> {
         }
         let mut fills = 0;
         while self.has_room() {
-            if fills == MOST_FILLS {
-                // What the page cache has is there at once, and this thread would go on to the file's end.
+            if fills >= MOST_FILLS && self.reading.in_flight() == 0 {
+                // The page cache has all of it at once, and this thread would go on to the file's end.
                 self.reader.wake();
                 break;
             }
