@@ -155,9 +155,11 @@ pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32
         }
         if kind == Kind::Cached {
             for (region, part) in regions_in(&part) {
-                let state = |at: usize| region.word(region.address().page_at(at)).look().state();
-                // Aside; or it has come since the kernel was asked.
-                let is_there = |at: &usize| !matches!(state(*at), State::Absent | State::Loading | State::Evicting);
+                // Aside; or it has come since the kernel was asked; or stores to it are being laid over what was read.
+                let is_there = |at: &usize| {
+                    let seen = region.word(region.address().page_at(*at)).look();
+                    seen.is_upgrading() || !matches!(seen.state(), State::Absent | State::Loading | State::Evicting)
+                };
                 // SAFETY: bytes that have been stored to.
                 part.step_by(PAGE).filter(is_there).for_each(|at| unsafe { byte_of(at).write(1) });
             }

@@ -283,6 +283,30 @@ fn maps_become_the_kernels() {
 }
 
 /// What may not be loaded any more, or is not mapped any more, has been saved, with what lies beside it.
+/// From the store on, whichever stage the page's read has come to.
+#[test]
+fn a_page_that_was_stored_to_is_resident() {
+    alone!();
+    for way in BOTH {
+        let folder = folder();
+        for _ in 0..quick_or_full(4, 20) {
+            let mapped = Mapped::new(way, &folder.path().join("file"), 2 * PAGES);
+            for page in 0..PAGES {
+                mapped.store(page * PAGE, &[7; LINE]);
+                for look in 0..300 {
+                    let mut there = 0;
+                    // SAFETY: a page's byte.
+                    let asked = unsafe { by_address::residency(mapped.at + page * PAGE, PAGE, &mut there) };
+                    assert_eq!(asked, Ok(()));
+                    assert_eq!(there & 1, 1, "{way:?}, page {page}, look {look}");
+                }
+            }
+            // SAFETY: the test's own.
+            assert_eq!(unsafe { by_address::unmap(mapped.at, LEN) }, Ok(()));
+        }
+    }
+}
+
 #[test]
 fn protections_and_parts() {
     alone!();
