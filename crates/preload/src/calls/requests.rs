@@ -26,10 +26,11 @@ fn fcntl_size(command: c_int) -> usize {
 const ENGINES_BYTE: i64 = i64::MAX - 1;
 
 /// Before a program locks bytes of a file, from one on (`len` of them; 0: to the end of all), or asks who has. Where the engine holds a lock
-/// there itself, the file goes back to the kernel for good.
+/// there itself, as it does of a file that may be stored to, the file goes back to the kernel for good. To unlock is no matter: all of a file
+/// is what SQLite unlocks.
 fn before_lock(fd: c_int, start: i64, len: i64) {
     let reaches = len == 0 || len > 0 && start.saturating_add(len) > ENGINES_BYTE;
-    if reaches && coherence::file(fd).is_some() {
+    if reaches && coherence::file(fd).is_some_and(|mapped| mapped.may_be_stored_to()) {
         mappings::leave_descriptor_to_kernel(fd);
     }
 }
@@ -39,7 +40,7 @@ fn before_lock(fd: c_int, start: i64, len: i64) {
 /// # Safety
 /// None: it takes no memory.
 pub unsafe fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
-    if mapped() {
+    if command != libc::F_ULOCK && mapped() {
         // SAFETY: no memory.
         before_lock(fd, unsafe { next::lseek(fd, 0, libc::SEEK_CUR) }, len);
     }
@@ -73,7 +74,9 @@ macro_rules! fcntls {
                 if size == size_of::<libc::flock>() && mapped() && !pointer.is_null() {
                     let lock = &*pointer.cast::<libc::flock>();
                     let start = if lock.l_whence == libc::SEEK_SET as i16 { lock.l_start } else { 0 };
-                    before_lock(fd, start, lock.l_len);
+                    if lock.l_type != libc::F_UNLCK as i16 {
+                        before_lock(fd, start, lock.l_len);
+                    }
                 }
                 if size == 0 || !held(pointer, size) {
                     let result = next::$name(fd, command, argument);

@@ -151,6 +151,11 @@ pub struct Mapped {
 }
 
 impl Mapped {
+    /// Whether the engine has it to be stored to, and a lock on it.
+    pub fn may_be_stored_to(&self) -> bool {
+        self.file.may_be_stored_to()
+    }
+
     /// Keeps others from moving the descriptor's position, while it is asked for and used.
     fn position(&self) -> Position<'_> {
         match self.seen.description() {

@@ -606,6 +606,25 @@ static void whole_locks(const char *path) {
     CHECK(close(file_of(path, SIZE)) == 0);
 }
 
+/* What is unlocked whole, or locked to be read from, stays where it is. */
+static void unlocked_whole(const char *path) {
+    int fd = file_of(path, SIZE);
+    struct flock none = {.l_type = F_UNLCK, .l_whence = SEEK_SET}, shared = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    CHECK(fcntl(fd, F_SETLK, &none) == 0 && lockf(fd, F_ULOCK, 0) == 0);
+    const uint8_t *reading = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(reading != MAP_FAILED);
+    CHECK(fcntl(fd, F_SETLK, &none) == 0 && lockf(fd, F_ULOCK, 0) == 0);
+    CHECK(fcntl(fd, F_SETLK, &shared) == 0 && syscall(SYS_fcntl, fd, F_SETLK, &none) == 0);
+    const char *preload = getenv("LD_PRELOAD");
+    int in_turns = getenv("FASTMAP_TURNS") != NULL, stays = preload && strstr(preload, "fastmap");
+    CHECK(in_turns || is_kernels(reading) == !stays);
+    CHECK(munmap((void *)reading, SIZE) == 0);
+    map = map_all(fd);
+    CHECK(fcntl(fd, F_SETLK, &none) == 0 && lockf(fd, F_ULOCK, 0) == 0);
+    dirty(3);
+    CHECK(in_turns || is_kernels(map) == !stays);
+}
+
 static void *map_late(void *path) {
     usleep(20000);
     map = map_all(file_of(path, SIZE));
@@ -717,6 +736,7 @@ static struct test tests[] = {
     {"closing", closing},
     {"record_locks", record_locks},
     {"whole_locks", whole_locks},
+    {"unlocked_whole", unlocked_whole},
     {"first_thread_ends", first_thread_ends},
     {"ends_before_it_maps", ends_before_it_maps},
     {"own_table", own_table},
