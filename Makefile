@@ -9,8 +9,10 @@
 # make evidence  every experiment of the papers at its default size, about an hour: evidence/report.html
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make loom      the models alone: page word, free frames, dirty bitmap, shared syncs
+# make wheel     the Python package, in target/wheels: for PYTHON (python3), with the command and the preload libraries
+# make python    the wheel in an environment of its own (target/python), and its tests
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: try build bench install test test-all lint docs loom header programs fio evidence vm
+.PHONY: try build bench install test test-all lint docs loom header programs fio evidence vm wheel python
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -18,6 +20,8 @@ CARGO_TARGET_DIR ?= target
 PROFILE ?= release
 BUILT = $(CARGO_TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 PREFIX ?= /usr/local
+# Of the wheel; 3.10 or later.
+PYTHON ?= python3
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Of tests at a time: many wait for disks and for programs of theirs.
 THREADS ?= $(shell echo $$((2 * $$(nproc))))
@@ -94,6 +98,22 @@ docs:
 
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom $(CARGO) test --release -p fastmap --lib models
+
+# maturin is the package's builder, from PyPI.
+target/maturin/bin/maturin:
+	$(PYTHON) -m venv target/maturin
+	target/maturin/bin/pip install -q --only-binary :all: 'maturin>=1.9,<2'
+
+wheel: target/maturin/bin/maturin
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload -p fastmap-preload-heap
+	rm -rf crates/python/data target/wheels
+	install -D -s -m 755 $(BUILT)/fastmap crates/python/data/scripts/fastmap
+	install -d crates/python/data/data/lib
+	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so crates/python/data/data/lib/
+	target/maturin/bin/maturin build --profile $(PROFILE) -m crates/python/Cargo.toml -i $(PYTHON) --out target/wheels
+
+python: wheel
+	PYTHON=$(PYTHON) crates/python/test
 
 header:
 	FASTMAP_WRITE_HEADER=1 $(CARGO) test -p fastmap-capi --test header

@@ -1,0 +1,508 @@
+"""What the Python package is worth beside what one would use otherwise, with memory for part of the data.
+
+    python arrays.py [--folder FOLDER] [--size MiB] [--memory MiB] [--repeat N] [--json FILE] [WORK ...]
+
+Works: gather, walks, memory, model, dask. Every case is a process of its own in a cgroup (as root; v1 or v2), begins with a cold file, and
+compares its answer. Repetitions take turns. Printed: medians, least and greatest, and the ratio to the best rival.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+ROW = 512
+PAGE = 4096
+
+
+class Limit:
+    """A cgroup with a limit on memory, page cache included."""
+
+    def __init__(self, bytes):
+        root = pathlib.Path("/sys/fs/cgroup")
+        is_v1 = (root / "memory").is_dir()
+        self.path = (root / "memory" if is_v1 else root) / f"fastmap-arrays-{os.getpid()}"
+        try:
+            self.path.mkdir()
+        except OSError as error:
+            sys.exit(f"arrays.py: cannot make the cgroup {self.path}: {error.strerror}: run it as root where cgroups may be written")
+        (self.path / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(bytes))
+        self.peak = self.path / ("memory.max_usage_in_bytes" if is_v1 else "memory.peak")
+        self.is_v1 = is_v1
+
+    def enter(self):
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+    def leave(self):
+        if self.is_v1:
+            (self.path / "memory.force_empty").write_text("0")
+        self.path.rmdir()
+
+
+def rows_of(numbers):
+    """The rows of the table at some numbers: each value is known from its place."""
+    numbers = np.asarray(numbers, np.uint64)
+    return (numbers[:, None] * np.uint64(2654435761) + np.arange(ROW // 4, dtype=np.uint64)).astype(np.uint32)
+
+
+def make_table(path, size):
+    if path.exists() and path.stat().st_size == size:
+        return
+    with open(path, "wb") as file:
+        for first in range(0, size // ROW, 1 << 15):
+            rows_of(np.arange(first, min(first + (1 << 15), size // ROW))).tofile(file)
+        os.fsync(file.fileno())
+
+
+def make_cold(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def until(seconds, work, batches):
+    """Does batches until the time is up; units of work a second."""
+    begin, done = time.perf_counter(), 0
+    for batch in batches:
+        done += work(batch)
+        if time.perf_counter() - begin > seconds:
+            break
+    return done / (time.perf_counter() - begin)
+
+
+# gather: 100 thousand random rows. Rows a second.
+
+
+def gather_batches(table):
+    count = os.path.getsize(table) // ROW
+    numbers = np.random.default_rng(4).integers(0, count, 100_000)
+    return [numbers[i : i + 2000] for i in range(0, len(numbers), 2000)]
+
+
+def check_rows(numbers, rows):
+    assert (np.asarray(rows) == rows_of(numbers)).all(), "wrong rows"
+    return len(numbers)
+
+
+def mapped(table, advice=None):
+    array = np.memmap(table, np.uint32, "r").reshape(-1, ROW // 4)
+    if advice is not None:
+        array.base._mmap.madvise(advice) if hasattr(array.base, "_mmap") else array._mmap.madvise(advice)
+    return array
+
+
+def gather_numpy(args, advice=None):
+    array = mapped(args.table, advice)
+    return until(args.seconds, lambda numbers: check_rows(numbers, array[numbers]), gather_batches(args.table))
+
+
+def gather_numpy_random(args):
+    import mmap
+
+    return gather_numpy(args, mmap.MADV_RANDOM)
+
+
+def gather_willneed(args):
+    import mmap
+
+    array = mapped(args.table, mmap.MADV_RANDOM)
+    advise = array._mmap.madvise
+
+    def work(numbers):
+        for number in numbers.tolist():
+            first = number * ROW // PAGE * PAGE
+            advise(mmap.MADV_WILLNEED, first, (number + 1) * ROW - first)
+        return check_rows(numbers, array[numbers])
+
+    return until(args.seconds, work, gather_batches(args.table))
+
+
+def gather_pread(args):
+    from concurrent.futures import ThreadPoolExecutor
+
+    fd = os.open(args.table, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    with ThreadPoolExecutor(16) as pool:
+
+        def work(numbers):
+            out = np.empty((len(numbers), ROW // 4), np.uint32)
+
+            def read(part):
+                for at in part:
+                    os.preadv(fd, [out[at]], int(numbers[at]) * ROW)
+
+            list(pool.map(read, np.array_split(np.arange(len(numbers)), 16)))
+            return check_rows(numbers, out)
+
+        return until(args.seconds, work, gather_batches(args.table))
+
+
+def gather_lmdb(args):
+    import lmdb
+
+    env = lmdb.open(str(args.table) + ".lmdb", readonly=True, readahead=False, lock=False)
+    with env.begin() as transaction:
+
+        def work(numbers):
+            out = np.empty((len(numbers), ROW // 4), np.uint32)
+            for at, number in enumerate(numbers.tolist()):
+                out[at] = np.frombuffer(transaction.get(number.to_bytes(8, "big")), np.uint32)
+            return check_rows(numbers, out)
+
+        return until(args.seconds, work, gather_batches(args.table))
+
+
+def gather_zarr(args):
+    import zarr
+
+    array = zarr.open(str(args.table) + ".zarr", mode="r")
+    return until(args.seconds, lambda numbers: check_rows(numbers, array.oindex[numbers]), gather_batches(args.table))
+
+
+def gather_fastmap(args, cache=True):
+    import fastmap
+
+    array = fastmap.memmap(args.table, np.uint32, "r", cache=args.cache if cache else None).reshape(-1, ROW // 4)
+    out = np.empty((2000, ROW // 4), np.uint32)
+    return until(args.seconds, lambda numbers: check_rows(numbers, fastmap.gather(array, numbers, out)), gather_batches(args.table))
+
+
+def gather_fastmap_kernel(args):
+    return gather_fastmap(args, cache=False)
+
+
+def prepare_gather(args):
+    import lmdb
+    import zarr
+
+    count = args.table.stat().st_size // ROW
+    store = pathlib.Path(str(args.table) + ".lmdb")
+    if not store.exists():
+        env = lmdb.open(str(store), map_size=4 * args.table.stat().st_size)
+        for first in range(0, count, 1 << 15):
+            numbers = range(first, min(first + (1 << 15), count))
+            with env.begin(write=True) as transaction:
+                for number, row in zip(numbers, rows_of(numbers)):
+                    transaction.put(number.to_bytes(8, "big"), row.tobytes(), append=True)
+        env.close()
+    store = pathlib.Path(str(args.table) + ".zarr")
+    if not store.exists():
+        array = zarr.create_array(str(store), shape=(count, ROW // 4), chunks=(8192, ROW // 4), dtype="uint32", compressors=None)
+        for first in range(0, count, 1 << 15):
+            array[first : first + (1 << 15)] = rows_of(range(first, min(first + (1 << 15), count)))
+
+
+# walks: a sum over the table in pieces of 1 MiB. MiB of file covered a second.
+
+
+def pieces(array, order):
+    step = (1 << 20) // ROW
+    firsts = range(0, len(array), step)
+    return [(first, min(first + step, len(array))) for first in (reversed(firsts) if order == "reversed" else firsts)]
+
+
+def walk(args, array, order):
+    total, begin = 0, time.perf_counter()
+    for round in range(2):
+        if round == 1:
+            # Memory is full, and has been replaced.
+            total, begin = 0, time.perf_counter()
+        for first, last in pieces(array, order):
+            part = array[first:last]
+            if order == "rows":
+                part = part[::16]
+            elif order == "reversed":
+                part = part[::-1]
+            total += int(part.sum(dtype=np.uint64))
+    seconds = time.perf_counter() - begin
+    expected = 0
+    for first, last in pieces(array, "forward"):
+        rows = rows_of(np.arange(first, last))
+        expected += int((rows[::16] if order == "rows" else rows).sum(dtype=np.uint64))
+    assert total == expected, "wrong sum"
+    return len(array) * ROW / seconds / (1 << 20)
+
+
+def walk_numpy(order, advice):
+    def run(args):
+        import mmap
+
+        return walk(args, mapped(args.table, getattr(mmap, advice)), order)
+
+    return run
+
+
+def walk_willneed(order):
+    """Advises each piece before it comes to it, eight ahead."""
+
+    def run(args):
+        import mmap
+
+        array = mapped(args.table, mmap.MADV_RANDOM)
+        walk_pieces = pieces(array, order)
+
+        class Ahead:
+            def __len__(self):
+                return len(array)
+
+            def __getitem__(self, part):
+                at = walk_pieces.index((part.start, part.stop))
+                first, last = walk_pieces[(at + 8) % len(walk_pieces)]
+                array._mmap.madvise(mmap.MADV_WILLNEED, first * ROW, (last - first) * ROW)
+                return array[part]
+
+        return walk(args, Ahead(), order)
+
+    return run
+
+
+def walk_fastmap(order):
+    def run(args):
+        import fastmap
+
+        array = fastmap.memmap(args.table, np.uint32, "r", cache=args.cache)
+        if order == "reversed":
+            array.mapping.advise("backward")
+        return walk(args, array.reshape(-1, ROW // 4), order)
+
+    return run
+
+
+# memory: all of it there, warm. Operations a second.
+
+
+def in_memory(kind):
+    def run(args):
+        import fastmap
+
+        maker = np.memmap if kind == "numpy" else fastmap.memmap
+        array = maker(args.small, np.float32, "r", shape=(1 << 15, ROW // 4))
+        flat = array.reshape(-1)
+        index = np.random.default_rng(1).integers(0, len(array), 1000)
+        array.sum()
+        result = {}
+
+        def time_of(name, run, count):
+            run()
+            best = min(_timed(run) for _ in range(7))
+            result[name] = count / best
+
+        time_of("element", lambda: [flat[i] for i in range(20000)], 20000)
+        time_of("slice", lambda: [array[i : i + 2] for i in range(10000)], 10000)
+        time_of("ufunc", lambda: np.add(array, 1), 1)
+        time_of("sum", lambda: array.sum(), 1)
+        time_of("fancy", lambda: array[index], 1)
+        return result
+
+    return run
+
+
+def _timed(run):
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+# model: layers in a file of the format safetensors, larger than memory, read in turn for ten rounds. MiB a second.
+
+
+def make_model(path, size):
+    if path.exists() and abs(path.stat().st_size - size) < 1 << 20:
+        return
+    count, length = 32, size // 32 // 4096 * 4096
+    header = {
+        f"layers.{i}.weight": {"dtype": "F32", "shape": [length // 4096, 1024], "data_offsets": [i * length, (i + 1) * length]}
+        for i in range(count)
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        random = np.random.default_rng(7)
+        for _ in range(count):
+            random.random(length // 4, np.float32).tofile(file)
+        os.fsync(file.fileno())
+
+
+def rounds(args, tensors, names):
+    """Ten rounds of a product with each layer; the first does not count."""
+    vector = np.ones(1024, np.float32)
+    results = []
+    for round in range(11):
+        if round == 1:
+            begin = time.perf_counter()
+        results.append(sum(float((tensors(name) @ vector).sum()) for name in names))
+    seconds = time.perf_counter() - begin
+    assert len(set(results)) == 1, "other sums in other rounds"
+    return 10 * args.model.stat().st_size / seconds / (1 << 20)
+
+
+def model_mmap(advice):
+    def run(args):
+        import mmap
+
+        with open(args.model, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+            bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        bytes.madvise(getattr(mmap, advice))
+
+        def tensor(name):
+            first, last = header[name]["data_offsets"]
+            return np.frombuffer(bytes, np.float32, (last - first) // 4, 8 + length + first).reshape(header[name]["shape"])
+
+        return rounds(args, tensor, list(header))
+
+    return run
+
+
+def model_fastmap(args):
+    import fastmap
+
+    weights = fastmap.safetensors(args.model, cache=args.cache)
+    return rounds(args, weights.__getitem__, list(weights))
+
+
+# dask: the mean of the table, two workers, each with half of the memory. MiB a second.
+
+
+def dask_mean(kind):
+    def run(args):
+        import dask.array
+        import dask.distributed
+        import fastmap
+
+        with dask.distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0) as cluster:
+            with dask.distributed.Client(cluster):
+                if kind == "fastmap":
+                    array = fastmap.memmap(args.table, np.uint32, "r", cache=args.cache // 2)
+                    mean = dask.array.from_array(array, chunks=(1 << 22)).mean(dtype=np.float64)
+                else:
+                    # numpy's pickles are the data: each task opens its part.
+                    count, step = args.table.stat().st_size // 4, 1 << 22
+                    parts = [
+                        dask.array.from_delayed(dask.delayed(_part)(args.table, first, min(step, count - first)), (min(step, count - first),), np.uint32)
+                        for first in range(0, count, step)
+                    ]
+                    mean = dask.array.concatenate(parts).mean(dtype=np.float64)
+                begin = time.perf_counter()
+                value = float(mean.compute())
+                seconds = time.perf_counter() - begin
+        expected = float(np.mean([rows_of(np.arange(i, i + (1 << 15))).mean(dtype=np.float64) for i in range(0, args.table.stat().st_size // ROW, 1 << 15)]))
+        assert abs(value - expected) < 1e-6 * expected, (value, expected)
+        return args.table.stat().st_size / seconds / (1 << 20)
+
+    return run
+
+
+def _part(table, first, count):
+    return np.memmap(table, np.uint32, "r", first * 4, (count,))
+
+
+ADVICE = {"as it is": "MADV_NORMAL", "sequential": "MADV_SEQUENTIAL", "random": "MADV_RANDOM"}
+WORKS = {
+    "gather": {
+        "numpy": gather_numpy,
+        "numpy, random": gather_numpy_random,
+        "numpy, willneed a row": gather_willneed,
+        "pread, 16 threads": gather_pread,
+        "lmdb": gather_lmdb,
+        "zarr": gather_zarr,
+        "fastmap, no cache": gather_fastmap_kernel,
+        "fastmap": gather_fastmap,
+    },
+    **{
+        f"walk {order}": {
+            **{f"numpy, {name}": walk_numpy(order, advice) for name, advice in ADVICE.items()},
+            "numpy, willneed a piece": walk_willneed(order),
+            "fastmap": walk_fastmap(order),
+        }
+        for order in ("forward", "rows", "reversed")
+    },
+    "memory": {"numpy": in_memory("numpy"), "fastmap": in_memory("fastmap")},
+    "model": {**{f"mmap, {name}": model_mmap(advice) for name, advice in ADVICE.items()}, "fastmap": model_fastmap},
+    "dask": {"numpy": dask_mean("numpy"), "fastmap": dask_mean("fastmap")},
+}
+
+
+def measure(args, work, rival):
+    """One case, in a process of its own under the limit; what it returned, and the peak of memory."""
+    for path in (args.table, args.model):
+        if path.exists():
+            make_cold(path)
+    limit = Limit(args.memory if work != "memory" else 4 << 30)
+    try:
+        given = ["--folder", args.folder, "--size", args.size >> 20, "--memory", args.memory >> 20, "--seconds", args.seconds]
+        child = subprocess.run(
+            [sys.executable, __file__, *map(str, given), "--one", work, rival],
+            preexec_fn=limit.enter, stdout=subprocess.PIPE, text=True,
+        )
+        peak = int(limit.peak.read_text()) if limit.peak.exists() else 0
+    finally:
+        limit.leave()
+    if child.returncode:
+        sys.exit(f"arrays.py: {work} by {rival} failed with status {child.returncode}")
+    return json.loads(child.stdout.splitlines()[-1]), peak
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("/var/tmp/fastmap-arrays"))
+    parser.add_argument("--size", type=int, default=2048, help="MiB of the table")
+    parser.add_argument("--memory", type=int, default=512, help="MiB that each case gets")
+    parser.add_argument("--seconds", type=float, default=10, help="most that a case of gather takes")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("works", nargs="*", metavar="WORK")
+    args = parser.parse_args()
+    args.size, args.memory = args.size << 20, args.memory << 20
+    # Beside the cache are the interpreter and its arrays.
+    args.cache = args.memory - (160 << 20)
+    args.table, args.small, args.model = (args.folder / name for name in ("table", "small", "model.safetensors"))
+    if args.one:
+        print(json.dumps(WORKS[args.one[0]][args.one[1]](args)))
+        return
+    wanted = [work for work in WORKS if not args.works or any(work.startswith(name) for name in args.works)]
+    args.folder.mkdir(parents=True, exist_ok=True)
+    make_table(args.table, args.size)
+    make_table(args.small, (1 << 15) * ROW)
+    if "model" in wanted:
+        make_model(args.model, args.memory * 5 // 4)
+    if "gather" in wanted:
+        prepare_gather(args)
+    results = {}
+    for work in wanted:
+        runs = {rival: [] for rival in WORKS[work]}
+        for _ in range(args.repeat):
+            for rival in runs:
+                runs[rival].append(measure(args, work, rival))
+        results[work] = runs
+        show(work, runs)
+    if args.json:
+        args.json.write_text(json.dumps(results))
+
+
+def show(work, runs):
+    first = next(iter(runs.values()))[0][0]
+    for part in first if isinstance(first, dict) else [None]:
+        values = {rival: [value if part is None else value[part] for value, _ in all] for rival, all in runs.items()}
+        best = max(statistics.median(all) for rival, all in values.items() if not rival.startswith("fastmap"))
+        print(work if part is None else f"{work}, {part}")
+        for rival, all in values.items():
+            peak = max(peak for _, peak in runs[rival]) >> 20
+            median = statistics.median(all)
+            print(f"  {rival:26} {median:12.4g} ({min(all):.4g}..{max(all):.4g})  {median / best:6.2f} of the best rival, {peak} MiB at most")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

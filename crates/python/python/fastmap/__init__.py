@@ -1,0 +1,29 @@
+"""Files larger than memory as arrays: memory-mapped I/O with a limit on memory, and with many reads at a time.
+
+`memmap` is `numpy.memmap` with a `cache`; `gather` copies rows at the depth of the device; `open` gives the bytes alone; `safetensors` reads
+weights. The command `fastmap run`, or ``python -m fastmap run script.py``, does it for programs that nobody changes.
+
+Examples
+--------
+>>> import fastmap, numpy as np
+>>> table = fastmap.memmap("table.f32", np.float32, "w+", shape=(1000, 128), cache="1MiB")
+>>> table[7] = 1
+>>> table.flush()
+>>> fastmap.gather(table, [7, 7, 3])[:, 0]
+array([1., 1., 0.], dtype=float32)
+"""
+
+from ._cache import Cache
+from ._mapping import Mapping, open
+from ._memmap import gather, memmap
+from ._native import __version__
+from ._safetensors import SafeTensors, safetensors
+
+__all__ = ["Cache", "Mapping", "SafeTensors", "gather", "memmap", "open", "safetensors", "__version__"]
+
+
+def load_ipython_extension(ipython) -> None:
+    """``%load_ext fastmap``: the cell magic ``%%fastmap``, which says what a cell missed, read and kept in memory."""
+    from ._magic import Magic
+
+    ipython.register_magics(Magic)

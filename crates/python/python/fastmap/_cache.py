@@ -1,0 +1,77 @@
+"""Limits on memory."""
+
+import re
+import uuid
+import weakref
+from typing import Union
+
+from . import _native
+
+__all__ = ["Cache"]
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+# By token, so that arrays which share a cache share one after unpickling, too.
+_caches: "weakref.WeakValueDictionary[str, Cache]" = weakref.WeakValueDictionary()
+
+
+def size_of(size: Union[int, str]) -> int:
+    """Bytes of a size such as 1048576 or "1MiB"."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"([0-9]+)(|KiB|MiB|GiB|TiB)", size, re.ASCII)
+        if match is None:
+            raise ValueError(f"{size!r} is no size: give bytes, or a number with KiB, MiB, GiB or TiB")
+        size = int(match[1]) * _UNITS[match[2]]
+    elif isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise TypeError(f"a size is an int or a str such as '1GiB', not {type(size).__name__}")
+    size = size.__index__()
+    if not 0 <= size < 1 << 63:
+        raise ValueError(f"a size of {size} bytes is out of range")
+    return size
+
+
+class Cache(_native.Cache):
+    __doc__ = _native.Cache.__doc__
+
+    _token: str
+
+    def __new__(cls, capacity: Union[int, str]) -> "Cache":
+        self = super().__new__(cls, size_of(capacity))
+        self._token = uuid.uuid4().hex
+        _caches[self._token] = self
+        return self
+
+    def resize(self, capacity: Union[int, str]) -> None:
+        """Changes the capacity while the cache is in use.
+
+        Less is reached when this returns: pages leave memory, and those that were stored to are written first.
+
+        Parameters
+        ----------
+        capacity : int or str
+            Bytes, or a size such as "1GiB".
+
+        Raises
+        ------
+        OSError
+            EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has: then nothing is lost.
+        """
+        self._resize(size_of(capacity))
+
+    def __reduce__(self):
+        # In another process it is a cache of the same size: a budget of its own.
+        return _shared, (self._token, self.capacity)
+
+
+def _shared(token: str, capacity: int) -> Cache:
+    cache = _caches.get(token)
+    if cache is None:
+        cache = Cache(capacity)
+        cache._token = token
+        cache = _caches.setdefault(token, cache)
+    return cache
+
+
+def all_caches() -> "list[Cache]":
+    """Those that there are in this process."""
+    return list({id(cache): cache for cache in list(_caches.values())}.values())

@@ -1,0 +1,116 @@
+//! Files that are cut while the kernel maps them: a load past the end finds zeros, and the interpreter is told.
+//!
+//! Without this it would end by SIGBUS. As the Java VM has it, the page that is not there is replaced by one of zeros, and the main thread
+//! raises OSError as soon as it is back in the interpreter, before anything was made of the zeros if it is the thread that met them. This is for
+//! the kernel's mappings; pages of a cache are the engine's to place.
+//!
+//! The handler is there from the import on, so that the engine's, which is installed with the first cached mapping, comes first and passes
+//! on what is not its own.
+
+use pyo3::exceptions::PyOSError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const PAGE: usize = 4096;
+/// Of `siginfo.h`: nothing is behind the address.
+const BUS_ADRERR: c_int = 2;
+
+/// Mappings of the kernel's; one that finds no place here ends the interpreter as before.
+static RANGES: [(AtomicUsize, AtomicUsize); 1024] = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 1024];
+/// The main thread has been asked to raise the exception, and has not yet.
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Notes a mapping.
+pub fn watch(at: Range<usize>) {
+    for (start, end) in &RANGES {
+        if end.compare_exchange(0, at.end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            start.store(at.start, Ordering::Release);
+            return;
+        }
+    }
+}
+
+/// Forgets one, before it is unmapped.
+pub fn forget(at: usize) {
+    for (start, end) in &RANGES {
+        if start.compare_exchange(at, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            end.store(0, Ordering::Release);
+            return;
+        }
+    }
+}
+
+fn is_watched(at: usize) -> bool {
+    let holds = |(start, end): &(AtomicUsize, AtomicUsize)| {
+        let start = start.load(Ordering::Acquire);
+        start != 0 && start <= at && at < end.load(Ordering::Acquire)
+    };
+    RANGES.iter().any(holds)
+}
+
+/// Raises the exception, in the main thread.
+extern "C" fn tell(_: *mut c_void) -> c_int {
+    IS_ASKED.store(false, Ordering::Release);
+    let why = "a file was cut while it was mapped: what lies past its end was found to be zeros; map it anew";
+    Python::attach(|py| PyOSError::new_err((libc::ENXIO, why)).restore(py));
+    -1
+}
+
+extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's.
+    let (at, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
+    if code == BUS_ADRERR && is_watched(at) {
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+        // SAFETY: a page of a mapping that holds nothing of the file.
+        let new = unsafe { libc::mmap((at & !(PAGE - 1)) as *mut c_void, PAGE, prot, flags, -1, 0) };
+        if new != libc::MAP_FAILED {
+            // SAFETY: it needs no lock of the interpreter's but that of these calls. Where there is no room for one, a later page asks again.
+            if !IS_ASKED.swap(true, Ordering::AcqRel)
+                && unsafe { ffi::Py_AddPendingCall(Some(tell), std::ptr::null_mut()) } != 0
+            {
+                IS_ASKED.store(false, Ordering::Release);
+            }
+            return;
+        }
+    }
+    // SAFETY: as the handler before this one would have been called; without one the signal ends the process when the access is repeated.
+    unsafe {
+        match BEFORE.get() {
+            Some(before) if !matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) => {
+                if before.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                        std::mem::transmute(before.sa_sigaction);
+                    handler(signal, info, context);
+                } else {
+                    let handler: extern "C" fn(c_int) = std::mem::transmute(before.sa_sigaction);
+                    handler(signal);
+                }
+            }
+            _ => {
+                let mut default: libc::sigaction = std::mem::zeroed();
+                default.sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(libc::SIGBUS, &raw const default, std::ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// Installs the handler.
+pub fn prepare() {
+    BEFORE.get_or_init(|| {
+        // SAFETY: a handler that allocates nothing and takes no lock but the interpreter's for pending calls.
+        unsafe {
+            let (mut action, mut before): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
+            action.sa_sigaction = on_sigbus as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before);
+            before
+        }
+    });
+}

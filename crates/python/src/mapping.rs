@@ -1,0 +1,415 @@
+//! A mapped file: its bytes, and what can be asked of them.
+
+use crate::cache::Cache;
+use crate::cut;
+use crate::failure::{Failure, check};
+use fastmap::placement;
+use fastmap_capi::{
+    FM_MADV_BACKWARD, FM_MAP_CACHED, FM_PIN_WRITE, fm_gather, fm_is_cached, fm_madvise, fm_mmap, fm_mmap_in, fm_msync,
+    fm_munmap, fm_pin, fm_prefetch, fm_prefetch_wait, fm_range, fm_read, fm_unpin, fm_write,
+};
+use libc::{c_int, c_void, off_t};
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::ffi::CStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const PAGE: usize = 4096;
+
+/// What `help(fastmap.Mapping)` says.
+pub const DOC: &CStr = c"Bytes of a file in memory: what `fastmap.open` returns, and arrays are made of.
+
+It has the buffer protocol: `memoryview(mapping)`, `numpy.frombuffer(mapping, dtype)`. As a context manager it is closed at the end.
+Offsets and lengths are bytes, inside the mapping; what lies outside raises IndexError. All that may block runs without the
+interpreter's lock.";
+
+/// PyO3's part of `fastmap.Mapping`.
+#[pyclass(frozen, subclass, name = "MappingBase", module = "fastmap._native")]
+pub struct Mapping {
+    state: Mutex<State>,
+    len: usize,
+    /// Of the first byte in its page.
+    skip: usize,
+    is_writable: bool,
+    cache: Option<Py<Cache>>,
+}
+
+struct State {
+    /// Of the first page; `None` when it is closed.
+    at: Option<usize>,
+    /// Buffers that are lent, and calls under way.
+    uses: usize,
+}
+
+/// The bytes of a mapping, in use.
+#[derive(Clone, Copy)]
+pub struct Bytes {
+    pub at: usize,
+    pub len: usize,
+    pub is_writable: bool,
+}
+
+/// Keeps a mapping open.
+struct Use<'a> {
+    mapping: &'a Mapping,
+    bytes: Bytes,
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.mapping.give_back();
+    }
+}
+
+impl Use<'_> {
+    /// The address of a range.
+    fn range(&self, offset: usize, len: usize) -> PyResult<usize> {
+        if offset <= self.bytes.len && len <= self.bytes.len - offset {
+            return Ok(self.bytes.at + offset);
+        }
+        let all = self.bytes.len;
+        Err(PyIndexError::new_err(format!("{len} bytes at offset {offset} are not inside the mapping of {all} bytes")))
+    }
+
+    /// A range, given or to the end, and whole pages of it: calls of mmap(2)'s kin take an address of a page.
+    fn pages(&self, offset: usize, len: Option<usize>) -> PyResult<(usize, usize)> {
+        let len = len.unwrap_or(self.bytes.len.saturating_sub(offset));
+        let at = self.range(offset, len)?;
+        Ok((at & !(PAGE - 1), len + at % PAGE))
+    }
+
+    /// Ranges, from arrays of their offsets and lengths.
+    ///
+    /// # Safety
+    /// `count` numbers of 8 bytes are at either.
+    unsafe fn ranges(&self, starts: usize, lengths: usize, count: usize) -> PyResult<Ranges> {
+        if count == 0 {
+            return Ok(Ranges(vec![]));
+        }
+        // SAFETY: the caller's contract.
+        let (starts, lengths) = unsafe {
+            (
+                std::slice::from_raw_parts(starts as *const i64, count),
+                std::slice::from_raw_parts(lengths as *const i64, count),
+            )
+        };
+        let number = |number: i64| usize::try_from(number).unwrap_or(usize::MAX);
+        let range = |(start, length): (&i64, &i64)| {
+            let (offset, length) = (number(*start), number(*length));
+            Ok(fm_range { addr: self.range(offset, length)? as *const c_void, length })
+        };
+        starts.iter().zip(lengths).map(range).collect::<PyResult<_>>().map(Ranges)
+    }
+}
+
+/// Ranges that may be handed to another thread.
+struct Ranges(Vec<fm_range>);
+
+// SAFETY: addresses, of a mapping that the caller keeps open.
+unsafe impl Send for Ranges {}
+// SAFETY: likewise, and nobody changes them.
+unsafe impl Sync for Ranges {}
+
+impl Ranges {
+    fn first(&self) -> *const fm_range {
+        self.0.as_ptr()
+    }
+}
+
+impl Mapping {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more user of the bytes.
+    pub fn lend(&self) -> PyResult<Bytes> {
+        let mut state = self.state();
+        let at = state.at.ok_or_else(|| PyValueError::new_err("mmap closed or invalid"))?;
+        state.uses += 1;
+        Ok(Bytes { at: at + self.skip, len: self.len, is_writable: self.is_writable })
+    }
+
+    /// One user less.
+    pub fn give_back(&self) {
+        self.state().uses -= 1;
+    }
+
+    fn open(&self) -> PyResult<Use<'_>> {
+        Ok(Use { mapping: self, bytes: self.lend()? })
+    }
+
+    /// The first page, and whole pages of all.
+    fn whole(&self, at: usize) -> (*mut c_void, usize) {
+        (at as *mut c_void, (self.skip + self.len).next_multiple_of(PAGE))
+    }
+}
+
+#[pymethods]
+impl Mapping {
+    /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". In a cache: there, or it fails. Without: begins as the kernel's, and
+    /// placement advises; the engine does not take it, since system calls of Python would fail that are given its memory. `bare`:
+    /// mmap(2) alone, where the preload library looks after mappings.
+    #[new]
+    #[pyo3(signature = (fd, offset, length, mode, cache, bare))]
+    fn new(
+        py: Python<'_>,
+        fd: c_int,
+        offset: u64,
+        length: usize,
+        mode: &str,
+        cache: Option<Py<Cache>>,
+        bare: bool,
+    ) -> PyResult<Self> {
+        let skip = (offset % PAGE as u64) as usize;
+        let whole = skip.checked_add(length).and_then(|all| all.checked_next_multiple_of(PAGE));
+        let (Some(whole), Ok(from)) = (whole, off_t::try_from(offset - skip as u64)) else {
+            return Err(PyValueError::new_err(format!(
+                "{length} bytes at offset {offset} do not fit the address space"
+            )));
+        };
+        let is_writable = mode != "r";
+        let prot = libc::PROT_READ | if is_writable { libc::PROT_WRITE } else { 0 };
+        let flags = if mode == "c" { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
+        let handle = cache.as_ref().map(|cache| cache.get().handle().addr());
+        let at = py.detach(|| {
+            let nowhere = std::ptr::null_mut();
+            // SAFETY: a new mapping, at a place of the kernel's choice.
+            let at = unsafe {
+                match handle {
+                    Some(handle) => {
+                        let handle = std::ptr::without_provenance_mut(handle);
+                        fm_mmap_in(handle, nowhere, whole, prot, flags | FM_MAP_CACHED, fd, from)
+                    }
+                    None if bare => libc::mmap(nowhere, whole, prot, flags, fd, from),
+                    None => fm_mmap(nowhere, whole, prot, flags, fd, from),
+                }
+            };
+            if at == libc::MAP_FAILED {
+                return Err(if bare { Failure::of_kernel("mmap") } else { Failure::last() });
+            }
+            if handle.is_none() && !bare {
+                placement::note_kernels(at.addr()..at.addr() + whole);
+            }
+            if handle.is_none() {
+                cut::watch(at.addr()..at.addr() + whole);
+            }
+            Ok(at.addr())
+        })?;
+        Ok(Mapping { state: Mutex::new(State { at: Some(at), uses: 0 }), len: length, skip, is_writable, cache })
+    }
+
+    /// Unmaps the file. What was stored has been handed to it, if not to stable storage: see `flush`.
+    ///
+    /// Raises
+    /// ------
+    /// BufferError
+    ///     Arrays, memoryviews or pins of it are there still: let go of them first.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let at = {
+            let mut state = self.state();
+            if state.uses > 0 {
+                let why = format!(
+                    "cannot close exported pointers exist: {} array(s), view(s), pin(s) or call(s) use the mapping: \
+                     delete them first",
+                    state.uses
+                );
+                return Err(PyBufferError::new_err(why));
+            }
+            state.at.take()
+        };
+        if let Some(at) = at {
+            py.detach(|| self.unmap(at))?;
+        }
+        Ok(())
+    }
+
+    /// Whether it has been closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.state().at.is_none()
+    }
+
+    /// Whether it may be stored to.
+    #[getter]
+    fn writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// The cache that it was made in, or None.
+    #[getter]
+    fn cache(&self, py: Python<'_>) -> Option<Py<Cache>> {
+        self.cache.as_ref().map(|cache| cache.clone_ref(py))
+    }
+
+    /// Who serves it now: "fastmap" or "kernel".
+    #[getter]
+    fn engine(&self) -> PyResult<&'static str> {
+        let used = self.open()?;
+        // SAFETY: an address.
+        let is_cached = unsafe { fm_is_cached(used.bytes.at as *const c_void, used.bytes.len) } == 1;
+        Ok(if is_cached { "fastmap" } else { "kernel" })
+    }
+
+    fn __len__(&self) -> usize {
+        self.len
+    }
+
+    /// Writes what was stored to the file, and returns when it is on stable storage (msync(2) with MS_SYNC).
+    ///
+    /// Raises
+    /// ------
+    /// OSError
+    ///     ENOSPC, EIO and what else write(2) and fdatasync(2) have; what could not be written is kept in memory, and written by a later call.
+    #[pyo3(signature = (offset = 0, length = None))]
+    fn flush(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
+        let used = self.open()?;
+        let (at, len) = used.pages(offset, length)?;
+        // SAFETY: addresses.
+        Ok(py.detach(|| check(unsafe { fm_msync(at as *mut c_void, len, libc::MS_SYNC) })).map(|_| ())?)
+    }
+
+    #[pyo3(name = "_advise")]
+    fn advise(&self, py: Python<'_>, advice: c_int, offset: usize, length: Option<usize>) -> PyResult<()> {
+        let used = self.open()?;
+        let (at, len) = used.pages(offset, length)?;
+        // SAFETY: the caller passes advice that keeps what is stored.
+        Ok(py.detach(|| check(unsafe { fm_madvise(at as *mut c_void, len, advice) })).map(|_| ())?)
+    }
+
+    /// Of arrays of 8-byte integers at these addresses; how many ranges were taken.
+    #[pyo3(name = "_prefetch")]
+    fn prefetch(&self, py: Python<'_>, starts: usize, lengths: usize, count: usize, wait: bool) -> PyResult<usize> {
+        let used = self.open()?;
+        // SAFETY: the caller has the arrays there.
+        let ranges = unsafe { used.ranges(starts, lengths, count) }?;
+        let taken = py.detach(|| {
+            let ranges = ranges.first();
+            if wait {
+                // SAFETY: as many ranges, inside the mapping.
+                check(unsafe { fm_prefetch_wait(ranges, count) }).map(|_| count)
+            } else {
+                // SAFETY: as many ranges, inside the mapping.
+                check(unsafe { fm_prefetch(ranges, count) }).map(|taken| taken as usize)
+            }
+        });
+        Ok(taken?)
+    }
+
+    /// Likewise, to `room` bytes at `out`.
+    #[pyo3(name = "_gather")]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        starts: usize,
+        lengths: usize,
+        count: usize,
+        out: usize,
+        room: usize,
+    ) -> PyResult<()> {
+        let used = self.open()?;
+        // SAFETY: the caller has the arrays there.
+        let ranges = unsafe { used.ranges(starts, lengths, count) }?;
+        // SAFETY: and the room.
+        let gathered = py.detach(|| check(unsafe { fm_gather(ranges.first(), count, out as *mut c_void, room) }));
+        Ok(gathered.map(|_| ())?)
+    }
+
+    /// A copy of some bytes. What cannot be read, since the file has been cut or its device fails, is an exception, where a load of it
+    /// ends the interpreter (SIGBUS).
+    ///
+    /// Raises
+    /// ------
+    /// OSError
+    ///     ENXIO or EFAULT past the file's end; EIO.
+    fn read<'py>(&self, py: Python<'py>, offset: usize, length: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let used = self.open()?;
+        let at = used.range(offset, length)?;
+        PyBytes::new_with(py, length, |bytes| {
+            let to = bytes.as_mut_ptr().addr();
+            // SAFETY: as many bytes are there, this function's.
+            let read = py.detach(|| check(unsafe { fm_read(at as *const c_void, to as *mut c_void, length) }));
+            Ok(read.map(|_| ())?)
+        })
+    }
+
+    /// Stores bytes; what cannot be stored is an exception.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     The mapping is for reading.
+    /// OSError
+    ///     ENXIO or EFAULT past the file's end; EIO.
+    fn write(&self, py: Python<'_>, offset: usize, data: &[u8]) -> PyResult<()> {
+        let used = self.open()?;
+        let at = used.range(offset, data.len())?;
+        if !self.is_writable {
+            return Err(pyo3::exceptions::PyTypeError::new_err("the mapping is for reading: open it with mode 'r+'"));
+        }
+        // SAFETY: of a bytes object, which nobody changes; the mapping is writable.
+        let stored = py.detach(|| check(unsafe { fm_write(at as *mut c_void, data.as_ptr().cast(), data.len()) }));
+        Ok(stored.map(|_| ())?)
+    }
+
+    #[pyo3(name = "_pin")]
+    fn pin(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
+        let used = self.open()?;
+        let at = used.range(offset, length)?;
+        let flags = if self.is_writable { FM_PIN_WRITE } else { 0 };
+        // SAFETY: a range of the mapping.
+        py.detach(|| check(unsafe { fm_pin(at as *const c_void, length, flags) }))?;
+        // Until `_unpin`.
+        std::mem::forget(used);
+        Ok(())
+    }
+
+    #[pyo3(name = "_unpin")]
+    fn unpin(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
+        let used = self.open()?;
+        let at = used.range(offset, length)?;
+        let flags = if self.is_writable { FM_PIN_WRITE } else { 0 };
+        // SAFETY: a range of the mapping.
+        py.detach(|| check(unsafe { fm_unpin(at as *const c_void, length, flags) }))?;
+        self.give_back();
+        Ok(())
+    }
+
+    /// One more user, for arrays; until `_give_back`.
+    #[pyo3(name = "_lend")]
+    fn lend_to_array(&self) -> PyResult<()> {
+        self.lend().map(|_| ())
+    }
+
+    #[pyo3(name = "_give_back")]
+    fn take_from_array(&self) {
+        self.give_back();
+    }
+
+    /// The address of the first byte, for calls of C.
+    #[getter]
+    fn _address(&self) -> PyResult<usize> {
+        Ok(self.open()?.bytes.at)
+    }
+
+    #[classattr]
+    const _BACKWARD: c_int = FM_MADV_BACKWARD;
+}
+
+impl Mapping {
+    fn unmap(&self, at: usize) -> Result<(), Failure> {
+        cut::forget(at);
+        let (at, len) = self.whole(at);
+        // SAFETY: nobody uses the mapping.
+        check(unsafe { fm_munmap(at, len) }).map(|_| ())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Some(at) = self.state().at.take() {
+            // There is nobody to tell; what could not be written the engine keeps and tries again.
+            let _ = Python::attach(|py| py.detach(|| self.unmap(at)));
+        }
+    }
+}
