@@ -4,7 +4,7 @@ import gc
 import inspect
 import io
 import os
-import sys
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_attributes_are_those_of_numpys_in_views_and_none_in_copies(tmp_path):
         a = fastmap.memmap(tmp_path / "a", "f4", "w+", 12, (3, 4), "F", cache=cache)
         assert (a.offset, a.mode, a.dtype, a.shape, a.strides) == (12, "w+", np.dtype("f4"), (3, 4), (4, 12))
         assert isinstance(a.mapping, fastmap.Mapping) and len(a.mapping) == 48
-        for view in a[1:], a.T, a.view(), a["" == "x"], a[::-1, ::2], a.reshape(12, order="F"), a.view("u1"):
+        for view in a[1:], a.T, a.view(), a[::-1, ::2], a.reshape(12, order="F"), a.view("u1"):
             assert type(view) is fastmap.memmap
             assert (view.filename, view.offset, view.mode) == (a.filename, 12, "w+")
             assert view.mapping is a.mapping and view.cache is a.cache
@@ -648,8 +648,6 @@ def test_without_root_files_that_may_only_be_read_are_read_and_others_refused(tm
         engine = "fastmap" if cache else "kernel"
         assert printed(AS_NOBODY, folder, cache) == f"{engine} {engine}"
     finally:
-        import shutil
-
         shutil.rmtree(folder)
 
 
@@ -710,8 +708,7 @@ def test_an_array_can_be_hashed_compressed_and_printed_from_the_smallest_cache(t
     a = fastmap.memmap(write(tmp_path / "a", shadow.tobytes()), mode="r", cache=SMALLEST)
     assert hashlib.sha256(a).digest() == hashlib.sha256(shadow).digest()
     assert zlib.decompress(zlib.compress(a, 1)) == shadow.tobytes()
-    assert repr(a) == repr(shadow).replace("array", "memmap").replace("\n      ", "\n        ") or "memmap" in repr(a)
-    assert sys.getsizeof(a) < 1000
+    assert str(a) == str(shadow) and repr(a).startswith("memmap(")
 
 
 def test_flush_is_for_arrays_that_may_write(tmp_path):

@@ -18,6 +18,10 @@ const ADVISED_WINDOW: usize = 128;
 /// A page that is missed takes as long as so many that are read side by side: 20 to 60 on disks.
 const MISS: usize = 32;
 
+/// Longest step, pages, of which a stream reads what lies between, too: large reads bring so many pages while the device finds one alone, and
+/// one trap maps all of a chunk. Not where a processor pays for each page.
+const DENSE: usize = 4;
+
 /// Notes that a page was missed, before it is read; how many pages from it on are to be read at once. Called by fault handlers.
 #[inline]
 pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
@@ -70,6 +74,9 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     };
     let together = begun.pages();
     if let Some((step, window)) = stream {
+        let is_dense = step.unsigned_abs() <= DENSE
+            && !ahead.readers.iter().all(|reader| reader.reads_inline.load(Ordering::Relaxed));
+        let step = if is_dense { step.signum() } else { step };
         // Behind what is read with this page.
         let last = if step == 1 { page + together - 1 } else { page };
         start(ahead, region, last, step, window, is_store);

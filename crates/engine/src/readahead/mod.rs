@@ -6,7 +6,8 @@
 //! # How it works
 //!
 //! A stream begins with misses of one stride, or with advice (a byte for each 2 MiB of the file: random turns
-//! everything off there, sequential and backward begin a stream with the first miss). It belongs to one *reader*
+//! everything off there, sequential and backward begin a stream with the first miss). Of a stride of up to four pages what lies between
+//! is read, too, in large reads and with a trap for 32 pages: a disk gives five times as many pages so. A stream belongs to one *reader*
 //! (`pool/reader.rs`), which is no thread but what whoever has its turn works with: a context of Linux AIO, and how far its streams have
 //! come. A thread that traps adds to the stream's counters, sets its bit in the reader's word, and takes the turn, unless
 //! another thread has it, which then looks once more. With the turn it takes notice of what has been read and asks the device for

@@ -80,12 +80,17 @@ fn walk(first: usize, step: isize, count: usize) -> impl Iterator<Item = usize> 
     (0..count).map(move |index| first.checked_add_signed(index as isize * step).expect("inside the file"))
 }
 
+/// Pages read for each that a walk of some step comes to: of short steps what lies between is read, too.
+fn read_for_each(step: isize) -> usize {
+    if step.unsigned_abs() <= 4 { step.unsigned_abs() } else { 1 }
+}
+
 /// Every step from the shortest to the longest: a walk is recognised, no more than a window is read ahead of it at any time,
 /// and what it leaves behind when it stops is no more either.
 #[test]
 fn walks_of_every_step_are_read_ahead_of_by_a_window() {
     const PAGES: usize = 1 << 19;
-    for step in [1isize, -1, 2, -2, 3, 7, -16, 31, -32, 64, 333, -511, 1000, 1024, -1024] {
+    for step in [1isize, -1, 2, -2, 3, -4, 5, 7, -16, 31, -32, 64, 333, -511, 1000, 1024, -1024] {
         let Some(world) = world(PAGES) else { return };
         let map = world.map();
         let count = 250;
@@ -93,7 +98,7 @@ fn walks_of_every_step_are_read_ahead_of_by_a_window() {
             at_leisure(&world.cache, &map, [page]);
             let stats = world.stats();
             assert!(
-                stats.ahead_pages <= (index + 1 + WINDOW + CHUNK) as u64,
+                stats.ahead_pages <= ((index + 1) * read_for_each(step) + WINDOW + CHUNK) as u64,
                 "step {step}: {index} touched, {stats:?}"
             );
         }
@@ -101,7 +106,9 @@ fn walks_of_every_step_are_read_ahead_of_by_a_window() {
         println!("step {step}: {stats:?}");
         // Three pages show the walk; each of the others is mapped with its chunk.
         assert_eq!((stats.streams, stats.ahead_wasted), (1, 0), "step {step}: {stats:?}");
-        assert!(stats.misses < 12 && stats.misses + stats.ahead_chunks < 40, "step {step}: {stats:?}");
+        // A chunk of pages side by side for each trap, as of a walk of all pages.
+        let traps = if read_for_each(step) > 1 { count * read_for_each(step) / CHUNK + 14 } else { 40 };
+        assert!(stats.misses < 12 && stats.misses + stats.ahead_chunks < traps as u64, "step {step}: {stats:?}");
         assert!(
             stats.misses + stats.ahead_used >= count as u64,
             "step {step}: each page came from somewhere: {stats:?}"
@@ -118,14 +125,14 @@ fn walks_of_every_step_are_read_ahead_of_by_a_window() {
 #[test]
 fn walks_in_haste_are_read_ahead_of_by_no_more() {
     const PAGES: usize = 1 << 18;
-    for step in [1isize, -1, 2, -3, 16, -64] {
+    for step in [1isize, -1, 2, -3, 5, 16, -64] {
         let Some(world) = world(PAGES) else { return };
         let map = world.map();
         for (index, page) in walk(PAGES / 2, step, 2000).enumerate() {
             touch(&map, page);
             let stats = world.stats();
             assert!(
-                stats.ahead_pages <= (index + 1 + WINDOW + CHUNK) as u64,
+                stats.ahead_pages <= ((index + 1) * read_for_each(step) + WINDOW + CHUNK) as u64,
                 "step {step}: {index} touched, {stats:?}"
             );
         }
@@ -150,7 +157,9 @@ fn longer_steps_are_not_read_ahead_of() {
 #[test]
 fn nothing_is_read_past_an_end() {
     const PAGES: usize = 1000;
-    for (step, mapped) in [(1, PAGES), (-1, PAGES), (1, PAGES / 2), (3, PAGES / 2), (-3, PAGES)] {
+    for (step, mapped) in
+        [(1, PAGES), (-1, PAGES), (1, PAGES / 2), (3, PAGES / 2), (-3, PAGES), (5, PAGES / 2), (-5, PAGES)]
+    {
         let Some(world) = world(PAGES) else { return };
         // SAFETY: the file is this test's own.
         let map = unsafe { options(&world.cache).len(mapped * PAGE).map(&world.file) }.unwrap();
@@ -159,7 +168,9 @@ fn nothing_is_read_past_an_end() {
         at_leisure(&world.cache, &map, each.iter().copied());
         let stats = world.settled();
         assert!(stats.ahead_used > each.len() as u64 / 2, "step {step}: {stats:?}");
-        assert_eq!(stats.misses + stats.ahead_pages, each.len() as u64, "step {step} of {mapped}: {stats:?}");
+        // Not what lies between the three that show the walk.
+        let all = if step.unsigned_abs() == 3 { mapped - 4 } else { each.len() };
+        assert_eq!(stats.misses + stats.ahead_pages, all as u64, "step {step} of {mapped}: {stats:?}");
         assert_eq!(
             (stats.ahead_used, stats.ahead_wasted),
             (stats.ahead_pages, 0),

@@ -1,0 +1,137 @@
+"""The cell magic, in a shell of this process."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from helpers import PAGE, noise, write
+
+import fastmap
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.chdir(tmp_path)
+    shell = InteractiveShell()
+    shell.history_manager.enabled = False
+    shell.run_line_magic("load_ext", "fastmap")
+    shell.run_cell("import fastmap, numpy as np")
+    yield shell
+    shell.reset()
+    shell.history_manager.end_session()
+    InteractiveShell.clear_instance()
+
+
+def ran(shell, cell):
+    """What a cell said, the figure, and its result."""
+    from IPython.utils.capture import capture_output
+
+    with capture_output() as captured:
+        result = shell.run_cell("%%fastmap\n" + cell)
+    figures = [output.data["image/svg+xml"] for output in captured.outputs if "image/svg+xml" in output.data]
+    return captured.stdout, figures, result
+
+
+LINE = re.compile(
+    r"(?P<seconds>[\d.e+-]+) s: (?P<misses>-?\d+) misses, (?P<ahead>-?\d+) pages read before they were touched, (?P<evicted>-?\d+) evicted, "
+    r"(?P<written>-?\d+) written; (?P<memory>[\d.]+ \w+) in memory of (?P<limit>[\d.]+ \w+); (?P<major>-?\d+) major faults of the kernel"
+)
+
+
+def numbers(text):
+    found = LINE.search(text)
+    assert found, text
+    return {name: int(value) if value.lstrip("-").isdigit() else value for name, value in found.groupdict().items()}
+
+
+def check(figure):
+    """It is SVG that shows something, all inside it."""
+    root = ElementTree.fromstring(figure)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    width, height = float(root.get("width")), float(root.get("height"))
+    bars = root.findall("{*}rect")
+    for bar in bars:
+        x, y, wide, high = (float(bar.get(name)) for name in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0 and wide > 0 and high > 0 and x + wide <= width + 1 and y + high <= height, bar.attrib
+    points = [tuple(map(float, point.split(","))) for point in root.find("{*}polyline").get("points").split()]
+    assert len(points) >= 2 and all(0 <= x <= width and 0 <= y <= height for x, y in points), points
+    assert "memory, up to" in root.find("{*}text").text
+    return bars, points
+
+
+def test_a_cell_says_what_it_missed_and_kept_and_shows_it(shell, tmp_path):
+    write(tmp_path / "a", noise(4 << 20, 60).tobytes())
+    shell.run_cell("a = fastmap.memmap('a', mode='r+', cache='1MiB'); a.mapping.advise('random')")
+    before = shell.user_ns["a"].cache.stats()
+    text, figures, result = ran(shell, f"total = int(a[::{PAGE}].sum())\nprint('from the cell')\nfastmap.gather(a, range(0, 1 << 20, 4096))\na[:5] = 3\na.flush()")
+    after = shell.user_ns["a"].cache.stats()
+    assert result.success and "from the cell" in text and shell.user_ns["total"] > 0
+    said = numbers(text)
+    assert said["misses"] == after["misses"] - before["misses"] >= 1024
+    assert said["ahead"] == after["ahead_used"] + after["prefetched_pages"] - before["ahead_used"] - before["prefetched_pages"] >= 200
+    assert said["evicted"] == after["evicted_pages"] - before["evicted_pages"] > 0
+    assert said["written"] == after["writeback_pages"] - before["writeback_pages"] >= 1
+    assert said["limit"] == "1 MiB" and said["memory"].endswith("KiB") and said["major"] >= 0
+    assert float(said["seconds"]) >= 0
+    bars, points = check(*figures)
+    assert bars and min(y for _, y in points) == 0
+
+
+def test_a_cell_without_caches_is_a_cell(shell):
+    text, figures, result = ran(shell, "x = 5\nx + 1")
+    assert result.success and shell.user_ns["x"] == 5 and "6" in text
+    said = numbers(text)
+    assert (said["misses"], said["written"]) == (0, 0)
+    bars, _ = check(*figures)
+    assert not bars
+
+
+def test_a_cell_that_makes_and_drops_its_cache_is_told_of_too(shell, tmp_path):
+    write(tmp_path / "a", noise(4 << 20, 61).tobytes())
+    cell = f"""
+def work():
+    a = fastmap.memmap('a', mode='r', cache='1MiB')
+    a.mapping.advise('random')
+    return int(a[::{PAGE}].sum())
+work()
+"""
+    text, figures, result = ran(shell, cell)
+    assert result.success and numbers(text)["misses"] >= 1024
+    check(*figures)
+
+
+def test_a_cell_that_drops_a_cache_counts_nothing_backward(shell, tmp_path):
+    write(tmp_path / "a", noise(4 << 20, 62).tobytes())
+    shell.run_cell("a = fastmap.memmap('a', mode='r', cache='1MiB'); a.mapping.advise('random')")
+    shell.run_cell(f"a[::{PAGE}].sum()")
+    text, figures, result = ran(shell, "del a")
+    said = numbers(text)
+    assert all(value >= 0 for value in said.values() if isinstance(value, int)), said
+    check(*figures)
+
+
+def test_an_error_of_a_cell_is_shown_once_and_is_its_result(shell):
+    text, figures, result = ran(shell, "y = 1\nprint('before')\n1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError) and not result.success
+    assert shell.user_ns["y"] == 1 and "before" in text and LINE.search(text)
+    assert text.count("ZeroDivisionError") <= 2, "the traceback is there twice"
+    text, _, result = ran(shell, "this is no Python")
+    assert not result.success
+
+
+def test_its_watcher_ends_with_the_cell(shell):
+    import threading
+
+    before = threading.active_count()
+    ran(shell, "sum(range(10**6))")
+    ran(shell, "1 / 0")
+    assert threading.active_count() == before
+
+
+def test_the_magic_has_a_description(shell):
+    magic = shell.magics_manager.magics["cell"]["fastmap"]
+    assert "cell" in magic.__doc__
+    assert fastmap.load_ipython_extension.__doc__

@@ -1,0 +1,139 @@
+"""A file that is cut while it is mapped: exceptions where Python can be told, the kernel's signal where not."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from helpers import CACHES, PAGE, SMALLEST, ended, noise, printed, write
+
+import fastmap
+
+SIZE = 1 << 20
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_calls_that_reach_past_the_end_raise_and_others_go_on(tmp_path, mode, cache):
+    shadow = noise(SIZE, 20).reshape(256, PAGE)
+    path = write(tmp_path / "a", shadow.tobytes())
+    a = fastmap.memmap(path, mode=mode, shape=shadow.shape, cache=cache)
+    os.truncate(path, 100 * PAGE)
+    for rows in [255], [3, 100], [100, 3], np.arange(256):
+        with pytest.raises(OSError) as error:
+            fastmap.gather(a, rows)
+        assert error.value.errno in (6, 14) and str(error.value)
+    with pytest.raises(OSError):
+        a.mapping.read(100 * PAGE, 1)
+    with pytest.raises(OSError):
+        a.mapping.read(99 * PAGE, 2 * PAGE)
+    if mode != "r":
+        with pytest.raises(OSError):
+            a.mapping.write(200 * PAGE, b"1")
+    with pytest.raises(OSError):
+        a.prefetch([255], wait=True)
+    with pytest.raises(OSError):
+        a.mapping.prefetch([(0, 5), (100 * PAGE, 1)], wait=True)
+    with pytest.raises(OSError):
+        a.mapping.pin(100 * PAGE, 5).__enter__()
+    a.prefetch([255])
+    rows = [0, 99, 50]
+    assert (fastmap.gather(a, rows) == shadow[rows]).all()
+    assert a.mapping.read(99 * PAGE, PAGE) == shadow[99].tobytes()
+    assert a.prefetch(rows, wait=True) == 3
+    assert (a[:100] == shadow[:100]).all()
+    # And what is there again is read again.
+    write(path, shadow.tobytes())
+    assert (fastmap.gather(a, [255, 0]) == shadow[[255, 0]]).all()
+    assert (a == shadow).all()
+
+
+@pytest.mark.parametrize("cache", ["", SMALLEST])
+@pytest.mark.parametrize("what", ["load", "store"])
+def test_a_load_or_store_past_the_end_ends_the_interpreter_with_sigbus(tmp_path, what, cache):
+    code = """
+        import os, sys, fastmap
+        path, what, cache = sys.argv[1:]
+        a = fastmap.memmap(path, mode="r+", cache=cache or None)
+        os.truncate(path, 100 * 4096)
+        print(a[0], flush=True)
+        if what == "load":
+            a[200 * 4096]
+        else:
+            a[200 * 4096] = 1
+        print("went on")
+    """
+    done = ended(code, write(tmp_path / "a", bytes(SIZE)), what, cache)
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "0\n"), done.stderr
+    assert os.path.getsize(tmp_path / "a") == 100 * PAGE
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_stores_before_a_cut_are_kept_as_far_as_there_is_a_file(tmp_path, cache):
+    path = write(tmp_path / "a", bytes(SIZE))
+    a = fastmap.memmap(path, mode="r+", cache=cache)
+    a[: 16 * PAGE] = 1
+    a[-16 * PAGE :] = 2
+    os.truncate(path, 10 * PAGE + 5)
+    a.flush()
+    del a
+    assert path.read_bytes() == b"\1" * (10 * PAGE + 5)
+
+
+def test_the_kernels_own_signal_of_other_maps_is_left_alone(tmp_path):
+    # The library has SIGBUS: that of maps which are not its own must end the program as ever, or come to its handler.
+    code = """
+        import mmap, os, sys, fastmap
+        path = sys.argv[1]
+        a = fastmap.memmap(path, mode="r+", cache="64KiB")
+        a[0]
+        with open(path + "2", "w+b") as file:
+            file.truncate(8192)
+            other = mmap.mmap(file.fileno(), 8192)
+            file.truncate(0)
+        print("before", flush=True)
+        other[5000]
+        print("went on")
+    """
+    done = ended(code, write(tmp_path / "a", bytes(SIZE)))
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "before\n")
+
+
+def test_many_readers_of_a_file_that_is_cut_and_filled_again_get_its_bytes_or_an_error(tmp_path):
+    code = """
+        import os, sys, threading
+        import numpy as np
+        import fastmap
+        path = sys.argv[1]
+        a = fastmap.memmap(path, mode="r", shape=(256, 4096), cache="64KiB")
+        over = threading.Event()
+        wrong, counts = [], [0, 0]
+        def read(seed):
+            chance = np.random.default_rng(seed)
+            while not over.is_set():
+                rows = chance.integers(0, 256, 5)
+                try:
+                    got = fastmap.gather(a, rows)
+                except OSError:
+                    counts[1] += 1
+                    continue
+                counts[0] += 1
+                for row, data in zip(rows, got):
+                    # What is written again is there in part.
+                    if not set(np.unique(data)) <= {0, row % 250 + 1}:
+                        wrong.append((row, np.unique(data)))
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+        for thread in threads: thread.start()
+        content = b"".join(bytes([row % 250 + 1]) * 4096 for row in range(256))
+        for _ in range(40):
+            os.truncate(path, 128 * 4096)
+            with open(path, "r+b") as file:
+                file.write(content)
+        over.set()
+        for thread in threads: thread.join()
+        assert not wrong, wrong[:3]
+        assert counts[0]
+        print("done")
+    """
+    content = b"".join(bytes([row % 250 + 1]) * PAGE for row in range(256))
+    assert printed(code, write(tmp_path / "a", content)) == "done"
