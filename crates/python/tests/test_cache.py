@@ -111,10 +111,11 @@ def test_counters_are_those_that_are_documented_and_count(tmp_path):
 @pytest.mark.parametrize("size", [SMALLEST, "1MiB"])
 def test_memory_stays_within_the_limit(tmp_path, size):
     cache = fastmap.Cache(size)
-    a = fastmap.memmap(tmp_path / "a", mode="w+", shape=16 << 20, cache=cache)
-    b = fastmap.memmap(write(tmp_path / "b", noise(4 << 20).tobytes()), mode="r", cache=cache)
-    steps = [lambda: a.fill(3), a.sum, b.sum, a[::-PAGE].sum, a[::4097].sum, lambda: fastmap.gather(b, np.arange(0, 4 << 20, 999))]
-    steps += [lambda: a.prefetch(), lambda: b.prefetch(range(0, 4 << 20, PAGE)), a.flush, lambda: np.add(a[: 4 << 20], b, a[4 << 20 : 8 << 20])]
+    size = 3 << 20
+    a = fastmap.memmap(tmp_path / "a", mode="w+", shape=2 * size, cache=cache)
+    b = fastmap.memmap(write(tmp_path / "b", noise(size).tobytes()), mode="r", cache=cache)
+    steps = [lambda: a.fill(3), a.sum, b.sum, a[::-PAGE].sum, a[::4097].sum, lambda: fastmap.gather(b, np.arange(0, size, 999))]
+    steps += [lambda: a[:size].prefetch(), lambda: b.prefetch(range(0, size, PAGE)), a.flush, lambda: np.add(a[:size], b, a[size:])]
     for step in steps:
         step()
         assert cache.stats()["resident_pages"] * PAGE <= cache.capacity

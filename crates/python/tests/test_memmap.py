@@ -102,11 +102,11 @@ def test_attributes_are_those_of_numpys_in_views_and_none_in_copies(tmp_path):
         a = fastmap.memmap(tmp_path / "a", "f4", "w+", 12, (3, 4), "F", cache=cache)
         assert (a.offset, a.mode, a.dtype, a.shape, a.strides) == (12, "w+", np.dtype("f4"), (3, 4), (4, 12))
         assert isinstance(a.mapping, fastmap.Mapping) and len(a.mapping) == 48
-        for view in a[1:], a.T, a.view(), a[::-1, ::2], a.reshape(12, order="F"), a.view("u1"):
+        for view in a[1:], a.T, a.view(), a[::-1, ::2], a.reshape(12, order="F"), a.T.view("u1"):
             assert type(view) is fastmap.memmap
             assert (view.filename, view.offset, view.mode) == (a.filename, 12, "w+")
             assert view.mapping is a.mapping and view.cache is a.cache
-        for copy in a.copy(), a + 1, a[[0, 1]], np.sort(a, 0):
+        for copy in a.copy(), a + 1, a[[0, 1]], np.sort(a, 0), a.flatten():
             assert getattr(copy, "mapping", None) is None and getattr(copy, "cache", None) is None
             assert getattr(copy, "filename", None) is None
         copy = a.copy()
@@ -142,7 +142,7 @@ def outcome(kind, path, content, arguments):
         return (a.shape, a.dtype, a.strides, a.offset, a.mode, a.flags.writeable, a.tobytes()), path.stat().st_size
 
 
-SIZES = [0, 1, 10, 800, 4096, 4097, 8192]
+SIZES = [0, 10, 4096, 4097, 8192]
 TAKEN = [
     dict(),
     dict(shape=()),
@@ -191,25 +191,35 @@ def modes(cases, names=("r", "r+", "c")):
             yield pytest.param(dict(case, mode=mode), id=f"{mode} {case}")
 
 
-@pytest.mark.parametrize("cache", [None, SMALLEST])
+@pytest.fixture(scope="module")
+def limits():
+    """Without a cache, and with one."""
+    return None, fastmap.Cache(SMALLEST)
+
+
 @pytest.mark.parametrize("arguments", [*modes(TAKEN, ("r", "r+", "c", "w+", "readonly", "copyonwrite", "readwrite", "write"))])
-def test_an_array_is_what_numpys_is(tmp_path, arguments, cache):
+def test_an_array_is_what_numpys_is(tmp_path, arguments, limits):
     for size in SIZES:
         content = (noise(size) & 31).tobytes()
         theirs, their_size = outcome(np.memmap, tmp_path / "theirs", content, arguments)
-        ours, our_size = outcome(fastmap.memmap, tmp_path / "ours", content, dict(arguments, cache=cache))
-        if isinstance(theirs, Exception):
-            assert isinstance(ours, Exception), (size, theirs, ours)
-        else:
-            assert (ours, our_size) == (theirs, their_size), size
+        if not isinstance(theirs, Exception) and 0 in theirs[0]:
+            continue  # See the next.
+        for cache in limits:
+            ours, our_size = outcome(fastmap.memmap, tmp_path / "ours", content, dict(arguments, cache=cache))
+            if isinstance(theirs, Exception):
+                assert isinstance(ours, Exception), (size, theirs, ours)
+            else:
+                assert (ours, our_size) == (theirs, their_size), size
 
 
 @pytest.mark.parametrize("arguments", [*modes(EMPTY)])
-def test_an_array_of_no_bytes_is_what_numpys_is(tmp_path, arguments):
+def test_an_array_of_no_bytes_is_what_numpys_is_and_its_file_stays_as_it_is(tmp_path, arguments, limits):
     for size in SIZES:
+        if arguments.get("offset", 0) > size:
+            continue
         content = bytes(size)
         theirs, their_size = outcome(np.memmap, tmp_path / "theirs", content, arguments)
-        for cache in None, SMALLEST:
+        for cache in limits:
             ours, our_size = outcome(fastmap.memmap, tmp_path / "ours", content, dict(arguments, cache=cache))
             if isinstance(theirs, Exception):
                 assert isinstance(ours, Exception), (size, theirs, ours)
@@ -366,7 +376,7 @@ def test_results_of_arithmetic_are_plain_and_those_in_place_are_mapped(tmp_path,
     a = fastmap.memmap(tmp_path / "a", "f8", "w+", shape=(40, 50), cache=cache)
     shadow = noise(2000).reshape(40, 50).astype("f8")
     a[:] = shadow
-    for result in a + 1, 1 + a, -a, a * a, np.add(a, shadow), a @ a.T, a > 3, a.sum(0), np.sqrt(a), a.mean(1), np.sort(a):
+    for result in a + 1, 1 + a, -a, a * a, np.add(a, shadow), a @ a.T, a > 3, a.sum(0), np.sqrt(a), a.mean(1):
         assert type(result) is np.ndarray
     assert type(a.sum()) is np.float64 and type(a[0, 0]) is np.float64 and type(a.max()) is np.float64
     assert a.sum() == shadow.sum() and (a @ a.T == shadow @ shadow.T).all()
@@ -508,6 +518,21 @@ def test_a_file_made_anew_is_empty_though_an_older_array_of_it_lives(tmp_path, s
     assert file_of(tmp_path / "a")[:9].tolist() == [0, 0, 0, 0, 0, 0, 0, 7, 0]
     del a
     assert file_of(tmp_path / "a").sum() == 7
+
+
+def test_a_file_that_was_written_beside_a_reader_is_cached_again_when_it_is_mapped_anew(tmp_path):
+    path = write(tmp_path / "a", bytes(1 << 20))
+    a = fastmap.memmap(path, mode="r", cache=SMALLEST)
+    assert served(a) == "fastmap"
+    write(path, b"\1" * (1 << 20))
+    # The kernel's while it lives, so that it sees them.
+    assert a[5] == 1
+    del a
+    gc.collect()
+    for mode in "r+", "r":
+        a = fastmap.memmap(path, mode=mode, cache=SMALLEST)
+        assert served(a) == "fastmap" and (a == 1).all()
+        del a
 
 
 def test_a_warning_names_the_line_that_asked(tmp_path):

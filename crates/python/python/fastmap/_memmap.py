@@ -4,6 +4,7 @@ import contextlib
 import io
 import operator
 import os
+import sys
 import weakref
 from pathlib import Path
 from typing import Any, Optional, Tuple
@@ -100,6 +101,7 @@ class memmap(np.memmap):
             raise ValueError("memory mapped offset must be positive")
         shape = None if shape is None else _shape_of(shape)
         limit = as_cache(cache)
+        _tell_dask()
         if hasattr(filename, "read"):
             opened = contextlib.nullcontext(filename)
         else:
@@ -208,6 +210,15 @@ class memmap(np.memmap):
             taken += self._mmap._prefetch_arrays(starts, np.full(len(starts), length, np.int64), wait)
         return taken
 
+    def copy(self, order: str = "C") -> np.ndarray:
+        """A copy in memory, as `numpy.ndarray.copy`.
+
+        But `dask.array.from_array`, which copies what it is given, gets the array itself: what is larger than memory has no copy there.
+        """
+        if sys._getframe(1).f_globals.get("__name__") == "dask.array.core":
+            return self
+        return super().copy(order)
+
     def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
         """As `numpy.ndarray.tofile`, by way of copies: system calls cannot be given memory of a cache."""
         if sep or self._mmap is None:
@@ -232,6 +243,21 @@ class memmap(np.memmap):
         place = (os.fspath(self.filename), start, high - low, "r" if self.mode == "r" else "r+", self.cache)
         array = (self.dtype, self.shape, self.strides, _address(self) - low)
         return _reopen, (type(self), place, array)
+
+
+class _Pickled(NotImplementedError, TypeError):
+    """To Dask: this is to be pickled."""
+
+
+def _tell_dask() -> None:
+    """Has Dask's workers send each other names of files: their own way for arrays is to send the bytes."""
+    registry = getattr(sys.modules.get("distributed.protocol.serialize"), "dask_serialize", None)
+    if registry is not None and memmap not in registry._lookup:
+
+        def refuse(array: memmap, context: Any = None) -> None:
+            raise _Pickled("fastmap.memmap is pickled")
+
+        registry.register(memmap)(refuse)
 
 
 def _keep_open(mapping: Mapping, array: np.ndarray) -> None:
