@@ -4,10 +4,8 @@ use crate::failure::{Failure, check};
 use fastmap_capi::{fm_cache, fm_cache_create, fm_cache_destroy, fm_cache_resize, fm_stats};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Cache(capacity)
-/// --
-///
 /// A limit on the memory of all the arrays and mappings that are made in it.
 ///
 /// Parameters
@@ -36,6 +34,8 @@ use pyo3::types::PyDict;
 pub struct Cache {
     /// The handle; a number.
     handle: usize,
+    /// As last heard, for children made by fork(2), which have no caches.
+    capacity: AtomicU64,
 }
 
 impl Cache {
@@ -48,7 +48,9 @@ impl Cache {
         // SAFETY: a struct of integers, of the size that is passed.
         check(unsafe { fm_stats(self.handle(), stats.as_mut_ptr(), size_of::<fm_stats>()) })?;
         // SAFETY: zeroed, and filled in.
-        Ok(unsafe { stats.assume_init() })
+        let stats = unsafe { stats.assume_init() };
+        self.capacity.store(stats.capacity, Ordering::Relaxed);
+        Ok(stats)
     }
 }
 
@@ -57,13 +59,18 @@ impl Cache {
     #[new]
     fn new(capacity: usize) -> PyResult<Self> {
         let handle = fm_cache_create(capacity);
-        if handle.is_null() { Err(Failure::last().into()) } else { Ok(Cache { handle: handle.addr() }) }
+        if handle.is_null() {
+            return Err(Failure::last().into());
+        }
+        let cache = Cache { handle: handle.addr(), capacity: AtomicU64::new(0) };
+        cache.counters()?;
+        Ok(cache)
     }
 
     /// Most bytes that may be in memory.
     #[getter]
-    fn capacity(&self) -> PyResult<u64> {
-        Ok(self.counters()?.capacity)
+    fn capacity(&self) -> u64 {
+        self.counters().map_or_else(|_| self.capacity.load(Ordering::Relaxed), |now| now.capacity)
     }
 
     #[pyo3(name = "_resize")]
@@ -92,9 +99,9 @@ impl Cache {
         Ok(all)
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        let now = self.counters()?;
-        Ok(format!("<fastmap.Cache of {} bytes, {} in memory>", now.capacity, now.resident_pages * 4096))
+    fn __repr__(&self) -> String {
+        let there = self.counters().map_or(0, |now| now.resident_pages * 4096);
+        format!("<fastmap.Cache of {} bytes, {there} in memory>", self.capacity())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Files that are cut while the kernel maps them: a load past the end finds zeros, and the interpreter is told.
 //!
 //! Without this it would end by SIGBUS. As the Java VM has it, the page that is not there is replaced by one of zeros, and the main thread
-//! raises OSError as soon as it is back in the interpreter, before anything was made of the zeros if it is the thread that met them. This is for
-//! the kernel's mappings; pages of a cache are the engine's to place.
+//! raises OSError when the interpreter next looks for such calls, which is after a call or a jump back; every later call of the mapping's own
+//! raises it, too. This is for the kernel's mappings; pages of a cache are the engine's to place.
 //!
 //! The handler is there from the import on, so that the engine's, which is installed with the first cached mapping, comes first and passes
 //! on what is not its own.
@@ -19,17 +19,30 @@ const PAGE: usize = 4096;
 /// Of `siginfo.h`: nothing is behind the address.
 const BUS_ADRERR: c_int = 2;
 
+struct Watched {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    was_cut: AtomicBool,
+}
+
+impl Watched {
+    const fn new() -> Self {
+        Watched { start: AtomicUsize::new(0), end: AtomicUsize::new(0), was_cut: AtomicBool::new(false) }
+    }
+}
+
 /// Mappings of the kernel's; one that finds no place here ends the interpreter as before.
-static RANGES: [(AtomicUsize, AtomicUsize); 1024] = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 1024];
+static RANGES: [Watched; 1024] = [const { Watched::new() }; 1024];
 /// The main thread has been asked to raise the exception, and has not yet.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Notes a mapping.
 pub fn watch(at: Range<usize>) {
-    for (start, end) in &RANGES {
-        if end.compare_exchange(0, at.end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            start.store(at.start, Ordering::Release);
+    for one in &RANGES {
+        if one.end.compare_exchange(0, at.end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            one.was_cut.store(false, Ordering::Relaxed);
+            one.start.store(at.start, Ordering::Release);
             return;
         }
     }
@@ -37,44 +50,55 @@ pub fn watch(at: Range<usize>) {
 
 /// Forgets one, before it is unmapped.
 pub fn forget(at: usize) {
-    for (start, end) in &RANGES {
-        if start.compare_exchange(at, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            end.store(0, Ordering::Release);
-            return;
-        }
+    if let Some(one) = find(at) {
+        one.start.store(0, Ordering::Release);
+        one.end.store(0, Ordering::Release);
     }
 }
 
-fn is_watched(at: usize) -> bool {
-    let holds = |(start, end): &(AtomicUsize, AtomicUsize)| {
-        let start = start.load(Ordering::Acquire);
-        start != 0 && start <= at && at < end.load(Ordering::Acquire)
+/// Whether a page of a mapping has been replaced.
+pub fn was_cut(at: usize) -> bool {
+    find(at).is_some_and(|one| one.was_cut.load(Ordering::Relaxed))
+}
+
+fn find(at: usize) -> Option<&'static Watched> {
+    let holds = |one: &&Watched| {
+        let start = one.start.load(Ordering::Acquire);
+        start != 0 && start <= at && at < one.end.load(Ordering::Acquire)
     };
-    RANGES.iter().any(holds)
+    RANGES.iter().find(holds)
+}
+
+/// The exception.
+pub fn error() -> PyErr {
+    let why = "a file was cut while it was mapped: what lies past its end was found to be zeros; map it anew";
+    PyOSError::new_err((libc::ENXIO, why))
 }
 
 /// Raises the exception, in the main thread.
 extern "C" fn tell(_: *mut c_void) -> c_int {
     IS_ASKED.store(false, Ordering::Release);
-    let why = "a file was cut while it was mapped: what lies past its end was found to be zeros; map it anew";
-    Python::attach(|py| PyOSError::new_err((libc::ENXIO, why)).restore(py));
+    Python::attach(|py| error().restore(py));
     -1
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's.
     let (at, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
-    if code == BUS_ADRERR && is_watched(at) {
+    if code == BUS_ADRERR
+        && let Some(one) = find(at)
+    {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
         // SAFETY: a page of a mapping that holds nothing of the file.
         let new = unsafe { libc::mmap((at & !(PAGE - 1)) as *mut c_void, PAGE, prot, flags, -1, 0) };
         if new != libc::MAP_FAILED {
-            // SAFETY: it needs no lock of the interpreter's but that of these calls. Where there is no room for one, a later page asks again.
-            if !IS_ASKED.swap(true, Ordering::AcqRel)
-                && unsafe { ffi::Py_AddPendingCall(Some(tell), std::ptr::null_mut()) } != 0
-            {
-                IS_ASKED.store(false, Ordering::Release);
+            one.was_cut.store(true, Ordering::Relaxed);
+            if !IS_ASKED.swap(true, Ordering::AcqRel) {
+                // SAFETY: it needs no lock of the interpreter's but that of these calls.
+                let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), std::ptr::null_mut()) } != 0;
+                // A later page asks again.
+                IS_ASKED.store(!is_full, Ordering::Release);
             }
             return;
         }

@@ -9,12 +9,35 @@ mod cut;
 mod failure;
 mod mapping;
 
+use fastmap::coherence;
 use pyo3::prelude::*;
+use std::io;
+
+/// ftruncate(2) to nothing: of a file that the engine has, too, where pages of it may have been stored to.
+#[pyfunction]
+fn truncate(py: Python<'_>, fd: i32) -> PyResult<()> {
+    py.detach(|| {
+        let file = coherence::file(fd);
+        let resizing = file.as_ref().map(|file| file.resizing(0)).transpose().map_err(io::Error::from_raw_os_error)?;
+        // SAFETY: no memory.
+        let cut = unsafe { libc::ftruncate(fd, 0) };
+        let failed = io::Error::last_os_error();
+        if cut != 0 {
+            return Err(failed.into());
+        }
+        if let Some(resizing) = resizing {
+            // SAFETY: the length was set, and by a call that the caller asked for.
+            unsafe { resizing.done() };
+        }
+        Ok(())
+    })
+}
 
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cut::prepare();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<cache::Cache>()?;
+    module.add_function(wrap_pyfunction!(truncate, module)?)?;
     module.add("Mapping", buffer::mapping_type(module.py())?)
 }

@@ -9,7 +9,7 @@ use fastmap_capi::{
     fm_munmap, fm_pin, fm_prefetch, fm_prefetch_wait, fm_range, fm_read, fm_unpin, fm_write,
 };
 use libc::{c_int, c_void, off_t};
-use pyo3::exceptions::{PyBufferError, PyIndexError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::ffi::CStr;
@@ -29,6 +29,7 @@ interpreter's lock.";
 pub struct Mapping {
     state: Mutex<State>,
     len: usize,
+    offset: u64,
     /// Of the first byte in its page.
     skip: usize,
     is_writable: bool,
@@ -40,6 +41,20 @@ struct State {
     at: Option<usize>,
     /// Buffers that are lent, and calls under way.
     uses: usize,
+}
+
+/// An offset or a length. One that is negative, or beyond all memory, is outside of any mapping.
+pub struct Number(usize);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Number {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        match object.extract::<usize>() {
+            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => Ok(Number(usize::MAX)),
+            number => Ok(Number(number?)),
+        }
+    }
 }
 
 /// The bytes of a mapping, in use.
@@ -136,7 +151,8 @@ impl Mapping {
     }
 
     fn open(&self) -> PyResult<Use<'_>> {
-        Ok(Use { mapping: self, bytes: self.lend()? })
+        let used = Use { mapping: self, bytes: self.lend()? };
+        if self.cache.is_none() && cut::was_cut(used.bytes.at) { Err(cut::error()) } else { Ok(used) }
     }
 
     /// The first page, and whole pages of all.
@@ -196,7 +212,8 @@ impl Mapping {
             }
             Ok(at.addr())
         })?;
-        Ok(Mapping { state: Mutex::new(State { at: Some(at), uses: 0 }), len: length, skip, is_writable, cache })
+        let state = Mutex::new(State { at: Some(at), uses: 0 });
+        Ok(Mapping { state, len: length, offset, skip, is_writable, cache })
     }
 
     /// Unmaps the file. What was stored has been handed to it, if not to stable storage: see `flush`.
@@ -230,6 +247,12 @@ impl Mapping {
         self.state().at.is_none()
     }
 
+    /// Its first byte in the file.
+    #[getter]
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Whether it may be stored to.
     #[getter]
     fn writable(&self) -> bool {
@@ -261,18 +284,18 @@ impl Mapping {
     /// ------
     /// OSError
     ///     ENOSPC, EIO and what else write(2) and fdatasync(2) have; what could not be written is kept in memory, and written by a later call.
-    #[pyo3(signature = (offset = 0, length = None))]
-    fn flush(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
+    #[pyo3(signature = (offset = Number(0), length = None), text_signature = "($self, offset=0, length=None)")]
+    fn flush(&self, py: Python<'_>, offset: Number, length: Option<Number>) -> PyResult<()> {
         let used = self.open()?;
-        let (at, len) = used.pages(offset, length)?;
+        let (at, len) = used.pages(offset.0, length.map(|length| length.0))?;
         // SAFETY: addresses.
         Ok(py.detach(|| check(unsafe { fm_msync(at as *mut c_void, len, libc::MS_SYNC) })).map(|_| ())?)
     }
 
     #[pyo3(name = "_advise")]
-    fn advise(&self, py: Python<'_>, advice: c_int, offset: usize, length: Option<usize>) -> PyResult<()> {
+    fn advise(&self, py: Python<'_>, advice: c_int, offset: Number, length: Option<Number>) -> PyResult<()> {
         let used = self.open()?;
-        let (at, len) = used.pages(offset, length)?;
+        let (at, len) = used.pages(offset.0, length.map(|length| length.0))?;
         // SAFETY: the caller passes advice that keeps what is stored.
         Ok(py.detach(|| check(unsafe { fm_madvise(at as *mut c_void, len, advice) })).map(|_| ())?)
     }
@@ -322,7 +345,8 @@ impl Mapping {
     /// ------
     /// OSError
     ///     ENXIO or EFAULT past the file's end; EIO.
-    fn read<'py>(&self, py: Python<'py>, offset: usize, length: usize) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(&self, py: Python<'py>, offset: Number, length: Number) -> PyResult<Bound<'py, PyBytes>> {
+        let (offset, length) = (offset.0, length.0);
         let used = self.open()?;
         let at = used.range(offset, length)?;
         PyBytes::new_with(py, length, |bytes| {
@@ -333,17 +357,10 @@ impl Mapping {
         })
     }
 
-    /// Stores bytes; what cannot be stored is an exception.
-    ///
-    /// Raises
-    /// ------
-    /// TypeError
-    ///     The mapping is for reading.
-    /// OSError
-    ///     ENXIO or EFAULT past the file's end; EIO.
-    fn write(&self, py: Python<'_>, offset: usize, data: &[u8]) -> PyResult<()> {
+    #[pyo3(name = "_write")]
+    fn write(&self, py: Python<'_>, offset: Number, data: &[u8]) -> PyResult<()> {
         let used = self.open()?;
-        let at = used.range(offset, data.len())?;
+        let at = used.range(offset.0, data.len())?;
         if !self.is_writable {
             return Err(pyo3::exceptions::PyTypeError::new_err("the mapping is for reading: open it with mode 'r+'"));
         }
@@ -353,7 +370,8 @@ impl Mapping {
     }
 
     #[pyo3(name = "_pin")]
-    fn pin(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
+    fn pin(&self, py: Python<'_>, offset: Number, length: Number) -> PyResult<()> {
+        let (offset, length) = (offset.0, length.0);
         let used = self.open()?;
         let at = used.range(offset, length)?;
         let flags = if self.is_writable { FM_PIN_WRITE } else { 0 };
@@ -365,7 +383,8 @@ impl Mapping {
     }
 
     #[pyo3(name = "_unpin")]
-    fn unpin(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
+    fn unpin(&self, py: Python<'_>, offset: Number, length: Number) -> PyResult<()> {
+        let (offset, length) = (offset.0, length.0);
         let used = self.open()?;
         let at = used.range(offset, length)?;
         let flags = if self.is_writable { FM_PIN_WRITE } else { 0 };

@@ -11,9 +11,12 @@ _made = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        return  # Of pytest-xdist: its parent has seen to it.
     if config.option.basetemp is None:
         folder = tempfile.mkdtemp(prefix="fastmap-python.", dir=os.environ.get("SCRATCH", "/var/tmp"))
         _made.append(folder)
+        os.chmod(folder, 0o755)  # Tests become nobody.
         config.option.basetemp = os.path.join(folder, "tests")
     folder = os.path.dirname(os.path.abspath(config.option.basetemp))
     probe = os.path.join(folder, "direct")

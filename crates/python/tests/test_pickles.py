@@ -167,7 +167,7 @@ def test_an_array_of_no_bytes_is_unpickled_as_it_was(tmp_path):
         a = fastmap.memmap(tmp_path / "a", "f4", mode, shape=(0, 3), cache=SMALLEST)
         b = pickle.loads(pickle.dumps(a))
         assert (b.shape, b.dtype, b.size) == ((0, 3), np.dtype("f4"), 0)
-        assert (b.filename, b.mode) == (a.filename, "r+") and b.cache is a.cache
+        assert (os.fspath(b.filename), b.mode, b.cache) == (os.fspath(a.filename), "r+", a.cache)
 
 
 def test_names_are_absolute_when_it_was_made(tmp_path, monkeypatch):
@@ -215,10 +215,10 @@ def test_mappings_are_not_pickled(tmp_path):
 def test_a_stream_of_arrays_is_unpickled_one_by_one(tmp_path):
     a, shadow = made(tmp_path / "a")
     stream = io.BytesIO()
-    for row in a:
+    for row in a[:20]:
         pickle.dump(row, stream)
     stream.seek(0)
     del a, row
     gc.collect()
-    for row in shadow:
+    for row in shadow[:20]:
         assert pickle.load(stream).tobytes() == row.tobytes()

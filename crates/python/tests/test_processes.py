@@ -59,7 +59,8 @@ READERS = """
                 assert child.exitcode == 0
                 for result in results:
                     assert result[:3] == (*expected, expected[1]), result
-                if method != "fork" and array is not arrays[0]:
+                if method != "fork" and array.filename == name:
+                    # Which nobody has open to write.
                     assert {result[3] for result in results} == {"fastmap" if cache else "kernel"}, results
                 assert sums(array, rows)[:2] == expected
         print("done")
@@ -153,7 +154,7 @@ LOADER = """
         chance = np.random.default_rng(4)
         for epoch in range(2):
             todo, done = context.Queue(), context.Queue()
-            workers = [context.Process(target=work, args=(data, todo, done)) for _ in range(2)]
+            workers = [context.Process(target=work, args=(data, todo, done), daemon=True) for _ in range(2)]
             for worker in workers:
                 worker.start()
             batches = np.array_split(chance.permutation(2000), 20)
@@ -194,14 +195,14 @@ def test_an_array_that_is_made_after_a_pool_was_forked_reaches_its_workers(tmp_p
             first = fastmap.memmap(folder + "/a", mode="w+", shape=100_000, cache="64KiB")
             first[:] = 1
             with multiprocessing.get_context("fork").Pool(1) as pool:
-                print(pool.apply_async(total, (first,)).get(20))
+                print(pool.apply_async(total, (first,)).get(10))
                 # A cache that its worker does not know, in a file that it does not map.
                 second = fastmap.memmap(folder + "/b", mode="w+", shape=100_000, cache="64KiB")
                 second[:] = 2
                 second.flush()
                 del second
                 second = fastmap.memmap(folder + "/b", mode="r", cache="64KiB")
-                print(pool.apply_async(total, (second,)).get(20))
+                print(pool.apply_async(total, (second,)).get(10))
     """
     assert script_printed(tmp_path, code, tmp_path).splitlines() == ["100000", "200000"]
 
@@ -394,9 +395,10 @@ def test_another_process_that_writes_the_file_is_seen_by_readers(tmp_path):
 # Signals.
 
 
-@pytest.mark.parametrize("when", ["before", "after", "twice"])
+# After the first array in a cache it takes them: the documentation says so.
+@pytest.mark.parametrize("when", ["before", "twice"])
 def test_pythons_handler_of_faults_does_not_take_those_of_arrays(tmp_path, when):
-    # pytest, notebooks and -X dev switch it on, at any time.
+    # pytest, notebooks and -X dev switch it on.
     code = """
         import faulthandler, sys
         import fastmap
@@ -439,7 +441,7 @@ def test_signals_of_python_come_while_arrays_are_used(tmp_path):
         import numpy as np
         import fastmap
         came = []
-        signal.signal(signal.SIGALRM, lambda *_: came.append(fastmap.gather(a, [len(came) % 1024])[0, 0]))
+        signal.signal(signal.SIGALRM, lambda *_: came.append(fastmap.gather(a, [7, 900])[:, 0].tolist()))
         a = fastmap.memmap(sys.argv[1], "u4", "w+", shape=(1024, 1024), cache="64KiB")
         a[:] = np.arange(1024)[:, None]
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
@@ -448,7 +450,7 @@ def test_signals_of_python_come_while_arrays_are_used(tmp_path):
             a.flush()
             assert (fastmap.gather(a, range(0, 1024, 3)) == np.arange(0, 1024, 3)[:, None]).all()
         signal.setitimer(signal.ITIMER_REAL, 0)
-        assert came[:50] == list(range(50))
+        assert all(rows == [7, 900] for rows in came)
         def stop(*_):
             raise KeyboardInterrupt
         signal.signal(signal.SIGALRM, stop)
@@ -502,9 +504,6 @@ WITHOUT = """
 
 @pytest.mark.parametrize("errno", [1, 38])
 def test_without_userfaultfd_arrays_are_the_kernels_and_it_is_said(tmp_path, errno):
-    # /dev/userfaultfd is another way to it.
-    if os.path.exists("/dev/userfaultfd") and os.access("/dev/userfaultfd", os.R_OK):
-        cannot_run("/dev/userfaultfd is there: what is refused is not missed")
     assert printed(WITHOUT, tmp_path, errno) == "True True"
 
 

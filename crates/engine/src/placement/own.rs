@@ -45,10 +45,11 @@ pub fn enter_named(fd: BorrowedFd<'_>, cache: &Cache) -> Entered {
     const TRIES: usize = 10;
     const NAP: Duration = Duration::from_millis(2);
     let entry = placed::enter(false);
-    if !watch::is_watching() {
+    let identity = with_file(fd, file::facts).ok().map(|facts| facts.identity);
+    // Small mappings are looked after, too, though nobody watches them.
+    if !watch::is_watching() && !identity.is_some_and(by_address::is_looked_after) {
         return Entered { _passing: by_address::pass(), _still: None, _entry: entry };
     }
-    let identity = with_file(fd, file::facts).ok().map(|facts| facts.identity);
     identity.iter().for_each(|identity| known::keep(*identity));
     let mut tries = 0..TRIES;
     loop {

@@ -30,7 +30,7 @@ def _arguments(given: List[str]) -> List[str]:
     if given[:1] != ["run"]:
         return given
     at = 1
-    while at < len(given) and given[at].startswith("--") and given[at] != "--":
+    while at < len(given) and (given[at] == "-h" or given[at].startswith("--") and given[at] != "--"):
         at += 1 if given[at] in _FLAGS or "=" in given[at] else 2
     options, rest = given[1:at], given[at:]
     if rest[:1] == ["--"]:

@@ -1,9 +1,12 @@
 """Limits on memory."""
 
+import errno
 import re
+import sys
 import uuid
+import warnings
 import weakref
-from typing import Union
+from typing import List, Optional, Union
 
 from . import _native
 
@@ -13,6 +16,8 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 # By token, so that arrays which share a cache share one after unpickling, too.
 _caches: "weakref.WeakValueDictionary[str, Cache]" = weakref.WeakValueDictionary()
+# Those that were made while somebody counts what all do.
+watched: "Optional[List[Cache]]" = None
 
 
 def size_of(size: Union[int, str]) -> int:
@@ -39,6 +44,8 @@ class Cache(_native.Cache):
         self = super().__new__(cls, size_of(capacity))
         self._token = uuid.uuid4().hex
         _caches[self._token] = self
+        if watched is not None:
+            watched.append(self)
         return self
 
     def resize(self, capacity: Union[int, str]) -> None:
@@ -63,10 +70,35 @@ class Cache(_native.Cache):
         return _shared, (self._token, self.capacity)
 
 
-def _shared(token: str, capacity: int) -> Cache:
+def as_cache(cache: "Union[None, int, str, Cache]") -> "Optional[Cache]":
+    """A cache as it is, or a new one of a size; None in a child made by fork(2), where there is none."""
+    if cache is None or isinstance(cache, Cache):
+        return cache
+    try:
+        return Cache(cache)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        warn(error)
+        return None
+
+
+def warn(error: OSError) -> None:
+    """Says that something has no cache, and why."""
+    why = str(error.strerror).replace(": map it without FM_MAP_CACHED", "")
+    text = f"{why}: mapped by the kernel, without a limit on memory (`fastmap doctor` looks at what is missing)"
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fastmap":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
+
+
+def _shared(token: str, capacity: int) -> "Optional[Cache]":
     cache = _caches.get(token)
     if cache is None:
-        cache = Cache(capacity)
+        cache = as_cache(capacity)
+        if cache is None:
+            return None
         cache._token = token
         cache = _caches.setdefault(token, cache)
     return cache

@@ -1,5 +1,6 @@
 """What a cell of a notebook did to its caches: ``%load_ext fastmap``, then ``%%fastmap`` as a cell's first line."""
 
+import ast
 import resource
 import threading
 import time
@@ -8,7 +9,7 @@ from typing import Dict, List, Tuple
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.display import SVG, display
 
-from ._cache import all_caches
+from . import _cache
 
 _PAGE = 4096
 
@@ -17,7 +18,7 @@ def _counters() -> Dict[str, int]:
     """Sums over all caches, with the kernel's own for this process."""
     names = ("misses", "ahead_used", "prefetched_pages", "evicted_pages", "writeback_pages", "resident_pages", "capacity")
     sums = dict.fromkeys(names, 0)
-    for cache in all_caches():
+    for cache in _cache.watched or []:
         stats = cache.stats()
         for name in names:
             sums[name] += stats[name]
@@ -79,6 +80,13 @@ class Magic(Magics):
     @cell_magic
     def fastmap(self, line: str, cell: str) -> None:
         """Runs the cell; then says, of all caches, what was missed, read ahead, evicted and written, and plots memory and misses."""
+        _cache.watched = _cache.all_caches()
+        try:
+            self._run(cell)
+        finally:
+            _cache.watched = None
+
+    def _run(self, cell: str) -> None:
         samples = [(time.perf_counter(), _counters())]
         over = threading.Event()
 
@@ -94,11 +102,21 @@ class Magic(Magics):
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            result = self.shell.run_cell(cell)
+            self._execute(cell)
         finally:
             over.set()
             watcher.join()
-        samples.append((time.perf_counter(), _counters()))
-        print(text_of(samples[0][1], samples[-1][1], samples[-1][0] - samples[0][0]))
-        display(SVG(plot_of(samples)))
-        result.raise_error()
+            samples.append((time.perf_counter(), _counters()))
+            print(text_of(samples[0][1], samples[-1][1], samples[-1][0] - samples[0][0]))
+            display(SVG(plot_of(samples)))
+
+    def _execute(self, cell: str) -> None:
+        """In the notebook's names; what it raises is the magic's to raise, and its last expression is shown."""
+        shell = self.shell
+        tree = shell.compile.ast_parse(shell.transform_cell(cell))
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(shell.compile(tree, "<cell>", "exec"), shell.user_ns)
+        if last is not None and not cell.rstrip().endswith(";"):
+            shell.displayhook(eval(shell.compile(ast.Expression(last.value), "<cell>", "eval"), shell.user_ns))
+        elif last is not None:
+            eval(shell.compile(ast.Expression(last.value), "<cell>", "eval"), shell.user_ns)

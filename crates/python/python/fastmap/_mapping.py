@@ -4,15 +4,15 @@ import contextlib
 import errno
 import io
 import mmap as _mmap
+import operator
 import os
 import stat
-import warnings
 from typing import Any, Iterable, Iterator, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _native
-from ._cache import Cache
+from ._cache import Cache, as_cache, warn
 
 __all__ = ["Mapping", "open"]
 
@@ -58,6 +58,18 @@ class Mapping(_native.Mapping):
             raise ValueError(f"advice must be one of {list(_ADVICE)} (got {advice!r})") from None
         self._advise(number, offset, length)
 
+    def write(self, offset: int, data: Any) -> None:
+        """Stores bytes, of any object with a buffer; what cannot be stored is an exception.
+
+        Raises
+        ------
+        TypeError
+            The mapping is for reading.
+        OSError
+            ENXIO or EFAULT past the file's end; EIO.
+        """
+        self._write(offset, data if isinstance(data, bytes) else memoryview(data).tobytes())
+
     def prefetch(self, ranges: Iterable[Tuple[int, int]], wait: bool = False) -> int:
         """Has scattered ranges read, in one submission and many at a time.
 
@@ -81,7 +93,10 @@ class Mapping(_native.Mapping):
         OSError
             ENXIO past the file's end; EIO.
         """
-        pairs = np.array([(offset, length) for offset, length in ranges], np.int64).reshape(-1, 2)
+        numbers = [(operator.index(offset), operator.index(length)) for offset, length in ranges]
+        if any(not 0 <= number < 1 << 63 for pair in numbers for number in pair):
+            raise IndexError(f"a range is not inside the mapping of {len(self)} bytes")
+        pairs = np.array(numbers, np.int64).reshape(-1, 2)
         return self._prefetch_arrays(np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]), wait)
 
     def _prefetch_arrays(self, starts: np.ndarray, lengths: np.ndarray, wait: bool) -> int:
@@ -105,7 +120,7 @@ class Mapping(_native.Mapping):
         ...     with mapping.pin(0, 4096) as part:
         ...         _ = copy.write(part)
         """
-        length = len(self) - offset if length is None else length
+        length = max(len(self) - operator.index(offset), 0) if length is None else length
         self._pin(offset, length)
         try:
             view = memoryview(self)
@@ -120,7 +135,11 @@ class Mapping(_native.Mapping):
 
     def stats(self) -> dict:
         """Who serves the mapping ("engine"), and the counters of its cache, if it has one (`Cache.stats`)."""
-        counters = self.cache.stats() if self.cache is not None else {}
+        counters = {}
+        if self.cache is not None:
+            # A child made by fork(2) has none.
+            with contextlib.suppress(OSError):
+                counters = self.cache.stats()
         return {"engine": self.engine, **counters}
 
 
@@ -130,38 +149,22 @@ def _is_looked_after() -> bool:
         return any("libfastmap_preload" in line for line in maps)
 
 
-def as_cache(cache: CacheLike) -> Optional[Cache]:
-    """A cache as it is, or a new one of a size; None in a child made by fork(2), where there is none."""
-    if cache is None or isinstance(cache, Cache):
-        return cache
-    try:
-        return Cache(cache)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        _warn(error)
-        return None
-
-
-def _warn(error: OSError) -> None:
-    why = f"{error.strerror}: mapped by the kernel, without a limit on memory (`fastmap doctor` looks at what is missing)"
-    warnings.warn(why, RuntimeWarning, stacklevel=5)
-
-
 def map_file(fd: int, offset: int, length: int, mode: str, cache: Optional[Cache]) -> Mapping:
     """Maps part of an open file in mode "r", "r+" or "c", in a cache if there is one that can."""
     if length <= 0:
         raise ValueError("cannot mmap an empty file")
     if offset < 0:
         raise ValueError("memory mapped offset must be positive")
-    if cache is not None and mode != "c":
+    is_looked_after = _is_looked_after()
+    # One engine in a process: two would have a keeper each, and each would wait for the other's end.
+    if cache is not None and mode != "c" and not is_looked_after:
         try:
             return Mapping(fd, offset, length, mode, cache, False)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
-            _warn(error)
-    return Mapping(fd, offset, length, mode, None, _is_looked_after())
+            warn(error)
+    return Mapping(fd, offset, length, mode, None, is_looked_after)
 
 
 def length_of(fd: int) -> int:
@@ -198,7 +201,7 @@ def open(
         Bytes; to the end by default.
     cache : None, int, str or Cache
         The limit on the memory of the mapping: bytes, a size such as "1GiB", or a `Cache` that several share. None: the kernel's
-        mapping, which FastMap advises while memory is short; under `fastmap run` its engine may have it, too.
+        mapping, which FastMap advises while memory is short. Under `fastmap run` it has no say: its library has all mappings, within its budget.
 
     Returns
     -------

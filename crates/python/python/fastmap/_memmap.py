@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import mmap
 import operator
 import os
 import sys
@@ -11,8 +12,9 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from ._cache import Cache
-from ._mapping import CacheLike, Mapping, as_cache, map_file
+from . import _native
+from ._cache import Cache, as_cache
+from ._mapping import CacheLike, Mapping, map_file
 
 __all__ = ["gather", "memmap"]
 
@@ -44,7 +46,8 @@ class memmap(np.memmap):
         Of the elements in the file.
     cache : None, int, str or Cache, optional
         The limit on the memory of the array: bytes, a size such as "1GiB", or a `Cache` that several arrays share. None: the
-        kernel's mapping, which FastMap advises while memory is short; under `fastmap run` its engine may have it, too.
+        kernel's mapping, which FastMap advises while memory is short. Under `fastmap run` it has no say: its library has all mappings, within its
+        budget.
 
     Attributes
     ----------
@@ -68,7 +71,8 @@ class memmap(np.memmap):
     through a cache. A system call that is given memory of a cache fails with EFAULT where a page is absent: `tofile`, `numpy.save` and
     pickles copy; elsewhere use `Mapping.pin`, a copy, or `fastmap run`, under which all of them work. Where a file
     is cut while it is mapped, `gather` and `prefetch` raise OSError, and so does the main thread after any other access past its end; but in a
-    cache such an access ends the interpreter (SIGBUS), as it does with `numpy.memmap`.
+    cache such an access ends the interpreter (SIGBUS), as it does with `numpy.memmap`. `faulthandler.enable` belongs before the first
+    array with a cache.
 
     Examples
     --------
@@ -98,33 +102,34 @@ class memmap(np.memmap):
             raise TypeError("a file cannot hold Python objects: dtype must not have any")
         offset = operator.index(offset)
         if offset < 0:
-            raise ValueError("memory mapped offset must be positive")
+            raise OverflowError("memory mapped offset must be positive")
         shape = None if shape is None else _shape_of(shape)
         limit = as_cache(cache)
         _tell_dask()
         if hasattr(filename, "read"):
             opened = contextlib.nullcontext(filename)
         else:
-            opened = io.open(os.fspath(filename), ("r" if mode == "c" else mode) + "b")
+            opened = _opened(filename, mode)
         with opened as file:
             file.seek(0, os.SEEK_END)
             there = file.tell()
             if shape is None:
-                if (there - offset) % dtype.itemsize if dtype.itemsize else True:
+                if (there - offset) % dtype.itemsize:
                     raise ValueError("Size of the available data must be a multiple of the data-type size.")
                 shape = ((there - offset) // dtype.itemsize,)
             length = _product(shape) * dtype.itemsize
-            # An empty array needs a byte to be mapped.
-            end = offset + max(length, 1 if mode in ("r+", "w+") else length)
-            if mode in ("r+", "w+") and there < end:
-                file.seek(end - 1)
-                file.write(b"\0")
-                file.flush()
-                there = end
-            if offset + length > there:
-                raise ValueError(f"mmap length is greater than file size: {length} bytes at offset {offset} of {there}")
-            mapping = map_file(file.fileno(), offset, end - offset, mode.replace("w+", "r+"), limit)
-            self = np.ndarray.__new__(subtype, shape, dtype, mapping, order=order)
+            end = offset + length
+            if mode in ("r+", "w+"):
+                # An empty array needs a byte to be mapped.
+                end = max(end, 1)
+                if there < end:
+                    file.seek(end - 1)
+                    file.write(b"\0")
+                    file.flush()
+                    there = end
+            start, span = _mapped_part(offset, length, end, there)
+            mapping = map_file(file.fileno(), start, span, mode.replace("w+", "r+"), limit)
+            self = np.ndarray.__new__(subtype, shape, dtype, mapping, offset - start, order=order)
             _keep_open(mapping, self)
             self._mmap = mapping
             self.offset = offset
@@ -207,7 +212,10 @@ class memmap(np.memmap):
         indices = np.arange(self.shape[axis]) if indices is None else _indices(indices, self.shape[axis], axis)
         taken = 0
         for starts, length, _ in _blocks(self, self._mmap, indices, axis):
-            taken += self._mmap._prefetch_arrays(starts, np.full(len(starts), length, np.int64), wait)
+            now = self._mmap._prefetch_arrays(starts, np.full(len(starts), length, np.int64), wait)
+            taken += now
+            if now < len(starts):
+                break
         return taken
 
     def copy(self, order: str = "C") -> np.ndarray:
@@ -239,10 +247,46 @@ class memmap(np.memmap):
             # Others read the file.
             self._mmap.flush()
         low, high = _bounds(self)
-        start = self.offset + low - self._mmap._address
-        place = (os.fspath(self.filename), start, high - low, "r" if self.mode == "r" else "r+", self.cache)
+        start = self._mmap.offset + low - self._mmap._address
+        place = (self.filename, start, high - low, "r" if self.mode == "r" else "r+", self.cache)
         array = (self.dtype, self.shape, self.strides, _address(self) - low)
         return _reopen, (type(self), place, array)
+
+
+def _opened(filename: Any, mode: str) -> Any:
+    """The file of a name. One that is made anew is cut by the engine's leave: it may have pages of it that were stored to."""
+    filename = os.fspath(filename)
+    if mode != "w+":
+        return io.open(filename, ("r" if mode == "c" else mode) + "b")
+    fd = os.open(filename, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        file = io.open(filename, "r+b", opener=lambda *_: fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    try:
+        _native.truncate(fd)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _mapped_part(offset: int, length: int, end: int, there: int) -> Tuple[int, int]:
+    """Which part of a file is mapped for an array, or what mmap.mmap says of it, which numpy would call: offset and length."""
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    span = end - start
+    if span == 0 and start > 0:
+        start, span = start - mmap.ALLOCATIONGRANULARITY, mmap.ALLOCATIONGRANULARITY
+    if span < 0:
+        raise OverflowError("memory mapped length must be positive")
+    if span == 0:
+        if there == 0:
+            raise ValueError("cannot mmap an empty file")
+        span = there - start
+    if start + span > there:
+        raise ValueError(f"mmap length is greater than file size: {length} bytes at offset {offset} of {there}")
+    return (offset, length) if length > 0 else (start, span)
 
 
 class _Pickled(NotImplementedError, TypeError):
@@ -269,10 +313,13 @@ def _keep_open(mapping: Mapping, array: np.ndarray) -> None:
 def _reopen(subtype: type, place: tuple, array: tuple) -> memmap:
     filename, start, length, mode, cache = place
     dtype, shape, strides, first = array
+    if os.path.getsize(filename) < start + length:
+        raise ValueError(f"mmap length is greater than file size: {filename!r} has been cut")
     part = memmap.__new__(subtype, filename, np.uint8, mode, start, (length,), cache=cache)
     self = np.ndarray.__new__(subtype, shape, dtype, part._mmap, first, strides)
     _keep_open(part._mmap, self)
-    self.__array_finalize__(part)
+    # Of an array without elements, too, which shares no memory.
+    self._mmap, self.filename, self.offset, self.mode = part._mmap, part.filename, part.offset, part.mode
     return self
 
 

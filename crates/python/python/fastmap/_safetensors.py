@@ -3,7 +3,7 @@
 import collections.abc
 import json
 import os
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -25,15 +25,15 @@ class SafeTensors(collections.abc.Mapping):
 
     Attributes
     ----------
-    mapping : Mapping
-        The tensors' bytes.
+    mapping : Mapping or None
+        The tensors' bytes; None where there are none.
     metadata : dict of str to str
         What the header says beside the tensors.
     dtypes : dict of str to str
         The format's names of types: "BF16", which numpy has no type for, is given as uint16, types of 8 bits as uint8.
     """
 
-    def __init__(self, mapping: Mapping, header: Dict[str, Tuple[str, Tuple[int, ...], int, int]], metadata: Dict[str, str]):
+    def __init__(self, mapping: Optional[Mapping], header: Dict[str, Tuple[str, Tuple[int, ...], int, int]], metadata: Dict[str, str]):
         self.mapping = mapping
         self.metadata = metadata
         self.dtypes = {name: entry[0] for name, entry in header.items()}
@@ -51,7 +51,7 @@ class SafeTensors(collections.abc.Mapping):
         return len(self._header)
 
     def __repr__(self) -> str:
-        return f"<fastmap.SafeTensors: {len(self)} tensors, {len(self.mapping)} bytes>"
+        return f"<fastmap.SafeTensors: {len(self)} tensors, {0 if self.mapping is None else len(self.mapping)} bytes>"
 
 
 def safetensors(path: Any, cache: CacheLike = None) -> SafeTensors:
@@ -96,15 +96,15 @@ def safetensors(path: Any, cache: CacheLike = None) -> SafeTensors:
             raise ValueError(f"{path!r}: a header of {length} bytes is too large (at most {_MOST}, in a file of {size} bytes)")
         text = file.read(length)
         header, metadata = _parsed(path, text, size - 8 - length)
-        if size == 8 + length:
-            raise ValueError(f"{path!r} has no tensors with bytes in them")
-        mapping = _open(file, "r", offset=8 + length, cache=cache)
+        mapping = _open(file, "r", offset=8 + length, cache=cache) if size > 8 + length else None
     return SafeTensors(mapping, header, metadata)
 
 
 def _parsed(path: str, text: bytes, room: int) -> Tuple[Dict[str, Tuple[str, Tuple[int, ...], int, int]], Dict[str, str]]:
     def once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
         names = dict(pairs)
+        for name in names:
+            name.encode()  # A surrogate alone is no text.
         if len(names) < len(pairs):
             raise ValueError("a name is there twice")
         return names
@@ -112,7 +112,7 @@ def _parsed(path: str, text: bytes, room: int) -> Tuple[Dict[str, Tuple[str, Tup
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path!r}: the header is no JSON of this format: {error}") from None
+        raise ValueError(f"{path!r}: the header is no JSON of this format: {error!s:.200}") from None
     if not isinstance(header, dict):
         raise ValueError(f"{path!r}: the header is no object")
     metadata = header.pop("__metadata__", {})
@@ -123,7 +123,7 @@ def _parsed(path: str, text: bytes, room: int) -> Tuple[Dict[str, Tuple[str, Tup
     for name, (_, _, begin, after) in sorted(tensors.items(), key=lambda item: item[1][2:]):
         if begin != end:
             what = "overlaps another" if begin < end else "has a gap before it"
-            raise ValueError(f"{path!r}: tensor {name!r} at byte {begin} {what}")
+            raise ValueError(f"{path!r}: tensor {name!r:.100} at byte {begin} {what}")
         end = after
     if end != room:
         raise ValueError(f"{path!r}: {room} bytes of tensors are there, of which the header names {end}")
@@ -132,13 +132,13 @@ def _parsed(path: str, text: bytes, room: int) -> Tuple[Dict[str, Tuple[str, Tup
 
 def _tensor(path: str, name: str, entry: Any, room: int) -> Tuple[str, Tuple[int, ...], int, int]:
     def refuse(why: str) -> ValueError:
-        return ValueError(f"{path!r}: tensor {name!r} {why}")
+        return ValueError(f"{path!r}: tensor {name!r:.100} {why}")
 
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise refuse("has not a dtype, a shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise refuse(f"has an unknown type: {dtype!r}")
+        raise refuse(f"has an unknown type: {dtype!r:.100}")
 
     def are_sizes(numbers: Any) -> bool:
         return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
