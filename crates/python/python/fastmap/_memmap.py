@@ -20,6 +20,7 @@ __all__ = ["gather", "memmap"]
 
 _NAMES = {"readonly": "r", "copyonwrite": "c", "readwrite": "r+", "write": "w+"}
 _MODES = ["r", "c", "r+", "w+"]
+_IS_NUMPY_1 = np.__version__.startswith("1.")
 _item = np.ndarray.__getitem__
 # Ranges that are handed over in one call, and bytes that are copied in one.
 _AT_ONCE = 1 << 18
@@ -72,7 +73,8 @@ class memmap(np.memmap):
     pickles copy; elsewhere use `Mapping.pin`, a copy, or `fastmap run`, under which all of them work. Where a file
     is cut while it is mapped, `gather` and `prefetch` raise OSError, and so does the main thread after any other access past its end; but in a
     cache such an access ends the interpreter (SIGBUS), as it does with `numpy.memmap`. `faulthandler.enable` belongs before the first
-    array with a cache.
+    array with a cache. Threads beside the main one find zeros past a cut end until that is told. While a file is in a cache to be written,
+    one that reads it in another process, or is mapped by the kernel in this one, makes all of them the kernel's, with a warning.
 
     Examples
     --------
@@ -146,7 +148,9 @@ class memmap(np.memmap):
         array = np.ndarray.__array_wrap__(self, array, context)
         if self is array or type(self) is not memmap:
             return array
-        return array[()] if return_scalar else array.view(np.ndarray)
+        # numpy 1 does not say that a scalar is wanted.
+        is_scalar = return_scalar or (_IS_NUMPY_1 and array.shape == ())
+        return array[()] if is_scalar else array.view(np.ndarray)
 
     def __getitem__(self, index):
         part = _item(self, index)
