@@ -1,18 +1,21 @@
 # make try       an unchanged program, short of memory: what does FastMap do for it here? About a minute
 # make bench     the tour: FastMap beside kernel mmap on this machine, as root on a fast device, too: about two minutes
-# make           the commands fastmap and fastmap-bench, libfastmap and the preload libraries, in target/release
+# make           the commands fastmap and fastmap-bench, libfastmap, the preload libraries, man pages and completions, in target/release
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
+# make uninstall takes it away from there
+# make deb       the same as a package for Debian and Ubuntu, in target/release: takes cargo-deb and dpkg-dev
 # make test      what a change needs to be trusted, in minutes, with nothing but Rust, gcc and make
 # make test-all  everything there is, and longer (FASTMAP_EFFORT=full): what CI runs
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
 # make fio       the engine for fio: does it move the right bytes?
 # make evidence  every experiment of the papers at its default size, about an hour: evidence/report.html
+# make packages  the crate as cargo would upload it, man pages, completions, the .deb in a root of its own: do they work?
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make loom      the models alone: page word, free frames, dirty bitmap, shared syncs
 # make wheel     the Python package, in target/wheels: for PYTHON (python3), with the command and the preload libraries
 # make python    the wheel in an environment of its own (target/python), and its tests
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: try build bench install test test-all lint docs loom header programs fio evidence vm wheel python
+.PHONY: try build bench install uninstall deb test test-all lint docs loom header programs fio evidence packages vm wheel python
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -27,11 +30,13 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 THREADS ?= $(shell echo $$((2 * $$(nproc))))
 MAJOR = $(firstword $(subst ., ,$(VERSION)))
 TO = $(DESTDIR)$(PREFIX)
+DEB = $(BUILT)/fastmap_$(VERSION)_amd64.deb
 
 # fastmap-bench in an invocation of its own: features that it sets must not reach the libraries.
 build:
 	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-preload -p fastmap-preload-heap
-	$(CARGO) build --profile $(PROFILE) -p fastmap-bench
+	$(CARGO) build --profile $(PROFILE) -p fastmap-bench --bins --example pages
+	$(BUILT)/examples/pages $(BUILT)/share
 
 bench: build
 	$(BUILT)/fastmap bench
@@ -45,7 +50,7 @@ try:
 # Not after `build`: on the machine that it is installed on there may be no Rust. The command is stripped; fastmap-bench keeps its
 # symbols, by which `bench breakdown` tells whose functions a profiler met.
 install:
-	@test -e $(BUILT)/fastmap -a -e $(BUILT)/fastmap-bench -a -e $(BUILT)/libfastmap_capi.so || { echo "make: nothing built in $(BUILT): run 'make' first" >&2; exit 1; }
+	@test -e $(BUILT)/fastmap -a -e $(BUILT)/fastmap-bench -a -e $(BUILT)/libfastmap_capi.so -a -e $(BUILT)/share || { echo "make: nothing built in $(BUILT): run 'make' first" >&2; exit 1; }
 	install -d $(TO)/bin $(TO)/lib/pkgconfig $(TO)/include
 	install -s -m 755 $(BUILT)/fastmap $(TO)/bin/fastmap
 	install -m 755 $(BUILT)/fastmap-bench $(TO)/bin/fastmap-bench
@@ -58,6 +63,24 @@ install:
 	install -m 644 crates/capi/include/fastmap.h $(TO)/include/fastmap.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/capi/fastmap.pc.in > $(TO)/lib/pkgconfig/fastmap.pc
 	chmod 644 $(TO)/lib/pkgconfig/fastmap.pc
+	set -e; cd $(BUILT)/share; for file in $$(find . -type f); do install -D -m 644 $$file $(abspath $(TO))/share/$$file; done
+
+# With the same PREFIX and DESTDIR, of the same version. Directories stay: others use them, too.
+uninstall:
+	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
+	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_preload{,_heap}.so
+	rm -f $(TO)/share/man/man1/fastmap{,-run,-top,-doctor,-report,-bench,-bench-*}.1
+	rm -f $(TO)/share/{bash-completion/completions/fastmap,zsh/site-functions/_fastmap,fish/vendor_completions.d/fastmap.fish}
+
+# What is in it, and where, stands in crates/cli/Cargo.toml: there `target/release` is the build directory's, whatever the profile.
+deb: STAGE = $(CARGO_TARGET_DIR)/release/deb
+deb: build
+	rm -rf $(STAGE)
+	$(MAKE) install DESTDIR=$(STAGE) PREFIX=/usr
+	strip --strip-unneeded $(STAGE)/usr/lib/libfastmap.so.$(VERSION) $(STAGE)/usr/lib/libfastmap_preload{,_heap}.so
+	strip --strip-debug $(STAGE)/usr/lib/libfastmap.a
+	gzip -9n $(STAGE)/usr/share/man/man1/*.1
+	$(CARGO) deb --locked --no-build -p fastmap-cli -o $(DEB)
 
 test: lint docs loom
 	$(MAKE) build PROFILE=dev
@@ -67,10 +90,11 @@ test: lint docs loom
 # The same tests, many of them for longer, and those that need packages.
 test-all: export FASTMAP_EFFORT = full
 test-all: test
-	$(CARGO) test -p fastmap --features ablation --test suite without_any_one
+	$(CARGO) test -p fastmap-io --features ablation --test suite without_any_one
 	$(MAKE) programs PROFILE=dev
 	$(MAKE) fio PROFILE=dev
 	$(MAKE) vm PROFILE=dev
+	$(MAKE) packages PROFILE=dev
 
 programs: build
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/programs/run
@@ -81,9 +105,12 @@ fio: build
 evidence: build
 	FASTMAP=$(abspath $(BUILT))/fastmap scripts/evidence
 
+packages: deb
+	FASTMAP=$(abspath $(BUILT))/fastmap DEB=$(abspath $(DEB)) tests/packages/run
+
 # With it go the engine's own tests of direct mappings.
 vm: build
-	SUITE=$$($(CARGO) test -p fastmap --test suite --no-run --message-format=json | \
+	SUITE=$$($(CARGO) test -p fastmap-io --test suite --no-run --message-format=json | \
 		sed -n 's/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
 
@@ -91,13 +118,13 @@ vm: build
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --exclude fastmap-bench --all-targets -- -D warnings
-	$(CARGO) clippy -p fastmap-bench -p fastmap --all-targets -- -D warnings
+	$(CARGO) clippy -p fastmap-bench -p fastmap-io --all-targets -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 loom:
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom $(CARGO) test --release -p fastmap --lib models
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom $(CARGO) test --release -p fastmap-io --lib models
 
 # maturin is the package's builder, from PyPI.
 target/maturin/bin/maturin:

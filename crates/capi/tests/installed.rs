@@ -1,6 +1,6 @@
 //! What `make install` gives, and C and C++ programs that are built and run with that alone.
 
-#[path = "../../../tests/effort.rs"]
+#[path = "../../engine/tests/suite/effort.rs"]
 mod effort;
 
 use effort::skip;
@@ -8,9 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// What programs that are linked with the library ask for.
+const SONAME: &str = concat!("libfastmap.so.", env!("CARGO_PKG_VERSION_MAJOR"));
 
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1"];
 
@@ -132,28 +136,42 @@ fn files_below(folder: &Path) -> BTreeSet<String> {
 fn this_is_installed_and_nothing_else() {
     let version = env!("CARGO_PKG_VERSION");
     let library = format!("lib/libfastmap.so.{version}");
+    let soname = format!("lib/{SONAME}");
     let expected = [
         "bin/fastmap",
         "bin/fastmap-bench",
         "include/fastmap.h",
         "lib/libfastmap.a",
         "lib/libfastmap.so",
-        "lib/libfastmap.so.0",
+        &soname,
         &library,
         "lib/libfastmap_preload.so",
         "lib/libfastmap_preload_heap.so",
         "lib/pkgconfig/fastmap.pc",
+        "share/bash-completion/completions/fastmap",
+        "share/fish/vendor_completions.d/fastmap.fish",
+        "share/man/man1/fastmap.1",
+        "share/man/man1/fastmap-bench.1",
+        "share/man/man1/fastmap-doctor.1",
+        "share/man/man1/fastmap-report.1",
+        "share/man/man1/fastmap-run.1",
+        "share/man/man1/fastmap-top.1",
+        "share/zsh/site-functions/_fastmap",
     ];
+    let of_experiment = |name: &String| name.starts_with("share/man/man1/fastmap-bench-");
     let small = fs::metadata(PREFIX.join("bin/fastmap")).unwrap().len();
     assert!(small < 10 << 20, "stripped, and without what fastmap-bench alone needs: {small} bytes");
-    assert_eq!(files_below(&PREFIX), expected.map(String::from).into());
-    assert_eq!(fs::read_link(PREFIX.join("lib/libfastmap.so.0")).unwrap(), Path::new(&library[4..]));
+    let installed = files_below(&PREFIX);
+    assert!(installed.contains("share/man/man1/fastmap-bench-micro.1"), "{installed:?}");
+    let others: BTreeSet<String> = installed.into_iter().filter(|name| !of_experiment(name)).collect();
+    assert_eq!(others, expected.map(String::from).into());
+    assert_eq!(fs::read_link(PREFIX.join(&soname)).unwrap(), Path::new(&library[4..]));
     assert_eq!(run(Command::new(PREFIX.join("bin/fastmap")).arg("--version")).trim(), format!("fastmap {version}"));
     // To be packed: below DESTDIR, saying where it will be.
     let packed = folder();
     let destination = format!("DESTDIR={}", packed.path().display());
     run(make().args(["install", "PREFIX=/opt/fastmap", &destination]));
-    assert_eq!(files_below(&packed.path().join("opt/fastmap")).len(), expected.len());
+    assert_eq!(files_below(&packed.path().join("opt/fastmap")), files_below(&PREFIX));
     let text = fs::read_to_string(packed.path().join("opt/fastmap/lib/pkgconfig/fastmap.pc")).unwrap();
     assert!(text.starts_with("prefix=/opt/fastmap\n") && text.contains(&format!("Version: {version}\n")), "{text}");
     assert!(!text.contains('@'), "{text}");
@@ -163,6 +181,27 @@ fn this_is_installed_and_nothing_else() {
     let refused = output(make().args(["install", &built, &format!("PREFIX={}/to", empty.path().display())]));
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("run 'make' first"));
     assert!(files_below(empty.path()).is_empty());
+}
+
+#[test]
+fn what_was_installed_is_uninstalled_and_nothing_else() {
+    LazyLock::force(&PREFIX);
+    let folder = folder();
+    let destination = format!("DESTDIR={}", folder.path().display());
+    // Of others, in the same places and with names that are nearly ours.
+    let others = ["bin/fast", "lib/libfastmap.so.99", "lib/pkgconfig/fast.pc", "share/man/man1/fastmapper.1"];
+    let at = |name: &str| folder.path().join("usr/local").join(name);
+    for name in others {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        fs::write(at(name), name).unwrap();
+    }
+    run(make().args(["install", &destination]));
+    assert!(files_below(folder.path()).len() > 30);
+    run(make().args(["uninstall", &destination]));
+    assert_eq!(files_below(&folder.path().join("usr/local")), others.map(String::from).into());
+    others.iter().for_each(|name| assert_eq!(fs::read_to_string(at(name)).unwrap(), *name));
+    // There is nothing left to take away.
+    run(make().args(["uninstall", &destination]));
 }
 
 #[test]
@@ -180,7 +219,7 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(exported, declared);
     assert!(declared.len() > 20, "{declared:?}");
     let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
-    assert!(dynamic.contains("Library soname: [libfastmap.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");
+    assert!(dynamic.contains(&format!("Library soname: [{SONAME}]")) && dynamic.contains("NODELETE"), "{dynamic}");
 }
 
 #[test]
@@ -246,6 +285,44 @@ fn maps_change_hands_and_nobody_notices() {
         }
         let printed = run(command.arg(folder.path()).arg(way));
         assert!(printed.ends_with(" 0 failed\n"), "{way}: {printed}");
+    }
+}
+
+/// Each engine has a keeper, which waits until nobody else has the program's memory: the other's keeper has it, too.
+#[test]
+fn two_engines_in_one_program_save_what_was_stored_and_end() {
+    let folder = folder();
+    if !ready(&folder) {
+        return;
+    }
+    let made = program("cc", "-std=c11", "tests/c/two_engines.c", &folder);
+    for end in ["abort", "exec"] {
+        let files = ["own", "other"].map(|name| folder.path().join(format!("{name}-{end}")));
+        files.iter().for_each(|file| fs::write(file, vec![1; 8 << 20]).unwrap());
+        let mut command = Command::new(PREFIX.join("bin/fastmap"));
+        command.args(["run", "--cache", "1MiB", "--"]).arg(folder.path().join("two_engines")).args(&files).arg(end);
+        command.envs(made.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let is_saved = || files.iter().all(|file| fs::read(file).unwrap().iter().step_by(4096).all(|byte| *byte == 9));
+        let keepers = || {
+            let open = |process: &Path| fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+            let processes = fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+            let is_keeper = |process: &PathBuf| {
+                fs::read_to_string(process.join("comm")).is_ok_and(|name| name == "fastmap-keeper\n")
+                    && open(process).any(|one| fs::read_link(one.path()).is_ok_and(|to| files.contains(&to)))
+            };
+            processes.filter(is_keeper).count()
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !(is_saved() && keepers() == 0) {
+            assert!(Instant::now() < deadline, "{end}: saved: {}, keepers: {}", is_saved(), keepers());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if end == "exec" {
+            assert!(child.try_wait().unwrap().is_none(), "the program that was executed still runs");
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
     }
 }
 

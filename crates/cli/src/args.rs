@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 
 use crate::size::Capacity;
 
@@ -13,6 +13,7 @@ use crate::size::Capacity;
 #[command(name = "fastmap", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "\
 SIZE is a whole number of bytes or of KiB, MiB, GiB, TiB: 4096, 64KiB, 1GiB.
+
 Exit status: 0 done, 1 failed, 2 wrong usage; of run: the program's own, 126 it cannot be executed, 127 it is not found.
 
 Examples:
@@ -65,10 +66,21 @@ A GLOB is matched against the absolute path of a file, without symbolic links. *
 any number of directories, [a-z] and {one,other} for choices. One without a slash matches names in every directory, another \
 relative one begins in the current directory. It may hold no colon. Quote it, or the shell will expand it.
 
-FASTMAP_CACHE, FASTMAP_MAP (globs separated by colons), FASTMAP_HEAP, FASTMAP_FAULTS, FASTMAP_ASYNC_STORES (1), \
-FASTMAP_DIRECT, FASTMAP_PERSIST and FASTMAP_STATS in the environment count where the flag is not given. FASTMAP_LOG=placement: what is \
-decided is said on standard error. FASTMAP_PRELOAD says \
-where libfastmap_preload.so is, if it is neither beside this command nor in ../lib.
+Environment: each counts where its flag is not given; the last two have none.
+  FASTMAP_CACHE         --cache
+  FASTMAP_MAP           --map: globs separated by colons
+  FASTMAP_HEAP          --heap
+  FASTMAP_FAULTS        --faults
+  FASTMAP_ASYNC_STORES  --async-stores: 1
+  FASTMAP_DIRECT        --direct
+  FASTMAP_PERSIST       --persist
+  FASTMAP_STATS         --stats
+  FASTMAP_LOG           placement: what is decided is said on standard error
+  FASTMAP_PRELOAD       the library that is loaded into the program, instead of the one below
+
+Files: beside this command, or else in ../lib of its directory.
+  libfastmap_preload.so       loaded into the program
+  libfastmap_preload_heap.so  the same with --heap
 
 Not possible: programs that are statically linked, setuid, setgid or with file capabilities (of other users), 32-bit, or \
 built for another C library than glibc.
@@ -92,7 +104,7 @@ pub struct RunArgs {
     pub map: Vec<OsString>,
     /// Also put the program's heap into this file, at most SIZE of it: not there yet or empty, on fast storage, gone when the
     /// program ends
-    #[arg(long, value_name = "FILE[:SIZE]")]
+    #[arg(long, value_name = "FILE[:SIZE]", value_hint = ValueHint::FilePath)]
     pub heap: Option<OsString>,
     /// How page faults are served: signal (fast; in the thread that faults) or service (slower; by other threads, also for
     /// system calls that the library does not see) [default: signal]
@@ -111,10 +123,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "auto|cache-lines")]
     pub persist: Option<Persist>,
     /// Write counters here as JSON when the program ends
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub stats: Option<OsString>,
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 }
 
@@ -190,6 +202,9 @@ found their page read ahead) of traps, run_used_share, an estimate, of pages rea
 that began as the kernel's; way is kernel, advised (the kernel, with MADV_RANDOM) or engine; null where there are none.
 
 Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.
+
+Files:
+  /proc/PID/fd  where each program's page of counters is looked for: a memfd, fastmap-stats
 
 Examples:
   fastmap top

@@ -15,8 +15,8 @@ mod top;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
 use failure::Failure;
@@ -27,6 +27,11 @@ pub fn main() -> ExitCode {
         Ok(args) => ended(dispatch(args)),
         Err(error) => usage(&error),
     }
+}
+
+/// The command line, for its man pages and completions. What `bench` and `report` take is for `fastmap-bench` to say.
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 fn dispatch(args: Args) -> Result<ExitCode, Failure> {

@@ -49,7 +49,7 @@ mod deferred;
 pub mod descriptors;
 mod direct;
 #[cfg(test)]
-#[path = "../../../tests/effort.rs"]
+#[path = "../tests/suite/effort.rs"]
 mod effort;
 mod error;
 mod evict;
@@ -72,6 +72,11 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod writeback;
+
+/// The package's page on crates.io: its example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// What serves page faults of cached maps: the faulting thread itself, in a signal handler, or threads of the engine's.
 pub mod faults {

@@ -2,7 +2,7 @@
 
 #[path = "../../preload/tests/suite/common.rs"]
 mod common;
-#[path = "../../../tests/effort.rs"]
+#[path = "../../engine/tests/suite/effort.rs"]
 mod effort;
 
 use common::{command, compile, expect_success, folder, library, ready};

@@ -35,6 +35,8 @@ static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// ended.
 static CONFINED: AtomicI32 = AtomicI32::new(NOT_YET);
 const NOT_YET: i32 = -1;
+/// The process id of the program.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
 /// Nobody needs a keeper any more.
 static DISMISSED: AtomicU32 = AtomicU32::new(0);
 /// Values of it: it is asked to end; it has ended.
@@ -62,6 +64,7 @@ pub fn is_running() -> bool {
 }
 
 fn watch() -> std::io::Result<()> {
+    PROGRAM.store(std::process::id() as i32, Ordering::Release);
     let (tell, told) = mpsc::sync_channel(1);
     let body = move || {
         process::note_death_in(&ALIVE);
@@ -100,7 +103,7 @@ pub fn dismiss() {
 /// The keeper's life.
 extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     process::name_and_detach(one_writer::KEEPER);
-    let confined = confine::confine();
+    let confined = confine::confine(PROGRAM.load(Ordering::Acquire) as u32);
     CONFINED.store(confined.err().unwrap_or(0), Ordering::Release);
     if confined.is_err() {
         return 1;
@@ -112,7 +115,7 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
         return 0;
     }
     process::close_descriptors(next_needed);
-    process::await_alone();
+    process::await_alone(PROGRAM.load(Ordering::Acquire));
     rings().for_each(Rings::await_writes);
     // Entering a region counts the keeper among its users: nobody is left to wait for it.
     for region in writable() {

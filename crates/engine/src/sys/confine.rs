@@ -10,7 +10,9 @@ use super::errno;
 /// The user stays. A process of another user that shares the program's memory would either be that user's to trace
 /// (ptrace(2)), and the program with it, or make the program's memory one that is not dumped: `PR_SET_DUMPABLE` is the
 /// memory's. Without capabilities, and without a call that looks at the user, it is of no use.
-pub fn confine() -> Result<(), i32> {
+///
+/// Of `program`, a process, it may ask whether it has ended, and whether it still has this memory.
+pub fn confine(program: u32) -> Result<(), i32> {
     /// `_LINUX_CAPABILITY_VERSION_3`, and this process.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
     /// Effective, permitted, inheritable: twice.
@@ -37,8 +39,10 @@ pub fn confine() -> Result<(), i32> {
         (libc::SYS_unshare, Some((0, [libc::CLONE_VM as u32, libc::CLONE_FILES as u32]))),
         (libc::SYS_ioctl, Some((1, [POISON, BLKGETSIZE64]))),
         (libc::SYS_fcntl, Some((1, [libc::F_OFD_SETLK as u32; 2]))),
-        // Of its own memory.
-        (libc::SYS_process_vm_readv, Some((0, [own; 2]))),
+        // Of its own memory, which may be the program's.
+        (libc::SYS_process_vm_readv, Some((0, [own, program]))),
+        (libc::SYS_pidfd_open, Some((0, [program; 2]))),
+        any(libc::SYS_poll),
     ];
     let mut filter = Filter::new();
     allowed.iter().for_each(|(call, argument)| filter.allow(*call as u32, *argument));
@@ -121,7 +125,7 @@ mod tests {
     static ENDED: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn attempt(_: *mut libc::c_void) -> libc::c_int {
-        let confined = confine();
+        let confined = confine(std::process::id());
         let fd = DESCRIPTOR.load(Ordering::Relaxed);
         let mut byte = *b"x";
         let (path, at) = (c"/etc/passwd".as_ptr(), byte.as_mut_ptr());

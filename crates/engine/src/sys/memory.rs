@@ -1,6 +1,6 @@
 //! Anonymous memory: mmap(2), mprotect(2), munmap(2), process_vm_readv(2), process_vm_writev(2), proc(5).
 
-use super::PAGE;
+use super::{PAGE, errno};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -76,11 +76,17 @@ const NO_FLAGS: libc::c_ulong = 0;
 /// Reads memory that need not be there, by the kernel (process_vm_readv(2)): how many bytes there are, from the first
 /// on.
 pub fn read(at: usize, into: &mut [u8]) -> usize {
+    // SAFETY: no preconditions.
+    read_of(unsafe { libc::getpid() }, at, into).unwrap_or(0)
+}
+
+/// The same of another process's memory; the error number.
+pub fn read_of(process: libc::pid_t, at: usize, into: &mut [u8]) -> Result<usize, i32> {
     let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: into.len() };
     // SAFETY: the kernel writes bytes of our own, and finds out about the others.
-    let got = unsafe { libc::syscall(libc::SYS_process_vm_readv, libc::getpid(), &to, ONE, &from, ONE, NO_FLAGS) };
-    usize::try_from(got).unwrap_or(0)
+    let got = unsafe { libc::syscall(libc::SYS_process_vm_readv, process, &to, ONE, &from, ONE, NO_FLAGS) };
+    usize::try_from(got).map_err(|_| errno())
 }
 
 /// Writes to memory that this thread may be forbidden to store to (mprotect(2)), by the kernel; a failure is an error
@@ -101,10 +107,10 @@ pub unsafe fn put(to: *mut u8, bytes: &[u8]) -> Result<(), i32> {
         let flags = libc::O_WRONLY | libc::O_CLOEXEC;
         let memory = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/mem".as_ptr(), flags);
         if memory < 0 {
-            return Err(super::errno());
+            return Err(errno());
         }
         let put = libc::syscall(libc::SYS_pwrite64, memory, bytes.as_ptr(), bytes.len(), to as u64);
-        let error = super::errno();
+        let error = errno();
         libc::syscall(libc::SYS_close, memory);
         if put as usize == bytes.len() { Ok(()) } else { Err(if put < 0 { error } else { libc::EIO }) }
     }

@@ -1,6 +1,6 @@
 //! Imports point downward: a room names only those above it in [`ROOMS`]. So no circle of rooms can come into being.
 //!
-//! `cargo test -p fastmap rooms -- --nocapture` draws the graph (Graphviz); `FASTMAP_ROOMS=DIRECTORY` draws that of other sources, by
+//! `cargo test -p fastmap-io rooms -- --nocapture` draws the graph (Graphviz); `FASTMAP_ROOMS=DIRECTORY` draws that of other sources, by
 //! file where they have no rooms.
 
 use std::collections::BTreeMap;

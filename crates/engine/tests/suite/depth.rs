@@ -17,11 +17,12 @@ fn a_users_unoptimised_program_has_room_for_the_handler_on_every_kind_of_thread(
     std::fs::create_dir_all(folder.join("src")).unwrap();
     let manifest = format!(
         "[package]\nname = \"user\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\
-         [dependencies]\nfastmap = {{ path = {here:?} }}\nlibc = \"0.2\"\n[workspace]\n"
+         [dependencies]\nfastmap-io = {{ path = {here:?} }}\nlibc = \"0.2\"\n[workspace]\n"
     );
     std::fs::write(folder.join("Cargo.toml"), manifest).unwrap();
-    // The same versions as here, which are there already: nothing is asked of the network.
-    std::fs::copy(here.join("../../Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    // The same versions as here, which are there already: nothing is asked of the network. A packed crate has a list of its own.
+    let lock = ["Cargo.lock", "../../Cargo.lock"].map(|lock| here.join(lock)).into_iter().find(|lock| lock.exists());
+    std::fs::copy(lock.unwrap(), folder.join("Cargo.lock")).unwrap();
     std::fs::copy(here.join("tests/user/program.rs"), folder.join("src/main.rs")).unwrap();
     let target = folder.join("target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));

@@ -3,7 +3,6 @@
 
 #[macro_use]
 mod common;
-#[path = "../../../../tests/effort.rs"]
 mod effort;
 
 mod async_interplay;

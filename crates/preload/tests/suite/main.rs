@@ -2,7 +2,7 @@
 
 #[macro_use]
 mod common;
-#[path = "../../../../tests/effort.rs"]
+#[path = "../../../engine/tests/suite/effort.rs"]
 mod effort;
 
 mod allocator;
