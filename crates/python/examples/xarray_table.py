@@ -1,6 +1,6 @@
 """Names and coordinates for a file larger than memory: xarray over a mapped array, as it is or in chunks of Dask's.
 
-    pip install fastmap-io xarray "dask[array]"
+    pip install fastmap-io "xarray>=2025.6" "dask[array]"
     python xarray_table.py [days]
 """
 

@@ -21,7 +21,7 @@ class Told(type):
         registered = next(it for it in reversed(mro) if type(it) is Told)
         for module, name, function in (
             ("dask.sizeof", "sizeof", _size_of),
-            ("dask.tokenize", "normalize_token", _token_of),
+            ("dask.base", "normalize_token", _token_of),
             ("distributed.protocol.serialize", "dask_serialize", _refuse),
         ):
             registry = getattr(sys.modules.get(module), name, None)
@@ -42,7 +42,7 @@ def _size_of(array: Any) -> int:
 def _token_of(array: Any) -> Any:
     """Where it is in which file, as that is now: Dask's own way reads all of it. What may be stored to is like nothing else."""
     if array._mmap is None:
-        from dask.tokenize import normalize_token
+        from dask.base import normalize_token
 
         return normalize_token(array.view(np.ndarray))
     if array._is_named() and array.mode == "r":
