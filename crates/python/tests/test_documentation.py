@@ -148,7 +148,8 @@ USE = """
         opened.prefetch([(0, 1)])
         with opened.pin(0, 1) as part:
             view: memoryview = part
-        whole = memoryview(opened)
+        whole = np.frombuffer(memoryview(opened), np.uint8)
+        copied: bytes = bytes(opened)
         engine: str = opened.engine
     weights = fastmap.safetensors("x", cache=1 << 20)
     tensor: np.ndarray[Any, Any] = weights["a"]

@@ -1,5 +1,6 @@
-"""The cell magic, in a shell of this process."""
+"""The cell magic, in a shell of this process and in a notebook's kernel."""
 
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -120,6 +121,100 @@ def test_an_error_of_a_cell_is_shown_once_and_is_its_result(shell):
     assert text.count("ZeroDivisionError") <= 2, "the traceback is there twice"
     text, _, result = ran(shell, "this is no Python")
     assert not result.success
+
+
+def test_the_line_of_an_error_is_shown(shell, tmp_path):
+    text, _, result = ran(shell, "def broken(x):\n    return x / 0  # here\n\ny = 1\nbroken(y)  # and here")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert re.search(r"-> +3 .*return x / 0", text) and re.search(r"-> +6 .*broken\(y\)  # and here", text), text
+    assert "_magic.py" not in text and LINE.search(text)
+
+
+def test_a_cell_may_await(shell, tmp_path):
+    write(tmp_path / "a", noise(1 << 20, 63).tobytes())
+    cell = """
+import asyncio
+async def work():
+    a = fastmap.memmap('a', mode='r', cache='64KiB')
+    a.mapping.advise('random')
+    await asyncio.sleep(0)
+    return int(a[::4096].sum())
+async with asyncio.Lock():
+    total = await work()
+await work()
+"""
+    text, figures, result = ran(shell, cell)
+    assert result.success and result.result == shell.user_ns["total"] > 0
+    assert numbers(text)["misses"] >= 512
+    check(*figures)
+    text, _, result = ran(shell, "await work()\nawait asyncio.sleep(0, 1 / 0)")
+    assert isinstance(result.error_in_exec, ZeroDivisionError) and numbers(text)["misses"] >= 256
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name in "bcdef":
+        write(tmp_path / name, noise(1 << 20, 64).tobytes())
+
+
+def read(name):
+    """A cell that misses each page of a file."""
+    return f"{name} = fastmap.memmap('{name}', mode='r', cache='1MiB'); {name}.mapping.advise('random'); {name}[::4096].sum()"
+
+
+@pytest.mark.parametrize("inner", [
+    "%%fastmap\n{0}",
+    "get_ipython().run_cell('%%fastmap\\n' + {0!r})",
+    "get_ipython().run_cell_magic('fastmap', '', {0!r})",
+    "%%time\n%%fastmap\n{0}",
+])  # fmt: skip
+def test_cells_in_cells_each_count_their_own(shell, files, inner):
+    text, figures, result = ran(shell, inner.format(read("b")) + ("" if inner.startswith("%%") else "\n" + read("c")))
+    found = [numbers(line) for line in text.splitlines() if LINE.search(line)]
+    assert result.success and len(found) == len(figures) == 2, text
+    misses = sorted(said["misses"] for said in found)
+    assert misses == ([256, 256] if inner.startswith("%%") else [256, 512])
+    assert all(value >= 0 for said in found for value in said.values() if isinstance(value, int)), found
+
+
+def test_it_goes_with_other_magics_and_stays_out_of_other_cells(shell, files):
+    for cell in "%%time\n" + read("b"), "%%capture said\n" + read("c"), "%time " + read("d"), "%pwd\n" + read("e"):
+        text, figures, result = ran(shell, cell)
+        assert result.success and numbers(text)["misses"] == 256 and len(figures) == 1
+    result = shell.run_cell("%%capture said\n%%fastmap\n" + read("f"))
+    assert result.success and numbers(shell.user_ns["said"].stdout)["misses"] == 256
+    assert shell.run_cell("text = \'\'\'\n%%fastmap\n\'\'\'").success and shell.user_ns["text"] == "\n%%fastmap\n"
+    text, _, result = ran(shell, "x = 5\nx")
+    assert result.result == 5 and re.match(r"Out\[\d+\]: 5\n", text)
+    manager = shell.input_transformer_manager
+    assert [manager.check_complete(cell)[0] for cell in ("%%fastmap", "%%fastmap\nx = 1\n\n")] == ["incomplete", "complete"]
+
+
+def test_in_a_kernel_cells_may_await_and_show_the_lines_of_errors(tmp_path, files):
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path), env={**os.environ, "IPYTHONDIR": str(tmp_path)})
+    try:
+
+        def run(cell):
+            said = []
+            reply = client.execute_interactive(cell, timeout=60, output_hook=said.append)["content"]
+            kinds = {kind: [it["content"] for it in said if it["msg_type"] == kind] for kind in ("stream", "error", "display_data")}
+            text = "".join(content["text"] for content in kinds["stream"])
+            return reply["status"], text, kinds["error"], [content["data"]["image/svg+xml"] for content in kinds["display_data"]]
+
+        assert run("import asyncio, fastmap\n%load_ext fastmap\nloop = asyncio.get_running_loop()")[0] == "ok"
+        cell = f"await asyncio.sleep(0.1)\nassert asyncio.get_running_loop() is loop\n{read('b')}"
+        status, text, _, figures = run("%%fastmap\n" + cell)
+        assert status == "ok" and numbers(text)["misses"] == 256
+        check(*figures)
+        status, text, errors, _ = run("%%fastmap\nawait asyncio.sleep(0)\n1 / 0  # here")
+        assert status == "error" and LINE.search(text) and len(errors) == 1
+        assert re.search(r"-> +3 .*# here", re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(errors[0]["traceback"])))
+        assert run("import threading; print(threading.active_count(), fastmap._cache.watching)")[1].endswith(" []\n")
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def test_its_watcher_ends_with_the_cell(shell):

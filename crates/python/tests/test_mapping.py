@@ -549,7 +549,7 @@ OTHERS = """
         "prefetch": (lambda: a.prefetch(some_rows(), wait=True), 100),
         "read": (lambda: mapping.read(0, size), 100),
         "write": (lambda: mapping.write(0, data), 100),
-        "advise": (lambda: mapping.advise("willneed", (next(turn) % 4) << 22, 3 << 20), 100),
+        "advise": (lambda: mapping.advise("willneed", (next(turn) % 4) << 22, 3 << 20), 3000),
         "resize": (resize, 100),
         "pin": (pin, 100),
         "close": (lambda: others.pop().close(), 50),

@@ -24,6 +24,6 @@ __all__ = ["Cache", "Mapping", "SafeTensors", "gather", "memmap", "open", "safet
 
 def load_ipython_extension(ipython) -> None:
     """``%load_ext fastmap``: the cell magic ``%%fastmap``, which says what a cell missed, read and kept in memory."""
-    from ._magic import Magic
+    from ._magic import register
 
-    ipython.register_magics(Magic)
+    register(ipython)

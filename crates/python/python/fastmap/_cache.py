@@ -16,8 +16,8 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 # By token, so that arrays which share a cache share one after unpickling, too.
 _caches: "weakref.WeakValueDictionary[str, Cache]" = weakref.WeakValueDictionary()
-# Those that were made while somebody counts what all do.
-watched: "Optional[List[Cache]]" = None
+# Lists of somebody who counts what all do, to which those are added that are made meanwhile.
+watching: "List[List[Cache]]" = []
 
 
 def size_of(size: Union[int, str]) -> int:
@@ -44,8 +44,8 @@ class Cache(_native.Cache):
         self = super().__new__(cls, size_of(capacity))
         self._token = uuid.uuid4().hex
         _caches[self._token] = self
-        if watched is not None:
-            watched.append(self)
+        for caches in watching:
+            caches.append(self)
         return self
 
     def resize(self, capacity: Union[int, str]) -> None:

@@ -1,12 +1,12 @@
 """What a cell of a notebook did to its caches: ``%load_ext fastmap``, then ``%%fastmap`` as a cell's first line."""
 
-import ast
+import re
 import resource
 import threading
 import time
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from IPython.core.magic import Magics, cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import SVG, display
 
 from . import _cache
@@ -14,11 +14,11 @@ from . import _cache
 _PAGE = 4096
 
 
-def _counters() -> Dict[str, int]:
-    """Sums over all caches, with the kernel's own for this process."""
+def _counters(caches: List[_cache.Cache]) -> Dict[str, int]:
+    """Sums over caches, with the kernel's own for this process."""
     names = ("misses", "ahead_used", "prefetched_pages", "evicted_pages", "writeback_pages", "resident_pages", "capacity")
     sums = dict.fromkeys(names, 0)
-    for cache in _cache.watched or []:
+    for cache in caches:
         stats = cache.stats()
         for name in names:
             sums[name] += stats[name]
@@ -73,50 +73,77 @@ def plot_of(samples: List[Tuple[float, Dict[str, int]]]) -> str:
     )
 
 
+class _Measurement:
+    """From now to the end of the cell that runs."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._caches = _cache.all_caches()
+        _cache.watching.append(self._caches)
+        self._samples = [self._sample()]
+        # Cells that run: one may have others run.
+        self._depth = 1
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+        shell.events.register("pre_execute", self._deeper)
+        shell.events.register("post_execute", self._ended)
+
+    def _sample(self) -> Tuple[float, Dict[str, int]]:
+        return time.perf_counter(), _counters(self._caches)
+
+    def _watch(self) -> None:
+        pause = 0.02
+        while not self._over.wait(pause):
+            self._samples.append(self._sample())
+            if len(self._samples) > 400:
+                # A long cell: half as many, twice as far apart.
+                del self._samples[1::2]
+                pause *= 2
+
+    def _deeper(self) -> None:
+        self._depth += 1
+
+    def _ended(self) -> None:
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._shell.events.unregister("pre_execute", self._deeper)
+        self._shell.events.unregister("post_execute", self._ended)
+        self._over.set()
+        self._watcher.join()
+        (begin, before), (end, after) = self._samples[0], self._sample()
+        self._samples.append((end, after))
+        _cache.watching[:] = [caches for caches in _cache.watching if caches is not self._caches]
+        print(text_of(before, after, end - begin))
+        display(SVG(plot_of(self._samples)))
+
+
 @magics_class
 class Magic(Magics):
-    """The cell magic."""
+    """The magic."""
 
-    @cell_magic
-    def fastmap(self, line: str, cell: str) -> None:
+    @line_cell_magic
+    def fastmap(self, line: str, cell: Optional[str] = None) -> None:
         """Runs the cell; then says, of all caches, what was missed, read ahead, evicted and written, and plots memory and misses."""
-        _cache.watched = _cache.all_caches()
-        try:
-            self._run(cell)
-        finally:
-            _cache.watched = None
+        if cell is None:
+            _Measurement(self.shell)
+        else:
+            # A program's call: in what is typed this has happened.
+            self.shell.run_cell(f"%%fastmap {line}\n{cell}").raise_error()
 
-    def _run(self, cell: str) -> None:
-        samples = [(time.perf_counter(), _counters())]
-        over = threading.Event()
 
-        def watch() -> None:
-            pause = 0.02
-            while not over.wait(pause):
-                samples.append((time.perf_counter(), _counters()))
-                if len(samples) > 400:
-                    # A long cell: half as many, twice as far apart.
-                    del samples[1::2]
-                    pause *= 2
+def register(shell: Any) -> None:
+    """Adds the magic. A cell that begins with it stays a cell of the shell's own, which awaits, shows results and finds lines of errors, and has a
+    line more, which has it measured."""
 
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            self._execute(cell)
-        finally:
-            over.set()
-            watcher.join()
-            samples.append((time.perf_counter(), _counters()))
-            print(text_of(samples[0][1], samples[-1][1], samples[-1][0] - samples[0][0]))
-            display(SVG(plot_of(samples)))
+    def transform(lines: List[str]) -> List[str]:
+        if not re.match(r"%%fastmap(\s|$)", lines[0] if lines else ""):
+            return lines
+        rest = shell.transform_cell("".join(lines[1:]))
+        return ["get_ipython().run_line_magic('fastmap', '')\n", *rest.splitlines(keepends=True)]
 
-    def _execute(self, cell: str) -> None:
-        """In the notebook's names; what it raises is the magic's to raise, and its last expression is shown."""
-        shell = self.shell
-        tree = shell.compile.ast_parse(shell.transform_cell(cell))
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(shell.compile(tree, "<cell>", "exec"), shell.user_ns)
-        if last is not None and not cell.rstrip().endswith(";"):
-            shell.displayhook(eval(shell.compile(ast.Expression(last.value), "<cell>", "eval"), shell.user_ns))
-        elif last is not None:
-            eval(shell.compile(ast.Expression(last.value), "<cell>", "eval"), shell.user_ns)
+    # Not where a shell asks whether a cell is complete: those that begin with %% end with an empty line.
+    transform.has_side_effects = True  # type: ignore[attr-defined]
+    shell.register_magics(Magic)
+    shell.input_transformers_cleanup.append(transform)

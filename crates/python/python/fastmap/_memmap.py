@@ -14,6 +14,7 @@ import numpy as np
 
 from . import _native
 from ._cache import Cache, as_cache
+from ._dask import Told
 from ._mapping import CacheLike, Mapping, map_file
 
 __all__ = ["gather", "memmap"]
@@ -27,7 +28,7 @@ _AT_ONCE = 1 << 18
 _CHUNK = 4 << 20
 
 
-class memmap(np.memmap):
+class memmap(np.memmap, metaclass=Told):
     """An array over a file, whose memory may be limited: `numpy.memmap` with a `cache`.
 
     Parameters
@@ -107,7 +108,6 @@ class memmap(np.memmap):
             raise OverflowError("memory mapped offset must be positive")
         shape = None if shape is None else _shape_of(shape)
         limit = as_cache(cache)
-        _tell_dask()
         if hasattr(filename, "read"):
             opened = contextlib.nullcontext(filename)
         else:
@@ -227,7 +227,8 @@ class memmap(np.memmap):
 
         But `dask.array.from_array`, which copies what it is given, gets the array itself: what is larger than memory has no copy there.
         """
-        if sys._getframe(1).f_globals.get("__name__") == "dask.array.core":
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "from_array" and caller.f_globals.get("__name__", "").startswith("dask.array."):
             return self
         return super().copy(order)
 
@@ -244,8 +245,12 @@ class memmap(np.memmap):
         for start in range(0, self.size, step):
             np.array(flat[start : start + step]).tofile(fid)
 
+    def _is_named(self) -> bool:
+        """Whether it is pickled as a place in a file."""
+        return not (self._mmap is None or self.filename is None or self.mode == "c")
+
     def __reduce_ex__(self, protocol):
-        if self._mmap is None or self.filename is None or self.mode == "c":
+        if not self._is_named():
             return super().__reduce_ex__(protocol)
         if self.mode != "r" and self._mmap.engine != "kernel":
             # Others read the file.
@@ -291,21 +296,6 @@ def _mapped_part(offset: int, length: int, end: int, there: int) -> Tuple[int, i
     if start + span > there:
         raise ValueError(f"mmap length is greater than file size: {length} bytes at offset {offset} of {there}")
     return (offset, length) if length > 0 else (start, span)
-
-
-class _Pickled(NotImplementedError, TypeError):
-    """To Dask: this is to be pickled."""
-
-
-def _tell_dask() -> None:
-    """Has Dask's workers send each other names of files: their own way for arrays is to send the bytes."""
-    registry = getattr(sys.modules.get("distributed.protocol.serialize"), "dask_serialize", None)
-    if registry is not None and memmap not in registry._lookup:
-
-        def refuse(array: memmap, context: Any = None) -> None:
-            raise _Pickled("fastmap.memmap is pickled")
-
-        registry.register(memmap)(refuse)
 
 
 def _keep_open(mapping: Mapping, array: np.ndarray) -> None:
