@@ -3,14 +3,13 @@
 import gc
 import os
 import pickle
-import sysconfig
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import PAGE, SMALLEST, noise, printed, write
+from helpers import IS_LOCKED, PAGE, SMALLEST, noise, printed, write
 
 import fastmap
 
@@ -276,8 +275,6 @@ def test_threads_that_unpickle_a_cache_of_another_process_at_once_share_one(tmp_
         assert printed(CACHES, tmp_path / "a", pickle.dumps(fastmap.Cache(SMALLEST)).hex()) == "160 1"
 
 
+@pytest.mark.skipif(IS_LOCKED, reason="an interpreter with a lock")
 def test_the_package_needs_no_lock_of_the_interpreters():
-    # Where there can be none: nothing of it may bring it back.
-    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
-        pytest.skip("an interpreter with a lock")
     assert printed("import sys, fastmap; print(sys._is_gil_enabled())") == "False"
