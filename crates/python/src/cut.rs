@@ -12,8 +12,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 /// Of `siginfo.h`: nothing is behind the address.
@@ -35,7 +36,8 @@ impl Watched {
 static RANGES: [Watched; 1024] = [const { Watched::new() }; 1024];
 /// The main thread has been asked to raise the exception, and has not yet.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// The program's action, to which the handler passes on.
+static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// Notes a mapping.
 pub fn watch(at: Range<usize>) {
@@ -50,8 +52,9 @@ pub fn watch(at: Range<usize>) {
 
 /// Forgets one, before it is unmapped.
 pub fn forget(at: usize) {
-    if let Some(one) = find(at) {
-        one.start.store(0, Ordering::Release);
+    // By its first byte, which no other has meanwhile.
+    let is_it = |one: &&Watched| one.start.compare_exchange(at, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if let Some(one) = RANGES.iter().find(is_it) {
         one.end.store(0, Ordering::Release);
     }
 }
@@ -64,7 +67,10 @@ pub fn was_cut(at: usize) -> bool {
 fn find(at: usize) -> Option<&'static Watched> {
     let holds = |one: &&Watched| {
         let start = one.start.load(Ordering::Acquire);
-        start != 0 && start <= at && at < one.end.load(Ordering::Acquire)
+        // Both of one mapping: the place may be another's meanwhile.
+        start != 0
+            && (start..one.end.load(Ordering::Acquire)).contains(&at)
+            && one.start.load(Ordering::Acquire) == start
     };
     RANGES.iter().find(holds)
 }
@@ -96,7 +102,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             one.was_cut.store(true, Ordering::Relaxed);
             if !IS_ASKED.swap(true, Ordering::AcqRel) {
                 // SAFETY: it needs no lock of the interpreter's but that of these calls.
-                let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), std::ptr::null_mut()) } != 0;
+                let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), ptr::null_mut()) } != 0;
                 // A later page asks again.
                 IS_ASKED.store(!is_full, Ordering::Release);
             }
@@ -105,7 +111,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     }
     // SAFETY: as the handler before this one would have been called; without one the signal ends the process when the access is repeated.
     unsafe {
-        match BEFORE.get() {
+        match BEFORE.load(Ordering::Acquire).as_ref() {
             Some(before) if !matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) => {
                 if before.sa_flags & libc::SA_SIGINFO != 0 {
                     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
@@ -119,7 +125,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             _ => {
                 let mut default: libc::sigaction = std::mem::zeroed();
                 default.sa_sigaction = libc::SIG_DFL;
-                libc::sigaction(libc::SIGBUS, &raw const default, std::ptr::null_mut());
+                libc::sigaction(libc::SIGBUS, &raw const default, ptr::null_mut());
             }
         }
     }
@@ -127,14 +133,52 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
 
 /// Installs the handler.
 pub fn prepare() {
-    BEFORE.get_or_init(|| {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
         // SAFETY: a handler that allocates nothing and takes no lock but the interpreter's for pending calls.
         unsafe {
-            let (mut action, mut before): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
+            let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_sigbus as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before);
-            before
+            exchange(&action);
         }
     });
+}
+
+/// Makes an action the one in force; the former is the program's.
+///
+/// # Safety
+/// As for sigaction(2).
+unsafe fn exchange(action: &libc::sigaction) {
+    // SAFETY: the caller's contract; the former one stays for handlers that run, and is small.
+    unsafe {
+        let before = Box::leak(Box::new(std::mem::zeroed()));
+        libc::sigaction(libc::SIGBUS, action, before);
+        BEFORE.store(before, Ordering::Release);
+    }
+}
+
+/// Makes a call that changes the program's action, as if this handler and the engine's were not there: they come first afterwards, too. In
+/// the meantime a trap of another thread is the program's.
+pub fn beneath<T>(call: impl FnOnce() -> T) -> T {
+    let module = |address: usize| {
+        // SAFETY: it fills in the structure, or says that it has not.
+        unsafe {
+            let mut module: libc::Dl_info = std::mem::zeroed();
+            (libc::dladdr(address as *const c_void, &raw mut module) != 0).then_some(module.dli_fbase)
+        }
+    };
+    // SAFETY: an action that was in force, and those that were before and after it.
+    unsafe {
+        let mut ours: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut ours);
+        // Or somebody else has come on top.
+        if module(ours.sa_sigaction) != module(on_sigbus as *const () as usize) {
+            return call();
+        }
+        libc::sigaction(libc::SIGBUS, BEFORE.load(Ordering::Acquire), ptr::null_mut());
+        let result = call();
+        exchange(&ours);
+        result
+    }
 }

@@ -11,6 +11,7 @@ mod mapping;
 
 use fastmap::coherence;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use std::io;
 
 /// ftruncate(2) to nothing: of a file that the engine has, too, where pages of it may have been stored to.
@@ -33,11 +34,23 @@ fn truncate(py: Python<'_>, fd: i32) -> PyResult<()> {
     })
 }
 
+/// Calls what changes the program's handler of SIGBUS, such as `faulthandler.enable`: it comes after the engine's.
+#[pyfunction]
+#[pyo3(signature = (call, *args, **kwargs))]
+fn beneath<'py>(
+    call: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    cut::beneath(|| call.call(args, kwargs))
+}
+
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cut::prepare();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<cache::Cache>()?;
     module.add_function(wrap_pyfunction!(truncate, module)?)?;
+    module.add_function(wrap_pyfunction!(beneath, module)?)?;
     module.add("Mapping", buffer::mapping_type(module.py())?)
 }

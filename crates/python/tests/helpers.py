@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
 
@@ -11,6 +12,8 @@ import pytest
 
 PAGE = 4096
 SMALLEST = "64KiB"
+# Whether the interpreter has a global lock.
+IS_LOCKED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 CACHES = [None, SMALLEST, "1MiB"]
 
 

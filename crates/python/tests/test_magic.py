@@ -1,5 +1,6 @@
 """The cell magic, in a shell of this process and in a notebook's kernel."""
 
+import gc
 import os
 import re
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +15,7 @@ import fastmap
 def shell(tmp_path, monkeypatch):
     from IPython.core.interactiveshell import InteractiveShell
 
+    gc.collect()  # Caches of other tests.
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.chdir(tmp_path)
     shell = InteractiveShell.instance()

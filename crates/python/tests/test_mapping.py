@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import CACHES, PAGE, SMALLEST, noise, printed, refusal, write
+from helpers import CACHES, IS_LOCKED, PAGE, SMALLEST, noise, printed, refusal, write
 
 import fastmap
 
@@ -564,5 +564,6 @@ OTHERS = """
 """
 
 
+@pytest.mark.skipif(not IS_LOCKED, reason="an interpreter without a lock")
 def test_other_threads_of_python_run_while_a_call_waits(tmp_path):
     assert printed(OTHERS, tmp_path / "a") == "all"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -395,8 +396,7 @@ def test_another_process_that_writes_the_file_is_seen_by_readers(tmp_path):
 # Signals.
 
 
-# After the first array in a cache it takes them: the documentation says so.
-@pytest.mark.parametrize("when", ["before", "twice"])
+@pytest.mark.parametrize("when", ["before", "twice", "after", "off"])
 def test_pythons_handler_of_faults_does_not_take_those_of_arrays(tmp_path, when):
     # pytest, notebooks and -X dev switch it on.
     code = """
@@ -408,7 +408,9 @@ def test_pythons_handler_of_faults_does_not_take_those_of_arrays(tmp_path, when)
             faulthandler.enable()
         a = fastmap.memmap(sys.argv[1], mode="r+", cache="64KiB")
         assert a[::4096].sum() == 0
-        if when != "before":
+        if when == "off":
+            faulthandler.disable()
+        elif when != "before":
             faulthandler.enable()
         a[:] = 1
         assert a.sum() == 4 << 20
@@ -417,6 +419,41 @@ def test_pythons_handler_of_faults_does_not_take_those_of_arrays(tmp_path, when)
     """
     done = ended(code, write(tmp_path / "a", bytes(4 << 20)), when)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{4 << 20}\n", "")
+
+
+@pytest.mark.parametrize("when", ["before", "after", "off", "again"])
+@pytest.mark.parametrize("first", ["", "faulthandler"])
+def test_what_the_engine_cannot_serve_goes_to_pythons_handler_of_faults_if_it_is_on(tmp_path, when, first):
+    code = """
+        import faulthandler, os, sys
+        import fastmap
+        path, when = sys.argv[1:]
+        if when == "before":
+            faulthandler.enable()
+        a = fastmap.memmap(path, mode="r+", cache="64KiB")
+        if when != "before":
+            faulthandler.enable(all_threads=False)
+        if when in ("off", "again"):
+            faulthandler.disable()
+        if when == "again":
+            faulthandler.enable(file=sys.stderr)
+        b = fastmap.memmap(path + "2", mode="r")
+        os.truncate(path + "2", 0)
+        try:
+            assert b[5000] == 0
+            sum(range(1000))
+        except OSError:
+            print("told", a.sum(), flush=True)
+        os.truncate(path, 4096)
+        def here():
+            return a[100_000]
+        here()
+    """
+    write(tmp_path / "a2", bytes(1 << 20))
+    command = [sys.executable, *(["-X", first] if first else []), "-c", textwrap.dedent(code), write(tmp_path / "a", bytes(1 << 20)), when]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "told 0\n"), done.stderr
+    assert done.stderr.count("Bus error") == done.stderr.count("in here") == (when != "off")
 
 
 def test_a_crash_of_the_program_is_still_reported(tmp_path):

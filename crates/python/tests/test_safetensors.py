@@ -4,6 +4,9 @@ import gc
 import json
 import os
 import struct
+import subprocess
+import sys
+import textwrap
 import tracemalloc
 from pathlib import Path
 
@@ -127,6 +130,32 @@ def test_any_tensors_come_back(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     safetensors.numpy.save_file(tensors, path)
     equal(fastmap.safetensors(path), tensors)
+
+
+THEIRS = """
+    import hashlib, sys
+    import safetensors, safetensors.numpy
+    weights = safetensors.numpy.load_file(sys.argv[1])
+    with safetensors.safe_open(sys.argv[1], "numpy") as file:
+        for _ in range(3):
+            for name in file.keys():
+                part, half = file.get_tensor(name), file.get_slice(name)[10:20]
+                assert (part == weights[name]).all() and (half == part[10:20]).all()
+                print(name, hashlib.sha256(part.tobytes()).hexdigest())
+"""
+
+
+def test_the_package_reads_the_same_under_the_command(tmp_path):
+    tensors = {f"layer.{number}": noise(1 << 20, number).reshape(1024, 1024) for number in range(8)}
+    path, script = tmp_path / "a", tmp_path / "script.py"
+    safetensors.numpy.save_file(tensors, path)
+    script.write_text(textwrap.dedent(THEIRS))
+    run = ["-m", "fastmap", "run"]
+    here, *under = (
+        subprocess.run([sys.executable, *before, script, path], capture_output=True, text=True, timeout=60, check=True).stdout
+        for before in ([], run, [*run, "--cache", "1MiB"])
+    )
+    assert under == [here, here] and len(here.splitlines()) == 24
 
 
 # Files that are wrong.

@@ -1,12 +1,15 @@
 """Many threads on the smallest cache, against a shadow."""
 
+import gc
 import os
+import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import PAGE, SMALLEST, noise, write
+from helpers import IS_LOCKED, PAGE, SMALLEST, noise, printed, write
 
 import fastmap
 
@@ -165,8 +168,6 @@ def test_a_cache_that_changes_its_capacity_beside_its_users_loses_nothing(tmp_pa
 
 
 def test_threads_may_share_pickled_caches_and_make_arrays_in_them(tmp_path):
-    import pickle
-
     write(tmp_path / "a", bytes(100_000))
     cache = fastmap.Cache(SMALLEST)
     pickled = pickle.dumps(fastmap.memmap(tmp_path / "a", mode="r", cache=cache))
@@ -177,3 +178,103 @@ def test_threads_may_share_pickled_caches_and_make_arrays_in_them(tmp_path):
         return True
 
     assert all(at_once(work))
+
+
+def test_threads_that_share_one_mapping_and_end_it_see_its_bytes_or_that_it_is_closed(tmp_path):
+    content = noise(1 << 20, 35)
+    cache = fastmap.Cache("256KiB")
+    write(tmp_path / "a", content.tobytes())
+    for turn in range(ROUNDS // 10):
+        for limit in cache, None:
+            mapping = fastmap.open(tmp_path / "a", "r+", cache=limit)
+
+            def work(number):
+                chance = np.random.default_rng((turn, number))
+                done = 0
+                while number == 0 or done < 100:
+                    offset, length = int(chance.integers(0, 900_000)), int(chance.integers(1, 50_000))
+                    there = content[offset : offset + length].tobytes()
+                    try:
+                        if number == 0:
+                            if done > 5:
+                                mapping.close()
+                                return
+                            mapping.flush(offset, length)
+                        elif number == 1:
+                            with mapping.pin(offset, length) as part:
+                                assert part == there
+                        elif number == 2:
+                            mapping.prefetch([(offset, length), (0, 1)], wait=bool(done % 2))
+                        elif number == 3:
+                            mapping.write(offset, there)
+                        elif number == 4:
+                            view = np.frombuffer(mapping, np.uint8)[offset : offset + length]
+                            assert view.tobytes() == there and fastmap.gather(view, [0])[0] == there[0]
+                            del view
+                        elif number == 5:
+                            mapping.advise(["normal", "random", "willneed"][done % 3], offset, length)
+                            assert mapping.stats()["engine"] in repr(mapping)
+                        else:
+                            assert mapping.read(offset, length) == there
+                        done += 1
+                    except BufferError:
+                        time.sleep(0.001)  # Others use it.
+                    except ValueError as error:
+                        assert "closed" in str(error)
+                        return
+
+            at_once(work)
+            assert mapping.closed
+    assert (np.fromfile(tmp_path / "a", np.uint8) == content).all()
+
+
+def test_an_array_that_threads_let_go_of_at_once_is_unmapped(tmp_path):
+    content = noise(1 << 20, 36)
+    write(tmp_path / "a", content.tobytes())
+    for turn in range(ROUNDS):
+        a = fastmap.memmap(tmp_path / "a", mode="r", cache=[SMALLEST, None][turn % 2])
+        mapping, shared = a.mapping, [a[number::THREADS] for number in range(THREADS)]
+        del a
+
+        def work(number):
+            view = shared[number]
+            shared[number] = None
+            assert (view[turn::1000] == content[number::THREADS][turn::1000]).all()
+
+        at_once(work)
+        gc.collect()
+        mapping.close()
+
+
+CACHES = """
+    import os, pickle, sys, threading
+    import fastmap
+    from fastmap import _cache
+    path, pickled = sys.argv[1], bytes.fromhex(sys.argv[2])
+    together, found, made = threading.Barrier(8), [], []
+
+    def begin(number):
+        together.wait()
+        for _ in range(20):
+            cache = pickle.loads(pickled)
+            found.append((cache, fastmap.memmap(path, mode="r", cache=cache).cache))
+            made.append(fastmap.Cache("64KiB"))
+            assert cache in _cache.all_caches()
+            del made[:3]
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print(len(found), len({id(cache) for pair in found for cache in pair}))
+"""
+
+
+def test_threads_that_unpickle_a_cache_of_another_process_at_once_share_one(tmp_path):
+    write(tmp_path / "a", bytes(100_000))
+    for _ in range(ROUNDS // 10):
+        assert printed(CACHES, tmp_path / "a", pickle.dumps(fastmap.Cache(SMALLEST)).hex()) == "160 1"
+
+
+@pytest.mark.skipif(IS_LOCKED, reason="an interpreter with a lock")
+def test_the_package_needs_no_lock_of_the_interpreters():
+    assert printed("import sys, fastmap; print(sys._is_gil_enabled())") == "False"

@@ -13,6 +13,10 @@ Examples
 array([1., 1., 0.], dtype=float32)
 """
 
+import faulthandler as _faulthandler
+import functools as _functools
+
+from . import _native
 from ._cache import Cache
 from ._mapping import Mapping, open
 from ._memmap import gather, memmap
@@ -20,6 +24,11 @@ from ._native import __version__
 from ._safetensors import SafeTensors, safetensors
 
 __all__ = ["Cache", "Mapping", "SafeTensors", "gather", "memmap", "open", "safetensors", "__version__"]
+
+# What they change comes after the engine's handler of SIGBUS, without which the next miss would end the interpreter.
+for _call in _faulthandler.enable, _faulthandler.disable:
+    setattr(_faulthandler, _call.__name__, _functools.update_wrapper(_functools.partial(_native.beneath, _call), _call))
+del _call
 
 
 def load_ipython_extension(ipython) -> None:

@@ -1,8 +1,10 @@
 """Limits on memory."""
 
 import errno
+import os
 import re
 import sys
+import threading
 import uuid
 import warnings
 import weakref
@@ -16,6 +18,9 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 # By token, so that arrays which share a cache share one after unpickling, too.
 _caches: "weakref.WeakValueDictionary[str, Cache]" = weakref.WeakValueDictionary()
+# One thread at a time unpickles one that is not there yet; and no child is forked meanwhile, which would wait for it.
+_unpickling = threading.RLock()
+os.register_at_fork(before=_unpickling.acquire, after_in_parent=_unpickling.release, after_in_child=_unpickling.release)
 # Lists of somebody who counts what all do, to which those are added that are made meanwhile.
 watching: "List[List[Cache]]" = []
 
@@ -44,7 +49,7 @@ class Cache(_native.Cache):
         self = super().__new__(cls, size_of(capacity))
         self._token = uuid.uuid4().hex
         _caches[self._token] = self
-        for caches in watching:
+        for caches in list(watching):
             caches.append(self)
         return self
 
@@ -94,16 +99,18 @@ def warn(error: OSError) -> None:
 
 
 def _shared(token: str, capacity: int) -> "Optional[Cache]":
-    cache = _caches.get(token)
-    if cache is None:
-        cache = as_cache(capacity)
+    with _unpickling:
+        cache = _caches.get(token)
         if cache is None:
-            return None
-        cache._token = token
-        cache = _caches.setdefault(token, cache)
-    return cache
+            cache = as_cache(capacity)
+            if cache is not None:
+                cache._token = token
+                _caches[token] = cache
+        return cache
 
 
 def all_caches() -> "list[Cache]":
     """Those that there are in this process."""
-    return list({id(cache): cache for cache in list(_caches.values())}.values())
+    # References first: other threads make caches meanwhile.
+    caches = [reference() for reference in _caches.valuerefs()]
+    return list({id(cache): cache for cache in caches if cache is not None}.values())

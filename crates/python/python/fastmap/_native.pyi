@@ -1,9 +1,10 @@
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
-__all__ = ["Cache", "Mapping", "__version__", "truncate"]
+__all__ = ["Cache", "Mapping", "__version__", "beneath", "truncate"]
 __version__: str
 
 def truncate(fd: int) -> None: ...
+def beneath(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...
 
 class Cache:
     def __new__(cls, capacity: int) -> "Cache": ...
