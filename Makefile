@@ -95,6 +95,7 @@ test-all: test
 	$(MAKE) fio PROFILE=dev
 	$(MAKE) vm PROFILE=dev
 	$(MAKE) packages PROFILE=dev
+	$(MAKE) python PROFILE=dev
 
 programs: build
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/programs/run

@@ -2,7 +2,7 @@
 
     python arrays.py [--folder FOLDER] [--size MiB] [--memory MiB] [--repeat N] [--json FILE] [WORK ...]
 
-Works: gather, walks, memory, model, dask. Every case is a process of its own in a cgroup (as root; v1 or v2), begins with a cold file, and
+Works: gather, at once, walk, memory, model, dask. Every case is a process of its own in a cgroup (as root; v1 or v2), begins with a cold file, and
 compares its answer. Repetitions take turns. Printed: medians, least and greatest, and the ratio to the best rival.
 """
 
@@ -88,7 +88,8 @@ def gather_batches(table):
 
 
 def check_rows(numbers, rows):
-    assert (np.asarray(rows) == rows_of(numbers)).all(), "wrong rows"
+    for i in range(0, len(numbers), 2000):
+        assert (np.asarray(rows[i : i + 2000]) == rows_of(numbers[i : i + 2000])).all(), "wrong rows"
     return len(numbers)
 
 
@@ -177,6 +178,99 @@ def gather_fastmap(args, cache=True):
 
 def gather_fastmap_kernel(args):
     return gather_fastmap(args, cache=False)
+
+
+# gather in one call: all 100 thousand rows, by whoever puts them in the file's order as well. Rows a second, the second time, of others.
+
+
+def in_one_call(take):
+    """A case where `take(args)` gives the function that copies rows by their numbers."""
+
+    def run(args):
+        copy = take(args)
+        for seed in (5, 6):
+            numbers = np.random.default_rng(seed).integers(0, os.path.getsize(args.table) // ROW, 100_000)
+            rows, begin = None, time.perf_counter()
+            rows = copy(numbers)
+            seconds = time.perf_counter() - begin
+        return check_rows(numbers, rows) / seconds
+
+    return run
+
+
+def in_order(copy):
+    """Rows copied in the file's order, 2000 at a time, each to its place."""
+
+    def run(numbers):
+        out = np.empty((len(numbers), ROW // 4), np.uint32)
+        order = np.argsort(numbers)
+        for i in range(0, len(order), 2000):
+            part = order[i : i + 2000]
+            out[part] = copy(numbers[part])
+        return out
+
+    return run
+
+
+def ordered_numpy(advice):
+    def take(args):
+        import mmap
+
+        array = mapped(args.table, getattr(mmap, advice))
+        return in_order(lambda numbers: array[numbers])
+
+    return in_one_call(take)
+
+
+def advised_each(args):
+    import mmap
+
+    array = mapped(args.table, mmap.MADV_RANDOM)
+    advise = array._mmap.madvise
+
+    def copy(numbers):
+        for first in (numbers * ROW // PAGE * PAGE).tolist():
+            advise(mmap.MADV_WILLNEED, first, PAGE)
+        return array[numbers]
+
+    return copy
+
+
+def unordered_willneed(args):
+    copy = advised_each(args)
+    return lambda numbers: np.concatenate([copy(numbers[i : i + 2000]) for i in range(0, len(numbers), 2000)])
+
+
+def ordered_willneed(args):
+    return in_order(advised_each(args))
+
+
+def ordered_pread(args):
+    """Eight threads, each a part of the file."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    fd = os.open(args.table, os.O_RDONLY)
+    pool = ThreadPoolExecutor(8)
+
+    def copy(numbers):
+        out = np.empty((len(numbers), ROW // 4), np.uint32)
+
+        def read(part):
+            for at in part:
+                os.preadv(fd, [out[at]], int(numbers[at]) * ROW)
+
+        list(pool.map(read, np.array_split(np.argsort(numbers), 8)))
+        return out
+
+    return copy
+
+
+def at_once_fastmap(args):
+    import fastmap
+
+    # The output is 49 MiB.
+    array = fastmap.memmap(args.table, np.uint32, "r", cache=args.memory - (128 << 20)).reshape(-1, ROW // 4)
+    return lambda numbers: fastmap.gather(array, numbers)
 
 
 def prepare_gather(args):
@@ -423,6 +517,13 @@ WORKS = {
         "zarr": gather_zarr,
         "fastmap, no cache": gather_fastmap_kernel,
         "fastmap": gather_fastmap,
+    },
+    "at once": {
+        **{f"numpy in order, {name}": ordered_numpy(advice) for name, advice in ADVICE.items()},
+        "numpy, willneed a row": in_one_call(unordered_willneed),
+        "numpy in order, willneed a row": in_one_call(ordered_willneed),
+        "pread in order, 8 threads": in_one_call(ordered_pread),
+        "fastmap": in_one_call(at_once_fastmap),
     },
     **{
         f"walk {order}": {

@@ -34,27 +34,31 @@ pub fn gather(ranges: &[Range<usize>], output: &mut [u8]) -> Result<()> {
     as_it_is(|| gather_parts(ranges, output))
 }
 
-fn gather_parts(ranges: &[Range<usize>], mut output: &mut [u8]) -> Result<()> {
-    let rows = ranges.iter().filter(|range| !range.is_empty());
-    let (Some(start), Some(end)) = (rows.clone().map(|row| row.start).min(), rows.clone().map(|row| row.end).max())
-    else {
-        return Ok(());
-    };
+fn gather_parts(ranges: &[Range<usize>], output: &mut [u8]) -> Result<()> {
+    let mut rows = gather::rows(ranges.iter().cloned());
+    let starts = rows.iter().map(|row| row.from.start);
+    let ends = rows.iter().map(|row| row.from.end);
+    let (Some(start), Some(end)) = (starts.min(), ends.max()) else { return Ok(()) };
     if end > isize::MAX as usize {
         // The kernel's half: nothing of a program's lies there, and pages could not be counted to its end.
         return Err(unusable(&(start..end), libc::EFAULT));
     }
     // Looked up once. A share keeps its region should another thread unmap it meanwhile.
     let parts = parts_of(&(start..end));
-    rows.clone()
-        .flat_map(|row| parts_in(&parts, row))
+    rows.iter()
+        .flat_map(|row| parts_in(&parts, &row.from))
         .try_for_each(|(part, _)| part.allow(libc::PROT_READ | libc::PROT_WRITE))?;
-    let halves = parts.iter().filter_map(Part::region).map(|region| half_window(region.pool()));
+    let pools = || parts.iter().filter_map(Part::region).map(|region| region.pool());
     let bytes_of = |pages: &Range<usize>| pages.start * PAGE..pages.end * PAGE;
-    let is_absent = |pages: &Range<usize>| {
-        let mut parts = parts_in(&parts, &bytes_of(pages));
-        parts.any(|(part, at)| part.region().is_none_or(|region| gather::is_absent(region, &pages_at(region, &at))))
+    let is_absent = |of_kernel: bool| {
+        let parts = &parts;
+        move |pages: &Range<usize>| {
+            let absent = |region: &Region, at: &Range<usize>| gather::is_absent(region, &pages_at(region, at));
+            parts_in(parts, &bytes_of(pages))
+                .any(|(part, at)| part.region().map_or(of_kernel, |region| absent(region, &at)))
+        }
     };
+    gather::sort(&mut rows, is_absent(false));
     let mut of_one: Vec<Range<usize>> = Vec::new();
     let ask = |runs: &[Range<usize>]| {
         let mut asked: Option<&Arc<Region>> = None;
@@ -75,18 +79,19 @@ fn gather_parts(ranges: &[Range<usize>], mut output: &mut [u8]) -> Result<()> {
             of_one.clear();
         }
     };
-    in_windows(rows.cloned(), halves.min().unwrap_or(HALF_WINDOW), is_absent, ask, |pieces| {
+    let half = pools().map(|pool| half_window(pool)).min().unwrap_or(HALF_WINDOW);
+    in_windows(&rows, half, is_absent(true), ask, |pieces| {
         let mut pieces = pieces.peekable();
         while let Some(next) = pieces.peek() {
-            let part = &parts[parts.partition_point(|part| part.at.end <= next.start)];
+            let part = &parts[parts.partition_point(|part| part.at.end <= next.from.start)];
             match part.region() {
                 Some(region) => {
                     let base = region.address().start() as usize;
-                    copy_pages(region, base, &mut pieces, &part.at, &mut output)?;
+                    copy_pages(region, base, &mut pieces, &part.at, output)?;
                 }
                 None => {
                     let failed = |(at, error)| unusable(&at, error);
-                    copy_by_kernel(&mut pieces, &part.at, &mut output).map_err(failed)?;
+                    copy_by_kernel(&mut pieces, &part.at, output).map_err(failed)?;
                 }
             }
         }

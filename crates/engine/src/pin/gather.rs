@@ -2,7 +2,8 @@
 //!
 //! Two walks over the same pieces, none of them longer than a page. The first draws pages by the half window and has the readers bring
 //! in what is absent; the second copies, half a window behind it, under a pin for each page. So a gather of any length has many reads
-//! under way, and what it brings in is copied before it can be evicted again for what follows.
+//! under way, and what it brings in is copied before it can be evicted again for what follows. Rows that lie close together are copied
+//! in the order of the file: each page is read once, with its neighbours.
 
 use crate::error::{Error, Result};
 use crate::page::word::State;
@@ -12,7 +13,7 @@ use crate::readahead::prefetch;
 use crate::region::region::Region;
 use crate::sys::PAGE;
 use std::iter::Peekable;
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
@@ -24,25 +25,62 @@ pub fn half_window(pool: &Pool) -> usize {
     HALF_WINDOW.min(pool.capacity() / 16).max(1)
 }
 
-/// Rows of bytes, cut where pages end.
+/// Bytes to be copied to a place in the output: a row, or what a page has of one.
 #[derive(Clone)]
-struct Pieces<I> {
-    rows: I,
-    rest: Range<usize>,
+pub struct Row {
+    pub from: Range<usize>,
+    pub to: usize,
 }
 
-impl<I: Iterator<Item = Range<usize>>> Iterator for Pieces<I> {
-    type Item = Range<usize>;
+/// Ranges that are to be copied one after the other.
+pub fn rows(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Row> {
+    let mut to = 0;
+    let row = |from: Range<usize>| {
+        let row = Row { to, from };
+        to += row.from.len();
+        row
+    };
+    ranges.filter(|range| !range.is_empty()).map(row).collect()
+}
+
+/// Puts rows in the order of the bytes they are copied from, if they lie so close that it makes reads fewer and larger, and are not in
+/// memory: a sample says.
+pub fn sort(rows: &mut [Row], is_absent: impl Fn(&Range<usize>) -> bool) {
+    const SAMPLE: usize = 64;
+    /// Pages a row.
+    const SPARSE: usize = 16;
+    let start = rows.iter().map(|row| row.from.start).min().unwrap_or(0);
+    let end = rows.iter().map(|row| row.from.end).max().unwrap_or(0);
+    if rows.len() < SAMPLE || (end - start) / PAGE > rows.len() * SPARSE || rows.is_sorted_by_key(|row| row.from.start)
+    {
+        return;
+    }
+    let sample = rows.iter().step_by(rows.len() / SAMPLE).map(|row| row.from.start / PAGE);
+    if sample.filter(|page| is_absent(&(*page..page + 1))).count() > SAMPLE / 4 {
+        rows.sort_unstable_by_key(|row| row.from.start);
+    }
+}
+
+/// Rows cut where pages end.
+#[derive(Clone)]
+struct Pieces<'a> {
+    rows: std::slice::Iter<'a, Row>,
+    rest: Row,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Row;
 
     #[inline]
-    fn next(&mut self) -> Option<Range<usize>> {
-        while self.rest.is_empty() {
-            self.rest = self.rows.next()?;
+    fn next(&mut self) -> Option<Row> {
+        while self.rest.from.is_empty() {
+            self.rest = self.rows.next()?.clone();
         }
-        let end = self.rest.end.min((self.rest.start / PAGE + 1) * PAGE);
-        let piece = self.rest.start..end;
-        self.rest.start = end;
-        Some(piece)
+        let Row { from: Range { start, end }, to } = self.rest.clone();
+        let end = end.min((start / PAGE + 1) * PAGE);
+        self.rest.from.start = end;
+        self.rest.to += end - start;
+        Some(Row { from: start..end, to })
     }
 }
 
@@ -53,17 +91,14 @@ pub fn check_output(lengths: impl Iterator<Item = usize>, room: usize) -> Result
 }
 
 /// Walks over rows: `ask` is given runs of pages, where `is_absent` says that some may be, and `copy` pieces a while later.
-pub fn in_windows<I>(
-    rows: I,
+pub fn in_windows(
+    rows: &[Row],
     half_window: usize,
     is_absent: impl Fn(&Range<usize>) -> bool,
     mut ask: impl FnMut(&[Range<usize>]),
-    mut copy: impl FnMut(&mut dyn Iterator<Item = Range<usize>>) -> Result<()>,
-) -> Result<()>
-where
-    I: Iterator<Item = Range<usize>> + Clone,
-{
-    let mut behind = Pieces { rows, rest: 0..0 };
+    mut copy: impl FnMut(&mut dyn Iterator<Item = Row>) -> Result<()>,
+) -> Result<()> {
+    let mut behind = Pieces { rows: rows.iter(), rest: Row { from: 0..0, to: 0 } };
     let mut ahead = behind.clone();
     let mut runs: Vec<Range<usize>> = Vec::new();
     let mut draw = |is_first: bool| {
@@ -73,7 +108,7 @@ where
             && let Some(piece) = ahead.next()
         {
             drawn += 1;
-            let new = piece.start / PAGE..piece.end.div_ceil(PAGE);
+            let new = piece.from.start / PAGE..piece.from.end.div_ceil(PAGE);
             match runs.last_mut() {
                 Some(run) if (run.start..=run.end).contains(&new.start) => {
                     pages += new.end.saturating_sub(run.end);
@@ -104,18 +139,16 @@ where
 }
 
 /// Gathers rows of a region.
-pub fn gather<I>(region: &Region, rows: I, mut output: &mut [u8]) -> Result<()>
-where
-    I: Iterator<Item = Range<usize>> + Clone,
-{
+pub fn gather(region: &Region, mut rows: Vec<Row>, output: &mut [u8]) -> Result<()> {
+    sort(&mut rows, |pages| is_absent(region, pages));
     in_windows(
-        rows,
+        &rows,
         half_window(region.pool()),
         |pages| is_absent(region, pages),
         |runs| {
             prefetch::offer(region, runs);
         },
-        |pieces| copy_pages(region, 0, &mut pieces.peekable(), &(0..usize::MAX), &mut output),
+        |pieces| copy_pages(region, 0, &mut pieces.peekable(), &(0..usize::MAX), output),
     )
 }
 
@@ -124,19 +157,19 @@ pub fn is_absent(region: &Region, pages: &Range<usize>) -> bool {
     pages.clone().any(|page| region.word(page).look().state() == State::Absent)
 }
 
-/// Copies pieces as long as they begin inside of `limit`, of a region that begins at `base`; the output's rest is left.
+/// Copies pieces as long as they begin inside of `limit`, of a region that begins at `base`.
 pub fn copy_pages<I>(
     region: &Region,
     base: usize,
     pieces: &mut Peekable<I>,
     limit: &Range<usize>,
-    output: &mut &mut [u8],
+    output: &mut [u8],
 ) -> Result<()>
 where
-    I: Iterator<Item = Range<usize>>,
+    I: Iterator<Item = Row>,
 {
-    while let Some(piece) = pieces.next_if(|piece| limit.contains(&piece.start)) {
-        let page = (piece.start - base) / PAGE;
+    while let Some(piece) = pieces.next_if(|piece| limit.contains(&piece.from.start)) {
+        let page = (piece.from.start - base) / PAGE;
         let bytes: *const u8 = region.address_of(page);
         let mut aside = MaybeUninit::<[u8; PAGE]>::uninit();
         let had_room = pin::with_page(region, page, false, |room| {
@@ -163,20 +196,19 @@ where
 /// The page's bytes are at `bytes`.
 unsafe fn copy_pieces<I>(
     bytes: *const u8,
-    first: Range<usize>,
+    first: Row,
     pieces: &mut Peekable<I>,
     limit: &Range<usize>,
-    output: &mut &mut [u8],
+    output: &mut [u8],
 ) where
-    I: Iterator<Item = Range<usize>>,
+    I: Iterator<Item = Row>,
 {
-    let page = first.start / PAGE;
+    let page = first.from.start / PAGE;
     let mut next = Some(first);
-    while let Some(piece) = next {
-        let (to, rest) = mem::take(output).split_at_mut(piece.len());
-        *output = rest;
+    while let Some(Row { from, to }) = next {
+        let to = &mut output[to..to + from.len()];
         // SAFETY: a piece does not reach over its page's end. The output may be another map of the same bytes.
-        unsafe { ptr::copy(bytes.add(piece.start % PAGE), to.as_mut_ptr(), to.len()) };
-        next = pieces.next_if(|piece| piece.start / PAGE == page && limit.contains(&piece.start));
+        unsafe { ptr::copy(bytes.add(from.start % PAGE), to.as_mut_ptr(), to.len()) };
+        next = pieces.next_if(|piece| piece.from.start / PAGE == page && limit.contains(&piece.from.start));
     }
 }

@@ -5,12 +5,15 @@ use super::{PAGE, errno};
 /// Ranges that the kernel takes at a time (`UIO_MAXIOV`).
 pub const MOST_RANGES: usize = 1024;
 
-/// Copies ranges of memory, one after the other, as far as that goes; how many bytes. EFAULT stops it, and so does an output that is
-/// mapped and absent: [`read`] says whose fault it is.
-pub fn read_ranges(ranges: &[libc::iovec], output: &mut [u8]) -> usize {
-    let to = libc::iovec { iov_base: output.as_mut_ptr().cast(), iov_len: output.len() };
-    // SAFETY: the kernel checks the ranges; the output is borrowed mutable.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, ranges.as_ptr(), ranges.len() as u64, 0) };
+/// Copies ranges of memory to others of the same lengths, in order, as far as that goes; how many bytes. EFAULT stops it, and so does
+/// an output that is mapped and absent: [`read`] says whose fault it is.
+///
+/// # Safety
+/// What is written to is the caller's to write.
+pub unsafe fn read_ranges(from: &[libc::iovec], to: &[libc::iovec]) -> usize {
+    let counts = (to.len() as u64, from.len() as u64);
+    // SAFETY: the kernel checks what is read; the rest is the caller's contract.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), to.as_ptr(), counts.0, from.as_ptr(), counts.1, 0) };
     copied.max(0) as usize
 }
 

@@ -97,6 +97,18 @@ fn any_rows_through_caches_of_any_size() {
     }
 }
 
+/// Many rows of few pages, in any order, with memory for a tenth of the pages.
+#[test]
+fn each_page_is_read_once_for_all_its_rows() {
+    let Some(World { cache, map, .. }) = world(PAGES / 10) else { return };
+    let mut random = Random::new(seed(2));
+    let rows: Vec<_> = (0..8 * PAGES).map(|_| (random.below(LEN / 512) * 512, 512)).collect();
+    check(&map, &rows);
+    let stats = settle(&cache);
+    let read = stats.misses + stats.prefetched_pages;
+    assert!(read as usize <= PAGES + PAGES / 20, "{read} pages read of {PAGES}");
+}
+
 #[test]
 fn any_rows_of_a_map_that_the_kernel_has() {
     let folder = folder();
