@@ -1,13 +1,14 @@
-//! Files that are cut while the kernel maps them: a load past the end finds zeros, and the interpreter is told.
+//! Files that are cut while they are mapped: a load past the end finds zeros, and the interpreter is told.
 //!
 //! Without this it would end by SIGBUS. As the Java VM has it, the page that is not there is replaced by one of zeros, and the main thread
 //! raises OSError when the interpreter next looks for such calls, which is after a call or a jump back; every later call of the mapping's own
-//! raises it, too. This is for the kernel's mappings; pages of a cache are the engine's to place.
+//! raises it, too. In a cache all mappings of a file share its memory, and the page that has taken the place of one of the cache's stays until
+//! the last of them is gone: they all raise it, and there is no new one before.
 //!
 //! The handler is there from the import on, so that the engine's, which is installed with the first cached mapping, comes first and passes
 //! on what is not its own.
 
-use pyo3::exceptions::PyOSError;
+use crate::failure::Failure;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
@@ -32,22 +33,30 @@ impl Watched {
     }
 }
 
-/// Mappings of the kernel's; one that finds no place here ends the interpreter as before.
+/// Mappings; one that finds no place here ends the interpreter as before.
 static RANGES: [Watched; 1024] = [const { Watched::new() }; 1024];
 /// The main thread has been asked to raise the exception, and has not yet.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 /// The program's action, to which the handler passes on.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// Notes a mapping.
-pub fn watch(at: Range<usize>) {
+/// Notes a mapping; false if a page of it has been replaced already, by way of another mapping of the same memory.
+pub fn watch(at: Range<usize>) -> bool {
+    let is_cut = |one: &Watched| {
+        let is_same = one.start.load(Ordering::Acquire) < at.end && at.start < one.end.load(Ordering::Acquire);
+        is_same && one.was_cut.load(Ordering::Relaxed)
+    };
+    if RANGES.iter().any(is_cut) {
+        return false;
+    }
     for one in &RANGES {
         if one.end.compare_exchange(0, at.end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             one.was_cut.store(false, Ordering::Relaxed);
             one.start.store(at.start, Ordering::Release);
-            return;
+            break;
         }
     }
+    true
 }
 
 /// Forgets one, before it is unmapped.
@@ -61,30 +70,30 @@ pub fn forget(at: usize) {
 
 /// Whether a page of a mapping has been replaced.
 pub fn was_cut(at: usize) -> bool {
-    find(at).is_some_and(|one| one.was_cut.load(Ordering::Relaxed))
+    holding(at).any(|one| one.was_cut.load(Ordering::Relaxed))
 }
 
-fn find(at: usize) -> Option<&'static Watched> {
-    let holds = |one: &&Watched| {
+fn holding(at: usize) -> impl Iterator<Item = &'static Watched> {
+    let holds = move |one: &&Watched| {
         let start = one.start.load(Ordering::Acquire);
         // Both of one mapping: the place may be another's meanwhile.
         start != 0
             && (start..one.end.load(Ordering::Acquire)).contains(&at)
             && one.start.load(Ordering::Acquire) == start
     };
-    RANGES.iter().find(holds)
+    RANGES.iter().filter(holds)
 }
 
-/// The exception.
-pub fn error() -> PyErr {
-    let why = "a file was cut while it was mapped: what lies past its end was found to be zeros; map it anew";
-    PyOSError::new_err((libc::ENXIO, why))
+/// What the exception says.
+pub fn failure() -> Failure {
+    let why = "a file was cut while it was mapped: what lies past its end was found to be zeros; close its mappings and map it anew";
+    Failure { errno: libc::ENXIO, text: why.into() }
 }
 
 /// Raises the exception, in the main thread.
 extern "C" fn tell(_: *mut c_void) -> c_int {
     IS_ASKED.store(false, Ordering::Release);
-    Python::attach(|py| error().restore(py));
+    Python::attach(|py| PyErr::from(failure()).restore(py));
     -1
 }
 
@@ -92,14 +101,14 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     // SAFETY: the kernel's.
     let (at, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
     if code == BUS_ADRERR
-        && let Some(one) = find(at)
+        && holding(at).next().is_some()
     {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
         // SAFETY: a page of a mapping that holds nothing of the file.
         let new = unsafe { libc::mmap((at & !(PAGE - 1)) as *mut c_void, PAGE, prot, flags, -1, 0) };
         if new != libc::MAP_FAILED {
-            one.was_cut.store(true, Ordering::Relaxed);
+            holding(at).for_each(|one| one.was_cut.store(true, Ordering::Relaxed));
             if !IS_ASKED.swap(true, Ordering::AcqRel) {
                 // SAFETY: it needs no lock of the interpreter's but that of these calls.
                 let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), ptr::null_mut()) } != 0;

@@ -152,7 +152,7 @@ impl Mapping {
 
     fn open(&self) -> PyResult<Use<'_>> {
         let used = Use { mapping: self, bytes: self.lend()? };
-        if self.cache.is_none() && cut::was_cut(used.bytes.at) { Err(cut::error()) } else { Ok(used) }
+        if cut::was_cut(used.bytes.at) { Err(cut::failure().into()) } else { Ok(used) }
     }
 
     /// The first page, and whole pages of all.
@@ -207,8 +207,10 @@ impl Mapping {
             if handle.is_none() && !bare {
                 placement::note_kernels(at.addr()..at.addr() + whole);
             }
-            if handle.is_none() {
-                cut::watch(at.addr()..at.addr() + whole);
+            if !cut::watch(at.addr()..at.addr() + whole) {
+                // SAFETY: mapped above.
+                unsafe { fm_munmap(at, whole) };
+                return Err(cut::failure());
             }
             Ok(at.addr())
         })?;

@@ -72,8 +72,8 @@ class memmap(np.memmap, metaclass=Told):
     Pickled, it is the file's name and the place in it: whoever unpickles maps the file, in a cache as large. One process at a time writes
     through a cache. A system call that is given memory of a cache fails with EFAULT where a page is absent: `tofile`, `numpy.save` and
     pickles copy; elsewhere use `Mapping.pin`, a copy, or `fastmap run`, under which all of them work. Where a file
-    is cut while it is mapped, `gather` and `prefetch` raise OSError, and so does the main thread after any other access past its end; but in a
-    cache such an access ends the interpreter (SIGBUS), as it does with `numpy.memmap`. `faulthandler.enable` and `disable` belong where
+    is cut while it is mapped, `gather` and `prefetch` raise OSError, and so does the main thread after any other access past its end, which would end
+    the interpreter with `numpy.memmap` (SIGBUS). `faulthandler.enable` and `disable` belong where
     no other thread uses an array with a cache: while they run, a miss is a crash. Threads beside the main one find zeros past a cut end until that is told. While a file is in a cache to be written,
     one that reads it in another process, or is mapped by the kernel in this one, makes all of them the kernel's, with a warning.
 
