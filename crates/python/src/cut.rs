@@ -100,9 +100,7 @@ extern "C" fn tell(_: *mut c_void) -> c_int {
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's.
     let (at, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
-    if code == BUS_ADRERR
-        && holding(at).next().is_some()
-    {
+    if code == BUS_ADRERR && holding(at).next().is_some() {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
         // SAFETY: a page of a mapping that holds nothing of the file.
