@@ -36,11 +36,13 @@ fn one_trap_for_many_pages_that_were_flushed_together() {
     let mut map = map_mut(&cache, &file);
     let mut random = Random::new(seed(21));
     update(&cache, &mut map, &shuffled(2048, &mut random), 1);
+    // What was read ahead of the first stores was guessed about, too.
+    let before = cache.stats().wrong_guesses;
     let traps: Vec<u64> = (2..6).map(|round| update(&cache, &mut map, &shuffled(2048, &mut random), round).0).collect();
     // Groups of 8 and 32 samples, then of 64.
     assert!((200..400).contains(&traps[0]), "{traps:?}");
     assert!(traps[1..].iter().all(|traps| (32..100).contains(traps)), "{traps:?}");
-    assert_eq!(cache.stats().wrong_guesses, 0);
+    assert_eq!(cache.stats().wrong_guesses, before);
     assert!(std::fs::read(&path).unwrap().chunks(PAGE).all(|page| page[0] == 5));
 }
 
