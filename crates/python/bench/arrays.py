@@ -452,13 +452,18 @@ def model_mmap(advice):
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
             bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        bytes.madvise(getattr(mmap, advice))
+        if advice != "the next layer":
+            bytes.madvise(getattr(mmap, advice))
+        names = list(header)
 
         def tensor(name):
+            if advice == "the next layer":
+                first, last = (8 + length + at for at in header[names[(names.index(name) + 1) % len(names)]]["data_offsets"])
+                bytes.madvise(mmap.MADV_WILLNEED, first // PAGE * PAGE, last - first // PAGE * PAGE)
             first, last = header[name]["data_offsets"]
             return np.frombuffer(bytes, np.float32, (last - first) // 4, 8 + length + first).reshape(header[name]["shape"])
 
-        return rounds(args, tensor, list(header))
+        return rounds(args, tensor, names)
 
     return run
 
@@ -535,9 +540,13 @@ WORKS = {
     },
     "memory": {"numpy": in_memory("numpy"), "fastmap": in_memory("fastmap")},
     # Without "random", which read 108 MiB a second where the others read 900 and more.
-    "model": {
-        **{f"mmap, {name}": model_mmap(advice) for name, advice in ADVICE.items() if name != "random"},
-        "fastmap": model_fastmap,
+    **{
+        f"model of {size} memories": {
+            **{f"mmap, {name}": model_mmap(advice) for name, advice in ADVICE.items() if name != "random"},
+            "mmap, willneed the next layer": model_mmap("the next layer"),
+            "fastmap": model_fastmap,
+        }
+        for size in ("1.25", "2")
     },
     "dask": {"numpy": dask_mean("numpy"), "fastmap": dask_mean("fastmap")},
 }
@@ -578,16 +587,18 @@ def main():
     args.size, args.memory = args.size << 20, args.memory << 20
     # Beside the cache are the interpreter and its arrays.
     args.cache = args.memory - (64 << 20)
-    args.table, args.small, args.model = (args.folder / name for name in ("table", "small", "model.safetensors"))
+    args.table, args.small = args.folder / "table", args.folder / "small"
+    models = {work: args.folder / f"{work.split()[2]}.safetensors" for work in WORKS if work.startswith("model")}
     if args.one:
+        args.model = models.get(args.one[0])
         print(json.dumps(WORKS[args.one[0]][args.one[1]](args)))
         return
     wanted = [work for work in WORKS if not args.works or any(work.startswith(name) for name in args.works)]
     args.folder.mkdir(parents=True, exist_ok=True)
     make_table(args.table, args.size)
     make_table(args.small, (1 << 15) * ROW)
-    if "model" in wanted:
-        make_model(args.model, args.memory * 5 // 4)
+    for work in models.keys() & set(wanted):
+        make_model(models[work], int(args.memory * float(work.split()[2])))
     if "gather" in wanted:
         prepare_gather(args)
     if any(work.startswith(("walk", "dask")) for work in wanted):

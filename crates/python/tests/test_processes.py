@@ -423,9 +423,9 @@ def test_pythons_handler_of_faults_does_not_take_those_of_arrays(tmp_path, when)
 
 @pytest.mark.parametrize("when", ["before", "after", "off", "again"])
 @pytest.mark.parametrize("first", ["", "faulthandler"])
-def test_what_the_engine_cannot_serve_goes_to_pythons_handler_of_faults_if_it_is_on(tmp_path, when, first):
+def test_what_is_not_fastmaps_goes_to_pythons_handler_of_faults_if_it_is_on(tmp_path, when, first):
     code = """
-        import faulthandler, os, sys
+        import faulthandler, mmap, os, sys
         import fastmap
         path, when = sys.argv[1:]
         if when == "before":
@@ -444,12 +444,15 @@ def test_what_the_engine_cannot_serve_goes_to_pythons_handler_of_faults_if_it_is
             sum(range(1000))
         except OSError:
             print("told", a.sum(), flush=True)
-        os.truncate(path, 4096)
+        with open(path + "3", "r+b") as file:
+            other = mmap.mmap(file.fileno(), 8192)
+            file.truncate(0)
         def here():
-            return a[100_000]
+            return other[5000]
         here()
     """
     write(tmp_path / "a2", bytes(1 << 20))
+    write(tmp_path / "a3", bytes(8192))
     command = [sys.executable, *(["-X", first] if first else []), "-c", textwrap.dedent(code), write(tmp_path / "a", bytes(1 << 20)), when]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (-signal.SIGBUS, "told 0\n"), done.stderr
