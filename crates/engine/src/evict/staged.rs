@@ -65,11 +65,13 @@ impl Ahead {
         }
     }
 
-    /// Takes a slot that nobody needs any more from a chunk that was not touched for long; it has memory.
+    /// Takes a slot that nobody needs any more from a chunk that was not touched for long, or whose stream has gone elsewhere; it has
+    /// memory.
     pub fn take_stale(&self, pool: &Pool, frame: bool) -> Option<SlotNumber> {
         let now = self.clock.load(Ordering::Relaxed);
-        let stale = self.claim_some(|number, _| {
-            number.is_frame() == frame && now.wrapping_sub(self.staging.staged_at(number)) > STALE
+        let stale = self.claim_some(|number, chunk| {
+            let is_old = || now.wrapping_sub(self.staging.staged_at(number)) > STALE;
+            number.is_frame() == frame && (!self.streams.is_current(chunk.stream) || is_old())
         });
         if stale.is_none() {
             // Where all slots hold chunks that nobody touches, nothing is staged: time passes by asking. Slowly, or walks that

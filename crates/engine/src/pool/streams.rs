@@ -322,6 +322,19 @@ impl Streams {
         }
     }
 
+    /// Makes what was read for a stream nothing to it; its tag from now on. If it has been begun anew, it keeps that which is over.
+    pub fn leave_behind(&self, tag: u64) -> u64 {
+        let generation = &self.streams[(tag >> 32) as usize].generation;
+        let (old, new) = (tag as u32, (tag as u32).wrapping_add(1));
+        let is_left = generation.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_left { tag >> 32 << 32 | u64::from(new) } else { tag }
+    }
+
+    /// Whether there is still the stream that something was read for.
+    pub fn is_current(&self, tag: u64) -> bool {
+        self.of_tag(tag).is_some()
+    }
+
     /// Ends a running stream, unless it has been begun anew.
     pub fn end(&self, number: usize) {
         let state = &self.streams[number].state;

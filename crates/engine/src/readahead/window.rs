@@ -6,7 +6,7 @@ use crate::page::word::State;
 use crate::pool::ahead::Ahead;
 use crate::pool::reader::{OnTurn, Position, ReadRequest, Reader};
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber, Staging};
-use crate::pool::streams::{FIRST_WINDOW, Feedback, MOST_WINDOW};
+use crate::pool::streams::{FIRST_WINDOW, Feedback, MOST_WINDOW, Streams};
 use crate::region::install::{claim, unclaim};
 use crate::region::region::Region;
 use crate::region::registry::{self, InUse};
@@ -31,15 +31,21 @@ impl Position {
     }
 
     /// Learns what became of pages read ahead: twice as many are wanted when they were used, half as many when not.
-    fn learn(&mut self, feedback: Feedback) {
+    fn learn(&mut self, feedback: Feedback, streams: &Streams) {
         self.outstanding = self.outstanding.saturating_sub(feedback.used + feedback.wasted);
         if feedback.wasted > 0 {
             self.window = (self.window / 2).max(FIRST_WINDOW);
         } else if feedback.used > 0 {
             self.window = (self.window * 2).min(MOST_WINDOW);
         }
-        if let Some(missed) = feedback.missed {
-            self.next = missed as isize;
+        if let Some(missed) = feedback.missed.map(|page| page as isize) {
+            if (missed - self.next) * self.step().signum() > 0 && self.outstanding > 0 {
+                // The program is past all that was read. What it has jumped over is in nobody's way, and was too much.
+                self.start.tag = streams.leave_behind(self.start.tag);
+                self.window = (self.window / 2).max(FIRST_WINDOW);
+                self.outstanding = 0;
+            }
+            self.next = missed;
         }
     }
 }
@@ -65,7 +71,7 @@ impl OnTurn<'_> {
         if !position.live {
             return true;
         }
-        position.learn(ahead.streams.feedback(number));
+        position.learn(ahead.streams.feedback(number), &ahead.streams);
         let mut had_room = true;
         match registry::enter(position.start.region).filter(|region| std::ptr::eq(&**region.pool(), pool)) {
             Some(region) => {
@@ -95,7 +101,7 @@ impl OnTurn<'_> {
                     if !self.go_on(number) {
                         break;
                     }
-                    self.reading.positions[number].learn(ahead.streams.feedback(number));
+                    self.reading.positions[number].learn(ahead.streams.feedback(number), &ahead.streams);
                 }
                 let position = &mut self.reading.positions[number];
                 let is_over = position.next < 0 || !bounds_of(&region, position).contains(&(position.next as usize));

@@ -284,6 +284,23 @@ fn windows_grow_while_they_are_used() {
 
 /// Three neighbours and away, again and again: each may cost a first window, and after a few that nobody came back for, three
 /// are no walk any more.
+/// As a program reads that takes every second part of a file: what was read ahead of the last part is in nobody's way.
+#[test]
+fn walks_that_jump_are_read_ahead_of_after_each_jump() {
+    const PART: usize = 512;
+    for jump in [WINDOW / 2, WINDOW, 3 * WINDOW / 2, PART] {
+        let Some(world) = world(24 * (PART + jump)) else { return };
+        let map = world.map();
+        for part in 0..24 {
+            let before = world.settled();
+            at_leisure(&world.cache, &map, walk(part * (PART + jump), 1, PART));
+            let misses = world.settled().misses - before.misses;
+            // Until the walk is recognised, and after so many false starts later than at first.
+            assert!(misses <= PART as u64 / 8, "{misses} misses in part {part}, jumps of {jump} pages");
+        }
+    }
+}
+
 #[test]
 fn false_starts_are_not_repeated_for_ever() {
     let Some(world) = world(1 << 20) else { return };
