@@ -31,6 +31,13 @@ impl Watched {
     const fn new() -> Self {
         Watched { start: AtomicUsize::new(0), end: AtomicUsize::new(0), was_cut: AtomicBool::new(false) }
     }
+
+    /// The mapping's addresses, if there is one.
+    fn at(&self) -> Range<usize> {
+        let (start, end) = (self.start.load(Ordering::Acquire), self.end.load(Ordering::Acquire));
+        // Both of one mapping: the place may be another's meanwhile.
+        if start != 0 && self.start.load(Ordering::Acquire) == start { start..end } else { 0..0 }
+    }
 }
 
 /// Mappings; one that finds no place here ends the interpreter as before.
@@ -43,8 +50,8 @@ static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 /// Notes a mapping; false if a page of it has been replaced already, by way of another mapping of the same memory.
 pub fn watch(at: Range<usize>) -> bool {
     let is_cut = |one: &Watched| {
-        let is_same = one.start.load(Ordering::Acquire) < at.end && at.start < one.end.load(Ordering::Acquire);
-        is_same && one.was_cut.load(Ordering::Relaxed)
+        let other = one.at();
+        other.start < at.end && at.start < other.end && one.was_cut.load(Ordering::Relaxed)
     };
     if RANGES.iter().any(is_cut) {
         return false;
@@ -60,9 +67,11 @@ pub fn watch(at: Range<usize>) -> bool {
 }
 
 /// Forgets one, before it is unmapped.
-pub fn forget(at: usize) {
-    // By its first byte, which no other has meanwhile.
-    let is_it = |one: &&Watched| one.start.compare_exchange(at, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+pub fn forget(at: Range<usize>) {
+    // Or another that is alike, where mappings in a cache share their memory.
+    let is_it = |one: &&Watched| {
+        one.at() == at && one.start.compare_exchange(at.start, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
     if let Some(one) = RANGES.iter().find(is_it) {
         one.end.store(0, Ordering::Release);
     }
@@ -74,14 +83,7 @@ pub fn was_cut(at: usize) -> bool {
 }
 
 fn holding(at: usize) -> impl Iterator<Item = &'static Watched> {
-    let holds = move |one: &&Watched| {
-        let start = one.start.load(Ordering::Acquire);
-        // Both of one mapping: the place may be another's meanwhile.
-        start != 0
-            && (start..one.end.load(Ordering::Acquire)).contains(&at)
-            && one.start.load(Ordering::Acquire) == start
-    };
-    RANGES.iter().filter(holds)
+    RANGES.iter().filter(move |one| one.at().contains(&at))
 }
 
 /// What the exception says.

@@ -419,8 +419,8 @@ impl Mapping {
 
 impl Mapping {
     fn unmap(&self, at: usize) -> Result<(), Failure> {
-        cut::forget(at);
         let (at, len) = self.whole(at);
+        cut::forget(at.addr()..at.addr() + len);
         // SAFETY: nobody uses the mapping.
         check(unsafe { fm_munmap(at, len) }).map(|_| ())
     }

@@ -123,6 +123,27 @@ def test_in_a_cache_zeros_are_gone_with_the_last_mapping_of_the_file(tmp_path):
     assert printed(code, write(tmp_path / "a", bytes(SIZE))).split() == ["cut", "6", "6", "6"]
 
 
+def test_mappings_of_a_file_that_begin_alike_are_forgotten_one_by_one(tmp_path):
+    code = """
+        import os, sys
+        import fastmap
+        path, which = sys.argv[1], int(sys.argv[2])
+        cache = fastmap.Cache("1MiB")
+        arrays = [fastmap.memmap(path, mode="r", shape=(pages, 4096), cache=cache) for pages in (256, 150)]
+        assert len({a.ctypes.data for a in arrays}) == 1
+        kept = arrays.pop(which)
+        del arrays
+        os.truncate(path, 100 * 4096)
+        try:
+            (kept[-10:] + 1).sum()
+            sum(range(1000))
+        except OSError:
+            print("cut")
+    """
+    for which in range(2):
+        assert printed(code, write(tmp_path / "a", bytes(SIZE)), which) == "cut"
+
+
 @pytest.mark.parametrize("cache", ["", SMALLEST])
 def test_what_was_no_part_of_the_file_does_not_become_zeros_by_asking_twice(tmp_path, cache):
     code = """
