@@ -111,39 +111,50 @@ def gather_numpy_random(args):
     return gather_numpy(args, mmap.MADV_RANDOM)
 
 
-def gather_willneed(args):
+def advised_each(args):
+    """Copies rows by their numbers, each of which is advised before."""
     import mmap
 
     array = mapped(args.table, mmap.MADV_RANDOM)
     advise = array._mmap.madvise
 
-    def work(numbers):
-        for number in numbers.tolist():
-            first = number * ROW // PAGE * PAGE
-            advise(mmap.MADV_WILLNEED, first, (number + 1) * ROW - first)
-        return check_rows(numbers, array[numbers])
+    def copy(numbers):
+        for first in (numbers * ROW // PAGE * PAGE).tolist():
+            advise(mmap.MADV_WILLNEED, first, PAGE)
+        return array[numbers]
 
-    return until(args.seconds, work, gather_batches(args.table))
+    return copy
+
+
+def gather_willneed(args):
+    copy = advised_each(args)
+    return until(args.seconds, lambda numbers: check_rows(numbers, copy(numbers)), gather_batches(args.table))
+
+
+def read_by(threads, fd, order):
+    """Copies rows by their numbers, in an order, by threads of which each has a part."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(threads)
+
+    def copy(numbers):
+        out = np.empty((len(numbers), ROW // 4), np.uint32)
+
+        def read(part):
+            for at in part:
+                os.preadv(fd, [out[at]], int(numbers[at]) * ROW)
+
+        list(pool.map(read, np.array_split(order(numbers), threads)))
+        return out
+
+    return copy
 
 
 def gather_pread(args):
-    from concurrent.futures import ThreadPoolExecutor
-
     fd = os.open(args.table, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-    with ThreadPoolExecutor(16) as pool:
-
-        def work(numbers):
-            out = np.empty((len(numbers), ROW // 4), np.uint32)
-
-            def read(part):
-                for at in part:
-                    os.preadv(fd, [out[at]], int(numbers[at]) * ROW)
-
-            list(pool.map(read, np.array_split(np.arange(len(numbers)), 16)))
-            return check_rows(numbers, out)
-
-        return until(args.seconds, work, gather_batches(args.table))
+    copy = read_by(16, fd, lambda numbers: np.arange(len(numbers)))
+    return until(args.seconds, lambda numbers: check_rows(numbers, copy(numbers)), gather_batches(args.table))
 
 
 def gather_lmdb(args):
@@ -222,20 +233,6 @@ def ordered_numpy(advice):
     return in_one_call(take)
 
 
-def advised_each(args):
-    import mmap
-
-    array = mapped(args.table, mmap.MADV_RANDOM)
-    advise = array._mmap.madvise
-
-    def copy(numbers):
-        for first in (numbers * ROW // PAGE * PAGE).tolist():
-            advise(mmap.MADV_WILLNEED, first, PAGE)
-        return array[numbers]
-
-    return copy
-
-
 def unordered_willneed(args):
     copy = advised_each(args)
     return lambda numbers: np.concatenate([copy(numbers[i : i + 2000]) for i in range(0, len(numbers), 2000)])
@@ -246,23 +243,7 @@ def ordered_willneed(args):
 
 
 def ordered_pread(args):
-    """Eight threads, each a part of the file."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    fd = os.open(args.table, os.O_RDONLY)
-    pool = ThreadPoolExecutor(8)
-
-    def copy(numbers):
-        out = np.empty((len(numbers), ROW // 4), np.uint32)
-
-        def read(part):
-            for at in part:
-                os.preadv(fd, [out[at]], int(numbers[at]) * ROW)
-
-        list(pool.map(read, np.array_split(np.argsort(numbers), 8)))
-        return out
-
-    return copy
+    return read_by(8, os.open(args.table, os.O_RDONLY), np.argsort)
 
 
 def at_once_fastmap(args):
@@ -456,12 +437,15 @@ def model_mmap(advice):
             bytes.madvise(getattr(mmap, advice))
         names = list(header)
 
+        def place(name):
+            return (8 + length + at for at in header[name]["data_offsets"])
+
         def tensor(name):
             if advice == "the next layer":
-                first, last = (8 + length + at for at in header[names[(names.index(name) + 1) % len(names)]]["data_offsets"])
+                first, last = place(names[(names.index(name) + 1) % len(names)])
                 bytes.madvise(mmap.MADV_WILLNEED, first // PAGE * PAGE, last - first // PAGE * PAGE)
-            first, last = header[name]["data_offsets"]
-            return np.frombuffer(bytes, np.float32, (last - first) // 4, 8 + length + first).reshape(header[name]["shape"])
+            first, last = place(name)
+            return np.frombuffer(bytes, np.float32, (last - first) // 4, first).reshape(header[name]["shape"])
 
         return rounds(args, tensor, names)
 

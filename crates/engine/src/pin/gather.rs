@@ -49,10 +49,12 @@ pub fn sort(rows: &mut [Row], is_absent: impl Fn(&Range<usize>) -> bool) {
     const SAMPLE: usize = 64;
     /// Pages a row.
     const SPARSE: usize = 16;
+    if rows.len() < SAMPLE || rows.is_sorted_by_key(|row| row.from.start) {
+        return;
+    }
     let start = rows.iter().map(|row| row.from.start).min().unwrap_or(0);
     let end = rows.iter().map(|row| row.from.end).max().unwrap_or(0);
-    if rows.len() < SAMPLE || (end - start) / PAGE > rows.len() * SPARSE || rows.is_sorted_by_key(|row| row.from.start)
-    {
+    if (end - start) / PAGE > rows.len() * SPARSE {
         return;
     }
     let sample = rows.iter().step_by(rows.len() / SAMPLE).map(|row| row.from.start / PAGE);

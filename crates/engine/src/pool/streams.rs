@@ -158,6 +158,11 @@ pub struct Start {
     pub tag: u64,
 }
 
+/// What chunks of a stream are tagged with, for as long as it is used for the same.
+fn tag_of(number: usize, generation: u32) -> u64 {
+    (number as u64) << 32 | u64::from(generation)
+}
+
 /// The streams of a cache.
 #[derive(Debug)]
 pub struct Streams {
@@ -293,7 +298,7 @@ impl Streams {
             next: stream.next.load(Ordering::Relaxed),
             step: stream.step.load(Ordering::Relaxed),
             window: stream.window.load(Ordering::Relaxed),
-            tag: (number as u64) << 32 | u64::from(stream.generation.load(Ordering::Relaxed)),
+            tag: tag_of(number, stream.generation.load(Ordering::Relaxed)),
         };
         stream.state.compare_exchange(NEW, RUNNING, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(start)
     }
@@ -324,10 +329,11 @@ impl Streams {
 
     /// Makes what was read for a stream nothing to it; its tag from now on. If it has been begun anew, it keeps that which is over.
     pub fn leave_behind(&self, tag: u64) -> u64 {
-        let generation = &self.streams[(tag >> 32) as usize].generation;
-        let (old, new) = (tag as u32, (tag as u32).wrapping_add(1));
+        let (number, old) = ((tag >> 32) as usize, tag as u32);
+        let new = old.wrapping_add(1);
+        let generation = &self.streams[number].generation;
         let is_left = generation.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if is_left { tag >> 32 << 32 | u64::from(new) } else { tag }
+        if is_left { tag_of(number, new) } else { tag }
     }
 
     /// Whether there is still the stream that something was read for.

@@ -282,8 +282,6 @@ fn windows_grow_while_they_are_used() {
     }
 }
 
-/// Three neighbours and away, again and again: each may cost a first window, and after a few that nobody came back for, three
-/// are no walk any more.
 /// As a program reads that takes every second part of a file: what was read ahead of the last part is in nobody's way.
 #[test]
 fn walks_that_jump_are_read_ahead_of_after_each_jump() {
@@ -301,6 +299,8 @@ fn walks_that_jump_are_read_ahead_of_after_each_jump() {
     }
 }
 
+/// Three neighbours and away, again and again: each may cost a first window, and after a few that nobody came back for, three
+/// are no walk any more.
 #[test]
 fn false_starts_are_not_repeated_for_ever() {
     let Some(world) = world(1 << 20) else { return };
