@@ -107,6 +107,11 @@ static inline int raised_by_load(const volatile uint8_t *at) {
     return caught_signal;
 }
 
+/* Whether nothing is mapped where the program has unmapped. */
+static inline int is_free(const volatile uint8_t *at) {
+    return !stays_free() || raised_by_load(at) == SIGSEGV;
+}
+
 static inline int raised_by_store(volatile uint8_t *at) {
     caught_signal = 0;
     if (!sigsetjmp(escape, 1)) *at = 1;
