@@ -111,8 +111,8 @@ packages: deb
 
 # With it go the engine's own tests of direct mappings.
 vm: build
-	SUITE=$$($(CARGO) test -p fastmap-io --test suite --no-run --message-format=json | \
-		sed -n 's/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
+	SUITE=$$($(CARGO) test --workspace --exclude fastmap-bench --test suite --no-run --message-format=json | \
+		sed -n '/crates\/engine#/s/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
 
 # fastmap-bench sets the feature `ablation`: the engine is read with it and without.
