@@ -4,7 +4,7 @@ use crate::page::claims::Loading;
 use crate::page::entry::RegionId;
 use crate::page::word::State;
 use crate::region::region::Region;
-use crate::region::registry;
+use crate::region::{registry, userfaultfds};
 use crate::sys::lock::Lock;
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, madvise};
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 /// How long poison stays. A thread that had no turn meanwhile faults once more, and the page is poisoned once more.
 const POISON_LASTS: Duration = Duration::from_millis(10);
 
-/// Lifts the poison from a region whose file has become longer.
+/// Lifts the poison from a region whose file has become longer, which has been noted: it is gone when this returns.
 pub fn note_longer(region: &Region) {
-    if POISONED.count.load(Ordering::Acquire) > 0 {
+    if userfaultfds::by_service() {
         let _blocked = Blocked::all();
         POISONED.lift(|poison| poison.slot == region.id());
     }
@@ -53,7 +53,9 @@ impl Poisoned {
 
     /// Lifts what has stayed long enough.
     pub fn lift_old(&self) {
-        self.lift(|poison| poison.since.elapsed() >= POISON_LASTS);
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.lift(|poison| poison.since.elapsed() >= POISON_LASTS);
+        }
     }
 
     /// How long to wait for faults, in milliseconds.
@@ -61,41 +63,38 @@ impl Poisoned {
         if self.count.load(Ordering::Acquire) > 0 { POISON_LASTS.as_millis() as i32 } else { -1 }
     }
 
-    /// Runs `edit` on the list under its lock; it returns what it took out of it.
-    fn edit(&self, edit: impl FnOnce(&mut [Option<Poison>; 64]) -> Option<Poison>) -> Option<Poison> {
+    /// Runs `edit` on the list under its lock. What the list says and what the pages are changes together: who has looked at the
+    /// list, and found nothing, knows that no page of a region is poisoned for what was known before.
+    fn edit(&self, edit: impl FnOnce(&mut [Option<Poison>; 64])) {
         let _held = self.lock.lock();
         // SAFETY: the lock is held.
         let places = unsafe { &mut *self.pages.get() };
-        let taken = edit(places);
+        edit(places);
         self.count.store(places.iter().flatten().count(), Ordering::Release);
-        taken
     }
 
-    /// Poisons an absent page.
-    pub fn add(&self, region: &Region, page: usize) {
-        // SAFETY: a page of this region. Should it be there by now, or be a kernel mapping, nothing happens.
-        if unsafe { region.userfaultfd(page).poison(region.address_of(page)) }.is_err() {
-            return;
-        }
-        let poison = Poison { slot: region.id(), page, since: Instant::now() };
-        // A free place, or the oldest one's.
-        let displaced =
-            self.edit(|places| places.iter_mut().min_by_key(|place| place.map(|one| one.since))?.replace(poison));
-        displaced.into_iter().for_each(lift);
-        // The file may have become longer since it was asked.
-        if (page * PAGE) as u64 >= region.store().size() && ((page * PAGE) as u64) < region.store().refresh_size() {
-            self.lift(|one| (one.slot, one.page) == (poison.slot, poison.page));
-        }
+    /// Poisons an absent page. `known`: where the file ended, as far as was known before the page could not be served.
+    pub fn add(&self, region: &Region, page: usize, known: u64) {
+        self.edit(|places| {
+            // It may be longer by now, and who knows that may have been here already.
+            let begin = (page * PAGE) as u64;
+            if begin >= known && begin < region.store().refresh_size() {
+                return;
+            }
+            // SAFETY: a page of this region. Should it be there by now, or be a kernel mapping, nothing happens.
+            if unsafe { region.userfaultfd(page).poison(region.address_of(page)) }.is_err() {
+                return;
+            }
+            let poison = Poison { slot: region.id(), page, since: Instant::now() };
+            // A free place, or the oldest one's.
+            let place = places.iter_mut().min_by_key(|place| place.map(|one| one.since));
+            place.and_then(|place| place.replace(poison)).into_iter().for_each(lift);
+        });
     }
 
     /// Lifts the poison from some pages. Signals are blocked.
     fn lift(&self, which: impl Fn(&Poison) -> bool) {
-        while self.count.load(Ordering::Acquire) > 0 {
-            match self.edit(|places| places.iter_mut().find_map(|place| place.take_if(|one| which(one)))) {
-                Some(poison) => lift(poison),
-                None => return,
-            }
-        }
+        self.edit(|places| places.iter_mut().filter_map(|place| place.take_if(|one| which(one))).for_each(lift));
     }
 }
 

@@ -85,8 +85,9 @@ fn answer(seat: &AtomicU32, userfaultfd: &Userfaultfd, fault: Fault) {
     if let Some(region) = unsafe { registry::find(address) } {
         seat.store(region.id().0 + 2, Ordering::SeqCst);
         let page = region.address().page_at(address);
+        let known = region.store().size();
         if !serve::resolve_for_another(region, page, fault.is_store) {
-            POISONED.add(region, page);
+            POISONED.add(region, page, known);
         }
     }
     // Not only where it was served: a thread that faulted on what is no region any more has to find out.
