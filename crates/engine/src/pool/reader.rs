@@ -90,6 +90,8 @@ pub struct Position {
     pub start: Start,
     /// The next page to read; negative, or past the end, when there is none.
     pub next: isize,
+    /// Where the furthest chunk ended. A page that was passed over, and is gone when the program comes to it, sets `next` back, and not this.
+    pub reached: isize,
     pub window: usize,
     /// Pages read or being read, and neither mapped nor dropped.
     pub outstanding: usize,
@@ -118,8 +120,16 @@ pub struct Reading {
 impl Reading {
     fn new(aio: Option<Aio>) -> io::Result<Self> {
         let start = Start { region: RegionId(0), next: 0, step: 1, window: 0, tag: u64::MAX };
-        let idle =
-            Position { start, next: -1, window: 0, outstanding: 0, in_frames: false, live: false, starved: None };
+        let idle = Position {
+            start,
+            next: -1,
+            reached: -1,
+            window: 0,
+            outstanding: 0,
+            in_frames: false,
+            live: false,
+            starved: None,
+        };
         Ok(Reading {
             positions: vec![idle; STREAMS].into(),
             transfers: (0..TRANSFERS).map(|_| None).collect(),

@@ -39,14 +39,20 @@ impl Position {
             self.window = (self.window * 2).min(MOST_WINDOW);
         }
         if let Some(missed) = feedback.missed.map(|page| page as isize) {
-            if (missed - self.next) * self.step().signum() > 0 && self.outstanding > 0 {
+            if self.is_behind(self.reached, missed) && self.outstanding > 0 {
                 // The program is past all that was read. What it has jumped over is in nobody's way, and was too much.
                 self.start.tag = streams.leave_behind(self.start.tag);
                 self.window = (self.window / 2).max(FIRST_WINDOW);
                 self.outstanding = 0;
+                self.reached = missed;
             }
             self.next = missed;
         }
+    }
+
+    /// Whether the stream comes to a page before another.
+    fn is_behind(&self, page: isize, other: isize) -> bool {
+        (other - page) * self.step().signum() > 0
     }
 }
 
@@ -59,6 +65,7 @@ impl OnTurn<'_> {
             self.reading.positions[number] = Position {
                 start,
                 next: start.next as isize,
+                reached: start.next as isize,
                 window,
                 outstanding: 0,
                 in_frames: false,
@@ -202,6 +209,9 @@ impl OnTurn<'_> {
             if read > 0 {
                 let position = &mut self.reading.positions[number];
                 position.next = next;
+                if position.is_behind(position.reached, next) {
+                    position.reached = next;
+                }
                 position.outstanding += read;
                 position.in_frames = read == FRAME_PAGES;
                 return true;

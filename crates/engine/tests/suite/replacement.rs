@@ -119,7 +119,7 @@ fn of_a_walk_that_comes_round_what_fits_is_kept() {
         }
         let read = (read() - before) as f64 / (12 * FITS * 5 / 4) as f64;
         println!("writable {is_writable}: {:.0} % read anew, {:?}", 100.0 * read, cache.stats());
-        assert!(read < 0.5, "at best 0.2; writable {is_writable}: {read}");
+        assert!(read < 0.45, "at best 0.2; writable {is_writable}: {read}");
     }
 }
 
