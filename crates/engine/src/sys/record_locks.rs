@@ -177,9 +177,9 @@ mod tests {
         let number = one.as_raw_fd();
         drop(one);
         assert!(hold(file.as_raw_fd()), "dropped, not closed");
-        let again = reopen(file.as_file(), true, false).unwrap();
-        assert_eq!(again.as_raw_fd(), number, "used again");
-        drop(again);
+        // But for the moment in which another test's thread looks at it.
+        let used_again = || reopen(file.as_file(), true, false).unwrap().as_raw_fd() == number;
+        assert!((0..1000).any(|_| used_again()), "never used again");
         // Nothing of the engine's is used for what the program's own description is for.
         let copy = EngineFd::new(file.as_file().try_clone().unwrap());
         let shared = copy.as_raw_fd();
