@@ -97,3 +97,4 @@ pub use map::pins::{Pinned, PinnedMut};
 #[doc(hidden)]
 pub use mechanism::Mechanism;
 pub use modes::{Advice, Fallback, Mode, Persist, Placement};
+pub use store::Origin;

@@ -5,11 +5,13 @@ pub mod faulty;
 mod file;
 mod group_sync;
 pub mod one_writer;
+pub mod origin;
 pub mod page_cache;
 
 pub use file::FileStore;
 #[cfg(all(test, loom))]
 pub use group_sync::GroupSync;
+pub use origin::Origin;
 
 use crate::counters::stats::Counter;
 use crate::error::Result;
@@ -19,6 +21,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What reading a page came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,11 @@ pub enum ReadEnd {
 pub trait Store: Debug + Send + Sync {
     /// The file's name, for messages. Called by fault handlers.
     fn path(&self) -> &Path;
+
+    /// Where the file's bytes come from, if it is filled while it is read. Called by fault handlers.
+    fn origin(&self) -> Option<&Arc<dyn Origin>> {
+        None
+    }
 
     /// Makes writing possible, through a descriptor that may write.
     fn allow_writing(&self, from: &File) -> Result<()>;

@@ -1,0 +1,233 @@
+//! A file that is filled from elsewhere while it is mapped: parts of an object in a store, kept on local disk.
+//!
+//! The file has the object's length and is sparse: what has not come yet is a hole, which must never be taken for bytes. So nothing is
+//! read from the file before its [`Origin`] says that it is there, and nothing is used before the origin has found it right.
+
+use super::file::FileStore;
+use super::{ReadEnd, Store};
+use crate::counters::stats::Counter;
+use crate::error::{Error, Result};
+use crate::sys::PAGE;
+use crate::sys::file::{Facts, Identity};
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where the bytes of a mapped file come from that is filled while it is read ([`Cache::map_origin`](crate::Cache::map_origin)).
+///
+/// All but [`explain`](Self::explain) is called by fault handlers: in any thread of the program, inside malloc(3), with all signals blocked. So
+/// there no implementation allocates, takes a lock that is held while program code runs, or panics; it makes system calls, and sleeps on
+/// futex(2) words.
+pub trait Origin: Debug + Send + Sync {
+    /// Whether all of a range, bytes of the file, is in it now. It may be gone when it is read: then [`is_right`](Self::is_right) says so.
+    fn has(&self, range: Range<u64>) -> bool;
+
+    /// Has a range put into the file, and waits until it is there.
+    ///
+    /// # Errors
+    /// An error number: `ETIMEDOUT` when its deadline has passed, `ESTALE` when the object has changed, or another that
+    /// [`explain`](Self::explain) knows.
+    fn bring(&self, range: Range<u64>) -> std::result::Result<(), i32>;
+
+    /// Has a range put into the file some time, and does not wait.
+    fn ask(&self, range: Range<u64>);
+
+    /// Whether bytes that were read from the file, from a page's start on, are the object's. Those that are not are taken as not there from
+    /// then on, and are brought anew. Less than a page at the end: it is the file's.
+    fn is_right(&self, offset: u64, bytes: &[u8]) -> bool;
+
+    /// What the program knows the object by, for messages.
+    fn name(&self) -> &Path;
+
+    /// What an error number of [`bring`](Self::bring) means here, and what to do.
+    fn explain(&self, error: i32) -> Option<&str>;
+}
+
+/// How often a range is read that is gone, or wrong, when it is looked at.
+const ATTEMPTS: usize = 4;
+
+/// A file with an origin: read-only.
+#[derive(Debug)]
+pub struct OriginStore {
+    file: FileStore,
+    origin: Arc<dyn Origin>,
+}
+
+impl OriginStore {
+    /// The file behind a descriptor, opened anew.
+    pub fn open(from: &File, facts: &Facts, direct: bool, origin: Arc<dyn Origin>) -> Result<Self> {
+        Ok(OriginStore { file: FileStore::open(from, facts, direct)?, origin })
+    }
+
+    /// Bytes of some pages, as far as the file has them.
+    fn range(&self, page: usize, pages: usize) -> Range<u64> {
+        let [begin, end] = [page, page + pages].map(|page| (page as u64 * PAGE as u64).min(self.file.size()));
+        begin..end
+    }
+
+    /// Whether what was read is the object's.
+    ///
+    /// # Safety
+    /// `filled` bytes at `buffer` are the caller's.
+    unsafe fn is_right(&self, page: usize, buffer: *const u8, filled: usize) -> bool {
+        // SAFETY: the caller's.
+        let bytes = unsafe { std::slice::from_raw_parts(buffer, filled) };
+        self.origin.is_right(page as u64 * PAGE as u64, bytes)
+    }
+}
+
+impl Store for OriginStore {
+    fn path(&self) -> &Path {
+        self.origin.name()
+    }
+
+    fn origin(&self) -> Option<&Arc<dyn Origin>> {
+        Some(&self.origin)
+    }
+
+    fn allow_writing(&self, _from: &File) -> Result<()> {
+        let source = io::Error::from_raw_os_error(libc::EROFS);
+        Err(Error::Io { path: self.path().to_owned(), operation: "write to it: an object is mapped read-only", source })
+    }
+
+    fn lock(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_locked(&self) -> bool {
+        false
+    }
+
+    fn unlock(&self) {}
+
+    unsafe fn close(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { self.file.close() };
+    }
+
+    fn identity(&self) -> Identity {
+        self.file.identity()
+    }
+
+    fn reader(&self) -> &File {
+        self.file.reader()
+    }
+
+    fn descriptors(&self) -> [Option<RawFd>; 4] {
+        self.file.descriptors()
+    }
+
+    fn size(&self) -> u64 {
+        self.file.size()
+    }
+
+    fn refresh_size(&self) -> u64 {
+        self.file.size()
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.file.size())
+    }
+
+    fn note_shorter(&self, _size: u64) {}
+
+    fn writer(&self) -> Option<&File> {
+        None
+    }
+
+    fn note_mapped(&self, end: usize) {
+        self.file.note_mapped(end);
+    }
+
+    unsafe fn read_page(&self, page: usize, buffer: *mut u8, cached: &Counter) -> ReadEnd {
+        // SAFETY: the caller's buffer, a page of it.
+        match unsafe { self.read_pages(page, 1, buffer, cached) } {
+            Ok(0) => ReadEnd::PastEnd,
+            Ok(filled) => {
+                // SAFETY: the rest of the caller's buffer.
+                unsafe { buffer.add(filled).write_bytes(0, PAGE - filled) };
+                ReadEnd::Filled
+            }
+            Err(error) => ReadEnd::Failed(error),
+        }
+    }
+
+    unsafe fn read_pages(
+        &self,
+        page: usize,
+        pages: usize,
+        buffer: *mut u8,
+        cached: &Counter,
+    ) -> std::result::Result<usize, i32> {
+        let range = self.range(page, pages);
+        let whole = (range.end - range.start) as usize;
+        for _ in 0..ATTEMPTS {
+            if whole == 0 {
+                return Ok(0);
+            }
+            self.origin.bring(range.clone())?;
+            // SAFETY: the caller's buffer.
+            let filled = unsafe { self.file.read_pages(page, pages, buffer, cached)? };
+            // SAFETY: so much of it was filled.
+            if filled == whole && unsafe { self.is_right(page, buffer, filled) } {
+                return Ok(filled);
+            }
+        }
+        Err(libc::EIO)
+    }
+
+    unsafe fn read_cached(&self, page: usize, pages: usize, buffer: *mut u8, cached: &Counter) -> Option<usize> {
+        if !self.origin.has(self.range(page, pages)) {
+            return None;
+        }
+        // SAFETY: the caller's buffer, of which so much is filled.
+        unsafe {
+            let filled = self.file.read_cached(page, pages, buffer, cached)?;
+            self.is_right(page, buffer, filled).then_some(filled)
+        }
+    }
+
+    fn expect_cached(&self) {
+        self.file.expect_cached();
+    }
+
+    fn direct_reads(&self) -> Option<&File> {
+        self.file.direct_reads()
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
+
+    fn next_hole(&self, _offset: u64) -> u64 {
+        u64::MAX
+    }
+
+    fn write_end(&self) -> std::result::Result<u64, i32> {
+        Err(libc::EROFS)
+    }
+
+    unsafe fn write_pages(
+        &self,
+        _page: usize,
+        _from: *const u8,
+        _pages: usize,
+        _end: u64,
+    ) -> std::result::Result<(), i32> {
+        Err(libc::EROFS)
+    }
+
+    fn write_to_page_cache(&self, _does: bool) {}
+
+    fn direct_writes(&self) -> Option<&File> {
+        None
+    }
+
+    fn sync(&self, _syncs: &Counter) -> io::Result<()> {
+        Ok(())
+    }
+}
