@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where the bytes of a mapped file come from that is filled while it is read ([`Cache::map_origin`](crate::Cache::map_origin)).
 ///
@@ -26,12 +27,12 @@ pub trait Origin: Debug + Send + Sync {
     /// Whether all of a range, bytes of the file, is in it now. It may be gone when it is read: then [`is_right`](Self::is_right) says so.
     fn has(&self, range: Range<u64>) -> bool;
 
-    /// Has a range put into the file, and waits until it is there.
+    /// Has a range put into the file, and waits until it is there: for as long as a map of the object waits, or no longer than `patience`.
     ///
     /// # Errors
     /// An error number: `ETIMEDOUT` when its deadline has passed, `ESTALE` when the object has changed, or another that
     /// [`explain`](Self::explain) knows.
-    fn bring(&self, range: Range<u64>) -> std::result::Result<(), i32>;
+    fn bring(&self, range: Range<u64>, patience: Option<Duration>) -> std::result::Result<(), i32>;
 
     /// Has a range put into the file some time, and does not wait.
     fn ask(&self, range: Range<u64>);
@@ -169,7 +170,7 @@ impl Store for OriginStore {
             if whole == 0 {
                 return Ok(0);
             }
-            self.origin.bring(range.clone())?;
+            self.origin.bring(range.clone(), None)?;
             // SAFETY: the caller's buffer.
             let filled = unsafe { self.file.read_pages(page, pages, buffer, cached)? };
             // SAFETY: so much of it was filled.
