@@ -1,0 +1,106 @@
+//! Errors at the library's edge: each names the folder or the file, and what to do next.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What can go wrong when a folder or a local copy is opened.
+///
+/// Converts into [`std::io::Error`], whose kind is the operating system's where there is one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{path}: cannot {operation}: {source}{remedy}", path = path.display(), remedy = remedy(source))]
+    Io {
+        /// The folder or file.
+        path: PathBuf,
+        /// What was attempted, as a verb phrase.
+        operation: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// Nothing says where the folder is to be.
+    #[error("no folder for local copies: set FASTMAP_TIER to one, or HOME")]
+    NoFolder,
+    /// The folder is another user's, or others may write into it, who could put bytes there that were never in an object.
+    #[error("{path}: {why}: local copies need a folder that only you write to; name another with FASTMAP_TIER, or {remedy}", path = path.display())]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        why: String,
+        /// How this one can be made to do.
+        remedy: &'static str,
+    },
+    /// The file system lacks something.
+    #[error("{path}: the file system has no {lacks}: name a folder on a local disk (ext4, xfs, btrfs) with FASTMAP_TIER", path = path.display())]
+    FileSystem {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing.
+        lacks: &'static str,
+    },
+    /// The environment variable `FASTMAP_TIER_LIMIT` cannot be read.
+    #[error("FASTMAP_TIER_LIMIT: {0:?} is no size: give bytes, KiB, MiB, GiB or TiB, such as 512MiB or 10GiB")]
+    NoSize(String),
+    /// The limit is below [`Tier::MIN_LIMIT`](crate::Tier::MIN_LIMIT).
+    #[error("{path}: a limit of {limit} bytes is too small: give it at least {minimum} bytes", path = path.display())]
+    LimitTooSmall {
+        /// The folder.
+        path: PathBuf,
+        /// Bytes asked for.
+        limit: u64,
+        /// Bytes needed.
+        minimum: u64,
+    },
+    /// More processes have the folder open than it has places for.
+    #[error("{path}: {processes} processes use it already: name another folder with FASTMAP_TIER", path = path.display())]
+    TooManyProcesses {
+        /// The folder.
+        path: PathBuf,
+        /// How many can.
+        processes: u64,
+    },
+    /// A file of the folder is not what this version writes, and other programs use it now.
+    #[error("{path}: not a file that this version of FastMap can use, and a program has it open: end that program, or name another folder with FASTMAP_TIER", path = path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Nothing tells one version of the object from another.
+    #[error(
+        "{url}: the store gives neither ETag nor version nor modification time: a local copy cannot be told from one of another version"
+    )]
+    Unversioned {
+        /// The object.
+        url: String,
+    },
+}
+
+/// What to do about an error number, behind the message.
+fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOTDIR) => {
+            "; name a folder that you can write to with FASTMAP_TIER"
+        }
+        Some(libc::ENOSPC | libc::EDQUOT) => "; make room on the disk, or name a folder on another with FASTMAP_TIER",
+        _ => "",
+    }
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match &error {
+            Error::Io { source, .. } => source.kind(),
+            Error::NoFolder => io::ErrorKind::NotFound,
+            Error::NotOurs { .. } => io::ErrorKind::PermissionDenied,
+            Error::FileSystem { .. } => io::ErrorKind::Unsupported,
+            Error::NoSize(_) | Error::LimitTooSmall { .. } | Error::Unversioned { .. } => io::ErrorKind::InvalidInput,
+            Error::TooManyProcesses { .. } | Error::InUse { .. } => io::ErrorKind::ResourceBusy,
+        };
+        io::Error::new(kind, error)
+    }
+}

@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("fastmap-tier needs Linux on x86-64, as fastmap-io does");
+
+mod asking;
+mod error;
+mod local;
+mod origin;
+mod tier;
+mod version;
+
+pub use asking::{Asking, Request};
+pub use error::{Error, Result};
+pub use local::{Local, LocalStats, UnitLock};
+pub use origin::TierOrigin;
+pub use tier::{Listed, Tier, Verified};
+pub use version::Version;
+
+/// What is there or not: 256 KiB of an object, in bytes. An object's last unit is as long as the object goes.
+pub const UNIT: u64 = 256 << 10;
