@@ -180,7 +180,8 @@ Under each program are its files. A size of a program is its cache's capacity, o
 rate, and no tool can show one: a load that finds its page in memory does not trap, and the kernel tells nobody of it. What \
 there is: misses (a load or store that found its page absent; pins count too), how many of these found a page that had been \
 evicted a short while before (ghosts: a larger cache would have kept it), traps that found a page read ahead, and first \
-stores to clean pages.")]
+stores to clean pages. Of objects (s3://BUCKET/KEY) also the bytes that were fetched, that were read from the local copy (hit), and \
+that were fetched and given up unread (wasted).")]
 #[command(after_help = "\
 Columns, rates by the second:
   SIZE RES DIRTY     bytes: capacity or mapped, in memory, newer than the file
@@ -196,10 +197,13 @@ With --once --json:
                  \"totals\": {COUNTER: N}, \"per_second\": {COUNTER: N}}],
     \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\",
     \"placement\": {\"way\", \"switches\", \"watched_bytes\", \"taken_files\", \"looking_us\"},
+    \"objects\": {\"fetched_bytes\", \"hit_bytes\", \"wasted_bytes\", \"fetched_bytes_per_second\", \"hit_bytes_per_second\",
+                \"wasted_bytes_per_second\"},
     \"flushed_bytes\", \"flushed_bytes_per_second\"}]}
 Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
 found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. placement: of mappings \
-that began as the kernel's; way is kernel, advised (the kernel, with MADV_RANDOM) or engine; null where there are none.
+that began as the kernel's; way is kernel, advised (the kernel, with MADV_RANDOM) or engine; null where there are none. objects: bytes fetched from stores, read from the local copy, \
+and given up unread; null where there are none.
 
 Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.
 

@@ -1,5 +1,6 @@
 //! `fastmap top --once --json`; the help says what is in it.
 
+use fastmap::live::Objects;
 use serde_json::{Map, Value, json};
 
 use super::rows::{share, traps};
@@ -55,8 +56,25 @@ fn program(watched: &Watched) -> Value {
             "taken_files": watched.placement().taken_files,
             "looking_us": watched.placement().looking.as_micros() as u64,
         })),
+        "objects": objects(watched.objects(), seconds),
         "flushed_bytes": watched.flushed_bytes().0,
         "flushed_bytes_per_second": seconds.map(|seconds| watched.flushed_bytes().1 as f64 / seconds),
+    })
+}
+
+/// Null where there are none.
+fn objects((all, since): (Objects, Objects), seconds: Option<f64>) -> Value {
+    if all == Objects::default() {
+        return Value::Null;
+    }
+    let rate = |bytes: u64| seconds.map(|seconds| bytes as f64 / seconds);
+    json!({
+        "fetched_bytes": all.fetched_bytes,
+        "hit_bytes": all.hit_bytes,
+        "wasted_bytes": all.wasted_bytes,
+        "fetched_bytes_per_second": rate(since.fetched_bytes),
+        "hit_bytes_per_second": rate(since.hit_bytes),
+        "wasted_bytes_per_second": rate(since.wasted_bytes),
     })
 }
 

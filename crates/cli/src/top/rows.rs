@@ -1,7 +1,7 @@
 //! The rows of the view: a program, what its traps were, its files.
 
 use fastmap::Stats;
-use fastmap::live::{CacheSnapshot, MapStats, PlacedBy, Placement};
+use fastmap::live::{CacheSnapshot, MapStats, Objects, PlacedBy, Placement};
 
 use super::watch::{Watch, Watched};
 
@@ -39,6 +39,22 @@ fn of_placement(placement: Placement) -> Option<String> {
     Some(format!("placed by the {by}{watched}, {switches} switches"))
 }
 
+/// What was fetched of objects, and used; nothing where there are none.
+fn of_objects((all, since): (Objects, Objects), seconds: Option<f64>) -> Option<String> {
+    let part = |all, since: u64, what| {
+        let rate = seconds.map(|seconds| format!(" ({}/s)", bytes((since as f64 / seconds) as u64)));
+        format!("{} {what}{}", bytes(all), rate.unwrap_or_default())
+    };
+    (all != Objects::default()).then(|| {
+        format!(
+            "objects: {}, {}, {}",
+            part(all.fetched_bytes, since.fetched_bytes, "fetched"),
+            part(all.hit_bytes, since.hit_bytes, "hit"),
+            part(all.wasted_bytes, since.wasted_bytes, "wasted"),
+        )
+    })
+}
+
 fn of_program(watched: &Watched) -> Vec<Row> {
     let (total, since) = watched.total();
     let seconds = watched.seconds();
@@ -61,6 +77,7 @@ fn of_program(watched: &Watched) -> Vec<Row> {
         let rate = seconds.map_or(String::new(), |seconds| format!("{}/s ", bytes((flushed as f64 / seconds) as u64)));
         rows.push(Row::Remark(format!("{rate}flushed by direct mappings, by cache line")));
     }
+    rows.extend(of_objects(watched.objects(), seconds).map(Row::Remark));
     rows.extend(watched.maps().map(|(map, since)| {
         let MapStats { misses, evicted_pages, writeback_pages, ahead_used, ahead_wasted, .. } = since;
         let figures = vec![
@@ -212,6 +229,16 @@ mod tests {
         assert_eq!([figure(12_345.0), figure(1e9), figure(1e20)], ["12.3k", "1.0G", "100000000T"]);
         let sizes = [0, 100, 4096, 1 << 20, 1000 << 10, 3 << 39].map(bytes);
         assert_eq!(sizes, ["0B", "100B", "4.0K", "1.0M", "1.0M", "1.5T"]);
+    }
+
+    #[test]
+    fn objects_are_shown_where_there_are_any() {
+        let objects = |fetched_bytes, hit_bytes| Objects { fetched_bytes, hit_bytes, wasted_bytes: 0 };
+        assert_eq!(of_objects((Objects::default(), Objects::default()), Some(1.0)), None);
+        let (all, since) = (objects(3 << 30, 1 << 20), objects(1 << 20, 0));
+        let text = of_objects((all, since), Some(2.0)).unwrap();
+        assert_eq!(text, "objects: 3.0G fetched (512K/s), 1.0M hit (0B/s), 0B wasted (0B/s)");
+        assert_eq!(of_objects((all, since), None).unwrap(), "objects: 3.0G fetched, 1.0M hit, 0B wasted");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use fastmap::Stats;
-use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Placement, Program, Snapshot, programs};
+use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Objects, Placement, Program, Snapshot, programs};
 
 use crate::failure::Failure;
 
@@ -158,6 +158,20 @@ impl Watched {
     pub fn flushed_bytes(&self) -> (u64, u64) {
         let now = self.now.flushed_bytes;
         (now, self.before.as_ref().map_or(0, |before| now.saturating_sub(before.flushed_bytes)))
+    }
+
+    /// Bytes of objects, and those of them since the look before.
+    pub fn objects(&self) -> (Objects, Objects) {
+        let now = self.now.objects;
+        let since = |of: fn(&Objects) -> u64| {
+            self.before.as_ref().map_or(0, |before| of(&now).saturating_sub(of(&before.objects)))
+        };
+        let since = Objects {
+            fetched_bytes: since(|of| of.fetched_bytes),
+            hit_bytes: since(|of| of.hit_bytes),
+            wasted_bytes: since(|of| of.wasted_bytes),
+        };
+        (now, since)
     }
 
     /// Files that there was no room for.

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::FASTMAP;
 use crate::prompt::{dir, fastmap, is_root, run_in, skipped};
 use crate::terminal::Terminal;
+use fastmap::live::{Objects, count_objects};
 use fastmap::{Advice, Cache, Fallback, MapOptions};
 use serde_json::Value;
 
@@ -74,6 +75,7 @@ fn role() {
     // SAFETY: a file of the test's own.
     let mut map = unsafe { MapOptions::new().cache(&cache).fallback(Fallback::Refuse).map_mut(&file) }.unwrap();
     map.advise(Advice::Random).unwrap();
+    count_objects(Objects { fetched_bytes: 3 << 20, hit_bytes: 5 << 20, wasted_bytes: 1 << 20 });
     println!("at work");
     std::io::stdout().flush().unwrap();
     for step in 0.. {
@@ -104,6 +106,9 @@ fn json_has_totals_and_rates() {
         assert!(program["interval_s"].as_f64().unwrap() >= 0.5, "{program}");
         assert!(program["traps_per_second"].as_f64().unwrap() > 0.0);
         assert!(program["ghost_share"].is_number() && program["staged_share"].is_number());
+        let objects = &program["objects"];
+        assert_eq!((&objects["fetched_bytes"], &objects["hit_bytes"]), (&(3 << 20).into(), &(5 << 20).into()));
+        assert_eq!((&objects["wasted_bytes"], &objects["hit_bytes_per_second"]), (&(1 << 20).into(), &0.0.into()));
         let (cache, map) = (&program["caches"][0], &program["maps"][0]);
         assert_eq!(cache["capacity_bytes"], PAGES.1 * 4096);
         assert_eq!((&map["path"], &map["cache"]), (&worker.path.to_str().unwrap().into(), &0.into()));
@@ -137,8 +142,9 @@ fn a_table_has_the_program_and_its_files() {
     assert!(lines[1].starts_with(&format!("{} ", worker.pid())) && lines[1].contains(" 1.0M "), "{}", ran.stdout);
     assert!(lines[2].contains(" traps/s: ") && lines[2].contains("% misses ("), "{}", ran.stdout);
     assert!(lines[3].contains(" pages a write, queue depth "), "{}", ran.stdout);
-    assert!(lines[4].starts_with(&format!("  rw {} ", worker.path.display())) && lines[4].contains(" 8.0M "));
-    assert_eq!(lines.len(), 5, "{}", ran.stdout);
+    assert_eq!(lines[4], "  objects: 3.0M fetched (0B/s), 5.0M hit (0B/s), 1.0M wasted (0B/s)", "{}", ran.stdout);
+    assert!(lines[5].starts_with(&format!("  rw {} ", worker.path.display())) && lines[5].contains(" 8.0M "));
+    assert_eq!(lines.len(), 6, "{}", ran.stdout);
 }
 
 #[test]

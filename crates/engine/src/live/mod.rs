@@ -14,12 +14,14 @@
 //!
 //! May call: `requirements` and the rooms above it.
 
+mod objects;
 mod page;
 pub(crate) mod placement;
 mod programs;
 mod snapshot;
 
 pub use crate::counters::per_map::MapStats;
+pub use objects::{Objects, count_objects};
 pub use placement::{PlacedBy, Placement};
 pub use programs::{Program, programs};
 pub use snapshot::*;

@@ -4,6 +4,7 @@
 //! sets `answered` to what it had seen asked, and wakes the readers that wait for that. `sequence` is odd while words
 //! change.
 
+use super::objects::{self, Objects};
 use super::placement::{self, Placement};
 use super::snapshot::{CacheSnapshot, MapSnapshot, Snapshot, snapshot_of_self};
 use crate::counters::per_map::MapStats;
@@ -31,7 +32,7 @@ pub const LINK: &str = "/memfd:fastmap-stats (deleted)";
 /// "fastmap" and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastmap\0");
 /// Changes with the layout.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 
 const MOST_CACHES: usize = 16;
 const MOST_MAPS: usize = 1024;
@@ -59,11 +60,12 @@ pub struct Layout {
     maps_left_out: AtomicU64,
     flushed_bytes: AtomicU64,
     placement: [AtomicU64; placement::WORDS],
+    objects: [AtomicU64; objects::WORDS],
     cache_words: [[AtomicU64; CACHE_WORDS]; MOST_CACHES],
     map_words: [[AtomicU64; MAP_WORDS]; MOST_MAPS],
 }
 
-const _: () = assert!(offset_of!(Layout, cache_words) == 128);
+const _: () = assert!(offset_of!(Layout, cache_words) == 152);
 
 /// The page in memory.
 #[derive(Debug)]
@@ -159,6 +161,7 @@ impl Page {
             maps_left_out: get(&self.maps_left_out),
             flushed_bytes: get(&self.flushed_bytes),
             placement: Placement::of_words(std::array::from_fn(|at| get(&self.placement[at]))),
+            objects: Objects::of_words(std::array::from_fn(|at| get(&self.objects[at]))),
         }
     }
 
@@ -175,6 +178,7 @@ impl Page {
         set(&self.maps_left_out, (snapshot.maps.len() - maps) as u64);
         set(&self.flushed_bytes, snapshot.flushed_bytes);
         self.placement.iter().zip(snapshot.placement.words()).for_each(|(word, value)| set(word, value));
+        self.objects.iter().zip(snapshot.objects.words()).for_each(|(word, value)| set(word, value));
         for (words, cache) in self.cache_words.iter().zip(&snapshot.caches) {
             let numbers = cache.stats.numbers().map(|(_, number)| number);
             let values = [cache.capacity_bytes, cache.writes_in_flight].into_iter().chain(numbers);
@@ -283,6 +287,7 @@ mod tests {
         page.version.store(VERSION, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Release);
         let mut snapshot = Snapshot { taken: Duration::from_millis(1500), flushed_bytes: 8192, ..Snapshot::default() };
+        snapshot.objects = Objects { fetched_bytes: 3, hit_bytes: 1 << 40, wasted_bytes: 5 };
         let stats = Stats::from_numbers((0..).map(|number| number * 7));
         snapshot.caches = vec![CacheSnapshot { capacity_bytes: 1 << 20, writes_in_flight: 3, stats }; 2];
         let long = format!("/{}/end", "x".repeat(400));

@@ -1,5 +1,6 @@
 //! What this process has done and holds.
 
+use super::objects::Objects;
 use super::page;
 use super::placement::Placement;
 use crate::counters::per_map::MapStats;
@@ -33,6 +34,8 @@ pub struct Snapshot {
     pub flushed_bytes: u64,
     /// Who serves the mappings that began as the kernel's (`fastmap run` without a budget).
     pub placement: Placement,
+    /// What was fetched of objects, and used.
+    pub objects: Objects,
 }
 
 /// A cache.
@@ -78,8 +81,15 @@ pub(crate) fn note(pool: &Arc<Pool>) {
     offer();
 }
 
-/// Lets others see what this process does.
-pub(crate) fn offer() {
+/// Lets others see what this process does ([`programs`](super::programs)): the first mapped file does, too, so only a process calls this that maps
+/// none and counts objects for others. Where that cannot be (no descriptors, a seccomp filter), all is as it would be, only unseen.
+///
+/// ```
+/// fastmap::live::offer();
+/// assert!(fastmap::live::Program::open(std::process::id())?.is_some());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn offer() {
     page::offer();
 }
 
@@ -115,6 +125,7 @@ pub fn snapshot_of_self() -> Snapshot {
     }
     snapshot.flushed_bytes = mapping::written_bytes();
     snapshot.placement = Placement::now();
+    snapshot.objects = Objects::now();
     let caches: Vec<_> = {
         let caches = CACHES.lock().unwrap_or_else(|poison| poison.into_inner());
         caches.iter().filter_map(Weak::upgrade).collect()
