@@ -211,6 +211,21 @@ pub enum Error {
         /// Length of the file, bytes.
         size: u64,
     },
+    /// Bytes of an object could not be had ([`Origin`](crate::Origin)).
+    #[error(
+        "{path}: cannot fetch the page at offset {offset}: {reason} (os error {errno})",
+        path = path.display()
+    )]
+    Fetch {
+        /// What the object is known by.
+        path: PathBuf,
+        /// Start of the page, in the object, bytes.
+        offset: u64,
+        /// The error number: `ETIMEDOUT` after the deadline, `ESTALE` of an object that has changed.
+        errno: i32,
+        /// What it means, and what to do.
+        reason: String,
+    },
     /// A page could not be brought into memory.
     #[error(
         "{path}: cannot bring in the page at offset {offset}: {operation} failed: {source}; nothing else is affected: \
@@ -300,6 +315,7 @@ impl Error {
             | Error::WriteBack { source, .. }
             | Error::Reserve { source, .. }
             | Error::Load { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::Fetch { errno, .. } => *errno,
             Error::ReadOnlyFile { .. } | Error::WriteOnlyFile { .. } => libc::EACCES,
             Error::NotMappable { .. } => libc::ENODEV,
             Error::Locked { .. } => libc::EAGAIN,
@@ -335,6 +351,7 @@ impl From<Error> for io::Error {
             | Error::WriteBack { source, .. }
             | Error::Reserve { source, .. }
             | Error::Load { source, .. } => source.kind(),
+            Error::Fetch { errno, .. } => io::Error::from_raw_os_error(*errno).kind(),
             Error::PastEnd { .. } => io::ErrorKind::UnexpectedEof,
             Error::PinBudget { .. } | Error::TooManyPins { .. } => io::ErrorKind::QuotaExceeded,
             Error::PinsHold { .. } => io::ErrorKind::ResourceBusy,

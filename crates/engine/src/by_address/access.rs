@@ -5,9 +5,10 @@
 use super::lookup::{check, holds, with};
 use super::table::{Share, pages_at};
 use crate::error::{Error, Result};
+use crate::fault::child;
 use crate::map::copies::{copy_in, copy_out};
 use crate::region::region::Region;
-use crate::sys::{PAGE, guarded_copy};
+use crate::sys::{PAGE, fork, guarded_copy};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -121,6 +122,11 @@ unsafe fn read_parts(addr: usize, buffer: *mut u8, len: usize) -> Result<()> {
         let to = unsafe { std::slice::from_raw_parts_mut(buffer.add(part.at.start - addr), part.at.len()) };
         match part.region() {
             Some(region) => copy_out(region, part.at.start - region.address().start() as usize, to)?,
+            None if fork::is_child()
+                && let Some(done) = child::read(part.at.start, to) =>
+            {
+                done.map_err(|error| unusable(&part.at, error))?;
+            }
             None => guarded_copy::read(part.at.start, to).map_err(|error| unusable(&part.at, error))?,
         }
     }

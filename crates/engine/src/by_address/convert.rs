@@ -16,6 +16,8 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
 
+const CONVERTING: &str = "map it through the kernel instead";
+
 /// Makes every map of a file an ordinary kernel mapping; then its maps are the kernel's until the last of them goes.
 pub(super) fn convert(identity: file::Identity) -> crate::error::Result<()> {
     convert_for(identity, &(0..0))
@@ -29,6 +31,10 @@ pub(super) fn convert_for(identity: file::Identity, replaced: &Range<usize>) -> 
         Some(piece.share.region.clone())
     };
     let Some(region) = with(region_in) else { return Ok(()) };
+    if region.store().origin().is_some() {
+        // The kernel would take what has not come yet for zeros.
+        return Err(region.io_error(CONVERTING, std::io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+    }
     // What cannot be saved stays, and locked as it is.
     flush::flush(&region, 0..region.span() / PAGE, false)?;
     let mut unlocked = Vec::new();
@@ -58,7 +64,7 @@ pub(super) fn convert_for(identity: file::Identity, replaced: &Range<usize>) -> 
     drop(shares);
     done.map_err(|error| {
         let source = std::io::Error::from_raw_os_error(error);
-        region.io_error("map it through the kernel instead", source)
+        region.io_error(CONVERTING, source)
     })
 }
 

@@ -3,8 +3,9 @@
 use super::convert::convert;
 use super::gate;
 use super::lookup::{MAPS, with};
-use super::table::Table;
+use super::table::{Piece, Table};
 use crate::coherence::MappedFile;
+use crate::fault::child::{self, ChildMap};
 use crate::files::children::InheritedPart;
 use crate::files::{children, keeper};
 use crate::region::registry;
@@ -44,14 +45,28 @@ pub fn before_fork() {
     let blocked = Blocked::all();
     MAPS.freeze();
     // SAFETY: this thread froze it in the line before.
-    children::before_fork(parts(unsafe { MAPS.frozen() }), keeper::is_running());
+    let table = unsafe { MAPS.frozen() };
+    child::before_fork(objects(table));
+    children::before_fork(parts(table), keeper::is_running());
     *MASK.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(blocked);
 }
 
-/// What a child is to find.
+/// What a child is to find of objects.
+fn objects(table: &Table) -> Vec<ChildMap> {
+    let is_inherited = |piece: &&Piece| !piece.not_in_children && piece.share.region.store().origin().is_some();
+    let of = |piece: &Piece| {
+        let region = &piece.share.region;
+        let (fd, origin) = (region.store().reader().as_raw_fd(), region.store().origin()?.clone());
+        let (offset, capacity) = (piece.pages().start * PAGE, region.pool().capacity() * PAGE);
+        Some(ChildMap::new(piece.at.clone(), offset as u64, region.store().size(), origin, fd, capacity))
+    };
+    table.pieces().iter().filter(is_inherited).filter_map(of).collect()
+}
+
+/// What it is to find of files.
 fn parts(table: &Table) -> Vec<InheritedPart> {
-    let mut kept: Vec<_> =
-        table.pieces().iter().filter(|piece| !piece.not_in_children).map(|piece| piece.at.clone()).collect();
+    let is_inherited = |piece: &&Piece| !piece.not_in_children && piece.share.region.store().origin().is_none();
+    let mut kept: Vec<_> = table.pieces().iter().filter(is_inherited).map(|piece| piece.at.clone()).collect();
     kept.sort_by_key(|at| at.start);
     kept.dedup();
     let mut parts: Vec<InheritedPart> = Vec::new();
@@ -86,6 +101,7 @@ pub unsafe fn in_parent() {
     }
     let blocked = MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take();
     children::after_fork();
+    child::after_fork();
     // SAFETY: the caller's contract.
     unsafe { MAPS.thaw() };
     drop(blocked);
@@ -114,7 +130,9 @@ fn answer() -> Result<(), i32> {
     /// For pages that are pinned for the time of a system call, and disks that are full for a moment.
     const PATIENCE: Duration = Duration::from_secs(5);
     let start = Instant::now();
-    let next = || with(|table| table.pieces().first().map(|piece| piece.share.identity));
+    // Maps of objects stay: children have their own.
+    let is_files = |piece: &&Piece| piece.share.region.store().origin().is_none();
+    let next = || with(|table| table.pieces().iter().find(is_files).map(|piece| piece.share.identity));
     while let Some(identity) = next() {
         match share(identity) {
             Ok(()) => {}

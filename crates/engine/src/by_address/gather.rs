@@ -1,15 +1,16 @@
 //! Scattered bytes of mapped memory copied in one call, by address.
 
-use super::access::{Part, as_it_is, parts_of, unusable};
+use super::access::{self, Part, as_it_is, parts_of, unusable};
 use super::table::pages_at;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::fault::child;
 use crate::map::gather::{copy_by_kernel, will_need};
 use crate::pin::gather::{self, HALF_WINDOW, copy_pages, half_window, in_windows};
 use crate::readahead::prefetch;
 use crate::region::region::Region;
-use crate::sys::PAGE;
+use crate::sys::{PAGE, fork};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -31,6 +32,15 @@ use std::sync::Arc;
 /// ```
 pub fn gather(ranges: &[Range<usize>], output: &mut [u8]) -> Result<()> {
     gather::check_output(ranges.iter().map(Range::len), output.len())?;
+    if fork::is_child() && child::has_maps() {
+        let mut rest = output;
+        return ranges.iter().try_for_each(|range| {
+            let (to, behind) = std::mem::take(&mut rest).split_at_mut(range.len());
+            rest = behind;
+            // SAFETY: so much room.
+            unsafe { access::read(range.start, to.as_mut_ptr(), to.len()) }
+        });
+    }
     as_it_is(|| gather_parts(ranges, output))
 }
 
@@ -48,6 +58,10 @@ fn gather_parts(ranges: &[Range<usize>], output: &mut [u8]) -> Result<()> {
     rows.iter()
         .flat_map(|row| parts_in(&parts, &row.from))
         .try_for_each(|(part, _)| part.allow(libc::PROT_READ | libc::PROT_WRITE))?;
+    for (part, region) in parts.iter().filter_map(|part| Some((part, part.region()?))) {
+        let is_its = |row: &&gather::Row| part.at.start <= row.from.start && row.from.end <= part.at.end;
+        gather::ask_for(region, region.address().start() as usize, rows.iter().filter(is_its));
+    }
     let pools = || parts.iter().filter_map(Part::region).map(|region| region.pool());
     let bytes_of = |pages: &Range<usize>| pages.start * PAGE..pages.end * PAGE;
     let is_absent = |of_kernel: bool| {

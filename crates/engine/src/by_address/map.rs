@@ -8,13 +8,15 @@ use super::table::{Piece, Removed, Share, Table};
 use super::unmap::{clear_way, retire};
 use crate::deferred::protocol::DeferredMode;
 use crate::error::Error;
+use crate::fault::child::{self, ChildMap};
 use crate::files::facts::facts_of;
 use crate::files::table::AttachOptions;
 use crate::files::{foreign_writers, table as files};
 use crate::map::cache::Cache;
 use crate::modes::Fallback;
 use crate::region::address::Place;
-use crate::store;
+use crate::store::origin::OriginStore;
+use crate::store::{self, Origin};
 use crate::sys::{PAGE, descriptor_table, file, fork};
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -92,8 +94,70 @@ pub struct Request {
 pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate::error::Result<Option<*mut u8>> {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    let facts = facts_of(&from)?;
+    // SAFETY: the caller's contract.
+    unsafe { map_as(&from, facts, cache, request, &store::open) }
+}
+
+/// Maps a file that is filled while it is read, the local copy of an object, as [`map`] does; `MAP_PRIVATE` is as good as `MAP_SHARED`, since
+/// it can only be read. It stays the cache's whatever is asked for later: what takes a kernel mapping (mprotect(2)
+/// of a part or to execute it) fails with EOPNOTSUPP. Each map has pages of its own.
+///
+/// # Safety
+/// What a fixed place holds goes.
+///
+/// # Errors
+/// As for [`MapOptions::map_origin`](crate::MapOptions::map_origin); [`Error::Io`] with EACCES for another protection than `PROT_READ`, EINVAL for an
+/// offset that is no multiple of pages or no byte, EEXIST for a place that is taken, ENOMEM.
+pub unsafe fn map_origin(
+    fd: BorrowedFd<'_>,
+    origin: Arc<dyn Origin>,
+    cache: &Cache,
+    request: &Request,
+) -> crate::error::Result<*mut u8> {
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    let name = origin.name().to_owned();
+    let refuse =
+        |error| Error::Io { path: name.clone(), operation: "map it", source: std::io::Error::from_raw_os_error(error) };
+    if request.prot != libc::PROT_READ {
+        return Err(refuse(libc::EACCES));
+    }
+    if !request.offset.is_multiple_of(PAGE as u64) || request.len == 0 {
+        return Err(refuse(libc::EINVAL));
+    }
+    let facts = facts_of(&from)?;
+    let is_taken = || !is_free(&(request.addr..request.addr.saturating_add(request.len.next_multiple_of(PAGE))));
+    if request.flags & libc::MAP_FIXED_NOREPLACE != 0 && is_taken() {
+        return Err(refuse(libc::EEXIST));
+    }
+    if fork::is_child() {
+        // The engine does not run here. What the descriptor is of stays open, as maps do.
+        let copy = file::another(&from).map_err(|error| refuse(error.raw_os_error().unwrap_or(libc::EMFILE)))?;
+        let fd = copy.as_raw_fd();
+        std::mem::forget(copy);
+        let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+        let make = |at| ChildMap::new(at, request.offset, facts.size, origin, fd, cache.capacity());
+        let at = child::map(make, request.len.next_multiple_of(PAGE), fixed.then_some(request.addr));
+        return at.map(|at| at as *mut u8).map_err(|error| refuse(error.raw_os_error().unwrap_or(libc::ENOMEM)));
+    }
+    let (facts, open) = OriginStore::opener(facts, origin);
+    let request = Request { one_writer: false, fallback: Fallback::Buffered, async_stores: false, ..*request };
+    // SAFETY: the caller's contract.
+    unsafe { map_as(&from, facts, cache, &request, &open) }?.ok_or_else(|| refuse(libc::ENOMEM))
+}
+
+/// # Safety
+/// As for [`map`].
+unsafe fn map_as(
+    from: &File,
+    facts: file::Facts,
+    cache: &Cache,
+    request: &Request,
+    open: store::Open<'_>,
+) -> crate::error::Result<Option<*mut u8>> {
     let writable = request.prot & libc::PROT_WRITE != 0;
-    let mode = file::access_mode(&from);
+    let mode = file::access_mode(from);
     let refused = mode == libc::O_WRONLY || writable && mode != libc::O_RDWR;
     let odd = !request.offset.is_multiple_of(PAGE as u64) || request.len == 0;
     let Some(end) =
@@ -104,7 +168,6 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     if refused || odd || fork::is_child() {
         return Ok(None);
     }
-    let facts = facts_of(&from)?;
     let is_private = |piece: &Piece| piece.share.identity == facts.identity && piece.share.kind == libc::MAP_PRIVATE;
     if !SERVED.contains(&request.prot) || with(|table| table.pieces().iter().any(is_private)) {
         return convert(facts.identity).map(|()| None);
@@ -130,7 +193,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
         if in_place.is_none() {
             // SAFETY: the caller wants what is there gone.
             unsafe { clear_way(&wanted) }.map_err(|error| Error::Io {
-                path: file::path_of(&from),
+                path: file::path_of(from),
                 operation: CLEARING,
                 source: std::io::Error::from_raw_os_error(error),
             })?;
@@ -139,7 +202,8 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     } else {
         Removed::default()
     };
-    let mapped = attach(&from, &facts, cache, request, in_file, mode == libc::O_RDWR);
+    let may_write = mode == libc::O_RDWR && !facts.identity.is_unique();
+    let mapped = attach(from, &facts, cache, request, in_file, may_write, open);
     // What the new map covers again stays as it is.
     retire(before);
     match mapped? {
@@ -156,6 +220,7 @@ fn attach(
     request: &Request,
     in_file: Range<usize>,
     may_write: bool,
+    open: store::Open<'_>,
 ) -> crate::error::Result<Option<*mut u8>> {
     let writable = request.prot & libc::PROT_WRITE != 0;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
@@ -188,10 +253,10 @@ fn attach(
         by_address: true,
         deferred,
     };
-    let attached = match files::attach(from, facts, in_file.end, options(place), &store::open) {
+    let attached = match files::attach(from, facts, in_file.end, options(place), open) {
         // Address space may be limited (setrlimit(2)).
         Err(Error::Io { source, .. }) if !fixed && source.raw_os_error() == Some(libc::ENOMEM) => {
-            files::attach(from, facts, in_file.end, options(Place::Room(0)), &store::open)
+            files::attach(from, facts, in_file.end, options(Place::Room(0)), open)
         }
         attached => attached,
     };

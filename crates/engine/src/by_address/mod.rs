@@ -46,7 +46,7 @@ pub use keep::{keep, let_go};
 pub use leave::{is_alone, is_in_child, leave};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::holds;
-pub use map::{Request, map};
+pub use map::{Request, map, map_origin};
 pub use prefetch::{expect_backward, prefetch, prefetch_wait, set_readahead};
 pub use protect::{leave_file_to_kernel, protect};
 pub use remap::remap;

@@ -5,9 +5,11 @@ use super::direct;
 use super::lookup::{check, holds, range_of, with};
 use super::table::{Removed, intersection, pages_at};
 use crate::coherence::to_kernel;
+use crate::fault::child;
 use crate::files::length;
 use crate::region::region::Region;
 use crate::region::registry;
+use crate::sys::fork;
 use crate::writeback::flush;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -24,6 +26,7 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
         return Err(libc::EINVAL);
     }
     let range = range_of(addr, len, libc::EINVAL)?;
+    forget_in_child(&range);
     let (parts, removed, layers) = with(|table| {
         table.forget_looked_after(&range);
         (table.parts(&range), table.remove(&range, false), table.kernel_mappings.remove(&range))
@@ -38,6 +41,12 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
         })?;
     }
     Ok(())
+}
+
+fn forget_in_child(range: &Range<usize>) {
+    if fork::is_child() {
+        child::forget(range);
+    }
 }
 
 /// Runs `then` on the parts of a range that lie in no region's own addresses, and not in `others`.
@@ -107,6 +116,7 @@ fn clear_out(region: &Region, range: &Range<usize>) -> Result<(), i32> {
 pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
     // The kernel refuses a range that is none.
     if let Ok(range) = range_of(addr, len, libc::ENOMEM) {
+        forget_in_child(&range);
         // SAFETY: the caller's contract.
         unsafe { clear_way(&range)? };
         with(|table| {

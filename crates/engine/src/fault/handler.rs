@@ -3,8 +3,8 @@
 //! This code interrupts arbitrary code: it allocates nothing, takes no lock that a program's thread can hold while it
 //! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
 
-use crate::fault::late;
 use crate::fault::serve::serve_access;
+use crate::fault::{child, late};
 use crate::page::word::State;
 use crate::region::install::Outcome;
 use crate::region::page_ref::PageRef;
@@ -39,6 +39,14 @@ extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context
         trap_stack::enlarge(context);
         // Memory that went bad is the kernel's to tell of, unless service threads may have said so of a page.
         let trap = signal::trap(info, context).filter(|trap| !trap.is_poisoned || userfaultfds::by_service());
+        if let Some(trap) = &trap
+            && fork::is_child()
+            && let Some(is_served) = child::serve(trap.address)
+        {
+            let next = if is_served { 0 } else { signal::chain(number, info, context) };
+            *errno = saved;
+            return next;
+        }
         let hit = trap.and_then(|trap| {
             let region = registry::find(trap.address)?;
             Some((region.page(region.address().page_at(trap.address)), trap))
@@ -86,7 +94,9 @@ fn resolve(page: PageRef<'_>, trap: signal::Trap) -> bool {
             false
         }
         Outcome::Failed(what, error) => {
-            say(region, page.number(), format_args!("cannot be served: {what} failed with error {error}"));
+            let origin = region.store().origin().and_then(|origin| origin.explain(error));
+            let (stop, why) = origin.map_or(("", ""), |why| (": ", why));
+            say(region, page.number(), format_args!("cannot be served: {what} failed with error {error}{stop}{why}"));
             false
         }
     }

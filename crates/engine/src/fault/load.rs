@@ -20,6 +20,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// What fails when an origin does.
+pub const FETCHING: &str = "fetching it";
+
 /// Brings in a page that this thread claimed.
 pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     let page = claim.page();
@@ -38,6 +41,9 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
         // Any service thread may serve a walk's next miss: one core's miss history is for all of them.
         let history = if userfaultfds::by_service() { 0 } else { core };
         together = detect::note_miss(history, page, is_store);
+    }
+    if let Err(error) = region.store().bring(number, 1, None) {
+        return give_up(claim, Outcome::Failed(FETCHING, error));
     }
     if let Err(error) = pool.take_free_frame(core) {
         return give_up(claim, Outcome::Failed("writing back dirty pages to make room", error));
@@ -66,7 +72,12 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     let sample = !is_store && whole.is_none() && region.is_writable() && prediction::is_sample(number);
     let writable = is_store || !sample && whole.is_none() && region.predicts_store(number);
     let is_run = together > 1 && whole.is_none();
-    let end = number + if is_run { together } else { 1 };
+    let mut end = number + if is_run { together } else { 1 };
+    if is_run && region.store().origin().is_some() {
+        // What would have to be fetched is left to those who want it.
+        end = (number + 1..end).find(|page| !region.store().is_near(*page, 1)).unwrap_or(end);
+    }
+    let is_run = end > number + 1;
     let run = if is_run { Run::claim(region, number + 1..end, 1, core) } else { None };
     let alone = || {
         let buffer = pool.buffer(core);

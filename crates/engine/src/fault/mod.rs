@@ -17,6 +17,7 @@
 //! userfaultfd of its own in SIGBUS mode, since nobody serves it. The keeper poisons what may be absent before it
 //! writes: nobody would bring it in.
 
+pub mod child;
 pub mod handler;
 pub mod late;
 pub mod load;

@@ -12,7 +12,7 @@
 //!
 //! No allocation and no lock from the first touch on: it may come anywhere.
 
-use crate::fault::late;
+use crate::fault::{child, late};
 use crate::files::foreign_writers;
 use crate::region::region::Region;
 use crate::region::{registry, report};
@@ -137,6 +137,8 @@ pub fn note_saved() {
 pub fn in_child() {
     trap_stack::take_back_all();
     foreign_writers::in_child();
+    child::in_child();
+    engine_fd::keep_in_child(child::has_maps());
     // SAFETY: null or what `before_fork` made, a copy of which is this process's.
     let (Some(parts), Some(anchor)) = (unsafe { PARTS.load(Ordering::Acquire).as_ref() }, descriptor_table::anchor())
     else {
@@ -197,7 +199,7 @@ pub fn resolve() {
     }
     late::expect_late();
     registry::retain(|_| false);
-    engine_fd::keep_in_child(false);
+    engine_fd::keep_in_child(child::has_maps());
     STATE.store(NOTHING, Ordering::Release);
     // SAFETY: the address of a word.
     unsafe {

@@ -111,6 +111,7 @@ fn part(region: &Region, at: usize, rest: usize) -> (usize, *mut u8, usize) {
 
 /// Copies bytes of a region, from `at` on.
 pub(crate) fn copy_out(region: &Region, at: usize, buffer: &mut [u8]) -> Result<()> {
+    region.store().ask(at / PAGE, (at + buffer.len()).div_ceil(PAGE) - at / PAGE);
     let mut done = 0;
     while done < buffer.len() {
         let (page, from, count) = part(region, at + done, buffer.len() - done);

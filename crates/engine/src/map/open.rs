@@ -11,7 +11,8 @@ use crate::map::options::MapOptions;
 use crate::map::placed::{self, Placed, Placing};
 use crate::modes::{Fallback, Mode, Persist};
 use crate::region::address::Place;
-use crate::store::{self, one_writer};
+use crate::store::origin::OriginStore;
+use crate::store::{self, Origin, one_writer};
 use crate::sys::file::{self, Facts, Medium};
 use crate::sys::fork;
 use std::fs::File;
@@ -22,8 +23,18 @@ use std::sync::Arc;
 impl MapOptions {
     /// Maps a file; `open_store` opens its store if it is not mapped yet.
     pub(crate) fn open(&self, from: &File, writable: bool, open_store: store::Open<'_>) -> Result<Mapping> {
-        let path = || file::path_of(from);
+        self.open_as(from, facts_of(from)?, writable, open_store)
+    }
+
+    /// Maps a file with an origin.
+    pub(crate) fn open_origin(&self, from: &File, origin: Arc<dyn Origin>) -> Result<Mapping> {
         let facts = facts_of(from)?;
+        let (as_origin, open) = OriginStore::opener(facts, origin);
+        self.open_as(from, as_origin, false, &open)
+    }
+
+    fn open_as(&self, from: &File, facts: Facts, writable: bool, open_store: store::Open<'_>) -> Result<Mapping> {
+        let path = || file::path_of(from);
         match file::access_mode(from) {
             libc::O_WRONLY => return Err(Error::WriteOnlyFile { path: path() }),
             libc::O_RDONLY if writable => return Err(Error::ReadOnlyFile { path: path() }),
@@ -33,7 +44,7 @@ impl MapOptions {
             return Err(Error::OffsetPastEnd { path: path(), offset: self.offset, size: facts.size });
         }
         let len = self.len.unwrap_or((facts.size - self.offset) as usize);
-        let mapping = self.place(from, len, writable, open_store)?;
+        let mapping = self.place_as(from, facts, len, writable, open_store)?;
         if self.reserve && writable {
             mapping.extend(0..len)?;
         }
@@ -48,6 +59,17 @@ impl MapOptions {
         writable: bool,
         open_store: store::Open<'_>,
     ) -> Result<Mapping> {
+        self.place_as(from, facts_of(from)?, len, writable, open_store)
+    }
+
+    fn place_as(
+        &self,
+        from: &File,
+        facts: Facts,
+        len: usize,
+        writable: bool,
+        open_store: store::Open<'_>,
+    ) -> Result<Mapping> {
         let io = |operation| move |source| Error::Io { path: file::path_of(from), operation, source };
         let end = part_of_file(&file::path_of(from), self.offset, 0..len)?.end as usize;
         let source = || {
@@ -58,7 +80,6 @@ impl MapOptions {
             let backing = Backing::Empty(source()?);
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, backing });
         }
-        let facts = facts_of(from)?;
         let by_kernel = |persist, _registered| {
             let mapping = KernelMapping::new(self.part(from, &facts, len, writable), persist);
             let mapping = Arc::new(mapping.map_err(io("map it (mmap)"))?);

@@ -9,8 +9,9 @@ use crate::map::map::Map;
 use crate::map::map_mut::MapMut;
 use crate::map::placed::Placing;
 use crate::modes::{Fallback, Mode, Persist};
-use crate::store;
+use crate::store::{self, Origin};
 use std::fs::File;
+use std::sync::Arc;
 
 /// How a file is to be mapped: a builder, as `memmap2::MmapOptions` is.
 ///
@@ -293,6 +294,18 @@ impl MapOptions {
     /// ```
     pub unsafe fn map(&self, file: &File) -> Result<Map> {
         Ok(Map { mapping: self.open(file, false, &store::open)? })
+    }
+
+    /// Maps a file that is filled while it is read: the local copy of an object ([`Origin`]), which is read-only and known by
+    /// [`Origin::name`]. All of it goes through the cache: where the engine cannot run that is an error, whatever
+    /// [`fallback`](Self::fallback) says. Each such map has pages of its own.
+    ///
+    /// # Errors
+    /// As for [`map`](Self::map); [`Error::Missing`] where the engine lacks something.
+    pub fn map_origin(&self, file: &File, origin: Arc<dyn Origin>) -> Result<Map> {
+        let mut options = self.clone();
+        (options.mode, options.placing, options.fallback) = (Mode::Cached, Placing::Engine, Fallback::Buffered);
+        Ok(Map { mapping: options.open_origin(file, origin)? })
     }
 
     /// Maps a file for reading and writing. Stores reach the file by write-back, at the latest when the last map of the

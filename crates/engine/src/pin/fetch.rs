@@ -12,6 +12,7 @@ const MOST_ROUNDS: usize = 8;
 
 /// Brings all pages of ranges in, and returns when each was in memory once, and all together if they fit.
 pub fn fetch(region: &Region, ranges: &[Range<usize>]) -> Result<()> {
+    ranges.iter().for_each(|range| region.store().ask(range.start, range.len()));
     fetch_once(region, ranges)?;
     if ranges.iter().map(Range::len).sum::<usize>() > region.pool().capacity() {
         return Ok(());

@@ -142,6 +142,7 @@ pub fn in_windows(
 
 /// Gathers rows of a region.
 pub fn gather(region: &Region, mut rows: Vec<Row>, output: &mut [u8]) -> Result<()> {
+    ask_for(region, 0, rows.iter());
     sort(&mut rows, |pages| is_absent(region, pages));
     in_windows(
         &rows,
@@ -152,6 +153,16 @@ pub fn gather(region: &Region, mut rows: Vec<Row>, output: &mut [u8]) -> Result<
         },
         |pieces| copy_pages(region, 0, &mut pieces.peekable(), &(0..usize::MAX), output),
     )
+}
+
+/// Has an origin fetch all of some rows at once, of a region that begins at `base`.
+pub fn ask_for<'a>(region: &Region, base: usize, rows: impl Iterator<Item = &'a Row>) {
+    if region.store().origin().is_some() {
+        for Row { from, .. } in rows {
+            let pages = (from.start - base) / PAGE..(from.end - base).div_ceil(PAGE);
+            region.store().ask(pages.start, pages.len());
+        }
+    }
 }
 
 /// Whether any of these pages is neither in memory nor on its way.

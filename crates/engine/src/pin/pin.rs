@@ -69,6 +69,7 @@ impl<'a> Hold<'a> {
         }
         let none = |writing| Hold { region, pages: pages.start..pages.start, origin: core * 2 + usize::from(writing) };
         // What is left in either of them when it fails is let go.
+        region.store().ask(pages.start, pages.len());
         let (mut plain, mut kept) = (none(false), none(true));
         while plain.pages.end < pages.end {
             // A block at a time: its lock is waited for with signals blocked.
@@ -292,7 +293,11 @@ fn outcome(region: &Region, page: usize, outcome: Outcome) -> Result<()> {
             Err(Error::PastEnd { path: path(), offset, size })
         }
         Outcome::Failed(operation, error) => {
-            Err(Error::Load { path: path(), offset, operation, source: io::Error::from_raw_os_error(error) })
+            let origin = region.store().origin().and_then(|origin| origin.explain(error));
+            Err(match origin {
+                Some(reason) => Error::Fetch { path: path(), offset, errno: error, reason: reason.to_owned() },
+                None => Error::Load { path: path(), offset, operation, source: io::Error::from_raw_os_error(error) },
+            })
         }
     }
 }

@@ -33,7 +33,7 @@ pub const INLINE: i32 = 4;
 const REQUESTS: usize = 4096;
 
 /// What a reader is asked to read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum ReadRequest {
     /// Pages that the program prefetches.
     Pages(Pages),
@@ -215,7 +215,7 @@ impl Reader {
 
     fn on_turn<'a>(&'a self, ahead: &'a Ahead, pool: &'a Pool) -> OnTurn<'a> {
         // SAFETY: it is this thread's turn.
-        OnTurn { ahead, pool, reader: self, reading: unsafe { &mut *self.reading.get() } }
+        OnTurn { ahead, pool, reader: self, reading: unsafe { &mut *self.reading.get() }, waits: false }
     }
 
     /// Sleeps until the turn is free or something has arrived, or for less. Not if `is_over`.
@@ -295,6 +295,8 @@ pub struct OnTurn<'a> {
     pub pool: &'a Pool,
     pub reader: &'a Reader,
     pub reading: &'a mut Reading,
+    /// It may wait for what has to be fetched.
+    pub waits: bool,
 }
 
 impl OnTurn<'_> {

@@ -84,7 +84,9 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     if has_runs {
         ahead.runs.begin(here, time(), goes_on, begun);
         let pages = region.store().size() as usize / PAGE;
-        if pages <= pool.capacity() && hints.runs().begun() as usize > pages / MISS {
+        // What is elsewhere is fetched for those alone who want it.
+        let is_local = region.store().origin().is_none();
+        if is_local && pages <= pool.capacity() && hints.runs().begun() as usize > pages / MISS {
             fill(ahead, region, page);
         }
     }

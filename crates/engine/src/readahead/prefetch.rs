@@ -36,6 +36,7 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     // Most ranges are of one map: to ask for each would be most of what this costs.
     let mut bounds = 0..0;
     for range in ranges {
+        region.store().ask(range.start, range.len());
         if !bounds.contains(&range.start) {
             bounds = region.ahead_of(range.start);
         }

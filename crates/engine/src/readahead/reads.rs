@@ -11,6 +11,7 @@ use crate::pool::reader::{Destination, INLINE, OnTurn, PIECE_PAGES, Pages, ReadR
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
 use crate::region::install::claim_run;
 use crate::region::page_ref::PageRef;
+use crate::region::region::Region;
 use crate::region::registry::{self, InUse};
 use crate::region::userfaultfds;
 use crate::sys::PAGE;
@@ -18,6 +19,7 @@ use crate::sys::aio::Aio;
 use crate::sys::signal::Blocked;
 use crate::sys::sync::Ordering;
 use std::sync::Weak;
+use std::time::Duration;
 
 /// Pieces of files that are read whole which a thread begins with at a time: the page cache may have all of them.
 const MOST_FILLS: usize = 32;
@@ -81,6 +83,9 @@ impl Ahead {
     }
 }
 
+/// How long what is read ahead is waited for that has to be fetched: a region that ends waits for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The life of a reader's thread.
 pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
     // Engine locks are taken here, and no signal of the program's is this thread's business.
@@ -102,6 +107,7 @@ impl OnTurn<'_> {
     /// thread: this one has a program to run.
     pub fn work_and_let_go(mut self) {
         const ROUNDS: usize = 8;
+        self.waits = false;
         for _ in 0..ROUNDS {
             self.work();
             match self.let_go() {
@@ -113,6 +119,7 @@ impl OnTurn<'_> {
 
     /// Likewise, by a thread that has time: it waits for what is under way.
     fn work_and_wait(mut self) {
+        self.waits = true;
         self.work();
         if self.reading.in_flight() > 0 {
             self.await_some(1);
@@ -141,6 +148,10 @@ impl OnTurn<'_> {
                 break;
             }
             let Some(request) = self.reader.next_request() else { break };
+            if self.leaves(&request) && self.reader.ask(&mut std::iter::once(request.clone()), true) {
+                self.reader.wake();
+                break;
+            }
             match request {
                 ReadRequest::Chunk(held, number, chunk) => {
                     // There, since it is in use.
@@ -164,6 +175,17 @@ impl OnTurn<'_> {
                 break;
             }
         }
+    }
+
+    /// Whether a request is for a thread that may wait for what has to be fetched.
+    fn leaves(&self, request: &ReadRequest) -> bool {
+        let is_far = |region: &Region, first: usize, count: usize| !region.store().is_near(first, count);
+        !self.waits
+            && match request {
+                ReadRequest::Chunk(..) => false,
+                ReadRequest::Pages(pages) | ReadRequest::Fill(pages) => registry::enter(pages.region)
+                    .is_some_and(|region| is_far(&region, pages.first, pages.count.min(PIECE_PAGES))),
+            }
     }
 
     /// Whether there is room for a chunk of any kind, when notice is taken of what has ended if need be.
@@ -258,6 +280,11 @@ impl OnTurn<'_> {
         let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
         self.begin(place, region.held(), destination, places.len());
         for (index, (page, pages, memory)) in places.enumerate() {
+            if !store.is_near(page, pages) && (!self.waits || store.bring(page, pages, Some(PATIENCE)).is_err()) {
+                // Whoever needs it fetches it, and learns why that fails.
+                self.note_read(region, place, 0);
+                continue;
+            }
             match (&mut self.reading.aio, store.direct_reads()) {
                 (Some(aio), Some(file)) => {
                     // SAFETY: the slot, or the transfer's buffer, is this turn's, and has room for as many pages.

@@ -195,6 +195,11 @@ impl OnTurn<'_> {
                 _ => most,
             };
             let tag = position.start.tag;
+            if !self.is_near(region, page, step, if is_frame { FRAME_PAGES } else { most }, window) && !self.waits {
+                self.reader.pending.fetch_or(1 << number, Ordering::SeqCst);
+                self.reader.wake();
+                return false;
+            }
             let read = if is_frame && region.frames().are_allowed() && self.ahead.staging.moves() {
                 let chunk = Chunk { region: region.id(), first, step: 1, count: FRAME_PAGES, stream: tag };
                 self.read_frame(region, chunk, other)
@@ -218,6 +223,28 @@ impl OnTurn<'_> {
             }
         }
         false
+    }
+
+    /// Whether the pages of a chunk can be read without waiting. If not, an origin is asked for all of the window.
+    fn is_near(&self, region: &Region, page: usize, step: isize, pages: usize, window: usize) -> bool {
+        let store = region.store();
+        if store.origin().is_none() {
+            return true;
+        }
+        let from = |pages: usize| if step == -1 { (page + 1).saturating_sub(pages) } else { page };
+        let each = || (0..pages).map(|index| page.saturating_add_signed(step * index as isize));
+        match step {
+            1 | -1 if store.is_near(from(pages), pages) => true,
+            1 | -1 => {
+                store.ask(from(window), window);
+                false
+            }
+            _ if each().all(|page| store.is_near(page, 1)) => true,
+            _ => {
+                each().for_each(|page| store.ask(page, 1));
+                false
+            }
+        }
     }
 
     /// Takes a slot, with memory and free frames for it and `pages` more.

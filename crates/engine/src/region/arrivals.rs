@@ -77,9 +77,11 @@ impl OnTurn<'_> {
             }
             Destination::Piece { first, count, .. } => (first, count, self.reading.piece_memory(number)),
         };
-        let filled = if result == (pages * PAGE) as i32 {
+        // SAFETY: the kernel has ended with the memory, all of which it has filled.
+        let is_right = || unsafe { region.store().is_right(page, memory, pages * PAGE) };
+        let filled = if result == (pages * PAGE) as i32 && is_right() {
             result as usize
-        } else if userfaultfds::by_service() {
+        } else if userfaultfds::by_service() || region.store().origin().is_some() {
             // To read it here might wait (`OnTurn::read`): whoever needs it reads it.
             0
         } else {

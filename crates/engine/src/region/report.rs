@@ -4,6 +4,7 @@ use crate::region::region::Region;
 use crate::sys::PAGE;
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A message built on the stack.
 struct Line {
@@ -28,11 +29,16 @@ impl fmt::Write for Line {
 
 /// Puts one line on standard error: the file, the offset, what is wrong with it.
 pub fn say(region: &Region, page: usize, what: fmt::Arguments<'_>) {
+    say_of(region.store().path(), page * PAGE, what);
+}
+
+/// Likewise, of a file that has no region.
+pub fn say_of(path: &Path, offset: usize, what: fmt::Arguments<'_>) {
     let mut line = Line { text: [0; 512], len: 0 };
     line.push(b"fastmap: ");
-    let path = region.store().path().as_os_str().as_bytes();
+    let path = path.as_os_str().as_bytes();
     line.push(&path[..path.len().min(300)]);
-    let _ = writeln!(line, ": page at offset {} {what}", page * PAGE);
+    let _ = writeln!(line, ": page at offset {offset} {what}");
     // SAFETY: writes our own bytes; a failure has nowhere to be told.
     unsafe { libc::syscall(libc::SYS_write, 2, line.text.as_ptr(), line.len) };
 }

@@ -15,13 +15,16 @@ pub use origin::Origin;
 
 use crate::counters::stats::Counter;
 use crate::error::Result;
+use crate::sys::PAGE;
 use crate::sys::file::{Facts, Identity};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What reading a page came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,42 @@ pub trait Store: Debug + Send + Sync {
     /// Where the file's bytes come from, if it is filled while it is read. Called by fault handlers.
     fn origin(&self) -> Option<&Arc<dyn Origin>> {
         None
+    }
+
+    /// Whether pages can be read without waiting for an origin. Called by fault handlers.
+    fn is_near(&self, page: usize, pages: usize) -> bool {
+        self.origin().is_none_or(|origin| origin.has(self.bytes_of(page, pages)))
+    }
+
+    /// Has an origin bring pages some time. Called by fault handlers.
+    fn ask(&self, page: usize, pages: usize) {
+        if let Some(origin) = self.origin()
+            && !self.is_near(page, pages)
+        {
+            origin.ask(self.bytes_of(page, pages));
+        }
+    }
+
+    /// Has an origin bring pages, and waits for them: no longer than `patience`. Called by fault handlers.
+    fn bring(&self, page: usize, pages: usize, patience: Option<Duration>) -> std::result::Result<(), i32> {
+        self.origin().map_or(Ok(()), |origin| origin.bring(self.bytes_of(page, pages), patience))
+    }
+
+    /// Whether bytes that were read past `read_pages` are what they should be: an origin says. Called by fault handlers.
+    ///
+    /// # Safety
+    /// `filled` bytes at `buffer` may be read.
+    unsafe fn is_right(&self, page: usize, buffer: *const u8, filled: usize) -> bool {
+        self.origin().is_none_or(|origin| {
+            // SAFETY: the caller's.
+            origin.is_right(page as u64 * PAGE as u64, unsafe { std::slice::from_raw_parts(buffer, filled) })
+        })
+    }
+
+    /// The bytes of some pages, as far as the file has them.
+    fn bytes_of(&self, page: usize, pages: usize) -> Range<u64> {
+        let byte = |page: usize| (page as u64 * PAGE as u64).min(self.size());
+        byte(page)..byte(page + pages)
     }
 
     /// Makes writing possible, through a descriptor that may write.
@@ -164,7 +203,10 @@ pub trait Store: Debug + Send + Sync {
 }
 
 /// Opens the store of a file, from the program's descriptor, with or without `O_DIRECT`.
-pub type Open<'a> = &'a dyn Fn(&File, &Facts, bool) -> Result<Box<dyn Store>>;
+pub type Open<'a> = &'a dyn Fn(&File, &Facts, bool) -> Opened;
+
+/// What that comes to.
+pub type Opened = Result<Box<dyn Store>>;
 
 /// The store of a file as it is.
 pub fn open(from: &File, facts: &Facts, direct: bool) -> Result<Box<dyn Store>> {

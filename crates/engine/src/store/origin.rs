@@ -4,7 +4,7 @@
 //! read from the file before its [`Origin`] says that it is there, and nothing is used before the origin has found it right.
 
 use super::file::FileStore;
-use super::{ReadEnd, Store};
+use super::{Opened, ReadEnd, Store};
 use crate::counters::stats::Counter;
 use crate::error::{Error, Result};
 use crate::sys::PAGE;
@@ -55,29 +55,27 @@ const ATTEMPTS: usize = 4;
 #[derive(Debug)]
 pub struct OriginStore {
     file: FileStore,
+    /// Of its own, not the file's: each map of an object is a file to the engine.
+    identity: Identity,
     origin: Arc<dyn Origin>,
 }
 
 impl OriginStore {
-    /// The file behind a descriptor, opened anew.
-    pub fn open(from: &File, facts: &Facts, direct: bool, origin: Arc<dyn Origin>) -> Result<Self> {
-        Ok(OriginStore { file: FileStore::open(from, facts, direct)?, origin })
+    /// What the engine is to take a file for that has an origin, and what opens its store.
+    pub fn opener(
+        facts: Facts,
+        origin: Arc<dyn Origin>,
+    ) -> (Facts, impl Fn(&File, &Facts, bool) -> Opened) {
+        let own = Facts { identity: Identity::unique(), ..facts };
+        let open = move |from: &File, own: &Facts, direct: bool| {
+            Ok(Box::new(Self::open(from, &facts, own.identity, direct, origin.clone())?) as Box<dyn Store>)
+        };
+        (own, open)
     }
 
-    /// Bytes of some pages, as far as the file has them.
-    fn range(&self, page: usize, pages: usize) -> Range<u64> {
-        let [begin, end] = [page, page + pages].map(|page| (page as u64 * PAGE as u64).min(self.file.size()));
-        begin..end
-    }
-
-    /// Whether what was read is the object's.
-    ///
-    /// # Safety
-    /// `filled` bytes at `buffer` are the caller's.
-    unsafe fn is_right(&self, page: usize, buffer: *const u8, filled: usize) -> bool {
-        // SAFETY: the caller's.
-        let bytes = unsafe { std::slice::from_raw_parts(buffer, filled) };
-        self.origin.is_right(page as u64 * PAGE as u64, bytes)
+    /// The file behind a descriptor, opened anew; `identity`: what it is known by.
+    fn open(from: &File, facts: &Facts, identity: Identity, direct: bool, origin: Arc<dyn Origin>) -> Result<Self> {
+        Ok(OriginStore { file: FileStore::open(from, facts, direct)?, identity, origin })
     }
 }
 
@@ -111,7 +109,7 @@ impl Store for OriginStore {
     }
 
     fn identity(&self) -> Identity {
-        self.file.identity()
+        self.identity
     }
 
     fn reader(&self) -> &File {
@@ -164,7 +162,7 @@ impl Store for OriginStore {
         buffer: *mut u8,
         cached: &Counter,
     ) -> std::result::Result<usize, i32> {
-        let range = self.range(page, pages);
+        let range = self.bytes_of(page, pages);
         let whole = (range.end - range.start) as usize;
         for _ in 0..ATTEMPTS {
             if whole == 0 {
@@ -182,7 +180,7 @@ impl Store for OriginStore {
     }
 
     unsafe fn read_cached(&self, page: usize, pages: usize, buffer: *mut u8, cached: &Counter) -> Option<usize> {
-        if !self.origin.has(self.range(page, pages)) {
+        if !self.is_near(page, pages) {
             return None;
         }
         // SAFETY: the caller's buffer, of which so much is filled.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a descriptor leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,6 +48,19 @@ pub fn facts(file: &File) -> Result<Facts, Result<&'static str, io::Error>> {
 }
 
 impl Identity {
+    /// One that no file has.
+    pub fn unique() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Identity { device: Self::NO_DEVICE, inode: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Whether it is one of those.
+    pub fn is_unique(&self) -> bool {
+        self.device == Self::NO_DEVICE
+    }
+
+    const NO_DEVICE: u64 = u64::MAX - 1;
+
     /// What stat(2) says of a file; `None` if it is of no kind that is mapped. In fault and signal handlers, too.
     pub fn of(stat: &libc::stat) -> Option<Self> {
         match stat.st_mode & libc::S_IFMT {

@@ -24,6 +24,7 @@ mod killed;
 mod live;
 mod maps;
 mod one_writer;
+mod origin;
 mod pinned_work;
 mod pins;
 mod placement;

@@ -1,0 +1,263 @@
+//! Maps of objects in children made by fork(2), where the engine does not run.
+//!
+//! The kernel cannot map what has not been fetched, so a child finds memory that raises SIGBUS (pages behind the end of a file), and the
+//! handler fills it: a window of up to 256 KiB is fetched by the origin, read into memory aside, found right, and moved into place
+//! (mremap(2)), which no thread sees half done. Windows make way for others, the oldest first, as many as the cache had room for; what was in
+//! one raises SIGBUS again. That is slower than the engine, and coarser. Nothing here allocates or locks but [`ChildMap::new`].
+
+use crate::region::report;
+use crate::store::Origin;
+use crate::sys::{PAGE, descriptor_table, errno, file};
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{FromRawFd, RawFd};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// Bytes that are filled at a time, at most.
+const WINDOW: usize = 256 << 10;
+/// Windows in memory, at most: 1 GiB.
+const MOST: usize = 4096;
+/// How often a window is read that is found gone, or wrong.
+const ATTEMPTS: usize = 4;
+
+/// A range of addresses, and what is to be there.
+#[derive(Debug)]
+pub struct ChildMap {
+    at: Range<usize>,
+    /// In the object, of its first byte.
+    offset: u64,
+    /// Where the object ends, bytes.
+    size: u64,
+    origin: ManuallyDrop<Arc<dyn Origin>>,
+    /// Of the local copy.
+    fd: RawFd,
+    /// Windows that its cache had room for.
+    room: usize,
+    is_mapped: AtomicBool,
+    next: *mut ChildMap,
+}
+
+/// What this process, a child, has.
+static MAPS: AtomicPtr<ChildMap> = AtomicPtr::new(ptr::null_mut());
+/// What a child that is made next will have.
+static INHERITED: AtomicPtr<ChildMap> = AtomicPtr::new(ptr::null_mut());
+/// The windows in memory, by their first addresses; the oldest is at `NEXT`.
+static FILLED: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+impl ChildMap {
+    /// Of a map whose first byte is `offset` of an object of `size` bytes; `fd` stays open, `capacity` is its cache's, bytes.
+    pub fn new(at: Range<usize>, offset: u64, size: u64, origin: Arc<dyn Origin>, fd: RawFd, capacity: usize) -> Self {
+        ChildMap {
+            at,
+            offset,
+            size,
+            origin: ManuallyDrop::new(origin),
+            fd,
+            room: (capacity / WINDOW).clamp(4, MOST),
+            is_mapped: AtomicBool::new(true),
+            next: ptr::null_mut(),
+        }
+    }
+
+    fn put_into(self, list: &AtomicPtr<ChildMap>) {
+        let node = Box::into_raw(Box::new(self));
+        let mut head = list.load(Ordering::Acquire);
+        loop {
+            // SAFETY: made just now, and nobody else's until it is in the list.
+            unsafe { (*node).next = head };
+            match list.compare_exchange_weak(head, node, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Where a window begins and ends that holds an address: whole windows of the object, as far as they are mapped.
+    fn window(&self, address: usize) -> Range<usize> {
+        let skip = self.offset as usize % WINDOW;
+        let start = self.at.start.wrapping_sub(skip);
+        let begin = start + (address - start) / WINDOW * WINDOW;
+        begin.max(self.at.start)..(begin + WINDOW).min(self.at.end)
+    }
+
+    /// Puts memory that raises SIGBUS over a range of it.
+    fn clear(&self, range: &Range<usize>) -> io::Result<()> {
+        let anchor = descriptor_table::anchor().ok_or(io::Error::from_raw_os_error(libc::EBADF))?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: the map's own addresses. All of it lies behind the file's end.
+        let at = unsafe {
+            libc::mmap(range.start as *mut _, range.len(), libc::PROT_READ, flags, anchor, PAGE as libc::off_t)
+        };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Fills the window that holds an address.
+    fn fill(&self, address: usize) -> Result<(), i32> {
+        let window = self.window(address);
+        let offset = self.offset + (window.start - self.at.start) as u64;
+        let len = (self.size.saturating_sub(offset) as usize).min(window.len());
+        if len <= (address - window.start) / PAGE * PAGE {
+            return Err(libc::ENXIO);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // Pages behind the object's last one are not there.
+        let whole = len.next_multiple_of(PAGE);
+        // SAFETY: fresh memory, which is this function's until it is moved to the map's own addresses.
+        unsafe {
+            let aside = libc::mmap(ptr::null_mut(), whole, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            if aside == libc::MAP_FAILED {
+                return Err(errno());
+            }
+            let filled = self.read(aside.cast(), len, offset);
+            let place = window.start as *mut libc::c_void;
+            let done = filled.and_then(|()| {
+                let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                let is_moved = libc::mprotect(aside, whole, libc::PROT_READ) == 0
+                    && libc::mremap(aside, whole, whole, moves, place) != libc::MAP_FAILED;
+                if is_moved { Ok(()) } else { Err(errno()) }
+            });
+            if done.is_err() {
+                libc::munmap(aside, whole);
+            }
+            done?;
+        }
+        let oldest = FILLED[NEXT.fetch_add(1, Ordering::AcqRel) % self.room].swap(window.start, Ordering::AcqRel);
+        if oldest != 0
+            && oldest != window.start
+            && let Some(map) = find(oldest)
+        {
+            // Left as it is where that fails: it is right.
+            let _ = map.clear(&map.window(oldest));
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of the object.
+    ///
+    /// # Safety
+    /// `to` is whole pages, of `len` bytes or more.
+    unsafe fn read(&self, to: *mut u8, len: usize, offset: u64) -> Result<(), i32> {
+        for _ in 0..ATTEMPTS {
+            self.origin.bring(offset..offset + len as u64, None)?;
+            // SAFETY: the descriptor is only used; the caller's memory.
+            unsafe {
+                let file = ManuallyDrop::new(File::from_raw_fd(self.fd));
+                let filled = file::read_at(&file, to, len, offset)?;
+                if filled == len && self.origin.is_right(offset, std::slice::from_raw_parts(to, len)) {
+                    return Ok(());
+                }
+            }
+        }
+        Err(libc::EIO)
+    }
+}
+
+/// Before fork(2): what the child is to find.
+pub fn before_fork(maps: Vec<ChildMap>) {
+    after_fork();
+    maps.into_iter().for_each(|map| map.put_into(&INHERITED));
+}
+
+/// After it, in the parent.
+pub fn after_fork() {
+    let mut node = INHERITED.swap(ptr::null_mut(), Ordering::AcqRel);
+    while !node.is_null() {
+        // SAFETY: from `before_fork`; only children, which have copies, look at it.
+        let mut map = unsafe { Box::from_raw(node) };
+        node = map.next;
+        // SAFETY: dropped once.
+        unsafe { ManuallyDrop::drop(&mut map.origin) };
+    }
+}
+
+/// In a child of the process that the engine runs in.
+pub fn in_child() {
+    MAPS.store(INHERITED.swap(ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
+    for map in maps() {
+        if map.clear(&map.at).is_err() {
+            map.is_mapped.store(false, Ordering::Release);
+        }
+    }
+}
+
+fn maps() -> impl Iterator<Item = &'static ChildMap> {
+    // SAFETY: null, or a node that stays.
+    let node = |at: *mut ChildMap| unsafe { at.as_ref() };
+    let first = node(MAPS.load(Ordering::Acquire));
+    std::iter::successors(first, move |map| node(map.next)).filter(|map| map.is_mapped.load(Ordering::Acquire))
+}
+
+fn find(address: usize) -> Option<&'static ChildMap> {
+    maps().find(|map| map.at.contains(&address))
+}
+
+/// Whether this child has any.
+pub fn has_maps() -> bool {
+    maps().next().is_some()
+}
+
+/// Maps an object in a child; where.
+pub fn map(make: impl FnOnce(Range<usize>) -> ChildMap, len: usize, fixed: Option<usize>) -> io::Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let (place, flags) = fixed.map_or((0, flags), |place| (place, flags | libc::MAP_FIXED));
+    // SAFETY: a fresh mapping, or one that the caller wants there.
+    let at = unsafe { libc::mmap(place as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let at = at as usize;
+    forget(&(at..at + len));
+    let map = make(at..at + len);
+    map.clear(&map.at)?;
+    map.put_into(&MAPS);
+    Ok(at)
+}
+
+/// In a child: a range is unmapped, or mapped anew, next.
+pub fn forget(range: &Range<usize>) {
+    for map in maps().filter(|map| map.at.start < range.end && range.start < map.at.end) {
+        map.is_mapped.store(false, Ordering::Release);
+        for at in [map.at.start..range.start, range.end..map.at.end].into_iter().filter(|at| !at.is_empty()) {
+            let offset = map.offset + (at.start - map.at.start) as u64;
+            let rest = ChildMap { at, offset, origin: map.origin.clone(), is_mapped: AtomicBool::new(true), ..*map };
+            rest.put_into(&MAPS);
+        }
+        for filled in FILLED.iter().filter(|filled| range.contains(&filled.load(Ordering::Acquire))) {
+            filled.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Serves a trap in a child: whether the access can be repeated. `None`: it is on no such map.
+pub fn serve(address: usize) -> Option<bool> {
+    let map = find(address)?;
+    let Err(error) = map.fill(address) else { return Some(true) };
+    let offset = map.offset as usize + (address - map.at.start) / PAGE * PAGE;
+    let why = map.origin.explain(error).unwrap_or("in a child made by fork");
+    let what = format_args!("cannot be served: fetching it failed with error {error}: {why}");
+    report::say_of(map.origin.name(), offset, what);
+    Some(false)
+}
+
+/// Copies bytes of maps in a child, if all of them are such maps': errors are returned.
+pub fn read(at: usize, output: &mut [u8]) -> Option<Result<(), i32>> {
+    let mut done = 0;
+    while done < output.len() {
+        let map = find(at + done)?;
+        let window = map.window(at + done);
+        let len = (window.end - (at + done)).min(output.len() - done);
+        let is_there = FILLED.iter().any(|filled| filled.load(Ordering::Acquire) == window.start);
+        if !is_there && let Err(error) = map.fill(at + done) {
+            return Some(Err(error));
+        }
+        // SAFETY: the map's memory; should the window have gone again, the handler brings it back.
+        unsafe { ptr::copy((at + done) as *const u8, output[done..].as_mut_ptr(), len) };
+        done += len;
+    }
+    Some(Ok(()))
+}
