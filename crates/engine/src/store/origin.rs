@@ -18,8 +18,46 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the bytes of a mapped file come from that is filled while it is read ([`Cache::map_origin`](crate::Cache::map_origin)).
+/// Where the bytes of a mapped file come from that is filled while it is read
+/// ([`MapOptions::map_origin`](crate::MapOptions::map_origin)): the crate `fastmap-object` has one for objects in stores.
 ///
+/// ```
+/// use fastmap::{MapOptions, Origin};
+/// use std::{ops::Range, path::Path, sync::Arc, time::Duration};
+///
+/// /// Has brought everything before anybody asks.
+/// #[derive(Debug)]
+/// struct AllThere;
+///
+/// impl Origin for AllThere {
+///     fn has(&self, _: Range<u64>) -> bool {
+///         true
+///     }
+///     fn bring(&self, _: Range<u64>, _: Option<Duration>) -> Result<(), i32> {
+///         Ok(())
+///     }
+///     fn ask(&self, _: Range<u64>) {}
+///     fn is_right(&self, _: u64, _: &[u8]) -> bool {
+///         true
+///     }
+///     fn name(&self) -> &Path {
+///         Path::new("test://object")
+///     }
+///     fn explain(&self, _: i32) -> Option<&str> {
+///         None
+///     }
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let file = tempfile::tempfile()?;
+/// std::os::unix::fs::FileExt::write_all_at(&file, b"an object", 0)?;
+/// # if fastmap::requirements::of_machine().iter().all(|one| one.optional || one.found.is_ok()) {
+/// let map = MapOptions::new().map_origin(&file, Arc::new(AllThere))?;
+/// assert_eq!(&map[3..], b"object");
+/// # }
+/// # Ok(())
+/// # }
+/// ```
 /// All but [`explain`](Self::explain) is called by fault handlers: in any thread of the program, inside malloc(3), with all signals blocked. So
 /// there no implementation allocates, takes a lock that is held while program code runs, or panics; it makes system calls, and sleeps on
 /// futex(2) words.
