@@ -49,6 +49,8 @@ pub enum Command {
     },
     /// Say what this machine offers FastMap, what is missing, and what to do about it
     Doctor(DoctorArgs),
+    /// Show, remove or verify the local copies of objects
+    Cache(CacheArgs),
 }
 
 /// Run a program, unchanged, with its mapped files served by FastMap
@@ -239,6 +241,85 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(long_about = "\
+Show, remove or verify the local copies of objects.
+
+What programs read of objects in stores (s3://BUCKET/KEY and others) stays in a folder on local disk, within a limit, for the next program: \
+the parts that were fetched of each object, at the version that it had.")]
+#[command(after_help = "\
+Environment:
+  FASTMAP_TIER        the folder, where --tier is not given
+  FASTMAP_TIER_LIMIT  how much it may take: SIZE, whole bytes or KiB, MiB, GiB, TiB
+
+Files:
+  ~/.cache/fastmap    the folder, where nothing else is said; $XDG_CACHE_HOME/fastmap where that is set
+
+Exit status: 0; 1 failed, and of verify if a copy holds other bytes than were fetched; 2 wrong usage.
+
+Examples:
+  fastmap cache ls
+  fastmap cache rm s3://bucket/key
+  fastmap cache verify --tier /fast/objects")]
+pub struct CacheArgs {
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+/// What to do with local copies.
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// Show what is there of which objects
+    #[command(after_help = "\
+LOCAL is what a copy takes of the disk. VERSION is what the store tells versions apart by: version id, ETag or time of modification.
+
+With --json:
+  {\"folder\", \"used_bytes\", \"limit_bytes\",
+   \"copies\": [{\"url\", \"etag\", \"version\", \"modified\", \"length_bytes\", \"local_bytes\", \"last_used_unix_s\", \"in_use\"}]}
+
+Exit status: 0; 1 if the folder cannot be used; 2 wrong usage.")]
+    Ls(LsArgs),
+    /// Remove local copies; one that a program has open stays, with nothing in it
+    #[command(after_help = "\
+Exit status: 0; 1 if there is no copy of URL, or the folder cannot be used; 2 wrong usage.")]
+    Rm(RmArgs),
+    /// Read all that is there and compare it with its checksums; what is wrong will be fetched anew
+    #[command(after_help = "\
+Exit status: 0; 1 if a copy holds other bytes than were fetched, or the folder cannot be used; 2 wrong usage.")]
+    Verify(TierArgs),
+}
+
+/// Which local copies.
+#[derive(Debug, ClapArgs)]
+pub struct TierArgs {
+    /// The folder of local copies [default: $FASTMAP_TIER, or ~/.cache/fastmap]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub tier: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct LsArgs {
+    #[command(flatten)]
+    pub tier: TierArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[group(id = "which", required = true, multiple = false, args = ["url", "all"])]
+pub struct RmArgs {
+    /// Those of this object
+    #[arg(value_name = "URL")]
+    pub url: Option<String>,
+    /// All
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub tier: TierArgs,
 }
 
 fn process(text: &str) -> Result<u32, String> {

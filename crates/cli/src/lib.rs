@@ -1,6 +1,7 @@
-//! The command `fastmap`: `run`, `top`, `doctor`; and what it shares with `fastmap-bench`, which `bench` and `report` start.
+//! The command `fastmap`: `run`, `top`, `doctor`, `cache`; and what it shares with `fastmap-bench`, which `bench` and `report` start.
 
 mod args;
+mod cache;
 pub mod cgroup;
 mod doctor;
 pub mod failure;
@@ -36,6 +37,7 @@ pub fn command() -> clap::Command {
 
 fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
+        Command::Cache(args) => cache::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Run(args) => match run::run(&args)? {},
         Command::Top(args) => top::run(&args),

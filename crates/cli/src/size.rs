@@ -44,6 +44,25 @@ impl fmt::Display for Size {
     }
 }
 
+/// So many bytes for people: five characters at most, of three digits, in units of 1024.
+pub fn short(bytes: u64) -> String {
+    scaled(bytes as f64, 1024.0, ["B", "K", "M", "G", "T"])
+}
+
+/// A value in the unit that leaves it three digits.
+pub fn scaled(mut value: f64, unit: f64, names: [&str; 5]) -> String {
+    let mut names = names.into_iter();
+    let mut name = names.next().unwrap_or_default();
+    // What would be rounded to four digits.
+    while value >= 999.5 {
+        let Some(next) = names.next() else { break };
+        value /= unit;
+        name = next;
+    }
+    let digits = if value == 0.0 || value >= 99.95 || name == "B" { 0 } else { 1 };
+    format!("{value:.digits$}{name}")
+}
+
 /// The capacity of a cache: a size, or what the memory group leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capacity {
@@ -108,6 +127,12 @@ mod tests {
         for text in ["18446744073709551616", "9223372036854775808", "8388608TiB", "99999999999999999999TiB"] {
             assert!(text.parse::<Size>().unwrap_err().contains("is too large: give at most"), "{text}");
         }
+    }
+
+    #[test]
+    fn for_people_they_are_short() {
+        let sizes = [0, 100, 4096, 1 << 20, 1000 << 10, 3 << 39].map(short);
+        assert_eq!(sizes, ["0B", "100B", "4.0K", "1.0M", "1.0M", "1.5T"]);
     }
 
     #[test]

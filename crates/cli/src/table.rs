@@ -37,6 +37,11 @@ pub fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// What may stand on a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|one| if one.is_control() { '?' } else { one }).collect()
+}
+
 /// So many threads, in words.
 pub fn threads(count: u32) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
@@ -50,6 +55,11 @@ mod tests {
     fn columns_line_up() {
         let rows = [["mmap", "1.0"], ["mmap-random", "100"]].map(|r| r.map(String::from).to_vec());
         assert_eq!(render(&["engine", "k"], &rows), "engine         k\nmmap         1.0\nmmap-random  100\n");
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb?c");
     }
 
     #[test]

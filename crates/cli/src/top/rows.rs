@@ -4,6 +4,8 @@ use fastmap::Stats;
 use fastmap::live::{CacheSnapshot, MapStats, Objects, PlacedBy, Placement};
 
 use super::watch::{Watch, Watched};
+use crate::size::{scaled, short as bytes};
+use crate::table::printable;
 
 /// Headings of the figures.
 pub const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
@@ -162,11 +164,6 @@ fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |share| format!("{:.0}%", share * 100.0))
 }
 
-/// What may stand on a terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() { '?' } else { one }).collect()
-}
-
 fn rate(count: u64, seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "-".into(), |seconds| figure(count as f64 / seconds))
 }
@@ -175,27 +172,9 @@ fn pages(count: u64) -> String {
     bytes(count * 4096)
 }
 
-/// Five characters at most, of three digits, in units of 1000.
+/// As [`short`](crate::size::short), in units of 1000.
 fn figure(value: f64) -> String {
     scaled(value, 1000.0, ["", "k", "M", "G", "T"])
-}
-
-/// The same in units of 1024.
-fn bytes(count: u64) -> String {
-    scaled(count as f64, 1024.0, ["B", "K", "M", "G", "T"])
-}
-
-fn scaled(mut value: f64, unit: f64, names: [&str; 5]) -> String {
-    let mut names = names.into_iter();
-    let mut name = names.next().unwrap_or_default();
-    // What would be rounded to four digits.
-    while value >= 999.5 {
-        let Some(next) = names.next() else { break };
-        value /= unit;
-        name = next;
-    }
-    let digits = if value == 0.0 || value >= 99.95 || name == "B" { 0 } else { 1 };
-    format!("{value:.digits$}{name}")
 }
 
 impl Row {
@@ -227,8 +206,6 @@ mod tests {
             assert_eq!(figure(value), text);
         }
         assert_eq!([figure(12_345.0), figure(1e9), figure(1e20)], ["12.3k", "1.0G", "100000000T"]);
-        let sizes = [0, 100, 4096, 1 << 20, 1000 << 10, 3 << 39].map(bytes);
-        assert_eq!(sizes, ["0B", "100B", "4.0K", "1.0M", "1.0M", "1.5T"]);
     }
 
     #[test]
@@ -239,10 +216,5 @@ mod tests {
         let text = of_objects((all, since), Some(2.0)).unwrap();
         assert_eq!(text, "objects: 3.0G fetched (512K/s), 1.0M hit (0B/s), 0B wasted (0B/s)");
         assert_eq!(of_objects((all, since), None).unwrap(), "objects: 3.0G fetched, 1.0M hit, 0B wasted");
-    }
-
-    #[test]
-    fn names_cannot_steer_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb?c");
     }
 }

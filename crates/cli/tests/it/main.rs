@@ -1,6 +1,7 @@
 //! The command as a user meets it: one test program.
 
 mod bench;
+mod cache;
 mod doctor;
 mod prompt;
 mod run;
