@@ -160,7 +160,7 @@ fn switches(pages: usize, cache: usize, rounds: usize) {
 
 #[test]
 fn a_map_goes_to_and_fro_under_loads_and_stores() {
-    switches(1000, 1 << 20, quick_or_full(60, 1000));
+    switches(1000, 1 << 20, quick_or_full(60, 350));
 }
 
 #[test]
