@@ -1,0 +1,70 @@
+//! Errors at the library's edge: each names the object, and what to do next.
+
+use std::io;
+
+/// What can go wrong when an object is opened.
+///
+/// Converts into [`std::io::Error`] with the same error number where there is one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URL cannot be used. It is shown without user, password and query.
+    #[error("{url}: {why}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+    /// The store did not give the object.
+    #[error("{url}: {why}{remedy}", remedy = remedy(*errno))]
+    Store {
+        /// The object.
+        url: String,
+        /// `ENOENT`, `EACCES`, `ETIMEDOUT` or `EIO`: as [`fastmap_tier::TierOrigin`] has them.
+        errno: i32,
+        /// What happened.
+        why: String,
+    },
+    /// The folder of local copies.
+    #[error(transparent)]
+    Tier(#[from] fastmap_tier::Error),
+    /// The map.
+    #[error(transparent)]
+    Map(#[from] fastmap::Error),
+    /// A system call failed: no memory, or no threads.
+    #[error("cannot {operation}: {source}")]
+    Io {
+        /// What was attempted, as a verb phrase.
+        operation: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What to do about an error number, behind the message.
+fn remedy(errno: i32) -> &'static str {
+    match errno {
+        libc::EACCES => {
+            "; give credentials the way the service's own tools take them (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), or renew them"
+        }
+        libc::ENOENT => "; look at the bucket's and the object's name",
+        libc::ETIMEDOUT => "; look whether the store can be reached from here, or allow more time",
+        _ => "",
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        match error {
+            Error::Url { .. } => io::Error::new(io::ErrorKind::InvalidInput, error),
+            Error::Store { errno, .. } => io::Error::new(io::Error::from_raw_os_error(errno).kind(), error),
+            Error::Tier(error) => error.into(),
+            Error::Map(error) => error.into(),
+            Error::Io { ref source, .. } => io::Error::new(source.kind(), error),
+        }
+    }
+}

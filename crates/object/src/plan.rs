@@ -1,0 +1,239 @@
+//! What is fetched beyond what was asked for: ahead of who reads on (streams), and around who reads here and there (chunks), as far as that
+//! has been seen to be used. Counted in units.
+
+use fastmap_tier::UNIT;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Misses that are remembered.
+const REMEMBERED: usize = 32;
+/// Streams at a time.
+const STREAMS: usize = 8;
+/// A stream's first window; and the longest, with a tier that is large.
+const FIRST_WINDOW: u64 = (1 << 20) / UNIT;
+pub(crate) const LONGEST_WINDOW: u64 = (32 << 20) / UNIT;
+
+/// One object's.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Units of the object.
+    units: u64,
+    /// What was fetched for the last misses that were no stream's.
+    recent: VecDeque<Range<u64>>,
+    streams: VecDeque<Stream>,
+    next_stream: u64,
+    /// How many units are fetched for a miss: 1, 2, 4, …
+    chunk: u64,
+    /// Of the last misses, the part that had another beside them a short while ago.
+    near: f64,
+    /// What was fetched around misses, in their order: to be looked at later whether it was used.
+    around: VecDeque<Range<u64>>,
+}
+
+/// Somebody who reads from one unit to the next. A stream that runs backward counts units from the end.
+#[derive(Debug)]
+struct Stream {
+    number: u64,
+    is_forward: bool,
+    /// What comes next.
+    at: u64,
+    /// As far as it was fetched.
+    front: u64,
+    window: u64,
+}
+
+/// What to fetch for a miss.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// What was missed, and maybe more.
+    pub units: Range<u64>,
+    /// The stream that it is part of.
+    pub stream: Option<u64>,
+}
+
+impl Plan {
+    pub fn new(units: u64) -> Self {
+        Plan {
+            units,
+            recent: VecDeque::new(),
+            streams: VecDeque::new(),
+            next_stream: 0,
+            chunk: 1,
+            near: 0.0,
+            around: VecDeque::new(),
+        }
+    }
+
+    /// Units are missed: somebody waits for them. `largest`: what is worth fetching at once. `is_used`: whether a unit was read.
+    pub fn missed(&mut self, missed: Range<u64>, largest: u64, is_used: impl Fn(u64) -> bool) -> Answer {
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.is_continued_by(&missed, self.units)) {
+            let here = stream.map(&missed, self.units);
+            // Who waits has caught up: that much ahead was too little.
+            stream.window = (stream.window * 2).min(LONGEST_WINDOW);
+            stream.at = stream.at.max(here.end);
+            stream.front = stream.front.max(here.end);
+            return Answer { units: missed, stream: Some(stream.number) };
+        }
+        // What was fetched around a miss and not used is no step of a walk.
+        let follows = |before: &&Range<u64>| before.end == missed.start && is_used(before.end - 1);
+        let precedes = |before: &&Range<u64>| before.start == missed.end && is_used(before.start);
+        let is_forward = self.recent.iter().any(|before| follows(&before));
+        if is_forward || self.recent.iter().any(|before| precedes(&before)) {
+            let mut stream = Stream { number: self.next_stream, is_forward, at: 0, front: 0, window: FIRST_WINDOW };
+            stream.at = stream.map(&missed, self.units).end;
+            stream.front = stream.at;
+            self.next_stream += 1;
+            if self.streams.len() == STREAMS {
+                self.streams.pop_front();
+            }
+            self.streams.push_back(stream);
+            return Answer { units: missed, stream: Some(self.next_stream - 1) };
+        }
+        let units = self.chunk_around(missed, largest, is_used);
+        if self.recent.len() == REMEMBERED {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(units.clone());
+        Answer { units, stream: None }
+    }
+
+    /// The chunk that a lone miss is in; and what the misses until now say of how long chunks should be.
+    fn chunk_around(&mut self, missed: Range<u64>, largest: u64, is_used: impl Fn(u64) -> bool) -> Range<u64> {
+        let is_near = self
+            .recent
+            .iter()
+            .any(|before| before.start < missed.end + self.chunk && missed.start < before.end + self.chunk);
+        self.near += (if is_near { 1.0 } else { 0.0 } - self.near) / 8.0;
+        if self.near > 0.4 && self.chunk * 2 * UNIT <= largest.max(UNIT) {
+            self.chunk *= 2;
+            self.near = 0.0;
+        }
+        if self.around.len() == REMEMBERED {
+            let used = self.around.iter().flat_map(Range::clone).filter(|unit| is_used(*unit)).count();
+            let all: u64 = self.around.iter().map(|around| around.end - around.start).sum();
+            if (used as u64) * 2 < all {
+                self.chunk = (self.chunk / 2).max(1);
+            }
+            self.around.clear();
+        }
+        if missed.end - missed.start >= self.chunk {
+            return missed;
+        }
+        let start = missed.start / self.chunk * self.chunk;
+        let end = (start + self.chunk).max(missed.end).min(self.units);
+        // Whether the missed ones are used nobody doubts.
+        self.around.extend([start..missed.start, missed.end..end].into_iter().filter(|around| !around.is_empty()));
+        self.around.truncate(REMEMBERED);
+        start..end
+    }
+
+    /// What a stream is to have fetched now, and whether it has come on since this was asked last. `None`: there is no such stream any more.
+    pub fn ahead(&mut self, number: u64, longest: u64, is_used: impl Fn(u64) -> bool) -> Option<(Range<u64>, bool)> {
+        let units = self.units;
+        let stream = self.streams.iter_mut().find(|stream| stream.number == number)?;
+        let before = stream.at;
+        while stream.at < stream.front && is_used(stream.map(&(stream.at..stream.at + 1), units).start) {
+            stream.at += 1;
+        }
+        let longest = longest.clamp(1, LONGEST_WINDOW);
+        if stream.at > before {
+            stream.window = (stream.window * 2).min(longest);
+        }
+        let window = stream.window.min(longest);
+        // By halves: requests as large as they are worth being.
+        let left = stream.front - stream.at;
+        let front = if left <= window / 2 { (stream.at + window).min(units) } else { stream.front };
+        let ahead = stream.map(&(stream.front..front.max(stream.front)), units);
+        stream.front = stream.front.max(front);
+        Some((ahead, stream.at > before))
+    }
+}
+
+impl Stream {
+    /// To the stream's way of counting, and back.
+    fn map(&self, range: &Range<u64>, units: u64) -> Range<u64> {
+        if self.is_forward { range.clone() } else { units - range.end..units - range.start }
+    }
+
+    fn is_continued_by(&self, missed: &Range<u64>, units: u64) -> bool {
+        let here = self.map(missed, units);
+        here.start + 1 >= self.at && here.start <= self.front + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNITS: u64 = 4096;
+
+    fn missed(plan: &mut Plan, unit: u64, used: impl Fn(u64) -> bool) -> Answer {
+        plan.missed(unit..unit + 1, 16 * UNIT, used)
+    }
+
+    #[test]
+    fn a_walk_becomes_a_stream() {
+        for is_forward in [true, false] {
+            let unit = |step: u64| if is_forward { 100 + step } else { 3000 - step };
+            let mut plan = Plan::new(UNITS);
+            assert_eq!(missed(&mut plan, unit(0), |_| true).stream, None);
+            assert_eq!(missed(&mut plan, unit(1), |_| true).stream, Some(0));
+            let mut read = 2;
+            let mut windows = Vec::new();
+            for _ in 0..8 {
+                let used = |other: u64| (0..read).any(|step| unit(step) == other);
+                let (ahead, _) = plan.ahead(0, LONGEST_WINDOW, used).unwrap();
+                windows.push(ahead.end - ahead.start);
+                read += windows.last().unwrap();
+            }
+            assert_eq!(windows[0], FIRST_WINDOW);
+            assert!(
+                windows.contains(&LONGEST_WINDOW) && *windows.iter().max().unwrap() == LONGEST_WINDOW,
+                "{windows:?}"
+            );
+            // Whoever stops has no more fetched.
+            assert!(plan.ahead(0, LONGEST_WINDOW, |_| false).unwrap().0.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_stream_ends_with_the_object() {
+        let mut plan = Plan::new(10);
+        missed(&mut plan, 7, |_| true);
+        missed(&mut plan, 8, |_| true);
+        assert_eq!(plan.ahead(0, LONGEST_WINDOW, |_| false), Some((9..10, false)));
+        assert_eq!(plan.ahead(0, LONGEST_WINDOW, |_| true), Some((10..10, true)));
+        assert_eq!(plan.ahead(1, LONGEST_WINDOW, |_| true), None);
+    }
+
+    #[test]
+    fn random_misses_fetch_a_unit_each() {
+        let mut plan = Plan::new(UNITS);
+        let mut random = 1_u64;
+        let mut fetched = 0;
+        for _ in 0..1000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let unit = (random >> 33) % UNITS;
+            let answer = missed(&mut plan, unit, |_| true);
+            fetched += answer.units.end - answer.units.start;
+        }
+        assert!(fetched < 1100, "{fetched}");
+    }
+
+    #[test]
+    fn chunks_grow_with_neighbours_and_shrink_without() {
+        let mut plan = Plan::new(UNITS);
+        let (mut at, mut largest) = (0, 0);
+        // Here and there, but two at a time. Nothing is used, or they would be walks.
+        for step in 0..200 {
+            at += if step % 2 == 0 { 40 } else { 1 };
+            missed(&mut plan, at % UNITS, |_| false);
+            largest = largest.max(plan.chunk);
+        }
+        assert!(largest > 1);
+        for step in 0..400_u64 {
+            missed(&mut plan, step * 997 % UNITS, |_| false);
+        }
+        assert_eq!(plan.chunk, 1);
+    }
+}

@@ -1,0 +1,350 @@
+//! The server of slots: what is asked for is fetched, each unit once at a time, and whoever waits is answered as soon as its units are there.
+
+use crate::fetch::Source;
+use crate::plan::{LONGEST_WINDOW, Plan};
+use crate::times::LARGEST;
+use fastmap_tier::{Asking, Local, Request, Tier, UNIT};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Requests of a process at a time: each holds at most one unit in memory, and what a socket holds.
+const REQUESTS: usize = 64;
+/// Of these, for what nobody waits for.
+const ASKED: usize = 48;
+/// A map that waits for ever has its requests give up, and begin anew, after this.
+const FOR_EVER: Duration = Duration::from_secs(30);
+/// How often it is looked whether a stream has come on, and after how long without it is no longer looked.
+const STREAM_LOOKS: Duration = Duration::from_millis(2);
+const STREAM_RESTS: Duration = Duration::from_millis(500);
+/// How often it is looked whether another process has fetched a unit.
+const OTHERS_LOOKS: Duration = Duration::from_millis(5);
+
+/// Who may send requests now.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    all: Semaphore,
+    asked: Semaphore,
+}
+
+impl Permits {
+    pub fn new() -> Self {
+        Permits { all: Semaphore::new(REQUESTS), asked: Semaphore::new(ASKED) }
+    }
+
+    /// A flight that somebody waits for goes before those nobody does, from the moment on that somebody does.
+    async fn take(&self, flight: &Flight) -> [Option<SemaphorePermit<'_>>; 2] {
+        let asked = tokio::select! {
+            biased;
+            () = flight.awaited.notified() => None,
+            permit = self.asked.acquire() => permit.ok(),
+        };
+        [asked, self.all.acquire().await.ok()]
+    }
+}
+
+/// Answers requests of the slots for some objects by their numbers.
+pub(crate) struct Server {
+    pub asking: Arc<Asking>,
+    pub objects: RwLock<HashMap<u32, Arc<Remote>>>,
+    pub runtime: tokio::runtime::Handle,
+}
+
+impl Server {
+    /// Serves in this thread, until it is to stop.
+    pub fn run(&self, stop: &AtomicBool) {
+        self.asking.serve(stop, |request| {
+            let object = self.objects.read().unwrap_or_else(PoisonError::into_inner).get(&request.object).cloned();
+            match object {
+                Some(object) => drop(self.runtime.spawn(object.serve(request))),
+                None => request.answer(Err(libc::EIO)),
+            }
+        });
+    }
+}
+
+/// An object, its local copy, and what is under way between them.
+pub(crate) struct Remote {
+    pub source: Source,
+    pub local: Arc<Local>,
+    tier: Arc<Tier>,
+    pub deadline: Option<Duration>,
+    permits: Arc<Permits>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// By each of their units that is not there yet.
+    flights: HashMap<u64, Arc<Flight>>,
+    plan: Plan,
+    /// Streams that are looked after.
+    watched: Vec<u64>,
+}
+
+/// Units that are being fetched by one request, in order.
+#[derive(Debug)]
+struct Flight {
+    units: Range<u64>,
+    /// What comes next; and the error number that it has ended with.
+    progress: watch::Sender<(u64, Option<i32>)>,
+    awaited: Notify,
+}
+
+/// However a flight ends, nobody waits for it any longer.
+struct Landing<'a> {
+    remote: &'a Remote,
+    flight: &'a Flight,
+    result: Result<(), i32>,
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        let (next, _) = *self.flight.progress.borrow();
+        let mut state = self.remote.state();
+        for unit in next..self.flight.units.end {
+            state.flights.remove(&unit);
+        }
+        drop(state);
+        if next < self.flight.units.end {
+            self.flight.progress.send_modify(|(_, error)| *error = Some(self.result.err().unwrap_or(libc::EIO)));
+        }
+    }
+}
+
+impl Remote {
+    pub fn new(
+        source: Source,
+        local: Arc<Local>,
+        tier: Arc<Tier>,
+        deadline: Option<Duration>,
+        permits: Arc<Permits>,
+    ) -> Self {
+        let plan = Plan::new(source.version().len.div_ceil(UNIT));
+        let state = Mutex::new(State { flights: HashMap::new(), plan, watched: Vec::new() });
+        Remote { source, local, tier, deadline, permits, state }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn len(&self) -> u64 {
+        self.source.version().len
+    }
+
+    /// The bytes of some units.
+    fn bytes(&self, units: &Range<u64>) -> Range<u64> {
+        units.start * UNIT..(units.end * UNIT).min(self.len())
+    }
+
+    fn has(&self, unit: u64) -> bool {
+        self.local.has(self.bytes(&(unit..unit + 1)))
+    }
+
+    fn is_used(&self, unit: u64) -> bool {
+        self.local.touched(self.bytes(&(unit..unit + 1))) > 0
+    }
+
+    /// How far ahead of its reader anything is fetched: what is not read yet is not to drive out what is.
+    fn longest(&self) -> u64 {
+        (self.tier.limit() / 4 / UNIT).clamp(1, LONGEST_WINDOW)
+    }
+
+    async fn serve(self: Arc<Self>, request: Request) {
+        let end = request.range.end.min(self.len());
+        let units = request.range.start / UNIT..end.div_ceil(UNIT);
+        if !request.is_awaited {
+            let units = units.start..units.end.min(units.start + self.longest());
+            self.launch(&mut self.state(), units);
+            return request.answer(Ok(()));
+        }
+        let bring = self.bring(units);
+        let result = match request.deadline {
+            Some(deadline) => timeout_at(Instant::now() + deadline, bring).await.unwrap_or(Err(libc::ETIMEDOUT)),
+            None => bring.await,
+        };
+        request.answer(result);
+    }
+
+    /// Has units fetched, and waits for them.
+    async fn bring(self: &Arc<Self>, units: Range<u64>) -> Result<(), i32> {
+        let longest = self.longest();
+        let mut begun = units.start;
+        for unit in units.clone() {
+            // Of a long range the next part is fetched while this one comes.
+            if unit >= begun.saturating_sub(longest / 2) && begun < units.end {
+                let part = begun..units.end.min(begun + longest);
+                begun = part.end;
+                self.want(part);
+            }
+            self.arrival(unit).await?;
+        }
+        Ok(())
+    }
+
+    /// Somebody waits for units: they are fetched, with what is around or ahead of them.
+    fn want(self: &Arc<Self>, units: Range<u64>) {
+        let mut state = self.state();
+        let is_under_way = |state: &State, unit| state.flights.contains_key(&unit) || self.has(unit);
+        if units.clone().all(|unit| is_under_way(&state, unit)) {
+            return;
+        }
+        let largest = self.source.times.chunk();
+        let answer = state.plan.missed(units.clone(), largest, |unit| self.is_used(unit));
+        self.launch(&mut state, units.clone());
+        units.for_each(|unit| state.flights.get(&unit).into_iter().for_each(|flight| flight.awaited.notify_one()));
+        self.launch(&mut state, answer.units);
+        let Some(stream) = answer.stream else {
+            return;
+        };
+        if let Some((ahead, _)) = state.plan.ahead(stream, self.longest(), |unit| self.is_used(unit)) {
+            self.launch(&mut state, ahead);
+        }
+        if !state.watched.contains(&stream) {
+            state.watched.push(stream);
+            tokio::spawn(self.clone().watch(stream));
+        }
+    }
+
+    /// Fetches ahead of a stream while it goes on.
+    async fn watch(self: Arc<Self>, stream: u64) {
+        let mut moved = Instant::now();
+        loop {
+            sleep(STREAM_LOOKS).await;
+            let mut state = self.state();
+            let ahead = state.plan.ahead(stream, self.longest(), |unit| self.is_used(unit));
+            match ahead {
+                Some((units, has_moved)) => {
+                    if has_moved {
+                        moved = Instant::now();
+                    }
+                    self.launch(&mut state, units);
+                }
+                None => moved -= STREAM_RESTS,
+            }
+            if moved.elapsed() > STREAM_RESTS {
+                state.watched.retain(|other| *other != stream);
+                return;
+            }
+        }
+    }
+
+    /// Begins to fetch what is neither there nor under way.
+    fn launch(self: &Arc<Self>, state: &mut State, units: Range<u64>) {
+        let longest = self.source.times.chunk().min(LARGEST) / UNIT;
+        let mut at = units.start;
+        while at < units.end {
+            let is_absent = |state: &State, unit| !state.flights.contains_key(&unit) && !self.has(unit);
+            if !is_absent(state, at) {
+                at += 1;
+                continue;
+            }
+            let start = at;
+            while at < units.end.min(start + longest.max(1)) && is_absent(state, at) {
+                at += 1;
+            }
+            let progress = watch::Sender::new((start, None));
+            let flight = Arc::new(Flight { units: start..at, progress, awaited: Notify::new() });
+            for unit in start..at {
+                state.flights.insert(unit, flight.clone());
+            }
+            tokio::spawn(self.clone().fly(flight));
+        }
+    }
+
+    /// Waits until a unit is there.
+    async fn arrival(self: &Arc<Self>, unit: u64) -> Result<(), i32> {
+        loop {
+            let flight = self.state().flights.get(&unit).cloned();
+            let Some(flight) = flight else {
+                if self.has(unit) {
+                    return Ok(());
+                }
+                // Evicted meanwhile, or its flight has given up.
+                self.launch(&mut self.state(), unit..unit + 1);
+                continue;
+            };
+            flight.awaited.notify_one();
+            let mut progress = flight.progress.subscribe();
+            let ended = progress.wait_for(|(next, error)| *next > unit || error.is_some()).await;
+            let (next, error) = ended.map_or((unit, Some(libc::EIO)), |ended| *ended);
+            match error {
+                _ if next > unit => return Ok(()),
+                // It is begun anew: who waits is answered when its own time is over, or never.
+                Some(libc::ETIMEDOUT) | None => {}
+                Some(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn fly(self: Arc<Self>, flight: Arc<Flight>) {
+        let mut landing = Landing { remote: &self, flight: &flight, result: Err(libc::EIO) };
+        let deadline = Instant::now() + self.deadline.unwrap_or(FOR_EVER);
+        landing.result = match timeout_at(deadline, self.permits.take(&flight)).await {
+            Ok(_permits) => self.fill(&flight, deadline).await,
+            Err(_) => Err(libc::ETIMEDOUT),
+        };
+    }
+
+    /// Fetches the units of a flight, and puts them into the local copy, but for those that other processes do.
+    async fn fill(self: &Arc<Self>, flight: &Flight, deadline: Instant) -> Result<(), i32> {
+        let mut at = flight.units.start;
+        while at < flight.units.end {
+            if self.has(at) {
+                self.arrived(flight, at);
+                at += 1;
+                continue;
+            }
+            let claims: Vec<_> = (at..flight.units.end)
+                .map_while(|unit| if unit > at && self.has(unit) { None } else { self.local.claim(unit) })
+                .collect();
+            if claims.is_empty() {
+                if Instant::now() >= deadline {
+                    return Err(libc::ETIMEDOUT);
+                }
+                sleep(OTHERS_LOOKS).await;
+                continue;
+            }
+            if self.has(at) {
+                continue;
+            }
+            let range = self.bytes(&(at..at + claims.len() as u64));
+            let mut unit = Vec::with_capacity(UNIT as usize);
+            let fetched = self.source.fetch(range, deadline, |mut bytes| {
+                while !bytes.is_empty() {
+                    let whole = self.bytes(&(at..at + 1));
+                    let missing = (whole.end - whole.start) as usize - unit.len();
+                    let (part, rest) = bytes.split_at(missing.min(bytes.len()));
+                    unit.extend_from_slice(part);
+                    bytes = rest;
+                    if part.len() == missing {
+                        self.local.put(at, &unit)?;
+                        self.arrived(flight, at);
+                        unit.clear();
+                        at += 1;
+                    }
+                }
+                Ok(())
+            });
+            if let Err(failure) = fetched.await {
+                tracing::warn!(object = %self.source.version().url, why = %failure.why, "a part of an object was not fetched");
+                return Err(failure.errno);
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived(&self, flight: &Flight, unit: u64) {
+        self.state().flights.remove(&unit);
+        flight.progress.send_modify(|(next, _)| *next = unit + 1);
+    }
+}
+
+/// How much of a server's counters an object has: see [`ObjectStats`](crate::ObjectStats).
+pub(crate) fn load(counter: &std::sync::atomic::AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
