@@ -1,56 +1,422 @@
-//! Who fetches: slots in shared memory.
+//! Who fetches: slots in shared memory, so that a fault handler of any process can ask, without descriptors, allocation or async code.
+//!
+//! A slot's word says whose it is and what becomes of it:
+//!
+//! ```text
+//! Free -> Claimed -> Asked ------> Taken -> Answering -> Answered -> Free
+//!                      |             |
+//!                      | (deadline)  +-> Abandoned -> Free
+//!                      +-> Free
+//! ```
+//!
+//! The one who asks goes from Free to Asked, and from Answered to Free, and gives up; the server does the rest, frees what those have left who have
+//! died, and frees at once what nobody waits for. In the word are the thread that asks and a count, so whoever acts on a slot that is another's by now
+//! fails, and asks again. The kernel says when the server has died, however it was killed: its thread's number is in a word on its list of robust
+//! futexes (get_robust_list(2)), where the kernel sets a bit.
 
+use crate::sys::{self, Mapping, Shared};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const SLOTS: usize = 64;
+const MAGIC: u64 = u64::from_le_bytes(*b"FMASKS01");
+/// How long those sleep who ask, and the server, before they look whether the other still lives.
+const LOOK: Duration = Duration::from_millis(200);
+/// How much longer than its deadline one waits for the server, which knows better what was wrong, milliseconds.
+const GRACE: u64 = 1000;
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const ASKED: u32 = 2;
+const TAKEN: u32 = 3;
+const ANSWERING: u32 = 4;
+const ANSWERED: u32 = 5;
+const ABANDONED: u32 = 6;
+
+/// In [`Head::server`], set by the kernel.
+const DIED: u32 = libc::FUTEX_OWNER_DIED;
+/// In [`Head::server`]: ended by itself. No thread has the number.
+const ENDED: u32 = libc::FUTEX_TID_MASK;
+
+#[repr(C)]
+#[derive(Debug)]
+struct Head {
+    magic: AtomicU64,
+    /// Counts requests: the server sleeps on it.
+    doorbell: AtomicU32,
+    /// Counts slots that became free: who found none sleeps on it.
+    freed: AtomicU32,
+    /// The server's list of robust futexes; `server` is the futex.
+    robust: AtomicU64,
+    /// The server's thread; 0: there has been none yet.
+    server: AtomicU32,
+    _unused: [AtomicU32; 9],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Slot {
+    /// State (3 bits), count (7), thread (22).
+    word: AtomicU32,
+    object: AtomicU32,
+    is_awaited: AtomicU32,
+    answer: AtomicU32,
+    start: AtomicU64,
+    end: AtomicU64,
+    /// By [`sys::now`]; `u64::MAX`: never.
+    until: AtomicU64,
+    _unused: [AtomicU64; 3],
+}
+
+// SAFETY: atomics.
+unsafe impl Shared for Head {}
+// SAFETY: atomics.
+unsafe impl Shared for Slot {}
+
+impl Slot {
+    /// Goes on from a state that was seen.
+    fn change(&self, seen: u32, to: u32) -> Option<u32> {
+        let word = seen & !7 | to;
+        self.word.compare_exchange(seen, word, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(word)
+    }
+}
+
+fn state(word: u32) -> u32 {
+    word & 7
+}
+
+fn thread_of(word: u32) -> u32 {
+    word >> 10
+}
 
 /// The slots in which programs ask for parts of objects, in memory that they share with the server.
+///
+/// ```
+/// use fastmap_tier::Asking;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use std::time::Duration;
+///
+/// let asking = Asking::anonymous().unwrap();
+/// let stop = AtomicBool::new(false);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| {
+///         asking.serve(&stop, |request| {
+///             let is_known = request.object == 7;
+///             request.answer(if is_known { Ok(()) } else { Err(2) });   // ENOENT
+///         })
+///     });
+///     assert_eq!(asking.bring(7, 0..4096, Some(Duration::from_secs(30))), Ok(()));
+///     assert_eq!(asking.bring(8, 0..4096, None), Err(2));
+///     stop.store(true, Ordering::Release);
+///     asking.ring();
+/// });
+/// ```
 #[derive(Debug)]
-pub struct Asking {}
+pub struct Asking {
+    map: Mapping,
+}
 
 impl Asking {
+    const BYTES: u64 = (size_of::<Head>() + SLOTS * size_of::<Slot>()) as u64;
+
     /// Slots for this process, and for its children by fork(2).
+    ///
+    /// # Errors
+    /// The system has no memory left, or this process no descriptors.
     pub fn anonymous() -> io::Result<Arc<Asking>> {
-        todo!()
+        // SAFETY: a new descriptor, or an error.
+        match unsafe { libc::memfd_create(c"fastmap-asking".as_ptr(), libc::MFD_CLOEXEC) } {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: new, and nobody else's.
+            fd => Self::begin(&unsafe { File::from_raw_fd(fd) }),
+        }
     }
 
     /// Slots for processes that [`open`](Self::open) the file, which must not be there yet.
+    ///
+    /// # Errors
+    /// The file cannot be made.
     pub fn create(path: &Path) -> io::Result<Arc<Asking>> {
-        let _ = path;
-        todo!()
+        Self::begin(&File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?)
+    }
+
+    fn begin(file: &File) -> io::Result<Arc<Asking>> {
+        file.set_len(Self::BYTES)?;
+        sys::allocate(file, 0..Self::BYTES)?;
+        let asking = Asking { map: Mapping::new(file, Self::BYTES)? };
+        asking.head().magic.store(MAGIC, Ordering::Release);
+        Ok(Arc::new(asking))
     }
 
     /// The slots that another process has made.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or was not made by [`create`](Self::create).
     pub fn open(path: &Path) -> io::Result<Arc<Asking>> {
-        let _ = path;
-        todo!()
+        let file = File::options().read(true).write(true).open(path)?;
+        if file.metadata()?.len() == Self::BYTES {
+            let asking = Asking { map: Mapping::new(&file, Self::BYTES)? };
+            if asking.head().magic.load(Ordering::Acquire) == MAGIC {
+                return Ok(Arc::new(asking));
+            }
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+
+    fn head(&self) -> &Head {
+        self.map.at(0)
+    }
+
+    fn slots(&self) -> &[Slot] {
+        self.map.all(size_of::<Head>() as u64, SLOTS as u64)
+    }
+
+    fn has_server_gone(&self) -> bool {
+        let server = self.head().server.load(Ordering::Acquire);
+        server == ENDED || server & DIED != 0
     }
 
     /// Asks for a range of an object, and waits for the answer. For fault handlers.
+    ///
+    /// # Errors
+    /// The number that the server answered; `ETIMEDOUT` when the deadline has passed before; `ESHUTDOWN` when the server has ended.
     pub fn bring(&self, object: u32, range: Range<u64>, deadline: Option<Duration>) -> Result<(), i32> {
-        let _ = (object, range, deadline);
-        todo!()
+        let until = deadline.map_or(u64::MAX, |time| sys::now().saturating_add(time.as_millis() as u64));
+        loop {
+            let (slot, word) = self.claim(until)?;
+            if let Some(answer) =
+                self.put(slot, word, object, &range, until, true).and_then(|word| self.wait(slot, word, until))
+            {
+                return answer;
+            }
+        }
     }
 
     /// Asks for a range of an object, and does not wait; nobody is asked when all slots are taken. For fault handlers.
     pub fn ask(&self, object: u32, range: Range<u64>) {
-        let _ = (object, range);
-        todo!()
+        if let Some((slot, word)) = self.try_claim() {
+            self.put(slot, word, object, &range, u64::MAX, false);
+        }
     }
 
-    /// Serves requests until `stop` is set, which is noticed within 200 ms, or at once after [`ring`](Self::ring). Then all who ask get
-    /// `ESHUTDOWN`.
-    pub fn serve(self: &Arc<Self>, stop: &AtomicBool, each: impl FnMut(Request)) {
-        let _ = (stop, each);
-        todo!()
+    fn try_claim(&self) -> Option<(&Slot, u32)> {
+        let thread = sys::thread();
+        (0..SLOTS).map(|at| &self.slots()[(at + thread as usize) % SLOTS]).find_map(|slot| {
+            let seen = slot.word.load(Ordering::Relaxed);
+            let count = (seen >> 3).wrapping_add(1) & 0x7F;
+            let word = thread << 10 | count << 3 | CLAIMED;
+            let is_mine = state(seen) == FREE
+                && slot.word.compare_exchange(seen, word, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            is_mine.then_some((slot, word))
+        })
+    }
+
+    fn claim(&self, until: u64) -> Result<(&Slot, u32), i32> {
+        loop {
+            let freed = self.head().freed.load(Ordering::Acquire);
+            if self.has_server_gone() {
+                return Err(libc::ESHUTDOWN);
+            }
+            if let Some(mine) = self.try_claim() {
+                return Ok(mine);
+            }
+            let left = until.saturating_sub(sys::now());
+            if left == 0 {
+                return Err(libc::ETIMEDOUT);
+            }
+            // Who was woken may have given up meanwhile: nobody relies on being woken.
+            sys::wait(&self.head().freed, freed, Duration::from_millis(left.min(50)));
+        }
+    }
+
+    fn put(
+        &self,
+        slot: &Slot,
+        word: u32,
+        object: u32,
+        range: &Range<u64>,
+        until: u64,
+        is_awaited: bool,
+    ) -> Option<u32> {
+        slot.object.store(object, Ordering::Relaxed);
+        slot.is_awaited.store(u32::from(is_awaited), Ordering::Relaxed);
+        slot.start.store(range.start, Ordering::Relaxed);
+        slot.end.store(range.end, Ordering::Relaxed);
+        slot.until.store(until, Ordering::Relaxed);
+        let asked = slot.change(word, ASKED);
+        self.ring();
+        asked
+    }
+
+    /// Waits for the answer; `None` when the slot was taken away.
+    fn wait(&self, slot: &Slot, asked: u32, until: u64) -> Option<Result<(), i32>> {
+        loop {
+            let word = slot.word.load(Ordering::Acquire);
+            if word & !7 != asked & !7 {
+                return None;
+            }
+            if state(word) == ANSWERED {
+                let answer = slot.answer.load(Ordering::Relaxed) as i32;
+                return self.free(slot, word).then_some(if answer == 0 { Ok(()) } else { Err(answer) });
+            }
+            let is_late = |by| sys::now() >= until.saturating_add(by);
+            let given_up = match state(word) {
+                ASKED if is_late(0) => self.free(slot, word).then_some(libc::ETIMEDOUT),
+                TAKEN if is_late(GRACE) => slot.change(word, ABANDONED).map(|_| libc::ETIMEDOUT),
+                _ if self.has_server_gone() => self.free(slot, word).then_some(libc::ESHUTDOWN),
+                _ => None,
+            };
+            if let Some(error) = given_up {
+                return Some(Err(error));
+            }
+            let by = if state(word) == ASKED { 0 } else { GRACE };
+            let left = until.saturating_add(by).saturating_sub(sys::now()).max(1);
+            sys::wait(&slot.word, word, LOOK.min(Duration::from_millis(left)));
+        }
+    }
+
+    fn free(&self, slot: &Slot, seen: u32) -> bool {
+        let was_mine =
+            slot.word.compare_exchange(seen, seen & 0x3F8 | FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        self.head().freed.fetch_add(1, Ordering::Release);
+        sys::wake(&self.head().freed, 1);
+        was_mine
     }
 
     /// Has the server look whether it is to stop.
     pub fn ring(&self) {
-        todo!()
+        self.head().doorbell.fetch_add(1, Ordering::Release);
+        sys::wake(&self.head().doorbell, 1);
+    }
+
+    /// Serves requests until `stop` is set, which is noticed within 200 ms, or at once after [`ring`](Self::ring). Then all who ask get
+    /// `ESHUTDOWN`, at once. When this thread ends otherwise, or its process is killed, they get it within 200 ms.
+    ///
+    /// One thread at a time serves, and each request is to be passed on at once: others wait. Until one has begun, those who ask wait for it.
+    pub fn serve(self: &Arc<Self>, stop: &AtomicBool, mut each: impl FnMut(Request)) {
+        let _serving = Serving::begin(self);
+        let mut looked = Instant::now();
+        while !stop.load(Ordering::Acquire) {
+            let rung = self.head().doorbell.load(Ordering::Acquire);
+            let mut has_found = false;
+            for at in 0..SLOTS {
+                if let Some(request) = self.take(at) {
+                    has_found = true;
+                    each(request);
+                }
+            }
+            if looked.elapsed() >= LOOK {
+                self.free_those_of_the_dead();
+                looked = Instant::now();
+            }
+            if !has_found {
+                sys::wait(&self.head().doorbell, rung, LOOK);
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, at: usize) -> Option<Request> {
+        let slot = &self.slots()[at];
+        let seen = slot.word.load(Ordering::Acquire);
+        if state(seen) != ASKED {
+            return None;
+        }
+        let [start, end, until] = [&slot.start, &slot.end, &slot.until].map(|word| word.load(Ordering::Relaxed));
+        let object = slot.object.load(Ordering::Relaxed);
+        let is_awaited = slot.is_awaited.load(Ordering::Relaxed) != 0;
+        let word = if is_awaited { slot.change(seen, TAKEN)? } else { self.free(slot, seen).then_some(0)? };
+        let deadline = (until != u64::MAX).then(|| Duration::from_millis(until.saturating_sub(sys::now())));
+        Some(Request { object, range: start..end, deadline, is_awaited, asking: self.clone(), slot: at, word })
+    }
+
+    fn free_those_of_the_dead(&self) {
+        for slot in self.slots() {
+            let seen = slot.word.load(Ordering::Relaxed);
+            // What is abandoned or being answered is the server's.
+            if matches!(state(seen), CLAIMED | ASKED | TAKEN | ANSWERED) && sys::is_dead(thread_of(seen)) {
+                self.free(slot, seen);
+            }
+        }
+    }
+
+    /// Answers a slot, if it is still whose it was.
+    fn answer(&self, slot: &Slot, taken: u32, answer: i32) {
+        if let Some(word) = slot.change(taken, ANSWERING) {
+            slot.answer.store(answer as u32, Ordering::Relaxed);
+            slot.change(word, ANSWERED);
+            sys::wake(&slot.word, 1);
+        } else if slot.word.load(Ordering::Relaxed) == taken & !7 | ABANDONED {
+            self.free(slot, taken & !7 | ABANDONED);
+        }
+    }
+}
+
+/// A thread serves.
+struct Serving<'a> {
+    asking: &'a Asking,
+    /// What the kernel looks at when the thread ends. Boxed: it stays where it is.
+    list: Box<RobustList>,
+    /// The C library's.
+    before: (*const RobustList, usize),
+}
+
+/// `struct robust_list_head` of linux/futex.h.
+#[repr(C)]
+struct RobustList {
+    first: *const AtomicU64,
+    offset: libc::c_long,
+    pending: *const AtomicU64,
+}
+
+impl<'a> Serving<'a> {
+    fn begin(asking: &'a Asking) -> Self {
+        let head = asking.head();
+        let offset = (std::mem::offset_of!(Head, server) - std::mem::offset_of!(Head, robust)) as libc::c_long;
+        let list = Box::new(RobustList { first: &raw const head.robust, offset, pending: ptr::null() });
+        // One entry, then the list's head again. Only the kernel reads it, and only for this thread.
+        head.robust.store(ptr::from_ref(&*list) as u64, Ordering::Relaxed);
+        let mut before = (ptr::null(), 0);
+        // SAFETY: the kernel writes two words.
+        unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before.0, &raw mut before.1) };
+        // SAFETY: the list stays where it is until `drop` has put back the one before, and the mapping outlives both.
+        unsafe { libc::syscall(libc::SYS_set_robust_list, &raw const *list, size_of::<RobustList>()) };
+        for slot in asking.slots() {
+            let seen = slot.word.load(Ordering::Acquire);
+            match state(seen) {
+                // By a server that has died.
+                TAKEN | ANSWERING => drop(slot.change(seen, ASKED)),
+                ABANDONED => drop(asking.free(slot, seen)),
+                _ => {}
+            }
+        }
+        head.server.store(sys::thread(), Ordering::Release);
+        Serving { asking, list, before }
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        let head = self.asking.head();
+        head.server.store(ENDED, Ordering::Release);
+        // SAFETY: what the kernel had before; it is the C library's, for as long as the thread lives.
+        unsafe { libc::syscall(libc::SYS_set_robust_list, self.before.0, self.before.1) };
+        debug_assert!(self.list.pending.is_null());
+        for slot in self.asking.slots() {
+            let seen = slot.word.load(Ordering::Acquire);
+            if matches!(state(seen), ASKED | TAKEN) {
+                self.asking.answer(slot, seen, libc::ESHUTDOWN);
+            }
+        }
+        head.freed.fetch_add(1, Ordering::Release);
+        sys::wake(&head.freed, i32::MAX);
     }
 }
 
@@ -61,16 +427,31 @@ pub struct Request {
     pub object: u32,
     /// The bytes that are to be there.
     pub range: Range<u64>,
-    /// How long the one who asks still waits; `None`: for ever.
+    /// How long the one who asks still waited when the request was taken; `None`: for ever.
     pub deadline: Option<Duration>,
     /// Whether anybody waits.
     pub is_awaited: bool,
+    asking: Arc<Asking>,
+    slot: usize,
+    word: u32,
 }
 
 impl Request {
     /// The bytes are there, or an error number: see [`TierOrigin`](crate::TierOrigin).
     pub fn answer(self, result: Result<(), i32>) {
-        let _ = result;
-        todo!()
+        self.finish(result.err().unwrap_or(0));
+    }
+
+    /// The first answer counts.
+    fn finish(&self, answer: i32) {
+        if self.is_awaited {
+            self.asking.answer(&self.asking.slots()[self.slot], self.word, answer);
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.finish(libc::EIO);
     }
 }

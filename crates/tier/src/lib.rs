@@ -6,7 +6,10 @@ compile_error!("fastmap-tier needs Linux on x86-64, as fastmap-io does");
 mod asking;
 mod error;
 mod local;
+mod object;
 mod origin;
+mod room;
+mod sys;
 mod tier;
 mod version;
 

@@ -1,22 +1,60 @@
-//! A folder of local copies.
+//! A folder of local copies: who has it open, its limit, what is in it.
+//!
+//! In it lie two files for each copy (`object.rs`); `usage`, which those who have it open map (`room.rs`), of which each locks a byte for as long; and
+//! `lock`, whose flock(2) is held by who evicts, makes or removes a copy, or looks who is there. A copy's data file is under a shared flock(2) of
+//! each who has it open.
 
-use crate::{Local, Result, Version};
+use crate::object::{self, Object, PRESENT, STALE, open_file, state};
+use crate::room::{self, PLACES, Usage};
+use crate::sys::{self, Mapping, PAGE};
+use crate::{Error, Local, Result, Version};
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+/// Of `usage`: what it is, and which version of it.
+const MAGIC: u64 = u64::from_le_bytes(*b"FMUSED01");
+const USAGE: u64 = size_of::<Usage>() as u64;
 
 /// A folder of local copies, which never take more room than its limit.
+///
+/// ```
+/// use fastmap_tier::{Tier, UNIT, Version};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let tier = Tier::open(Some(folder.path()), Some(1 << 30))?;
+/// let etag = Some("\"5d41402a\"".to_owned());
+/// let object = Version { url: "s3://bucket/key".into(), etag, version: None, modified: None, len: 5 << 30 };
+/// let local = tier.local(&object)?;
+/// local.put(7, &[1; UNIT as usize])?;
+/// assert!(tier.used() >= UNIT && tier.used() <= tier.limit());
+/// assert_eq!(tier.list()?[0].version, object);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Tier {
     dir: PathBuf,
+    file: File,
+    map: Mapping,
+    place: u64,
+    /// The process that opened it: a child by fork(2) does not tidy up after it.
+    process: u32,
 }
 
 /// A local copy in a folder ([`Tier::list`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listed {
     /// Of what.
     pub version: Version,
-    /// What it takes of the disk, bytes.
+    /// What its data take of the disk, bytes.
     pub local: u64,
     /// When a program last opened or closed it.
     pub last_used: SystemTime,
@@ -26,6 +64,7 @@ pub struct Listed {
 
 /// What [`Tier::verify`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Verified {
     /// Local copies looked at.
     pub objects: u64,
@@ -35,6 +74,16 @@ pub struct Verified {
     pub wrong: u64,
 }
 
+/// Held by who evicts, makes or removes a copy, in all processes one. Opened anew each time, so that threads exclude each other, too.
+pub(crate) struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Not by closing it alone: a child by fork(2) may have it, too.
+        let _ = sys::flock(&self.0, libc::LOCK_UN);
+    }
+}
+
 impl Tier {
     /// The smallest limit, bytes.
     pub const MIN_LIMIT: u64 = 16 << 20;
@@ -42,9 +91,120 @@ impl Tier {
     /// Opens a folder, which is made if need be, mode 0700: the one given, else `$FASTMAP_TIER`, else `$XDG_CACHE_HOME/fastmap`, else
     /// `~/.cache/fastmap`. Its limit in bytes: the one given, else `$FASTMAP_TIER_LIMIT`, else what the folder was given last, else a tenth of
     /// the disk's free space. When several processes have given limits, the smallest holds while its process has the folder open.
+    ///
+    /// # Errors
+    /// The folder cannot be had, is another user's, or lies on a file system without holes or locks; a limit below [`MIN_LIMIT`](Self::MIN_LIMIT).
     pub fn open(dir: Option<&Path>, limit: Option<u64>) -> Result<Arc<Tier>> {
-        let _ = (dir, limit);
-        todo!()
+        let dir = dir.map(Path::to_owned).or_else(default_dir).ok_or(Error::NoFolder)?;
+        let limit = limit.map_or_else(limit_of_environment, |limit| Ok(Some(limit)))?;
+        if let Some(limit) = limit.filter(|limit| *limit < Self::MIN_LIMIT) {
+            return Err(Error::LimitTooSmall { path: dir, limit, minimum: Self::MIN_LIMIT });
+        }
+        let error = |operation| {
+            let dir = dir.clone();
+            move |source| Error::Io { path: dir, operation, source }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(error("make the folder"))?;
+        is_ours(&dir, &std::fs::metadata(&dir).map_err(error("look at the folder"))?)?;
+        let lock = lock_in(&dir).map_err(error("lock the folder"))?;
+        let file = open_file(&dir.join("usage"), true).map_err(error("open its file `usage`"))?;
+        let lacks = |what| {
+            let (dir, other) = (dir.clone(), error("prepare its file `usage`"));
+            move |source: io::Error| match source.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENOLCK) => {
+                    Error::FileSystem { path: dir, lacks: what }
+                }
+                _ => other(source),
+            }
+        };
+        sys::allocate(&file, 0..USAGE).map_err(lacks("fallocate(2)"))?;
+        sys::punch(&file, USAGE..USAGE + PAGE).map_err(lacks("holes (FALLOC_FL_PUNCH_HOLE)"))?;
+        let others = sys::locked_byte(&file, 0..PLACES).map_err(lacks("open file description locks (F_OFD_SETLK)"))?;
+        if file.metadata().map_err(error("look at its file `usage`"))?.len() < USAGE {
+            file.set_len(USAGE).map_err(error("prepare its file `usage`"))?;
+        }
+        let map = Mapping::new(&file, USAGE).map_err(lacks("shared mappings (mmap(2))"))?;
+        let mut tier = Tier { dir, file, map, place: 0, process: std::process::id() };
+        tier.place = tier.take_place()?;
+        let usage = tier.usage();
+        if usage.magic.load(Ordering::Relaxed) != MAGIC {
+            if others.is_some() {
+                return Err(Error::InUse { path: tier.dir.join("usage") });
+            }
+            usage.given.store(0, Ordering::Relaxed);
+            usage.magic.store(MAGIC, Ordering::Relaxed);
+        }
+        let failed = |source| tier.error("count what is in the folder", source);
+        if others.is_none() {
+            usage.limit.store(i64::MAX, Ordering::SeqCst);
+            tier.tidy(&lock).map_err(failed)?;
+        }
+        let limit = match limit {
+            Some(limit) => {
+                usage.given.store(limit as i64, Ordering::Relaxed);
+                limit
+            }
+            None => match usage.given.load(Ordering::Relaxed) {
+                0 => tier.tenth().map_err(failed)?,
+                given => given as u64,
+            },
+        };
+        usage.limits[tier.place as usize].store(limit.min(i64::MAX as u64) as i64, Ordering::SeqCst);
+        tier.renew_limit(&lock).map_err(failed)?;
+        drop(lock);
+        tier.make_room(0).map_err(failed)?;
+        Ok(Arc::new(tier))
+    }
+
+    /// A byte of `usage` that nobody has locked.
+    fn take_place(&self) -> Result<u64> {
+        for place in 0..PLACES {
+            if sys::lock_byte(&self.file, place).map_err(|source| self.error("lock a byte of `usage`", source))? {
+                return Ok(place);
+            }
+        }
+        Err(Error::TooManyProcesses { path: self.dir.clone(), processes: PLACES })
+    }
+
+    /// A tenth of what is free, or would be, were there no local copies.
+    fn tenth(&self) -> io::Result<u64> {
+        Ok(((sys::free_space(&self.file)? + self.used()) / 10).max(Self::MIN_LIMIT))
+    }
+
+    /// Has the limit be the smallest of those who have the folder open.
+    pub(crate) fn renew_limit(&self, _lock: &FolderLock) -> io::Result<i64> {
+        let usage = self.usage();
+        let mut limit = usage.limits[self.place as usize].load(Ordering::SeqCst);
+        let mut from = 0;
+        while let Some(place) = sys::locked_byte(&self.file, from..PLACES)? {
+            limit = limit.min(usage.limits[place as usize].load(Ordering::SeqCst));
+            from = place + 1;
+            if from == PLACES {
+                break;
+            }
+        }
+        usage.limit.store(limit, Ordering::SeqCst);
+        Ok(limit)
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        self.map.at(0)
+    }
+
+    pub(crate) fn error(&self, operation: &'static str, source: io::Error) -> Error {
+        Error::Io { path: self.dir.clone(), operation, source }
+    }
+
+    pub(crate) fn lock(&self) -> io::Result<FolderLock> {
+        lock_in(&self.dir)
+    }
+
+    pub(crate) fn lock_folder(&self) -> Result<FolderLock> {
+        self.lock().map_err(|source| self.error("lock the folder", source))
+    }
+
+    pub(crate) fn is_our_process(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// The folder.
@@ -52,36 +212,235 @@ impl Tier {
         &self.dir
     }
 
+    /// The names of all copies, with both their files or one.
+    pub(crate) fn names(&self) -> io::Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for entry in std::fs::read_dir(&self.dir)? {
+            let file = entry?.file_name();
+            let name = file.to_str().and_then(|name| name.strip_suffix(".data").or(name.strip_suffix(".index")));
+            names.extend(name.map(String::from));
+        }
+        Ok(names)
+    }
+
+    /// Removes a copy's files, if nobody has it open. Under the lock nobody can begin to.
+    pub(crate) fn unlink_unused(&self, _lock: &FolderLock, name: &str) -> bool {
+        let [data, _] = object::paths(&self.dir, name);
+        let is_unused = match open_file(&data, false) {
+            Ok(data) => sys::flock(&data, libc::LOCK_EX | libc::LOCK_NB).unwrap_or(false),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if is_unused {
+            room::unlink(&self.dir, name);
+        }
+        is_unused
+    }
+
     /// The local copy of an object: the one that is there, or a new one with nothing in it. Copies of the URL's other versions go, as soon as
     /// nobody has them open.
+    ///
+    /// # Errors
+    /// The [`Version`] has neither ETag nor version id nor modification time; the files cannot be made, or are damaged and in use.
     pub fn local(self: &Arc<Self>, version: &Version) -> Result<Arc<Local>> {
-        let _ = version;
-        todo!()
+        if !version.is_known() {
+            return Err(Error::Unversioned { url: version.url.clone() });
+        }
+        self.with_room_for_empty(|lock| {
+            let object = self.open_or_create(version)?;
+            let head = object.head();
+            head.superseded.store(0, Ordering::Relaxed);
+            self.supersede(lock, version);
+            Ok(Local::new(self.clone(), object))
+        })
+    }
+
+    fn open_or_create(&self, version: &Version) -> Result<Object> {
+        let name = version.name();
+        let [path, index_path] = object::paths(&self.dir, &name);
+        let error = |source| Error::Io { path: path.clone(), operation: "open or make the local copy", source };
+        let data = open_file(&path, true).map_err(error)?;
+        let lock = |kind| sys::flock(&data, kind | libc::LOCK_NB).map_err(error);
+        match Object::open(&self.dir, &name) {
+            Ok(mut object) if object.version.is(version) => {
+                // As the store says it now.
+                object.version = version.clone();
+                lock(libc::LOCK_SH)?;
+                object.data = data;
+                return Ok(object);
+            }
+            Err(other) if !matches!(other.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
+                return Err(error(other));
+            }
+            _ => {}
+        }
+        if !lock(libc::LOCK_EX)? {
+            return Err(Error::InUse { path });
+        }
+        lock(libc::LOCK_SH)?;
+        let made = open_file(&index_path, true).and_then(|index| Object::create(data, index, version));
+        made.map_err(error)
+    }
+
+    /// Removes a URL's other versions, or has it done by who closes them last.
+    fn supersede(&self, lock: &FolderLock, version: &Version) {
+        let (prefix, own) = (Version::prefix(&version.url), version.name());
+        let names = self.names().unwrap_or_default();
+        for name in names.iter().filter(|name| name.starts_with(&prefix) && **name != own) {
+            let Ok(old) = Object::open(&self.dir, name) else { continue };
+            if old.version.url == version.url {
+                old.head().superseded.store(1, Ordering::Relaxed);
+                let taken = (old.data_bytes().unwrap_or(0) + old.index_bytes().unwrap_or(0)) as i64;
+                if self.unlink_unused(lock, name) {
+                    self.usage().used.fetch_sub(taken, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// Removes a superseded copy that is being closed, if nobody else has it open.
+    pub(crate) fn remove_superseded(&self, old: &Object) -> io::Result<()> {
+        let lock = self.lock()?;
+        let name = old.version.name();
+        let taken = (old.data_bytes()? + old.index_bytes()?) as i64;
+        let is_there = object::paths(&self.dir, &name)[0].metadata().is_ok_and(|of| old.is_file(&of));
+        if is_there && sys::flock(&old.data, libc::LOCK_UN)? && self.unlink_unused(&lock, &name) {
+            self.usage().used.fetch_sub(taken, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Opens each copy of all URLs or of one, which cannot be removed meanwhile.
+    fn each(&self, url: Option<&str>, mut f: impl FnMut(&FolderLock, &str, Object) -> io::Result<()>) -> Result<()> {
+        let failed = |source| self.error("look at what is in the folder", source);
+        for name in self.names().map_err(failed)? {
+            let lock = self.lock_folder()?;
+            match Object::open(&self.dir, &name) {
+                Ok(object) if url.is_none_or(|url| object.version.url == url) => {
+                    f(&lock, &name, object).map_err(failed)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// All local copies.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
     pub fn list(&self) -> Result<Vec<Listed>> {
-        todo!()
+        let mut all = Vec::new();
+        self.each(None, |_, _, object| {
+            let in_use = !sys::flock(&object.data, libc::LOCK_EX | libc::LOCK_NB)?;
+            let seconds = object.head().last_used.load(Ordering::Relaxed);
+            let last_used = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+            let local = object.data_bytes()?;
+            let last_used = last_used.unwrap_or(SystemTime::UNIX_EPOCH);
+            all.push(Listed { version: object.version, local, last_used, in_use });
+            Ok(())
+        })?;
+        Ok(all)
     }
 
-    /// Removes all local copies, or those of one URL. One that a program has open stays, with nothing in it. Gives the bytes that are free now.
+    /// Removes all local copies, or those of one URL. One that a program has open stays, with nothing in it. Gives the bytes of data that are
+    /// gone.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
     pub fn remove(&self, url: Option<&str>) -> Result<u64> {
-        let _ = url;
-        todo!()
+        let mut freed = 0;
+        self.each(url, |lock, name, object| {
+            let before = object.data_bytes()?;
+            let mut units = Vec::new();
+            object.each(|unit, _| units.push(unit));
+            self.empty(&object, &units);
+            freed += before.saturating_sub(object.data_bytes()?);
+            let index = object.index_bytes()? as i64;
+            if self.unlink_unused(lock, name) {
+                self.usage().used.fetch_sub(index, Ordering::SeqCst);
+            }
+            Ok(())
+        })?;
+        Ok(freed)
     }
 
-    /// Reads all that is there, and compares it with its checksums.
-    pub fn verify(self: &Arc<Self>) -> Result<Verified> {
-        todo!()
+    /// Reads all that is there, and compares it with its checksums. What does not fit will be fetched anew.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn verify(&self) -> Result<Verified> {
+        let failed = |source| self.error("look at what is in the folder", source);
+        let mut found = Verified::default();
+        for name in self.names().map_err(failed)? {
+            let lock = self.lock_folder()?;
+            let Ok(object) = Object::open(&self.dir, &name) else { continue };
+            // It takes long: not with the folder's lock. This one keeps the files.
+            sys::flock(&object.data, libc::LOCK_SH | libc::LOCK_NB).map_err(failed)?;
+            drop(lock);
+            found.objects += 1;
+            object.each(|unit, words| {
+                let word = words.word.load(Ordering::Acquire);
+                if state(word) == PRESENT {
+                    found.units += 1;
+                    let mut pages = 0..object.bytes_of(unit).div_ceil(PAGE);
+                    let is_right = pages.all(|page| object.is_page_right(unit, page));
+                    found.wrong += u64::from(!is_right && words.change(word, STALE));
+                }
+            });
+        }
+        Ok(found)
     }
 
     /// The limit that holds now, bytes.
     pub fn limit(&self) -> u64 {
-        todo!()
+        self.usage().limit.load(Ordering::SeqCst) as u64
     }
 
     /// What local copies take of the limit now, bytes; a little more than of the disk.
     pub fn used(&self) -> u64 {
-        todo!()
+        self.usage().used.load(Ordering::SeqCst).max(0) as u64
     }
+}
+
+fn lock_in(dir: &Path) -> io::Result<FolderLock> {
+    let file = open_file(&dir.join("lock"), true)?;
+    sys::flock(&file, libc::LOCK_EX)?;
+    Ok(FolderLock(file))
+}
+
+/// Where local copies lie when nobody says.
+fn default_dir() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = || variable("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    let cache = || cache().or_else(|| Some(variable("HOME")?.join(".cache")));
+    variable("FASTMAP_TIER").or_else(|| Some(cache()?.join("fastmap")))
+}
+
+fn limit_of_environment() -> Result<Option<u64>> {
+    let Some(text) = std::env::var_os("FASTMAP_TIER_LIMIT").filter(|text| !text.is_empty()) else { return Ok(None) };
+    let text = text.to_string_lossy();
+    size(&text).map(Some).ok_or_else(|| Error::NoSize(text.into()))
+}
+
+/// SIZE, as on the command line.
+fn size(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok()).flatten()?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes <= i64::MAX as u64)
+}
+
+/// Whoever writes into the folder can have any bytes taken for an object's.
+fn is_ours(dir: &Path, of: &std::fs::Metadata) -> Result<()> {
+    // SAFETY: no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let not = |why, remedy| Err(Error::NotOurs { path: dir.to_owned(), why, remedy });
+    if of.uid() != user {
+        return not(format!("the folder is user {}'s, and this is user {user}", of.uid()), "run as that user");
+    }
+    if of.mode() & 0o022 != 0 {
+        return not("others may write into the folder".into(), "take that away from them: chmod go-w");
+    }
+    Ok(())
 }

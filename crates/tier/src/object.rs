@@ -1,0 +1,290 @@
+//! A local copy's two files, and the words in them that processes share.
+//!
+//! The data file is sparse, of the object's length. The index file has a header; for each unit of 256 KiB its state, its last use, and which of its
+//! pages were read ([`Unit`]); and for each page of 4 KiB a crc32c. A unit's state:
+//!
+//! ```text
+//!         put                  put                evict
+//! Absent -----> Filling ---------------> Present -------> Evicting ----> Absent
+//!                  |   (failed)             | (wrong)         ^
+//!                  +---------> Stale <------+                 |
+//!            put: Filling <------+----------------------------+
+//! ```
+//!
+//! * **Absent**: nothing is on disk, nothing is counted.
+//! * **Filling**: the holder of the unit's lock writes it. If nobody holds the lock, whoever wrote was killed.
+//! * **Present**: each of its pages has bytes whose checksum fits, or they are not used: after a power failure state, checksum or bytes may be older than
+//!   the others. A version's bytes never change, and so a checksum that is there is right, whenever it was written.
+//! * **Stale**: takes room on disk, but is no use.
+//! * **Evicting**: the holder of the folder's lock is letting go of its blocks. If nobody holds the lock, whoever did was killed.
+//!
+//! All but Absent counts as room taken. Each change of the state changes the rest of the word, a count: who acts on what it saw in between learns
+//! that it is no longer so. What no state has is taken for Stale.
+
+use crate::sys::{self, Mapping, PAGE, Shared};
+use crate::{UNIT, Version};
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub const ABSENT: u32 = 0;
+pub const FILLING: u32 = 1;
+pub const PRESENT: u32 = 2;
+pub const STALE: u32 = 3;
+pub const EVICTING: u32 = 4;
+
+/// In [`Unit::used`]: read again since it was read first. The other bits are the folder's clock.
+pub const PROTECTED: u32 = 1 << 31;
+
+/// Of both the format and this version of it.
+const MAGIC: u64 = u64::from_le_bytes(*b"FMTIER01");
+/// Where what the copy is of is written.
+const META: u64 = 64;
+pub const PAGES: u64 = UNIT / PAGE;
+
+/// The state in a state word.
+pub fn state(word: u32) -> u32 {
+    if word & 7 > EVICTING { STALE } else { word & 7 }
+}
+
+/// The word after a change of state.
+pub fn next(word: u32, state: u32) -> u32 {
+    (word & !7).wrapping_add(8) | state
+}
+
+/// What processes share of a unit.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Unit {
+    /// What waiting threads sleep on.
+    pub word: AtomicU32,
+    /// When it was last read, or put there, by the folder's clock; and [`PROTECTED`].
+    pub used: AtomicU32,
+    /// A bit for each page that was read since.
+    pub touched: AtomicU64,
+}
+
+// SAFETY: atomics.
+unsafe impl Shared for Unit {}
+
+impl Unit {
+    /// Changes the state, if the word is still what was seen.
+    pub fn change(&self, seen: u32, to: u32) -> bool {
+        // Acquire pairs with the release of who put it there: its checksums are seen.
+        self.word.compare_exchange(seen, next(seen, to), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The index file's beginning. What makes it this object's index is before `superseded`, and is written once.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Head {
+    magic: AtomicU64,
+    meta_len: AtomicU32,
+    meta_crc: AtomicU32,
+    /// Whether another version has been opened since.
+    pub superseded: AtomicU32,
+    _unused: AtomicU32,
+    /// When it was last opened or closed, seconds since 1970.
+    pub last_used: AtomicU64,
+    /// Bytes evicted that nobody had read.
+    pub wasted: AtomicU64,
+}
+
+// SAFETY: atomics.
+unsafe impl Shared for Head {}
+
+/// Where in the index file what is.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    units: u64,
+    units_at: u64,
+    crcs_at: u64,
+    end: u64,
+}
+
+impl Layout {
+    fn new(meta: u64, len: u64) -> Self {
+        let units = len.div_ceil(UNIT);
+        let units_at = (META + meta).next_multiple_of(PAGE);
+        let crcs_at = units_at + (units * size_of::<Unit>() as u64).next_multiple_of(PAGE);
+        Layout { units, units_at, crcs_at, end: crcs_at + (units * PAGES * 4).next_multiple_of(PAGE) }
+    }
+}
+
+/// A local copy's files, opened.
+#[derive(Debug)]
+pub struct Object {
+    pub version: Version,
+    pub data: File,
+    pub index: File,
+    map: Mapping,
+    layout: Layout,
+}
+
+/// The paths of a local copy's data and index.
+pub fn paths(dir: &Path, name: &str) -> [PathBuf; 2] {
+    ["data", "index"].map(|kind| dir.join(format!("{name}.{kind}")))
+}
+
+/// Opens a file for reading and writing, which only this user may.
+pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
+    File::options().read(true).write(true).create(create).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+impl Object {
+    /// Opens what is there. `InvalidData`: it is no local copy.
+    pub fn open(dir: &Path, name: &str) -> io::Result<Object> {
+        let [data, index] = paths(dir, name).map(|path| open_file(&path, false));
+        Self::of(data?, index?)
+    }
+
+    fn of(data: File, index: File) -> io::Result<Object> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut head = [0; META as usize];
+        index.read_exact_at(&mut head, 0).map_err(|_| invalid())?;
+        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        let (magic, meta_len) = (head[..8] == MAGIC.to_le_bytes(), u64::from(word(8)));
+        let size = index.metadata()?.len();
+        if !magic || META + meta_len > size {
+            return Err(invalid());
+        }
+        let mut meta = vec![0; meta_len as usize];
+        index.read_exact_at(&mut meta, META)?;
+        let version = Version::from_bytes(&meta).filter(|_| crc32c::crc32c(&meta) == word(12)).ok_or_else(invalid)?;
+        let layout = Layout::new(meta_len, version.len);
+        if size != layout.end {
+            return Err(invalid());
+        }
+        match data.metadata()?.len() {
+            len if len == version.len => {}
+            0 => return Err(invalid()),
+            _ => data.set_len(version.len)?,
+        }
+        let map = Mapping::new(&index, layout.end)?;
+        Ok(Object { version, data, index, map, layout })
+    }
+
+    /// Begins anew, with files that nobody uses.
+    pub fn create(data: File, index: File, version: &Version) -> io::Result<Object> {
+        data.set_len(0)?;
+        data.set_len(version.len)?;
+        let meta = version.to_bytes();
+        let mut head = vec![0; META as usize];
+        head[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        head[8..12].copy_from_slice(&(meta.len() as u32).to_le_bytes());
+        head[12..16].copy_from_slice(&crc32c::crc32c(&meta).to_le_bytes());
+        head.extend(&meta);
+        index.set_len(0)?;
+        index.write_all_at(&head, 0)?;
+        index.set_len(Layout::new(meta.len() as u64, version.len).end)?;
+        Self::of(data, index)
+    }
+
+    pub fn head(&self) -> &Head {
+        self.map.at(0)
+    }
+
+    pub fn units(&self) -> u64 {
+        self.layout.units
+    }
+
+    /// Every unit's words.
+    pub fn all(&self) -> &[Unit] {
+        self.map.all(self.layout.units_at, self.layout.units)
+    }
+
+    pub fn unit(&self, unit: u64) -> Option<&Unit> {
+        self.all().get(usize::try_from(unit).ok()?)
+    }
+
+    /// Bytes of the object in a unit.
+    pub fn bytes_of(&self, unit: u64) -> u64 {
+        UNIT.min(self.version.len - unit * UNIT)
+    }
+
+    /// The checksums of a unit's pages.
+    pub fn crcs(&self, unit: u64) -> &[AtomicU32] {
+        self.map.all(self.layout.crcs_at + unit * PAGES * 4, PAGES)
+    }
+
+    /// Whether a file is this copy's data.
+    pub fn is_file(&self, of: &Metadata) -> bool {
+        self.data.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (of.dev(), of.ino()))
+    }
+
+    /// The blocks that the index takes of the disk, bytes.
+    pub fn index_bytes(&self) -> io::Result<u64> {
+        Ok(self.index.metadata()?.blocks() * 512)
+    }
+
+    /// The blocks that the data take of the disk, bytes.
+    pub fn data_bytes(&self) -> io::Result<u64> {
+        Ok(self.data.metadata()?.blocks() * 512)
+    }
+
+    /// Every unit that was ever used: holes of the index are not looked at.
+    pub fn each(&self, mut f: impl FnMut(u64, &Unit)) {
+        let Layout { units, units_at, crcs_at, .. } = self.layout;
+        let size = size_of::<Unit>() as u64;
+        let mut at = units_at;
+        while let Some(from) = sys::seek(&self.index, at, libc::SEEK_DATA).filter(|from| *from < crcs_at) {
+            let to = sys::seek(&self.index, from, libc::SEEK_HOLE).unwrap_or(crcs_at).min(crcs_at);
+            let range = (from - units_at) / size..(to - units_at).div_ceil(size).min(units);
+            let some = &self.all()[range.start.min(range.end) as usize..range.end as usize];
+            range.zip(some).for_each(|(unit, words)| f(unit, words));
+            at = to;
+        }
+    }
+
+    /// Has blocks ready behind a unit's words: a store to a mapping's hole raises SIGBUS when the disk is full.
+    pub fn prepare(&self, unit: u64) -> io::Result<()> {
+        let at = self.layout.units_at + unit * size_of::<Unit>() as u64;
+        let page = at / PAGE * PAGE;
+        sys::allocate(&self.index, page..page + PAGE)
+    }
+
+    /// Writes a unit's bytes and checksums.
+    pub fn write(&self, unit: u64, bytes: &[u8]) -> io::Result<()> {
+        self.data.write_all_at(bytes, unit * UNIT)?;
+        let crcs: Vec<u8> = bytes.chunks(PAGE as usize).flat_map(|page| crc32c::crc32c(page).to_le_bytes()).collect();
+        // Not by the mapping, for the same reason.
+        self.index.write_all_at(&crcs, self.layout.crcs_at + unit * PAGES * 4)
+    }
+
+    /// Whether a page is in the file as it was put there. Takes little of the stack: fault handlers ask.
+    pub fn is_page_right(&self, unit: u64, page: u64) -> bool {
+        let end = (unit * UNIT + (page + 1) * PAGE).min(self.version.len);
+        let (mut at, mut crc, mut piece) = (unit * UNIT + page * PAGE, 0, [0; 512]);
+        while at < end {
+            let piece = &mut piece[..(end - at).min(512) as usize];
+            if sys::read_at(&self.data, piece, at) < piece.len() {
+                return false;
+            }
+            crc = crc32c::crc32c_append(crc, piece);
+            at += piece.len() as u64;
+        }
+        self.crcs(unit).get(page as usize).is_some_and(|right| right.load(Ordering::Relaxed) == crc)
+    }
+
+    /// Lets go of the blocks behind some units' bytes.
+    pub fn punch(&self, units: Range<u64>) -> io::Result<()> {
+        sys::punch(&self.data, units.start * UNIT..units.end * UNIT)
+    }
+
+    /// The units whose checksums share a page with a unit's.
+    pub fn group(&self, unit: u64) -> Range<u64> {
+        let size = PAGE / (PAGES * 4);
+        let first = unit / size * size;
+        first..(first + size).min(self.layout.units)
+    }
+
+    /// Lets go of the page with a group's checksums, of which none is Present or Filling, nor becomes it meanwhile.
+    pub fn punch_crcs(&self, group: Range<u64>) -> io::Result<()> {
+        let at = self.layout.crcs_at + group.start * PAGES * 4;
+        sys::punch(&self.index, at..at + PAGE)
+    }
+}
