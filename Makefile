@@ -90,7 +90,7 @@ test: lint docs loom
 # The same tests, many of them for longer, and those that need packages.
 test-all: export FASTMAP_EFFORT = full
 test-all: test
-	$(CARGO) test -p fastmap-io --features ablation --test suite without_any_one
+	$(CARGO) test -p fastmap-bench -p fastmap-io --test suite without_any_one
 	$(MAKE) programs PROFILE=dev
 	$(MAKE) fio PROFILE=dev
 	$(MAKE) vm PROFILE=dev
@@ -115,11 +115,11 @@ vm: build
 		sed -n '/crates\/engine#/s/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
 
-# fastmap-bench sets the feature `ablation`: the engine is read with it and without.
+# fastmap-bench sets the feature `ablation`: the engine is read with it and without. (crates/features: with the same dependencies.)
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --exclude fastmap-bench --all-targets -- -D warnings
-	$(CARGO) clippy -p fastmap-bench -p fastmap-io --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p fastmap-io -p fastmap-features --all-targets -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

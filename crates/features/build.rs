@@ -1,0 +1,3 @@
+//! Nothing: see Cargo.toml.
+
+fn main() {}
