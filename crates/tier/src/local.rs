@@ -5,6 +5,7 @@ use crate::room;
 use crate::sys::{self, PAGE};
 use crate::tier::Tier;
 use crate::{UNIT, Version};
+use fastmap::live::{self, Objects};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -181,7 +182,9 @@ impl Local {
             (at, rest) = (at + part.len() as u64, more);
         }
         if is_right {
-            self.counted.hit.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            let hit_bytes = bytes.len() as u64;
+            self.counted.hit.fetch_add(hit_bytes, Ordering::Relaxed);
+            live::count_objects(Objects { hit_bytes, ..Objects::default() });
         }
         is_right
     }
@@ -316,7 +319,9 @@ impl Local {
         words.change(words.word.load(Ordering::Relaxed), if written.is_ok() { PRESENT } else { STALE });
         sys::wake(&words.word, i32::MAX);
         if written.is_ok() {
-            self.counted.put.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            let fetched_bytes = bytes.len() as u64;
+            self.counted.put.fetch_add(fetched_bytes, Ordering::Relaxed);
+            live::count_objects(Objects { fetched_bytes, ..Objects::default() });
         }
         written
     }

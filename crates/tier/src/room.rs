@@ -12,6 +12,7 @@ use crate::UNIT;
 use crate::object::{self, ABSENT, EVICTING, FILLING, Object, PRESENT, PROTECTED, STALE, next, state};
 use crate::sys::{self, PAGE, Shared};
 use crate::tier::{FolderLock, Tier};
+use fastmap::live::{self, Objects};
 use std::io;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -274,7 +275,9 @@ impl Tier {
                 if state(word) == PRESENT {
                     let pages = object.bytes_of(unit).div_ceil(PAGE);
                     let touched = u64::from(words.touched.load(Ordering::Relaxed).count_ones()).min(pages);
-                    object.head().wasted.fetch_add((pages - touched) * PAGE, Ordering::Relaxed);
+                    let wasted_bytes = (pages - touched) * PAGE;
+                    object.head().wasted.fetch_add(wasted_bytes, Ordering::Relaxed);
+                    live::count_objects(Objects { wasted_bytes, ..Objects::default() });
                 }
             }
         }

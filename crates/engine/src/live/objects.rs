@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of objects in stores, parts of which are kept in files here.
 ///
-/// A hit is a read that found its bytes in the local copy. (Pages that are in memory are not read, and not counted.)
+/// What is in memory is not read, and not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Objects {
     /// Fetched from stores.
     pub fetched_bytes: u64,
-    /// Read from what was here already.
+    /// Read from local copies, fetched just now or long ago.
     pub hit_bytes: u64,
     /// Fetched, and given up before anything read them.
     pub wasted_bytes: u64,
