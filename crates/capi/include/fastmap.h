@@ -86,6 +86,66 @@ struct fm_range {
 };
 
 /**
+ * How fm_open_url() opens an object. Each member may be 0: `struct fm_url_options options = {0};`
+ */
+struct fm_url_options {
+  /**
+   * The cache; NULL: the process's own.
+   */
+  struct fm_cache *cache;
+  /**
+   * Folder of local copies, on a local disk, which is made if need be; NULL: $FASTMAP_TIER, else $XDG_CACHE_HOME/fastmap, else
+   * ~/.cache/fastmap.
+   */
+  const char *tier;
+  /**
+   * Most bytes that all copies in that folder may take together, 16 MiB at least; 0: $FASTMAP_TIER_LIMIT, else what the folder
+   * was given last, else a tenth of the disk's free space.
+   */
+  uint64_t tier_limit;
+  /**
+   * Seconds that the store may take to give what is waited for; 0: 30; INFINITY: for ever.
+   */
+  double deadline;
+};
+
+/**
+ * What has been done for a mapped object since it was opened. Bytes and counts.
+ *
+ * Later versions of the library may have more at the end: hand fm_object_stats() the size that you know.
+ */
+struct fm_object_stats {
+  /**
+   * Bytes that came from the store.
+   */
+  uint64_t fetched;
+  /**
+   * Bytes that were read from the local copy, and were right.
+   */
+  uint64_t hit;
+  /**
+   * Bytes that left the local copy without having been read.
+   */
+  uint64_t wasted;
+  /**
+   * Requests sent to the store, all of them.
+   */
+  uint64_t requests;
+  /**
+   * Of these, those sent again since the one before failed.
+   */
+  uint64_t retries;
+  /**
+   * Of these, second ones, sent since the first was late.
+   */
+  uint64_t hedges;
+  /**
+   * Units of 256 KiB of the local copy that had other bytes in them than were put there. They were fetched anew.
+   */
+  uint64_t wrong;
+};
+
+/**
  * What a cache has done since it was made, and what it holds now. Counts, of pages of 4096 bytes
  * where it says pages.
  *
@@ -462,6 +522,40 @@ int fm_write(void *addr,
  */
 int fm_set_readahead(const void *addr,
                      size_t bytes);
+
+/**
+ * Maps an object of a store, read-only, at the version that it has now: s3://BUCKET/KEY, gs://BUCKET/KEY,
+ * az://CONTAINER/KEY, http(s)://, webdav(s)://, webhdfs://, hdfs://, file:///PATH. Parts are fetched when they are
+ * touched, and ahead of walks, and kept in a folder on local disk, which all processes of the user share. Credentials and
+ * endpoints are found where each service's own tools find them, and never in the URL.
+ *
+ * `*length` is the bytes to map from `offset` on, a multiple of 4096; 0: to the object's end. It is set to how many are mapped. `options`
+ * may be NULL. All functions here work on the map as on others, but for stores to it; fm_munmap() closes the object.
+ * What cannot be fetched within the deadline is an error of fm_read(), fm_pin(), fm_gather() and fm_prefetch_wait(), and SIGBUS
+ * of a load, after a line on standard error that names object and offset: ETIMEDOUT; ESTALE the object has changed; EACCES
+ * access is denied, or credentials have expired; ENOENT it is gone; ENOSPC there is no room for the local copy; EIO.
+ * A child made by fork(2) has the map, too, filled by its parent while that lives.
+ *
+ * Returns the address, or MAP_FAILED and sets errno: EINVAL no such URL, no bytes there, a negative offset, or a deadline or
+ * limit that is none; EFAULT `url` or `length` is NULL; those above (to open an object takes 30 s at most); what else the
+ * folder of local copies has.
+ */
+void *fm_open_url(const char *url,
+                  off_t offset,
+                  size_t *length,
+                  const struct fm_url_options *options);
+
+/**
+ * Fills in what has been done for the object that is mapped at `addr`. `size` is sizeof(struct fm_object_stats) as
+ * the program knows it: that many bytes are written, zeros for what this library does not know. In a child made by fork(2)
+ * what its parent had done before.
+ *
+ * Returns 0, or -1 and sets errno: EINVAL no object is mapped there, or a size that is not a multiple of 8, or zero; EFAULT `stats` is
+ * NULL.
+ */
+int fm_object_stats(const void *addr,
+                    struct fm_object_stats *stats,
+                    size_t size);
 
 /**
  * Makes a cache of up to `capacity` bytes, rounded down to pages of 4096; 65536 at least. Its

@@ -111,6 +111,11 @@ fn handles() -> MutexGuard<'static, Handles> {
     HANDLES.get_or_init(Mutex::default).lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
+/// Keeps other threads from it.
+pub fn lock() -> impl Sized + 'static {
+    handles()
+}
+
 fn unknown(handle: *const fm_cache) -> Failure {
     let why =
         format_args!("{handle:p} is no cache, or one that has been destroyed: pass what fm_cache_create returned");
@@ -194,23 +199,33 @@ pub unsafe extern "C" fn fm_cache_destroy(cache: *mut fm_cache) -> c_int {
 pub unsafe extern "C" fn fm_stats(cache: *mut fm_cache, stats: *mut fm_stats, size: usize) -> c_int {
     call("fm_stats", || {
         refuse_in_child()?;
-        if size == 0 || !size.is_multiple_of(size_of::<u64>()) {
-            let why = format_args!("a struct fm_stats of {size} bytes: pass sizeof(struct fm_stats)");
-            return Err(Failure::new(libc::EINVAL, why));
-        }
-        if stats.is_null() {
-            return Err(Failure::new(libc::EFAULT, "stats is NULL: pass a struct fm_stats"));
-        }
         let now = fm_stats::of(&find(cache)?);
-        let known = size.min(size_of::<fm_stats>());
-        let to = stats.cast::<u8>();
         // SAFETY: the caller has `size` bytes there; a struct of integers without padding.
-        unsafe {
-            to.copy_from_nonoverlapping((&raw const now).cast(), known);
-            to.add(known).write_bytes(0, size - known);
-        }
+        unsafe { fill_in(stats, &now, size) }?;
         Ok(0)
     })
+}
+
+/// Fills in as much of a struct of counters as the program knows, and zeros behind them.
+///
+/// # Safety
+/// There are `size` bytes at `to`, unless it is null; `T` is integers of 8 bytes.
+pub unsafe fn fill_in<T>(to: *mut T, now: &T, size: usize) -> Result<(), Failure> {
+    if size == 0 || !size.is_multiple_of(size_of::<u64>()) {
+        let why = format_args!("a struct of {size} bytes: pass its sizeof");
+        return Err(Failure::new(libc::EINVAL, why));
+    }
+    if to.is_null() {
+        return Err(Failure::new(libc::EFAULT, "stats is NULL: pass a struct to be filled in"));
+    }
+    let known = size.min(size_of::<T>());
+    let to = to.cast::<u8>();
+    // SAFETY: the caller's contract.
+    unsafe {
+        to.copy_from_nonoverlapping((&raw const *now).cast(), known);
+        to.add(known).write_bytes(0, size - known);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

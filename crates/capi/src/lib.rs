@@ -4,7 +4,8 @@
 //! header`). What they do is in the crate `fastmap`, mostly in its module `by_address`; here arguments are checked that the engine takes
 //! for granted, errors become errno and a text, and panics become errors (`boundary.rs`).
 //!
-//! `caches.rs` has the handles, `maps.rs` mmap(2) and its kin, `reach.rs` what goes beyond them, `processes.rs` fork(2).
+//! `caches.rs` has the handles, `maps.rs` mmap(2) and its kin, `reach.rs` what goes beyond them, `objects.rs` objects of a store, `processes.rs`
+//! fork(2).
 
 #![expect(clippy::missing_safety_doc, reason = "for C everything is unsafe, and the comments are the header's")]
 #![expect(non_camel_case_types, reason = "C's names")]
@@ -13,6 +14,8 @@
 mod maps;
 
 mod reach;
+
+mod objects;
 
 mod caches;
 
@@ -23,4 +26,5 @@ mod processes;
 pub use boundary::fm_last_error;
 pub use caches::{fm_cache, fm_cache_create, fm_cache_destroy, fm_cache_resize, fm_stats};
 pub use maps::*;
+pub use objects::{fm_object_stats, fm_open_url, fm_url_options, version_at};
 pub use reach::*;

@@ -1,20 +1,36 @@
-//! fork(2): children get kernel mappings at the same places as soon as they touch them, and no engine.
+//! fork(2): children get kernel mappings at the same places as soon as they touch them, objects by windows, and no engine.
 
 use crate::boundary::Failure;
+use crate::{caches, objects};
 use fastmap::by_address;
+use std::any::Any;
+use std::cell::Cell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// This process was made by fork(2) from one that used the library: locks of its other threads may be locked for ever.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
+thread_local! {
+    /// This library's locks, while this thread forks: a child opens objects, too, and would wait for other threads of its parent's.
+    static LOCKS: Cell<Option<Box<dyn Any>>> = const { Cell::new(None) };
+}
+
 extern "C" fn before() {
     if !is_child() {
         by_address::before_fork();
     }
+    // Nobody who has one of these waits for the engine's.
+    let locks = (objects::lock(), caches::lock());
+    let _ = LOCKS.try_with(|held| held.set(Some(Box::new(locks))));
+}
+
+fn unlock() {
+    let _ = LOCKS.try_with(Cell::take);
 }
 
 extern "C" fn in_parent() {
+    unlock();
     if !is_child() {
         // SAFETY: `before` ran in this thread.
         unsafe { by_address::in_parent() };
@@ -22,6 +38,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    unlock();
     // SAFETY: `before` ran in the thread that forked; in the child of a child the call does nothing more.
     unsafe { by_address::in_child() };
     IS_CHILD.store(true, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 #[path = "../../engine/tests/suite/effort.rs"]
 mod effort;
+mod server;
 
 use effort::skip;
 use std::collections::{BTreeMap, BTreeSet};
@@ -328,6 +329,49 @@ fn two_engines_in_one_program_save_what_was_stored_and_end() {
         }
         child.wait().unwrap();
     }
+}
+
+#[test]
+fn objects_are_mapped_as_files_are() {
+    let folder = folder();
+    if !ready(&folder) {
+        return;
+    }
+    let files = folder.path().join("files");
+    fs::create_dir(&files).unwrap();
+    let url = server::serve(&files);
+    let printed = run(program("cc", "-std=c11", "tests/c/objects.c", &folder).arg(&files).arg(url));
+    assert!(printed.ends_with(" 0 failed\n"), "{printed}");
+    let checks: usize = printed.split(' ').next().unwrap().parse().unwrap();
+    assert!(checks > 60, "{printed}");
+}
+
+#[test]
+fn rows_of_a_table_in_a_store_are_copied() {
+    let folder = folder();
+    if !ready(&folder) {
+        return;
+    }
+    let table: Vec<u8> = (0..2 << 20_u32).map(|at| (at / 100 * 7 + at % 100) as u8).collect();
+    fs::write(folder.path().join("table"), &table).unwrap();
+    let url = server::serve(folder.path());
+    program("cc", "-std=c11", "examples/rows.c", &folder);
+    let rows = |arguments: &[&str]| {
+        let mut rows = timed(&folder.path().join("rows"));
+        output(rows.arg(format!("{url}/table")).args(arguments).env("FASTMAP_TIER", folder.path().join("tier")))
+    };
+    let numbers = ["20000", "3", "3", "7"];
+    let expected: Vec<u8> =
+        numbers.iter().flat_map(|number| table[number.parse::<usize>().unwrap() * 100..][..100].to_vec()).collect();
+    for fetched in [true, false] {
+        let copied = rows(&[&["100"], &numbers[..]].concat());
+        let said = String::from_utf8_lossy(&copied.stderr).into_owned();
+        assert!(copied.status.success() && copied.stdout == expected, "{said}");
+        assert_eq!(!said.starts_with("0 bytes fetched"), fetched, "{said}");
+    }
+    let refused = rows(&["100", "1000000"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("the table has 20971 rows"), "{refused:?}");
 }
 
 /// The words of a text as `tally` has them: runs of ASCII letters and digits, 23 of them at most, in lower case.

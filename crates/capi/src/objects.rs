@@ -1,0 +1,300 @@
+//! Objects of a store, mapped by their URLs.
+
+use crate::boundary::{Failure, call};
+use crate::caches::{self, fm_cache};
+use crate::processes;
+use fastmap::by_address::{self, Request};
+use fastmap::{Fallback, Origin};
+use fastmap_object::{Object, ObjectOptions};
+use fastmap_tier::{Tier, TierOrigin};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// How fm_open_url() opens an object. Each member may be 0: `struct fm_url_options options = {0};`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fm_url_options {
+    /// The cache; NULL: the process's own.
+    pub cache: *mut fm_cache,
+    /// Folder of local copies, on a local disk, which is made if need be; NULL: $FASTMAP_TIER, else $XDG_CACHE_HOME/fastmap, else
+    /// ~/.cache/fastmap.
+    pub tier: *const c_char,
+    /// Most bytes that all copies in that folder may take together, 16 MiB at least; 0: $FASTMAP_TIER_LIMIT, else what the folder
+    /// was given last, else a tenth of the disk's free space.
+    pub tier_limit: u64,
+    /// Seconds that the store may take to give what is waited for; 0: 30; INFINITY: for ever.
+    pub deadline: f64,
+}
+
+/// What has been done for a mapped object since it was opened. Bytes and counts.
+///
+/// Later versions of the library may have more at the end: hand fm_object_stats() the size that you know.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct fm_object_stats {
+    /// Bytes that came from the store.
+    pub fetched: u64,
+    /// Bytes that were read from the local copy, and were right.
+    pub hit: u64,
+    /// Bytes that left the local copy without having been read.
+    pub wasted: u64,
+    /// Requests sent to the store, all of them.
+    pub requests: u64,
+    /// Of these, those sent again since the one before failed.
+    pub retries: u64,
+    /// Of these, second ones, sent since the first was late.
+    pub hedges: u64,
+    /// Units of 256 KiB of the local copy that had other bytes in them than were put there. They were fetched anew.
+    pub wrong: u64,
+}
+
+/// What the engine maps an object by. The object is open for as long as it does.
+#[derive(Debug)]
+struct Held {
+    origin: Arc<TierOrigin>,
+    object: Object,
+}
+
+impl Origin for Held {
+    fn has(&self, range: Range<u64>) -> bool {
+        self.origin.has(range)
+    }
+
+    fn bring(&self, range: Range<u64>, patience: Option<Duration>) -> Result<(), c_int> {
+        self.origin.bring(range, patience)
+    }
+
+    fn ask(&self, range: Range<u64>) {
+        self.origin.ask(range);
+    }
+
+    fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.origin.is_right(offset, bytes)
+    }
+
+    fn name(&self) -> &Path {
+        self.origin.name()
+    }
+
+    fn explain(&self, error: c_int) -> Option<&str> {
+        self.origin.explain(error)
+    }
+}
+
+/// Where objects were mapped, the latest last.
+fn maps() -> MutexGuard<'static, Vec<(Range<usize>, Weak<Held>)>> {
+    static MAPS: Mutex<Vec<(Range<usize>, Weak<Held>)>> = Mutex::new(vec![]);
+    MAPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The object that is mapped at an address.
+fn held_at(addr: usize) -> Option<Arc<Held>> {
+    let maps = maps();
+    let (_, held) = maps.iter().rev().find(|(at, held)| at.contains(&addr) && held.strong_count() > 0)?;
+    held.upgrade()
+}
+
+impl From<fastmap_object::Error> for Failure {
+    fn from(error: fastmap_object::Error) -> Self {
+        use fastmap_object::Error;
+        let errno = match &error {
+            Error::Url { .. } => libc::EINVAL,
+            Error::Store { errno, .. } => *errno,
+            Error::Tier(tier) => of_tier(tier),
+            Error::Map(map) => map.errno(),
+            Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            _ => libc::EIO,
+        };
+        Failure::new(errno, error)
+    }
+}
+
+fn of_tier(error: &fastmap_tier::Error) -> c_int {
+    use fastmap_tier::Error;
+    match error {
+        Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        Error::NoFolder => libc::ENOENT,
+        Error::NotOurs { .. } => libc::EACCES,
+        Error::FileSystem { .. } | Error::Unversioned { .. } => libc::EOPNOTSUPP,
+        Error::TooManyProcesses { .. } | Error::InUse { .. } => libc::EBUSY,
+        _ => libc::EINVAL,
+    }
+}
+
+/// Folders of local copies that were named, with their limits.
+type Tiers = Vec<(Option<PathBuf>, u64, Weak<Tier>)>;
+
+fn tiers() -> MutexGuard<'static, Tiers> {
+    static TIERS: Mutex<Tiers> = Mutex::new(vec![]);
+    TIERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps other threads from both.
+pub fn lock() -> impl Sized + 'static {
+    (tiers(), maps())
+}
+
+/// A folder of local copies that was named, shared by the objects that are opened with it.
+fn tier_of(options: &fm_url_options) -> Result<Option<Arc<Tier>>, Failure> {
+    if options.tier.is_null() && options.tier_limit == 0 {
+        return Ok(None);
+    }
+    let dir = (!options.tier.is_null()).then(|| {
+        // SAFETY: the caller has a C string there.
+        let dir = unsafe { CStr::from_ptr(options.tier) };
+        PathBuf::from(OsStr::from_bytes(dir.to_bytes()))
+    });
+    let mut open = tiers();
+    open.retain(|(_, _, tier)| tier.strong_count() > 0);
+    let is_it = |(other, limit, _): &&(Option<PathBuf>, u64, _)| *other == dir && *limit == options.tier_limit;
+    if let Some(tier) = open.iter().find(is_it).and_then(|(_, _, tier)| tier.upgrade()) {
+        return Ok(Some(tier));
+    }
+    let limit = Some(options.tier_limit).filter(|limit| *limit > 0);
+    let tier = Tier::open(dir.as_deref(), limit).map_err(fastmap_object::Error::from)?;
+    open.push((dir, options.tier_limit, Arc::downgrade(&tier)));
+    Ok(Some(tier))
+}
+
+fn deadline_of(seconds: f64) -> Result<Option<Duration>, Failure> {
+    match seconds {
+        0.0 => Ok(Some(Duration::from_secs(30))),
+        f64::INFINITY => Ok(None),
+        _ => Duration::try_from_secs_f64(seconds).map(Some).map_err(|_| {
+            let why = format_args!("a deadline of {seconds} s: pass seconds, 0 for 30, or INFINITY for ever");
+            Failure::new(libc::EINVAL, why)
+        }),
+    }
+}
+
+/// Opens an object and maps it: `length` bytes from `offset` on, or to its end. In a child made by fork(2), too.
+fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Result<(*mut c_void, usize), Failure> {
+    let deadline = deadline_of(options.deadline)?;
+    let cache = caches::find(options.cache)?;
+    let mut how = ObjectOptions::new();
+    how.deadline(deadline);
+    if let Some(tier) = tier_of(options)? {
+        how.tier(&tier);
+    }
+    let object = how.open(url)?;
+    let whole = object.len();
+    let rest = whole.saturating_sub(offset);
+    let len = if length == 0 { rest } else { length as u64 };
+    if len == 0 || len > rest || !offset.is_multiple_of(4096) {
+        let name = &object.local().version().url;
+        let why = format_args!(
+            "{name}: {len} bytes at offset {offset} of an object of {whole} bytes: map at least one, within the object, from a multiple \
+             of 4096 on"
+        );
+        return Err(Failure::new(libc::EINVAL, why));
+    }
+    let held = Arc::new(Held { origin: object.origin(), object });
+    let request = Request {
+        addr: 0,
+        len: len as usize,
+        prot: libc::PROT_READ,
+        flags: libc::MAP_SHARED,
+        offset,
+        one_writer: false,
+        fallback: Fallback::Buffered,
+        async_stores: false,
+        layers: false,
+    };
+    let file = held.object.local().file().as_fd();
+    // SAFETY: no place is fixed.
+    let at = unsafe { by_address::map_origin(file, held.clone(), &cache, &request) }?;
+    let mut maps = maps();
+    maps.retain(|(_, held)| held.strong_count() > 0);
+    maps.push((at.addr()..at.addr() + len as usize, Arc::downgrade(&held)));
+    Ok((at.cast(), len as usize))
+}
+
+/// Maps an object of a store, read-only, at the version that it has now: s3://BUCKET/KEY, gs://BUCKET/KEY,
+/// az://CONTAINER/KEY, http(s)://, webdav(s)://, webhdfs://, hdfs://, file:///PATH. Parts are fetched when they are
+/// touched, and ahead of walks, and kept in a folder on local disk, which all processes of the user share. Credentials and
+/// endpoints are found where each service's own tools find them, and never in the URL.
+///
+/// `*length` is the bytes to map from `offset` on, a multiple of 4096; 0: to the object's end. It is set to how many are mapped. `options`
+/// may be NULL. All functions here work on the map as on others, but for stores to it; fm_munmap() closes the object.
+/// What cannot be fetched within the deadline is an error of fm_read(), fm_pin(), fm_gather() and fm_prefetch_wait(), and SIGBUS
+/// of a load, after a line on standard error that names object and offset: ETIMEDOUT; ESTALE the object has changed; EACCES
+/// access is denied, or credentials have expired; ENOENT it is gone; ENOSPC there is no room for the local copy; EIO.
+/// A child made by fork(2) has the map, too, filled by its parent while that lives.
+///
+/// Returns the address, or MAP_FAILED and sets errno: EINVAL no such URL, no bytes there, a negative offset, or a deadline or
+/// limit that is none; EFAULT `url` or `length` is NULL; those above (to open an object takes 30 s at most); what else the
+/// folder of local copies has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_open_url(
+    url: *const c_char,
+    offset: libc::off_t,
+    length: *mut usize,
+    options: *const fm_url_options,
+) -> *mut c_void {
+    call("fm_open_url", || {
+        if url.is_null() || length.is_null() {
+            return Err(Failure::new(libc::EFAULT, "url or length is NULL: pass both, and 0 in length for all of it"));
+        }
+        // SAFETY: the caller has a C string there.
+        let Ok(url) = unsafe { CStr::from_ptr(url) }.to_str() else {
+            return Err(Failure::new(libc::EINVAL, "the URL is no UTF-8: write other bytes as %XX"));
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return Err(Failure::new(libc::EINVAL, format_args!("an offset of {offset}: pass one from 0 on")));
+        };
+        let defaults =
+            fm_url_options { cache: std::ptr::null_mut(), tier: std::ptr::null(), tier_limit: 0, deadline: 0.0 };
+        // SAFETY: the caller has the options there, if any.
+        let options = unsafe { options.as_ref() }.unwrap_or(&defaults);
+        processes::prepare();
+        // SAFETY: the caller has a number there.
+        let (at, len) = open(url, offset, unsafe { *length }, options)?;
+        // SAFETY: as above.
+        unsafe { *length = len };
+        Ok(at)
+    })
+}
+
+/// Fills in what has been done for the object that is mapped at `addr`. `size` is sizeof(struct fm_object_stats) as
+/// the program knows it: that many bytes are written, zeros for what this library does not know. In a child made by fork(2)
+/// what its parent had done before.
+///
+/// Returns 0, or -1 and sets errno: EINVAL no object is mapped there, or a size that is not a multiple of 8, or zero; EFAULT `stats` is
+/// NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fm_object_stats(addr: *const c_void, stats: *mut fm_object_stats, size: usize) -> c_int {
+    call("fm_object_stats", || {
+        let held = held_at(addr.addr()).ok_or_else(|| {
+            Failure::new(
+                libc::EINVAL,
+                format_args!("no object is mapped at {addr:p}: pass what fm_open_url() returned"),
+            )
+        })?;
+        let stats_now = held.object.stats();
+        let now = fm_object_stats {
+            fetched: stats_now.fetched,
+            hit: stats_now.hit,
+            wasted: stats_now.wasted,
+            requests: stats_now.requests,
+            retries: stats_now.retries,
+            hedges: stats_now.hedges,
+            wrong: stats_now.wrong_units,
+        };
+        // SAFETY: the caller has `size` bytes there; a struct of integers without padding.
+        unsafe { caches::fill_in(stats, &now, size) }?;
+        Ok(0)
+    })
+}
+
+/// What tells the version of the object that is mapped at an address from others, and what it is called. For the Python module.
+pub fn version_at(addr: *const c_void) -> Option<(String, String)> {
+    let held = held_at(addr.addr())?;
+    let version = held.object.local().version();
+    let is = [&version.etag, &version.version, &version.modified].map(|text| text.as_deref().unwrap_or_default());
+    Some((version.url.clone(), format!("{} {} {} {}", version.len, is[0], is[1], is[2])))
+}
