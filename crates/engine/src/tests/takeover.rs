@@ -165,7 +165,7 @@ fn a_map_goes_to_and_fro_under_loads_and_stores() {
 
 #[test]
 fn all_stripes_go() {
-    switches((160 << 20) / PAGE, 8 << 20, quick_or_full(3, 21));
+    switches((160 << 20) / PAGE, 8 << 20, quick_or_full(3, 9));
 }
 
 #[test]

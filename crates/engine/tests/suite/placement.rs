@@ -137,7 +137,7 @@ fn loads_stores_and_flushes_while_it_changes_hands() {
         unsafe { AtomicU64::from_ptr((at + page * PAGE + slot * 8) as *mut u64) }
     };
     let seed = seed(17);
-    let switches = quick_or_full(20, 300);
+    let switches = quick_or_full(20, 120);
     let stop = AtomicBool::new(false);
     let stored = std::thread::scope(|scope| {
         let _stop = Stop(&stop);

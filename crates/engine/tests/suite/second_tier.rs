@@ -177,7 +177,7 @@ fn whatever_the_page_cache_has_loads_find_what_was_written_last() {
     }
     const LEN: usize = 96 * PAGE + 1234;
     let seed = seed(77);
-    for round in 0..quick_or_full(4, 40) {
+    for round in 0..quick_or_full(4, 16) {
         let mut random = Random::new(seed + round as u64);
         let (folder, cache) = (folder(), small());
         let mut shadow = pattern(LEN);

@@ -98,7 +98,7 @@ fn no_store_to_a_group_is_lost_under_flushes() {
                 let mut random = Random::new(seed(23 + thread as u64));
                 let mut file = DirectReader::open(&path);
                 let mut stored: Vec<u64> = (0..PAGES).map(|page| word(page, thread).load(Ordering::Relaxed)).collect();
-                for _ in 0..quick_or_full(60, 1000) {
+                for _ in 0..quick_or_full(60, 400) {
                     // All of them, so that groups go on, but in another order each time.
                     for page in shuffled(PAGES, &mut random) {
                         stored[page] += 1;
