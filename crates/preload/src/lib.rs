@@ -12,6 +12,7 @@
 //! | `signals` | what the program believes of SIGBUS |
 //! | `copy` | copies of what calls read and write through pointers into mappings |
 //! | `config`, `report` | what the user asks for; what is said when the process ends |
+//! | `objects` | objects of a store that are as files at paths |
 //! | `heap` | malloc(3) and private mappings over a file |
 //! | `mappings` | mmap(2) and its kin |
 //! | `threads` | stacks, and what threads wait at |
@@ -20,8 +21,8 @@
 //! | `streams` | stdio(3) |
 //! | `calls` | syscall(2), ioctl(2), messages |
 //!
-//! The tables of `next` are written in macros of `copy`, and of these one points up: it asks `processes::sandbox`
-//! whether a path that was looked at names threads.
+//! The tables of `next` are written in macros of `copy`, and of these some point up: one asks `processes::sandbox`
+//! whether a path that was looked at names threads, and some `objects` whether one names an object.
 
 #[macro_use]
 mod copy;
@@ -33,6 +34,7 @@ mod files;
 #[cfg_attr(not(feature = "heap"), path = "heap/absent.rs")]
 mod heap;
 mod mappings;
+mod objects;
 mod own;
 mod processes;
 mod report;
@@ -96,6 +98,8 @@ static AT_START: extern "C" fn() = {
         own::remembered::begin();
         // Here rather than in the first mapping: a message about the environment comes before the program's output.
         config();
+        objects::begin();
+        streams::objects::begin();
         heap::begin();
         if heap::is_up() {
             threads::stacks::begin();

@@ -8,12 +8,13 @@ use super::requests::{fcntl, ioctl};
 use crate::copy::{Call, held, mapped};
 use crate::files::{
     coherence, copy_file_range, descriptors, opening, pread64, preadv64, preadv64v2, process_vm_readv,
-    process_vm_writev, pwrite64, pwritev64, pwritev64v2, read, readv, sendfile64, splice, vmsplice, write, writev,
+    process_vm_writev, pwrite64, pwritev64, pwritev64v2, read, readv, seeking_object, sendfile64, splice, vmsplice,
+    write, writev,
 };
 use crate::own::{remembered, set_errno};
 use crate::processes::{exec, exit, fork, sandbox};
 use crate::threads::waiting;
-use crate::{heap, mappings, next, signals};
+use crate::{heap, mappings, next, objects, signals};
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, size_t};
 
 type Arguments = [c_long; 6];
@@ -39,7 +40,7 @@ unsafe extern "C-unwind" fn syscall(
         if let Some(result) = always(number, arguments) {
             return result;
         }
-        if !mapped() {
+        if !mapped() && !objects::any() {
             return next::syscall(number, a, b, c, d, e, f);
         }
         while_mapped(number, arguments)
@@ -104,7 +105,7 @@ unsafe fn always(number: c_long, arguments: Arguments) -> Option<c_long> {
             libc::SYS_rt_sigaction => signals::by_number::action(a as c_int, b as _, c as _, d as size_t),
             libc::SYS_rt_sigprocmask => signals::by_number::mask(a as c_int, b as _, c as _, d as size_t),
             libc::SYS_rt_sigsuspend => signals::by_number::suspend(a as _, b as size_t),
-            libc::SYS_io_setup | libc::SYS_io_uring_setup if heap::refuses_async_io() => {
+            libc::SYS_io_setup | libc::SYS_io_uring_setup if heap::refuses_async_io() || objects::any() => {
                 set_errno(libc::ENOSYS);
                 -1
             }
@@ -219,9 +220,15 @@ unsafe fn while_mapped(number: c_long, arguments: Arguments) -> c_long {
             libc::SYS_truncate => {
                 let arguments = Call::new();
                 let path = arguments.text(a as *const c_char, libc::PATH_MAX as usize);
+                if objects::is_kept(libc::AT_FDCWD, path) {
+                    return -1;
+                }
                 coherence::resizing_path(path, b, || next::truncate64(path, b)).into()
             }
             libc::SYS_lseek => {
+                if let Some(done) = seeking_object(a as c_int, b, c as c_int) {
+                    return done;
+                }
                 if matches!(c as c_int, libc::SEEK_HOLE | libc::SEEK_DATA) {
                     coherence::reading(a as c_int, coherence::Span::from(b));
                 }
@@ -252,9 +259,12 @@ unsafe fn while_mapped(number: c_long, arguments: Arguments) -> c_long {
             }
             libc::SYS_statx => {
                 let arguments = Call::new();
-                let path = arguments.text(b as *const c_char, libc::PATH_MAX as usize);
+                let path = arguments.text(objects::shown(a as c_int, b as *const c_char), libc::PATH_MAX as usize);
                 let filled = arguments.changed(e as *mut libc::statx, size_of::<libc::statx>());
                 let result = next::syscall(number, a, path as c_long, c, d, filled as c_long, f);
+                if result == 0 {
+                    objects::tell(filled);
+                }
                 arguments.finish(result as isize);
                 result
             }

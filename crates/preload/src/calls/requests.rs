@@ -3,9 +3,9 @@
 
 use crate::copy::{Call, held, mapped};
 use crate::files::{cloning, coherence};
-use crate::own::remembered;
+use crate::own::{remembered, set_errno};
 use crate::processes::sandbox;
-use crate::{mappings, next};
+use crate::{mappings, next, objects};
 use libc::{c_char, c_int, c_long, c_ulong, c_void, off_t, size_t};
 
 /// The number of bytes that fcntl(2)'s argument points to.
@@ -134,6 +134,18 @@ unsafe fn ioctl_size(request: c_ulong, argument: *const u8) -> usize {
     }
 }
 
+/// Whether a request is about the blocks of an object's local copy, where holes are none.
+unsafe fn is_of_blocks(fd: c_int, request: c_ulong, argument: c_long) -> bool {
+    let from = match request {
+        FICLONE => argument as c_int,
+        // SAFETY: the caller's structure, which begins with the source's descriptor.
+        FICLONERANGE if argument != 0 => unsafe { (argument as *const i64).read_unaligned() as c_int },
+        FS_IOC_FIEMAP | FIDEDUPERANGE => fd,
+        _ => return false,
+    };
+    objects::of(from).is_some()
+}
+
 /// ioctl(2).
 ///
 /// # Safety
@@ -141,6 +153,10 @@ unsafe fn ioctl_size(request: c_ulong, argument: *const u8) -> usize {
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
+        if objects::any() && is_of_blocks(fd, request as u32 as c_ulong, argument) {
+            set_errno(libc::EOPNOTSUPP);
+            return -1;
+        }
         if !mapped() {
             return next::ioctl(fd, request, argument);
         }

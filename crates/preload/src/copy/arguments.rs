@@ -97,6 +97,59 @@ impl Call {
         unsafe { self.text(pointer, len) }
     }
 
+    /// A path that may be an object's (`shown` in tables).
+    ///
+    /// # Safety
+    /// `pointer` is a string or null.
+    pub unsafe fn shown<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
+    /// A path of what the call asks the rights of (`accessed` in tables).
+    ///
+    /// # Safety
+    /// `pointer` is a string or null.
+    pub unsafe fn accessed<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
+    /// A path of what the call changes (`kept` in tables).
+    ///
+    /// # Safety
+    /// `pointer` is a string or null.
+    pub unsafe fn kept<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
+    /// A path of what the call makes (`made` in tables).
+    ///
+    /// # Safety
+    /// `pointer` is a string or null.
+    pub unsafe fn made<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.text(pointer, len) }
+    }
+
+    /// A descriptor (`file` in tables).
+    ///
+    /// # Safety
+    /// None; as its siblings.
+    pub unsafe fn file(&self, fd: libc::c_int, _: usize) -> libc::c_int {
+        fd
+    }
+
+    /// What the call tells of a file (`told` in tables).
+    ///
+    /// # Safety
+    /// As for `changed`.
+    pub unsafe fn told<P: Pointer>(&self, pointer: P, len: usize) -> P {
+        // SAFETY: the contract.
+        unsafe { self.changed(pointer, len) }
+    }
+
     /// Read by the call.
     ///
     /// # Safety

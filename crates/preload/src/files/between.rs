@@ -5,8 +5,8 @@ use super::coherence::{
     Mapped, Span, appends, changing, changing_file, file, length_of, position_of, reading, refused,
 };
 use crate::copy::{Call, MOST, held, mapped};
-use crate::next;
 use crate::own::{errno, set_errno};
+use crate::{next, objects};
 use fastmap::coherence;
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
@@ -124,6 +124,12 @@ pub unsafe fn splicing(
     }
 }
 
+/// What moves bytes of an object inside the kernel fails as on file systems that cannot do it: programs read and write then.
+fn objects_are_read() -> ssize_t {
+    set_errno(libc::EINVAL);
+    -1
+}
+
 /// ioctl(2) FICLONE and FICLONERANGE. `range`: offset and length in the source, and the offset in the target.
 pub fn cloning(from: c_int, to: c_int, range: Option<[i64; 3]>, call: impl FnOnce() -> c_int) -> c_int {
     let [start, len, at] = range.unwrap_or([0; 3]);
@@ -142,6 +148,9 @@ macro_rules! sendfiles {
         pub unsafe fn $name(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
+                if objects::of(from).is_some() {
+                    return objects_are_read();
+                }
                 if !held(offset, size_of::<off_t>()) && !mapped() {
                     return next::$name(out, from, offset, len);
                 }
@@ -175,6 +184,9 @@ macro_rules! copies {
         ) -> ssize_t {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
+                if objects::of(from).is_some() {
+                    return objects_are_read();
+                }
                 let copied = held(from_offset, size_of::<off_t>()) || held(to_offset, size_of::<off_t>());
                 if !copied && !mapped() {
                     return next::$name(from, from_offset, to, to_offset, len, flags);

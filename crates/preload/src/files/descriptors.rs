@@ -1,10 +1,21 @@
 //! Making, closing and copying descriptors: the engine's own are out of the program's reach, to which they are not open,
 //! and what is remembered of the program's (`own/remembered.rs`) goes with them.
 
-use crate::next;
 use crate::own::{errno, remembered, set_errno};
-use fastmap::descriptors::{closing, is_engine, next_engine};
+use crate::{next, objects};
+use fastmap::descriptors::{self, closing};
 use libc::{c_int, c_uint, c_void};
+
+/// Whether a descriptor is none of the program's.
+#[inline]
+fn is_ours(fd: c_int) -> bool {
+    descriptors::is_engine(fd) || objects::is_hidden(fd)
+}
+
+/// The first of these at or after `from`.
+fn next_ours(from: c_int) -> Option<c_int> {
+    [descriptors::next_engine(from), objects::next_hidden(from)].into_iter().flatten().min()
+}
 
 fn bad_descriptor() -> c_int {
     set_errno(libc::EBADF);
@@ -16,7 +27,7 @@ fn bad_descriptor() -> c_int {
 
 pub(crate) fn close_one(fd: c_int) -> c_int {
     let _closing = closing();
-    if is_engine(fd) {
+    if is_ours(fd) {
         return bad_descriptor();
     }
     remembered::closing(fd);
@@ -51,7 +62,7 @@ pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // No descriptor has a number beyond an int's.
     let mut at = first.min(c_int::MAX as c_uint);
     let stops = std::iter::from_fn(|| {
-        let stop = next_engine(at as c_int)? as c_uint;
+        let stop = next_ours(at as c_int)? as c_uint;
         at = stop + 1;
         (stop <= last).then_some(stop)
     });
@@ -79,7 +90,7 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
         let closing = closing();
         let first = first.max(0);
         remembered::closing_all(first as c_uint, c_uint::MAX);
-        if next_engine(first).is_none() {
+        if next_ours(first).is_none() {
             return next::closefrom(first);
         }
         // The calls below hold it themselves, and wait less without this one.
@@ -98,7 +109,7 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
 /// dup2(2), dup3(2): the engine's descriptors can be neither replaced nor copied.
 pub(crate) fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let _closing = closing();
-    if is_engine(old) || is_engine(new) {
+    if is_ours(old) || is_ours(new) {
         return bad_descriptor();
     }
     if old != new {

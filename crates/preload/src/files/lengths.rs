@@ -2,8 +2,9 @@
 
 use super::coherence::{self, Span};
 use crate::copy::Call;
-use crate::next;
-use libc::{c_char, c_int, c_uint, off_t};
+use crate::own::set_errno;
+use crate::{next, objects};
+use libc::{c_char, c_int, c_uint, off_t, size_t, ssize_t};
 
 /// Wrappers of truncate(2).
 macro_rules! truncates {
@@ -15,6 +16,9 @@ macro_rules! truncates {
             unsafe {
                 let arguments = Call::new();
                 let path = arguments.text(path, libc::PATH_MAX as usize);
+                if objects::is_kept(libc::AT_FDCWD, path) {
+                    return -1;
+                }
                 coherence::resizing_path(path, len, || next::$name(path, len))
             }
         }
@@ -106,6 +110,9 @@ macro_rules! seeks {
         // SAFETY: the C library's name and signature.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+            if let Some(done) = seeking_object(fd, offset, whence) {
+                return done;
+            }
             if matches!(whence, libc::SEEK_HOLE | libc::SEEK_DATA) {
                 coherence::reading(fd, Span::from(offset));
             }
@@ -115,3 +122,59 @@ macro_rules! seeks {
     )* };
 }
 seeks!(lseek lseek64);
+
+/// lseek(2) for data or a hole of an object, all of which is data. `None`: the kernel knows the answer.
+pub(crate) fn seeking_object(fd: c_int, offset: off_t, whence: c_int) -> Option<off_t> {
+    if !matches!(whence, libc::SEEK_HOLE | libc::SEEK_DATA) {
+        return None;
+    }
+    let len = objects::of(fd)?.len as off_t;
+    if !(0..len).contains(&offset) {
+        set_errno(libc::ENXIO);
+        return Some(-1);
+    }
+    let place = if whence == libc::SEEK_DATA { offset } else { len };
+    // SAFETY: the call takes no memory.
+    Some(unsafe { next::lseek64(fd, place, libc::SEEK_SET) })
+}
+
+/// Wrappers of posix_fadvise(3): what will be needed of an object is fetched.
+macro_rules! advises {
+    ($($name:ident)*) => { $(
+        // SAFETY: the C library's name and signature.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
+            if advice == libc::POSIX_FADV_WILLNEED && let Some(object) = objects::of(fd) {
+                objects::ask(object, offset, len);
+                return 0;
+            }
+            // SAFETY: the call takes no memory.
+            unsafe { next::$name(fd, offset, len, advice) }
+        }
+    )* };
+}
+advises!(posix_fadvise posix_fadvise64);
+
+/// readahead(2).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, len: size_t) -> ssize_t {
+    if len > 0
+        && let Some(object) = objects::of(fd)
+    {
+        objects::ask(object, offset, len.min(isize::MAX as usize) as off_t);
+        return 0;
+    }
+    // SAFETY: the call takes no memory.
+    unsafe { next::readahead(fd, offset, len) }
+}
+
+/// flock(2). On the local copy of an object is a shared lock already, of every process that uses it; nobody may lock it alone.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn flock(fd: c_int, operation: c_int) -> c_int {
+    if operation & libc::LOCK_EX != 0 && objects::of(fd).is_some() {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    // SAFETY: the call takes no memory.
+    unsafe { next::flock(fd, operation) }
+}

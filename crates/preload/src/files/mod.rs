@@ -15,6 +15,7 @@ mod open;
 mod read_write;
 
 pub(crate) use between::{cloning, copy_file_range, sendfile64, splice};
+pub(crate) use lengths::seeking_object;
 pub(crate) use memory::{process_vm_readv, process_vm_writev, vmsplice};
 pub(crate) use open::opening;
 pub(crate) use read_write::{

@@ -2,9 +2,9 @@
 
 use super::coherence;
 use crate::copy::{Call, held, mapped};
-use crate::next;
 use crate::own::remembered;
 use crate::processes::sandbox;
+use crate::{next, objects};
 use libc::{c_char, c_int, mode_t};
 
 /// A call that opens a file with these flags, and may empty it.
@@ -18,6 +18,14 @@ pub unsafe fn opening(
     flags: c_int,
     call: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
+    // SAFETY: the contract.
+    if let Some(object) = unsafe { objects::named(folder, path) } {
+        let opened = object.open(flags);
+        if opened >= 0 {
+            remembered::opened(opened, true);
+        }
+        return opened;
+    }
     let empties = flags & libc::O_TRUNC != 0;
     let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
     // SAFETY: the contract.

@@ -3,6 +3,7 @@
 use super::{At, coherence};
 use crate::copy::{Unit, Way, any_held, exchange, held, is_taken_since, mapped};
 use crate::next;
+use crate::objects::{self, Read};
 use crate::own::remembered::is_foreign;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
@@ -31,6 +32,16 @@ unsafe fn moved(
     }
 }
 
+/// Returns what a call that reads the descriptor of an object does.
+macro_rules! object {
+    (In, $fd:ident, objects::read($entries:expr, $count:expr), $how:expr) => {
+        if let Some(object) = objects::of($fd) {
+            return objects::read(object, $fd, $entries, $count, $how);
+        }
+    };
+    (Out, $fd:ident, objects::read($entries:expr, $count:expr), $how:expr) => {};
+}
+
 /// Wrappers of calls with one buffer: `WAY NAME(type of the buffer; offset?; size, for the checked ones?)`.
 macro_rules! buffers {
     ($($way:ident $name:ident($buffer:ty; $($offset:ident)?; $($size:ident)?);)*) => { $(
@@ -41,6 +52,7 @@ macro_rules! buffers {
         pub unsafe fn $name(fd: c_int, buf: $buffer, len: size_t $(, $offset: off_t)? $(, $size: size_t)?) -> ssize_t {
             // SAFETY: the caller's contract, which is the C library's.
             unsafe {
+                object!($way, fd, objects::read(&iovec { iov_base: buf as *mut c_void, iov_len: len }, 1), buffers!(how $($offset)?));
                 let mut done = 0;
                 if !mapped() || is_foreign(fd) && !held(buf, len) {
                     let moved = next::$name(fd, buf, len $(, $offset)? $(, $size)?);
@@ -60,6 +72,8 @@ macro_rules! buffers {
 
         exported! { fn $name(fd: c_int, buf: $buffer, len: size_t $(, $offset: off_t)? $(, $size: size_t)?) -> ssize_t; }
     )* };
+    (how) => { Read { offset: None, waits: true } };
+    (how $offset:ident) => { Read { offset: Some($offset), waits: true } };
     (at $done:ident,) => { At::Position };
     (at $done:ident, $offset:ident) => { At::Offset($offset.saturating_add($done as off_t)) };
 }
@@ -108,6 +122,9 @@ macro_rules! vectors {
             // SAFETY: the caller's contract, which is the C library's; a count that is none is for the kernel to
             // refuse.
             unsafe {
+                if (0..=libc::UIO_MAXIOV).contains(&count) $(&& $flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT) == 0)? {
+                    object!($way, fd, objects::read(entries, count as usize), vectors!(how $($offset)?; $($flags)?));
+                }
                 let ours = (0..=libc::UIO_MAXIOV).contains(&count) && (any_held(entries, count as usize) || mapped() && !is_foreign(fd));
                 if !ours {
                     let done = next::$name(fd, entries, count $(, $offset)? $(, $flags)?);
@@ -125,6 +142,11 @@ macro_rules! vectors {
 
         exported! { fn $name(fd: c_int, entries: *const iovec, count: c_int $(, $offset: off_t)? $(, $flags: c_int)?) -> ssize_t; }
     )* };
+    (how ;) => { Read { offset: None, waits: true } };
+    (how $offset:ident;) => { Read { offset: Some($offset), waits: true } };
+    (how $offset:ident; $flags:ident) => {
+        Read { offset: ($offset != -1).then_some($offset), waits: $flags & libc::RWF_NOWAIT == 0 }
+    };
     (at ;) => { At::Position };
     (at $offset:ident;) => { At::Offset($offset) };
     (at $offset:ident; $flags:ident) => { At::or_position($offset) };

@@ -46,6 +46,12 @@ use mmap as mmap64;
 unsafe fn map(wanted: Wanted) -> *mut c_void {
     let Wanted { len, flags, .. } = wanted;
     let kind = flags & libc::MAP_TYPE;
+    if flags & libc::MAP_ANONYMOUS == 0
+        && let Some(object) = crate::objects::of(wanted.fd)
+    {
+        // SAFETY: the caller's contract.
+        return unsafe { super::objects::map(object, wanted) };
+    }
     // No mapping of a file comes to it while it is taken over, and nothing to the place of one that is.
     let _passing = (flags & libc::MAP_ANONYMOUS == 0 || flags & libc::MAP_FIXED != 0).then(by_address::pass);
     // SAFETY: the caller's contract.
@@ -67,7 +73,7 @@ unsafe fn map(wanted: Wanted) -> *mut c_void {
 }
 
 /// mmap(2) by the kernel. What the engine has at a fixed place is unmapped first, since the kernel does not know of it.
-unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
+pub(super) unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
     let Wanted { addr, len, prot, flags, fd, offset } = wanted;
     let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
     // SAFETY: the caller's contract.
@@ -191,7 +197,7 @@ unsafe fn map_kernel_first(wanted: Wanted) -> *mut c_void {
 }
 
 /// The request to the engine.
-fn request(wanted: Wanted) -> by_address::Request {
+pub(super) fn request(wanted: Wanted) -> by_address::Request {
     let Wanted { addr, len, prot, flags, offset, .. } = wanted;
     by_address::Request {
         addr: addr as usize,

@@ -7,12 +7,14 @@
 //! can do better than the kernel. The rest is the kernel's, untouched.
 //!
 //! `fastmap::by_address` has the semantics; here is the choice (`choice.rs`), and what a mapping that stays the kernel's
-//! must know of it (`kernel_maps.rs`). Calls `own`, `next`, `copy`, `config`, `report`, `heap` and `threads`.
+//! must know of it (`kernel_maps.rs`). Objects are never the kernel's (`objects.rs`). Calls `own`, `next`, `copy`, `config`, `report`, `objects`,
+//! `heap` and `threads`.
 
 mod advise;
 mod choice;
 pub(crate) mod kernel_maps;
 mod map;
+mod objects;
 mod placement;
 mod protect;
 mod remap;

@@ -57,6 +57,13 @@ table! {
     fn posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int;
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
+    fn posix_fadvise(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int;
+    fn posix_fadvise64(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int;
+    fn readahead(fd: c_int, offset: off_t, len: size_t) -> ssize_t;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char;
+    fn __realpath_chk(path: *const c_char, resolved: *mut c_char, size: size_t) -> *mut c_char;
+    fn canonicalize_file_name(path: *const c_char) -> *mut c_char;
     fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int;
     fn syncfs(fd: c_int) -> c_int;
     fn sync() -> c_int;

@@ -57,6 +57,7 @@ impl Next {
 fn version(name: &[u8]) -> Option<&'static CStr> {
     Some(match name {
         b"pthread_cond_wait" | b"pthread_cond_timedwait" | b"pthread_cond_destroy" => c"GLIBC_2.3.2",
+        b"realpath" => c"GLIBC_2.3",
         b"timer_create" | b"timer_gettime" | b"timer_settime" => c"GLIBC_2.3.3",
         b"sched_getaffinity" | b"sched_setaffinity" | b"pthread_getaffinity_np" | b"pthread_setaffinity_np" => {
             c"GLIBC_2.3.4"
@@ -73,10 +74,30 @@ fn version(name: &[u8]) -> Option<&'static CStr> {
 /// `R` is an integer or a pointer, no longer than a register.
 #[cold]
 pub unsafe fn lacking<R>() -> R {
-    const { assert!(size_of::<R>() <= size_of::<isize>()) };
     set_errno(libc::ENOSYS);
+    // SAFETY: the contract.
+    unsafe { failed() }
+}
+
+/// What a call that failed returns: -1 or `MAP_FAILED`. errno is as it was set.
+///
+/// # Safety
+/// `R` is an integer or a pointer, no longer than a register.
+#[cold]
+pub unsafe fn failed<R>() -> R {
+    const { assert!(size_of::<R>() <= size_of::<isize>()) };
     // SAFETY: the contract: an integer or a pointer, no longer than what is copied.
     unsafe { std::mem::transmute_copy(&-1isize) }
+}
+
+/// What a call inside this library returns: std opens files by this one.
+macro_rules! lifted {
+    (open64 $result:ident) => {
+        $crate::next::Lifting::lift($result)
+    };
+    ($name:ident $result:ident) => {
+        $result
+    };
 }
 
 /// Declares intercepted functions: `next::NAME` and `__wrap_NAME` for each.
@@ -106,10 +127,52 @@ macro_rules! table {
             #[unsafe(export_name = concat!("__wrap_", stringify!($name)))]
             unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
                 // SAFETY: the caller's contract, handed on.
-                unsafe { self::$name($($argument),*) }
+                let result = unsafe { self::$name($($argument),*) };
+                lifted!($name result)
             }
         )* };
     };
+}
+
+/// While one of these is there descriptors that are opened inside this library get high numbers, and are told of: the first process of a program
+/// expects the low ones to be free.
+pub struct Lifting(());
+
+static LIFT: AtomicPtr<libc::c_void> = AtomicPtr::new(null_mut());
+
+impl Lifting {
+    pub fn begin(tell: fn(libc::c_int)) -> Lifting {
+        LIFT.store(tell as *mut libc::c_void, Ordering::Relaxed);
+        Lifting(())
+    }
+
+    /// Moves a descriptor up, if that is wanted now.
+    fn lift(fd: libc::c_int) -> libc::c_int {
+        let tell = LIFT.load(Ordering::Relaxed);
+        if tell.is_null() || fd < 0 {
+            return fd;
+        }
+        // SAFETY: a function of this type was stored; the calls take only memory of this function. As high as the engine's own
+        // (`fastmap::descriptors`).
+        unsafe {
+            let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
+            syscall(libc::SYS_getrlimit, libc::RLIMIT_NOFILE.into(), &raw mut limit as _, 0, 0, 0, 0);
+            let from = (limit.rlim_cur / 4 * 3).min(3072);
+            let high = fcntl(fd, libc::F_DUPFD_CLOEXEC, from as libc::c_long);
+            let kept = if high < 0 { fd } else { high };
+            if high >= 0 {
+                close(fd);
+            }
+            std::mem::transmute::<*mut libc::c_void, fn(libc::c_int)>(tell)(kept);
+            kept
+        }
+    }
+}
+
+impl Drop for Lifting {
+    fn drop(&mut self) {
+        LIFT.store(null_mut(), Ordering::Relaxed);
+    }
 }
 
 /// Exports functions of a module by their own names: those that are called inside this library too

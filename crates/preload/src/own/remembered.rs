@@ -8,6 +8,8 @@
 //! of the C library. Only a number that is closed *and* given to an older file of the engine behind our back, and read
 //! through the C library in between and afterwards, is not told apart (docs/intercepted.md).
 //!
+//! The same of a number whose file is no object's (`objects`): that is true for as long as it is open.
+//!
 //! That a file is not in the engine is true until another comes there: `fastmap::coherence::epoch`.
 //!
 //! A descriptor is closed before its number can be given out, and given out before it can be used. So its word is
@@ -19,14 +21,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 /// Numbers above are asked about each time.
 const NUMBERS: usize = 8192;
 
-/// A word for each number: whether it is known (`OPEN`) and its open file description is read only; the description; the
-/// epoch at which its file was not in the engine, and one more; and how often all that has changed.
+/// A word for each number: whether it is known (`OPEN`) and its open file description is read only; the description; whether
+/// it is no object's (`PLAIN`); the epoch at which its file was not in the engine, and one more; and how often all that has changed.
 static WORDS: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
 
 const OPEN: u64 = 1;
 const READ_ONLY: u64 = 2;
 const DESCRIPTION: u32 = 2;
 const DESCRIPTION_BITS: u64 = 15;
+const PLAIN: u64 = 1 << 6;
 const EPOCH: u32 = 8;
 const EPOCH_BITS: u64 = u32::MAX as u64;
 const CHANGE: u32 = 40;
@@ -58,7 +61,7 @@ pub(crate) fn opened(fd: c_int, reads_only: bool) {
 /// A call has made `new` a copy of `old`.
 pub(crate) fn copied(old: c_int, new: c_int) {
     if new >= 0 && old != new {
-        const ALIKE: u64 = OPEN | READ_ONLY | DESCRIPTION_BITS << DESCRIPTION;
+        const ALIKE: u64 = OPEN | READ_ONLY | PLAIN | DESCRIPTION_BITS << DESCRIPTION;
         let alike = word(old).map_or(0, |word| word.load(Ordering::Relaxed) & ALIKE);
         // Without a description, where that of `old` is not known.
         change(new, alike | OPEN);
@@ -138,6 +141,22 @@ impl Seen {
             let known = self.word & !(EPOCH_BITS << EPOCH) | self.now << EPOCH;
             // It fails if the number was closed meanwhile.
             let _ = word.compare_exchange(self.word, known, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its file is known to be no object's.
+    #[inline]
+    pub fn is_plain(self) -> bool {
+        self.word & (OPEN | PLAIN) == OPEN | PLAIN && !DIVIDED.load(Ordering::Relaxed)
+    }
+
+    /// Notes that fstat(2), since, has told of a file that is no object's.
+    pub fn note_plain(self) {
+        if self.word & OPEN != 0
+            && let Some(word) = word(self.fd)
+        {
+            // As below.
+            let _ = word.compare_exchange(self.word, self.word | PLAIN, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 

@@ -3,9 +3,10 @@
 //! buffer is never in one, and a stream of a file in the engine is kept coherent by the calls that are wrapped here:
 //! not by putc(3), getc(3), printf(3) and scanf(3). (dprintf(3), which has no stream, is wrapped.)
 //!
-//! Calls `own`, `next`, `copy` and `files`.
+//! Calls `own`, `next`, `copy`, `objects` and `files`.
 
 mod flush;
+pub(crate) mod objects;
 mod open;
 mod print;
 mod transfer;

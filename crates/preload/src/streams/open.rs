@@ -1,10 +1,10 @@
 //! fopen(3) and freopen(3), which may empty a file; and a stream's buffer, which is never in a mapping.
 
-use super::descriptor;
+use super::{descriptor, objects};
 use crate::copy::{Call, held, mapped};
 use crate::files::coherence::{self, Opened};
 use crate::next;
-use crate::own::remembered;
+use crate::own::{remembered, set_errno};
 use libc::{FILE, c_char, c_int, size_t};
 
 /// Wrappers of fopen(3) and freopen(3).
@@ -18,6 +18,13 @@ macro_rules! fopens {
                 $(if !$stream.is_null() {
                     remembered::closing(descriptor($stream));
                 })?
+                if let Some(object) = crate::objects::named(libc::AT_FDCWD, path) {
+                    if !objects::only_reads(mode) {
+                        set_errno(libc::EROFS);
+                        return std::ptr::null_mut();
+                    }
+                    return fopens!(object object.path(), mode $(, $stream)?);
+                }
                 let call = |path| next::$name(path, mode $(, $stream)?);
                 let opened = if mapped() {
                     let arguments = Call::new();
@@ -30,10 +37,14 @@ macro_rules! fopens {
                 if !opened.is_null() {
                     remembered::opened(descriptor(opened), false);
                 }
-                opened
+                fopens!(plain opened $(, $stream)?)
             }
         }
     )* };
+    (object $path:expr, $mode:ident) => { objects::opened(next::fopen64($path, $mode)) };
+    (object $path:expr, $mode:ident, $stream:ident) => { objects::reopened($path, $mode, $stream) };
+    (plain $opened:ident) => { objects::opened($opened) };
+    (plain $opened:ident, $stream:ident) => { $opened };
 }
 fopens! {
     fopen();

@@ -13,6 +13,7 @@ mod descriptors;
 mod direct;
 mod io;
 mod maps;
+mod objects;
 mod others;
 mod private;
 mod process;
