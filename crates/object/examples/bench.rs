@@ -1,0 +1,360 @@
+//! An object of 1 GiB in MinIO on this machine, 10 ms added to each request, read through a map with a cache of 96 MiB, beside other ways to read
+//! it. Each number is the median of five, with the least and the most; every byte is verified.
+//!
+//!     FASTMAP_MINIO=~/go/bin/minio FASTMAP_PYTHON=python3 cargo run --release -p fastmap-object --example bench [FOLDER [MIB]]
+//!
+//! FASTMAP_MINIO names the server, beside which mc lies (`scripts/minio` builds both); FASTMAP_PYTHON an interpreter with s3fs and pyarrow, if there is
+//! one. FOLDER is on the disk to be measured; there must be room for four times the object.
+
+use fastmap::{Cache, Map, MapOptions};
+use fastmap_object::{ObjectMap, ObjectOptions};
+use fastmap_tier::Tier;
+use futures::StreamExt;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+const RUNS: usize = 5;
+const ROWS: usize = 1000;
+const ADDED: Duration = Duration::from_millis(10);
+const CACHE: usize = 96 * MIB;
+
+fn main() -> Outcome<()> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = PathBuf::from(arguments.next().unwrap_or_else(|| "target/object-bench".into()));
+    let len = arguments.next().map_or(Ok(1024), |mib| mib.parse::<usize>())? * MIB;
+    std::fs::create_dir_all(&folder)?;
+    let store = Store::start(&folder, len)?;
+    let bench = Bench { tier: folder.join("tier"), plain: folder.join("plain"), len };
+
+    println!("| work | way | median | least | most |\n| --- | --- | --- | --- | --- |");
+    let rate = |seconds: f64| format!("{:.0} MB/s", len as f64 / seconds / 1e6);
+    let row = |work: &str, way: &str, mut seconds: Vec<f64>, show: &dyn Fn(f64) -> String| {
+        seconds.sort_by(f64::total_cmp);
+        let (least, most) = (seconds[0], seconds[seconds.len() - 1]);
+        println!("| {work} | {way} | {} | {} | {} |", show(seconds[seconds.len() / 2]), show(most), show(least));
+    };
+    let runtime = tokio::runtime::Runtime::new()?;
+    let operator = store.operator()?;
+
+    for depth in [4, 8, 16, 32] {
+        let read = || runtime.block_on(ranged_gets(&operator, len, 4 * MIB, depth));
+        row("forward, first time", &format!("GETs of 4 MiB, {depth} at a time, to memory"), times(read)?, &rate);
+    }
+    row("forward, first time", "mc cat", times(|| store.cat())?, &rate);
+    row("forward, first time", "fastmap", times(|| bench.forward())?, &rate);
+
+    let milliseconds = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
+    let gather = "1000 rows of 4 KiB at random";
+    let read = || runtime.block_on(ranged_rows(&operator, &rows(len)));
+    row(gather, "GETs of 4 KiB, 64 at a time, to memory", times(read)?, &milliseconds);
+    for way in ["s3fs", "pyarrow"] {
+        match store.python(way, &rows(len)) {
+            Ok(seconds) => row(gather, way, seconds, &milliseconds),
+            Err(error) => println!("| {gather} | {way} | not run: {error} | | |"),
+        }
+    }
+    row(gather, "fastmap, first time", times(|| bench.gather_first())?, &milliseconds);
+    row(gather, "fastmap, from the local copy", times(|| bench.gather_again())?, &milliseconds);
+    row(gather, "fastmap, a plain file on the same disk", times(|| bench.gather_plain())?, &milliseconds);
+    bench.random_reads()
+}
+
+fn times(mut run: impl FnMut() -> Outcome<f64>) -> Outcome<Vec<f64>> {
+    (0..RUNS).map(|_| run()).collect()
+}
+
+/// A word of the object: nothing that another place has.
+fn word(at: usize) -> u64 {
+    (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5555
+}
+
+fn verify(at: usize, bytes: &[u8]) -> Outcome<()> {
+    assert!(at.is_multiple_of(8));
+    let wrong = bytes.chunks_exact(8).enumerate().fold(0, |wrong, (index, bytes)| {
+        wrong | (u64::from_le_bytes(bytes.try_into().unwrap_or_default()) ^ word(at / 8 + index))
+    });
+    if wrong == 0 { Ok(()) } else { Err(format!("wrong bytes at {at} and behind").into()) }
+}
+
+/// The same rows each time.
+fn rows(len: usize) -> Vec<(usize, usize)> {
+    let mut random = 1_u64;
+    let mut next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % (len / PAGE) * PAGE
+    };
+    (0..ROWS).map(|_| (next(), PAGE)).collect()
+}
+
+struct Bench {
+    tier: PathBuf,
+    plain: PathBuf,
+    len: usize,
+}
+
+impl Bench {
+    fn open(&self) -> Outcome<ObjectMap> {
+        let tier = Tier::open(Some(&self.tier), Some(4 * self.len as u64))?;
+        Ok(ObjectOptions::new().cache(&Cache::new(CACHE)?).tier(&tier).map("s3://bucket/object")?)
+    }
+
+    /// With nothing local.
+    fn open_first(&self) -> Outcome<ObjectMap> {
+        Tier::open(Some(&self.tier), Some(4 * self.len as u64))?.remove(None)?;
+        self.open()
+    }
+
+    fn forward(&self) -> Outcome<f64> {
+        let map = self.open_first()?;
+        let begun = Instant::now();
+        for at in (0..self.len).step_by(MIB) {
+            verify(at, &map[at..at + MIB])?;
+        }
+        let took = begun.elapsed().as_secs_f64();
+        eprintln!("{:?}", map.stats());
+        Ok(took)
+    }
+
+    fn gather_first(&self) -> Outcome<f64> {
+        let map = self.open_first()?;
+        let took = gather(&map, self.len)?;
+        eprintln!("{:?}", map.stats());
+        Ok(took)
+    }
+
+    fn gather_again(&self) -> Outcome<f64> {
+        let map = self.open()?;
+        uncache(map.object().local().file())?;
+        let took = gather(&map, self.len)?;
+        assert_eq!(map.stats().fetched, 0);
+        Ok(took)
+    }
+
+    fn gather_plain(&self) -> Outcome<f64> {
+        let file = File::open(&self.plain)?;
+        uncache(&file)?;
+        // SAFETY: nobody changes the file.
+        let map = unsafe { MapOptions::new().cache(&Cache::new(CACHE)?).map(&file)? };
+        gather(&map, self.len)
+    }
+
+    /// As many reads of 4 KiB as a tenth of the object has pages.
+    fn random_reads(&self) -> Outcome<()> {
+        let map = self.open_first()?;
+        let reads = self.len / PAGE / 10;
+        let mut random = 7_u64;
+        for _ in 0..reads {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (random >> 33) as usize % (self.len / PAGE) * PAGE;
+            verify(at, &map[at..at + PAGE])?;
+        }
+        let stats = map.stats();
+        println!(
+            "\n{reads} reads of 4 KiB at random: {} MiB fetched by {} requests",
+            stats.fetched >> 20,
+            stats.requests
+        );
+        Ok(())
+    }
+}
+
+fn gather(map: &Map, len: usize) -> Outcome<f64> {
+    let ranges = rows(len);
+    let mut output = vec![0; ROWS * PAGE];
+    let begun = Instant::now();
+    map.gather(&ranges, &mut output)?;
+    let took = begun.elapsed().as_secs_f64();
+    ranges.iter().zip(output.chunks(PAGE)).try_for_each(|((at, _), bytes)| verify(*at, bytes))?;
+    Ok(took)
+}
+
+/// What is read next comes from the disk.
+fn uncache(file: &File) -> Outcome<()> {
+    file.sync_all()?;
+    // SAFETY: numbers only.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    Ok(())
+}
+
+async fn ranged_gets(operator: &opendal::Operator, len: usize, chunk: usize, depth: usize) -> Outcome<f64> {
+    let begun = Instant::now();
+    let get = |at: usize| async move {
+        let bytes = operator.read_with("object").range(at as u64..((at + chunk).min(len)) as u64).await?.to_bytes();
+        verify(at, &bytes)
+    };
+    let mut all = futures::stream::iter((0..len).step_by(chunk).map(get)).buffered(depth);
+    while let Some(one) = all.next().await {
+        one?;
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+async fn ranged_rows(operator: &opendal::Operator, rows: &[(usize, usize)]) -> Outcome<f64> {
+    let begun = Instant::now();
+    let get = |(at, len): (usize, usize)| async move {
+        verify(at, &operator.read_with("object").range(at as u64..(at + len) as u64).await?.to_bytes())
+    };
+    let mut all = futures::stream::iter(rows.iter().copied().map(get)).buffer_unordered(64);
+    while let Some(one) = all.next().await {
+        one?;
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// MinIO, and a proxy before it.
+struct Store {
+    server: Child,
+    client: PathBuf,
+    folder: PathBuf,
+    address: SocketAddr,
+}
+
+impl Store {
+    fn start(folder: &Path, len: usize) -> Outcome<Store> {
+        let minio = PathBuf::from(std::env::var("FASTMAP_MINIO").map_err(|_| "FASTMAP_MINIO names no server")?);
+        let direct = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut server = Command::new(&minio);
+        server.args(["server", "--quiet", "--address", &direct.to_string(), "--console-address", "127.0.0.1:0"]);
+        server.arg(folder.join("minio")).env("MINIO_ROOT_USER", "fastmap").env("MINIO_ROOT_PASSWORD", "fastmapfastmap");
+        let server = server.env("MINIO_UPDATE", "off").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let address = proxy(direct)?;
+        let store = Store { server, client: minio.with_file_name("mc"), folder: folder.to_owned(), address };
+        // SAFETY: there is no other thread yet that looks at the environment.
+        unsafe {
+            std::env::set_var("AWS_ACCESS_KEY_ID", "fastmap");
+            std::env::set_var("AWS_SECRET_ACCESS_KEY", "fastmapfastmap");
+            std::env::set_var("AWS_REGION", "us-east-1");
+            std::env::set_var("AWS_ENDPOINT_URL", format!("http://{address}"));
+        }
+        while !store
+            .mc(direct)
+            .args(["mb", "--ignore-existing", "local/bucket"])
+            .stderr(Stdio::null())
+            .status()?
+            .success()
+        {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let plain = folder.join("plain");
+        if std::fs::metadata(&plain).map_or(0, |file| file.len()) != len as u64 {
+            let mut file = std::io::BufWriter::new(File::create(&plain)?);
+            (0..len / 8).try_for_each(|at| file.write_all(&word(at).to_le_bytes()))?;
+            file.into_inner()?.sync_all()?;
+        }
+        let put = store.mc(direct).arg("cp").arg(&plain).arg("local/bucket/object").status()?;
+        if put.success() { Ok(store) } else { Err("mc cp failed".into()) }
+    }
+
+    fn mc(&self, address: SocketAddr) -> Command {
+        let mut mc = Command::new(&self.client);
+        mc.arg("--config-dir").arg(self.folder.join("mc")).arg("--quiet").stdout(Stdio::null());
+        mc.env("MC_HOST_local", format!("http://fastmap:fastmapfastmap@{address}"));
+        mc
+    }
+
+    fn cat(&self) -> Outcome<f64> {
+        let begun = Instant::now();
+        let done = self.mc(self.address).args(["cat", "local/bucket/object"]).status()?.success();
+        if done { Ok(begun.elapsed().as_secs_f64()) } else { Err("mc cat failed".into()) }
+    }
+
+    fn operator(&self) -> Outcome<opendal::Operator> {
+        let endpoint = format!("http://{}", self.address);
+        let s3 = opendal::services::S3::default().bucket("bucket").region("us-east-1").endpoint(&endpoint);
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Ok(opendal::Operator::new(s3)?.finish())
+    }
+
+    /// Rows by a library for Python: seconds.
+    fn python(&self, way: &str, rows: &[(usize, usize)]) -> Outcome<Vec<f64>> {
+        let interpreter = std::env::var("FASTMAP_PYTHON").map_err(|_| "FASTMAP_PYTHON names no interpreter")?;
+        let script = format!("{PYTHON}\nmain({way:?}, 'http://{}', {rows:?}, {RUNS})", self.address);
+        let output = Command::new(interpreter).args(["-c", &script]).stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            return Err(format!("{way}: {}", output.status).into());
+        }
+        Ok(String::from_utf8(output.stdout)?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+    }
+}
+
+const PYTHON: &str = r"
+import struct, time
+from concurrent.futures import ThreadPoolExecutor
+
+def verify(at, data):
+    words = struct.unpack('<%dQ' % (len(data) // 8), data)
+    assert all(word == (at // 8 + i) * 0x9E3779B97F4A7C15 % 2**64 ^ 0x5555 for i, word in enumerate(words))
+
+def s3fs(endpoint, rows):
+    import s3fs
+    fs = s3fs.S3FileSystem(endpoint_url=endpoint, skip_instance_cache=True)
+    fs.info('bucket/object')
+    begun = time.perf_counter()
+    data = fs.cat_ranges(['bucket/object'] * len(rows), [at for at, _ in rows], [at + n for at, n in rows])
+    return time.perf_counter() - begun, data
+
+def pyarrow(endpoint, rows):
+    from pyarrow import fs
+    scheme, _, host = endpoint.partition('://')
+    file = fs.S3FileSystem(endpoint_override=host, scheme=scheme).open_input_file('bucket/object')
+    # Its own pool has as many threads as there are processors.
+    with ThreadPoolExecutor(64) as pool:
+        begun = time.perf_counter()
+        data = list(pool.map(lambda row: file.read_at(row[1], row[0]), rows))
+        return time.perf_counter() - begun, data
+
+def main(way, endpoint, rows, runs):
+    for _ in range(runs):
+        seconds, data = globals()[way](endpoint, rows)
+        for (at, _), one in zip(rows, data):
+            verify(at, one)
+        print(seconds)
+";
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// Has each request wait before it goes on.
+fn proxy(to: SocketAddr) -> Outcome<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            std::thread::spawn(move || -> std::io::Result<()> {
+                let server = TcpStream::connect(to)?;
+                client.set_nodelay(true)?;
+                server.set_nodelay(true)?;
+                let (mut from, mut back) = (server.try_clone()?, client.try_clone()?);
+                std::thread::spawn(move || pass_on(&mut from, &mut back, Duration::ZERO));
+                pass_on(&mut &client, &mut &server, ADDED)
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// What comes at once is one request: nobody sends one before the last was answered.
+fn pass_on(from: &mut impl Read, to: &mut impl Write, wait: Duration) -> std::io::Result<()> {
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        let count = from.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        std::thread::sleep(wait);
+        to.write_all(&buffer[..count])?;
+    }
+}
