@@ -189,7 +189,7 @@ impl Asking {
     /// # Errors
     /// The number that the server answered; `ETIMEDOUT` when the deadline has passed before; `ESHUTDOWN` when the server has ended.
     pub fn bring(&self, object: u32, range: Range<u64>, deadline: Option<Duration>) -> Result<(), i32> {
-        let until = deadline.map_or(u64::MAX, |time| sys::now().saturating_add(time.as_millis() as u64));
+        let until = deadline.map_or(u64::MAX, |time| sys::now().saturating_add(time.as_millis() as u64 + 1));
         loop {
             let (slot, word) = self.claim(until)?;
             if let Some(answer) =

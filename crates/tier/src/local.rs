@@ -358,7 +358,7 @@ impl Drop for Local {
         self.note_time();
         if self.object.head().superseded.load(Ordering::Relaxed) != 0 {
             // If it is the last, it is of no more use.
-            let _ = self.tier.remove_superseded(&self.object);
+            let _ = self.tier.close_superseded(&self.object);
         }
     }
 }

@@ -23,7 +23,7 @@
 
 use crate::sys::{self, Mapping, PAGE, Shared};
 use crate::{UNIT, Version};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -209,11 +209,6 @@ impl Object {
     /// The checksums of a unit's pages.
     pub fn crcs(&self, unit: u64) -> &[AtomicU32] {
         self.map.all(self.layout.crcs_at + unit * PAGES * 4, PAGES)
-    }
-
-    /// Whether a file is this copy's data.
-    pub fn is_file(&self, of: &Metadata) -> bool {
-        self.data.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (of.dev(), of.ino()))
     }
 
     /// The blocks that the index takes of the disk, bytes.

@@ -25,8 +25,9 @@ const FILLS: i64 = TAKES + 3 * 4096;
 pub const EMPTY: i64 = 4 * 4096;
 /// What the folder's own files take.
 const OWN: i64 = 8 * 4096;
-/// The most that is evicted at a time where a 32nd of the limit is more, bytes: it takes some milliseconds, and many wait for it.
-const BATCH: i64 = 64 << 20;
+/// The most that is evicted at a time where a 32nd of the limit is more, bytes. Many wait for it, and a unit takes ext4 a
+/// tenth of a millisecond; some on a busy device that is told of each (mount option `discard`).
+const BATCH: i64 = 16 << 20;
 /// How long to wait for room that others are filling.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -142,7 +143,7 @@ impl Tier {
         if usage.used.load(Ordering::SeqCst) + bytes <= limit {
             return Ok(true);
         }
-        let count = self.recount(&lock)?;
+        let count = self.count(&lock)?;
         let over = usage.used.load(Ordering::SeqCst) + bytes - limit;
         let batch = BATCH.max(count.names.len() as i64 * UNIT as i64).min(limit / 32);
         let freed = self.evict(&lock, count, over + batch)?;
@@ -152,19 +153,27 @@ impl Tier {
     /// Lets units go because the disk is full, whatever the limit. Whether any went.
     pub(crate) fn make_room_on_disk(&self) -> io::Result<bool> {
         let lock = self.lock()?;
-        let count = self.recount(&lock)?;
+        let count = self.count(&lock)?;
         let batch = BATCH.min(self.usage().limit.load(Ordering::SeqCst) / 32);
         Ok(self.evict(&lock, count, batch)? > 0)
     }
 
-    /// Has `used` say what is there, and lists what may go. Copies that are no use, and that nobody uses, are removed.
-    fn recount(&self, lock: &FolderLock) -> io::Result<Count> {
+    /// Has `used` say what is there. Copies that are no use, and that nobody has open, are removed.
+    pub(crate) fn recount(&self, lock: &FolderLock) -> io::Result<()> {
+        self.count(lock).map(drop)
+    }
+
+    /// Recounts, and lists what may go.
+    fn count(&self, lock: &FolderLock) -> io::Result<Count> {
         let usage = self.usage();
         let before = usage.used.load(Ordering::SeqCst);
         let mut count = Count { bytes: OWN + usage.pending.load(Ordering::SeqCst), ..Count::default() };
         for name in self.names()? {
             let object = match Object::open(self.dir(), &name) {
                 Ok(object) => object,
+                Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
+                    return Err(error);
+                }
                 Err(_) => {
                     self.unlink_unused(lock, &name);
                     continue;
@@ -319,7 +328,7 @@ impl Tier {
                 }
             }
         }
-        self.recount(lock).map(drop)
+        self.recount(lock)
     }
 }
 

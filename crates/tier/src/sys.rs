@@ -116,7 +116,7 @@ pub fn is_dead(thread: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{thread}/stat")) {
         // The name may have any characters in it.
         Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Err(error) => error.kind() == io::ErrorKind::NotFound && std::fs::exists("/proc/self").unwrap_or(false),
     }
 }
 

@@ -249,7 +249,7 @@ impl Tier {
             let object = self.open_or_create(version)?;
             let head = object.head();
             head.superseded.store(0, Ordering::Relaxed);
-            self.supersede(lock, version);
+            self.supersede(lock, version).map_err(|source| self.error("look at what is in the folder", source))?;
             Ok(Local::new(self.clone(), object))
         })
     }
@@ -281,42 +281,35 @@ impl Tier {
         made.map_err(error)
     }
 
-    /// Removes a URL's other versions, or has it done by who closes them last.
-    fn supersede(&self, lock: &FolderLock, version: &Version) {
+    /// Has a URL's other versions removed: now, or by who closes them last.
+    fn supersede(&self, lock: &FolderLock, version: &Version) -> io::Result<()> {
         let (prefix, own) = (Version::prefix(&version.url), version.name());
-        let names = self.names().unwrap_or_default();
-        for name in names.iter().filter(|name| name.starts_with(&prefix) && **name != own) {
+        let mut is_any = false;
+        for name in self.names()?.iter().filter(|name| name.starts_with(&prefix) && **name != own) {
             let Ok(old) = Object::open(&self.dir, name) else { continue };
             if old.version.url == version.url {
                 old.head().superseded.store(1, Ordering::Relaxed);
-                let taken = (old.data_bytes().unwrap_or(0) + old.index_bytes().unwrap_or(0)) as i64;
-                if self.unlink_unused(lock, name) {
-                    self.usage().used.fetch_sub(taken, Ordering::SeqCst);
-                }
+                is_any = true;
             }
         }
+        if is_any { self.recount(lock) } else { Ok(()) }
     }
 
     /// Removes a superseded copy that is being closed, if nobody else has it open.
-    pub(crate) fn remove_superseded(&self, old: &Object) -> io::Result<()> {
+    pub(crate) fn close_superseded(&self, old: &Object) -> io::Result<()> {
         let lock = self.lock()?;
-        let name = old.version.name();
-        let taken = (old.data_bytes()? + old.index_bytes()?) as i64;
-        let is_there = object::paths(&self.dir, &name)[0].metadata().is_ok_and(|of| old.is_file(&of));
-        if is_there && sys::flock(&old.data, libc::LOCK_UN)? && self.unlink_unused(&lock, &name) {
-            self.usage().used.fetch_sub(taken, Ordering::SeqCst);
-        }
-        Ok(())
+        sys::flock(&old.data, libc::LOCK_UN)?;
+        self.recount(&lock)
     }
 
     /// Opens each copy of all URLs or of one, which cannot be removed meanwhile.
-    fn each(&self, url: Option<&str>, mut f: impl FnMut(&FolderLock, &str, Object) -> io::Result<()>) -> Result<()> {
+    fn each(&self, url: Option<&str>, mut f: impl FnMut(Object) -> io::Result<()>) -> Result<()> {
         let failed = |source| self.error("look at what is in the folder", source);
         for name in self.names().map_err(failed)? {
-            let lock = self.lock_folder()?;
+            let _lock = self.lock_folder()?;
             match Object::open(&self.dir, &name) {
                 Ok(object) if url.is_none_or(|url| object.version.url == url) => {
-                    f(&lock, &name, object).map_err(failed)?;
+                    f(object).map_err(failed)?;
                 }
                 _ => {}
             }
@@ -330,7 +323,7 @@ impl Tier {
     /// The folder cannot be read.
     pub fn list(&self) -> Result<Vec<Listed>> {
         let mut all = Vec::new();
-        self.each(None, |_, _, object| {
+        self.each(None, |object| {
             let in_use = !sys::flock(&object.data, libc::LOCK_EX | libc::LOCK_NB)?;
             let seconds = object.head().last_used.load(Ordering::Relaxed);
             let last_used = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
@@ -349,18 +342,17 @@ impl Tier {
     /// The folder cannot be read.
     pub fn remove(&self, url: Option<&str>) -> Result<u64> {
         let mut freed = 0;
-        self.each(url, |lock, name, object| {
+        self.each(url, |object| {
             let before = object.data_bytes()?;
             let mut units = Vec::new();
             object.each(|unit, _| units.push(unit));
             self.empty(&object, &units);
             freed += before.saturating_sub(object.data_bytes()?);
-            let index = object.index_bytes()? as i64;
-            if self.unlink_unused(lock, name) {
-                self.usage().used.fetch_sub(index, Ordering::SeqCst);
-            }
             Ok(())
         })?;
+        // The files of what is empty go, too, if nobody has them open.
+        let lock = self.lock_folder()?;
+        self.recount(&lock).map_err(|source| self.error("count what is in the folder", source))?;
         Ok(freed)
     }
 
