@@ -376,6 +376,17 @@ impl From<Error> for io::Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// What is said, with ESTALE, of maps that became the kernel's while something was done with them as the engine's.
+    pub(crate) const CHANGED_HANDS: &str = "its maps are the kernel's now, and bringing it in";
+
+    /// Whether it is that, and no file's or object's own error.
+    pub(crate) fn is_of_changed_hands(&self) -> bool {
+        matches!(
+            self,
+            Error::Load { operation: Self::CHANGED_HANDS, .. } | Error::Io { operation: Self::CHANGED_HANDS, .. }
+        )
+    }
+
     /// In a child made by fork(2), which has none of the engine's threads, memory or userfaultfds.
     pub(crate) fn in_a_child(path: &Path) -> Error {
         Error::Missing {

@@ -86,7 +86,7 @@ pub(super) fn unusable(range: &Range<usize>, error: i32) -> Error {
 pub(super) fn as_it_is<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
     loop {
         match call() {
-            Err(error) if error.errno() == libc::ESTALE => {}
+            Err(error) if error.is_of_changed_hands() => {}
             done => return done,
         }
     }

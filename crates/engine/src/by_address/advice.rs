@@ -1,5 +1,6 @@
 //! madvise(2) and mincore(2) by address.
 
+use super::access::is_cached;
 use super::convert::convert_range;
 use super::direct;
 use super::lookup::{Kind, check, holds, kinds_in, range_of, regions_in, with};
@@ -44,7 +45,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
             Kind::Other => kernel(part),
             Kind::Cached if FOLLOWED.contains(&advice) => match advise_cached(&part, advice) {
                 // It has become the kernel's meanwhile.
-                Err(libc::ESTALE) => kernel(part),
+                Err(libc::ESTALE) if !is_cached(part.start, part.len()) => kernel(part),
                 done => done,
             },
             Kind::Cached if HINTS.contains(&advice) => Ok(()),

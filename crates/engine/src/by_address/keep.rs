@@ -4,12 +4,11 @@ use super::access::{as_it_is, bytes_at, parts_of, unusable};
 use super::lookup::with;
 use super::table::{Share, Table, intersection};
 use crate::coherence::to_kernel;
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pin::pin::Hold;
 use crate::region::region::Region;
 use crate::sys::file::Identity;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -145,7 +144,9 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
     }
     if cached().any(|(_, (share, _))| share.region.is_leaving()) {
         to_kernel::nap();
-        return Err(unusable(&range, libc::ESTALE));
+        let source = io::Error::from_raw_os_error(libc::ESTALE);
+        let path = format!("{} bytes at {:#x}", range.len(), range.start).into();
+        return Err(Error::Io { path, operation: Error::CHANGED_HANDS, source });
     }
     let prot = if writing { libc::PROT_WRITE } else { libc::PROT_READ | libc::PROT_WRITE };
     let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };

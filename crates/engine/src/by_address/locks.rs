@@ -34,7 +34,7 @@ pub fn lock(addr: usize, len: usize, anyhow: bool) -> Result<(), i32> {
                     kernel(part)?;
                 }
                 // The kernel's by now.
-                Err(error) if error.errno() == libc::ESTALE => kernel(part)?,
+                Err(error) if error.is_of_changed_hands() => kernel(part)?,
                 Err(Error::PinBudget { .. } | Error::TooManyPins { .. } | Error::PastEnd { .. }) => {
                     return Err(libc::ENOMEM);
                 }

@@ -277,7 +277,7 @@ pub fn bring(region: &Region, page: usize) -> Result<()> {
 fn bring_in(region: &Region, page: usize, storing: bool) -> Result<()> {
     let served = if region.is_converted() {
         // Served, it would be absent again and again.
-        Outcome::Failed("its maps are the kernel's now, and bringing it in", libc::ESTALE)
+        Outcome::Failed(Error::CHANGED_HANDS, libc::ESTALE)
     } else {
         serve::serve(region.page(page), storing)
     };

@@ -100,10 +100,7 @@ pub struct OriginStore {
 
 impl OriginStore {
     /// What the engine is to take a file for that has an origin, and what opens its store.
-    pub fn opener(
-        facts: Facts,
-        origin: Arc<dyn Origin>,
-    ) -> (Facts, impl Fn(&File, &Facts, bool) -> Opened) {
+    pub fn opener(facts: Facts, origin: Arc<dyn Origin>) -> (Facts, impl Fn(&File, &Facts, bool) -> Opened) {
         let own = Facts { identity: Identity::unique(), ..facts };
         let open = move |from: &File, own: &Facts, direct: bool| {
             Ok(Box::new(Self::open(from, &facts, own.identity, direct, origin.clone())?) as Box<dyn Store>)

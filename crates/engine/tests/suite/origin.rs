@@ -378,6 +378,27 @@ fn by_address_it_stays_the_caches() {
     assert!(!by_address::holds(at, one.len()) && *two == remote.bytes[..]);
 }
 
+#[test]
+fn an_object_that_has_changed_is_an_error_by_address_too() {
+    alone!();
+    let folder = folder();
+    let remote = Remote::new(folder.path(), 1 << 20, Duration::ZERO);
+    let cache = Cache::new(64 * PAGE).unwrap();
+    let at = map_by_address(&remote, &cache).as_ptr() as usize;
+    remote.failure.store(libc::ESTALE, Ordering::Release);
+    let mut row = [0; 10];
+    // SAFETY: so much room.
+    let read = unsafe { by_address::read(at, row.as_mut_ptr(), row.len()) };
+    assert_eq!(read.unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(by_address::gather(&[at..at + 10], &mut row).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(by_address::prefetch_wait(&[at..at + 10]).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(by_address::keep(at, 10, false).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(by_address::lock(at, PAGE, false), Err(libc::ESTALE));
+    // SAFETY: advice that destroys nothing.
+    let populate = unsafe { by_address::advise(at, PAGE, libc::MADV_POPULATE_READ) };
+    assert_eq!(populate, Err(libc::ESTALE));
+}
+
 /// Ends the process unless `is_so`, without what a child of a test must not do.
 fn child_says(is_so: bool) {
     if !is_so {
