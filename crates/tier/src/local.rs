@@ -167,6 +167,10 @@ impl Local {
             let (unit, first) = (at / UNIT, at % UNIT / PAGE);
             let Some(words) = self.words(unit) else { return false };
             let (part, more) = rest.split_at(rest.len().min((UNIT - at % UNIT) as usize));
+            if words.word.load(Ordering::Acquire) == 0 {
+                // It was never there, or is long gone: it has no checksums to look at.
+                return false;
+            }
             let mut mask = 0;
             for ((page, bytes), crc) in
                 (first..).zip(part.chunks(PAGE as usize)).zip(&self.object.crcs(unit)[first as usize..])
@@ -191,6 +195,10 @@ impl Local {
 
     /// Notes that pages of a unit were read.
     fn touch(&self, words: &Unit, mask: u64) {
+        if state(words.word.load(Ordering::Relaxed)) != PRESENT {
+            // It was evicted meanwhile: no block may be left behind its words.
+            return;
+        }
         let seen = words.touched.load(Ordering::Relaxed);
         if seen & mask != mask {
             words.touched.fetch_or(mask, Ordering::Relaxed);
@@ -299,13 +307,19 @@ impl Local {
                 ABSENT | FILLING if !reserved => {
                     self.tier.reserve()?;
                     reserved = true;
+                }
+                _ => {
+                    // Each time: the page of an absent unit's words may have gone.
                     if let Err(error) = self.on_disk(|| self.object.prepare(unit)) {
-                        self.tier.give_back()?;
+                        if reserved {
+                            self.tier.give_back()?;
+                        }
                         return Err(error);
                     }
+                    if words.change(word, FILLING) {
+                        break;
+                    }
                 }
-                _ if words.change(word, FILLING) => break,
-                _ => {}
             }
         }
         if reserved {
@@ -352,6 +366,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
+        // A child by fork(2) has the same locks, and is not the one to give them back.
         if !self.tier.is_our_process() {
             return;
         }
@@ -359,6 +374,8 @@ impl Drop for Local {
         if self.object.head().superseded.load(Ordering::Relaxed) != 0 {
             // If it is the last, it is of no more use.
             let _ = self.tier.close_superseded(&self.object);
+        } else {
+            let _ = sys::flock(&self.object.data, libc::LOCK_UN);
         }
     }
 }

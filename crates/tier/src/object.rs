@@ -180,8 +180,17 @@ impl Object {
         head.extend(&meta);
         index.set_len(0)?;
         index.write_all_at(&head, 0)?;
-        index.set_len(Layout::new(meta.len() as u64, version.len).end)?;
+        let layout = Layout::new(meta.len() as u64, version.len);
+        index.set_len(layout.end)?;
+        if sys::is_in_memory(&index)? {
+            sys::allocate(&index, 0..layout.crcs_at)?;
+        }
         Self::of(data, index)
+    }
+
+    /// What a new copy takes of the disk, bytes, in memory.
+    pub fn empty_bytes(version: &Version) -> u64 {
+        Layout::new(version.to_bytes().len() as u64, version.len).crcs_at
     }
 
     pub fn head(&self) -> &Head {
@@ -270,16 +279,31 @@ impl Object {
         sys::punch(&self.data, units.start * UNIT..units.end * UNIT)
     }
 
-    /// The units whose checksums share a page with a unit's.
-    pub fn group(&self, unit: u64) -> Range<u64> {
-        let size = PAGE / (PAGES * 4);
-        let first = unit / size * size;
-        first..(first + size).min(self.layout.units)
+    /// Those units around one of which so many share something.
+    fn sharing(&self, unit: u64, many: u64) -> Range<u64> {
+        let first = unit / many * many;
+        first..(first + many).min(self.layout.units)
     }
 
-    /// Lets go of the page with a group's checksums, of which none is Present or Filling, nor becomes it meanwhile.
-    pub fn punch_crcs(&self, group: Range<u64>) -> io::Result<()> {
-        let at = self.layout.crcs_at + group.start * PAGES * 4;
-        sys::punch(&self.index, at..at + PAGE)
+    /// The units whose states share a page with a unit's.
+    pub fn sharing_states(&self, unit: u64) -> Range<u64> {
+        self.sharing(unit, PAGE / size_of::<Unit>() as u64)
+    }
+
+    /// The units whose checksums share a page with a unit's.
+    pub fn sharing_crcs(&self, unit: u64) -> Range<u64> {
+        self.sharing(unit, PAGE / (PAGES * 4))
+    }
+
+    /// Lets go of the pages with the checksums of some units, of which none is there, nor comes meanwhile.
+    pub fn punch_crcs(&self, units: &Range<u64>) -> bool {
+        let [start, end] = [units.start, units.end].map(|unit| self.layout.crcs_at + unit * PAGES * 4);
+        sys::punch(&self.index, start..end.next_multiple_of(PAGE)).is_ok()
+    }
+
+    /// Lets go of the page with the states of some units: they are Absent then.
+    pub fn punch_states(&self, units: &Range<u64>) -> bool {
+        let at = self.layout.units_at + units.start * size_of::<Unit>() as u64;
+        sys::punch(&self.index, at..at + PAGE).is_ok()
     }
 }

@@ -8,12 +8,13 @@
 //! **Evicted** are first units that are no use, then those that were read once, then those that were read again, oldest first. So what was
 //! used twice outlives a scan. What was read again takes at most three quarters of the limit; the oldest of it beyond that is taken for read once.
 
-use crate::UNIT;
 use crate::object::{self, ABSENT, EVICTING, FILLING, Object, PRESENT, PROTECTED, STALE, next, state};
 use crate::sys::{self, PAGE, Shared};
 use crate::tier::{FolderLock, Tier};
+use crate::{UNIT, Version};
 use fastmap::live::{self, Objects};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -127,11 +128,13 @@ impl Tier {
     /// Reserves room for an empty copy, which something makes under the folder's lock.
     pub(crate) fn with_room_for_empty<T>(
         &self,
+        version: &Version,
         make: impl FnOnce(&FolderLock) -> crate::Result<T>,
     ) -> crate::Result<T> {
-        self.reserve_bytes(EMPTY).map_err(|source| self.error("make room for a local copy", source))?;
+        let bytes = EMPTY + if self.is_in_memory() { Object::empty_bytes(version) as i64 } else { 0 };
+        self.reserve_bytes(bytes).map_err(|source| self.error("make room for a local copy", source))?;
         let made = self.lock_folder().and_then(|lock| make(&lock));
-        self.settle_bytes(EMPTY);
+        self.settle_bytes(bytes);
         made
     }
 
@@ -301,8 +304,14 @@ impl Tier {
                 leave(object, unit, if is_free { ABSENT } else { STALE });
             }
         }
-        for group in going.chunk_by(|one, other| object.group(*one) == object.group(*other)) {
-            forget_checksums(object, group[0]);
+        // In memory it stays: who looks at it would get it back at once.
+        let going = if self.is_in_memory() { &[] } else { &going[..] };
+        for some in going.chunk_by(|one, other| object.sharing_states(*one) == object.sharing_states(*other)) {
+            if !forget(object, object.sharing_states(some[0]), true) {
+                for group in some.chunk_by(|one, other| object.sharing_crcs(*one) == object.sharing_crcs(*other)) {
+                    forget(object, object.sharing_crcs(group[0]), false);
+                }
+            }
         }
         freed
     }
@@ -345,20 +354,24 @@ pub fn finish_eviction(object: &Object, unit: u64) {
     leave(object, unit, if is_free { ABSENT } else { STALE });
 }
 
-/// Lets go of the checksums of a unit's group, if all of it is absent. Else a copy would have them, in time, for all of an object that is far larger than the limit.
-fn forget_checksums(object: &Object, unit: u64) {
-    let group = object.group(unit);
-    let taken = group.clone().take_while(|unit| {
-        let words = object.unit(*unit).expect("a unit of the group");
+/// Lets go of the checksums of some units, or of their states, too, if none of them is there: whole pages of the index. Else a copy would keep
+/// them, in time, for all of an object that is far larger than the limit. Whether they are gone.
+fn forget(object: &Object, units: Range<u64>, with_states: bool) -> bool {
+    let taken = units.clone().take_while(|unit| {
+        let words = object.unit(*unit).expect("a unit of the object");
         let word = words.word.load(Ordering::Acquire);
         state(word) == ABSENT && words.change(word, EVICTING)
     });
-    let taken = group.start..group.start + taken.count() as u64;
-    if taken == group {
-        // Should it fail, they stay, and are right.
-        let _ = object.punch_crcs(group);
+    let taken = units.start..units.start + taken.count() as u64;
+    // Who locks a unit from now on finds it Evicting, or has blocks put behind its state after this; who did before may have done so.
+    let is_locked = || sys::locked_byte(&object.index, units.clone()).map_or(true, |by| by.is_some());
+    let may_go = taken == units && !(with_states && is_locked());
+    // Absent is zero, as a hole is.
+    let are_gone = may_go && object.punch_crcs(&units) && (!with_states || object.punch_states(&units));
+    if !(are_gone && with_states) {
+        taken.for_each(|unit| leave(object, unit, ABSENT));
     }
-    taken.for_each(|unit| leave(object, unit, ABSENT));
+    are_gone
 }
 
 /// Those of which something is true first. Gives how many they are.

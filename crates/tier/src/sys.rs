@@ -207,6 +207,17 @@ pub fn seek(file: &File, offset: u64, whence: libc::c_int) -> Option<u64> {
     u64::try_from(at).ok()
 }
 
+/// Whether a file lies in memory alone (tmpfs), where even loads from a mapping's hole take a page, and raise SIGBUS when there is none.
+pub fn is_in_memory(file: &File) -> io::Result<bool> {
+    // SAFETY: all zeros are a statfs, which the kernel fills.
+    let mut of: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor, and a place for the answer.
+    match unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut of) } {
+        0 => Ok(of.f_type == libc::TMPFS_MAGIC),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Bytes that programs without privileges can still write to the disk of a file.
 pub fn free_space(file: &File) -> io::Result<u64> {
     // SAFETY: all zeros are a statvfs, which the kernel fills.

@@ -44,6 +44,7 @@ pub struct Tier {
     file: File,
     map: Mapping,
     place: u64,
+    is_in_memory: bool,
     /// The process that opened it: a child by fork(2) does not tidy up after it.
     process: u32,
 }
@@ -124,7 +125,8 @@ impl Tier {
             file.set_len(USAGE).map_err(error("prepare its file `usage`"))?;
         }
         let map = Mapping::new(&file, USAGE).map_err(lacks("shared mappings (mmap(2))"))?;
-        let mut tier = Tier { dir, file, map, place: 0, process: std::process::id() };
+        let is_in_memory = sys::is_in_memory(&file).map_err(error("look at its file `usage`"))?;
+        let mut tier = Tier { dir, file, map, place: 0, is_in_memory, process: std::process::id() };
         tier.place = tier.take_place()?;
         let usage = tier.usage();
         if usage.magic.load(Ordering::Relaxed) != MAGIC {
@@ -203,6 +205,10 @@ impl Tier {
         self.lock().map_err(|source| self.error("lock the folder", source))
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.is_in_memory
+    }
+
     pub(crate) fn is_our_process(&self) -> bool {
         self.process == std::process::id()
     }
@@ -245,7 +251,7 @@ impl Tier {
         if !version.is_known() {
             return Err(Error::Unversioned { url: version.url.clone() });
         }
-        self.with_room_for_empty(|lock| {
+        self.with_room_for_empty(version, |lock| {
             let object = self.open_or_create(version)?;
             let head = object.head();
             head.superseded.store(0, Ordering::Relaxed);
@@ -391,6 +397,15 @@ impl Tier {
     /// What local copies take of the limit now, bytes; a little more than of the disk.
     pub fn used(&self) -> u64 {
         self.usage().used.load(Ordering::SeqCst).max(0) as u64
+    }
+}
+
+impl Drop for Tier {
+    fn drop(&mut self) {
+        // Not by closing it alone: a child by fork(2) may have it, too, be it for as long as it takes to call exec(2).
+        if self.is_our_process() {
+            sys::unlock_byte(&self.file, self.place);
+        }
     }
 }
 
