@@ -148,7 +148,9 @@ fn the_limit_holds_while_processes_and_threads_fill() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(2 * under_load());
+                while !on.join("stop").exists() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 stop.store(true, Ordering::Relaxed);
             });
             work(&on, LIMIT, seed.parse().unwrap(), &stop);
@@ -158,15 +160,16 @@ fn the_limit_holds_while_processes_and_threads_fill() {
     let folder = folder();
     drop(tier(folder.path(), LIMIT));
     let mut children: Vec<_> = (1..=4).map(|seed| child(FILLING, &seed.to_string(), folder.path())).collect();
-    let mut looks = 0;
-    while children.iter_mut().any(|one| one.0.try_wait().unwrap().is_none()) {
-        let disk = on_disk_meanwhile(folder.path());
-        assert!(disk <= LIMIT, "{disk} bytes after {looks} looks");
+    let (begun, mut looks, mut most) = (Instant::now(), 0, 0);
+    while looks < 100 || most < LIMIT / 2 || begun.elapsed() < 2 * under_load() {
+        most = most.max(on_disk_meanwhile(folder.path()));
         looks += 1;
+        assert!(most <= LIMIT, "{most} bytes after {looks} looks");
+        assert!(children.iter_mut().all(|one| one.0.try_wait().unwrap().is_none()), "a child has ended");
         std::thread::yield_now();
     }
+    std::fs::write(folder.path().join("stop"), "").unwrap();
     children.iter_mut().for_each(Running::succeeds);
-    assert!(looks > 20 && on_disk(folder.path()) > LIMIT / 2);
     check(folder.path(), LIMIT);
 }
 
