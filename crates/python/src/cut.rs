@@ -1,4 +1,5 @@
-//! Files that are cut while they are mapped: a load past the end finds zeros, and the interpreter is told.
+//! Files that are cut while they are mapped, and objects that cannot be fetched: a load of what is not there finds zeros, and the interpreter
+//! is told.
 //!
 //! Without this it would end by SIGBUS. As the Java VM has it, the page that is not there is replaced by one of zeros, and the main thread
 //! raises OSError when the interpreter next looks for such calls, which is after a call or a jump back; every later call of the mapping's own
@@ -25,11 +26,17 @@ struct Watched {
     start: AtomicUsize,
     end: AtomicUsize,
     was_cut: AtomicBool,
+    is_object: AtomicBool,
 }
 
 impl Watched {
     const fn new() -> Self {
-        Watched { start: AtomicUsize::new(0), end: AtomicUsize::new(0), was_cut: AtomicBool::new(false) }
+        Watched {
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            was_cut: AtomicBool::new(false),
+            is_object: AtomicBool::new(false),
+        }
     }
 
     /// The mapping's addresses, if there is one.
@@ -48,7 +55,7 @@ static IS_ASKED: AtomicBool = AtomicBool::new(false);
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// Notes a mapping; false if a page of it has been replaced already, by way of another mapping of the same memory.
-pub fn watch(at: Range<usize>) -> bool {
+pub fn watch(at: Range<usize>, is_object: bool) -> bool {
     let is_cut = |one: &Watched| {
         let other = one.at();
         other.start < at.end && at.start < other.end && one.was_cut.load(Ordering::Relaxed)
@@ -59,6 +66,7 @@ pub fn watch(at: Range<usize>) -> bool {
     for one in &RANGES {
         if one.end.compare_exchange(0, at.end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             one.was_cut.store(false, Ordering::Relaxed);
+            one.is_object.store(is_object, Ordering::Relaxed);
             one.start.store(at.start, Ordering::Release);
             break;
         }
@@ -87,15 +95,20 @@ fn holding(at: usize) -> impl Iterator<Item = &'static Watched> {
 }
 
 /// What the exception says.
-pub fn failure() -> Failure {
+pub fn failure(is_object: bool) -> Failure {
+    if is_object {
+        let why = "part of an object could not be fetched, as standard error says: what lies there was found to be zeros; close its mapping and \
+                   open it anew";
+        return Failure { errno: libc::EIO, text: why.into() };
+    }
     let why = "a file was cut while it was mapped: what lies past its end was found to be zeros; close its mappings and map it anew";
     Failure { errno: libc::ENXIO, text: why.into() }
 }
 
 /// Raises the exception, in the main thread.
-extern "C" fn tell(_: *mut c_void) -> c_int {
+extern "C" fn tell(of_object: *mut c_void) -> c_int {
     IS_ASKED.store(false, Ordering::Release);
-    Python::attach(|py| PyErr::from(failure()).restore(py));
+    Python::attach(|py| PyErr::from(failure(!of_object.is_null())).restore(py));
     -1
 }
 
@@ -110,8 +123,10 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         if new != libc::MAP_FAILED {
             holding(at).for_each(|one| one.was_cut.store(true, Ordering::Relaxed));
             if !IS_ASKED.swap(true, Ordering::AcqRel) {
+                let of_object = holding(at).any(|one| one.is_object.load(Ordering::Relaxed));
+                let of_object = ptr::without_provenance_mut(usize::from(of_object));
                 // SAFETY: it needs no lock of the interpreter's but that of these calls.
-                let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), ptr::null_mut()) } != 0;
+                let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), of_object) } != 0;
                 // A later page asks again.
                 IS_ASKED.store(!is_full, Ordering::Release);
             }

@@ -6,19 +6,20 @@ use crate::failure::{Failure, check};
 use fastmap::placement;
 use fastmap_capi::{
     FM_MADV_BACKWARD, FM_MAP_CACHED, FM_PIN_WRITE, fm_gather, fm_is_cached, fm_madvise, fm_mmap, fm_mmap_in, fm_msync,
-    fm_munmap, fm_pin, fm_prefetch, fm_prefetch_wait, fm_range, fm_read, fm_unpin, fm_write,
+    fm_munmap, fm_object_stats, fm_open_url, fm_pin, fm_prefetch, fm_prefetch_wait, fm_range, fm_read, fm_unpin,
+    fm_url_options, fm_write, version_at,
 };
 use libc::{c_int, c_void, off_t};
 use pyo3::exceptions::{PyBufferError, PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use std::ffi::CStr;
+use pyo3::types::{PyBytes, PyDict};
+use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 
 /// What `help(fastmap.Mapping)` says.
-pub const DOC: &CStr = c"Bytes of a file in memory: what `fastmap.open` returns, and arrays are made of.
+pub const DOC: &CStr = c"Bytes of a file or an object in memory: what `fastmap.open` returns, and arrays are made of.
 
 It has the buffer protocol: `memoryview(mapping)`, `numpy.frombuffer(mapping, dtype)`. As a context manager it is closed at the end.
 Offsets and lengths are bytes, inside the mapping; what lies outside raises IndexError. All that may block runs without the
@@ -34,6 +35,20 @@ pub struct Mapping {
     skip: usize,
     is_writable: bool,
     cache: Option<Py<Cache>>,
+    /// Of an object: its URL as messages have it, and what tells its version.
+    object: Option<(String, String)>,
+}
+
+/// How an object is opened: URL, folder of local copies and its limit (or 0), deadline in seconds.
+type Url = (Vec<u8>, Option<Vec<u8>>, u64, f64);
+
+/// What is mapped.
+#[derive(FromPyObject)]
+pub enum Source {
+    #[pyo3(transparent)]
+    File(c_int),
+    #[pyo3(transparent)]
+    Object(Url),
 }
 
 struct State {
@@ -152,7 +167,7 @@ impl Mapping {
 
     fn open(&self) -> PyResult<Use<'_>> {
         let used = Use { mapping: self, bytes: self.lend()? };
-        if cut::was_cut(used.bytes.at) { Err(cut::failure().into()) } else { Ok(used) }
+        if cut::was_cut(used.bytes.at) { Err(cut::failure(self.object.is_some()).into()) } else { Ok(used) }
     }
 
     /// The first page, and whole pages of all.
@@ -165,18 +180,23 @@ impl Mapping {
 impl Mapping {
     /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". In a cache: there, or it fails. Without: begins as the kernel's, and
     /// placement advises; the engine does not take it, since system calls of Python would fail that are given its memory. `bare`:
-    /// mmap(2) alone, where the preload library looks after mappings.
+    /// mmap(2) alone, where the preload library looks after mappings. An object is for reading, and always in a cache; 0 bytes of it are all
+    /// that there are.
     #[new]
-    #[pyo3(signature = (fd, offset, length, mode, cache, bare))]
+    #[pyo3(signature = (source, offset, length, mode, cache, bare))]
     fn new(
         py: Python<'_>,
-        fd: c_int,
+        source: Source,
         offset: u64,
         length: usize,
         mode: &str,
         cache: Option<Py<Cache>>,
         bare: bool,
     ) -> PyResult<Self> {
+        let fd = match source {
+            Source::File(fd) => fd,
+            Source::Object(url) => return Self::of_object(py, url, offset, length, cache),
+        };
         let skip = (offset % PAGE as u64) as usize;
         let whole = skip.checked_add(length).and_then(|all| all.checked_next_multiple_of(PAGE));
         let (Some(whole), Ok(from)) = (whole, off_t::try_from(offset - skip as u64)) else {
@@ -207,15 +227,15 @@ impl Mapping {
             if handle.is_none() && !bare {
                 placement::note_kernels(at.addr()..at.addr() + whole);
             }
-            if !cut::watch(at.addr()..at.addr() + whole) {
+            if !cut::watch(at.addr()..at.addr() + whole, false) {
                 // SAFETY: mapped above.
                 unsafe { fm_munmap(at, whole) };
-                return Err(cut::failure());
+                return Err(cut::failure(false));
             }
             Ok(at.addr())
         })?;
         let state = Mutex::new(State { at: Some(at), uses: 0 });
-        Ok(Mapping { state, len: length, offset, skip, is_writable, cache })
+        Ok(Mapping { state, len: length, offset, skip, is_writable, cache, object: None })
     }
 
     /// Unmaps the file. What was stored has been handed to it, if not to stable storage: see `flush`.
@@ -273,11 +293,38 @@ impl Mapping {
         let used = self.open()?;
         // SAFETY: an address.
         let is_cached = unsafe { fm_is_cached(used.bytes.at as *const c_void, used.bytes.len) } == 1;
-        Ok(if is_cached { "fastmap" } else { "kernel" })
+        // In a child made by fork(2) as well.
+        Ok(if is_cached || self.object.is_some() { "fastmap" } else { "kernel" })
     }
 
     fn __len__(&self) -> usize {
         self.len
+    }
+
+    /// The URL of an object, without what signs it; None of a file.
+    #[getter]
+    fn url(&self) -> Option<&str> {
+        self.object.as_ref().map(|(url, _)| url.as_str())
+    }
+
+    /// What tells the object's version from others; None of a file.
+    #[getter]
+    fn _version(&self) -> Option<&str> {
+        self.object.as_ref().map(|(_, version)| version.as_str())
+    }
+
+    #[pyo3(name = "_object_stats")]
+    fn object_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let used = self.open()?;
+        let mut now = fm_object_stats::default();
+        // SAFETY: a struct of the size that is passed.
+        check(unsafe { fm_object_stats(used.bytes.at as *const c_void, &raw mut now, size_of::<fm_object_stats>()) })?;
+        let all = PyDict::new(py);
+        macro_rules! fill {
+            ($($name:ident)*) => { $(all.set_item(stringify!($name), now.$name)?;)* };
+        }
+        fill!(fetched hit wasted requests retries hedges wrong);
+        Ok(all)
     }
 
     /// Writes what was stored to the file, and returns when it is on stable storage (msync(2) with MS_SYNC).
@@ -418,6 +465,44 @@ impl Mapping {
 }
 
 impl Mapping {
+    fn of_object(
+        py: Python<'_>,
+        (url, tier, tier_limit, deadline): Url,
+        offset: u64,
+        length: usize,
+        cache: Option<Py<Cache>>,
+    ) -> PyResult<Self> {
+        let skip = (offset % PAGE as u64) as usize;
+        let Ok(from) = off_t::try_from(offset - skip as u64) else {
+            return Err(PyValueError::new_err(format!("an offset of {offset} is beyond any object's end")));
+        };
+        let (url, tier) = (CString::new(url)?, tier.map(CString::new).transpose()?);
+        let mut whole = if length == 0 { 0 } else { length.saturating_add(skip) };
+        let handle = cache.as_ref().map_or(0, |cache| cache.get().handle().addr());
+        let (at, object) = py.detach(|| {
+            let options = fm_url_options {
+                cache: std::ptr::without_provenance_mut(handle),
+                tier: tier.as_ref().map_or(std::ptr::null(), |tier| tier.as_ptr()),
+                tier_limit,
+                deadline,
+            };
+            // SAFETY: C strings and options that stay until it returns.
+            let at = unsafe { fm_open_url(url.as_ptr(), from, &raw mut whole, &raw const options) };
+            if at == libc::MAP_FAILED {
+                return Err(Failure::last());
+            }
+            cut::watch(at.addr()..at.addr() + whole.next_multiple_of(PAGE), true);
+            Ok((at.addr(), version_at(at)))
+        })?;
+        let state = Mutex::new(State { at: Some(at), uses: 0 });
+        let mapping =
+            Mapping { state, len: whole.saturating_sub(skip), offset, skip, is_writable: false, cache, object };
+        if mapping.len == 0 {
+            return Err(PyValueError::new_err(format!("an offset of {offset} is beyond the object's end")));
+        }
+        Ok(mapping)
+    }
+
     fn unmap(&self, at: usize) -> Result<(), Failure> {
         let (at, len) = self.whole(at);
         cut::forget(at.addr()..at.addr() + len);

@@ -36,7 +36,8 @@ def test_it_takes_what_numpys_takes_and_a_cache():
     of_ours = list(inspect.signature(fastmap.memmap).parameters.values())
     assert [(it.name, it.kind) for it in of_ours[: len(of_numpy)]] == [(it.name, it.kind) for it in of_numpy]
     assert [it.default for it in of_ours[: len(of_numpy)]] == [it.default for it in of_numpy]
-    assert [(it.name, it.default) for it in of_ours[len(of_numpy) :]] == [("cache", None)]
+    more = [("cache", None), ("tier", None), ("tier_limit", None), ("deadline", 30.0)]
+    assert [(it.name, it.default) for it in of_ours[len(of_numpy) :]] == more
     assert issubclass(fastmap.memmap, np.memmap)
 
 

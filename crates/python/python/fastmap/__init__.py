@@ -1,7 +1,7 @@
-"""Files larger than memory as arrays: memory-mapped I/O with a limit on memory, and with many reads at a time.
+"""Files and objects larger than memory as arrays: memory-mapped I/O with a limit on memory, and with many reads at a time.
 
 `memmap` is `numpy.memmap` with a `cache`; `gather` copies rows at the depth of the device; `open` gives the bytes alone; `safetensors` reads
-weights. The command `fastmap run`, or ``python -m fastmap run script.py``, does it for programs that nobody changes.
+weights. All of them take the URL of an object of a store (S3, GCS, Azure, HTTP, HDFS), too. The command `fastmap run`, or ``python -m fastmap run script.py``, does it for programs that nobody changes.
 
 Examples
 --------

@@ -75,8 +75,8 @@ class Cache(_native.Cache):
         return _shared, (self._token, self.capacity)
 
 
-def as_cache(cache: "Union[None, int, str, Cache]") -> "Optional[Cache]":
-    """A cache as it is, or a new one of a size; None in a child made by fork(2), where there is none."""
+def as_cache(cache: "Union[None, int, str, Cache]", is_of_object: bool = False) -> "Optional[Cache]":
+    """A cache as it is, or a new one of a size; None in a child made by fork(2), where there is none, and where objects need none."""
     if cache is None or isinstance(cache, Cache):
         return cache
     try:
@@ -84,7 +84,8 @@ def as_cache(cache: "Union[None, int, str, Cache]") -> "Optional[Cache]":
     except OSError as error:
         if error.errno != errno.ENOSYS:
             raise
-        warn(error)
+        if not is_of_object:
+            warn(error)
         return None
 
 

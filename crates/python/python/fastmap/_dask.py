@@ -46,9 +46,12 @@ def _token_of(array: Any) -> Any:
 
         return normalize_token(array.view(np.ndarray))
     if array._is_named() and array.mode == "r":
+        _, (kind, place, view) = array.__reduce_ex__(2)
+        if array._mmap.url is not None:
+            # With its version.
+            return repr((kind, place[:-1], view))
         with contextlib.suppress(OSError):
             file = os.stat(array.filename)
-            _, (kind, place, view) = array.__reduce_ex__(2)
             return repr((kind, place[:-1], view, file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns))
     return uuid.uuid4().hex
 

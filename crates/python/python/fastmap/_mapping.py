@@ -6,13 +6,14 @@ import io
 import mmap as _mmap
 import operator
 import os
+import re
 import stat
-from typing import Any, Iterable, Iterator, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _native
-from ._cache import Cache, as_cache, warn
+from ._cache import Cache, as_cache, size_of, warn
 
 __all__ = ["Mapping", "open"]
 
@@ -25,10 +26,14 @@ _ADVICE = {
 }
 
 CacheLike = Union[None, int, str, Cache]
+SizeLike = Union[None, int, str]
 
 
 class Mapping(_native.Mapping):
     __doc__ = _native.Mapping.__doc__
+
+    # Of an object: how it was opened, for those that are to open it as well.
+    _opened: Optional[Tuple[Any, ...]] = None
 
     def __enter__(self) -> "Mapping":
         return self
@@ -39,7 +44,8 @@ class Mapping(_native.Mapping):
     def __repr__(self) -> str:
         if self.closed:
             return "<fastmap.Mapping, closed>"
-        return f"<fastmap.Mapping of {len(self)} bytes, by {self.engine}>"
+        what = f"{len(self)} bytes" if self.url is None else f"{len(self)} bytes of {self.url}"
+        return f"<fastmap.Mapping of {what}, by {self.engine}>"
 
     def advise(self, advice: str, offset: int = 0, length: Optional[int] = None) -> None:
         """Says how the bytes will be used (madvise(2)).
@@ -134,12 +140,17 @@ class Mapping(_native.Mapping):
             self._unpin(offset, length)
 
     def stats(self) -> dict:
-        """Who serves the mapping ("engine"), and the counters of its cache, if it has one (`Cache.stats`)."""
-        counters = {}
+        """Who serves the mapping ("engine"), and the counters of its cache, if it has one (`Cache.stats`).
+
+        Of an object also what was done for it since it was opened: bytes that came from the store (`fetched`), were read from the local copy
+        (`hit`), and left that unread (`wasted`); `requests` to the store, and of these `retries` and `hedges`, second ones
+        because the first was late; and units of 256 KiB that were `wrong` in the local copy, and fetched anew.
+        """
+        counters: Dict[str, int] = {} if self.url is None else self._object_stats()
         if self.cache is not None:
             # A child made by fork(2) has none.
             with contextlib.suppress(OSError):
-                counters = self.cache.stats()
+                counters.update(self.cache.stats())
         return {"engine": self.engine, **counters}
 
 
@@ -167,6 +178,34 @@ def map_file(fd: int, offset: int, length: int, mode: str, cache: Optional[Cache
     return Mapping(fd, offset, length, mode, None, is_looked_after)
 
 
+def is_url(name: Any) -> bool:
+    """Whether it names an object. A path never does: "./s3://bucket" or a `pathlib.Path` names a file."""
+    return isinstance(name, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name) is not None
+
+
+def map_object(
+    url: str, mode: str, offset: int, length: Optional[int], cache: CacheLike, tier: Any, tier_limit: SizeLike, deadline: Optional[float]
+) -> Mapping:
+    """Maps an object of a store, or part of it."""
+    if mode != "r":
+        raise io.UnsupportedOperation(f"an object of a store is read-only: pass mode 'r', not {mode!r}, and copy what is to be changed")
+    offset = operator.index(offset)
+    if offset < 0:
+        raise ValueError("memory mapped offset must be positive")
+    if length is not None and not 0 < operator.index(length) < 1 << 63:
+        raise ValueError(f"{length} bytes cannot be mapped: there must be one at least")
+    if deadline is not None and not deadline > 0:
+        raise ValueError(f"a deadline of {deadline} s has passed: give a number above zero, or None to wait for ever")
+    limit = None if tier_limit is None else size_of(tier_limit)
+    if limit == 0:
+        raise ValueError("a limit of 0 bytes is too small: the local copies need 16 MiB at least")
+    folder = None if tier is None else os.fsencode(tier)
+    source = (os.fsencode(url), folder, limit or 0, float("inf") if deadline is None else float(deadline))
+    mapping = Mapping(source, offset, length or 0, "r", as_cache(cache, True), False)
+    mapping._opened = (url, tier, tier_limit, deadline)
+    return mapping
+
+
 def length_of(fd: int) -> int:
     """Bytes of a file or block device."""
     status = os.fstat(fd)
@@ -186,22 +225,36 @@ def open(
     offset: int = 0,
     length: Optional[int] = None,
     cache: CacheLike = None,
+    tier: Union[None, str, "os.PathLike[str]"] = None,
+    tier_limit: SizeLike = None,
+    deadline: Optional[float] = 30.0,
 ) -> Mapping:
-    """Maps a file.
+    """Maps a file, or an object of a store.
 
     Parameters
     ----------
-    file : path, file object or descriptor
-        What to map; a path is closed again, since the mapping needs no descriptor.
+    file : path, file object, descriptor or URL
+        What to map; a path is closed again, since the mapping needs no descriptor. A str that begins as a URL is an object's:
+        ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/key``, ``http(s)://``, ``webdav(s)://``, ``webhdfs://``, ``hdfs://``,
+        ``file:///path``. A file of such a name is a path: ``./s3:/…``.
     mode : {"r", "r+", "c"}
-        "r": for reading. "r+": stores reach the file. "c": stores stay in memory, and a cache has no say.
+        "r": for reading, as objects are always. "r+": stores reach the file. "c": stores stay in memory, and a cache has no say.
     offset : int, optional
         First byte of the file; any, not only multiples of pages.
     length : int, optional
         Bytes; to the end by default.
     cache : None, int, str or Cache
         The limit on the memory of the mapping: bytes, a size such as "1GiB", or a `Cache` that several share. None: the kernel's
-        mapping, which FastMap advises while memory is short. Under `fastmap run` it has no say: its library has all mappings, within its budget.
+        mapping, which FastMap advises while memory is short; of an object: a cache of the process's own, which takes what others leave of
+        memory. Under `fastmap run` it has no say of files: its library has all their mappings, within its budget.
+    tier : None, str or path, optional
+        Of an object: the folder of its local copy, on a local disk. None: ``$FASTMAP_TIER``, else ``$XDG_CACHE_HOME/fastmap``, else
+        ``~/.cache/fastmap``.
+    tier_limit : None, int or str, optional
+        Of an object: the most bytes that all copies in that folder take. None: ``$FASTMAP_TIER_LIMIT``, else what the folder was given
+        last, else a tenth of the disk's free space.
+    deadline : None or float, optional
+        Of an object: seconds that the store may take to give what is waited for; None: for ever.
 
     Returns
     -------
@@ -210,7 +263,13 @@ def open(
     Raises
     ------
     ValueError
-        The file is empty or too short, a number is negative, or the cache is too small.
+        The file is empty or too short, a number is negative, the cache is too small, or a URL is none.
+    io.UnsupportedOperation
+        An object in another mode than "r".
+    OSError
+        Of an object, here and wherever a part of it is read: FileNotFoundError there is none; PermissionError access is denied, or
+        credentials have expired; TimeoutError the store did not answer within the deadline; ESTALE the object has changed since it was
+        opened; ENOSPC there is no room for the local copy; EIO.
     BlockingIOError
         With a cache and mode "r+", while another process has the file so: two would write over each other's pages.
 
@@ -221,15 +280,27 @@ def open(
     `Mapping.read`, `gather` and `Mapping.prefetch` raise OSError, and so does the main thread after any other access past its end, which finds
     zeros. The mapping is good for nothing but `close` then, and in a cache so are all others of that file: a new one is refused before.
 
+    An object is mapped at the version that it has (ETag, version, or else time of modification). Its parts are fetched when they are touched, and
+    ahead of walks, and kept in the local copy, which all processes of the user share. Credentials and endpoints are found where each service's
+    own tools find them: environment, profiles, roles; one in the URL is refused. What cannot be fetched is an exception of `Mapping.read`,
+    `gather`, `Mapping.pin` and `Mapping.prefetch` with `wait`; any other access finds zeros, and the main thread is told by an OSError, with the
+    reason on standard error.
+
     Examples
     --------
     >>> with fastmap.open("table.f32", cache="1MiB") as mapping:
     ...     mapping.read(0, 4)
     b'\\x00\\x00\\x00\\x00'
+
+    Of a store, with at most 1 GiB of it on local disk:
+
+    >>> mapping = fastmap.open("s3://bucket/table.f32", tier_limit="1GiB")  # doctest: +SKIP
     """
     modes = {"r": os.O_RDONLY, "r+": os.O_RDWR, "c": os.O_RDONLY}
     if mode not in modes:
         raise ValueError(f"mode must be one of {list(modes)} (got {mode!r})")
+    if is_url(file):
+        return map_object(file, mode, offset, length, cache, tier, tier_limit, deadline)
     opened = None
     if isinstance(file, int):
         fd = file

@@ -1,6 +1,7 @@
-"""Arrays over files."""
+"""Arrays over files and objects."""
 
 import contextlib
+import errno
 import io
 import mmap
 import operator
@@ -8,14 +9,14 @@ import os
 import sys
 import weakref
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _native
 from ._cache import Cache, as_cache
 from ._dask import Told
-from ._mapping import CacheLike, Mapping, map_file
+from ._mapping import CacheLike, Mapping, SizeLike, is_url, map_file, map_object
 
 __all__ = ["gather", "memmap"]
 
@@ -29,17 +30,17 @@ _CHUNK = 4 << 20
 
 
 class memmap(np.memmap, metaclass=Told):
-    """An array over a file, whose memory may be limited: `numpy.memmap` with a `cache`.
+    """An array over a file, or an object of a store, whose memory may be limited: `numpy.memmap` with a `cache`.
 
     Parameters
     ----------
-    filename : str, path or file object
-        The file, opened in binary mode if it is one.
+    filename : str, path, file object or URL
+        The file, opened in binary mode if it is one; or an object, such as ``"s3://bucket/key"``: see `open`.
     dtype : data-type, optional
         Of the elements; no objects. uint8 by default.
     mode : {"r+", "r", "w+", "c"}, optional
         "r": for reading. "r+": for reading and writing; a file that is too short is extended. "w+": made anew, or emptied. "c": stores stay in
-        memory, and a cache has no say.
+        memory, and a cache has no say. Of an object "r".
     offset : int, optional
         Where in the file the array begins, in bytes; any.
     shape : int or sequence of int, optional
@@ -48,8 +49,16 @@ class memmap(np.memmap, metaclass=Told):
         Of the elements in the file.
     cache : None, int, str or Cache, optional
         The limit on the memory of the array: bytes, a size such as "1GiB", or a `Cache` that several arrays share. None: the
-        kernel's mapping, which FastMap advises while memory is short. Under `fastmap run` it has no say: its library has all mappings, within its
-        budget.
+        kernel's mapping, which FastMap advises while memory is short; of an object: a cache of the process's own, which takes what others
+        leave of memory. Under `fastmap run` it has no say of files: its library has all their mappings, within its budget.
+    tier : None, str or path, optional
+        Of an object: the folder of its local copy, on a local disk. None: ``$FASTMAP_TIER``, else ``$XDG_CACHE_HOME/fastmap``, else
+        ``~/.cache/fastmap``.
+    tier_limit : None, int or str, optional
+        Of an object: the most bytes that all copies in that folder take. None: ``$FASTMAP_TIER_LIMIT``, else what the folder was given
+        last, else a tenth of the disk's free space.
+    deadline : None or float, optional
+        Of an object: seconds that the store may take to give what is waited for; None: for ever.
 
     Attributes
     ----------
@@ -63,13 +72,15 @@ class memmap(np.memmap, metaclass=Told):
     Raises
     ------
     ValueError
-        No such mode, a shape that does not fit, a file that is too short, a cache that is too small.
+        No such mode, a shape that does not fit, a file that is too short, a cache that is too small, or a URL is none.
+    io.UnsupportedOperation, OSError
+        Of an object: see `open`. ESTALE also when a pickled array is of another version of the object than there is now.
     BlockingIOError
         With a cache and for writing, while another process has the file so.
 
     Notes
     -----
-    Pickled, it is the file's name and the place in it: whoever unpickles maps the file, in a cache as large. One process at a time writes
+    Pickled, it is the file's name, or the URL as it was given, and the place in it: whoever unpickles maps the file, in a cache as large. One process at a time writes
     through a cache. A system call that is given memory of a cache fails with EFAULT where a page is absent: `tofile`, `numpy.save` and
     pickles copy; elsewhere use `Mapping.pin`, a copy, or `fastmap run`, under which all of them work. Where a file
     is cut while it is mapped, `gather` and `prefetch` raise OSError, and so does the main thread after any other access past its end, which would end
@@ -94,6 +105,9 @@ class memmap(np.memmap, metaclass=Told):
         order: str = "C",
         *,
         cache: CacheLike = None,
+        tier: Union[None, str, "os.PathLike[str]"] = None,
+        tier_limit: SizeLike = None,
+        deadline: Optional[float] = 30.0,
     ) -> "memmap":
         mode = _NAMES.get(mode, mode)
         if mode not in _MODES:
@@ -107,7 +121,20 @@ class memmap(np.memmap, metaclass=Told):
         if offset < 0:
             raise OverflowError("memory mapped offset must be positive")
         shape = None if shape is None else _shape_of(shape)
-        limit = as_cache(cache)
+        limit = as_cache(cache, is_url(filename))
+        if is_url(filename):
+            # An empty array needs a byte to be mapped.
+            length = None if shape is None else _product(shape) * dtype.itemsize
+            start, span = (offset, length) if length != 0 else (0, None)
+            mapping = map_object(filename, mode, start, span, limit, tier, tier_limit, deadline)
+            if shape is None:
+                if len(mapping) % dtype.itemsize:
+                    raise ValueError("Size of the available data must be a multiple of the data-type size.")
+                shape = (len(mapping) // dtype.itemsize,)
+            self = np.ndarray.__new__(subtype, shape, dtype, mapping, 0, order=order)
+            _keep_open(mapping, self)
+            self._mmap, self.offset, self.mode, self.filename = mapping, offset, mode, filename
+            return self
         if hasattr(filename, "read"):
             opened = contextlib.nullcontext(filename)
         else:
@@ -257,7 +284,8 @@ class memmap(np.memmap, metaclass=Told):
             self._mmap.flush()
         low, high = _bounds(self)
         start = self._mmap.offset + low - self._mmap._address
-        place = (self.filename, start, high - low, "r" if self.mode == "r" else "r+", self.cache)
+        opened = self._mmap._opened and (*self._mmap._opened[1:], self._mmap._version)
+        place = (self.filename, start, high - low, "r" if self.mode == "r" else "r+", opened, self.cache)
         array = (self.dtype, self.shape, self.strides, _address(self) - low)
         return _reopen, (type(self), place, array)
 
@@ -305,11 +333,18 @@ def _keep_open(mapping: Mapping, array: np.ndarray) -> None:
 
 
 def _reopen(subtype: type, place: tuple, array: tuple) -> memmap:
-    filename, start, length, mode, cache = place
+    filename, start, length, mode, opened, cache = place
     dtype, shape, strides, first = array
-    if os.path.getsize(filename) < start + length:
-        raise ValueError(f"mmap length is greater than file size: {filename!r} has been cut")
-    part = memmap.__new__(subtype, filename, np.uint8, mode, start, (length,), cache=cache)
+    if opened is None:
+        if os.path.getsize(filename) < start + length:
+            raise ValueError(f"mmap length is greater than file size: {filename!r} has been cut")
+        part = memmap.__new__(subtype, filename, np.uint8, mode, start, (length,), cache=cache)
+    else:
+        *how, version = opened
+        options = dict(zip(("tier", "tier_limit", "deadline"), how))
+        part = memmap.__new__(subtype, filename, np.uint8, mode, start, (length,), cache=cache, **options)
+        if part._mmap._version != version:
+            raise OSError(errno.ESTALE, f"{part._mmap.url} has changed since the array was pickled: open it again and pickle that")
     self = np.ndarray.__new__(subtype, shape, dtype, part._mmap, first, strides)
     _keep_open(part._mmap, self)
     # Of an array without elements, too, which shares no memory.

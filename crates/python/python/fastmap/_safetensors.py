@@ -3,11 +3,11 @@
 import collections.abc
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from ._mapping import CacheLike, Mapping, open as _open
+from ._mapping import CacheLike, Mapping, SizeLike, is_url, open as _open
 
 __all__ = ["SafeTensors", "safetensors"]
 
@@ -26,7 +26,7 @@ class SafeTensors(collections.abc.Mapping):
     Attributes
     ----------
     mapping : Mapping or None
-        The tensors' bytes; None where there are none.
+        The tensors' bytes; None where there are none. Of an object all of it.
     metadata : dict of str to str
         What the header says beside the tensors.
     dtypes : dict of str to str
@@ -54,15 +54,30 @@ class SafeTensors(collections.abc.Mapping):
         return f"<fastmap.SafeTensors: {len(self)} tensors, {0 if self.mapping is None else len(self.mapping)} bytes>"
 
 
-def safetensors(path: Any, cache: CacheLike = None) -> SafeTensors:
-    """Maps the tensors of a file of the format safetensors.
+def safetensors(
+    path: Any,
+    cache: CacheLike = None,
+    *,
+    tier: Union[None, str, "os.PathLike[str]"] = None,
+    tier_limit: SizeLike = None,
+    deadline: Optional[float] = 30.0,
+) -> SafeTensors:
+    """Maps the tensors of a file, or an object of a store, of the format safetensors.
 
     Parameters
     ----------
-    path : str or path
-        The file.
+    path : str, path or URL
+        The file or the object.
     cache : None, int, str or Cache, optional
         The limit on the memory of the tensors: see `memmap`.
+    tier : None, str or path, optional
+        Of an object: the folder of its local copy, on a local disk. None: ``$FASTMAP_TIER``, else ``$XDG_CACHE_HOME/fastmap``, else
+        ``~/.cache/fastmap``.
+    tier_limit : None, int or str, optional
+        Of an object: the most bytes that all copies in that folder take. None: ``$FASTMAP_TIER_LIMIT``, else what the folder was given
+        last, else a tenth of the disk's free space.
+    deadline : None or float, optional
+        Of an object: seconds that the store may take to give what is waited for; None: for ever.
 
     Returns
     -------
@@ -74,6 +89,8 @@ def safetensors(path: Any, cache: CacheLike = None) -> SafeTensors:
     ValueError
         It is no such file: the header is too large or no JSON, or a tensor has an unknown type, a shape that does not fit its bytes, or bytes
         outside the file, of another tensor, or with a gap before them.
+    OSError
+        Of an object: see `open`.
 
     Notes
     -----
@@ -85,22 +102,32 @@ def safetensors(path: Any, cache: CacheLike = None) -> SafeTensors:
     >>> weights["bias"]
     array([0., 1., 2.], dtype=float32)
     """
+    if is_url(path):
+        whole = _open(path, cache=cache, tier=tier, tier_limit=tier_limit, deadline=deadline)
+        length = int.from_bytes(whole.read(0, min(8, len(whole))), "little")
+        _check_length(whole.url, len(whole), length)
+        header, metadata = _parsed(whole.url, whole.read(8, length), len(whole) - 8 - length)
+        places = {name: (dtype, shape, begin + 8 + length, end + 8 + length) for name, (dtype, shape, begin, end) in header.items()}
+        return SafeTensors(whole if len(whole) > 8 + length else None, places, metadata)
     path = os.fspath(path)
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        start = file.read(8)
-        if len(start) < 8:
-            raise ValueError(f"{path!r} is no safetensors file: {size} bytes are less than the length of a header")
-        length = int.from_bytes(start, "little")
-        if length > _MOST or length > size - 8:
-            raise ValueError(f"{path!r}: a header of {length} bytes is too large (at most {_MOST}, in a file of {size} bytes)")
+        length = int.from_bytes(file.read(8), "little")
+        _check_length(path, size, length)
         text = file.read(length)
         header, metadata = _parsed(path, text, size - 8 - length)
         mapping = _open(file, "r", offset=8 + length, cache=cache) if size > 8 + length else None
     return SafeTensors(mapping, header, metadata)
 
 
-def _parsed(path: str, text: bytes, room: int) -> Tuple[Dict[str, Tuple[str, Tuple[int, ...], int, int]], Dict[str, str]]:
+def _check_length(path: Optional[str], size: int, length: int) -> None:
+    if size < 8:
+        raise ValueError(f"{path!r} is no safetensors file: {size} bytes are less than the length of a header")
+    if length > _MOST or length > size - 8:
+        raise ValueError(f"{path!r}: a header of {length} bytes is too large (at most {_MOST}, in a file of {size} bytes)")
+
+
+def _parsed(path: Optional[str], text: bytes, room: int) -> Tuple[Dict[str, Tuple[str, Tuple[int, ...], int, int]], Dict[str, str]]:
     def once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
         names = dict(pairs)
         for name in names:
@@ -130,7 +157,7 @@ def _parsed(path: str, text: bytes, room: int) -> Tuple[Dict[str, Tuple[str, Tup
     return tensors, metadata
 
 
-def _tensor(path: str, name: str, entry: Any, room: int) -> Tuple[str, Tuple[int, ...], int, int]:
+def _tensor(path: Optional[str], name: str, entry: Any, room: int) -> Tuple[str, Tuple[int, ...], int, int]:
     def refuse(why: str) -> ValueError:
         return ValueError(f"{path!r}: tensor {name!r:.100} {why}")
 
