@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 
-use crate::size::Capacity;
+use crate::run::objects::Deadline;
+use crate::size::{Capacity, Size};
 
 /// Memory-mapped files with a cache of their own, in user space: measure it here, and see what this machine offers.
 #[derive(Debug, Parser)]
@@ -77,12 +78,18 @@ Environment: each counts where its flag is not given; the last two have none.
   FASTMAP_DIRECT        --direct
   FASTMAP_PERSIST       --persist
   FASTMAP_STATS         --stats
+  FASTMAP_TIER          --tier
+  FASTMAP_TIER_LIMIT    --tier-limit
   FASTMAP_LOG           placement: what is decided is said on standard error
   FASTMAP_PRELOAD       the library that is loaded into the program, instead of the one below
 
 Files: beside this command, or else in ../lib of its directory.
   libfastmap_preload.so       loaded into the program
   libfastmap_preload_heap.so  the same with --heap
+
+Objects: PATH is a file for what the program, and all that it executes, opens, looks at, maps and reads through the C library; a file that is \
+there is hidden. What would change it fails with EROFS. Directories do not list it, static programs do not see it. Another process fetches \
+what is asked for, and ends when the last process of the program has. Credentials are found as the store's own tools find them.
 
 Not possible: programs that are statically linked, setuid, setgid or with file capabilities (of other users), 32-bit, or \
 built for another C library than glibc.
@@ -94,6 +101,7 @@ Examples:
   fastmap run -- mdb_stat -e /data/db
   FASTMAP_LOG=placement fastmap run -- mdb_stat -e /data/db
   fastmap run --cache 4GiB --map '/data/**' --stats stats.json -- python3 train.py
+  fastmap run --object s3://bucket/texts=texts --tier /fast/objects -- grep -c word texts
   fastmap run --heap /fast/heap:64GiB -- sort --parallel 2 large.txt")]
 pub struct RunArgs {
     /// Limit on the pages of mapped files in memory: then every mapping is FastMap's from the beginning. auto: mappings begin as the
@@ -127,9 +135,28 @@ pub struct RunArgs {
     /// Write counters here as JSON when the program ends
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub stats: Option<OsString>,
+    #[command(flatten)]
+    pub objects: ObjectArgs,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
+}
+
+/// Objects of stores that are to be files for a program.
+#[derive(Debug, ClapArgs)]
+pub struct ObjectArgs {
+    /// Have the object of a store (s3://BUCKET/KEY, gs://, az://, http(s):// and others) appear as a file at PATH, which can only be read.
+    /// The last = divides the two. May be given several times
+    #[arg(long, value_name = "URL=PATH")]
+    pub object: Vec<OsString>,
+    #[command(flatten)]
+    pub tier: TierArgs,
+    /// How much local copies may take of the disk [default: $FASTMAP_TIER_LIMIT, else what the folder was given last, else a tenth of what is free]
+    #[arg(long, value_name = "SIZE")]
+    pub tier_limit: Option<Size>,
+    /// How long the program waits for a part of an object. After it reads fail with ETIMEDOUT, and loads raise SIGBUS [default: 30]
+    #[arg(long, value_name = "SECONDS|never")]
+    pub deadline: Option<Deadline>,
 }
 
 /// Settings that are one word of several, the same on the command line and in the environment.

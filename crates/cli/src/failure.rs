@@ -40,6 +40,11 @@ impl Failure {
         Failure { message, status: FAILED }
     }
 
+    /// The same as a number.
+    pub fn number(&self) -> u8 {
+        self.status
+    }
+
     /// 1, 2 for usage, or what was asked for.
     pub fn status(&self) -> ExitCode {
         ExitCode::from(self.status)

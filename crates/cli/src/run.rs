@@ -2,6 +2,7 @@
 
 mod glob;
 mod heap;
+pub(crate) mod objects;
 mod program;
 
 use std::env;
@@ -57,6 +58,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     let library = library(if has_heap { HEAP_LIBRARY } else { LIBRARY })?;
     let program = program::find(&args.program[0])?;
     program::check(&program)?;
+    variables.extend(objects::start(&args.objects)?);
     // Last, since it makes a file.
     let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
     let made = stats.map(|(source, path)| checked_stats(source, &path)).transpose()?;

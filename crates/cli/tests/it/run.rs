@@ -356,3 +356,75 @@ fn the_library_is_found_or_missed() {
     fs::copy(&place.library, &library).unwrap();
     assert_eq!(installed().stdout, format!("{}\n", library.display()));
 }
+
+/// Sessions' folders there.
+fn sessions(place: &Place) -> Vec<PathBuf> {
+    let folders = fs::read_dir(place.path().join("tmp")).unwrap();
+    folders.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn objects_come_with_a_server() {
+    let place = Place::new();
+    let here = place.path().canonicalize().unwrap();
+    fs::create_dir(here.join("tmp")).unwrap();
+    fs::write(here.join("one=1"), "an object").unwrap();
+    let run = |args: &[&str], script: &str| {
+        let mut command = place.command(&[args, &["--tier", "tier", "--", "sh", "-c", script]].concat());
+        run_in(&here, command.env("TMPDIR", here.join("tmp")))
+    };
+    let object = format!("file://{}/one=1=data/none/../one", here.display());
+    let script = r#"set -e; stat -c %a "$FASTMAP_OBJECTS"; tr '\0' '\n' <"$FASTMAP_OBJECTS/manifest"; echo $FASTMAP_TIER_LIMIT; exit 7"#;
+    let ran = run(&["--object", &object, "--deadline", "2.5", "--tier-limit", "1GiB"], script);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(ran.status, Some(7), "{}", ran.stderr);
+    let (tier, path) = (here.join("tier"), here.join("data/none/../one"));
+    let first = ["700", tier.to_str().unwrap(), "2500", path.to_str().unwrap()];
+    assert_eq!(lines[..4], first, "{}", ran.stdout);
+    assert_eq!(lines[4], format!("file://{}/one=1", here.display()));
+    assert!(lines[8].parse::<u64>().unwrap() > 1_700_000_000, "modified: {}", lines[8]);
+    assert_eq!(lines[9..], ["9", "1073741824"]);
+    // It ends with the program, and its folder goes.
+    let gone = || {
+        let start = std::time::Instant::now();
+        while !sessions(&place).is_empty() {
+            assert!(start.elapsed().as_secs() < 30, "{:?} is still there", sessions(&place));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    gone();
+    // It is no child of the program's, and keeps nothing of it open.
+    let ran = run(&["--object", &object], "wait; ps -o comm= --ppid $$; echo $FASTMAP_TIER_LIMIT");
+    assert_eq!(ran.stdout.split_whitespace().collect::<Vec<_>>(), ["ps"], "{}", ran.stderr);
+    assert_eq!(run(&["--object", &object, "--deadline", "never"], "kill -9 $$").status, None);
+    gone();
+    assert_eq!(run(&[], "echo $FASTMAP_OBJECTS").status, Some(2), "a folder for no object");
+}
+
+#[test]
+fn objects_that_cannot_be() {
+    let place = Place::new();
+    let here = place.path().canonicalize().unwrap();
+    fs::create_dir(here.join("tmp")).unwrap();
+    let refused = |args: &[&str], status: i32, parts: &[&str]| {
+        let mut command = place.command(&[args, &["--", "true"]].concat());
+        command.env("TMPDIR", here.join("tmp")).env("FASTMAP_TIER", here.join("tier"));
+        run_in(&here, &mut command).failed_with(status, parts);
+        assert!(sessions(&place).is_empty());
+    };
+    let file = format!("file://{}/none=at", here.display());
+    refused(&["--object", &file], 1, &["--object: ", "/none: ", "no such object"]);
+    refused(
+        &["--object", "http://127.0.0.1:1/key=at"],
+        1,
+        &["--object: http://127.0.0.1:1/key: ", "refused", "reached"],
+    );
+    refused(&["--object", "s4://bucket/key=at"], 2, &["--object: s4://bucket/key: ", "s3://BUCKET/KEY"]);
+    refused(&["--object", "s3://bucket/key"], 2, &["--object: s3://bucket/key: names no path", "give URL=PATH"]);
+    refused(&["--object", "s3://bucket/key=."], 2, &["--object: ", "directory"]);
+    refused(&["--object", &file, "--object", "s3://b/k=./at"], 2, &["--object: ", "/at: two objects"]);
+    refused(&["--deadline", "1"], 2, &["--deadline: there is no object"]);
+    refused(&["--object", &file, "--deadline", "soon"], 2, &["--deadline: \"soon\" is no deadline", "never"]);
+    refused(&["--object", &file, "--tier-limit", "1MiB"], 1, &["--tier: ", "too small"]);
+    refused(&["--object", &file, "--tier", "/dev/null/tier"], 1, &["--tier: /dev/null/tier: "]);
+}

@@ -74,7 +74,8 @@ unsafe fn by_engine(object: &Object, wanted: Wanted) -> Result<Option<*mut c_voi
                 let _ = lock_cached(at.cast(), len);
             }
             if flags & libc::MAP_POPULATE != 0 {
-                let _ = by_address::prefetch(&[at as usize..at as usize + len]);
+                // SAFETY: it changes nothing that the memory holds.
+                let _ = unsafe { by_address::advise(at as usize, len, libc::MADV_WILLNEED) };
             }
             Ok(Some(at.cast()))
         }

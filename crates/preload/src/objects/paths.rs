@@ -46,7 +46,10 @@ fn is_same_folder(from: c_int, way: &[u8], of_object: &CStr) -> bool {
         }
     };
     let wanted = identity(libc::AT_FDCWD, of_object.as_ptr());
-    let is_same = wanted.is_some() && identity(from, path.as_ptr().cast()) == wanted;
+    let is_same = match wanted {
+        Some(_) => identity(from, path.as_ptr().cast()) == wanted,
+        None => from == libc::AT_FDCWD && is_below_here(way, of_object.to_bytes()),
+    };
     set_errno(before);
     is_same
 }
@@ -76,6 +79,18 @@ impl Object {
         // SAFETY: a C string.
         unsafe { next::open64(self.path(), flags, 0) }
     }
+}
+
+/// Whether a way from the current folder is to one, by its name: there is no such folder.
+fn is_below_here(way: &[u8], folder: &[u8]) -> bool {
+    let mut here = [0u8; libc::PATH_MAX as usize];
+    // SAFETY: the room is as long as it says.
+    if unsafe { next::getcwd(here.as_mut_ptr().cast(), here.len()) }.is_null() {
+        return false;
+    }
+    let here = &here[..here.iter().position(|byte| *byte == 0).unwrap_or(0)];
+    let way = way.strip_prefix(b"./").unwrap_or(way);
+    folder.strip_prefix(here).and_then(|rest| rest.strip_prefix(b"/")) == Some(way)
 }
 
 /// The path that the C library is to have in place of an object's: its local copy's.

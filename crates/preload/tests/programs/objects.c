@@ -469,38 +469,9 @@ static void no_server(const char *path) { fails_with(path, ESHUTDOWN); }
 static void no_answer(const char *path) { fails_with(path, ETIMEDOUT); }
 static void changed(const char *path) { fails_with(path, ESTALE); }
 
-/* Goes on when its parent, which the shell waits for, has ended. */
-static void outlives(const char *path) {
-    if (fork() != 0) return;
-    pid_t parent = getppid();
-    closefrom(0);
-    while (getppid() == parent) usleep(1000);
-    usleep(300000);
-    reading(path);
-    char done[PATH_MAX + 8];
-    snprintf(done, sizeof done, "%s/done", folder);
-    CHECK(close(creat(done, 0600)) == 0);
-}
-
-/* Reads, and waits for its end. */
-static void waits(const char *path) {
-    int fd = open_it(path);
-    uint8_t byte;
-    CHECK(pread(fd, &byte, 1, 12345) == 1 && byte == pattern(12345));
-    CHECK(write(1, "reads\n", 6) == 6);
-    for (size_t at = MIB;; at = (at + MIB) % SIZE) {
-        errno = 0;
-        if (pread(fd, &byte, 1, (off_t)at) != 1) {
-            dprintf(1, "%s\n", strerrorname_np(errno));
-            return;
-        }
-        usleep(20000);
-    }
-}
-
 static struct test tests[] = {
     {"verdicts", verdicts}, {"reading", reading}, {"mapping", mapping}, {"streams", streams}, {"from_stdin", from_stdin}, {"threads", threads},
-    {"forks", forks}, {"execs", execs}, {"no_server", no_server}, {"no_answer", no_answer}, {"changed", changed}, {"outlives", outlives}, {"waits", waits},
+    {"forks", forks}, {"execs", execs}, {"no_server", no_server}, {"no_answer", no_answer}, {"changed", changed},
 };
 
 int main(int argc, char **argv) {

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const LEN: u64 = (8 << 20) + 1234;
 
@@ -30,6 +31,7 @@ struct Session {
     folder: tempfile::TempDir,
     stop: Arc<AtomicBool>,
     asking: Arc<Asking>,
+    tier: Arc<Tier>,
     server: Option<JoinHandle<()>>,
 }
 
@@ -64,8 +66,9 @@ impl Session {
         std::fs::write(folder.path().join("users"), "").unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let (own_stop, own) = (stop.clone(), asking.clone());
+        let its_tier = tier.clone();
         let server = std::thread::spawn(move || {
-            let (_tier, mut kept) = (tier, Vec::new());
+            let (_tier, mut kept) = (its_tier, Vec::new());
             own.serve(&own_stop, |request: Request| match serves {
                 Serves::Bytes => {
                     for unit in request.range.start / UNIT..request.range.end.div_ceil(UNIT) {
@@ -80,7 +83,7 @@ impl Session {
                 Serves::Nothing => kept.push(request),
             });
         });
-        Session { folder, stop, asking, server: Some(server) }
+        Session { folder, stop, asking, tier, server: Some(server) }
     }
 
     fn path(&self) -> PathBuf {
@@ -132,7 +135,23 @@ macro_rules! cases {
         }
     )* };
 }
-cases! { reading mapping streams threads forks execs }
+cases! { reading mapping streams forks execs }
+
+/// All that is there goes again and again, while it is read.
+#[test]
+fn threads() {
+    let session = Session::new(Serves::Bytes, "30000", 16 << 20);
+    let (tier, stop) = (session.tier.clone(), session.stop.clone());
+    let evicts = std::thread::spawn(move || {
+        while !stop.load(Ordering::SeqCst) {
+            tier.remove(None).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    session.run("threads");
+    drop(session);
+    evicts.join().unwrap();
+}
 
 #[test]
 fn no_server() {
@@ -199,5 +218,5 @@ fn paths() {
     std::fs::write(session.path(), "another").unwrap();
     assert_eq!(run(script), first);
     std::fs::remove_dir_all(&data).unwrap();
-    assert_eq!(run("head -c 5 $0/object && ! [ -e $0 ]"), first);
+    assert_eq!(run("cd $0/.. && head -c 5 $0/object && ! [ -e $0 ] && cmp data/object ./data/object"), first);
 }

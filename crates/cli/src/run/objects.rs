@@ -1,0 +1,349 @@
+//! `fastmap run --object`: a session, and the server of it.
+//!
+//! The program may be anything, so nothing that fetches lives in it: a child of this process does, which nobody waits for, in a session (setsid(2))
+//! of its own, so that the terminal's signals do not reach it. It opens the objects, makes the session's folder (what is in it stands in
+//! `objects/session.rs` of the preload library), says so, and serves until the program has ended and no process that it made has the folder
+//! open. Then it removes the folder.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::io::{self, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fastmap_object::{Error, Object, ObjectOptions, serve};
+use fastmap_tier::{Asking, Tier, Version};
+
+use crate::args::ObjectArgs;
+use crate::failure::Failure;
+
+/// How long it may take until a program that is executed has the session open.
+const GAP: Duration = Duration::from_secs(1);
+
+/// How long a program waits for a part of an object.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Deadline(Option<Duration>);
+
+impl Default for Deadline {
+    fn default() -> Self {
+        Deadline(Some(Duration::from_secs(30)))
+    }
+}
+
+impl FromStr for Deadline {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Deadline, String> {
+        match text.parse::<f64>() {
+            _ if text == "never" => Ok(Deadline(None)),
+            Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(Deadline(Some(Duration::from_secs_f64(seconds)))),
+            _ => Err(format!("\"{text}\" is no deadline: give seconds, 0.001 to 1000000, or never")),
+        }
+    }
+}
+
+/// Where an object is, and where it is to appear.
+struct Wanted {
+    url: String,
+    path: PathBuf,
+}
+
+/// Starts the server; what the program's environment is to say of it.
+pub fn start(args: &ObjectArgs) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    let ObjectArgs { object, tier, tier_limit, deadline } = args;
+    if object.is_empty() {
+        let given = [
+            ("--tier", tier.tier.is_some()),
+            ("--tier-limit", tier_limit.is_some()),
+            ("--deadline", deadline.is_some()),
+        ];
+        return match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(Failure::usage(name, "there is no object", "give --object URL=PATH, too")),
+            None => Ok(Vec::new()),
+        };
+    }
+    let wanted = object.iter().map(|text| wanted(text)).collect::<Result<Vec<_>, _>>()?;
+    for (at, one) in wanted.iter().enumerate() {
+        if wanted[..at].iter().any(|other| other.path == one.path) {
+            let what = format!("{}: two objects are to be there", one.path.display());
+            return Err(Failure::usage("--object", what, "give each a path of its own"));
+        }
+    }
+    let dir = tier.tier.as_deref().map(std::path::absolute).transpose();
+    let dir = dir.map_err(|error| Failure::new("--tier", error, "name a folder"))?;
+    let limit = tier_limit.map(|size| size.0);
+    let folder = fork(|| prepare(&wanted, dir.as_deref(), limit, deadline.unwrap_or_default()))?;
+    let mut variables = vec![("FASTMAP_OBJECTS", folder)];
+    variables.extend(limit.map(|limit| ("FASTMAP_TIER_LIMIT", limit.to_string().into())));
+    Ok(variables)
+}
+
+/// URL=PATH. A URL may have equals signs in it.
+fn wanted(text: &OsStr) -> Result<Wanted, Failure> {
+    let refused = |what: &str| {
+        Failure::usage(
+            "--object",
+            format!("{}: {what}", text.display()),
+            "give URL=PATH, such as s3://bucket/key=data/key",
+        )
+    };
+    let bytes = text.as_bytes();
+    let equals = bytes.iter().rposition(|byte| *byte == b'=').ok_or_else(|| refused("names no path"))?;
+    let url = std::str::from_utf8(&bytes[..equals]).map_err(|_| refused("the URL is no text"))?;
+    let path = std::path::absolute(OsStr::from_bytes(&bytes[equals + 1..])).map_err(|_| refused("names no path"))?;
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(refused("the path names no file"));
+    };
+    if path.is_dir() {
+        return Err(refused("the path is a directory's"));
+    }
+    Ok(Wanted { url: url.to_owned(), path: folder.join(name) })
+}
+
+/// What the server has ready.
+struct Session {
+    folder: tempfile::TempDir,
+    users: File,
+    asking: Arc<Asking>,
+    objects: Vec<Object>,
+    _tier: Arc<Tier>,
+}
+
+fn prepare(wanted: &[Wanted], dir: Option<&Path>, limit: Option<u64>, deadline: Deadline) -> Result<Session, Failure> {
+    let told = |error: Error| match error {
+        Error::Url { .. } => Failure::refused("--object", error),
+        error => Failure::told(format!("--object: {error}")),
+    };
+    let tier = Tier::open(dir, limit).map_err(|error| Failure::told(format!("--tier: {error}")))?;
+    let mut options = ObjectOptions::new();
+    options.tier(&tier).deadline(deadline.0);
+    let objects = wanted.iter().map(|one| options.open(&one.url)).collect::<Result<Vec<_>, _>>().map_err(told)?;
+    let make = || {
+        let folder = tempfile::Builder::new().prefix("fastmap-objects-").tempdir()?;
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o700))?;
+        let users = File::create(folder.path().join("users"))?;
+        let asking = Asking::create(&folder.path().join("asking"))?;
+        fs::write(folder.path().join("manifest"), manifest(&tier, deadline, wanted, &objects))?;
+        Ok((folder, users, asking))
+    };
+    let (folder, users, asking) = make().map_err(|error: io::Error| {
+        let place = std::env::temp_dir();
+        Failure::new(
+            "--object",
+            format!("{}: {error}", place.display()),
+            "name a folder that you may write to in TMPDIR",
+        )
+    })?;
+    Ok(Session { folder, users, asking, objects, _tier: tier })
+}
+
+/// What the preload library reads: fields that end with a zero byte.
+fn manifest(tier: &Tier, deadline: Deadline, wanted: &[Wanted], objects: &[Object]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut field = |bytes: &[u8]| {
+        text.extend_from_slice(bytes);
+        text.push(0);
+    };
+    field(tier.dir().as_os_str().as_bytes());
+    field(deadline.0.map_or(String::new(), |deadline| deadline.as_millis().max(1).to_string()).as_bytes());
+    for (one, object) in wanted.iter().zip(objects) {
+        let Version { url, etag, version, modified, len } = object.local().version();
+        field(one.path.as_os_str().as_bytes());
+        field(url.as_bytes());
+        for known in [etag, version, modified] {
+            field(known.as_deref().unwrap_or_default().as_bytes());
+        }
+        field(modified.as_deref().and_then(seconds).map_or(String::new(), |seconds| seconds.to_string()).as_bytes());
+        field(len.to_string().as_bytes());
+    }
+    text
+}
+
+/// Makes the process that serves, and waits until it is ready: the session's folder.
+fn fork(prepare: impl FnOnce() -> Result<Session, Failure>) -> Result<OsString, Failure> {
+    let failed = |what: &str, error: io::Error| {
+        Failure::new("--object", format!("{what}: {error}"), "see what limits processes here (ulimit -a)")
+    };
+    let (mut reader, writer) = io::pipe().map_err(|error| failed("no pipe", error))?;
+    // SAFETY: numbers only; a descriptor that is nobody else's.
+    let program = unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as i32 {
+            -1 => return Err(failed("pidfd_open(2)", io::Error::last_os_error())),
+            fd => OwnedFd::from_raw_fd(fd),
+        }
+    };
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => return Err(failed("fork(2)", io::Error::last_os_error())),
+        0 => {
+            // So that it is no child of the program's, which may wait for all it has.
+            // SAFETY: as above; this process has nothing to be tidied up.
+            unsafe {
+                libc::setsid();
+                if libc::fork() != 0 {
+                    libc::_exit(0);
+                }
+            }
+            drop(reader);
+            // Whatever happens, nothing of the caller's is done here.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(prepare, writer, program)));
+            std::process::exit(1)
+        }
+        child => {
+            drop(writer);
+            // SAFETY: takes no memory.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
+    }
+    let mut answer = Vec::new();
+    let read = reader.read_to_end(&mut answer);
+    match answer.split_first() {
+        Some((0, folder)) => Ok(OsString::from_vec(folder.to_vec())),
+        Some((status, message)) => {
+            Err(Failure::told(String::from_utf8_lossy(message).into_owned()).with_status(*status))
+        }
+        None => Err(failed(
+            "the process that fetches objects has ended",
+            read.err().unwrap_or(io::ErrorKind::UnexpectedEof.into()),
+        )),
+    }
+}
+
+/// The server's process.
+fn run(
+    prepare: impl FnOnce() -> Result<Session, Failure>,
+    mut answer: PipeWriter,
+    program: OwnedFd,
+) -> Option<Infallible> {
+    detach(&mut answer, &program).ok()?;
+    let session = match prepare() {
+        Ok(session) => session,
+        Err(failure) => {
+            answer.write_all(&[&[failure.number()][..], failure.to_string().as_bytes()].concat()).ok()?;
+            return None;
+        }
+    };
+    // It fails when the program was interrupted meanwhile; then the folder goes.
+    answer.write_all(&[&[0], session.folder.path().as_os_str().as_bytes()].concat()).ok()?;
+    drop(answer);
+    let Session { folder, users, asking, objects, _tier } = session;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (ends, rings) = (stop.clone(), asking.clone());
+    let watch = std::thread::Builder::new().spawn(move || {
+        wait_for(&program, &users);
+        drop(folder);
+        ends.store(true, Ordering::Relaxed);
+        rings.ring();
+    });
+    watch.ok()?;
+    // `fastmap top` shows what is fetched.
+    fastmap::live::offer();
+    let _ = serve(asking, &objects, &stop);
+    std::process::exit(0)
+}
+
+/// Lets go of everything that the caller has open, or is in: whoever waits for its end is not to wait for this process.
+fn detach(answer: &mut PipeWriter, program: &OwnedFd) -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let kept = [answer.as_raw_fd(), program.as_raw_fd()];
+    // SAFETY: numbers only. What is closed is nobody's in this process, which has one thread and uses only what is kept.
+    unsafe {
+        for fd in 0..3 {
+            libc::dup2(null.as_raw_fd(), fd);
+        }
+        drop(null);
+        let (first, second) = (kept[0].min(kept[1]) as u32, kept[0].max(kept[1]) as u32);
+        for (from, to) in [(3, first - 1), (first + 1, second - 1), (second + 1, u32::MAX)] {
+            if from <= to {
+                libc::syscall(libc::SYS_close_range, from, to, 0);
+            }
+        }
+        libc::prctl(libc::PR_SET_NAME, c"fastmap-objects".as_ptr());
+    }
+    std::env::set_current_dir("/")
+}
+
+/// Waits until the program has ended, and nobody else has the session open. A process that executes a program has it not for a moment.
+fn wait_for(program: &OwnedFd, users: &File) {
+    let lock = |how| {
+        // SAFETY: takes no memory.
+        unsafe { libc::flock(users.as_raw_fd(), how) == 0 }
+    };
+    let mut end = libc::pollfd { fd: program.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure of this function's.
+    while unsafe { libc::poll(&mut end, 1, -1) } < 1 {}
+    loop {
+        while !lock(libc::LOCK_EX) {}
+        lock(libc::LOCK_UN);
+        std::thread::sleep(GAP);
+        if lock(libc::LOCK_EX | libc::LOCK_NB) {
+            return;
+        }
+    }
+}
+
+/// A time as stores give it, in seconds since 1970: `2023-11-14T22:13:20Z`, or `Tue, 14 Nov 2023 22:13:20 GMT`.
+fn seconds(text: &str) -> Option<i64> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let parts: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty()).collect();
+    let split: Vec<&str> = parts.iter().flat_map(|part| part.split('T')).collect();
+    let (year, month, day, time) = match parts.first()?.parse::<i64>() {
+        Ok(year) => (year, split.get(1)?.parse().ok()?, split.get(2)?.parse::<i64>().ok()?, split.get(3..6)?),
+        Err(_) => {
+            let month = MONTHS.find(*parts.get(2)?)? as i64 / 3 + 1;
+            (parts.get(3)?.parse().ok()?, month, parts.get(1)?.parse().ok()?, parts.get(4..7)?)
+        }
+    };
+    let time = time.iter().try_fold(0, |sum, part| Some(sum * 60 + part.trim_end_matches('Z').parse::<i64>().ok()?))?;
+    // Days since 1970-01-01, by years that begin in March.
+    let (year, month): (i64, i64) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days =
+        year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (month * 153 + 2) / 5 + day
+            - 719_469;
+    Some(days * 86400 + time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_stores() {
+        for (text, expected) in [
+            ("Tue, 14 Nov 2023 22:13:20 GMT", Some(1_700_000_000)),
+            ("2023-11-14T22:13:20Z", Some(1_700_000_000)),
+            ("2023-11-14T22:13:20.123Z", Some(1_700_000_000)),
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("Thu, 29 Feb 2024 00:00:00 GMT", Some(1_709_164_800)),
+            ("yesterday", None),
+            ("", None),
+        ] {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn deadlines() {
+        assert_eq!("never".parse(), Ok(Deadline(None)));
+        assert_eq!("2.5".parse(), Ok(Deadline(Some(Duration::from_millis(2500)))));
+        for text in ["", "0", "-1", "nan", "inf", "soon"] {
+            assert!(text.parse::<Deadline>().unwrap_err().contains("or never"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_where() {
+        let one = wanted(OsStr::new("http://h/k?a=b=/no/such/./x.npy")).ok().unwrap();
+        assert_eq!((one.url.as_str(), one.path.as_path()), ("http://h/k?a=b", Path::new("/no/such/x.npy")));
+        for text in ["s3://b/k", "s3://b/k=", "s3://b/k=/", "s3://b/k=/tmp", "s3://b/k=.."] {
+            assert!(wanted(OsStr::new(text)).is_err(), "{text}");
+        }
+    }
+}
