@@ -390,8 +390,9 @@ fn an_object_that_has_changed_is_an_error_by_address_too() {
     // SAFETY: so much room.
     let read = unsafe { by_address::read(at, row.as_mut_ptr(), row.len()) };
     assert_eq!(read.unwrap_err().errno(), libc::ESTALE);
-    assert_eq!(by_address::gather(&[at..at + 10], &mut row).unwrap_err().errno(), libc::ESTALE);
-    assert_eq!(by_address::prefetch_wait(&[at..at + 10]).unwrap_err().errno(), libc::ESTALE);
+    let ranges = [at..at + 5, at + 5..at + 10];
+    assert_eq!(by_address::gather(&ranges, &mut row).unwrap_err().errno(), libc::ESTALE);
+    assert_eq!(by_address::prefetch_wait(&ranges).unwrap_err().errno(), libc::ESTALE);
     assert_eq!(by_address::keep(at, 10, false).unwrap_err().errno(), libc::ESTALE);
     assert_eq!(by_address::lock(at, PAGE, false), Err(libc::ESTALE));
     // SAFETY: advice that destroys nothing.
