@@ -13,6 +13,7 @@
 //! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
 //! | `FASTMAP_LOG` | `placement`: a line for each decision, on standard error | nothing is said |
 //! | `FASTMAP_TURNS` | milliseconds: for tests, mappings are the engine's and the kernel's in turn | placement decides |
+//! | `FASTMAP_OBJECTS` | the folder of a session with objects (`objects/session.rs`) | no objects |
 //! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
 //!
 //! A variable that is empty counts as unset. One that makes no sense is said on standard error, and then the kernel
