@@ -118,6 +118,7 @@ vm: build
 # fastmap-bench sets the feature `ablation`: the engine is read with it and without. (crates/features: with the same dependencies.)
 lint:
 	$(CARGO) fmt --all --check
+	CARGO=$(CARGO) scripts/features
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p fastmap-io -p fastmap-features --all-targets -- -D warnings
 
