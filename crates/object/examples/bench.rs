@@ -1,10 +1,10 @@
 //! An object of 1 GiB in MinIO on this machine, 10 ms added to each request, read through a map with a cache of 96 MiB, beside other ways to read
 //! it. Each number is the median of five, with the least and the most; every byte is verified.
 //!
-//!     FASTMAP_MINIO=~/go/bin/minio FASTMAP_PYTHON=python3 cargo run --release -p fastmap-object --example bench [FOLDER [MIB]]
+//!     FASTMAP_MINIO=~/go/bin/minio FASTMAP_PYTHON=python3 cargo run --release -p fastmap-object --example bench [FOLDER [MIB [WHICH]]]
 //!
 //! FASTMAP_MINIO names the server, beside which mc lies (`scripts/minio` builds both); FASTMAP_PYTHON an interpreter with s3fs and pyarrow, if there is
-//! one. FOLDER is on the disk to be measured; there must be room for four times the object.
+//! one. FOLDER is on the disk to be measured; there must be room for four times the object. WHICH: only rows with this in them.
 
 use fastmap::{Cache, Map, MapOptions};
 use fastmap_object::{ObjectMap, ObjectOptions};
@@ -32,44 +32,64 @@ fn main() -> Outcome<()> {
     let folder = PathBuf::from(arguments.next().unwrap_or_else(|| "target/object-bench".into()));
     let len = arguments.next().map_or(Ok(1024), |mib| mib.parse::<usize>())? * MIB;
     std::fs::create_dir_all(&folder)?;
+    let which = arguments.next().unwrap_or_default();
     let store = Store::start(&folder, len)?;
     let bench = Bench { tier: folder.join("tier"), plain: folder.join("plain"), len };
 
-    println!("| work | way | median | least | most |\n| --- | --- | --- | --- | --- |");
+    println!("| work | way | median | best | worst |\n| --- | --- | --- | --- | --- |");
     let rate = |seconds: f64| format!("{:.0} MB/s", len as f64 / seconds / 1e6);
-    let row = |work: &str, way: &str, mut seconds: Vec<f64>, show: &dyn Fn(f64) -> String| {
-        seconds.sort_by(f64::total_cmp);
-        let (least, most) = (seconds[0], seconds[seconds.len() - 1]);
-        println!("| {work} | {way} | {} | {} | {} |", show(seconds[seconds.len() / 2]), show(most), show(least));
+    let row = |work: &str, way: &str, run: &mut dyn FnMut() -> Outcome<f64>, show: &dyn Fn(f64) -> String| {
+        if !format!("{work}, {way}").contains(&which) {
+            return;
+        }
+        let before = processor();
+        let results = (0..RUNS).map(|_| run()).collect::<Outcome<Vec<f64>>>();
+        eprintln!("{way}: {:.2} s of a processor each, the proxy included", (processor() - before) / RUNS as f64);
+        match results {
+            Ok(mut seconds) => {
+                seconds.sort_by(f64::total_cmp);
+                let [least, median, most] = [0, RUNS / 2, RUNS - 1].map(|at| show(seconds[at]));
+                println!("| {work} | {way} | {median} | {least} | {most} |");
+            }
+            Err(error) => println!("| {work} | {way} | not run: {error} | | |"),
+        }
     };
     let runtime = tokio::runtime::Runtime::new()?;
     let operator = store.operator()?;
 
+    let work = "forward, first time";
     for depth in [4, 8, 16, 32] {
-        let read = || runtime.block_on(ranged_gets(&operator, len, 4 * MIB, depth));
-        row("forward, first time", &format!("GETs of 4 MiB, {depth} at a time, to memory"), times(read)?, &rate);
+        let way = format!("GETs of 4 MiB, {depth} at a time, to memory");
+        row(work, &way, &mut || runtime.block_on(ranged_gets(&operator, len, 4 * MIB, depth)), &rate);
     }
-    row("forward, first time", "mc cat", times(|| store.cat())?, &rate);
-    row("forward, first time", "fastmap", times(|| bench.forward())?, &rate);
+    row(work, "mc cat", &mut || store.cat(), &rate);
+    row(work, "fastmap", &mut || bench.forward_first(), &rate);
+    let work = "forward, again";
+    row(work, "fastmap, from the local copy", &mut || bench.forward_again(), &rate);
+    row(work, "fastmap, a plain file on the same disk", &mut || bench.forward_plain(), &rate);
 
     let milliseconds = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
-    let gather = "1000 rows of 4 KiB at random";
-    let read = || runtime.block_on(ranged_rows(&operator, &rows(len)));
-    row(gather, "GETs of 4 KiB, 64 at a time, to memory", times(read)?, &milliseconds);
-    for way in ["s3fs", "pyarrow"] {
-        match store.python(way, &rows(len)) {
-            Ok(seconds) => row(gather, way, seconds, &milliseconds),
-            Err(error) => println!("| {gather} | {way} | not run: {error} | | |"),
-        }
-    }
-    row(gather, "fastmap, first time", times(|| bench.gather_first())?, &milliseconds);
-    row(gather, "fastmap, from the local copy", times(|| bench.gather_again())?, &milliseconds);
-    row(gather, "fastmap, a plain file on the same disk", times(|| bench.gather_plain())?, &milliseconds);
-    bench.random_reads()
+    let work = "1000 rows of 4 KiB at random";
+    let way = "GETs of 4 KiB, 64 at a time, to memory";
+    row(work, way, &mut || runtime.block_on(ranged_rows(&operator, &rows(len))), &milliseconds);
+    row(work, "s3fs", &mut || store.python("s3fs", &rows(len)), &milliseconds);
+    row(work, "pyarrow", &mut || store.python("pyarrow", &rows(len)), &milliseconds);
+    row(work, "fastmap, first time", &mut || bench.gather_first(), &milliseconds);
+    row(work, "fastmap, from the local copy", &mut || bench.gather_again(), &milliseconds);
+    row(work, "fastmap, a plain file on the same disk", &mut || bench.gather_plain(), &milliseconds);
+    if which.is_empty() { bench.random_reads() } else { Ok(()) }
 }
 
-fn times(mut run: impl FnMut() -> Outcome<f64>) -> Outcome<Vec<f64>> {
-    (0..RUNS).map(|_| run()).collect()
+/// What this process has taken, seconds.
+fn processor() -> f64 {
+    // SAFETY: zeroes are a value, which the system fills.
+    let usage = unsafe {
+        let mut usage = std::mem::zeroed::<libc::rusage>();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// A word of the object: nothing that another place has.
@@ -113,15 +133,27 @@ impl Bench {
         self.open()
     }
 
-    fn forward(&self) -> Outcome<f64> {
+    fn forward_first(&self) -> Outcome<f64> {
         let map = self.open_first()?;
-        let begun = Instant::now();
-        for at in (0..self.len).step_by(MIB) {
-            verify(at, &map[at..at + MIB])?;
-        }
-        let took = begun.elapsed().as_secs_f64();
+        let took = forward(&map)?;
         eprintln!("{:?}", map.stats());
         Ok(took)
+    }
+
+    fn forward_again(&self) -> Outcome<f64> {
+        let map = self.open()?;
+        if !map.object().local().has(0..self.len as u64) {
+            forward(&map)?;
+            return self.forward_again();
+        }
+        uncache(map.object().local().file())?;
+        let took = forward(&map)?;
+        assert_eq!(map.stats().fetched, 0);
+        Ok(took)
+    }
+
+    fn forward_plain(&self) -> Outcome<f64> {
+        forward(&self.open_plain()?)
     }
 
     fn gather_first(&self) -> Outcome<f64> {
@@ -132,6 +164,7 @@ impl Bench {
     }
 
     fn gather_again(&self) -> Outcome<f64> {
+        gather(&*self.open()?, self.len)?;
         let map = self.open()?;
         uncache(map.object().local().file())?;
         let took = gather(&map, self.len)?;
@@ -140,11 +173,14 @@ impl Bench {
     }
 
     fn gather_plain(&self) -> Outcome<f64> {
+        gather(&self.open_plain()?, self.len)
+    }
+
+    fn open_plain(&self) -> Outcome<Map> {
         let file = File::open(&self.plain)?;
         uncache(&file)?;
         // SAFETY: nobody changes the file.
-        let map = unsafe { MapOptions::new().cache(&Cache::new(CACHE)?).map(&file)? };
-        gather(&map, self.len)
+        Ok(unsafe { MapOptions::new().cache(&Cache::new(CACHE)?).map(&file)? })
     }
 
     /// As many reads of 4 KiB as a tenth of the object has pages.
@@ -165,6 +201,14 @@ impl Bench {
         );
         Ok(())
     }
+}
+
+fn forward(map: &Map) -> Outcome<f64> {
+    let begun = Instant::now();
+    for at in (0..map.len()).step_by(MIB) {
+        verify(at, &map[at..at + MIB])?;
+    }
+    Ok(begun.elapsed().as_secs_f64())
 }
 
 fn gather(map: &Map, len: usize) -> Outcome<f64> {
@@ -274,15 +318,15 @@ impl Store {
         Ok(opendal::Operator::new(s3)?.finish())
     }
 
-    /// Rows by a library for Python: seconds.
-    fn python(&self, way: &str, rows: &[(usize, usize)]) -> Outcome<Vec<f64>> {
+    /// Rows by a library for Python.
+    fn python(&self, way: &str, rows: &[(usize, usize)]) -> Outcome<f64> {
         let interpreter = std::env::var("FASTMAP_PYTHON").map_err(|_| "FASTMAP_PYTHON names no interpreter")?;
-        let script = format!("{PYTHON}\nmain({way:?}, 'http://{}', {rows:?}, {RUNS})", self.address);
+        let script = format!("{PYTHON}\nmain({way:?}, 'http://{}', {rows:?})", self.address);
         let output = Command::new(interpreter).args(["-c", &script]).stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
             return Err(format!("{way}: {}", output.status).into());
         }
-        Ok(String::from_utf8(output.stdout)?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+        Ok(String::from_utf8(output.stdout)?.trim().parse()?)
     }
 }
 
@@ -312,12 +356,11 @@ def pyarrow(endpoint, rows):
         data = list(pool.map(lambda row: file.read_at(row[1], row[0]), rows))
         return time.perf_counter() - begun, data
 
-def main(way, endpoint, rows, runs):
-    for _ in range(runs):
-        seconds, data = globals()[way](endpoint, rows)
-        for (at, _), one in zip(rows, data):
-            verify(at, one)
-        print(seconds)
+def main(way, endpoint, rows):
+    seconds, data = globals()[way](endpoint, rows)
+    for (at, _), one in zip(rows, data):
+        verify(at, one)
+    print(seconds)
 ";
 
 impl Drop for Store {

@@ -217,6 +217,7 @@ impl Source {
         let mut part = first;
         while let Some(buffer) = part {
             came += buffer.len() as u64;
+            self.counters.fetched.fetch_add(buffer.len() as u64, Ordering::Relaxed);
             if came > end {
                 return Err(again("it sent more than was asked for"));
             }
@@ -244,7 +245,6 @@ impl Source {
             *at = came;
         }
         self.times.note(answered - asked, came - begin, answered.elapsed());
-        self.counters.fetched.fetch_add(came - begin, Ordering::Relaxed);
         Ok(())
     }
 

@@ -146,7 +146,7 @@ impl Remote {
     }
 
     fn is_used(&self, unit: u64) -> bool {
-        self.local.touched(self.bytes(&(unit..unit + 1))) > 0
+        self.has(unit) && self.local.touched(self.bytes(&(unit..unit + 1))) > 0
     }
 
     /// How far ahead of its reader anything is fetched: what is not read yet is not to drive out what is.
@@ -158,8 +158,7 @@ impl Remote {
         let end = request.range.end.min(self.len());
         let units = request.range.start / UNIT..end.div_ceil(UNIT);
         if !request.is_awaited {
-            let units = units.start..units.end.min(units.start + self.longest());
-            self.launch(&mut self.state(), units);
+            self.want(units.start..units.end.min(units.start + self.longest()), false);
             return request.answer(Ok(()));
         }
         let bring = self.bring(units);
@@ -179,35 +178,44 @@ impl Remote {
             if unit >= begun.saturating_sub(longest / 2) && begun < units.end {
                 let part = begun..units.end.min(begun + longest);
                 begun = part.end;
-                self.want(part);
+                self.want(part, true);
             }
             self.arrival(unit).await?;
         }
         Ok(())
     }
 
-    /// Somebody waits for units: they are fetched, with what is around or ahead of them.
-    fn want(self: &Arc<Self>, units: Range<u64>) {
+    /// Units are fetched, with what is around or ahead of them.
+    fn want(self: &Arc<Self>, units: Range<u64>, is_awaited: bool) {
         let mut state = self.state();
-        let is_under_way = |state: &State, unit| state.flights.contains_key(&unit) || self.has(unit);
-        if units.clone().all(|unit| is_under_way(&state, unit)) {
+        let is_absent = |state: &State, unit: &u64| !state.flights.contains_key(unit) && !self.has(*unit);
+        let Some(first) = units.clone().find(|unit| is_absent(&state, unit)) else {
             return;
-        }
+        };
+        let last = units.clone().rfind(|unit| is_absent(&state, unit)).unwrap_or(first);
+        let missed = first..last + 1;
         let largest = self.source.times.chunk();
-        let answer = state.plan.missed(units.clone(), largest, |unit| self.is_used(unit));
-        self.launch(&mut state, units.clone());
-        units.for_each(|unit| state.flights.get(&unit).into_iter().for_each(|flight| flight.awaited.notify_one()));
-        self.launch(&mut state, answer.units);
+        let answer = state.plan.missed(missed.clone(), largest, is_awaited, &|unit| self.is_used(unit));
+        self.launch(&mut state, missed.clone(), largest);
+        if is_awaited {
+            missed.for_each(|unit| state.flights.get(&unit).into_iter().for_each(|flight| flight.awaited.notify_one()));
+        }
+        self.launch(&mut state, answer.units, largest);
         let Some(stream) = answer.stream else {
             return;
         };
         if let Some((ahead, _)) = state.plan.ahead(stream, self.longest(), |unit| self.is_used(unit)) {
-            self.launch(&mut state, ahead);
+            self.launch_ahead(&mut state, ahead);
         }
         if !state.watched.contains(&stream) {
             state.watched.push(stream);
             tokio::spawn(self.clone().watch(stream));
         }
+    }
+
+    /// In eight requests at a time, when a stream's window is at its longest.
+    fn launch_ahead(self: &Arc<Self>, state: &mut State, units: Range<u64>) {
+        self.launch(state, units, LONGEST_WINDOW / 8 * UNIT);
     }
 
     /// Fetches ahead of a stream while it goes on.
@@ -222,7 +230,7 @@ impl Remote {
                     if has_moved {
                         moved = Instant::now();
                     }
-                    self.launch(&mut state, units);
+                    self.launch_ahead(&mut state, units);
                 }
                 None => moved -= STREAM_RESTS,
             }
@@ -233,9 +241,9 @@ impl Remote {
         }
     }
 
-    /// Begins to fetch what is neither there nor under way.
-    fn launch(self: &Arc<Self>, state: &mut State, units: Range<u64>) {
-        let longest = self.source.times.chunk().min(LARGEST) / UNIT;
+    /// Begins to fetch what is neither there nor under way, `largest` bytes a request.
+    fn launch(self: &Arc<Self>, state: &mut State, units: Range<u64>, largest: u64) {
+        let longest = (largest.min(LARGEST) / UNIT).max(1);
         let mut at = units.start;
         while at < units.end {
             let is_absent = |state: &State, unit| !state.flights.contains_key(&unit) && !self.has(unit);
@@ -244,7 +252,9 @@ impl Remote {
                 continue;
             }
             let start = at;
-            while at < units.end.min(start + longest.max(1)) && is_absent(state, at) {
+            // Cut where stores' blocks end.
+            let end = units.end.min((start / longest + 1) * longest);
+            while at < end && is_absent(state, at) {
                 at += 1;
             }
             let progress = watch::Sender::new((start, None));
@@ -265,7 +275,7 @@ impl Remote {
                     return Ok(());
                 }
                 // Evicted meanwhile, or its flight has given up.
-                self.launch(&mut self.state(), unit..unit + 1);
+                self.launch(&mut self.state(), unit..unit + 1, UNIT);
                 continue;
             };
             flight.awaited.notify_one();

@@ -142,9 +142,11 @@ fn a_late_request_is_sent_twice() {
     let bytes = pattern(64 * MIB);
     let (store, _folder, tier) = store_with(&bytes);
     let map = open(&tier, &store.url("/object"));
-    // In no order that could be told in advance.
+    // In no order that could be told in advance, and no two beside each other.
+    let (mut rows, mut random) = ((0..128).collect::<Vec<usize>>(), Random::new(seed(4)));
+    (1..128).rev().for_each(|row| rows.swap(row, random.below(row + 1)));
     let read = |row: usize| {
-        let (at, begun) = (row * 101 % 128 * (MIB / 2), Instant::now());
+        let (at, begun) = (rows[row] * (MIB / 2), Instant::now());
         assert_eq!(map[at], bytes[at]);
         begun.elapsed()
     };

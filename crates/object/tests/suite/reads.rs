@@ -20,7 +20,7 @@ fn of_any_length() {
         let mut copy = vec![0; len];
         map.read_at(&mut copy, 0).unwrap();
         assert!(copy == **bytes, "{len}");
-        assert_eq!(map.stats().fetched, len as u64);
+        assert_eq!(map.stats().fetched, len as u64, "{:?}", map.stats());
     }
 }
 
