@@ -2,16 +2,18 @@
 
     python arrays.py [--folder FOLDER] [--size MiB] [--memory MiB] [--repeat N] [--json FILE] [WORK ...]
 
-Works: gather, at once, walk, memory, model, dask. Every case is a process of its own in a cgroup (as root; v1 or v2), begins with a cold file, and
+Works: gather, at once, walk, memory, model, dask, objects (which is the table in MinIO, with 10 ms added to each request). Every case is a process of its own in a cgroup (as root; v1 or v2), begins with a cold file, and
 compares its answer. Repetitions take turns. Printed: medians, least and greatest, and the ratio to the best rival.
 """
 
 import argparse
 import contextlib
+import functools
+import importlib
 import json
 import os
 import pathlib
-import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -495,6 +497,186 @@ def _part(table, first, count):
     return np.memmap(table, np.uint32, "r", first * 4, (count,))
 
 
+# objects: the table in a store. 1000 pages at random a second, opening included; MiB a second of walks, by one or by two workers of Dask's, the
+# second time with what the first has left on the disk.
+
+OBJECT = "bench/table"
+PART = 8 << 20
+
+
+def s3fs_reads():
+    import s3fs
+
+    fs = s3fs.S3FileSystem()
+    return lambda first, last: fs.cat_file(OBJECT, start=first, end=last)
+
+
+def pyarrow_reads():
+    import pyarrow.fs
+
+    endpoint = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
+    file = pyarrow.fs.S3FileSystem(endpoint_override=endpoint, scheme="http").open_input_file(OBJECT)
+    return lambda first, last: file.read_at(last - first, first)
+
+
+READS = {"s3fs": s3fs_reads, "pyarrow": pyarrow_reads}
+
+
+def page_numbers(args):
+    return np.random.default_rng(8).integers(0, args.size // PAGE, 1000)
+
+
+def check_pages(args, pages, begin):
+    seconds = time.perf_counter() - begin
+    rows = np.asarray(pages).view(np.uint32).reshape(-1, ROW // 4)
+    count = PAGE // ROW
+    assert (rows == rows_of((page_numbers(args)[:, None] * count + np.arange(count)).ravel())).all(), "wrong pages"
+    return len(pages) / seconds
+
+
+def objects_gather(kind, threads):
+    def run(args):
+        from concurrent.futures import ThreadPoolExecutor
+
+        begin = time.perf_counter()
+        read, numbers = READS[kind](), page_numbers(args) * PAGE
+        with ThreadPoolExecutor(threads) as pool:
+            pages = list(pool.map(read, numbers.tolist(), (numbers + PAGE).tolist()))
+        return check_pages(args, np.frombuffer(b"".join(pages), np.uint32).reshape(len(pages), -1), begin)
+
+    return run
+
+
+def objects_gather_s3fs(args):
+    import s3fs
+
+    begin = time.perf_counter()
+    starts = page_numbers(args) * PAGE
+    pages = s3fs.S3FileSystem().cat_ranges([OBJECT] * len(starts), starts.tolist(), (starts + PAGE).tolist(), batch_size=64)
+    return check_pages(args, np.frombuffer(b"".join(pages), np.uint32).reshape(len(pages), -1), begin)
+
+
+def objects_gather_fastmap(args):
+    import fastmap
+
+    begin = time.perf_counter()
+    array = fastmap.memmap("s3://" + OBJECT, np.uint32, "r", cache=args.cache)
+    return check_pages(args, fastmap.gather(array.reshape(-1, PAGE // 4), page_numbers(args)), begin)
+
+
+def check_sum(args, total, begin):
+    seconds = time.perf_counter() - begin
+    assert total == json.loads((args.folder / "sums").read_text())["all"], "wrong sum"
+    return args.size / seconds / (1 << 20)
+
+
+def objects_walk(kind, depth):
+    """Parts of 8 MiB, so many of them under way."""
+
+    def run(args):
+        from concurrent.futures import ThreadPoolExecutor
+
+        begin, total = time.perf_counter(), 0
+        read = READS[kind]()
+        with ThreadPoolExecutor(depth) as pool:
+            ahead = []
+            for first in range(0, args.size, PART):
+                ahead.append(pool.submit(read, first, min(first + PART, args.size)))
+                if len(ahead) == depth:
+                    total += int(np.frombuffer(ahead.pop(0).result(), np.uint32).sum(dtype=np.uint64))
+            total += sum(int(np.frombuffer(part.result(), np.uint32).sum(dtype=np.uint64)) for part in ahead)
+        return check_sum(args, total, begin)
+
+    return run
+
+
+def objects_walk_fastmap(args):
+    import fastmap
+
+    begin = time.perf_counter()
+    array = fastmap.memmap("s3://" + OBJECT, np.uint32, "r", cache=args.cache)
+    step = PART // 4
+    return check_sum(args, sum(int(array[at : at + step].sum(dtype=np.uint64)) for at in range(0, len(array), step)), begin)
+
+
+@functools.cache
+def _reads_of(kind):
+    return READS[kind]()
+
+
+def _sum_of(kind, first, last):
+    return int(np.frombuffer(_reads_of(kind)(first, last), np.uint32).sum(dtype=np.uint64))
+
+
+def _import(*names):
+    for name in names:
+        importlib.import_module(name)
+
+
+def objects_dask(kind):
+    def run(args):
+        import dask.array
+        import dask.distributed
+        import fastmap
+
+        with dask.distributed.LocalCluster(n_workers=2, threads_per_worker=4, dashboard_address=None, memory_limit=0) as cluster:
+            with dask.distributed.Client(cluster) as client:
+                # What workers import is no matter of the store.
+                client.run(_import, "dask.array", *([kind] if kind == "fastmap" else [kind, "pyarrow.fs"]))
+                begin = time.perf_counter()
+                if kind == "fastmap":
+                    array = fastmap.memmap("s3://" + OBJECT, np.uint32, "r", cache="64MiB")
+                    total = int(dask.array.from_array(array, chunks=PART // 4).sum(dtype=np.uint64).compute())
+                else:
+                    parts = [dask.delayed(_sum_of)(kind, first, min(first + PART, args.size)) for first in range(0, args.size, PART)]
+                    total = sum(dask.compute(*parts))
+                return check_sum(args, total, begin)
+
+    return run
+
+
+def delaying(port, seconds):
+    """Passes connections on to a port, with a delay for each request; its own port."""
+    import asyncio
+    import multiprocessing
+
+    async def copy(reader, writer, delay):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 20):
+                await asyncio.sleep(delay)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader, writer):
+        their_reader, their_writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+        await asyncio.gather(copy(reader, their_writer, seconds), copy(their_reader, writer, 0))
+
+    async def serve(told):
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 20, backlog=1000)
+        told.put(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    told = multiprocessing.Queue()
+    multiprocessing.Process(target=lambda: asyncio.run(serve(told)), daemon=True).start()
+    return told.get()
+
+
+def prepare_objects(args, servers):
+    sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
+    import stores
+
+    if stores.minio_path() is None:
+        sys.exit("arrays.py: no MinIO: scripts/minio builds it")
+    (args.folder / "minio").mkdir(exist_ok=True)
+    endpoint = servers.enter_context(stores.minio(args.folder / "minio"))
+    with open(args.table, "rb") as file:
+        stores.put(endpoint, *OBJECT.split("/"), file)
+    port = delaying(int(endpoint.rpartition(":")[2]), 0.01)
+    os.environ.update(stores.KEYS, AWS_DEFAULT_REGION=stores.KEYS["AWS_REGION"], AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}")
+    os.environ["FASTMAP_TIER"] = str(args.folder / "tier")
+
+
 ADVICE = {"as it is": "MADV_NORMAL", "sequential": "MADV_SEQUENTIAL", "random": "MADV_RANDOM"}
 WORKS = {
     "gather": {
@@ -533,13 +715,31 @@ WORKS = {
         for size in ("1.25", "2")
     },
     "dask": {"numpy": dask_mean("numpy"), "fastmap": dask_mean("fastmap")},
+    "objects, gather": {
+        "s3fs, 64 at a time": objects_gather_s3fs,
+        "pyarrow, 64 threads": objects_gather("pyarrow", 64),
+        "fastmap": objects_gather_fastmap,
+    },
+    "objects, gather again": {"pyarrow, 64 threads": objects_gather("pyarrow", 64), "fastmap": objects_gather_fastmap},
+    "objects, walk": {
+        **{f"{kind}, {depth} parts ahead": objects_walk(kind, depth) for kind in READS for depth in (4, 8)},
+        "fastmap": objects_walk_fastmap,
+    },
+    "objects, walk again": {"pyarrow, 8 parts ahead": objects_walk("pyarrow", 8), "fastmap": objects_walk_fastmap},
+    **{
+        f"objects, dask{again}": {**{kind: objects_dask(kind) for kind in READS}, "fastmap": objects_dask("fastmap")}
+        for again in ("", " again")
+    },
 }
 
 
 def measure(args, work, rival):
     """One case, in a process of its own under the limit; what it returned, and the peak of memory."""
+    if work.startswith("objects") and not work.endswith("again"):
+        shutil.rmtree(args.folder / "tier", ignore_errors=True)
     for path in args.folder.rglob("*"):
-        if path.is_file():
+        # The store is warm: it stands for one that is large.
+        if path.is_file() and args.folder / "minio" not in path.parents:
             make_cold(path)
     limit = Limit(args.memory if work != "memory" else 4 << 30)
     try:
@@ -585,8 +785,17 @@ def main():
         make_model(models[work], int(args.memory * float(work.split()[2])))
     if "gather" in wanted:
         prepare_gather(args)
-    if any(work.startswith(("walk", "dask")) for work in wanted):
+    if any(work.startswith(("walk", "dask", "objects")) for work in wanted):
         prepare_walks(args)
+    with contextlib.ExitStack() as servers:
+        if any(work.startswith("objects") for work in wanted):
+            prepare_objects(args, servers)
+        results = run_all(args, wanted)
+    if args.json:
+        args.json.write_text(json.dumps(results))
+
+
+def run_all(args, wanted):
     results = {}
     for work in wanted:
         runs = {rival: [] for rival in WORKS[work] if not args.rivals or args.rivals in rival}
@@ -595,8 +804,7 @@ def main():
                 runs[rival].append(measure(args, work, rival))
         results[work] = runs
         show(work, runs)
-    if args.json:
-        args.json.write_text(json.dumps(results))
+    return results
 
 
 def show(work, runs):
