@@ -84,7 +84,7 @@ impl Ahead {
 }
 
 /// How long what is read ahead is waited for that has to be fetched: a region that ends waits for it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The life of a reader's thread.
 pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
