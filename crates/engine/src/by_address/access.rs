@@ -75,11 +75,14 @@ pub(super) fn bytes_at(addr: usize, len: usize) -> Result<Range<usize>> {
 
 #[cold]
 pub(super) fn unusable(range: &Range<usize>, error: i32) -> Error {
-    Error::Io {
-        path: format!("{} bytes at {:#x}", range.len(), range.start).into(),
-        operation: "use all of them: part is not mapped, or past its file's end, or not mapped for that",
-        source: io::Error::from_raw_os_error(error),
-    }
+    failed(range, "use all of them: part is not mapped, or past its file's end, or not mapped for that", error)
+}
+
+/// Likewise, for another reason.
+#[cold]
+pub(super) fn failed(range: &Range<usize>, operation: &'static str, error: i32) -> Error {
+    let path = format!("{} bytes at {:#x}", range.len(), range.start).into();
+    Error::Io { path, operation, source: io::Error::from_raw_os_error(error) }
 }
 
 /// Does something with what a range was found to be, and again if its file has become the kernel's before it was done.

@@ -53,7 +53,7 @@ pub fn before_fork() {
 
 /// What a child is to find of objects.
 fn objects(table: &Table) -> Vec<ChildMap> {
-    let is_inherited = |piece: &&Piece| !piece.not_in_children && piece.share.region.store().origin().is_some();
+    let is_inherited = |piece: &&Piece| !piece.not_in_children && piece.is_objects();
     let of = |piece: &Piece| {
         let region = &piece.share.region;
         let (fd, origin) = (region.store().reader().as_raw_fd(), region.store().origin()?.clone());
@@ -65,7 +65,7 @@ fn objects(table: &Table) -> Vec<ChildMap> {
 
 /// What it is to find of files.
 fn parts(table: &Table) -> Vec<InheritedPart> {
-    let is_inherited = |piece: &&Piece| !piece.not_in_children && piece.share.region.store().origin().is_none();
+    let is_inherited = |piece: &&Piece| !piece.not_in_children && !piece.is_objects();
     let mut kept: Vec<_> = table.pieces().iter().filter(is_inherited).map(|piece| piece.at.clone()).collect();
     kept.sort_by_key(|at| at.start);
     kept.dedup();
@@ -131,8 +131,8 @@ fn answer() -> Result<(), i32> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let start = Instant::now();
     // Maps of objects stay: children have their own.
-    let is_files = |piece: &&Piece| piece.share.region.store().origin().is_none();
-    let next = || with(|table| table.pieces().iter().find(is_files).map(|piece| piece.share.identity));
+    let next =
+        || with(|table| table.pieces().iter().find(|piece| !piece.is_objects()).map(|piece| piece.share.identity));
     while let Some(identity) = next() {
         match share(identity) {
             Ok(()) => {}

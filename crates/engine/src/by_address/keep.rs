@@ -1,6 +1,6 @@
 //! What keeps pages of maps in memory, by address: locks, and pins that are named by their range.
 
-use super::access::{as_it_is, bytes_at, parts_of, unusable};
+use super::access::{as_it_is, bytes_at, failed, parts_of, unusable};
 use super::lookup::with;
 use super::table::{Share, Table, intersection};
 use crate::coherence::to_kernel;
@@ -8,7 +8,6 @@ use crate::error::{Error, Result};
 use crate::pin::pin::Hold;
 use crate::region::region::Region;
 use crate::sys::file::Identity;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -144,9 +143,7 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
     }
     if cached().any(|(_, (share, _))| share.region.is_leaving()) {
         to_kernel::nap();
-        let source = io::Error::from_raw_os_error(libc::ESTALE);
-        let path = format!("{} bytes at {:#x}", range.len(), range.start).into();
-        return Err(Error::Io { path, operation: Error::CHANGED_HANDS, source });
+        return Err(failed(&range, Error::CHANGED_HANDS, libc::ESTALE));
     }
     let prot = if writing { libc::PROT_WRITE } else { libc::PROT_READ | libc::PROT_WRITE };
     let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };

@@ -65,6 +65,11 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// Whether it is of an object, which the kernel cannot map.
+    pub fn is_objects(&self) -> bool {
+        self.share.region.store().origin().is_some()
+    }
+
     /// The pages of the file that it covers.
     pub fn pages(&self) -> Range<usize> {
         let region = &self.share.region;

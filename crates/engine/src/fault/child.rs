@@ -21,8 +21,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 const WINDOW: usize = 256 << 10;
 /// Windows in memory, at most: 1 GiB.
 const MOST: usize = 4096;
-/// How often a window is read that is found gone, or wrong.
-const ATTEMPTS: usize = 4;
 
 /// A range of addresses, and what is to be there.
 #[derive(Debug)]
@@ -142,18 +140,13 @@ impl ChildMap {
     /// # Safety
     /// `to` is whole pages, of `len` bytes or more.
     unsafe fn read(&self, to: *mut u8, len: usize, offset: u64) -> Result<(), i32> {
-        for _ in 0..ATTEMPTS {
-            self.origin.bring(offset..offset + len as u64, None)?;
-            // SAFETY: the descriptor is only used; the caller's memory.
-            unsafe {
-                let file = ManuallyDrop::new(File::from_raw_fd(self.fd));
-                let filled = file::read_at(&file, to, len, offset)?;
-                if filled == len && self.origin.is_right(offset, std::slice::from_raw_parts(to, len)) {
-                    return Ok(());
-                }
-            }
-        }
-        Err(libc::EIO)
+        // SAFETY: the descriptor is only used.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd) });
+        // SAFETY: the caller's memory, of which so much is filled.
+        self.origin.read(offset..offset + len as u64, &mut || unsafe {
+            let filled = file::read_at(&file, to, len, offset)?;
+            Ok(std::slice::from_raw_parts(to, filled))
+        })
     }
 }
 

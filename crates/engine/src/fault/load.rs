@@ -20,9 +20,6 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What fails when an origin does.
-pub const FETCHING: &str = "fetching it";
-
 /// Brings in a page that this thread claimed.
 pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     let page = claim.page();
@@ -43,7 +40,7 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
         together = detect::note_miss(history, page, is_store);
     }
     if let Err(error) = region.store().bring(number, 1, None) {
-        return give_up(claim, Outcome::Failed(FETCHING, error));
+        return give_up(claim, Outcome::Failed("fetching it", error));
     }
     if let Err(error) = pool.take_free_frame(core) {
         return give_up(claim, Outcome::Failed("writing back dirty pages to make room", error));

@@ -11,7 +11,6 @@ use crate::pool::reader::{Destination, INLINE, OnTurn, PIECE_PAGES, Pages, ReadR
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
 use crate::region::install::claim_run;
 use crate::region::page_ref::PageRef;
-use crate::region::region::Region;
 use crate::region::registry::{self, InUse};
 use crate::region::userfaultfds;
 use crate::sys::PAGE;
@@ -179,13 +178,9 @@ impl OnTurn<'_> {
 
     /// Whether a request is for a thread that may wait for what has to be fetched.
     fn leaves(&self, request: &ReadRequest) -> bool {
-        let is_far = |region: &Region, first: usize, count: usize| !region.store().is_near(first, count);
-        !self.waits
-            && match request {
-                ReadRequest::Chunk(..) => false,
-                ReadRequest::Pages(pages) | ReadRequest::Fill(pages) => registry::enter(pages.region)
-                    .is_some_and(|region| is_far(&region, pages.first, pages.count.min(PIECE_PAGES))),
-            }
+        let (ReadRequest::Pages(pages) | ReadRequest::Fill(pages)) = request else { return false };
+        let count = pages.count.min(PIECE_PAGES);
+        !self.waits && registry::enter(pages.region).is_some_and(|region| !region.store().is_near(pages.first, count))
     }
 
     /// Whether there is room for a chunk of any kind, when notice is taken of what has ended if need be.

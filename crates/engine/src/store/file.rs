@@ -186,16 +186,7 @@ impl Store for FileStore {
             return ReadEnd::PastEnd;
         }
         // SAFETY: the caller's buffer.
-        match unsafe { self.read_pages(page, 1, buffer, cached) } {
-            Ok(PAGE) => ReadEnd::Filled,
-            Ok(0) => ReadEnd::PastEnd,
-            Ok(filled) => {
-                // SAFETY: the rest of the caller's buffer.
-                unsafe { buffer.add(filled).write_bytes(0, PAGE - filled) };
-                ReadEnd::Filled
-            }
-            Err(error) => ReadEnd::Failed(error),
-        }
+        unsafe { ReadEnd::of(self.read_pages(page, 1, buffer, cached), buffer) }
     }
 
     unsafe fn read_pages(

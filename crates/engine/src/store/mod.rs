@@ -37,6 +37,24 @@ pub enum ReadEnd {
     Failed(i32),
 }
 
+impl ReadEnd {
+    /// What a read of one page into `buffer` came to; what it has not filled is cleared.
+    ///
+    /// # Safety
+    /// `buffer` is a page that the caller owns.
+    unsafe fn of(read: std::result::Result<usize, i32>, buffer: *mut u8) -> Self {
+        match read {
+            Ok(0) => ReadEnd::PastEnd,
+            Ok(filled) => {
+                // SAFETY: the rest of the caller's page.
+                unsafe { buffer.add(filled).write_bytes(0, PAGE - filled) };
+                ReadEnd::Filled
+            }
+            Err(error) => ReadEnd::Failed(error),
+        }
+    }
+}
+
 /// What the engine asks of the place where a region's bytes live.
 ///
 /// The methods called *by fault handlers* make system calls and nothing else: no allocation, no lock that is held while

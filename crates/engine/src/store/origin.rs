@@ -7,7 +7,6 @@ use super::file::FileStore;
 use super::{Opened, ReadEnd, Store};
 use crate::counters::stats::Counter;
 use crate::error::{Error, Result};
-use crate::sys::PAGE;
 use crate::sys::file::{Facts, Identity};
 use std::fmt::Debug;
 use std::fs::File;
@@ -79,15 +78,33 @@ pub trait Origin: Debug + Send + Sync {
     /// then on, and are brought anew. Less than a page at the end: it is the file's.
     fn is_right(&self, offset: u64, bytes: &[u8]) -> bool;
 
+    /// Has a range brought, and `read` from the file, again and again while what was read had gone from there, or was wrong. What `read` gives is as
+    /// much of the range as it has read.
+    ///
+    /// # Errors
+    /// Those of [`bring`](Self::bring) and of `read`; `EIO` after a few attempts.
+    fn read<'a>(
+        &self,
+        range: Range<u64>,
+        read: &mut dyn FnMut() -> std::result::Result<&'a [u8], i32>,
+    ) -> std::result::Result<(), i32> {
+        const ATTEMPTS: usize = 4;
+        for _ in 0..ATTEMPTS {
+            self.bring(range.clone(), None)?;
+            let bytes = read()?;
+            if bytes.len() as u64 == range.end - range.start && self.is_right(range.start, bytes) {
+                return Ok(());
+            }
+        }
+        Err(libc::EIO)
+    }
+
     /// What the program knows the object by, for messages.
     fn name(&self) -> &Path;
 
     /// What an error number of [`bring`](Self::bring) means here, and what to do.
     fn explain(&self, error: i32) -> Option<&str>;
 }
-
-/// How often a range is read that is gone, or wrong, when it is looked at.
-const ATTEMPTS: usize = 4;
 
 /// A file with an origin: read-only.
 #[derive(Debug)]
@@ -103,14 +120,10 @@ impl OriginStore {
     pub fn opener(facts: Facts, origin: Arc<dyn Origin>) -> (Facts, impl Fn(&File, &Facts, bool) -> Opened) {
         let own = Facts { identity: Identity::unique(), ..facts };
         let open = move |from: &File, own: &Facts, direct: bool| {
-            Ok(Box::new(Self::open(from, &facts, own.identity, direct, origin.clone())?) as Box<dyn Store>)
+            let file = FileStore::open(from, &facts, direct)?;
+            Ok(Box::new(OriginStore { file, identity: own.identity, origin: origin.clone() }) as Box<dyn Store>)
         };
         (own, open)
-    }
-
-    /// The file behind a descriptor, opened anew; `identity`: what it is known by.
-    fn open(from: &File, facts: &Facts, identity: Identity, direct: bool, origin: Arc<dyn Origin>) -> Result<Self> {
-        Ok(OriginStore { file: FileStore::open(from, facts, direct)?, identity, origin })
     }
 }
 
@@ -179,15 +192,7 @@ impl Store for OriginStore {
 
     unsafe fn read_page(&self, page: usize, buffer: *mut u8, cached: &Counter) -> ReadEnd {
         // SAFETY: the caller's buffer, a page of it.
-        match unsafe { self.read_pages(page, 1, buffer, cached) } {
-            Ok(0) => ReadEnd::PastEnd,
-            Ok(filled) => {
-                // SAFETY: the rest of the caller's buffer.
-                unsafe { buffer.add(filled).write_bytes(0, PAGE - filled) };
-                ReadEnd::Filled
-            }
-            Err(error) => ReadEnd::Failed(error),
-        }
+        unsafe { ReadEnd::of(self.read_pages(page, 1, buffer, cached), buffer) }
     }
 
     unsafe fn read_pages(
@@ -199,19 +204,14 @@ impl Store for OriginStore {
     ) -> std::result::Result<usize, i32> {
         let range = self.bytes_of(page, pages);
         let whole = (range.end - range.start) as usize;
-        for _ in 0..ATTEMPTS {
-            if whole == 0 {
-                return Ok(0);
-            }
-            self.origin.bring(range.clone(), None)?;
-            // SAFETY: the caller's buffer.
-            let filled = unsafe { self.file.read_pages(page, pages, buffer, cached)? };
-            // SAFETY: so much of it was filled.
-            if filled == whole && unsafe { self.is_right(page, buffer, filled) } {
-                return Ok(filled);
-            }
+        if whole > 0 {
+            // SAFETY: the caller's buffer, of which so much is filled.
+            self.origin.read(range, &mut || unsafe {
+                let filled = self.file.read_pages(page, pages, buffer, cached)?;
+                Ok(std::slice::from_raw_parts(buffer, filled))
+            })?;
         }
-        Err(libc::EIO)
+        Ok(whole)
     }
 
     unsafe fn read_cached(&self, page: usize, pages: usize, buffer: *mut u8, cached: &Counter) -> Option<usize> {

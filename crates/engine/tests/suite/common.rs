@@ -2,6 +2,7 @@
 //! their own. How much is done and what cannot run here is in `effort`.
 
 pub use crate::effort::{quick_or_full, skip, under_load};
+pub use crate::random::{Random, seed};
 use fastmap::{Cache, Fallback, Map, MapMut, MapOptions};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -116,26 +117,6 @@ pub fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("a file of our own")
 }
 
-/// xorshift64*: the same numbers for the same seed.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 33) as usize % bound
-    }
-}
-
 /// Raised when the test's own thread is done, or fails: the others must not go on for ever.
 pub struct Stop<'a>(pub &'a AtomicBool);
 
@@ -143,13 +124,6 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-/// The seed of a run: `FASTMAP_SEED`, else the one given. Printed, so that a failure can be run again.
-pub fn seed(default: u64) -> u64 {
-    let seed = std::env::var("FASTMAP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    println!("FASTMAP_SEED={seed}");
-    seed
 }
 
 /// Reads pages of a file past the page cache: what is in the file and not in some copy of it.

@@ -4,6 +4,7 @@
 #[macro_use]
 mod common;
 mod effort;
+mod random;
 
 mod async_interplay;
 mod async_stores;

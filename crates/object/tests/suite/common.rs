@@ -1,6 +1,7 @@
 //! What the tests share: folders, random numbers, processes of their own, objects opened for a test.
 
 pub use crate::effort::{quick_or_full, skip, under_load};
+pub use crate::random::{Random, seed};
 use crate::store::Store;
 use fastmap::Cache;
 use fastmap_object::{ObjectMap, ObjectOptions};
@@ -64,33 +65,6 @@ pub fn pattern(len: usize) -> Arc<Vec<u8>> {
     let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
     bytes.truncate(len);
     Arc::new(bytes)
-}
-
-/// xorshift64*: the same numbers for the same seed.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 33) as usize % bound
-    }
-}
-
-/// The seed of a run: `FASTMAP_SEED`, else the one given. Printed, so that a failure can be run again.
-pub fn seed(default: u64) -> u64 {
-    let seed = std::env::var("FASTMAP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    println!("FASTMAP_SEED={seed}");
-    seed
 }
 
 /// The rest of the test runs in a process of its own, with these environment variables, and none that name credentials.

@@ -5,6 +5,8 @@
 mod common;
 #[path = "../../../engine/tests/suite/effort.rs"]
 mod effort;
+#[path = "../../../engine/tests/suite/random.rs"]
+mod random;
 mod store;
 
 mod changes;

@@ -213,29 +213,22 @@ pub(crate) trait Facts {
 /// Mode, blocks and times: of the local copy they change while it is filled.
 const MODE: u32 = libc::S_IFREG | 0o444;
 
-impl Facts for libc::stat {
-    fn identity(&self) -> (u64, u64) {
-        (self.st_dev, self.st_ino)
-    }
+macro_rules! facts_of_stat {
+    ($($stat:ty),*) => { $(
+        impl Facts for $stat {
+            fn identity(&self) -> (u64, u64) {
+                (self.st_dev, self.st_ino)
+            }
 
-    fn correct(&mut self, len: u64, modified: i64) {
-        (self.st_mode, self.st_size, self.st_blocks) = (MODE, len as i64, len.div_ceil(512) as i64);
-        (self.st_atime, self.st_mtime, self.st_ctime) = (modified, modified, modified);
-        (self.st_atime_nsec, self.st_mtime_nsec, self.st_ctime_nsec) = (0, 0, 0);
-    }
+            fn correct(&mut self, len: u64, modified: i64) {
+                (self.st_mode, self.st_size, self.st_blocks) = (MODE, len as i64, len.div_ceil(512) as i64);
+                (self.st_atime, self.st_mtime, self.st_ctime) = (modified, modified, modified);
+                (self.st_atime_nsec, self.st_mtime_nsec, self.st_ctime_nsec) = (0, 0, 0);
+            }
+        }
+    )* };
 }
-
-impl Facts for libc::stat64 {
-    fn identity(&self) -> (u64, u64) {
-        (self.st_dev, self.st_ino)
-    }
-
-    fn correct(&mut self, len: u64, modified: i64) {
-        (self.st_mode, self.st_size, self.st_blocks) = (MODE, len as i64, len.div_ceil(512) as i64);
-        (self.st_atime, self.st_mtime, self.st_ctime) = (modified, modified, modified);
-        (self.st_atime_nsec, self.st_mtime_nsec, self.st_ctime_nsec) = (0, 0, 0);
-    }
-}
+facts_of_stat!(libc::stat, libc::stat64);
 
 impl Facts for libc::statx {
     fn identity(&self) -> (u64, u64) {

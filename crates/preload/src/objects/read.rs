@@ -9,8 +9,6 @@ use libc::{c_int, iovec, off_t, ssize_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// How often a range is read that is gone, or wrong, when it is looked at.
-const ATTEMPTS: usize = 4;
 /// The most bytes that are brought and looked at in one piece.
 const PIECE: u64 = 1 << 20;
 /// How far a program that reads forward is read ahead for, bytes.
@@ -143,20 +141,12 @@ impl Object {
     /// # Safety
     /// There are `len` bytes at `to`.
     unsafe fn pages(&self, fd: c_int, offset: u64, to: *mut u8, len: u64) -> Result<(), c_int> {
-        for _ in 0..ATTEMPTS {
-            self.origin.bring(offset..offset + len, None)?;
-            // SAFETY: the contract.
-            let got = unsafe { next::pread64(fd, to.cast(), len as usize, offset as off_t) };
-            if got < 0 {
-                return Err(errno());
-            }
-            // SAFETY: the contract: bytes of the caller's, whatever they are.
-            let bytes = unsafe { std::slice::from_raw_parts(to, len as usize) };
-            if got as u64 == len && self.origin.is_right(offset, bytes) {
-                return Ok(());
-            }
-        }
-        Err(libc::EIO)
+        // SAFETY: the contract; so much is filled.
+        self.origin.read(offset..offset + len, &mut || unsafe {
+            let got = next::pread64(fd, to.cast(), len as usize, offset as off_t);
+            let filled = usize::try_from(got).map_err(|_| errno())?;
+            Ok(std::slice::from_raw_parts(to, filled))
+        })
     }
 
     /// A read is about to be made: where it goes on from the last one, what follows is asked for, further and further.

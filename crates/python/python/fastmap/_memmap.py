@@ -51,14 +51,8 @@ class memmap(np.memmap, metaclass=Told):
         The limit on the memory of the array: bytes, a size such as "1GiB", or a `Cache` that several arrays share. None: the
         kernel's mapping, which FastMap advises while memory is short; of an object: a cache of the process's own, which takes what others
         leave of memory. Under `fastmap run` it has no say of files: its library has all their mappings, within its budget.
-    tier : None, str or path, optional
-        Of an object: the folder of its local copy, on a local disk. None: ``$FASTMAP_TIER``, else ``$XDG_CACHE_HOME/fastmap``, else
-        ``~/.cache/fastmap``.
-    tier_limit : None, int or str, optional
-        Of an object: the most bytes that all copies in that folder take. None: ``$FASTMAP_TIER_LIMIT``, else what the folder was given
-        last, else a tenth of the disk's free space.
-    deadline : None or float, optional
-        Of an object: seconds that the store may take to give what is waited for; None: for ever.
+    tier, tier_limit, deadline : optional
+        Of an object: where its local copy lies, how much of the disk it may take, and how long its store may take: see `open`.
 
     Attributes
     ----------

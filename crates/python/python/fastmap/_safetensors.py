@@ -70,14 +70,8 @@ def safetensors(
         The file or the object.
     cache : None, int, str or Cache, optional
         The limit on the memory of the tensors: see `memmap`.
-    tier : None, str or path, optional
-        Of an object: the folder of its local copy, on a local disk. None: ``$FASTMAP_TIER``, else ``$XDG_CACHE_HOME/fastmap``, else
-        ``~/.cache/fastmap``.
-    tier_limit : None, int or str, optional
-        Of an object: the most bytes that all copies in that folder take. None: ``$FASTMAP_TIER_LIMIT``, else what the folder was given
-        last, else a tenth of the disk's free space.
-    deadline : None or float, optional
-        Of an object: seconds that the store may take to give what is waited for; None: for ever.
+    tier, tier_limit, deadline : optional
+        Of an object: where its local copy lies, how much of the disk it may take, and how long its store may take: see `open`.
 
     Returns
     -------

@@ -88,7 +88,7 @@ fn many_threads_ask_at_once() {
             scope.spawn(move || {
                 let mut random = Random::new(thread);
                 while begun.elapsed() < under_load() {
-                    let start = 1 + random.below(1 << 20);
+                    let start = 1 + random.below_u64(1 << 20);
                     let expected = if start.is_multiple_of(3) { Ok(()) } else { Err(start as i32) };
                     assert_eq!(asking.bring(thread as u32, start..start + 1, None), expected);
                     count.fetch_add(1, Ordering::Relaxed);

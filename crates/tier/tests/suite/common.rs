@@ -1,6 +1,7 @@
 //! What the tests share: objects and their bytes, folders, children.
 
 pub use crate::effort::{quick_or_full, skip, under_load};
+pub use crate::random::Random;
 use fastmap_tier::{Local, Tier, UNIT, Version};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -99,26 +100,6 @@ pub fn check(folder: &Path, limit: u64) {
     let units = disk / UNIT + 1;
     assert!(used >= disk && used <= disk + (units + 64) * 4 * PAGE + UNIT, "{used} counted, {disk} on disk");
     assert!(used <= limit);
-}
-
-/// xorshift64*: the same numbers for the same seed.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 33) % bound
-    }
 }
 
 /// Waits until something is so.

@@ -47,10 +47,10 @@ fn flipped_bits_are_found_counted_and_brought_anew() {
     let mut random = Random::new(1);
     let mut flipped = std::collections::BTreeSet::new();
     for _ in 0..12 {
-        let at = random.below(object.len);
+        let at = random.below_u64(object.len);
         let mut byte = [0];
         data.read_exact_at(&mut byte, at).unwrap();
-        data.write_all_at(&[byte[0] ^ 1 << random.below(8)], at).unwrap();
+        data.write_all_at(&[byte[0] ^ 1 << random.below_u64(8)], at).unwrap();
         flipped.insert(at / UNIT);
     }
     let half: Vec<u64> = flipped.iter().copied().take(flipped.len() / 2).collect();

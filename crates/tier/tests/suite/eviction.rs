@@ -81,7 +81,7 @@ fn an_object_far_larger_than_the_limit_leaves_nothing_in_the_index() {
     let local = tier.local(&object(1, 1, 1 << 40)).unwrap();
     let mut random = Random::new(5);
     for _ in 0..quick_or_full(1500, 6000) {
-        let unit = random.below(local.units());
+        let unit = random.below_u64(local.units());
         put(&local, unit).unwrap();
         assert!(on_disk(folder.path()) <= LIMIT);
     }
@@ -123,11 +123,11 @@ pub fn work(folder: &Path, limit: u64, seed: u64, stop: &AtomicBool) {
             scope.spawn(move || {
                 let mut random = Random::new(seed * 100 + thread);
                 while !stop.load(Ordering::Relaxed) {
-                    let local = &locals[random.below(OBJECTS) as usize];
+                    let local = &locals[random.below_u64(OBJECTS) as usize];
                     // Some more often than others.
-                    let unit = random.below(UNITS).min(random.below(UNITS));
-                    match random.below(3) {
-                        0 => drop(read(local, unit, random.below(32)..32 + random.below(33))),
+                    let unit = random.below_u64(UNITS).min(random.below_u64(UNITS));
+                    match random.below_u64(3) {
+                        0 => drop(read(local, unit, random.below_u64(32)..32 + random.below_u64(33))),
                         1 => put(local, unit).unwrap(),
                         _ => match local.claim(unit) {
                             Some(_lock) => put(local, unit).unwrap(),

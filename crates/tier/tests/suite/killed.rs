@@ -23,7 +23,7 @@ fn while_they_fill() {
         let count = 1 + round % 3;
         let mut children: Vec<_> =
             (0..count).map(|at| child(FILLING, &(round * 10 + at).to_string(), folder.path())).collect();
-        std::thread::sleep(Duration::from_micros(20_000 + random.below(60_000)));
+        std::thread::sleep(Duration::from_micros(20_000 + random.below_u64(60_000)));
         children.iter_mut().for_each(Running::kill);
         assert!(on_disk_meanwhile(folder.path()) <= LIMIT, "round {round}");
         assert!(survivor.0.try_wait().unwrap().is_none(), "it met no error");
