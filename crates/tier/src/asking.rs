@@ -15,6 +15,7 @@
 //! futexes (get_robust_list(2)), where the kernel sets a bit.
 
 use crate::sys::{self, Mapping, Shared};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -26,8 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const SLOTS: usize = 64;
-const MAGIC: u64 = u64::from_le_bytes(*b"FMASKS01");
+/// As many as a gather has rows, and more: what finds no slot is asked for again when it is needed.
+const SLOTS: usize = 4096;
+const MAGIC: u64 = u64::from_le_bytes(*b"FMASKS02");
 /// How long those sleep who ask, and the server, before they look whether the other still lives.
 const LOOK: Duration = Duration::from_millis(200);
 /// How much longer than its deadline one waits for the server, which knows better what was wrong, milliseconds.
@@ -58,7 +60,11 @@ struct Head {
     robust: AtomicU64,
     /// The server's thread; 0: there has been none yet.
     server: AtomicU32,
-    _unused: [AtomicU32; 9],
+    /// Where the next slot is looked for.
+    next: AtomicU32,
+    _unused: [AtomicU64; 3],
+    /// A bit a slot: to be looked at, since it was Asked.
+    asked: [AtomicU64; SLOTS / 64],
 }
 
 #[repr(C)]
@@ -191,10 +197,9 @@ impl Asking {
     pub fn bring(&self, object: u32, range: Range<u64>, deadline: Option<Duration>) -> Result<(), i32> {
         let until = deadline.map_or(u64::MAX, |time| sys::now().saturating_add(time.as_millis() as u64 + 1));
         loop {
-            let (slot, word) = self.claim(until)?;
-            if let Some(answer) =
-                self.put(slot, word, object, &range, until, true).and_then(|word| self.wait(slot, word, until))
-            {
+            let (at, word) = self.claim(until)?;
+            let asked = self.put(at, word, object, &range, until, true);
+            if let Some(answer) = asked.and_then(|word| self.wait(&self.slots()[at], word, until)) {
                 return answer;
             }
         }
@@ -202,24 +207,26 @@ impl Asking {
 
     /// Asks for a range of an object, and does not wait; nobody is asked when all slots are taken. For fault handlers.
     pub fn ask(&self, object: u32, range: Range<u64>) {
-        if let Some((slot, word)) = self.try_claim() {
-            self.put(slot, word, object, &range, u64::MAX, false);
+        if let Some((at, word)) = self.try_claim() {
+            self.put(at, word, object, &range, u64::MAX, false);
         }
     }
 
-    fn try_claim(&self) -> Option<(&Slot, u32)> {
+    fn try_claim(&self) -> Option<(usize, u32)> {
         let thread = sys::thread();
-        (0..SLOTS).map(|at| &self.slots()[(at + thread as usize) % SLOTS]).find_map(|slot| {
+        let first = self.head().next.fetch_add(1, Ordering::Relaxed) as usize;
+        (first..first + SLOTS).map(|at| at % SLOTS).find_map(|at| {
+            let slot = &self.slots()[at];
             let seen = slot.word.load(Ordering::Relaxed);
             let count = (seen >> 3).wrapping_add(1) & 0x7F;
             let word = thread << 10 | count << 3 | CLAIMED;
             let is_mine = state(seen) == FREE
                 && slot.word.compare_exchange(seen, word, Ordering::Acquire, Ordering::Relaxed).is_ok();
-            is_mine.then_some((slot, word))
+            is_mine.then_some((at, word))
         })
     }
 
-    fn claim(&self, until: u64) -> Result<(&Slot, u32), i32> {
+    fn claim(&self, until: u64) -> Result<(usize, u32), i32> {
         loop {
             let freed = self.head().freed.load(Ordering::Acquire);
             if self.has_server_gone() {
@@ -237,21 +244,15 @@ impl Asking {
         }
     }
 
-    fn put(
-        &self,
-        slot: &Slot,
-        word: u32,
-        object: u32,
-        range: &Range<u64>,
-        until: u64,
-        is_awaited: bool,
-    ) -> Option<u32> {
+    fn put(&self, at: usize, word: u32, object: u32, range: &Range<u64>, until: u64, is_awaited: bool) -> Option<u32> {
+        let slot = &self.slots()[at];
         slot.object.store(object, Ordering::Relaxed);
         slot.is_awaited.store(u32::from(is_awaited), Ordering::Relaxed);
         slot.start.store(range.start, Ordering::Relaxed);
         slot.end.store(range.end, Ordering::Relaxed);
         slot.until.store(until, Ordering::Relaxed);
         let asked = slot.change(word, ASKED);
+        self.head().asked[at / 64].fetch_or(1 << (at % 64), Ordering::Release);
         self.ring();
         asked
     }
@@ -307,10 +308,13 @@ impl Asking {
         while !stop.load(Ordering::Acquire) {
             let rung = self.head().doorbell.load(Ordering::Acquire);
             let mut has_found = false;
-            for at in 0..SLOTS {
-                if let Some(request) = self.take(at) {
-                    has_found = true;
-                    each(request);
+            for (word, slots) in self.head().asked.iter().zip((0..).step_by(64)) {
+                // Most are zero, and in memory that others write to.
+                let mut asked = if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) };
+                has_found |= asked != 0;
+                while asked != 0 {
+                    self.take(slots + asked.trailing_zeros() as usize).into_iter().for_each(&mut each);
+                    asked &= asked - 1;
                 }
             }
             if looked.elapsed() >= LOOK {
@@ -338,10 +342,12 @@ impl Asking {
     }
 
     fn free_those_of_the_dead(&self) {
+        let mut known = HashMap::new();
         for slot in self.slots() {
             let seen = slot.word.load(Ordering::Relaxed);
+            let mut is_dead = || *known.entry(thread_of(seen)).or_insert_with(|| sys::is_dead(thread_of(seen)));
             // What is abandoned or being answered is the server's.
-            if matches!(state(seen), CLAIMED | ASKED | TAKEN | ANSWERED) && sys::is_dead(thread_of(seen)) {
+            if matches!(state(seen), CLAIMED | ASKED | TAKEN | ANSWERED) && is_dead() {
                 self.free(slot, seen);
             }
         }
@@ -397,6 +403,7 @@ impl<'a> Serving<'a> {
                 _ => {}
             }
         }
+        head.asked.iter().for_each(|word| word.store(u64::MAX, Ordering::Release));
         head.server.store(sys::thread(), Ordering::Release);
         Serving { asking, list, before }
     }

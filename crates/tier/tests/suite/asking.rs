@@ -102,6 +102,61 @@ fn many_threads_ask_at_once() {
     answering.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+/// How many slots there are.
+const SLOTS: usize = 4096;
+
+/// How many of them nobody has. There must be no server.
+fn free_slots(asking: &Arc<Asking>) -> usize {
+    const OURS: u32 = u32::MAX;
+    // The last ones find none.
+    (0..2 * SLOTS).for_each(|_| asking.ask(OURS, 0..1));
+    let taken = Arc::new(AtomicU64::new(0));
+    let counted = taken.clone();
+    let server = serve(asking, move |request| {
+        counted.fetch_add(u64::from(request.object == OURS), Ordering::Relaxed);
+        request.answer(Ok(()));
+    });
+    // What was asked for before it is taken before it, or together with it.
+    until("it serves", || asking.bring(0, 0..1, None) == Ok(()));
+    drop(server);
+    taken.load(Ordering::Relaxed) as usize
+}
+
+#[test]
+fn all_rows_of_a_gather_are_asked_for_before_the_first_is_fetched() {
+    let asking = Asking::anonymous().unwrap();
+    let rows = 0..SLOTS as u64;
+    rows.clone().for_each(|row| asking.ask(1, row..row + 1));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = asked.clone();
+    let _server = serve(&asking, move |request| noted.lock().unwrap().push(request.range.start));
+    until("all are taken", || asked.lock().unwrap().len() == SLOTS);
+    let mut asked = asked.lock().unwrap().clone();
+    asked.sort_unstable();
+    assert!(asked.into_iter().eq(rows));
+}
+
+#[test]
+fn whoever_finds_no_slot_waits_for_one() {
+    let asking = Asking::anonymous().unwrap();
+    assert_eq!(free_slots(&asking), SLOTS);
+    (0..SLOTS).for_each(|_| asking.ask(1, 0..1));
+    let begun = Instant::now();
+    let before = allocations();
+    assert_eq!(asking.bring(2, 0..1, Some(SOON)), Err(libc::ESHUTDOWN));
+    assert_eq!(allocations(), before);
+    let asking = Asking::anonymous().unwrap();
+    (0..SLOTS).for_each(|_| asking.ask(1, 0..1));
+    assert_eq!(asking.bring(2, 0..1, Some(SOON)), Err(libc::ETIMEDOUT));
+    assert!(begun.elapsed() >= SOON);
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..8).map(|_| scope.spawn(|| asking.bring(3, 0..1, None))).collect();
+        std::thread::sleep(SOON);
+        let _server = serve(&asking, |request| request.answer(Ok(())));
+        waiting.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
+    });
+}
+
 #[test]
 fn deadlines_pass() {
     let asking = Asking::anonymous().unwrap();
@@ -112,13 +167,10 @@ fn deadlines_pass() {
     // The server has it, and says nothing: it may for a little longer.
     let held = Arc::new(Mutex::new(Vec::new()));
     let keep = held.clone();
-    let _server = serve(&asking, move |request| keep.lock().unwrap().push(request));
-    let (begun, awaited) = (Instant::now(), 64);
+    let server = serve(&asking, move |request| keep.lock().unwrap().push(request));
+    let begun = Instant::now();
     std::thread::scope(|scope| {
-        let waiting: Vec<_> = (0..awaited).map(|_| scope.spawn(|| asking.bring(0, 0..1, Some(SOON)))).collect();
-        until("all slots are taken", || held.lock().unwrap().len() == awaited);
-        // No slot is free.
-        assert_eq!(asking.bring(0, 0..1, Some(Duration::from_millis(50))), Err(libc::ETIMEDOUT));
+        let waiting: Vec<_> = (0..64).map(|_| scope.spawn(|| asking.bring(0, 0..1, Some(SOON)))).collect();
         let before = allocations();
         asking.ask(0, 0..1);
         assert_eq!(allocations(), before);
@@ -127,16 +179,12 @@ fn deadlines_pass() {
         }
     });
     assert!(begun.elapsed() >= SOON + Duration::from_millis(900));
-    assert_eq!(held.lock().unwrap().len(), awaited);
+    assert_eq!(held.lock().unwrap().len(), 65);
+    drop(server);
     // Abandoned slots are free when the server is done with them.
-    assert_eq!(asking.bring(0, 0..1, Some(Duration::from_millis(50))), Err(libc::ETIMEDOUT));
+    assert_eq!(free_slots(&asking), SLOTS - 64);
     held.lock().unwrap().drain(..).for_each(|request| request.answer(Ok(())));
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| asking.bring(0, 0..1, None));
-        until("it is served", || held.lock().unwrap().len() == 1);
-        held.lock().unwrap().drain(..).for_each(|request| request.answer(Ok(())));
-        assert_eq!(waiting.join().unwrap(), Ok(()));
-    });
+    assert_eq!(free_slots(&asking), SLOTS);
 }
 
 #[test]
@@ -147,7 +195,7 @@ fn when_the_server_ends_all_learn_it() {
     let server = serve(&asking, move |request| keep.lock().unwrap().push(request));
     std::thread::scope(|scope| {
         let waiting: Vec<_> = (0..100).map(|_| scope.spawn(|| asking.bring(0, 0..1, None))).collect();
-        until("all slots are taken", || held.lock().unwrap().len() == 64);
+        until("all are taken", || held.lock().unwrap().len() == 100);
         let begun = Instant::now();
         drop(server);
         for one in waiting {
@@ -174,10 +222,16 @@ fn in_child(role: &str, folder: &Path) {
         }
         _ => {
             let asking = Asking::open(&folder.join("slots")).unwrap();
-            let object = u32::from(role == "hang");
             std::thread::scope(|scope| {
-                for _ in 0..80 {
-                    scope.spawn(|| assert_eq!(asking.bring(object, 0..1, None), Ok(())));
+                for thread in 0..80 {
+                    let asking = &asking;
+                    scope.spawn(move || {
+                        assert_eq!(asking.bring(0, 0..1, None), Ok(()));
+                        if role == "hang" {
+                            std::fs::write(folder.join(format!("hangs-{thread}")), "").unwrap();
+                            assert_eq!(asking.bring(1, 0..1, None), Ok(()));
+                        }
+                    });
                 }
             });
         }
@@ -200,20 +254,18 @@ fn other_processes_ask() {
     child(OTHERS, "ask", folder.path()).succeeds();
     let asking = Asking::open(&path).unwrap();
     assert_eq!(asking.bring(0, 0..1, None), Ok(()));
-    // One that holds all slots dies.
+    // One that holds some slots dies.
     let mut hanging = child(OTHERS, "hang", folder.path());
-    until("all slots are taken", || {
-        asking.bring(0, 0..1, Some(Duration::from_millis(1))) == Err(libc::ETIMEDOUT)
-            && asking.bring(0, 0..1, Some(Duration::from_millis(100))) == Err(libc::ETIMEDOUT)
-    });
+    until("it hangs", || (0..80).all(|thread| folder.path().join(format!("hangs-{thread}")).exists()));
+    std::thread::sleep(SOON);
     // Not reaped: it is as good as dead.
     hanging.0.kill().unwrap();
+    std::thread::sleep(2 * SOON);
     assert_eq!(asking.bring(0, 0..1, Some(Duration::from_secs(30))), Ok(()));
-    hanging.kill();
     // The server dies.
     std::thread::scope(|scope| {
         let waiting: Vec<_> = (0..80).map(|_| scope.spawn(|| asking.bring(1, 0..1, None))).collect();
-        until("all slots are taken", || asking.bring(0, 0..1, Some(Duration::from_millis(50))) == Err(libc::ETIMEDOUT));
+        std::thread::sleep(SOON);
         let begun = Instant::now();
         server.0.kill().unwrap();
         for one in waiting {
@@ -223,6 +275,9 @@ fn other_processes_ask() {
     });
     server.kill();
     assert_eq!(asking.bring(0, 0..1, None), Err(libc::ESHUTDOWN));
+    // All that those held is free; the first to serve would be given what is not.
+    assert_eq!(free_slots(&asking), SLOTS);
+    hanging.kill();
 }
 
 #[test]
