@@ -58,11 +58,12 @@ fn main() -> Outcome<()> {
     let operator = store.operator()?;
 
     let work = "forward, first time";
-    for depth in [4, 8, 16, 32] {
-        let way = format!("GETs of 4 MiB, {depth} at a time, to memory");
-        row(work, &way, &mut || runtime.block_on(ranged_gets(&operator, len, 4 * MIB, depth)), &rate);
+    for (size, depth) in [(4, 8), (4, 16), (4, 32), (16, 4), (16, 8)] {
+        let way = format!("GETs of {size} MiB, {depth} at a time, to memory");
+        row(work, &way, &mut || runtime.block_on(ranged_gets(&operator, len, size * MIB, depth)), &rate);
     }
     row(work, "mc cat", &mut || store.cat(), &rate);
+    row(work, "mc cp to the same disk", &mut || store.copy(), &rate);
     row(work, "fastmap", &mut || bench.forward_first(), &rate);
     let work = "forward, again";
     row(work, "fastmap, from the local copy", &mut || bench.forward_again(), &rate);
@@ -303,6 +304,15 @@ impl Store {
         mc.arg("--config-dir").arg(self.folder.join("mc")).arg("--quiet").stdout(Stdio::null());
         mc.env("MC_HOST_local", format!("http://fastmap:fastmapfastmap@{address}"));
         mc
+    }
+
+    fn copy(&self) -> Outcome<f64> {
+        let to = self.folder.join("copy");
+        let begun = Instant::now();
+        let done = self.mc(self.address).args(["cp", "local/bucket/object"]).arg(&to).status()?.success();
+        let took = begun.elapsed().as_secs_f64();
+        std::fs::remove_file(&to)?;
+        if done { Ok(took) } else { Err("mc cp failed".into()) }
     }
 
     fn cat(&self) -> Outcome<f64> {

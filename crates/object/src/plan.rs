@@ -14,6 +14,8 @@ const STEPS: usize = 8;
 /// A stream's first window; and the longest, with a tier that is large.
 const FIRST_WINDOW: u64 = 2;
 pub(crate) const LONGEST_WINDOW: u64 = (32 << 20) / UNIT;
+/// Requests in a stream's window.
+pub(crate) const PIECES: u64 = 4;
 
 /// One object's.
 #[derive(Debug)]
@@ -167,8 +169,8 @@ impl Plan {
             stream.window = (stream.window * 2).min(longest);
         }
         let window = stream.window.min(longest);
-        // By eighths, which begin where stores' blocks do: requests as large as they are worth being, one after the other.
-        let piece = (window / 8).max(1);
+        // By quarters, which begin where stores' blocks do: a few large requests cost a store less than many.
+        let piece = (window / PIECES).max(1);
         let wanted = stream.at + window;
         let front = if wanted >= units { units } else { wanted / piece * piece };
         let ahead = stream.map(&(stream.front..front.max(stream.front)), units);

@@ -1,8 +1,7 @@
 //! The server of slots: what is asked for is fetched, each unit once at a time, and whoever waits is answered as soon as its units are there.
 
 use crate::fetch::Source;
-use crate::plan::{LONGEST_WINDOW, Plan};
-use crate::times::LARGEST;
+use crate::plan::{LONGEST_WINDOW, PIECES, Plan};
 use fastmap_tier::{Asking, Local, Request, Tier, UNIT};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -213,9 +212,9 @@ impl Remote {
         }
     }
 
-    /// In eight requests at a time, when a stream's window is at its longest.
+    /// In requests as long as a stream's window is at its longest.
     fn launch_ahead(self: &Arc<Self>, state: &mut State, units: Range<u64>) {
-        self.launch(state, units, LONGEST_WINDOW / 8 * UNIT);
+        self.launch(state, units, LONGEST_WINDOW / PIECES * UNIT);
     }
 
     /// Fetches ahead of a stream while it goes on.
@@ -243,7 +242,7 @@ impl Remote {
 
     /// Begins to fetch what is neither there nor under way, `largest` bytes a request.
     fn launch(self: &Arc<Self>, state: &mut State, units: Range<u64>, largest: u64) {
-        let longest = (largest.min(LARGEST) / UNIT).max(1);
+        let longest = (largest / UNIT).max(1);
         let mut at = units.start;
         while at < units.end {
             let is_absent = |state: &State, unit| !state.flights.contains_key(&unit) && !self.has(unit);

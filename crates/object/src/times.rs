@@ -10,8 +10,8 @@ const REMEMBERED: usize = 128;
 /// Before so many have been seen, nothing is known of the slowest.
 const FEWEST: usize = 20;
 
-/// The most that one request fetches, bytes.
-pub(crate) const LARGEST: u64 = 4 << 20;
+/// The most that one request fetches that is no stream's, bytes.
+const LARGEST: u64 = 4 << 20;
 
 /// Times of an object's requests.
 #[derive(Debug, Default)]

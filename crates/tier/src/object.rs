@@ -29,6 +29,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 pub const ABSENT: u32 = 0;
 pub const FILLING: u32 = 1;
@@ -121,6 +122,8 @@ pub struct Object {
     pub version: Version,
     pub data: File,
     pub index: File,
+    /// Whoever writes to the data: of those who find the kernel's lock of the file taken, each keeps a processor busy.
+    writing: Mutex<()>,
     map: Mapping,
     layout: Layout,
 }
@@ -165,7 +168,7 @@ impl Object {
             _ => data.set_len(version.len)?,
         }
         let map = Mapping::new(&index, layout.end)?;
-        Ok(Object { version, data, index, map, layout })
+        Ok(Object { version, data, index, writing: Mutex::new(()), map, layout })
     }
 
     /// Begins anew, with files that nobody uses.
@@ -253,8 +256,10 @@ impl Object {
 
     /// Writes a unit's bytes and checksums.
     pub fn write(&self, unit: u64, bytes: &[u8]) -> io::Result<()> {
-        self.data.write_all_at(bytes, unit * UNIT)?;
         let crcs: Vec<u8> = bytes.chunks(PAGE as usize).flat_map(|page| crc32c::crc32c(page).to_le_bytes()).collect();
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.data.write_all_at(bytes, unit * UNIT)?;
+        drop(writing);
         // Not by the mapping, for the same reason.
         self.index.write_all_at(&crcs, self.layout.crcs_at + unit * PAGES * 4)
     }
