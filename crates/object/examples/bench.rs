@@ -38,21 +38,33 @@ fn main() -> Outcome<()> {
 
     println!("| work | way | median | best | worst |\n| --- | --- | --- | --- | --- |");
     let rate = |seconds: f64| format!("{:.0} MB/s", len as f64 / seconds / 1e6);
-    let row = |work: &str, way: &str, run: &mut dyn FnMut() -> Outcome<f64>, show: &dyn Fn(f64) -> String| {
-        if !format!("{work}, {way}").contains(&which) {
-            return;
-        }
-        let before = processor();
-        let results = (0..RUNS).map(|_| run()).collect::<Outcome<Vec<f64>>>();
-        eprintln!("{way}: {:.2} s of a processor each, the proxy included", (processor() - before) / RUNS as f64);
-        match results {
-            Ok(mut seconds) => {
-                seconds.sort_by(f64::total_cmp);
-                let [least, median, most] = [0, RUNS / 2, RUNS - 1].map(|at| show(seconds[at]));
-                println!("| {work} | {way} | {median} | {least} | {most} |");
+    // In turns.
+    let rows_of = |work: &str, ways: &mut [(&str, &mut dyn FnMut() -> Outcome<f64>)], show: &dyn Fn(f64) -> String| {
+        let mut ways: Vec<_> = ways
+            .iter_mut()
+            .filter(|(way, _)| format!("{work}, {way}").contains(&which))
+            .map(|way| (way, vec![], 0.0))
+            .collect();
+        let mut round = || -> Outcome<()> {
+            for ((_, run), seconds, taken) in &mut ways {
+                let before = processor();
+                seconds.push(run()?);
+                *taken += processor() - before;
             }
-            Err(error) => println!("| {work} | {way} | not run: {error} | | |"),
+            Ok(())
+        };
+        if let Err(error) = (0..RUNS).try_for_each(|_| round()) {
+            return println!("| {work} | not run: {error} | | | |");
         }
+        for ((way, _), mut seconds, taken) in ways {
+            eprintln!("{way}: {:.2} s of a processor each, the proxy included", taken / RUNS as f64);
+            seconds.sort_by(f64::total_cmp);
+            let [least, median, most] = [0, RUNS / 2, RUNS - 1].map(|at| show(seconds[at]));
+            println!("| {work} | {way} | {median} | {least} | {most} |");
+        }
+    };
+    let row = |work: &str, way: &str, run: &mut dyn FnMut() -> Outcome<f64>, show: &dyn Fn(f64) -> String| {
+        rows_of(work, &mut [(way, run)], show);
     };
     let runtime = tokio::runtime::Runtime::new()?;
     let operator = store.operator()?;
@@ -65,9 +77,12 @@ fn main() -> Outcome<()> {
     row(work, "mc cat", &mut || store.cat(), &rate);
     row(work, "mc cp to the same disk", &mut || store.copy(), &rate);
     row(work, "fastmap", &mut || bench.forward_first(), &rate);
-    let work = "forward, again";
-    row(work, "fastmap, from the local copy", &mut || bench.forward_again(), &rate);
-    row(work, "fastmap, a plain file on the same disk", &mut || bench.forward_plain(), &rate);
+    let (local, plain) = ("fastmap, from the local copy", "fastmap, a plain file on the same disk");
+    rows_of(
+        "forward, again",
+        &mut [(local, &mut || bench.forward_again()), (plain, &mut || bench.forward_plain())],
+        &rate,
+    );
 
     let milliseconds = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
     let work = "1000 rows of 4 KiB at random";
@@ -76,8 +91,7 @@ fn main() -> Outcome<()> {
     row(work, "s3fs", &mut || store.python("s3fs", &rows(len)), &milliseconds);
     row(work, "pyarrow", &mut || store.python("pyarrow", &rows(len)), &milliseconds);
     row(work, "fastmap, first time", &mut || bench.gather_first(), &milliseconds);
-    row(work, "fastmap, from the local copy", &mut || bench.gather_again(), &milliseconds);
-    row(work, "fastmap, a plain file on the same disk", &mut || bench.gather_plain(), &milliseconds);
+    rows_of(work, &mut [(local, &mut || bench.gather_again()), (plain, &mut || bench.gather_plain())], &milliseconds);
     if which.is_empty() { bench.random_reads() } else { Ok(()) }
 }
 
