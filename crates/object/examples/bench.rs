@@ -3,6 +3,7 @@
 //!
 //!     FASTMAP_MINIO=~/go/bin/minio FASTMAP_PYTHON=python3 cargo run --release -p fastmap-object --example bench [FOLDER [MIB [WHICH]]]
 //!
+//! The mounts are rclone's and s3fs-fuse's, where these are installed and FUSE works.
 //! FASTMAP_MINIO names the server, beside which mc lies (`scripts/minio` builds both); FASTMAP_PYTHON an interpreter with s3fs and pyarrow, if there is
 //! one. FOLDER is on the disk to be measured; there must be room for four times the object. WHICH: only rows with this in them.
 
@@ -10,10 +11,12 @@ use fastmap::{Cache, Map, MapOptions};
 use fastmap_object::{ObjectMap, ObjectOptions};
 use fastmap_tier::Tier;
 use futures::StreamExt;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -77,6 +80,11 @@ fn main() -> Outcome<()> {
     row(work, "mc cat", &mut || store.cat(), &rate);
     row(work, "mc cp to the same disk", &mut || store.copy(), &rate);
     row(work, "fastmap", &mut || bench.forward_first(), &rate);
+    for mount in ["rclone", "s3fs"] {
+        let way = format!("mmap(2) of {mount}'s mount");
+        let whole: Vec<_> = (0..len).step_by(MIB).map(|at| (at, MIB)).collect();
+        row(work, &way, &mut || store.mounted(mount, |file| loads(file, &whole, false)), &rate);
+    }
     let (local, plain) = ("fastmap, from the local copy", "fastmap, a plain file on the same disk");
     rows_of(
         "forward, again",
@@ -91,7 +99,28 @@ fn main() -> Outcome<()> {
     row(work, "s3fs", &mut || store.python("s3fs", &rows(len)), &milliseconds);
     row(work, "pyarrow", &mut || store.python("pyarrow", &rows(len)), &milliseconds);
     row(work, "fastmap, first time", &mut || bench.gather_first(), &milliseconds);
+    for mount in ["rclone", "s3fs"] {
+        let way = format!("mmap(2) of {mount}'s mount, first time");
+        row(work, &way, &mut || store.mounted(mount, |file| loads(file, &rows(len), false)), &milliseconds);
+        let way = format!("{way}, after MADV_WILLNEED for each");
+        row(work, &way, &mut || store.mounted(mount, |file| loads(file, &rows(len), true)), &milliseconds);
+    }
     rows_of(work, &mut [(local, &mut || bench.gather_again()), (plain, &mut || bench.gather_plain())], &milliseconds);
+
+    let python = std::env::var("FASTMAP_PYTHON").unwrap_or_else(|_| "python3".into());
+    for program in [["rg", "--mmap", "-ac", NOWHERE], [&python, "-c", SUM, "numpy"]] {
+        let work =
+            format!("{} --mmap, unchanged, {} MiB of memory, again", program[0], LIMIT / MIB).replace(&python, "numpy");
+        let work = work.replace("numpy --mmap", "numpy.memmap");
+        let (kernel, engine, object) =
+            ("the kernel's, of a local copy", "fastmap run, of a local copy", "fastmap run --object");
+        let ways: &mut [(&str, &mut dyn FnMut() -> Outcome<f64>)] = &mut [
+            (kernel, &mut || bench.walk(&program, &[], &bench.plain)),
+            (engine, &mut || bench.walk(&program, &["run", "--"], &bench.plain)),
+            (object, &mut || bench.walk_object(&program)),
+        ];
+        rows_of(&work, ways, &rate);
+    }
     if which.is_empty() { bench.random_reads() } else { Ok(()) }
 }
 
@@ -171,6 +200,49 @@ impl Bench {
         forward(&self.open_plain()?)
     }
 
+    fn walk(&self, program: &[&str; 4], before: &[&str], on: &Path) -> Outcome<f64> {
+        if on == self.plain {
+            uncache(&File::open(on)?)?;
+        }
+        let fastmap = std::env::current_exe()?.with_file_name("../fastmap");
+        let mut command = match before {
+            [] => Command::new(program[0]),
+            _ => Command::new(fastmap),
+        };
+        command.args(before);
+        if !before.is_empty() {
+            command.arg(program[0]);
+        }
+        command.args(&program[1..]).arg(on).stderr(Stdio::inherit());
+        limit(&mut command)?;
+        let begun = Instant::now();
+        let output = command.output()?;
+        let took = begun.elapsed().as_secs_f64();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let words = self.len / 8;
+        let right = if program[0] == "rg" {
+            output.status.code() == Some(1) && text.is_empty()
+        } else {
+            let sums = (0..words).step_by(MIB).map(|at| (at..words.min(at + MIB)).fold(0, |sum, at| sum ^ word(at)));
+            output.status.success() && text.split_whitespace().map(str::to_owned).eq(sums.map(|sum| sum.to_string()))
+        };
+        if right { Ok(took) } else { Err(format!("{}: {} {text:.100}", program[0], output.status).into()) }
+    }
+
+    /// Of the object as a file, which is wholly in the local copy and not in memory.
+    fn walk_object(&self, program: &[&str; 4]) -> Outcome<f64> {
+        let map = self.open()?;
+        if !map.object().local().has(0..self.len as u64) {
+            forward(&map)?;
+        }
+        uncache(map.object().local().file())?;
+        drop(map);
+        let (at, limit) = (self.tier.with_file_name("as-a-file"), (4 * self.len).to_string());
+        let object = format!("s3://bucket/object={}", at.display());
+        let tier = self.tier.display().to_string();
+        self.walk(program, &["run", "--object", &object, "--tier", &tier, "--tier-limit", &limit, "--"], &at)
+    }
+
     fn gather_first(&self) -> Outcome<f64> {
         let map = self.open_first()?;
         let took = gather(&map, self.len)?;
@@ -218,6 +290,31 @@ impl Bench {
     }
 }
 
+/// A program that walks over a file, in so much memory.
+const LIMIT: usize = 128 * MIB;
+/// What no line has.
+const NOWHERE: &str = "nothing of the kind";
+const SUM: &str = r"
+import sys, numpy
+words = numpy.memmap(sys.argv[2], dtype='u8', mode='r')
+print(*[numpy.bitwise_xor.reduce(words[at:at + (1 << 20)]) for at in range(0, len(words), 1 << 20)])
+";
+
+/// Has a command, and what it starts, get by with so much memory (cgroups(7), version 1, as this user may; else version 2).
+fn limit(command: &mut Command) -> Outcome<()> {
+    let (one, two) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+    let (root, most) = if one.exists() { (one, "memory.limit_in_bytes") } else { (two, "memory.max") };
+    let group = root.join("fastmap-object-bench");
+    std::fs::create_dir_all(&group)?;
+    std::fs::write(group.join(most), LIMIT.to_string())?;
+    let procs = File::options().write(true).open(group.join("cgroup.procs"))?;
+    // SAFETY: one system call.
+    unsafe {
+        command.pre_exec(move || std::io::Write::write_all(&mut &procs, b"0"));
+    }
+    Ok(())
+}
+
 fn forward(map: &Map) -> Outcome<f64> {
     let begun = Instant::now();
     for at in (0..map.len()).step_by(MIB) {
@@ -234,6 +331,19 @@ fn gather(map: &Map, len: usize) -> Outcome<f64> {
     let took = begun.elapsed().as_secs_f64();
     ranges.iter().zip(output.chunks(PAGE)).try_for_each(|((at, _), bytes)| verify(*at, bytes))?;
     Ok(took)
+}
+
+/// Rows of a file by the kernel's mmap(2); `hinted`: it is told first which.
+fn loads(path: &Path, rows: &[(usize, usize)], hinted: bool) -> Outcome<f64> {
+    let file = File::open(path)?;
+    // SAFETY: nobody changes the object.
+    let map = unsafe { memmap2::Mmap::map(&file)? };
+    let begun = Instant::now();
+    if hinted {
+        rows.iter().try_for_each(|(at, len)| map.advise_range(memmap2::Advice::WillNeed, *at, *len))?;
+    }
+    rows.iter().try_for_each(|(at, len)| verify(*at, &map[*at..at + len]))?;
+    Ok(begun.elapsed().as_secs_f64())
 }
 
 /// What is read next comes from the disk.
@@ -333,6 +443,43 @@ impl Store {
         let begun = Instant::now();
         let done = self.mc(self.address).args(["cat", "local/bucket/object"]).status()?.success();
         if done { Ok(begun.elapsed().as_secs_f64()) } else { Err("mc cat failed".into()) }
+    }
+
+    /// Does something with the object as a file of a mount that is new.
+    fn mounted(&self, by: &str, run: impl FnOnce(&Path) -> Outcome<f64>) -> Outcome<f64> {
+        let (at, keys, cache) = (self.folder.join("mount"), self.folder.join("keys"), self.folder.join("cache"));
+        let _ = std::fs::remove_dir_all(&cache);
+        std::fs::create_dir_all(&at)?;
+        std::fs::write(&keys, "fastmap:fastmapfastmap")?;
+        std::fs::set_permissions(&keys, Permissions::from_mode(0o600))?;
+        let mut mount = Command::new(by);
+        if by == "rclone" {
+            mount.args(["mount", ":s3:bucket"]).arg(&at).args([
+                "--read-only",
+                "--vfs-cache-mode",
+                "full",
+                "--cache-dir",
+            ]);
+            mount.arg(&cache).args(["--s3-provider", "Minio", "--s3-env-auth", "--config", "/dev/null"]);
+            mount.arg("--s3-endpoint").arg(format!("http://{}", self.address)).env_remove("AWS_CA_BUNDLE");
+        } else {
+            mount.arg("bucket").arg(&at).args(["-f", "-o", "use_path_request_style", "-o"]);
+            mount.arg(format!("url=http://{}", self.address)).arg("-o").arg(format!("passwd_file={}", keys.display()));
+        }
+        let mut server = mount.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let file = at.join("object");
+        let begun = Instant::now();
+        while !file.exists() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let result = run(&file);
+        let unmounted = Command::new("fusermount3").arg("-u").arg(&at).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            let _ = Command::new("fusermount").arg("-u").arg(&at).status();
+        }
+        let _ = server.kill();
+        server.wait()?;
+        result
     }
 
     fn operator(&self) -> Outcome<opendal::Operator> {
