@@ -126,7 +126,7 @@ docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 loom:
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom $(CARGO) test --release -p fastmap-io --lib models
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target-loom $(CARGO) test --release -p fastmap-io -p fastmap-tier --lib models
 
 # maturin is the package's builder, from PyPI.
 target/maturin/bin/maturin:

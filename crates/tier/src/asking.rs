@@ -13,27 +13,31 @@
 //! died, and frees at once what nobody waits for. In the word are the thread that asks and a count, so whoever acts on a slot that is another's by now
 //! fails, and asks again. The kernel says when the server has died, however it was killed: its thread's number is in a word on its list of robust
 //! futexes (get_robust_list(2)), where the kernel sets a bit.
+//!
+//! `models.rs` explores all of this but deaths (loom).
 
-use crate::sys::{self, Mapping, Shared};
+#[cfg(not(loom))]
+mod memory;
+#[cfg(loom)]
+mod models;
+
+#[cfg(not(loom))]
+use memory::{AtomicBool, AtomicU32, AtomicU64, Memory, RobustList, fence, sys};
+#[cfg(loom)]
+use models::{AtomicBool, AtomicU32, AtomicU64, Memory, RobustList, fence, sys};
 use std::collections::HashMap;
-use std::fs::File;
-use std::io;
 use std::ops::Range;
-use std::os::fd::FromRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// As many as a gather has rows, and more: what finds no slot is asked for again when it is needed.
-const SLOTS: usize = 4096;
+const SLOTS: usize = if cfg!(loom) { 1 } else { 4096 };
 const MAGIC: u64 = u64::from_le_bytes(*b"FMASKS02");
 /// How long those sleep who ask, and the server, before they look whether the other still lives.
 const LOOK: Duration = Duration::from_millis(200);
 /// How much longer than its deadline one waits for the server, which knows better what was wrong, milliseconds.
-const GRACE: u64 = 1000;
+const GRACE: u64 = if cfg!(loom) { 0 } else { 1000 };
 
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
@@ -64,7 +68,7 @@ struct Head {
     next: AtomicU32,
     _unused: [AtomicU64; 3],
     /// A bit a slot: to be looked at, since it was Asked.
-    asked: [AtomicU64; SLOTS / 64],
+    asked: [AtomicU64; SLOTS.div_ceil(64)],
 }
 
 #[repr(C)]
@@ -81,11 +85,6 @@ struct Slot {
     until: AtomicU64,
     _unused: [AtomicU64; 3],
 }
-
-// SAFETY: atomics.
-unsafe impl Shared for Head {}
-// SAFETY: atomics.
-unsafe impl Shared for Slot {}
 
 impl Slot {
     /// Goes on from a state that was seen.
@@ -127,62 +126,16 @@ fn thread_of(word: u32) -> u32 {
 /// ```
 #[derive(Debug)]
 pub struct Asking {
-    map: Mapping,
+    memory: Memory,
 }
 
 impl Asking {
-    const BYTES: u64 = (size_of::<Head>() + SLOTS * size_of::<Slot>()) as u64;
-
-    /// Slots for this process, and for its children by fork(2).
-    ///
-    /// # Errors
-    /// The system has no memory left, or this process no descriptors.
-    pub fn anonymous() -> io::Result<Arc<Asking>> {
-        // SAFETY: a new descriptor, or an error.
-        match unsafe { libc::memfd_create(c"fastmap-asking".as_ptr(), libc::MFD_CLOEXEC) } {
-            -1 => Err(io::Error::last_os_error()),
-            // SAFETY: new, and nobody else's.
-            fd => Self::begin(&unsafe { File::from_raw_fd(fd) }),
-        }
-    }
-
-    /// Slots for processes that [`open`](Self::open) the file, which must not be there yet.
-    ///
-    /// # Errors
-    /// The file cannot be made.
-    pub fn create(path: &Path) -> io::Result<Arc<Asking>> {
-        Self::begin(&File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?)
-    }
-
-    fn begin(file: &File) -> io::Result<Arc<Asking>> {
-        file.set_len(Self::BYTES)?;
-        sys::allocate(file, 0..Self::BYTES)?;
-        let asking = Asking { map: Mapping::new(file, Self::BYTES)? };
-        asking.head().magic.store(MAGIC, Ordering::Release);
-        Ok(Arc::new(asking))
-    }
-
-    /// The slots that another process has made.
-    ///
-    /// # Errors
-    /// The file cannot be opened, or was not made by [`create`](Self::create).
-    pub fn open(path: &Path) -> io::Result<Arc<Asking>> {
-        let file = File::options().read(true).write(true).open(path)?;
-        if file.metadata()?.len() == Self::BYTES {
-            let asking = Asking { map: Mapping::new(&file, Self::BYTES)? };
-            if asking.head().magic.load(Ordering::Acquire) == MAGIC {
-                return Ok(Arc::new(asking));
-            }
-        }
-        Err(io::ErrorKind::InvalidData.into())
-    }
-
     fn head(&self) -> &Head {
-        self.map.at(0)
+        self.memory.head()
     }
 
     fn slots(&self) -> &[Slot] {
-        self.map.all(size_of::<Head>() as u64, SLOTS as u64)
+        self.memory.slots()
     }
 
     fn has_server_gone(&self) -> bool {
@@ -252,6 +205,8 @@ impl Asking {
         slot.end.store(range.end, Ordering::Relaxed);
         slot.until.store(until, Ordering::Relaxed);
         let asked = slot.change(word, ASKED);
+        // Either a server that ends sees this, or who waits that it has.
+        fence(Ordering::SeqCst);
         self.head().asked[at / 64].fetch_or(1 << (at % 64), Ordering::Release);
         self.ring();
         asked
@@ -304,9 +259,13 @@ impl Asking {
     /// One thread at a time serves, and each request is to be passed on at once: others wait. Until one has begun, those who ask wait for it.
     pub fn serve(self: &Arc<Self>, stop: &AtomicBool, mut each: impl FnMut(Request)) {
         let _serving = Serving::begin(self);
-        let mut looked = Instant::now();
-        while !stop.load(Ordering::Acquire) {
+        let mut looked = sys::now();
+        loop {
+            // Before all that is looked at: who changes it rings afterwards.
             let rung = self.head().doorbell.load(Ordering::Acquire);
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
             let mut has_found = false;
             for (word, slots) in self.head().asked.iter().zip((0..).step_by(64)) {
                 // Most are zero, and in memory that others write to.
@@ -317,9 +276,9 @@ impl Asking {
                     asked &= asked - 1;
                 }
             }
-            if looked.elapsed() >= LOOK {
+            if Duration::from_millis(sys::now() - looked) >= LOOK {
                 self.free_those_of_the_dead();
-                looked = Instant::now();
+                looked = sys::now();
             }
             if !has_found {
                 sys::wait(&self.head().doorbell, rung, LOOK);
@@ -368,32 +327,13 @@ impl Asking {
 /// A thread serves.
 struct Serving<'a> {
     asking: &'a Asking,
-    /// What the kernel looks at when the thread ends. Boxed: it stays where it is.
-    list: Box<RobustList>,
-    /// The C library's.
-    before: (*const RobustList, usize),
-}
-
-/// `struct robust_list_head` of linux/futex.h.
-#[repr(C)]
-struct RobustList {
-    first: *const AtomicU64,
-    offset: libc::c_long,
-    pending: *const AtomicU64,
+    _list: RobustList,
 }
 
 impl<'a> Serving<'a> {
     fn begin(asking: &'a Asking) -> Self {
         let head = asking.head();
-        let offset = (std::mem::offset_of!(Head, server) - std::mem::offset_of!(Head, robust)) as libc::c_long;
-        let list = Box::new(RobustList { first: &raw const head.robust, offset, pending: ptr::null() });
-        // One entry, then the list's head again. Only the kernel reads it, and only for this thread.
-        head.robust.store(ptr::from_ref(&*list) as u64, Ordering::Relaxed);
-        let mut before = (ptr::null(), 0);
-        // SAFETY: the kernel writes two words.
-        unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before.0, &raw mut before.1) };
-        // SAFETY: the list stays where it is until `drop` has put back the one before, and the mapping outlives both.
-        unsafe { libc::syscall(libc::SYS_set_robust_list, &raw const *list, size_of::<RobustList>()) };
+        let list = RobustList::begin(head);
         for slot in asking.slots() {
             let seen = slot.word.load(Ordering::Acquire);
             match state(seen) {
@@ -403,19 +343,25 @@ impl<'a> Serving<'a> {
                 _ => {}
             }
         }
-        head.asked.iter().for_each(|word| word.store(u64::MAX, Ordering::Release));
+        let all = u64::MAX >> (64 - SLOTS.min(64));
+        // No store: what it took the place of would not be seen.
+        for word in &head.asked {
+            word.fetch_or(all, Ordering::AcqRel);
+        }
         head.server.store(sys::thread(), Ordering::Release);
-        Serving { asking, list, before }
+        Serving { asking, _list: list }
     }
 }
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
+        if cfg!(loom) && std::thread::panicking() {
+            // A model has failed, and nothing of it may be used.
+            return;
+        }
         let head = self.asking.head();
         head.server.store(ENDED, Ordering::Release);
-        // SAFETY: what the kernel had before; it is the C library's, for as long as the thread lives.
-        unsafe { libc::syscall(libc::SYS_set_robust_list, self.before.0, self.before.1) };
-        debug_assert!(self.list.pending.is_null());
+        fence(Ordering::SeqCst);
         for slot in self.asking.slots() {
             let seen = slot.word.load(Ordering::Acquire);
             if matches!(state(seen), ASKED | TAKEN) {
@@ -459,6 +405,9 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
+        if cfg!(loom) && std::thread::panicking() {
+            return;
+        }
         self.finish(libc::EIO);
     }
 }

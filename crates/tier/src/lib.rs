@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
+// The models of loom have a system of their own.
+#![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap-tier needs Linux on x86-64, as fastmap-io does");
