@@ -249,7 +249,7 @@ unsafe impl crate::sys::memory::Zeroable for PageWord {}
 
 impl PageWord {
     /// An absent page.
-    #[cfg(loom)]
+    #[cfg(all(loom, test))]
     pub fn new() -> Self {
         PageWord(AtomicU32::new(ABSENT))
     }
