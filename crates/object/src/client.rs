@@ -15,6 +15,8 @@ tokio::task_local! {
 
 /// Of a body that says what went wrong no more than this is looked at.
 const LONGEST_REFUSAL: usize = 16 << 10;
+/// A store that wants to be asked again later than after a day is not believed, seconds.
+const LONGEST_WAIT: u64 = 24 * 60 * 60;
 
 /// One request of ours: what is added to OpenDAL's, and what came back.
 #[derive(Debug, Default)]
@@ -75,6 +77,8 @@ impl Client {
         let client = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .tcp_keepalive(Duration::from_secs(30))
+            // A URL may be signed: another host is not told of it.
+            .referer(false)
             .user_agent(concat!("fastmap/", env!("CARGO_PKG_VERSION")))
             .build();
         Ok(Client(client.map_err(reason)?))
@@ -150,7 +154,10 @@ fn reason(error: reqwest::Error) -> String {
 }
 
 fn read_headers(response: &reqwest::Response) -> Answer {
-    let text = |name: &str| Some(String::from_utf8_lossy(response.headers().get(name)?.as_bytes()).trim().to_owned());
+    let text = |name: &str| {
+        let text = String::from_utf8_lossy(response.headers().get(name)?.as_bytes()).trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    };
     let number = |name: &str| text(name)?.parse::<u64>().ok();
     let is_encoded = response.headers().contains_key(http::header::CONTENT_ENCODING);
     Answer {
@@ -160,9 +167,9 @@ fn read_headers(response: &reqwest::Response) -> Answer {
         modified: text("last-modified"),
         range: text("content-range").and_then(|range| content_range(&range)),
         len: number("content-length").filter(|_| !is_encoded),
-        retry_after: number("retry-after").map(Duration::from_secs),
+        retry_after: number("retry-after").map(|seconds| Duration::from_secs(seconds.min(LONGEST_WAIT))),
         code: None,
-        region: text("x-amz-bucket-region"),
+        region: text("x-amz-bucket-region").filter(|region| is_name(region)),
     }
 }
 
@@ -189,7 +196,12 @@ async fn refusal(mut response: reqwest::Response) -> Option<String> {
     let text = String::from_utf8_lossy(&body);
     let (_, code) = text.split_once("<Code>")?;
     let (code, _) = code.split_once("</Code>")?;
-    (code.len() < 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric())).then(|| code.to_owned())
+    is_name(code).then(|| code.to_owned())
+}
+
+/// Whether it may be shown, whoever sent it.
+fn is_name(text: &str) -> bool {
+    text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 #[cfg(test)]

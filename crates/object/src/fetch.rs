@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Between one try and the next: at random up to this, doubled with each, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -70,6 +70,8 @@ pub(crate) struct Source {
     client: Client,
     store: Mutex<Store>,
     version: Version,
+    /// What the store said of it when it was opened.
+    said: Option<Version>,
     /// Without an answer, or the next part of one, for so long, a request is given up.
     patience: Duration,
     pub times: Times,
@@ -105,6 +107,7 @@ impl Source {
             client,
             store: Mutex::new(store),
             version,
+            said: None,
             patience: (longest / 3).clamp(Duration::from_millis(200), Duration::from_secs(10)),
             times: Times::default(),
             counters: Counters::default(),
@@ -117,6 +120,7 @@ impl Source {
                 Err(trouble) => tries.after(&source, trouble).await?,
             }
         };
+        source.said = Some(source.version.clone());
         // The same names mean other objects at another place.
         let endpoint = source.store().endpoint.clone();
         if let Some(endpoint) = endpoint {
@@ -191,7 +195,7 @@ impl Source {
             let before = at;
             let trouble = tokio::select! {
                 done = self.attempt(&mut at, range.end, &mut take) => done.err(),
-                () = tokio::time::sleep_until(deadline) => Some(again("it did not answer")),
+                () = sleep_until(deadline) => Some(again("it did not answer")),
             };
             if at > before {
                 tries.made = 0;
@@ -319,12 +323,19 @@ impl Source {
             None if is_first => return Ok(()),
             None => return Err(again("it did not say which part of the object it sent")),
         };
-        let is_same = match (&version.etag, &answer.etag) {
-            (Some(one), Some(other)) => one == other,
-            _ => version.modified == answer.modified || answer.modified.is_none(),
+        // What was said when it was opened is said each time.
+        let (known, said) = match &self.said {
+            _ if is_first => (&None, &None),
+            Some(said) if said.etag.is_some() => (&said.etag, &answer.etag),
+            Some(said) if said.version.is_some() => (&said.version, &answer.version),
+            Some(said) => (&said.modified, &answer.modified),
+            None => (&None, &None),
         };
-        if !is_first && (len != version.len || !is_same) {
+        if !is_first && len != version.len || known.is_some() && said.is_some() && known != said {
             return Err(Trouble::Final(changed()));
+        }
+        if known.is_some() && said.is_none() {
+            return Err(again("it did not say which version of the object it sent"));
         }
         if of != range {
             return Err(again("it sent another part of the object than was asked for"));
@@ -404,10 +415,16 @@ impl Source {
 impl Store {
     fn reach(location: &Location, client: &Client, found: Found, renewed: u64) -> Result<Store, Failure> {
         let Reached { operator, path, endpoint } = location.reach(&found).map_err(|error| {
-            // What is configured wrongly: the message names settings, and no values.
-            let why = format!("cannot be reached as things are set: {}", error.message());
-            Failure { errno: libc::EIO, why }
+            // Of a connection string parts are in the message, keys among them.
+            let why = match location.service {
+                Service::Azure { .. } => {
+                    "look at AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY"
+                }
+                _ => error.message(),
+            };
+            Failure { errno: libc::EIO, why: format!("cannot be reached as things are set: {why}") }
         })?;
+        let endpoint = endpoint.map(without_user);
         let operator = operator.layer(HttpClientLayer::new(HttpClient::with(client.clone())));
         Ok(Store { found, operator, path, endpoint, renewed })
     }
@@ -465,10 +482,23 @@ impl Tries {
             Instant::now() + pause >= self.deadline || (self.gives_up && !is_reached && self.made >= TRIES_TO_REACH);
         tracing::debug!(object = %source.location.name, tries = self.made, why, "an object's part is fetched again");
         if is_over {
+            // When it is opened that is told at once; what is fetched begins anew as soon as it is.
+            if !self.gives_up {
+                sleep_until(self.deadline).await;
+            }
             return Err(Failure { errno: libc::ETIMEDOUT, why: format!("the store does not give it: {why}") });
         }
         sleep(pause).await;
         Ok(())
+    }
+}
+
+/// An endpoint as it may be shown.
+fn without_user(endpoint: String) -> String {
+    match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
+        (None, Some((_, place))) => place.to_owned(),
+        (_, None) => endpoint,
     }
 }
 

@@ -109,8 +109,12 @@ impl Location {
         let place = rest.split(['?', '#']).next().unwrap_or_default();
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
         let wrong = |why: String| {
-            let host = authority.rsplit('@').next().unwrap_or_default();
-            Err(Error::Url { url: format!("{scheme}://{host}/{path}"), why })
+            // A password may have slashes and the like in it.
+            let shown = match rest.rsplit_once('@') {
+                Some((_, place)) => place.split(['?', '#']).next().unwrap_or_default().to_owned(),
+                None => format!("{authority}/{path}"),
+            };
+            Err(Error::Url { url: format!("{scheme}://{shown}"), why })
         };
         let user = authority.rsplit_once('@').map(|(user, _)| user);
         if user.is_some_and(|user| scheme != "sftp" || user.contains(':')) {

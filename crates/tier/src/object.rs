@@ -164,7 +164,6 @@ impl Object {
         }
         match data.metadata()?.len() {
             len if len == version.len => {}
-            0 => return Err(invalid()),
             _ => data.set_len(version.len)?,
         }
         let map = Mapping::new(&index, layout.end)?;

@@ -174,6 +174,10 @@ impl Tier {
         for name in self.names()? {
             let object = match Object::open(self.dir(), &name) {
                 Ok(object) => object,
+                // Somebody has put something else there: it is left alone.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::EISDIR | libc::ENXIO)) => {
+                    continue;
+                }
                 Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
                     return Err(error);
                 }

@@ -15,10 +15,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Of `usage`: what it is, and which version of it.
 const MAGIC: u64 = u64::from_le_bytes(*b"FMUSED01");
+/// How long a folder's lock is waited for: evictions hold it for less than a second.
+const LONGEST_LOCKED: Duration = Duration::from_secs(20);
 const USAGE: u64 = size_of::<Usage>() as u64;
 
 /// A folder of local copies, which never take more room than its limit.
@@ -411,7 +413,15 @@ impl Drop for Tier {
 
 fn lock_in(dir: &Path) -> io::Result<FolderLock> {
     let file = open_file(&dir.join("lock"), true)?;
-    sys::flock(&file, libc::LOCK_EX)?;
+    // Whoever has it is soon done, unless it was stopped.
+    let begun = Instant::now();
+    while !sys::flock(&file, libc::LOCK_EX | libc::LOCK_NB)? {
+        if begun.elapsed() > LONGEST_LOCKED {
+            let why = format!("another process keeps {} locked", dir.join("lock").display());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     Ok(FolderLock(file))
 }
 

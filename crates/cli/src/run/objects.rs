@@ -87,10 +87,14 @@ pub fn start(args: &ObjectArgs) -> Result<Vec<(&'static str, OsString)>, Failure
 
 /// URL=PATH. A URL may have equals signs in it.
 fn wanted(text: &OsStr) -> Result<Wanted, Failure> {
+    // A URL's query, and what is before its host, is not shown.
     let refused = |what: &str| {
+        let text = text.to_string_lossy();
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", &text));
+        let shown = rest.rsplit('@').next().unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
         Failure::usage(
             "--object",
-            format!("{}: {what}", text.display()),
+            format!("{scheme}{}{shown}: {what}", if scheme.is_empty() { "" } else { "://" }),
             "give URL=PATH, such as s3://bucket/key=data/key",
         )
     };
@@ -294,14 +298,16 @@ fn seconds(text: &str) -> Option<i64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let parts: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty()).collect();
     let split: Vec<&str> = parts.iter().flat_map(|part| part.split('T')).collect();
-    let (year, month, day, time) = match parts.first()?.parse::<i64>() {
-        Ok(year) => (year, split.get(1)?.parse().ok()?, split.get(2)?.parse::<i64>().ok()?, split.get(3..6)?),
-        Err(_) => {
+    // Whatever a server sends: small numbers.
+    let number = |text: &str| text.parse::<u16>().ok().map(i64::from);
+    let (year, month, day, time) = match number(parts.first()?) {
+        Some(year) => (year, number(split.get(1)?)?, number(split.get(2)?)?, split.get(3..6)?),
+        None => {
             let month = MONTHS.find(*parts.get(2)?)? as i64 / 3 + 1;
-            (parts.get(3)?.parse().ok()?, month, parts.get(1)?.parse().ok()?, parts.get(4..7)?)
+            (number(parts.get(3)?)?, month, number(parts.get(1)?)?, parts.get(4..7)?)
         }
     };
-    let time = time.iter().try_fold(0, |sum, part| Some(sum * 60 + part.trim_end_matches('Z').parse::<i64>().ok()?))?;
+    let time = time.iter().try_fold(0, |sum, part| Some(sum * 60 + number(part.trim_end_matches('Z'))?))?;
     // Days since 1970-01-01, by years that begin in March.
     let (year, month): (i64, i64) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days =

@@ -421,6 +421,17 @@ fn objects_that_cannot_be() {
     );
     refused(&["--object", "s4://bucket/key=at"], 2, &["--object: s4://bucket/key: ", "s3://BUCKET/KEY"]);
     refused(&["--object", "s3://bucket/key"], 2, &["--object: s3://bucket/key: names no path", "give URL=PATH"]);
+    for url in [
+        "http://me:hunter2@h/x",
+        "http://h/x?token=hunter2=.",
+        "http://me:hunter2/x@h/y=at",
+        "http://me:hunter2#@h/y=at",
+    ] {
+        let mut command = place.command(&["--object", url, "--", "true"]);
+        let said = run_in(&here, command.env("FASTMAP_TIER", here.join("tier")));
+        assert!(!said.stderr.contains("hunter2"), "{}", said.stderr);
+        said.failed_with(2, &["--object: http://h/"]);
+    }
     refused(&["--object", "s3://bucket/key=."], 2, &["--object: ", "directory"]);
     refused(&["--object", &file, "--object", "s3://b/k=./at"], 2, &["--object: ", "/at: two objects"]);
     refused(&["--deadline", "1"], 2, &["--deadline: there is no object"]);

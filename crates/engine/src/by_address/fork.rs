@@ -51,6 +51,15 @@ pub fn before_fork() {
     *MASK.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(blocked);
 }
 
+/// In a child made by fork(2): whether part of a range is a map of an object, which can only be read.
+///
+/// ```
+/// assert!(!fastmap::by_address::is_object_in_child(&0 as *const i32 as usize, 4));
+/// ```
+pub fn is_object_in_child(addr: usize, len: usize) -> bool {
+    fork::is_child() && child::meets(&(addr..addr.saturating_add(len)))
+}
+
 /// What a child is to find of objects.
 fn objects(table: &Table) -> Vec<ChildMap> {
     let is_inherited = |piece: &&Piece| !piece.not_in_children && piece.is_objects();

@@ -132,10 +132,15 @@ pub unsafe fn map_origin(
         return Err(refuse(libc::EEXIST));
     }
     if fork::is_child() {
-        // The engine does not run here. What the descriptor is of stays open, as maps do.
-        let copy = file::another(&from).map_err(|error| refuse(error.raw_os_error().unwrap_or(libc::EMFILE)))?;
-        let fd = copy.as_raw_fd();
-        std::mem::forget(copy);
+        // The engine does not run here. What the descriptor is of stays open, once for all maps of an object.
+        let fd = match child::descriptor_of(&origin) {
+            Some(fd) => fd,
+            None => {
+                let copy =
+                    file::another(&from).map_err(|error| refuse(error.raw_os_error().unwrap_or(libc::EMFILE)))?;
+                ManuallyDrop::new(copy).as_raw_fd()
+            }
+        };
         let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
         let make = |at| ChildMap::new(at, request.offset, facts.size, origin, fd, cache.capacity());
         let at = child::map(make, request.len.next_multiple_of(PAGE), fixed.then_some(request.addr));

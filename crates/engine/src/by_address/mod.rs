@@ -38,7 +38,8 @@ pub(crate) use convert::{are_looked_after, is_looked_after, leave_noted_to_kerne
 pub use convert::{each_kernel, note_kernel, note_replaced};
 pub use direct::{flushed_bytes, holds_direct, is_in_memory, leave_to_kernel, map_direct};
 pub use fork::{
-    before_fork, in_child, in_parent, leave_descriptor_to_kernel, resolve_in_child, save_all, to_be_written,
+    before_fork, in_child, in_parent, is_object_in_child, leave_descriptor_to_kernel, resolve_in_child, save_all,
+    to_be_written,
 };
 pub use gate::{Passing, pass};
 pub use gather::gather;

@@ -102,7 +102,8 @@ impl ChildMap {
         if len <= (address - window.start) / PAGE * PAGE {
             return Err(libc::ENXIO);
         }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // Shared: MADV_DONTNEED changes nothing of it, as of a file's mapping, nor do MADV_FREE and MADV_WIPEONFORK, which fail.
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // Pages behind the object's last one are not there.
         let whole = len.next_multiple_of(PAGE);
         // SAFETY: fresh memory, which is this function's until it is moved to the map's own addresses.
@@ -178,11 +179,16 @@ pub fn in_child() {
     }
 }
 
-fn maps() -> impl Iterator<Item = &'static ChildMap> {
+/// Those that were unmapped, too.
+fn all() -> impl Iterator<Item = &'static ChildMap> {
     // SAFETY: null, or a node that stays.
     let node = |at: *mut ChildMap| unsafe { at.as_ref() };
     let first = node(MAPS.load(Ordering::Acquire));
-    std::iter::successors(first, move |map| node(map.next)).filter(|map| map.is_mapped.load(Ordering::Acquire))
+    std::iter::successors(first, move |map| node(map.next))
+}
+
+fn maps() -> impl Iterator<Item = &'static ChildMap> {
+    all().filter(|map| map.is_mapped.load(Ordering::Acquire))
 }
 
 fn find(address: usize) -> Option<&'static ChildMap> {
@@ -192,6 +198,16 @@ fn find(address: usize) -> Option<&'static ChildMap> {
 /// Whether this child has any.
 pub fn has_maps() -> bool {
     maps().next().is_some()
+}
+
+/// Whether part of a range is such a map.
+pub fn meets(range: &Range<usize>) -> bool {
+    maps().any(|map| map.at.start < range.end && range.start < map.at.end)
+}
+
+/// The descriptor of an object's local copy that stays open, if this child has or had a map of it.
+pub fn descriptor_of(origin: &Arc<dyn Origin>) -> Option<RawFd> {
+    all().find(|map| Arc::ptr_eq(&map.origin, origin)).map(|map| map.fd)
 }
 
 /// Maps an object in a child; where.

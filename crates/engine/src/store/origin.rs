@@ -82,19 +82,26 @@ pub trait Origin: Debug + Send + Sync {
     /// much of the range as it has read.
     ///
     /// # Errors
-    /// Those of [`bring`](Self::bring) and of `read`; `EIO` after a few attempts.
+    /// Those of [`bring`](Self::bring) and of `read`; `EIO` when it was wrong a few times, or gone very often.
     fn read<'a>(
         &self,
         range: Range<u64>,
         read: &mut dyn FnMut() -> std::result::Result<&'a [u8], i32>,
     ) -> std::result::Result<(), i32> {
-        const ATTEMPTS: usize = 4;
-        for _ in 0..ATTEMPTS {
+        const WRONG: usize = 4;
+        // Where many readers share little room they take it from one another, and each gets on after a while.
+        const GONE: usize = 10_000;
+        let (mut wrong, mut gone) = (0, 0);
+        while wrong < WRONG && gone < GONE {
             self.bring(range.clone(), None)?;
             let bytes = read()?;
-            if bytes.len() as u64 == range.end - range.start && self.is_right(range.start, bytes) {
+            let is_whole = bytes.len() as u64 == range.end - range.start;
+            // Before it is looked at: what is wrong counts as gone from then on.
+            let is_gone = !self.has(range.clone());
+            if is_whole && self.is_right(range.start, bytes) {
                 return Ok(());
             }
+            if is_whole && is_gone { gone += 1 } else { wrong += 1 }
         }
         Err(libc::EIO)
     }

@@ -28,6 +28,8 @@ struct Remote {
     failure: AtomicI32,
     /// Units that come out wrong, so many.
     wrong: AtomicUsize,
+    /// Units that are gone again as soon as they are there, so many.
+    gone: AtomicUsize,
     brought: AtomicU64,
     waited_for: AtomicU64,
     found_wrong: AtomicU64,
@@ -47,6 +49,7 @@ impl Remote {
             latency,
             failure: AtomicI32::new(0),
             wrong: AtomicUsize::new(0),
+            gone: AtomicUsize::new(0),
             brought: AtomicU64::new(0),
             waited_for: AtomicU64::new(0),
             found_wrong: AtomicU64::new(0),
@@ -71,6 +74,9 @@ impl Remote {
         }
         self.brought.fetch_add(1, Ordering::AcqRel);
         self.there[unit].store(true, Ordering::Release);
+        if self.gone.fetch_update(Ordering::AcqRel, Ordering::Acquire, spoils).is_ok() {
+            self.lose(unit);
+        }
     }
 
     /// Takes a unit away again, as an eviction does.
@@ -171,6 +177,22 @@ fn what_is_in_memory_already_goes_through_the_cache_too() {
     let map = map_of(&remote, &Cache::new(64 * PAGE).unwrap());
     assert_eq!(map.engine(), fastmap::Engine::Cached);
     assert!(map[..] == remote.bytes[..]);
+}
+
+#[test]
+fn what_goes_as_soon_as_it_is_there_is_brought_until_it_stays_and_what_is_wrong_is_an_error() {
+    if !ready() {
+        return;
+    }
+    let folder = folder();
+    let remote = Remote::new(folder.path(), 1 << 20, Duration::ZERO);
+    let map = map_of(&remote, &Cache::new(64 * PAGE).unwrap());
+    let mut page = [0; PAGE];
+    remote.gone.store(100, Ordering::Release);
+    map.read_at(&mut page, 0).unwrap();
+    assert!(page == remote.bytes[..PAGE] && remote.brought.load(Ordering::Acquire) > 100);
+    remote.wrong.store(100, Ordering::Release);
+    assert!(map.read_at(&mut page, 512 << 10).is_err());
 }
 
 #[test]

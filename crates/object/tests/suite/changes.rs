@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use fastmap_tier::UNIT as UNIT_BYTES;
+use std::time::Duration;
 
 #[test]
 fn an_object_that_changes_is_stale() {
@@ -57,6 +58,45 @@ fn without_an_etag_the_time_tells() {
     assert_eq!(map[0], bytes[0]);
     store.change("/object", |object| object.modified = Some("Wed, 21 Oct 2015 07:28:01 GMT".to_owned()));
     assert!(map.read_at(&mut [0], 3 * MIB).unwrap_err().to_string().contains("has changed"));
+}
+
+#[test]
+fn what_tells_versions_apart_is_told_each_time() {
+    if !ready() {
+        return;
+    }
+    let bytes = pattern(4 * MIB);
+    let errors = [false, true].map(|is_etag| {
+        let (store, _folder, tier) = store_with(&bytes);
+        store.settings().ignores_if_match = true;
+        store.change("/object", |object| {
+            object.version = Some("1".to_owned());
+            if !is_etag {
+                (object.etag, object.modified) = (None, None);
+            }
+        });
+        let map = open_for(&tier, &store.url("/object"), Duration::from_secs(1));
+        assert_eq!(map[0], bytes[0]);
+        // Another version; or it may be one.
+        store.change("/object", |object| match is_etag {
+            true => object.etag = None,
+            false => object.version = Some("2".to_owned()),
+        });
+        map.read_at(&mut [0], 3 * MIB).unwrap_err().to_string()
+    });
+    assert!(errors[0].contains("has changed") && errors[1].contains("did not answer"), "{errors:?}");
+}
+
+#[test]
+fn an_etag_without_anything_in_it_is_none() {
+    if !ready() {
+        return;
+    }
+    let bytes = pattern(MIB);
+    let (store, _folder, tier) = store_with(&bytes);
+    store.change("/object", |object| object.etag = Some(String::new()));
+    assert!(open(&tier, &store.url("/object"))[..] == bytes[..]);
+    assert!(open(&tier, &store.url("/object"))[..] == bytes[..] && tier.list().unwrap().len() == 1);
 }
 
 #[test]

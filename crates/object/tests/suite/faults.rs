@@ -46,6 +46,22 @@ fn a_store_that_wants_to_be_left_alone_is() {
 }
 
 #[test]
+fn a_store_that_wants_to_be_left_alone_for_longer_than_anybody_waits_is_asked_once() {
+    if !ready() {
+        return;
+    }
+    for wait in [60, u64::MAX] {
+        let (store, _folder, tier) = store_with(&pattern(MIB));
+        store.settings().always = Some(Fault::Status(503, Some(wait)));
+        let map = open_for(&tier, &store.url("/object"), Duration::from_secs(1));
+        let begun = Instant::now();
+        assert!(map.read_at(&mut [0], 0).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(store.settings().asked.len() <= 3, "{:?}", store.settings().asked);
+    }
+}
+
+#[test]
 fn a_store_that_gives_no_ranges_is_told() {
     if !ready() {
         return;

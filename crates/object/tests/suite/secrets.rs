@@ -1,7 +1,7 @@
 //! Credentials are found where a service's own tools find them, renewed when they have expired, and never shown.
 
 use crate::common::*;
-use crate::store::Store;
+use crate::store::{Fault, Store};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
@@ -142,6 +142,23 @@ fn the_same_name_elsewhere_is_another_object() {
         unsafe { std::env::set_var("AWS_ENDPOINT_URL", store.url("")) };
         assert!(open(&tier, "s3://bucket/key")[..] == bytes[..]);
     }
+}
+
+#[test]
+fn another_host_is_not_told_of_a_signed_url() {
+    if !ready() {
+        return;
+    }
+    let bytes = pattern(MIB);
+    let (store, _folder, tier) = store_with(&bytes);
+    let elsewhere = Store::start();
+    elsewhere.settings().objects = store.settings().objects.clone();
+    store.settings().always = Some(Fault::Moved(elsewhere.url("/object")));
+    let map = open(&tier, &store.url("/object?X-Amz-Signature=hunter2"));
+    assert!(map[..] == bytes[..]);
+    assert!(store.settings().heard.contains("hunter2"));
+    let heard = elsewhere.settings().heard.clone();
+    assert!(heard.contains("GET /object") && !heard.contains("hunter2"), "{heard}");
 }
 
 #[test]

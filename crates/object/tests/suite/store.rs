@@ -27,6 +27,8 @@ pub enum Fault {
     Stuck,
     /// No answer while the store runs.
     Hang,
+    /// It is at this URL.
+    Moved(String),
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub struct Object {
     pub bytes: Arc<Vec<u8>>,
     pub etag: Option<String>,
     pub modified: Option<String>,
+    /// `x-amz-version-id`.
+    pub version: Option<String>,
 }
 
 /// What can be set.
@@ -102,7 +106,7 @@ impl Store {
         static VERSIONS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let etag = format!("\"{}\"", VERSIONS.fetch_add(1, Ordering::Relaxed));
         let modified = Some("Wed, 21 Oct 2015 07:28:00 GMT".to_owned());
-        let object = Object { bytes: bytes.clone(), etag: Some(etag), modified };
+        let object = Object { bytes: bytes.clone(), etag: Some(etag), modified, version: None };
         self.settings().objects.insert(path.to_owned(), object);
     }
 
@@ -212,6 +216,7 @@ fn answer(
             let more = wait.map(|wait| format!("Retry-After: {wait}\r\n")).unwrap_or_default();
             return refuse(status, &more, "Sorry");
         }
+        Some(Fault::Moved(url)) => return refuse(307, &format!("Location: {url}\r\n"), "TemporaryRedirect"),
         Some(Fault::Late(late)) => std::thread::sleep(late),
         Some(Fault::Hang) => {
             hang();
@@ -250,6 +255,7 @@ fn answer(
     }
     said += &object.etag.map(|etag| format!("ETag: {etag}\r\n")).unwrap_or_default();
     said += &object.modified.map(|modified| format!("Last-Modified: {modified}\r\n")).unwrap_or_default();
+    said += &object.version.map(|version| format!("x-amz-version-id: {version}\r\n")).unwrap_or_default();
     said += "\r\n";
     connection.write_all(said.as_bytes()).ok()?;
     if wanted.is_head {

@@ -99,6 +99,8 @@ fcntls!(fcntl fcntl64 __fcntl);
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
 const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+/// FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION.
+const SETS: [c_ulong; 3] = [0x4008_6602, 0x401c_5820, 0x4008_7602];
 const FS_IOC_FIEMAP: c_ulong = 0xc020_660b;
 
 /// The number of bytes that ioctl(2)'s argument points to. Newer requests have it in their number; of the older ones
@@ -153,6 +155,9 @@ unsafe fn is_of_blocks(fd: c_int, request: c_ulong, argument: c_long) -> bool {
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
+        if objects::any() && SETS.contains(&c_ulong::from(request as u32)) && objects::is_fixed(fd) {
+            return -1;
+        }
         if objects::any() && is_of_blocks(fd, request as u32 as c_ulong, argument) {
             set_errno(libc::EOPNOTSUPP);
             return -1;

@@ -19,7 +19,7 @@ pub unsafe fn opening(
     call: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the contract.
-    if let Some(object) = unsafe { objects::named(folder, path) } {
+    if let Some(object) = unsafe { objects::reached(folder, path) } {
         let opened = object.open(flags);
         if opened >= 0 {
             remembered::opened(opened, true);

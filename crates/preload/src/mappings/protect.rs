@@ -30,6 +30,9 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
             done
         }));
     }
+    if prot & libc::PROT_WRITE != 0 && by_address::is_object_in_child(addr as usize, len) {
+        return result(Err(libc::EOPNOTSUPP));
+    }
     kernel_maps::note_changed(whole_pages(addr, len));
     if holds_direct(addr, len) {
         // SAFETY: the caller's contract.

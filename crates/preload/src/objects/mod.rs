@@ -13,7 +13,7 @@ mod paths;
 mod read;
 mod session;
 
-pub(crate) use paths::{is_denied, is_fixed, is_kept, is_there, named, shown, tell};
+pub(crate) use paths::{is_denied, is_fixed, is_kept, is_there, reached, shown, tell};
 pub(crate) use read::{Read, ask, fill, read};
 pub(crate) use session::{begin, is_hidden, next_hidden};
 

@@ -13,9 +13,38 @@ use std::mem::MaybeUninit;
 /// # Safety
 /// `path` is a string or null.
 #[inline]
-pub(crate) unsafe fn named(folder: c_int, path: *const c_char) -> Option<&'static Object> {
+unsafe fn named(folder: c_int, path: *const c_char) -> Option<&'static Object> {
     // SAFETY: the contract.
     if any() && !path.is_null() { find(folder, unsafe { CStr::from_ptr(path) }.to_bytes()) } else { None }
+}
+
+/// Likewise, or by the name of a descriptor, as /proc/self/fd/3.
+///
+/// # Safety
+/// `path` is a string or null.
+#[inline]
+pub(crate) unsafe fn reached(folder: c_int, path: *const c_char) -> Option<&'static Object> {
+    if !any() || path.is_null() {
+        return None;
+    }
+    // SAFETY: the contract.
+    let name = unsafe { CStr::from_ptr(path) };
+    find(folder, name.to_bytes()).or_else(|| find_open(name))
+}
+
+fn find_open(name: &CStr) -> Option<&'static Object> {
+    if ![b"/proc/".as_slice(), b"/dev/"].iter().any(|start| name.to_bytes().starts_with(start)) {
+        return None;
+    }
+    let before = errno();
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a C string; the kernel fills the structure where the call returns 0.
+    let identity = unsafe {
+        (next::fstatat(libc::AT_FDCWD, name.as_ptr(), stat.as_mut_ptr(), 0) == 0)
+            .then(|| (stat.assume_init_ref().st_dev, stat.assume_init_ref().st_ino))
+    };
+    set_errno(before);
+    by_identity(identity?)
 }
 
 fn find(folder: c_int, path: &[u8]) -> Option<&'static Object> {
@@ -118,7 +147,7 @@ pub(crate) unsafe fn is_kept(folder: c_int, path: *const c_char) -> bool {
     any()
         && unsafe {
             let is_object =
-                if path.is_null() || *path == 0 { of(folder).is_some() } else { named(folder, path).is_some() };
+                if path.is_null() || *path == 0 { of(folder).is_some() } else { reached(folder, path).is_some() };
             is_object && refused(libc::EROFS)
         }
 }

@@ -18,7 +18,7 @@ macro_rules! fopens {
                 $(if !$stream.is_null() {
                     remembered::closing(descriptor($stream));
                 })?
-                if let Some(object) = crate::objects::named(libc::AT_FDCWD, path) {
+                if let Some(object) = crate::objects::reached(libc::AT_FDCWD, path) {
                     if !objects::only_reads(mode) {
                         set_errno(libc::EROFS);
                         return std::ptr::null_mut();

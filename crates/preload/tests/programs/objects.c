@@ -5,6 +5,7 @@
 #include <libgen.h>
 #include <limits.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
@@ -94,6 +95,20 @@ static void verdicts(const char *path) {
     D(open(path, O_RDONLY | O_DIRECTORY));
     D(open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     D(open(path, O_PATH));
+    char by_number[64];
+    int opened = open(path, O_RDONLY);
+    snprintf(by_number, sizeof by_number, "/proc/self/fd/%d", opened);
+    D(open(by_number, O_RDONLY));
+    D(open(by_number, O_RDWR));
+    D(open(by_number, O_WRONLY | O_TRUNC));
+    P(fopen(by_number, "a"));
+    R(truncate(by_number, 5));
+    R(chmod(by_number, 0777));
+    R(utimes(by_number, NULL));
+    R(linkat(AT_FDCWD, by_number, AT_FDCWD, other, AT_SYMLINK_FOLLOW));
+    long attributes = 0x80; /* FS_NOATIME_FL */
+    R(ioctl(opened, _IOW('f', 2, long), &attributes));
+    close(opened);
     D(openat(at, name, O_RDONLY));
     D(openat(at, name, O_RDWR));
     D(creat(path, 0600));
@@ -412,6 +427,18 @@ static void forks(const char *path) {
             uint8_t *map = mmap(NULL, MIB, PROT_READ, MAP_SHARED, own, MIB);
             CHECK(map != MAP_FAILED);
             expect_all(map, MIB, MIB);
+            /* Advice changes nothing, of what is there and of what is not. */
+            CHECK(madvise(at, SIZE, MADV_DONTNEED) == 0 && madvise(map, MIB, MADV_DONTNEED) == 0);
+            CHECK(madvise(map, MIB, MADV_FREE) == -1 && madvise(map, MIB, MADV_WIPEONFORK) == -1);
+            CHECK(mprotect(map, MIB, PROT_READ | PROT_WRITE) == -1 && errno == EOPNOTSUPP);
+            expect_all(map, MIB, MIB);
+            expect(at, 0, SIZE);
+            int next = dup(own);
+            for (int j = 0; j < 50; j++) {
+                void *once = mmap(NULL, MIB, PROT_READ, MAP_SHARED, own, 0);
+                CHECK(once != MAP_FAILED && munmap(once, MIB) == 0);
+            }
+            CHECK(close(next) == 0 && dup(own) == next);
             CHECK(write(pipes[1], &sum, sizeof sum) == sizeof sum);
             _exit(0);
         }

@@ -108,6 +108,31 @@ fn a_damaged_index_is_begun_anew() {
 }
 
 #[test]
+fn a_copy_that_is_emptied_while_it_is_used_is_brought_anew() {
+    let folder = folder();
+    let object = full(folder.path());
+    let tier = tier(folder.path(), LIMIT);
+    let used = tier.local(&object).unwrap();
+    open(folder.path(), "data").set_len(0).unwrap();
+    heals(folder.path(), &object);
+    assert!(read_unit(&used, 0));
+    check(folder.path(), LIMIT);
+}
+
+#[test]
+fn what_others_put_into_the_folder_is_left_alone() {
+    let folder = folder();
+    let object = full(folder.path());
+    std::os::unix::fs::symlink("/etc/passwd", folder.path().join("x.data")).unwrap();
+    std::fs::write(folder.path().join("x.index"), "").unwrap();
+    std::fs::create_dir(folder.path().join("y.index")).unwrap();
+    std::fs::write(folder.path().join("y.data"), "").unwrap();
+    heals(folder.path(), &object);
+    assert_eq!(tier(folder.path(), LIMIT).list().unwrap().len(), 1);
+    assert!(folder.path().join("x.data").is_symlink() && folder.path().join("y.index").is_dir());
+}
+
+#[test]
 fn a_damaged_index_that_somebody_uses_is_left_alone() {
     let folder = folder();
     let object = full(folder.path());
