@@ -112,9 +112,9 @@ impl Location {
             // A password may have slashes and the like in it.
             let shown = match rest.rsplit_once('@') {
                 Some((_, place)) => place.split(['?', '#']).next().unwrap_or_default().to_owned(),
-                None => format!("{authority}/{path}"),
+                None => place.to_owned(),
             };
-            Err(Error::Url { url: format!("{scheme}://{shown}"), why })
+            Err(Error::Url { url: if scheme.is_empty() { shown } else { format!("{scheme}://{shown}") }, why })
         };
         let user = authority.rsplit_once('@').map(|(user, _)| user);
         if user.is_some_and(|user| scheme != "sftp" || user.contains(':')) {
@@ -393,6 +393,9 @@ mod tests {
             "s3://key:hunter2@bucket/x",
             "https://hunter2@host/x?q=1",
             "ftp://a:hunter2@host/?hunter2",
+            "http://user:hunter2/x@host/x",
+            "http://user:hunter2?@host/x",
+            "http://user:hunter2#@host/x",
         ] {
             let said = name(url).unwrap_err();
             assert!(!said.contains("hunter2"), "{said}");
