@@ -9,8 +9,9 @@
 
 use fastmap::{Cache, Map, MapOptions};
 use fastmap_object::{ObjectMap, ObjectOptions};
-use fastmap_tier::Tier;
+use fastmap_tier::{Tier, UNIT};
 use futures::StreamExt;
+use std::collections::BTreeSet;
 use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -96,6 +97,8 @@ fn main() -> Outcome<()> {
     let work = "1000 rows of 4 KiB at random";
     let way = "GETs of 4 KiB, 64 at a time, to memory";
     row(work, way, &mut || runtime.block_on(ranged_rows(&operator, &rows(len))), &milliseconds);
+    let way = "GETs of the 256 KiB around each, 64 at a time, to memory";
+    row(work, way, &mut || runtime.block_on(ranged_rows(&operator, &units(len))), &milliseconds);
     row(work, "s3fs", &mut || store.python("s3fs", &rows(len)), &milliseconds);
     row(work, "pyarrow", &mut || store.python("pyarrow", &rows(len)), &milliseconds);
     row(work, "fastmap, first time", &mut || bench.gather_first(), &milliseconds);
@@ -108,10 +111,9 @@ fn main() -> Outcome<()> {
     rows_of(work, &mut [(local, &mut || bench.gather_again()), (plain, &mut || bench.gather_plain())], &milliseconds);
 
     let python = std::env::var("FASTMAP_PYTHON").unwrap_or_else(|_| "python3".into());
-    for program in [["rg", "--mmap", "-ac", NOWHERE], [&python, "-c", SUM, "numpy"]] {
-        let work =
-            format!("{} --mmap, unchanged, {} MiB of memory, again", program[0], LIMIT / MIB).replace(&python, "numpy");
-        let work = work.replace("numpy --mmap", "numpy.memmap");
+    let programs = [("rg --mmap", ["rg", "--mmap", "-ac", NOWHERE]), ("numpy.memmap", [&python, "-c", SUM, "numpy"])];
+    for (name, program) in programs {
+        let work = format!("{name}, unchanged, {} MiB of memory, again", LIMIT / MIB);
         let (kernel, engine, object) =
             ("the kernel's, of a local copy", "fastmap run, of a local copy", "fastmap run --object");
         let ways: &mut [(&str, &mut dyn FnMut() -> Outcome<f64>)] = &mut [
@@ -157,6 +159,12 @@ fn rows(len: usize) -> Vec<(usize, usize)> {
         (random >> 33) as usize % (len / PAGE) * PAGE
     };
     (0..ROWS).map(|_| (next(), PAGE)).collect()
+}
+
+/// What a map fetches for them.
+fn units(len: usize) -> Vec<(usize, usize)> {
+    let starts: BTreeSet<usize> = rows(len).iter().map(|(at, _)| at / UNIT as usize * UNIT as usize).collect();
+    starts.into_iter().map(|at| (at, (UNIT as usize).min(len - at))).collect()
 }
 
 struct Bench {
@@ -205,15 +213,9 @@ impl Bench {
             uncache(&File::open(on)?)?;
         }
         let fastmap = std::env::current_exe()?.with_file_name("../fastmap");
-        let mut command = match before {
-            [] => Command::new(program[0]),
-            _ => Command::new(fastmap),
-        };
-        command.args(before);
-        if !before.is_empty() {
-            command.arg(program[0]);
-        }
-        command.args(&program[1..]).arg(on).stderr(Stdio::inherit());
+        let mut command = if before.is_empty() { Command::new(program[0]) } else { Command::new(fastmap) };
+        let own = if before.is_empty() { &program[1..] } else { &program[..] };
+        command.args(before).args(own).arg(on).stderr(Stdio::inherit());
         limit(&mut command)?;
         let begun = Instant::now();
         let output = command.output()?;

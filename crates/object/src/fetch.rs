@@ -313,7 +313,7 @@ impl Source {
     fn check(&self, answer: &Answer, range: Range<u64>) -> Result<(), Trouble> {
         let version = &self.version;
         // Nothing is known yet.
-        let is_first = version.len == 0;
+        let is_first = self.said.is_none();
         let whole = Some((0..answer.len.unwrap_or(0), answer.len.unwrap_or(0)));
         let (of, len) = match &answer.range {
             Some(range) => range.clone(),
@@ -325,7 +325,6 @@ impl Source {
         };
         // What was said when it was opened is said each time.
         let (known, said) = match &self.said {
-            _ if is_first => (&None, &None),
             Some(said) if said.etag.is_some() => (&said.etag, &answer.etag),
             Some(said) if said.version.is_some() => (&said.version, &answer.version),
             Some(said) => (&said.modified, &answer.modified),

@@ -16,3 +16,4 @@ mod url;
 
 pub use error::{Error, Result};
 pub use object::{Object, ObjectMap, ObjectOptions, ObjectStats, serve};
+pub use url::shown;

@@ -102,20 +102,25 @@ pub(crate) struct Reached {
     pub endpoint: Option<String>,
 }
 
+/// What may be shown of a text that should be a URL, whatever is wrong with it: neither what is before its host nor its query. A password may have
+/// slashes and the like in it.
+///
+/// ```
+/// assert_eq!(fastmap_object::shown("http://me:pass/word@host/x?token=1"), "http://host/x");
+/// ```
+pub fn shown(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let place = rest.rsplit('@').next().unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
+    if scheme.is_empty() { place.to_owned() } else { format!("{scheme}://{place}") }
+}
+
 impl Location {
     pub fn parse(url: &str) -> Result<Location, Error> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         // Nothing of a URL is said before it is known what in it is secret.
         let place = rest.split(['?', '#']).next().unwrap_or_default();
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
-        let wrong = |why: String| {
-            // A password may have slashes and the like in it.
-            let shown = match rest.rsplit_once('@') {
-                Some((_, place)) => place.split(['?', '#']).next().unwrap_or_default().to_owned(),
-                None => place.to_owned(),
-            };
-            Err(Error::Url { url: if scheme.is_empty() { shown } else { format!("{scheme}://{shown}") }, why })
-        };
+        let wrong = |why: String| Err(Error::Url { url: shown(url), why });
         let user = authority.rsplit_once('@').map(|(user, _)| user);
         if user.is_some_and(|user| scheme != "sftp" || user.contains(':')) {
             let remedy = match scheme {

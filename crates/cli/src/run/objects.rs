@@ -87,14 +87,10 @@ pub fn start(args: &ObjectArgs) -> Result<Vec<(&'static str, OsString)>, Failure
 
 /// URL=PATH. A URL may have equals signs in it.
 fn wanted(text: &OsStr) -> Result<Wanted, Failure> {
-    // A URL's query, and what is before its host, is not shown.
     let refused = |what: &str| {
-        let text = text.to_string_lossy();
-        let (scheme, rest) = text.split_once("://").unwrap_or(("", &text));
-        let shown = rest.rsplit('@').next().unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
         Failure::usage(
             "--object",
-            format!("{scheme}{}{shown}: {what}", if scheme.is_empty() { "" } else { "://" }),
+            format!("{}: {what}", fastmap_object::shown(&text.to_string_lossy())),
             "give URL=PATH, such as s3://bucket/key=data/key",
         )
     };

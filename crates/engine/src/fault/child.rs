@@ -202,7 +202,11 @@ pub fn has_maps() -> bool {
 
 /// Whether part of a range is such a map.
 pub fn meets(range: &Range<usize>) -> bool {
-    maps().any(|map| map.at.start < range.end && range.start < map.at.end)
+    meeting(range).next().is_some()
+}
+
+fn meeting(range: &Range<usize>) -> impl Iterator<Item = &'static ChildMap> {
+    maps().filter(|map| map.at.start < range.end && range.start < map.at.end)
 }
 
 /// The descriptor of an object's local copy that stays open, if this child has or had a map of it.
@@ -229,7 +233,7 @@ pub fn map(make: impl FnOnce(Range<usize>) -> ChildMap, len: usize, fixed: Optio
 
 /// In a child: a range is unmapped, or mapped anew, next.
 pub fn forget(range: &Range<usize>) {
-    for map in maps().filter(|map| map.at.start < range.end && range.start < map.at.end) {
+    for map in meeting(range) {
         map.is_mapped.store(false, Ordering::Release);
         for at in [map.at.start..range.start, range.end..map.at.end].into_iter().filter(|at| !at.is_empty()) {
             let offset = map.offset + (at.start - map.at.start) as u64;

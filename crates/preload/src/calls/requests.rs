@@ -155,12 +155,15 @@ unsafe fn is_of_blocks(fd: c_int, request: c_ulong, argument: c_long) -> bool {
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
-        if objects::any() && SETS.contains(&c_ulong::from(request as u32)) && objects::is_fixed(fd) {
-            return -1;
-        }
-        if objects::any() && is_of_blocks(fd, request as u32 as c_ulong, argument) {
-            set_errno(libc::EOPNOTSUPP);
-            return -1;
+        if objects::any() {
+            let request = c_ulong::from(request as u32);
+            if SETS.contains(&request) && objects::is_fixed(fd) {
+                return -1;
+            }
+            if is_of_blocks(fd, request, argument) {
+                set_errno(libc::EOPNOTSUPP);
+                return -1;
+            }
         }
         if !mapped() {
             return next::ioctl(fd, request, argument);

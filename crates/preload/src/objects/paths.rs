@@ -37,14 +37,19 @@ fn find_open(name: &CStr) -> Option<&'static Object> {
         return None;
     }
     let before = errno();
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a C string; the kernel fills the structure where the call returns 0.
-    let identity = unsafe {
-        (next::fstatat(libc::AT_FDCWD, name.as_ptr(), stat.as_mut_ptr(), 0) == 0)
-            .then(|| (stat.assume_init_ref().st_dev, stat.assume_init_ref().st_ino))
-    };
+    let identity = identity(libc::AT_FDCWD, name.as_ptr());
     set_errno(before);
     by_identity(identity?)
+}
+
+/// What a path leads to.
+fn identity(folder: c_int, path: *const c_char) -> Option<(u64, u64)> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a C string; the kernel fills the structure where the call returns 0.
+    unsafe {
+        (next::fstatat(folder, path, stat.as_mut_ptr(), 0) == 0)
+            .then(|| (stat.assume_init_ref().st_dev, stat.assume_init_ref().st_ino))
+    }
 }
 
 fn find(folder: c_int, path: &[u8]) -> Option<&'static Object> {
@@ -66,14 +71,6 @@ fn is_same_folder(from: c_int, way: &[u8], of_object: &CStr) -> bool {
         path[0] = b'.';
     }
     let before = errno();
-    let identity = |folder: c_int, path: *const c_char| {
-        let mut stat = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: a C string; the kernel fills the structure where the call returns 0.
-        unsafe {
-            (next::fstatat(folder, path, stat.as_mut_ptr(), 0) == 0)
-                .then(|| (stat.assume_init_ref().st_dev, stat.assume_init_ref().st_ino))
-        }
-    };
     let wanted = identity(libc::AT_FDCWD, of_object.as_ptr());
     let is_same = match wanted {
         Some(_) => identity(from, path.as_ptr().cast()) == wanted,
