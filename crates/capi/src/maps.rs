@@ -108,6 +108,7 @@ impl Wanted {
     fn by_kernel_in_place(&self) -> Result<*mut c_void, Failure> {
         // What is replaced does not change hands meanwhile.
         let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
+        let _owner = (self.flags & libc::MAP_FIXED != 0).then(by_address::own);
         if self.flags & libc::MAP_FIXED != 0 && by_address::holds(self.addr.addr(), self.length) {
             if !self.addr.addr().is_multiple_of(4096) {
                 return Err(self.failure(libc::EINVAL));
@@ -122,6 +123,7 @@ impl Wanted {
     /// A mapping that stays the kernel's.
     fn through_kernel(&self) -> Result<*mut c_void, Failure> {
         let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
+        let _owner = (!processes::is_child()).then(by_address::own);
         let at = self.by_kernel_in_place()?;
         if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
             // SAFETY: the kernel has just taken it for a descriptor.
@@ -138,6 +140,7 @@ impl Wanted {
         // SAFETY: open for this call, if at all.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         let _entered = placement::enter(fd);
+        let _owner = by_address::own();
         if placement::has_engine(fd) {
             let at = self.through_cache(&caches::find(ptr::null())?, 0)?;
             return at.map_or_else(|| self.through_kernel(), Ok);
@@ -164,15 +167,19 @@ impl Wanted {
             return wanted.kernel_first();
         }
         let mut entered = None;
+        let mut owner = None;
         if wanted.is_for_the_cache() {
             processes::prepare();
             let cache = caches::find(cache)?;
             // SAFETY: open for this call, if at all.
             entered = Some(placement::enter_named(unsafe { BorrowedFd::borrow_raw(wanted.fd) }, &cache));
+            // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
+            owner = Some(by_address::own());
             if let Some(at) = wanted.through_cache(&cache, asked)? {
                 return Ok(at);
             }
         }
+        let _owner = owner;
         let _entered = entered;
         if asked & FM_MAP_CACHED != 0 {
             wanted.try_elsewhere()?;

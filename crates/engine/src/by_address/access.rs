@@ -2,7 +2,8 @@
 //!
 //! A range may lie across cached maps and other memory; the kernel does the part of the latter.
 
-use super::lookup::{check, holds, with};
+use super::lookup::{check, holds};
+use super::own::look;
 use super::table::{Share, pages_at};
 use crate::error::{Error, Result};
 use crate::fault::child;
@@ -52,7 +53,7 @@ pub(super) fn parts_of(range: &Range<usize>) -> Vec<Part> {
     if !holds(range.start, range.len()) {
         return vec![Part { at: range.clone(), cached: None }];
     }
-    with(|table| {
+    look(|table| {
         let mut parts = Vec::new();
         for (at, covered) in table.parts(range) {
             if !covered {

@@ -3,7 +3,8 @@
 use super::access::is_cached;
 use super::convert::convert_range;
 use super::direct;
-use super::lookup::{Kind, check, holds, kinds_in, range_of, regions_in, with};
+use super::lookup::{Kind, check, holds, kinds_in, range_of, regions_in};
+use super::own::{look, own};
 use super::table::{intersection, pages_at};
 use crate::evict::batch;
 use crate::files::length;
@@ -49,7 +50,10 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
                 done => done,
             },
             Kind::Cached if HINTS.contains(&advice) => Ok(()),
-            Kind::Cached => convert_range(&part).and_then(|()| kernel(part)),
+            Kind::Cached => {
+                let owner = own();
+                convert_range(&owner, &part).and_then(|()| kernel(part))
+            }
         };
         match done {
             // Of a range with holes the rest is done all the same.
@@ -81,16 +85,21 @@ const HINTS: [i32; 4] = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, libc::MADV_
 fn advise_cached(range: &Range<usize>, advice: i32) -> Result<(), i32> {
     match advice {
         libc::MADV_DONTFORK | libc::MADV_DOFORK => {
-            with(|table| table.set_in_children(range, advice == libc::MADV_DOFORK));
+            let owner = own();
+            // It may have become the kernel's.
+            if !is_cached(range.start, range.len()) {
+                return Err(libc::ESTALE);
+            }
+            owner.change(|table| table.set_in_children(range, advice == libc::MADV_DOFORK));
             return Ok(());
         }
-        libc::MADV_POPULATE_WRITE if with(|table| table.forbids_stores(range)) => return Err(libc::EINVAL),
+        libc::MADV_POPULATE_WRITE if look(|table| table.forbids_stores(range)) => return Err(libc::EINVAL),
         _ => {}
     }
     // What is locked is not let go; what lies before it is.
     let drops = matches!(advice, libc::MADV_DONTNEED | libc::MADV_COLD | libc::MADV_PAGEOUT);
     let lock =
-        with(|table| table.locked.iter().filter_map(|one| intersection(&one.at, range)).map(|at| at.start).min());
+        look(|table| table.locked.iter().filter_map(|one| intersection(&one.at, range)).map(|at| at.start).min());
     let end = lock.filter(|_| drops).unwrap_or(range.end);
     for (region, part) in regions_in(&(range.start..end)) {
         advise_region(&region, pages_at(&region, &part), advice).map_err(|error| error.errno())?;

@@ -1,9 +1,11 @@
 //! All maps of a file become ordinary kernel mappings, in place; and the kernel mappings that are noted for it.
 
 use super::keep::{Locked, Unlocked};
-use super::lookup::{range_of, with};
+use super::lookup::range_of;
+use super::own::{Owner, look, note_kept, own};
 use super::table::{Table, intersection, pages_at, rest};
 use crate::coherence::to_kernel;
+use crate::files::closing;
 use crate::files::facts::facts_of;
 use crate::pin::pin::Hold;
 use crate::region::region::Region;
@@ -19,18 +21,23 @@ use std::sync::Arc;
 const CONVERTING: &str = "map it through the kernel instead";
 
 /// Makes every map of a file an ordinary kernel mapping; then its maps are the kernel's until the last of them goes.
-pub(super) fn convert(identity: file::Identity) -> crate::error::Result<()> {
-    convert_for(identity, &(0..0))
+pub(super) fn convert(owner: &Owner, identity: file::Identity) -> crate::error::Result<()> {
+    convert_for(owner, identity, &(0..0))
 }
 
 /// Converts all maps of a file for memory that is to replace a range: pins that are asked for by an address there end,
 /// as with munmap(2). What mlock(2) has locked beside it the kernel keeps locked. On failure all is as before.
-pub(super) fn convert_for(identity: file::Identity, replaced: &Range<usize>) -> crate::error::Result<()> {
-    let region_in = |table: &mut Table| {
+pub(super) fn convert_for(
+    owner: &Owner,
+    identity: file::Identity,
+    replaced: &Range<usize>,
+) -> crate::error::Result<()> {
+    let region_in = |table: &Table| {
         let piece = table.pieces().iter().find(|piece| piece.share.identity == identity)?;
         Some(piece.share.region.clone())
     };
-    let Some(region) = with(region_in) else { return Ok(()) };
+    // Maps that were unmapped just now may have left stores that are on their way to the file: the kernel would not see them.
+    let Some(region) = look(region_in) else { return closing::await_end(identity) };
     if region.store().origin().is_some() {
         // The kernel would take what has not come yet for zeros.
         return Err(region.io_error(CONVERTING, std::io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
@@ -40,9 +47,7 @@ pub(super) fn convert_for(identity: file::Identity, replaced: &Range<usize>) -> 
     let mut unlocked = Vec::new();
     let mut shares = Vec::new();
     let attempt = || {
-        with(|table| {
-            // Another one, if the maps have outgrown it meanwhile.
-            let Some(region) = region_in(table) else { return Ok(true) };
+        owner.change(|table| {
             unlocked.extend(table.unlock_file(identity, replaced));
             shares = match convert_region(table, &region, identity, replaced)? {
                 true => table.make_kernels(identity),
@@ -105,7 +110,7 @@ fn lock_again(unlocked: Vec<Unlocked>) {
             }
         };
         let lock = Locked { at, hold, share };
-        with(|table| match key {
+        note_kept(|table| match key {
             None => table.locked.push(lock),
             // Unless it has been let go meanwhile.
             Some(key) => {
@@ -118,9 +123,9 @@ fn lock_again(unlocked: Vec<Unlocked>) {
 }
 
 /// Converts every file that is mapped in a range.
-pub(super) fn convert_range(range: &Range<usize>) -> Result<(), i32> {
-    let identities = with(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
-    identities.into_iter().try_for_each(|identity| convert(identity).map_err(|error| error.errno()))
+pub(super) fn convert_range(owner: &Owner, range: &Range<usize>) -> Result<(), i32> {
+    let identities = look(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
+    identities.into_iter().try_for_each(|identity| convert(owner, identity).map_err(|error| error.errno()))
 }
 
 /// Notes a kernel mapping, made because [`map`](super::map()) said so: while it is there all maps of the file are the
@@ -130,7 +135,7 @@ pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
     if let (Ok(facts), Ok(at)) = (facts_of(&from), range_of(addr, len, libc::EINVAL)) {
-        with(|table| {
+        own().change(|table| {
             table.looked_after.forget(&at);
             table.kernel_mappings.add(at, facts.identity);
         });
@@ -140,7 +145,7 @@ pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
 /// Notes a kernel mapping that may become the engine's as it is. As long as any such are noted, of a file, no others of it in this
 /// process do ([`Face::only_noted`](crate::placement::Face::only_noted)). For the functions here it ends as [`note_kernel`] says.
 pub(crate) fn note_looked_after(identity: file::Identity, at: Range<usize>) {
-    with(|table| {
+    own().change(|table| {
         table.kernel_mappings.forget(&at);
         table.looked_after.add(at, identity);
     });
@@ -149,7 +154,7 @@ pub(crate) fn note_looked_after(identity: file::Identity, at: Range<usize>) {
 /// Notes that the kernel has mapped something else at a place that the caller fixed, over other kernel mappings perhaps.
 pub fn note_replaced(addr: usize, len: usize) {
     if let Ok(at) = range_of(addr, len, libc::EINVAL) {
-        with(|table| {
+        own().change(|table| {
             table.looked_after.forget(&at);
             table.kernel_mappings.forget(&at);
         });
@@ -158,12 +163,12 @@ pub fn note_replaced(addr: usize, len: usize) {
 
 /// Whether a file has mappings that may become the engine's.
 pub(crate) fn is_looked_after(identity: file::Identity) -> bool {
-    with(|table| table.looked_after.has(identity, &(0..0)))
+    look(|table| table.looked_after.has(identity, &(0..0)))
 }
 
 /// Leaves those of a file to the kernel for as long as they are there, as [`note_kernel`] does.
 pub(crate) fn leave_noted_to_kernel(identity: file::Identity) {
-    with(|table| {
+    own().change(|table| {
         for at in table.looked_after.addresses_of(identity) {
             table.looked_after.forget(&at);
             table.kernel_mappings.add(at, identity);
@@ -173,14 +178,14 @@ pub(crate) fn leave_noted_to_kernel(identity: file::Identity) {
 
 /// Whether ranges of a file are such mappings, all of them.
 pub(crate) fn are_looked_after(identity: file::Identity, mut parts: impl Iterator<Item = Range<usize>>) -> bool {
-    with(|table| parts.all(|at| table.looked_after.covers(&at, identity)))
+    look(|table| parts.all(|at| table.looked_after.covers(&at, identity)))
 }
 
 /// The kernel mappings of files that have no other, noted by [`note_kernel`] or made of maps that were converted:
 /// `then` is called with each one's addresses, and calls nothing here. Only if maps were converted since it returned
 /// `known`; returns what to pass the next time.
 pub fn each_kernel(known: u64, then: impl FnMut(Range<usize>)) -> u64 {
-    with(|table| {
+    look(|table| {
         if table.conversions != known {
             table.kernel_mappings.addresses().for_each(then);
         }

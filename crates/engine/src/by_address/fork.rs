@@ -2,7 +2,8 @@
 
 use super::convert::convert;
 use super::gate;
-use super::lookup::{MAPS, with};
+use super::lookup::MAPS;
+use super::own::{self, look, own};
 use super::table::{Piece, Table};
 use crate::coherence::MappedFile;
 use crate::fault::child::{self, ChildMap};
@@ -38,12 +39,12 @@ pub fn before_fork() {
         return;
     }
     save_all();
-    if !keeper::is_running() && with(|table| table.pieces().iter().any(|piece| piece.share.region.is_writable())) {
+    if !keeper::is_running() && look(|table| table.pieces().iter().any(|piece| piece.share.region.is_writable())) {
         // Should this process be killed nobody would tell the child when all is in the files: nothing is left to tell.
         let _ = answer();
     }
     let blocked = Blocked::all();
-    MAPS.freeze();
+    own::freeze();
     // SAFETY: this thread froze it in the line before.
     let table = unsafe { MAPS.frozen() };
     child::before_fork(objects(table));
@@ -112,7 +113,7 @@ pub unsafe fn in_parent() {
     children::after_fork();
     child::after_fork();
     // SAFETY: the caller's contract.
-    unsafe { MAPS.thaw() };
+    unsafe { own::thaw() };
     drop(blocked);
 }
 
@@ -141,7 +142,7 @@ fn answer() -> Result<(), i32> {
     let start = Instant::now();
     // Maps of objects stay: children have their own.
     let next =
-        || with(|table| table.pieces().iter().find(|piece| !piece.is_objects()).map(|piece| piece.share.identity));
+        || look(|table| table.pieces().iter().find(|piece| !piece.is_objects()).map(|piece| piece.share.identity));
     while let Some(identity) = next() {
         match share(identity) {
             Ok(()) => {}
@@ -190,8 +191,9 @@ pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>) {
 
 fn share(identity: Identity) -> Result<(), i32> {
     // Before the conversion, so that a map which is made meanwhile is the kernel's too.
-    with(|table| table.leave_to_kernel(identity));
-    convert(identity).map_err(|error| error.errno())
+    let owner = own();
+    owner.change(|table| table.leave_to_kernel(identity));
+    convert(&owner, identity).map_err(|error| error.errno())
 }
 
 /// After fork(2), in the child: it finds its parent's maps at the same addresses as soon as it looks for them
@@ -208,7 +210,7 @@ pub unsafe fn in_child() {
     }
     // SAFETY: the caller says that this is the child of the thread that froze it. No signal comes before `in_parent`'s
     // part is done.
-    unsafe { MAPS.thaw() };
+    unsafe { own::thaw() };
     // Regions and locks are the parent's: never dropped here.
     MAPS.with(|table| std::mem::forget(std::mem::take(table)));
     children::in_child();

@@ -1,7 +1,7 @@
 //! What keeps pages of maps in memory, by address: locks, and pins that are named by their range.
 
 use super::access::{as_it_is, bytes_at, failed, parts_of, unusable};
-use super::lookup::with;
+use super::own::note_kept;
 use super::table::{Share, Table, intersection};
 use crate::coherence::to_kernel;
 use crate::error::{Error, Result};
@@ -128,7 +128,7 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
     let parts = parts_of(&range);
     let cached = || parts.iter().filter_map(|part| Some((part, part.cached.as_ref()?)));
     let wanted: usize = cached().map(|(part, _)| part.at.len()).sum();
-    let again = with(|table| match table.pins.get_mut(&key) {
+    let again = note_kept(|table| match table.pins.get_mut(&key) {
         // Unless some of it was unmapped meanwhile, and mapped again.
         Some(pins)
             if pins.holds.iter().map(|hold| hold.at.len()).sum::<usize>() >= wanted && pins.kernels.is_empty() =>
@@ -165,7 +165,7 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
         let hold = Hold::new(region, part.pages(region), writing)?;
         held.push(Locked { at: part.at.clone(), hold, share: share.clone() });
     }
-    let is_there = with(|table| {
+    let is_there = note_kept(|table| {
         // A pin that came after the unmapping would keep what nobody can reach.
         let is_there =
             held.iter().all(|one| table.meeting(&one.at).any(|(piece, _)| Arc::ptr_eq(&piece.share, &one.share)));
@@ -186,7 +186,7 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
 /// EINVAL where there is none.
 pub fn let_go(addr: usize, len: usize, writing: bool) -> std::result::Result<(), i32> {
     let key = PinKey { addr, len, writing };
-    let last = with(|table| {
+    let last = note_kept(|table| {
         let pins = table.pins.get_mut(&key).ok_or(libc::EINVAL)?;
         pins.count -= 1;
         Ok::<_, i32>(if pins.count == 0 { table.pins.remove(&key) } else { None })

@@ -1,7 +1,7 @@
 //! A process that can have neither the engine's threads nor its system calls any more: it goes on without the engine.
 
 use super::convert::convert;
-use super::lookup::with;
+use super::own::{look, own};
 use crate::files::{children, foreign_writers, keeper, lifecycle};
 use crate::live;
 use crate::map::cache::Cache;
@@ -43,9 +43,10 @@ pub fn leave(cache: Option<&Cache>) -> Result<(), i32> {
 }
 
 fn convert_all() -> Result<(), i32> {
-    let mut identities: Vec<_> = with(|table| table.pieces().iter().map(|piece| piece.share.identity).collect());
+    let owner = own();
+    let mut identities: Vec<_> = look(|table| table.pieces().iter().map(|piece| piece.share.identity).collect());
     identities.dedup();
-    identities.into_iter().try_for_each(|identity| convert(identity).map_err(|error| error.errno()))?;
+    identities.into_iter().try_for_each(|identity| convert(&owner, identity).map_err(|error| error.errno()))?;
     if registry::all().any(|region| region.is_ours() && !region.is_converted()) {
         return Err(libc::EBUSY);
     }

@@ -2,7 +2,8 @@
 
 use super::convert::convert_range;
 use super::keep::Locked;
-use super::lookup::{Kind, check, kinds_in, range_of, rounded, with};
+use super::lookup::{Kind, check, kinds_in, range_of, rounded};
+use super::own::{look, note_kept, own};
 use super::table::pages_at;
 use crate::coherence::to_kernel;
 use crate::error::Error;
@@ -30,7 +31,8 @@ pub fn lock(addr: usize, len: usize, anyhow: bool) -> Result<(), i32> {
             Kind::Unmapped => return Err(libc::ENOMEM),
             Kind::Cached => match lock_cached(&part) {
                 Err(Error::PinBudget { .. } | Error::TooManyPins { .. }) if anyhow => {
-                    convert_range(&part)?;
+                    let owner = own();
+                    convert_range(&owner, &part)?;
                     kernel(part)?;
                 }
                 // The kernel's by now.
@@ -63,17 +65,17 @@ fn may_lock(len: usize) -> Result<(), i32> {
 }
 
 fn lock_cached(range: &Range<usize>) -> crate::error::Result<()> {
-    let pieces = with(|table| table.meeting(range).map(|(piece, at)| (piece.share.clone(), at)).collect::<Vec<_>>());
+    let pieces = look(|table| table.meeting(range).map(|(piece, at)| (piece.share.clone(), at)).collect::<Vec<_>>());
     for (share, at) in pieces {
         // SAFETY: the share beside it keeps the region.
         let region: &'static Region = unsafe { &*Arc::as_ptr(&share.region) };
-        let known = with(|table| table.locked.iter().any(|one| one.at.start <= at.start && at.end <= one.at.end));
+        let known = look(|table| table.locked.iter().any(|one| one.at.start <= at.start && at.end <= one.at.end));
         if known {
             continue;
         }
         let hold = Hold::new(region, pages_at(region, &at), false)?;
         let lock = Locked { at, hold, share };
-        let late = with(|table| {
+        let late = note_kept(|table| {
             // A lock that came after the unmapping, or the conversion, would keep what nobody can reach.
             let is_there = table.meeting(&lock.at).any(|(piece, _)| Arc::ptr_eq(&piece.share, &lock.share));
             if is_there {
@@ -98,7 +100,7 @@ pub fn unlock(addr: usize, len: usize) -> Result<(), i32> {
     for (part, kind) in kinds_in(&range_of(addr_page, len, libc::EINVAL)?) {
         match kind {
             Kind::Unmapped => return Err(libc::ENOMEM),
-            Kind::Cached => drop(with(|table| table.unlock(&part))),
+            Kind::Cached => drop(note_kept(|table| table.unlock(&part))),
             // SAFETY: it lets memory go.
             Kind::Other => check(unsafe { libc::munlock(part.start as *const _, part.len()) })?,
         }
@@ -108,7 +110,7 @@ pub fn unlock(addr: usize, len: usize) -> Result<(), i32> {
 
 /// munlockall(2), the part of cached maps.
 pub fn unlock_all() {
-    drop(with(|table| std::mem::take(&mut table.locked)));
+    drop(note_kept(|table| std::mem::take(&mut table.locked)));
 }
 
 /// Pages kept in memory until dropped.

@@ -1,6 +1,7 @@
 //! What lies at an address: the table of maps, and how it is asked.
 
 use super::fork as fork_of;
+use super::own::look;
 use super::table::{Table, intersection};
 use crate::region::region::Region;
 use crate::region::registry;
@@ -9,13 +10,9 @@ use crate::sys::{PAGE, errno, fork};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// All maps made by address. Frozen across fork(2).
+/// All maps made by address. Frozen across fork(2). What is done under its lock may do I/O, but takes no lock that a thread holds which
+/// wants the table.
 pub(super) static MAPS: Guarded<Table> = Guarded::new(Table::new());
-
-/// Runs `then` on the table. It may do I/O, but takes no lock that a thread holds which wants the table.
-pub(super) fn with<R>(then: impl FnOnce(&mut Table) -> R) -> R {
-    MAPS.with(then)
-}
 
 /// Whole pages; EINVAL for those that begin in the middle of one, and `overflow` where addresses end before the range
 /// does.
@@ -47,7 +44,7 @@ pub(super) fn kinds_in(range: &Range<usize>) -> Vec<(Range<usize>, Kind)> {
     if !holds(range.start, range.len()) {
         return vec![(range.clone(), Kind::Other)];
     }
-    let parts = with(|table| table.parts(range));
+    let parts = look(|table| table.parts(range));
     let mut spare: Vec<Range<usize>> = Vec::new();
     if parts.iter().any(|(_, covered)| !covered) {
         for region in registry::all().filter(|region| region.is_by_address()) {
@@ -106,7 +103,7 @@ pub(super) fn rounded(len: usize) -> usize {
 
 /// The regions of cached maps in a range, each with what it has of it.
 pub(super) fn regions_in(range: &Range<usize>) -> Vec<(Arc<Region>, Range<usize>)> {
-    with(|table| {
+    look(|table| {
         let mut found: Vec<(Arc<Region>, Range<usize>)> = Vec::new();
         for (piece, part) in table.meeting(range) {
             match found.iter_mut().find(|(region, _)| Arc::ptr_eq(region, &piece.share.region)) {

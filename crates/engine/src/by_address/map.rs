@@ -2,7 +2,7 @@
 
 use super::convert::convert;
 use super::fork as fork_of;
-use super::lookup::with;
+use super::own::{Owner, look, own};
 use super::protect::apply_all;
 use super::table::{Piece, Removed, Share, Table};
 use super::unmap::{clear_way, retire};
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::fault::child::{self, ChildMap};
 use crate::files::facts::facts_of;
 use crate::files::table::AttachOptions;
-use crate::files::{foreign_writers, table as files};
+use crate::files::{closing, foreign_writers, table as files};
 use crate::map::cache::Cache;
 use crate::modes::Fallback;
 use crate::region::address::Place;
@@ -174,8 +174,11 @@ unsafe fn map_as(
         return Ok(None);
     }
     let is_private = |piece: &Piece| piece.share.identity == facts.identity && piece.share.kind == libc::MAP_PRIVATE;
-    if !SERVED.contains(&request.prot) || with(|table| table.pieces().iter().any(is_private)) {
-        return convert(facts.identity).map(|()| None);
+    // Others need not wait for that, too.
+    closing::await_close(facts.identity);
+    let owner = own();
+    if !SERVED.contains(&request.prot) || look(|table| table.pieces().iter().any(is_private)) {
+        return convert(&owner, facts.identity).map(|()| None);
     }
     let in_file = request.offset as usize..end;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
@@ -194,10 +197,11 @@ unsafe fn map_as(
                 && region.address().start().wrapping_add(in_file.start) as usize == wanted.start
                 && !region.address().has_foreign(&in_file)
         };
-        let in_place = with(|table| table.pieces().iter().find(has_it).is_some().then(|| table.remove(&wanted, true)));
+        let in_place =
+            owner.change(|table| table.pieces().iter().find(has_it).is_some().then(|| table.remove(&wanted, true)));
         if in_place.is_none() {
             // SAFETY: the caller wants what is there gone.
-            unsafe { clear_way(&wanted) }.map_err(|error| Error::Io {
+            unsafe { clear_way(&owner, &wanted) }.map_err(|error| Error::Io {
                 path: file::path_of(from),
                 operation: CLEARING,
                 source: std::io::Error::from_raw_os_error(error),
@@ -208,17 +212,19 @@ unsafe fn map_as(
         Removed::default()
     };
     let may_write = mode == libc::O_RDWR && !facts.identity.is_unique();
-    let mapped = attach(from, &facts, cache, request, in_file, may_write, open);
+    let mapped = attach(&owner, from, &facts, cache, request, in_file, may_write, open);
     // What the new map covers again stays as it is.
-    retire(before);
+    drop(retire(&owner, before));
     match mapped? {
         Some(at) => Ok(Some(at)),
-        None => convert(facts.identity).map(|()| None),
+        None => convert(&owner, facts.identity).map(|()| None),
     }
 }
 
 /// What [`map`] comes to when its place is clear. `None`: the kernel has to map it, and all of the file.
+#[allow(clippy::too_many_arguments)]
 fn attach(
+    owner: &Owner,
     from: &File,
     facts: &file::Facts,
     cache: &Cache,
@@ -234,12 +240,12 @@ fn attach(
         table.meet(from, facts.identity);
         table.is_kernels(facts.identity, &replaced)
     };
-    if with(is_kernels) {
+    if owner.change(is_kernels) {
         return Ok(None);
     }
     if !descriptor_table::is_engines() {
         // All of its maps, so that they agree: a caller that is refused this one may map it through the kernel.
-        convert(facts.identity)?;
+        convert(owner, facts.identity)?;
     }
     let place = match (fixed, writable) {
         (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },
@@ -284,11 +290,11 @@ fn attach(
     }
     let start = region.address().start().wrapping_add(in_file.start) as usize;
     let at = start..start + in_file.len();
-    let mapped = with(|table| {
+    let mapped = owner.change(|table| {
         let differs = |(one, _): (&Piece, Range<usize>)| {
             !request.layers || one.prot != request.prot || one.share.may_write != may_write
         };
-        // Converted by another thread since it was found, in part foreign, at another place, or not to be told from
+        // The kernel's by now, in part foreign, at another place, or not to be told from
         // another.
         if region.is_converted()
             || region.address().has_foreign(&in_file)
@@ -320,6 +326,23 @@ fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::
         return Ok(false);
     }
     Err(error)
+}
+
+/// Before the kernel maps a file by a descriptor, of which the engine's last map may be on its way to the file.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// fastmap::by_address::await_closing(std::io::stdin().as_fd()); // nothing of it is in the engine
+/// ```
+pub fn await_closing(fd: BorrowedFd<'_>) {
+    if !crate::coherence::any() || fork::is_child() {
+        return;
+    }
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    if let Ok(facts) = file::facts(&from) {
+        closing::await_close(facts.identity);
+    }
 }
 
 /// What is done when it fails to make way.

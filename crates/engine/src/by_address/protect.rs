@@ -2,8 +2,9 @@
 
 use super::convert::convert_range;
 use super::direct;
-use super::lookup::{Kind, check, kinds_in, range_of, with};
+use super::lookup::{Kind, check, kinds_in, range_of};
 use super::map::SERVED;
+use super::own::own;
 use super::table::Table;
 use crate::files::{lifecycle, table as files};
 use crate::region::region::Region;
@@ -31,6 +32,7 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         return kernel();
     }
     let range = range_of(addr, len, libc::ENOMEM)?;
+    let owner = own();
     direct::protecting(&range, prot);
     let kinds = kinds_in(&range);
     if kinds.iter().all(|(_, kind)| *kind == Kind::Other) {
@@ -42,10 +44,10 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         _ => {}
     }
     let is_cached = kinds.iter().all(|(_, kind)| *kind == Kind::Cached);
-    if is_cached && let Some(done) = with(|table| protect_whole(table, &range, prot)) {
+    if is_cached && let Some(done) = owner.change(|table| protect_whole(table, &range, prot)) {
         return done;
     }
-    convert_range(&range)?;
+    convert_range(&owner, &range)?;
     // It stops at the first hole, and to the program there is none that the files' maps had beside them.
     let end = kinds.iter().find(|(_, kind)| *kind == Kind::Unmapped).map_or(range.end, |(part, _)| part.start);
     // SAFETY: the caller's contract.
@@ -117,8 +119,9 @@ pub(super) fn apply_protections(table: &Table, range: &Range<usize>) -> Result<(
 pub fn leave_file_to_kernel(addr: usize, len: usize) -> Result<(), i32> {
     // The call has the errors of ranges that are none.
     let Ok(range) = range_of(addr, len, libc::EINVAL) else { return Ok(()) };
+    let owner = own();
     if kinds_in(&range).iter().any(|(_, kind)| *kind == Kind::Unmapped) {
         return Err(libc::ENOMEM);
     }
-    convert_range(&range)
+    convert_range(&owner, &range)
 }

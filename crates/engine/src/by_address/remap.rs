@@ -1,7 +1,8 @@
 //! mremap(2) by address.
 
 use super::convert::convert_range;
-use super::lookup::{Kind, kinds_in, range_of, with};
+use super::lookup::{Kind, kinds_in, range_of};
+use super::own::{Owner, look, own};
 use super::protect::apply_protections;
 use super::table::{Piece, Share, Table, intersection};
 use super::unmap::{clear_way, retire};
@@ -37,6 +38,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         return Err(libc::EINVAL);
     }
     let first = range.start..range.end.max(range.start + 1);
+    let owner = own();
     if kinds_in(&first).first().is_some_and(|(_, kind)| *kind == Kind::Unmapped) {
         return Err(libc::EFAULT);
     }
@@ -47,20 +49,20 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
             return Err(libc::EFAULT);
         }
         // SAFETY: the caller wants what is there gone.
-        unsafe { clear_way(&place)? };
+        unsafe { clear_way(&owner, &place)? };
     }
     let by_kernel = || {
         // SAFETY: the caller's contract.
-        unsafe { remap_by_kernel(&range, new_len, flags, new) }
+        unsafe { remap_by_kernel(&owner, &range, new_len, flags, new) }
     };
-    let Some(piece) = with(|table| {
+    let Some(piece) = look(|table| {
         let inside = |piece: &&Piece| piece.at.start <= range.start && first.end <= piece.at.end;
         let mut pieces = table.pieces().iter().rev();
         // Of several layers the one that is just this.
         let exact = table.pieces().iter().rev().find(|piece| piece.at == range);
         exact.or_else(|| pieces.find(inside)).cloned()
     }) else {
-        convert_range(&range)?;
+        convert_range(&owner, &range)?;
         return by_kernel();
     };
     let (region, identity) = (piece.share.region.clone(), piece.share.identity);
@@ -70,19 +72,20 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
     let is_plain = flags & !libc::MREMAP_MAYMOVE == 0 && old_len > 0;
     if is_plain && new_len <= range.len() {
         if new_len < range.len() {
-            retire(with(|table| table.shrink(&piece, &(to.end..range.end))));
+            let removed = owner.change(|table| table.shrink(&piece, &(to.end..range.end)));
+            drop(retire(&owner, removed));
         }
         return Ok(old as *mut u8);
     }
     // What grows out of locked memory is locked as well.
-    let is_plain = is_plain && !with(|table| table.is_locked(&range));
+    let is_plain = is_plain && !look(|table| table.is_locked(&range));
     let grown = range.end..to.end;
     // What is mapped behind it is another map, though its bytes follow in the file.
     let has_room =
-        is_plain && !region.address().has_foreign(&in_file) && with(|table| table.meeting(&grown).next().is_none());
+        is_plain && !region.address().has_foreign(&in_file) && look(|table| table.meeting(&grown).next().is_none());
     if has_room && range.end == piece.at.end {
         region.store().note_mapped(in_file.end);
-        with(|table| {
+        owner.change(|table| {
             table.grow(&piece, &range, to.clone());
             apply_protections(table, &to)
         })?;
@@ -91,11 +94,11 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
     if is_plain && flags & libc::MREMAP_MAYMOVE == 0 {
         return Err(libc::ENOMEM);
     }
-    let is_alone = |table: &mut Table| {
+    let is_alone = |table: &Table| {
         table.pieces().iter().filter(|one| Arc::ptr_eq(&one.share.region, &region)).count() == 1
             && !keep::is_kept(table, &range)
     };
-    if is_plain && piece.at == range && with(is_alone) {
+    if is_plain && piece.at == range && look(is_alone) {
         // If another thread maps the file at this moment it is converted after all.
         if let Ok(larger) = files::replace(identity, &region, in_file.end, None) {
             piece.share.moved.store(true, Ordering::Release);
@@ -105,7 +108,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
             let moved = AtomicBool::new(false);
             let share = Arc::new(Share { region: larger, identity, writer, may_write, kind, moved });
             let at = start..start + new_len;
-            with(|table| {
+            owner.change(|table| {
                 table.remove(&piece.at, false);
                 table.add(Piece { at: at.clone(), share, ..piece.clone() });
                 apply_protections(table, &at)
@@ -114,7 +117,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         }
     }
     drop((piece, region));
-    convert_range(&first).map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
+    convert_range(&owner, &first).map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
     by_kernel()
 }
 
@@ -122,7 +125,13 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
 ///
 /// # Safety
 /// As for mremap(2); what is at a fixed place has made way.
-unsafe fn remap_by_kernel(from: &Range<usize>, new_len: usize, flags: i32, new: usize) -> Result<*mut u8, i32> {
+unsafe fn remap_by_kernel(
+    owner: &Owner,
+    from: &Range<usize>,
+    new_len: usize,
+    flags: i32,
+    new: usize,
+) -> Result<*mut u8, i32> {
     let moving = |old_len| {
         direct::moving(from, new_len, || {
             // SAFETY: the caller's contract.
@@ -131,7 +140,7 @@ unsafe fn remap_by_kernel(from: &Range<usize>, new_len: usize, flags: i32, new: 
                 return Err(errno());
             }
             if flags & libc::MREMAP_FIXED != 0 {
-                with(|table| {
+                owner.change(|table| {
                     table.forget_looked_after(&(new..new + new_len));
                     table.kernel_mappings.forget(&(new..new + new_len));
                 });
@@ -139,10 +148,10 @@ unsafe fn remap_by_kernel(from: &Range<usize>, new_len: usize, flags: i32, new: 
             Ok(at.cast())
         })
     };
-    if with(|table| table.kernel_mappings.is_layered(from)) && flags & libc::MREMAP_MAYMOVE != 0 {
+    if look(|table| table.kernel_mappings.is_layered(from)) && flags & libc::MREMAP_MAYMOVE != 0 {
         // Another mapping of the same, and one layer less of this one.
         let at = moving(0)?;
-        with(|table| {
+        owner.change(|table| {
             table.kernel_mappings.moved(from, at as usize..at as usize + new_len, true);
             if !from.is_empty() && flags & libc::MREMAP_DONTUNMAP == 0 {
                 table.kernel_mappings.remove(from);
@@ -151,7 +160,7 @@ unsafe fn remap_by_kernel(from: &Range<usize>, new_len: usize, flags: i32, new: 
         return Ok(at);
     }
     let at = moving(from.len())?;
-    with(|table| {
+    owner.change(|table| {
         let (to, stays) = (at as usize..at as usize + new_len, flags & libc::MREMAP_DONTUNMAP != 0);
         table.looked_after.moved(from, to.clone(), stays);
         table.kernel_mappings.moved(from, to, stays);

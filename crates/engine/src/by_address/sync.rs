@@ -1,7 +1,8 @@
 //! msync(2) by address, and what a program waits for that has asked for deferred stores.
 
 use super::direct;
-use super::lookup::{Kind, holds, kinds_in, range_of, regions_in, rounded, with};
+use super::lookup::{Kind, holds, kinds_in, range_of, regions_in, rounded};
+use super::own::look;
 use super::table::pages_at;
 use crate::deferred::protocol::{self, DeferredMode};
 use crate::files::length;
@@ -30,10 +31,10 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
         let done = match kind {
             Kind::Unmapped => Err(libc::ENOMEM),
             Kind::Other => direct::sync(part, flags),
-            Kind::Cached if flags & libc::MS_INVALIDATE != 0 && with(|table| table.is_locked(&part)) => {
+            Kind::Cached if flags & libc::MS_INVALIDATE != 0 && look(|table| table.is_locked(&part)) => {
                 return Err(libc::EBUSY);
             }
-            Kind::Cached if flags & libc::MS_SYNC == 0 || with(|table| table.is_private(&part)) => Ok(()),
+            Kind::Cached if flags & libc::MS_SYNC == 0 || look(|table| table.is_private(&part)) => Ok(()),
             Kind::Cached => sync_cached(&part),
         };
         match done {

@@ -48,7 +48,7 @@ impl Drop for Share {
         if self.moved.load(Ordering::Acquire) {
             return;
         }
-        closing::detach(self.identity, self.region.clone());
+        closing::detach(self.identity, self.region.clone(), true);
     }
 }
 

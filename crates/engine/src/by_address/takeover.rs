@@ -19,7 +19,7 @@
 use super::convert::convert;
 use super::fork as fork_of;
 use super::gate;
-use super::lookup::with;
+use super::own::{look, own};
 use super::table::{Piece, Share};
 use crate::deferred::protocol::DeferredMode;
 use crate::error::{Error, Result};
@@ -127,7 +127,7 @@ pub(crate) fn take_over(
         table.meet(from, identity);
         table.is_kernels(identity, &(0..0))
     };
-    if with(is_kernels) {
+    if own().change(is_kernels) {
         return Err(Refusal::Unfit("it went back to the kernel".into()));
     }
     if bytes_of(identity) > 0 {
@@ -161,7 +161,7 @@ pub(crate) fn take_over(
     if !region.address().is_elsewhere() {
         return Err(Refusal::Busy("it is being mapped"));
     }
-    with(|table| table.taking = Some((identity, false)));
+    own().change(|table| table.taking = Some((identity, false)));
     foreign_writers::watch(from, identity, fork_of::give_back).map_err(Refusal::Unfit)?;
     // Calls on the file that begin from now on are accompanied.
     file::await_changes(from);
@@ -208,6 +208,7 @@ fn exchange(
     // From here on no memory of the C library's allocator, whose lock may be held by who waits at the gate.
     let exchanged = (|| {
         let Some(_closed) = gate::close() else { return Err(Refusal::Busy("calls on mappings are under way")) };
+        let owner = own();
         if !is_wanted() {
             return Err(Refusal::Busy("it is not wanted any more"));
         }
@@ -223,7 +224,7 @@ fn exchange(
         if is_in_a_call(&threads, range) {
             return Err(Refusal::Busy("a system call uses it"));
         }
-        with(|table| {
+        owner.change(|table| {
             if table.taking.take() != Some((share.identity, false)) {
                 return Err(Refusal::Unfit("another process writes it".into()));
             }
@@ -360,12 +361,12 @@ fn list_threads() -> Vec<PathBuf> {
 /// not now, it is pinned, calls on mappings are under way, or it is not wanted any more when there are none.
 pub(crate) fn return_to_kernel(identity: Identity, noted: bool, is_wanted: impl Fn() -> bool) -> Result<bool> {
     let _turn = turn();
-    let region = with(|table| {
+    let region = look(|table| {
         let piece = table.pieces().iter().find(|piece| piece.share.identity == identity);
         piece.map(|piece| piece.share.region.clone())
     });
     let Some(region) = region else { return Ok(true) };
-    let is_pinned = || with(|table| table.is_pinned(identity));
+    let is_pinned = || look(|table| table.is_pinned(identity));
     if is_pinned() {
         return Ok(false);
     }
@@ -378,12 +379,13 @@ pub(crate) fn return_to_kernel(identity: Identity, noted: bool, is_wanted: impl 
     if is_pinned() || !is_wanted() {
         return Ok(false);
     }
-    let ranges = with(|table| {
+    let owner = own();
+    let ranges = look(|table| {
         let of_file = table.pieces().iter().filter(|piece| piece.share.identity == identity);
         of_file.map(|piece| piece.at.clone()).collect::<Vec<_>>()
     });
-    convert(identity)?;
-    with(|table| {
+    convert(&owner, identity)?;
+    owner.change(|table| {
         for at in &ranges {
             if !table.kernel_mappings.is_layered(at) {
                 table.kernel_mappings.forget(at);
@@ -398,7 +400,7 @@ pub(crate) fn return_to_kernel(identity: Identity, noted: bool, is_wanted: impl 
 
 /// Bytes of a file that the engine has mapped here; zero: none of it is the engine's.
 pub(crate) fn bytes_of(identity: Identity) -> u64 {
-    with(|table| {
+    look(|table| {
         let of_file = table.pieces().iter().filter(|piece| piece.share.identity == identity);
         let there = |piece: &Piece| {
             let size = (piece.share.region.store().size() as usize).next_multiple_of(PAGE);

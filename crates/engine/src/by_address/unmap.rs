@@ -2,8 +2,9 @@
 
 use super::convert::convert_for;
 use super::direct;
-use super::lookup::{check, holds, range_of, with};
-use super::table::{Removed, intersection, pages_at};
+use super::lookup::{check, holds, range_of};
+use super::own::{Owner, look, own};
+use super::table::{Piece, Removed, intersection, pages_at};
 use crate::coherence::to_kernel;
 use crate::fault::child;
 use crate::files::length;
@@ -27,11 +28,12 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
     }
     let range = range_of(addr, len, libc::EINVAL)?;
     forget_in_child(&range);
-    let (parts, removed, layers) = with(|table| {
+    let owner = own();
+    let (parts, removed, layers) = owner.change(|table| {
         table.forget_looked_after(&range);
         (table.parts(&range), table.remove(&range, false), table.kernel_mappings.remove(&range))
     });
-    retire(removed);
+    let given_back = retire(&owner, removed);
     for (part, _) in parts.into_iter().filter(|(_, covered)| !covered) {
         // SAFETY: the caller's contract. What a region has beside its maps is left alone.
         each_foreign(&part, &layers, |part| {
@@ -40,6 +42,9 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
             check(unsafe { libc::munmap(part.start as *mut _, part.len()) })
         })?;
     }
+    // The last map of a file writes what was stored to it: others go on meanwhile, and whoever wants this file waits for that.
+    drop(owner);
+    drop(given_back);
     Ok(())
 }
 
@@ -72,20 +77,19 @@ fn each_foreign(
     Ok(())
 }
 
-/// Ends what nobody maps any more of regions that others still map: nothing is there then, as after munmap(2).
-pub(super) fn retire(removed: Removed) {
+/// Ends what nobody maps any more of regions that others still map: nothing is there then, as after munmap(2). The caller gives the maps
+/// themselves back by dropping what is returned.
+pub(super) fn retire(owner: &Owner, removed: Removed) -> Vec<Piece> {
     drop(removed.locked);
     for (share, part) in &removed.bare {
         let region = &share.region;
-        if with(|table| table.parts(part).iter().all(|(_, covered)| *covered)) {
+        // What has become the kernel's meanwhile, it unmaps.
+        if region.is_converted() || region.is_writable() && flush::flush(region, pages_at(region, part), false).is_err()
+        {
             continue;
         }
-        // The long part of it with the table free.
-        if region.is_writable() && flush::flush(region, pages_at(region, part), false).is_err() {
-            continue;
-        }
-        with(|table| {
-            // Somebody may have mapped part of it again.
+        owner.change(|table| {
+            // What a new map has covered again stays.
             for (bare, _) in table.parts(part).into_iter().filter(|(_, covered)| !covered) {
                 region.holes().distrust(0);
                 region.least_end().fetch_min(pages_at(region, &bare).start, Ordering::AcqRel);
@@ -96,6 +100,7 @@ pub(super) fn retire(removed: Removed) {
             }
         });
     }
+    removed.pieces
 }
 
 /// Takes a range of a region out of memory, its dirty pages saved.
@@ -117,9 +122,10 @@ pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
     // The kernel refuses a range that is none.
     if let Ok(range) = range_of(addr, len, libc::ENOMEM) {
         forget_in_child(&range);
+        let owner = own();
         // SAFETY: the caller's contract.
-        unsafe { clear_way(&range)? };
-        with(|table| {
+        unsafe { clear_way(&owner, &range)? };
+        owner.change(|table| {
             table.forget_looked_after(&range);
             table.kernel_mappings.forget(&range);
         });
@@ -131,23 +137,17 @@ pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
 ///
 /// # Safety
 /// What is there goes; the caller maps the range next.
-pub(super) unsafe fn clear_way(range: &Range<usize>) -> Result<(), i32> {
+pub(super) unsafe fn clear_way(owner: &Owner, range: &Range<usize>) -> Result<(), i32> {
     if holds(range.start, range.len()) {
-        let identities = with(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
+        let identities = look(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
         for identity in identities {
-            convert_for(identity, range).map_err(|error| error.errno())?;
+            convert_for(owner, identity, range).map_err(|error| error.errno())?;
         }
         // Addresses that regions have beside their maps, and those of the heap, which is no map by address.
         for region in registry::all() {
             for part in region.address().own_addresses().into_iter().filter_map(|part| intersection(&part, range)) {
-                // The kernel has all of the file now, or the table would have been in the way; or another thread maps
-                // it just now.
-                to_kernel::patiently(|| {
-                    with(|table| match table.meeting(&part).next() {
-                        Some(_) => Err(libc::EBUSY),
-                        None => to_kernel::make_foreign(&region, pages_at(&region, &part)),
-                    })
-                })?;
+                // The kernel has all of the file now: no map covers the part.
+                to_kernel::patiently(|| to_kernel::make_foreign(&region, pages_at(&region, &part)))?;
             }
         }
     }

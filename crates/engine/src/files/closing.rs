@@ -1,6 +1,6 @@
 //! The end of a file's last map, and of the process: what is dirty is written, and the region goes.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::table::{Files, Mapped};
 use crate::files::{foreign_writers, lifecycle};
 use crate::pool::pool::Pool;
@@ -18,17 +18,19 @@ const MOST_HANDED_OVER: usize = 16384;
 
 /// Takes back one map of a region. With the last one its dirty pages are written and it goes; if they cannot be written
 /// it stays, so that nothing is lost: the background writer tries again, and so does the next map of the file, when it
-/// ends.
-pub fn detach(identity: file::Identity, region: Arc<Region>) {
+/// ends. `by_address` as it was attached.
+pub fn detach(identity: file::Identity, region: Arc<Region>, by_address: bool) {
     if !region.is_ours() {
         // A child after fork(2) has neither the pages nor the threads; the parent saves them.
         return std::mem::forget(region);
     }
     {
-        let (_, mut table) = Files::get();
+        let (files, mut table) = Files::get();
         let Some(entry) = table.get_mut(&identity) else { return };
         entry.maps -= 1;
+        entry.by_address -= usize::from(by_address);
         if entry.maps > 0 {
+            files.closed.notify_all();
             return;
         }
         entry.closing = true;
@@ -40,6 +42,44 @@ pub fn detach(identity: file::Identity, region: Arc<Region>) {
         region.store().write_to_page_cache(true);
     }
     close(identity, &region, flush::flush(&region, 0..region.span() / PAGE, false));
+}
+
+/// Waits while the last map of a file is given back, and what was stored to it is on its way to the file.
+pub fn await_close(identity: file::Identity) {
+    let (files, mut table) = Files::get();
+    while table.get(&identity).is_some_and(|entry| entry.closing) {
+        table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
+    }
+}
+
+/// Waits until the maps of a file by address that are about to be given back are, and what was stored to them is in the file: before the
+/// kernel maps it. The caller keeps others from making such maps.
+///
+/// # Errors
+/// What is stored there cannot be written: the kernel would not see it, and overwrite it.
+pub fn await_end(identity: file::Identity) -> Result<()> {
+    let (files, mut table) = Files::get();
+    loop {
+        match table.get_mut(&identity) {
+            Some(entry) if entry.closing || entry.by_address > 0 => {
+                table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
+            }
+            Some(entry) if entry.maps == 0 => {
+                entry.closing = true;
+                let region = entry.region.clone();
+                drop(table);
+                let saved = flush::flush(&region, 0..region.span() / PAGE, false);
+                let failed = saved.as_ref().err().map(Error::errno);
+                close(identity, &region, saved);
+                if let Some(error) = failed {
+                    let source = std::io::Error::from_raw_os_error(error);
+                    return Err(region.io_error("write what was stored to it before it was unmapped", source));
+                }
+                table = Files::get().1;
+            }
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// Ends the regions of a cache that no map refers to any more and that could not be saved when the last one went: the

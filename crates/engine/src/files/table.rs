@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Mapped {
     pub(super) region: Arc<Region>,
     pub(super) maps: usize,
+    /// Those of them that were made by address.
+    pub(super) by_address: usize,
     /// Its last map is gone, or is to have a larger region, and its dirty pages are on their way to the file.
     pub(super) closing: bool,
     /// It has its place from kernel mappings that it took over, and nothing beside them.
@@ -136,7 +138,7 @@ pub fn attach(
             })?;
             let region = lifecycle::open(pool, store, need, place, scratch, by_address)?;
             let taken = matches!(place, Place::Over { .. });
-            entry.insert(Mapped { region, maps: 0, closing: false, taken })
+            entry.insert(Mapped { region, maps: 0, by_address: 0, closing: false, taken })
         }
     };
     let region = mapped.region.clone();
@@ -158,9 +160,10 @@ pub fn attach(
         }
     });
     mapped.maps += 1;
+    mapped.by_address += usize::from(by_address);
     if let Err(error) = prepared {
         drop(table);
-        closing::detach(facts.identity, region);
+        closing::detach(facts.identity, region, by_address);
         return Err(error);
     }
     Ok(Some(region))

@@ -130,6 +130,6 @@ impl Cached {
         if self.region.is_ours() {
             self.region.extents().remove(&self.pages(0, len));
         }
-        closing::detach(self.identity, self.region);
+        closing::detach(self.identity, self.region, false);
     }
 }

@@ -78,7 +78,9 @@ pub(super) unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
     let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
     // SAFETY: the caller's contract.
     unsafe {
-        if replaces && concerns(addr, len) {
+        // Nobody maps anything there between what makes way and what comes.
+        let _owner = (replaces && concerns(addr, len)).then(by_address::own);
+        if _owner.is_some() {
             if held(addr, len) && !would_map(wanted) {
                 return libc::MAP_FAILED;
             }
@@ -86,6 +88,9 @@ pub(super) unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
                 set_errno(error);
                 return libc::MAP_FAILED;
             }
+        }
+        if flags & libc::MAP_ANONYMOUS == 0 && fd >= 0 && fastmap::coherence::any() {
+            undisturbed((), || by_address::await_closing(BorrowedFd::borrow_raw(fd)));
         }
         next::mmap(addr, len, prot, flags, fd, offset)
     }
@@ -109,6 +114,8 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
         // SAFETY: the caller's contract.
         return unsafe { map_kernel_first(wanted) };
     }
+    // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
+    let _owner = by_address::own();
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
     let file = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.

@@ -114,6 +114,11 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
     if old_len > SMALL || made.prot & libc::PROT_EXEC != 0 || identity(made.fd) != Some(file) {
         return None;
     }
+    // Nobody else maps the file until it is the engine's.
+    let _owner = by_address::own();
+    if kernel_maps::alone(whole_pages(old, old_len)).is_none() {
+        return None;
+    }
     // SAFETY: a descriptor of the program's, open on that file a moment ago; another file only gives another answer.
     let is_in_memory = || by_address::is_in_memory(unsafe { BorrowedFd::borrow_raw(made.fd) });
     if config().direct != Mode::Cached && undisturbed(false, is_in_memory) {

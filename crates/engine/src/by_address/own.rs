@@ -1,0 +1,116 @@
+//! One thread at a time changes what lies where: mmap(2), munmap(2), mprotect(2), mremap(2), and a file's way to the kernel.
+//!
+//! Such a change is several steps: it looks at the table of maps, flushes, unmaps or maps, and notes what it did. The table's lock is free
+//! between the steps, for a step may wait for a disk. So the thread owns the table from its first look to its last note, and no other
+//! thread changes it meanwhile. Threads that only look ([`look`]), or keep pages in memory ([`note_kept`]), do not wait for the owner.
+//!
+//! The order of waiting: a file's turn to change hands (`takeover.rs`), the gate (`gate.rs`), this, the table of files, the table of maps.
+//! The owner waits for no thread that may want to own the table: it waits for pins a second at most, and for a file that is being closed,
+//! which the closing thread does without owning anything.
+
+use super::lookup::MAPS;
+use super::table::Table;
+use crate::sys::fork;
+use crate::sys::lock::Lock;
+use crate::sys::signal::Blocked;
+use std::marker::PhantomData;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// Held by the owner.
+static LOCK: LazyLock<Lock> = LazyLock::new(Lock::new);
+
+/// The thread that owns the table; zero: none.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// How often the owner owns it.
+static DEPTH: AtomicU32 = AtomicU32::new(0);
+
+/// This thread owns the table of maps until this is dropped. Signals, but for SIGBUS, are blocked meanwhile: a handler of the program's
+/// that maps or unmaps would find a change half done.
+#[must_use]
+#[derive(Debug)]
+pub struct Owner {
+    /// Of a child made by fork(2), which has no maps of the engine: nothing is owned.
+    is_child: bool,
+    _blocked: Blocked,
+    /// It stays in its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+/// Waits until no other thread owns the table of maps, and owns it. A thread may own it more than once.
+///
+/// For a program that asks what a file's maps are and maps it by itself next: nobody changes them in between.
+///
+/// ```
+/// let owner = fastmap::by_address::own();
+/// drop(owner);
+/// ```
+pub fn own() -> Owner {
+    let blocked = Blocked::but_sigbus();
+    // In a child made by clone(2) another thread of the parent's may have had it, which is not there.
+    let is_child = fork::is_child();
+    if !is_child {
+        take();
+    }
+    Owner { is_child, _blocked: blocked, _thread: PhantomData }
+}
+
+fn take() {
+    // SAFETY: no memory.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+    if OWNER.load(Ordering::Relaxed) != thread {
+        std::mem::forget(LOCK.lock());
+        OWNER.store(thread, Ordering::Relaxed);
+    }
+    DEPTH.fetch_add(1, Ordering::Relaxed);
+}
+
+fn give() {
+    if DEPTH.fetch_sub(1, Ordering::Relaxed) == 1 {
+        OWNER.store(0, Ordering::Relaxed);
+        // SAFETY: this thread took it, or is the one that a child was made of.
+        unsafe { LOCK.release() };
+    }
+}
+
+impl Owner {
+    /// Changes the table.
+    pub(super) fn change<R>(&self, then: impl FnOnce(&mut Table) -> R) -> R {
+        MAPS.with(then)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if !self.is_child {
+            give();
+        }
+    }
+}
+
+/// The thread that forks owns the table, and keeps it as it is, until [`thaw`]: a child finds no change half done. Signals are blocked.
+pub(super) fn freeze() {
+    take();
+    MAPS.freeze();
+}
+
+/// After [`freeze`], in the parent or in the child.
+///
+/// # Safety
+/// This thread has frozen it, and not thawed it since, or is the one that a child was made of.
+pub(super) unsafe fn thaw() {
+    // SAFETY: the caller's contract.
+    unsafe { MAPS.thaw() };
+    give();
+}
+
+/// Looks at the table. What was seen may be otherwise as soon as this returns, unless this thread owns the table.
+pub(super) fn look<R>(then: impl FnOnce(&Table) -> R) -> R {
+    MAPS.with(|table| then(table))
+}
+
+/// Notes what keeps pages in memory, or does not any more (`keep.rs`, `locks.rs`), and looks at the table in the same step.
+pub(super) fn note_kept<R>(then: impl FnOnce(&mut Table) -> R) -> R {
+    MAPS.with(then)
+}
