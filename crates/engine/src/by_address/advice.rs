@@ -3,7 +3,7 @@
 use super::access::is_cached;
 use super::convert::convert_range;
 use super::direct;
-use super::lookup::{Kind, check, holds, kinds_in, range_of, regions_in};
+use super::lookup::{Kind, check, holds, kinds_in, range_of, shares_in};
 use super::own::{look, own};
 use super::table::{intersection, pages_at};
 use crate::evict::batch;
@@ -101,8 +101,8 @@ fn advise_cached(range: &Range<usize>, advice: i32) -> Result<(), i32> {
     let lock =
         look(|table| table.locked.iter().filter_map(|one| intersection(&one.at, range)).map(|at| at.start).min());
     let end = lock.filter(|_| drops).unwrap_or(range.end);
-    for (region, part) in regions_in(&(range.start..end)) {
-        advise_region(&region, pages_at(&region, &part), advice).map_err(|error| error.errno())?;
+    for (share, part) in shares_in(&(range.start..end)) {
+        advise_region(&share.region, pages_at(&share.region, &part), advice).map_err(|error| error.errno())?;
     }
     if end == range.end { Ok(()) } else { Err(libc::EINVAL) }
 }
@@ -164,7 +164,8 @@ pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32
             }
         }
         if kind == Kind::Cached {
-            for (region, part) in regions_in(&part) {
+            for (share, part) in shares_in(&part) {
+                let region = &share.region;
                 // Aside; or it has come since the kernel was asked; or stores to it are being laid over what was read.
                 let is_there = |at: &usize| {
                     let seen = region.word(region.address().page_at(*at)).look();

@@ -1,6 +1,7 @@
 //! mlock(2) and its kin by address, and pins that a program holds by a guard.
 
 use super::convert::convert_range;
+use super::access::failed;
 use super::keep::Locked;
 use super::lookup::{Kind, check, kinds_in, range_of, rounded};
 use super::own::{look, note_kept, own};
@@ -85,7 +86,10 @@ fn lock_cached(range: &Range<usize>) -> crate::error::Result<()> {
                 Some(lock)
             }
         });
-        drop(late);
+        if late.is_some() {
+            drop(late);
+            return Err(failed(range, Error::CHANGED_HANDS, libc::ESTALE));
+        }
     }
     Ok(())
 }

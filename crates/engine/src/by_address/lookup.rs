@@ -2,8 +2,7 @@
 
 use super::fork as fork_of;
 use super::own::look;
-use super::table::{Table, intersection};
-use crate::region::region::Region;
+use super::table::{Share, Table, intersection};
 use crate::region::registry;
 use crate::sys::lock::Guarded;
 use crate::sys::{PAGE, errno, fork};
@@ -101,14 +100,15 @@ pub(super) fn rounded(len: usize) -> usize {
     len.wrapping_add(PAGE - 1) & !(PAGE - 1)
 }
 
-/// The regions of cached maps in a range, each with what it has of it.
-pub(super) fn regions_in(range: &Range<usize>) -> Vec<(Arc<Region>, Range<usize>)> {
+/// A share in each region of cached maps in a range, with what it has of it. The share keeps the region, and its file open, should another
+/// thread unmap it meanwhile or make it the kernel's.
+pub(super) fn shares_in(range: &Range<usize>) -> Vec<(Arc<Share>, Range<usize>)> {
     look(|table| {
-        let mut found: Vec<(Arc<Region>, Range<usize>)> = Vec::new();
+        let mut found: Vec<(Arc<Share>, Range<usize>)> = Vec::new();
         for (piece, part) in table.meeting(range) {
-            match found.iter_mut().find(|(region, _)| Arc::ptr_eq(region, &piece.share.region)) {
+            match found.iter_mut().find(|(share, _)| Arc::ptr_eq(&share.region, &piece.share.region)) {
                 Some((_, all)) => *all = all.start.min(part.start)..all.end.max(part.end),
-                None => found.push((piece.share.region.clone(), part)),
+                None => found.push((piece.share.clone(), part)),
             }
         }
         found

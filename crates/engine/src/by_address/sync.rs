@@ -1,7 +1,8 @@
 //! msync(2) by address, and what a program waits for that has asked for deferred stores.
 
+use super::access::is_cached;
 use super::direct;
-use super::lookup::{Kind, holds, kinds_in, range_of, regions_in, rounded};
+use super::lookup::{Kind, holds, kinds_in, range_of, rounded, shares_in};
 use super::own::look;
 use super::table::pages_at;
 use crate::deferred::protocol::{self, DeferredMode};
@@ -35,7 +36,11 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
                 return Err(libc::EBUSY);
             }
             Kind::Cached if flags & libc::MS_SYNC == 0 || look(|table| table.is_private(&part)) => Ok(()),
-            Kind::Cached => sync_cached(&part),
+            // What has become the kernel's meanwhile it flushes.
+            Kind::Cached => sync_cached(&part).and_then(|()| match is_cached(part.start, part.len()) {
+                true => Ok(()),
+                false => direct::sync(part, flags),
+            }),
         };
         match done {
             Err(libc::ENOMEM) if flags != libc::MS_ASYNC => holes = Err(libc::ENOMEM),
@@ -47,10 +52,11 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
 
 /// With the table free: it may take long, and others unmap meanwhile, which saves too.
 fn sync_cached(range: &Range<usize>) -> Result<(), i32> {
-    for (region, part) in regions_in(range) {
-        length::follow(&region).and_then(|()| flush::flush(&region, pages_at(&region, &part), true)).map_err(
+    for (share, part) in shares_in(range) {
+        let region = &share.region;
+        length::follow(region).and_then(|()| flush::flush(region, pages_at(region, &part), true)).map_err(
             |error| {
-                report::say(&region, region.address().page_at(part.start), format_args!("and others: {error}"));
+                report::say(region, region.address().page_at(part.start), format_args!("and others: {error}"));
                 error.errno()
             },
         )?;
@@ -70,19 +76,20 @@ fn sync_cached(range: &Range<usize>) -> Result<(), i32> {
 /// EINVAL: no map of the file is writable, or it has another such line; ENOMEM.
 pub unsafe fn async_read(addr: usize, len: usize, initial_line: [u8; 64]) -> Result<(), i32> {
     let wish = DeferredMode { initial: Some(initial_line), keep: false };
-    for (region, _) in regions_in(&range_of(addr, len, libc::EINVAL)?) {
+    for (share, _) in shares_in(&range_of(addr, len, libc::EINVAL)?) {
+        let region = &share.region;
         if !region.is_writable() {
             return Err(libc::EINVAL);
         }
-        protocol::grant(&region, wish).map_err(|error| error.errno())?;
+        protocol::grant(region, wish).map_err(|error| error.errno())?;
     }
     Ok(())
 }
 
 /// The line given to [`async_read`] for the map at an address.
 pub fn initial_line(addr: usize) -> Option<[u8; 64]> {
-    let (region, _) = regions_in(&(addr..addr.checked_add(1)?)).pop()?;
-    protocol::of(&region)?.initial().copied()
+    let (share, _) = shares_in(&(addr..addr.checked_add(1)?)).pop()?;
+    protocol::of(&share.region)?.initial().copied()
 }
 
 /// Waits until the file's bytes are in every page of a range that was stored to before it was read.
@@ -91,8 +98,9 @@ pub fn initial_line(addr: usize) -> Option<[u8; 64]> {
 /// Of the read.
 pub fn synchronise(addr: usize, len: usize) -> Result<(), i32> {
     let end = addr.checked_add(len).ok_or(libc::EINVAL)?;
-    for (region, part) in regions_in(&range_of(addr / PAGE * PAGE, end - addr / PAGE * PAGE, libc::EINVAL)?) {
-        protocol::settle(&region, pages_at(&region, &part)).map_err(|failure| failure.error())?;
+    for (share, part) in shares_in(&range_of(addr / PAGE * PAGE, end - addr / PAGE * PAGE, libc::EINVAL)?) {
+        let region = &share.region;
+        protocol::settle(region, pages_at(region, &part)).map_err(|failure| failure.error())?;
     }
     Ok(())
 }

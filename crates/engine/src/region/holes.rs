@@ -104,8 +104,9 @@ impl Holes {
         }
     }
 
+    /// As far as there are bits: the file may have more pages than are mapped.
     fn mark(&self, start: usize, end: usize) {
-        (start..end).for_each(|page| {
+        (start..end.min(self.pages.len() * 64)).for_each(|page| {
             self.pages[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
         });
     }
