@@ -1,26 +1,29 @@
 //! A change of a mapped file's length by a system call.
 
-use super::syscalls::length_of;
+use super::syscalls::{Work, length_of};
 use crate::evict::invalidate::{self, Invalidated};
 use crate::files::length;
 use crate::region::in_flight::UnderWay;
-use crate::region::region::Region;
 use crate::sys::PAGE;
 use std::fmt;
 
 /// A change of a file's length that is under way ([`MappedFile::resizing`](super::MappedFile::resizing)). Dropped, it
 /// leaves all as it was: for a call that failed.
 pub struct Resizing<'a> {
-    region: &'a Region,
     // In this order: its end is when the pages are as they will be.
     invalidated: Option<Invalidated<'a>>,
     under_way: Option<UnderWay<'a>>,
+    /// `None`: the file has no region any more.
+    work: Option<Work>,
     /// The lesser of the two lengths.
     least: u64,
 }
 
 impl<'a> Resizing<'a> {
-    pub(super) fn begin(region: &'a Region, new_len: u64) -> Result<Resizing<'a>, i32> {
+    pub(super) fn begin(work: Option<Work>, new_len: u64) -> Result<Resizing<'a>, i32> {
+        let Some(Work { region, .. }) = work else {
+            return Ok(Resizing { invalidated: None, under_way: None, work, least: new_len });
+        };
         // What others have done before this, as far as it can be met.
         let _ = length::follow(region);
         let under_way = region.in_flight().resizes().begin();
@@ -32,7 +35,7 @@ impl<'a> Resizing<'a> {
         let end = if new_len < known { page_after(known) } else { page_after(length) };
         let pages = (least / PAGE as u64) as usize..end;
         let invalidated = Some(invalidate::invalidate(region, pages, page_after(new_len))?);
-        Ok(Resizing { region, invalidated, under_way: Some(under_way), least })
+        Ok(Resizing { invalidated, under_way: Some(under_way), work, least })
     }
 
     /// Follows the new length, after the call has succeeded: what was cut off is gone, and will be zeros should the
@@ -50,12 +53,12 @@ impl<'a> Resizing<'a> {
     /// # }
     /// ```
     pub unsafe fn done(mut self) {
-        let Some(invalidated) = self.invalidated.take() else { return };
-        self.region.holes().distrust((self.least / PAGE as u64) as usize);
+        let (Some(invalidated), Some(Work { region, .. })) = (self.invalidated.take(), &self.work) else { return };
+        region.holes().distrust((self.least / PAGE as u64) as usize);
         invalidated.cut();
         self.under_way = None;
         // What cannot be met now, as pages that are pinned, the next look meets.
-        let _ = length::follow(self.region);
+        let _ = length::follow(region);
     }
 }
 

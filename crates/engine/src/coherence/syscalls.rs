@@ -1,11 +1,13 @@
 //! What a system call on a file does before and after itself.
 
 use super::resizing::Resizing;
+use super::to_kernel;
 use super::writing::Writing;
 use crate::files::{children, length};
 use crate::map::mapping;
+use crate::page::entry::RegionVisit;
 use crate::region::by_file;
-use crate::region::in_flight::PositionsHeld;
+use crate::region::in_flight::{AtWork, Positions, PositionsHeld};
 use crate::region::region::Region;
 use crate::sys::file::Identity;
 use crate::sys::signal::Blocked;
@@ -14,7 +16,6 @@ use crate::writeback::sweep::Stripe;
 use crate::writeback::{flush, sweep};
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::ptr;
 
 /// Bytes that a call had better not exceed while a [`Writing`] is held: what it covers is out of every thread's reach
 /// for as long.
@@ -101,18 +102,20 @@ pub fn by_stat(stat: &libc::stat) -> Option<MappedFile> {
         }
         return None;
     }
-    let region = by_file::find(numbers).find(|region| region.in_flight().visit())?;
-    // SAFETY: the region is not ended before its in-flight users, of which this is one, have left (`InFlight::drain`).
-    Some(MappedFile { region: unsafe { &*ptr::from_ref::<Region>(&*region) } })
+    let (region, visit) = by_file::visit(numbers).find(|(region, _)| !region.in_flight().is_draining())?;
+    Some(MappedFile { region, _visit: visit })
 }
 
-/// A file in the engine. As long as this exists its pages do, so unmapping it for the last time waits: never do that in
-/// the thread that has this.
+/// A file in the engine. It may be unmapped while this exists; the file that was is then as any other. This may be left behind, in a call that a
+/// signal handler has left by longjmp(3): nobody waits for it.
 ///
 /// See the [module](crate::coherence) for an example.
 #[derive(Debug)]
 pub struct MappedFile {
+    /// The values stay as long as the visit, though the region may have ended: all that is more than a look at them is done by a thread
+    /// `at_work`.
     region: &'static Region,
+    _visit: RegionVisit,
 }
 
 impl MappedFile {
@@ -120,12 +123,35 @@ impl MappedFile {
     pub(crate) fn region(&self) -> &Region {
         self.region
     }
+
+    /// Begins work in the file's region, also in one that has taken this one's place; `None`: it has none any more. One that is about to end is
+    /// waited for: what the call does next must not come before its last write.
+    fn work(&self, blocked: Blocked) -> Option<Work> {
+        let numbers = self.region.store().identity().numbers();
+        let mut blocked = match self.region.in_flight().begin_work(blocked) {
+            Ok(at_work) => return Some(Work { region: self.region, _at_work: at_work }),
+            Err(blocked) => blocked,
+        };
+        loop {
+            {
+                let entered = by_file::find(numbers).next()?;
+                // SAFETY: used no more where the work does not begin.
+                let region = unsafe { entered.outlived() };
+                match region.in_flight().begin_work(blocked) {
+                    Ok(at_work) => return Some(Work { region, _at_work: at_work }),
+                    Err(again) => blocked = again,
+                }
+            }
+            to_kernel::nap();
+        }
+    }
 }
 
-impl Drop for MappedFile {
-    fn drop(&mut self) {
-        self.region.in_flight().leave();
-    }
+/// This thread at work in a region.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub region: &'static Region,
+    _at_work: AtWork<'static>,
 }
 
 impl MappedFile {
@@ -145,6 +171,7 @@ impl MappedFile {
         if pages.len() <= FEW && pages.clone().all(is_saved) {
             return Ok(());
         }
+        let Some(Work { region, .. }) = &self.work(Blocked::but_sigbus()) else { return Ok(()) };
         loop {
             let mark = region.in_flight().resizes().await_end()?;
             sweep::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.error())?;
@@ -161,7 +188,7 @@ impl MappedFile {
     /// # Errors
     /// Of saving what was stored there: ENOSPC, EIO, EDQUOT; nothing is lost then. EBUSY for a page with 4095 pins.
     pub fn writing(&self, range: Range<u64>) -> Result<Writing<'_>, i32> {
-        Writing::begin(self.region, range)
+        Writing::begin(self.work(Blocked::all()), range)
     }
 
     /// Prepares for a change of the file's length: ftruncate(2), truncate(2), open(2) with O_TRUNC. What is to be cut
@@ -171,7 +198,7 @@ impl MappedFile {
     /// As for [`MappedFile::writing`], of saving the page that holds the new end; of what is cut off only EIO, for a
     /// page that was stored to before it was read, and cannot be read.
     pub fn resizing(&self, new_len: u64) -> Result<Resizing<'_>, i32> {
-        Resizing::begin(self.region, new_len)
+        Resizing::begin(self.work(Blocked::all()), new_len)
     }
 
     /// Writes everything that was stored to the file and puts it on stable storage: for fsync(2) and its kin, before
@@ -181,7 +208,7 @@ impl MappedFile {
     /// Of the writes, and of the sync, also of one that failed before: EIO then, for good. EDEADLK in a thread that has
     /// a [`Resizing`].
     pub fn sync(&self) -> Result<(), i32> {
-        let region = self.region;
+        let Some(Work { region, .. }) = &self.work(Blocked::but_sigbus()) else { return Ok(()) };
         // By this thread: the writers may be about to end the region, and wait for it to leave.
         let saved = length::follow(region).and_then(|()| flush::write_out(region, 0..region.span() / PAGE));
         saved.and_then(|()| flush::sync(region)).map_err(|error| error.errno())
@@ -190,15 +217,13 @@ impl MappedFile {
     /// Keeps every other thread from having this, for a call that reads or writes at the descriptor's position or
     /// appends: where it will be is known only if no other call moves it meanwhile.
     pub fn position(&self) -> Position<'_> {
-        let blocked = Blocked::all();
-        Position { _held: self.region.in_flight().positions().all(), _blocked: blocked }
+        Position::of(self.work(Blocked::all()), Positions::all)
     }
 
     /// The same for a caller who knows open file descriptions apart (open(2)): those of other numbers, modulo
     /// [`DESCRIPTIONS`](crate::coherence::DESCRIPTIONS), go on. Not for appending.
     pub fn position_of(&self, description: usize) -> Position<'_> {
-        let blocked = Blocked::all();
-        Position { _held: self.region.in_flight().positions().one(description), _blocked: blocked }
+        Position::of(self.work(Blocked::all()), |positions| positions.one(description))
     }
 
     /// Whether there may be stores that are not in the file: false while it is mapped for reading only. Then
@@ -212,8 +237,14 @@ impl MappedFile {
 #[derive(Debug)]
 pub struct Position<'a> {
     // In this order: a lock is held only with signals blocked.
-    _held: PositionsHeld<'a>,
-    _blocked: Blocked,
+    _held: Option<PositionsHeld<'a>>,
+    _work: Option<Work>,
+}
+
+impl Position<'_> {
+    fn of(work: Option<Work>, hold: impl FnOnce(&'static Positions) -> PositionsHeld<'static>) -> Self {
+        Position { _held: work.as_ref().map(|work| hold(work.region.in_flight().positions())), _work: work }
+    }
 }
 
 /// The pages of a region that a range of bytes touches, as far as it reaches.

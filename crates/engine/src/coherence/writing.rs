@@ -1,9 +1,8 @@
 //! Pages that are out of every thread's reach while a system call writes to their file.
 
-use super::syscalls::{length_of, pages_of};
+use super::syscalls::{Work, length_of, pages_of};
 use crate::evict::invalidate::{self, Fill, Invalidated};
 use crate::page::word::State;
-use crate::region::region::Region;
 use crate::sys::PAGE;
 use std::cell::Cell;
 use std::fmt;
@@ -13,8 +12,10 @@ use std::ops::Range;
 /// ([`MappedFile::writing`](super::MappedFile::writing)). Dropped, it lets them go as they were: for a call that was
 /// not made.
 pub struct Writing<'a> {
-    region: &'a Region,
+    // In this order: the work ends when the pages are as they will be.
     invalidated: Option<Invalidated<'a>>,
+    /// `None`: the file has no region any more.
+    work: Option<Work>,
     range: Range<u64>,
     /// The first and the last page, and whether they were in memory.
     edges: [usize; 2],
@@ -22,7 +23,10 @@ pub struct Writing<'a> {
 }
 
 impl<'a> Writing<'a> {
-    pub(super) fn begin(region: &'a Region, range: Range<u64>) -> Result<Writing<'a>, i32> {
+    pub(super) fn begin(work: Option<Work>, range: Range<u64>) -> Result<Writing<'a>, i32> {
+        let Some(Work { region, .. }) = work else {
+            return Ok(Writing { invalidated: None, work, range, edges: [0; 2], resident: [false; 2] });
+        };
         let length = length_of(region)?;
         let within = length % PAGE as u64;
         if range.end > length && range.start > length && within != 0 {
@@ -37,7 +41,7 @@ impl<'a> Writing<'a> {
         let edges = [pages.start, pages.end.saturating_sub(1)];
         let resident = edges.map(|page| !pages.is_empty() && is_resident(page));
         let invalidated = Some(invalidate::invalidate(region, pages, usize::MAX)?);
-        Ok(Writing { region, invalidated, range, edges, resident })
+        Ok(Writing { invalidated, work, range, edges, resident })
     }
 
     /// Lets go after a call that wrote the first `count` bytes of `data` at `offset`: pages that it wrote whole are put
@@ -47,8 +51,7 @@ impl<'a> Writing<'a> {
     /// Each part of `data` is memory that can be read, or its use is an error that the kernel reports. It has what the
     /// file has there now. Nobody has a reference to these bytes of the map.
     pub unsafe fn written(mut self, offset: u64, data: &[libc::iovec], count: usize) {
-        let Some(invalidated) = self.invalidated.take() else { return };
-        let region = self.region;
+        let (Some(invalidated), Some(Work { region, .. })) = (self.invalidated.take(), &self.work) else { return };
         let end = offset + count as u64;
         let pages = pages_of(region, &(offset..end));
         region.holes().forget(pages.clone());
@@ -79,9 +82,9 @@ impl<'a> Writing<'a> {
     /// # Safety
     /// Nobody has a reference to bytes that the call may have changed, or that were stored to a pinned page meanwhile.
     pub unsafe fn done(mut self) {
-        if let Some(invalidated) = self.invalidated.take() {
-            self.region.holes().forget(pages_of(self.region, &self.range));
-            self.region.store().expect_cached();
+        if let (Some(invalidated), Some(Work { region, .. })) = (self.invalidated.take(), &self.work) {
+            region.holes().forget(pages_of(region, &self.range));
+            region.store().expect_cached();
             invalidated.patch(self.range.clone());
         }
     }
@@ -89,7 +92,9 @@ impl<'a> Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.region.holes().forget(pages_of(self.region, &self.range));
+        if let Some(Work { region, .. }) = &self.work {
+            region.holes().forget(pages_of(region, &self.range));
+        }
     }
 }
 

@@ -103,7 +103,7 @@ pub fn close_abandoned(pool: &Pool) {
 }
 
 /// Ends a region that is marked as closing, if its pages are saved.
-fn close(identity: file::Identity, region: &Region, saved: Result<()>) {
+fn close(identity: file::Identity, region: &Arc<Region>, saved: Result<()>) {
     let saved = saved.and_then(|()| {
         // A page that one of them had in its hands was nobody's to save, and may be dirty since.
         region.in_flight().drain();

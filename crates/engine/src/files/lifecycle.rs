@@ -23,6 +23,7 @@ use crate::writeback::threads;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on. `scratch`: see
 /// `saved.rs`. Its addresses are open to loads, or `by_address` closed, for the maps to open theirs.
@@ -179,8 +180,12 @@ pub fn allow_stores(region: &Region) -> Result<()> {
     Ok(())
 }
 
+/// How often visitors of a region that has ended are looked for, 50 µs apart. One that is still there then may never leave
+/// (`region/in_flight.rs`): the region's values stay for it.
+const LOOKS: usize = 1000;
+
 /// Ends a region that no map refers to, all its pages clean. Its frames are free again.
-pub fn dissolve(region: &Region) {
+pub fn dissolve(region: &Arc<Region>) {
     // Before the locks: it may be waiting for room.
     service::await_leaving(region.id());
     region.in_flight().drain();
@@ -208,7 +213,17 @@ pub fn dissolve(region: &Region) {
         let is_here = |entry: &Entry| entry.is_frame() || is_clean(region.word(entry.page()).look());
         idle + entries.filter(is_here).map(Entry::pages).sum::<usize>()
     };
-    if region.is_converted() {
+    // Nobody comes to visit any more.
+    let is_visited = !(0..LOOKS).any(|look| {
+        if look > 0 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        !region.id().is_visited()
+    });
+    if is_visited {
+        region.keep_for_good();
+    }
+    if region.is_converted() || is_visited {
         // To a thread that comes late all pages are absent, and the region is the kernel's; one that has a claim at this moment ends
         // it by `Loading::abort_late`.
         region.clear_words();

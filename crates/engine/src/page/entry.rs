@@ -61,6 +61,37 @@ impl Drop for RegionUse {
     }
 }
 
+/// Threads that look at a region in a system call of the program on its file. Nobody waits for them to go: a signal handler may have left the
+/// call by longjmp(3), and then its visit stays.
+static VISITS: [AtomicU32; MOST_REGIONS] = [const { AtomicU32::new(0) }; MOST_REGIONS];
+
+/// A visit to the region that has a number, until dropped: its values stay, although it may end.
+#[derive(Debug)]
+pub struct RegionVisit(RegionId);
+
+impl RegionVisit {
+    /// One visit more. SeqCst as for a use.
+    #[inline]
+    pub fn begin(region: RegionId) -> Self {
+        VISITS[region.0 as usize].fetch_add(1, Ordering::SeqCst);
+        RegionVisit(region)
+    }
+}
+
+impl RegionId {
+    /// Whether anybody visits a region of this number, or has left a visit behind.
+    pub fn is_visited(self) -> bool {
+        VISITS[self.0 as usize].load(Ordering::SeqCst) != 0
+    }
+}
+
+impl Drop for RegionVisit {
+    #[inline]
+    fn drop(&mut self) {
+        VISITS[self.0.0 as usize].fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// A page of a region, or a frame, as clean queues hold it: slot in the high 24 bits, page number in the low 40.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(u64);

@@ -1,6 +1,6 @@
 //! Which region holds a file, by the file's identity: asked by every system call that names a file.
 
-use crate::page::entry::{MOST_REGIONS, RegionId};
+use crate::page::entry::{MOST_REGIONS, RegionId, RegionVisit};
 use crate::region::region::Region;
 use crate::region::registry::{self, InUse};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -55,15 +55,25 @@ pub fn may_know(numbers: [u64; 2]) -> bool {
     hash_of(numbers).load(Ordering::Acquire) != 0
 }
 
-/// The regions of a file, entered one at a time: more than one only while a larger one replaces another.
-pub fn find(numbers: [u64; 2]) -> impl Iterator<Item = InUse<'static>> {
+/// The numbers that regions of a file have, or had last.
+fn numbers_of(numbers: [u64; 2]) -> impl Iterator<Item = RegionId> {
     let is_named = move |number: &u32| {
         let words = &NAMES[*number as usize];
         [0, 1].map(|at: usize| words[at].load(Ordering::Relaxed)) == numbers
     };
-    let named = (0..registry::numbers() as u32).filter(is_named);
+    (0..registry::numbers() as u32).filter(is_named).map(RegionId)
+}
+
+/// The regions of a file, entered one at a time: more than one only while a larger one replaces another. By a thread that blocks signals: a
+/// region waits for who has entered it.
+pub fn find(numbers: [u64; 2]) -> impl Iterator<Item = InUse<'static>> {
     // Once more: the number may be another file's region's by then.
-    named
-        .filter_map(|number| registry::enter(RegionId(number)))
-        .filter(move |region| region.store().identity().numbers() == numbers)
+    numbers_of(numbers).filter_map(registry::enter).filter(move |region| region.store().identity().numbers() == numbers)
+}
+
+/// The same, visited: any thread may, and be taken away from it for ever.
+pub fn visit(numbers: [u64; 2]) -> impl Iterator<Item = (&'static Region, RegionVisit)> {
+    numbers_of(numbers)
+        .filter_map(registry::visit)
+        .filter(move |(region, _)| region.store().identity().numbers() == numbers)
 }

@@ -1,5 +1,8 @@
-//! System calls on a region's file that are under way (`coherence/`): in-flight users, which a region waits for before it goes, and
+//! System calls on a region's file that are under way (`coherence/`): threads at work, which a region waits for before it ends, and
 //! changes of the file's length, which flushes wait for.
+//!
+//! A thread may be in such a call without being at work: then it only visits the region (`by_file::visit`), whose values stay for it, and nobody
+//! waits for it. It may wait for a socket, or a handler may have taken it out of the call by longjmp(3), for good.
 //!
 //! What a truncation is to cut off has no dirty bit while it is under way and is not in the file either; should the call fail it
 //! is dirty again. A flush that looks at the bits meanwhile would miss it. So a flush that promises that all is in the file waits until
@@ -15,51 +18,66 @@ use crate::sys::sync::{AtomicU32, Ordering};
 use libc::pthread_t;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// In a count of in-flight users: no more of them.
+/// In a count of threads at work: the region is about to end.
 const DRAINING: usize = 1 << (usize::BITS - 1);
 
 /// A region's system calls that are under way.
 #[derive(Debug)]
 #[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
 pub struct InFlight {
-    /// Threads in a system call on the file, and [`DRAINING`].
-    users: AtomicUsize,
+    /// Threads at work, and [`DRAINING`].
+    at_work: AtomicUsize,
     positions: Positions,
     resizes: Resizes,
+}
+
+/// A thread at work in a region for a system call on its file, until dropped: the region does not end. Signals are blocked, so no handler leaves
+/// it behind by longjmp(3), and the region can wait for its end. Unlike a thread in its slot it may wait for anything but a map of the file to
+/// go.
+#[derive(Debug)]
+pub struct AtWork<'a> {
+    in_flight: &'a InFlight,
+    _blocked: Blocked,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.in_flight.at_work.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl InFlight {
     /// None.
     pub fn new() -> Self {
-        InFlight { users: AtomicUsize::new(0), positions: Positions::new(), resizes: Resizes::new() }
+        InFlight { at_work: AtomicUsize::new(0), positions: Positions::new(), resizes: Resizes::new() }
     }
 
-    /// Keeps the region from being dissolved until `leave`; false: that has begun. Unlike a thread in its slot, a user may
-    /// wait for anything but a map of the file to go.
-    pub fn visit(&self) -> bool {
-        let admitted = self.users.fetch_add(1, Ordering::AcqRel) & DRAINING == 0;
-        if !admitted {
-            self.leave();
+    /// Begins work; the signals come back, `Err`: the region has ended, or is about to. While others are at work a thread is let in that came
+    /// before, since it may be one of them.
+    pub fn begin_work(&self, blocked: Blocked) -> Result<AtWork<'_>, Blocked> {
+        let one_more = |now: usize| (now != DRAINING).then(|| now + 1);
+        match self.at_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
+            Ok(_) => Ok(AtWork { in_flight: self, _blocked: blocked }),
+            Err(_) => Err(blocked),
         }
-        admitted
     }
 
-    /// Lets no user in any more, and waits until all have left. The caller holds nothing: a user may want any lock.
+    /// Whether the region is about to end, and nobody is to come any more.
+    pub fn is_draining(&self) -> bool {
+        self.at_work.load(Ordering::Acquire) & DRAINING != 0
+    }
+
+    /// Lets nobody begin any more, and waits until nobody is at work. The caller holds nothing: who is may want any lock.
     pub fn drain(&self) {
-        self.users.fetch_or(DRAINING, Ordering::AcqRel);
-        while self.users.load(Ordering::Acquire) != DRAINING {
+        self.at_work.fetch_or(DRAINING, Ordering::AcqRel);
+        while self.at_work.load(Ordering::Acquire) != DRAINING {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }
 
-    /// Lets users in again: the region stays after all.
+    /// Lets them begin again: the region stays after all.
     pub fn readmit(&self) {
-        self.users.fetch_and(!DRAINING, Ordering::AcqRel);
-    }
-
-    /// Takes `visit` back.
-    pub fn leave(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
+        self.at_work.fetch_and(!DRAINING, Ordering::AcqRel);
     }
 
     /// Held by system calls on the file that use a descriptor's position, or append.

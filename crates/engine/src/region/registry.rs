@@ -5,7 +5,7 @@
 //! through a queue and not through an access of the program; a region that goes away waits for them.
 
 use crate::counters::stats::Stats;
-use crate::page::entry::{MOST_REGIONS, RegionId, RegionUse};
+use crate::page::entry::{MOST_REGIONS, RegionId, RegionUse, RegionVisit};
 use crate::pool::pool::Pool;
 use crate::region::by_file;
 use crate::region::region::Region;
@@ -145,7 +145,9 @@ pub fn reserve() -> Option<RegionId> {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     let free =
         |number: &usize| REGIONS[*number].load(Ordering::Relaxed).is_null() && RegionId(*number as u32).users() == 0;
-    let number = (0..MOST_REGIONS).find(free)?;
+    // A visit that was left behind would keep the values of every region that has its number.
+    let unvisited = |number: &usize| free(number) && !RegionId(*number as u32).is_visited();
+    let number = (0..MOST_REGIONS).find(unvisited).or_else(|| (0..MOST_REGIONS).find(free))?;
     // A phantom use reserves the number until `publish` or `cancel`.
     std::mem::forget(RegionUse::begin(RegionId(number as u32)));
     NUMBERS_USED.fetch_max(number + 1, Ordering::SeqCst);
@@ -297,6 +299,15 @@ pub fn enter<'a>(id: RegionId) -> Option<InUse<'a>> {
     Some(InUse { region, held })
 }
 
+/// The region of a number, if there is one, and a visit that keeps its values: it may end meanwhile.
+#[inline]
+pub fn visit(id: RegionId) -> Option<(&'static Region, RegionVisit)> {
+    let visit = RegionVisit::begin(id);
+    // SAFETY: SeqCst with `withdraw` and what follows it (`lifecycle::dissolve`): either this is null, or the visit is seen and the values stay.
+    let region = unsafe { REGIONS[id.0 as usize].load(Ordering::SeqCst).as_ref() }?;
+    Some((region, visit))
+}
+
 /// Makes of a use what it was before [`InUse::held`]. The region is there, although it may be going: then it waits for this use, and
 /// what was begun under it has to be ended.
 pub fn resume<'a>(held: RegionUse) -> Option<InUse<'a>> {
@@ -331,7 +342,15 @@ pub fn stats_of(pool: &Pool) -> Stats {
     Stats { read_size: read_size.unwrap_or_default(), ..pool.stats() }
 }
 
-impl InUse<'_> {
+impl<'a> InUse<'a> {
+    /// The region, for longer than this.
+    ///
+    /// # Safety
+    /// The caller keeps it from ending by other means before this is dropped.
+    pub unsafe fn outlived(&self) -> &'a Region {
+        self.region
+    }
+
     /// The use of it alone, for a queue that knows no regions: [`resume`] makes of it what it was.
     pub fn held(&self) -> RegionUse {
         self.held.clone()

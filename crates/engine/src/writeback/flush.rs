@@ -8,6 +8,7 @@ use crate::region::region::Region;
 use crate::region::registry::{self, InUse, regions_of};
 use crate::store::Store;
 use crate::sys::PAGE;
+use crate::sys::signal::Blocked;
 use crate::writeback::sweep::{self, Stripe};
 use std::io;
 use std::ops::Range;
@@ -57,23 +58,15 @@ pub fn finish(request: &FlushRequest) -> Result<()> {
     request.wait()?;
     let is_done = |region: &Region| region.in_flight().resizes().none_since(Mark(request.asked));
     // Once the last map is dropped the region has been saved, and every change of a length has ended.
-    match region_of(request).filter(|region| !is_done(region) && region.in_flight().visit()) {
-        Some(region) => {
-            let region = InFlightUse(&region);
-            write_out(region.0, request.pages.clone())?;
-            if request.stable { sync(region.0) } else { Ok(()) }
-        }
-        None => Ok(()),
-    }
-}
-
-/// An in-flight use of a region, until dropped.
-struct InFlightUse<'a>(&'a Region);
-
-impl Drop for InFlightUse<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight().leave();
-    }
+    let blocked = Blocked::but_sigbus();
+    let Some(entered) = region_of(request).filter(|region| !is_done(region)) else { return Ok(()) };
+    // SAFETY: used no more where the work does not begin.
+    let region = unsafe { entered.outlived() };
+    let Ok(_at_work) = region.in_flight().begin_work(blocked) else { return Ok(()) };
+    // What a flush waits for may wait for that.
+    drop(entered);
+    write_out(region, request.pages.clone())?;
+    if request.stable { sync(region) } else { Ok(()) }
 }
 
 /// Writes every page of the range that is dirty at the time of the call, and waits for writes in flight there. With

@@ -1,5 +1,6 @@
 /* Signals around maps: what a program may do with SIGBUS and with masks, and what it is told. */
 #include "check.h"
+#include <sys/time.h>
 
 static int blocks_sigbus(void) {
     sigset_t now;
@@ -371,7 +372,55 @@ static void cancelled(const char *path) {
     expect(at, 0, SIZE);
 }
 
+static sigjmp_buf out_of_call;
+static volatile sig_atomic_t in_call, jumps;
+
+static void leave_call(int signal) {
+    (void)signal;
+    if (!in_call) return;
+    in_call = 0;
+    jumps++;
+    siglongjmp(out_of_call, 1);
+}
+
+/* A timer's handler leaves calls on a mapped file for good. What they held keeps nobody waiting: neither munmap(2), nor who maps the file anew. */
+static void left_calls(const char *path) {
+    static uint8_t buffer[16 * PAGE];
+    struct sigaction action = {.sa_handler = leave_call};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    for (int way = 0; way < 4; way++) {
+        int fd = file_of(path, SIZE);
+        uint8_t *at = map_all(fd);
+        struct itimerval often = {{0, 137}, {0, 137}}, never = {{0, 0}, {0, 0}};
+        CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+        jumps = 0;
+        for (volatile unsigned round = 0; jumps < 300; round++) {
+            at[round * 7919 % (SIZE / PAGE) * PAGE] = 'x';
+            if (sigsetjmp(out_of_call, 1)) continue;
+            in_call = 1;
+            off_t place = (off_t)(round % 100 * sizeof buffer);
+            if (way == 0) CHECK(pread(fd, buffer, sizeof buffer, place) > 0);
+            if (way == 1) CHECK(pwrite(fd, buffer, sizeof buffer, place) > 0);
+            if (way == 2) CHECK(fdatasync(fd) == 0);
+            if (way == 3) CHECK(msync(at, MIB, MS_SYNC) == 0);
+            in_call = 0;
+        }
+        CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+        in_call = 0;
+        at[SIZE - 1] = 'z';
+        CHECK(munmap(at, SIZE) == 0);
+        /* Calls on it are as before, and see what was stored. */
+        at = map_all(fd);
+        CHECK(at[SIZE - 1] == 'z' && pwrite(fd, "y", 1, SIZE - 1) == 1 && at[SIZE - 1] == 'y');
+        at[SIZE - 1] = 'w';
+        CHECK(pread(fd, buffer, 1, SIZE - 1) == 1 && buffer[0] == 'w');
+        CHECK(munmap(at, SIZE) == 0 && close(fd) == 0);
+        expect_in_file(path, SIZE - 1, 'w');
+    }
+}
+
 static struct test tests[] = {
+    {"left_calls", left_calls},
     {"handler_before", handler_before},
     {"handler_after", handler_after},
     {"default_action", default_action},
