@@ -38,7 +38,7 @@ impl fmt::Display for Faults {
     }
 }
 
-/// What to do where the engine lacks something it needs.
+/// What to do where the engine lacks something it needs. Nothing is done silently: what is not asked for is an error.
 ///
 /// ```
 /// use fastmap::{Fallback, MapOptions};
@@ -52,13 +52,14 @@ impl fmt::Display for Faults {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fallback {
-    /// Map the file through the kernel instead (mmap(2)), with a warning through `tracing` that says what is missing.
-    #[default]
+    /// Map the file through the kernel instead (mmap(2)), outside any budget, with a warning through `tracing` that says what is missing.
+    /// [`Map::engine`](crate::Map::engine) tells.
     Kernel,
     /// Where only direct I/O is missing, cache the file all the same, over buffered reads and writes: the page cache
     /// then holds a second copy. Anything else missing is an error.
     Buffered,
-    /// Fail, naming what is missing and what to do about it.
+    /// Fail, naming what is missing and what to do about it ([`Error::Missing`](crate::Error::Missing)).
+    #[default]
     Refuse,
 }
 

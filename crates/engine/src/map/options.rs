@@ -125,12 +125,13 @@ impl MapOptions {
         self
     }
 
-    /// What to do where the engine lacks something it needs. Default: [`Fallback::Kernel`].
+    /// What to do where the engine lacks something it needs, such as userfaultfd in a container. Default: [`Fallback::Refuse`], an error
+    /// that says what is missing, so that no budget is left out silently.
     ///
     /// ```
     /// use fastmap::{Fallback, MapOptions};
     ///
-    /// let options = MapOptions::new().fallback(Fallback::Refuse).clone();
+    /// let options = MapOptions::new().fallback(Fallback::Kernel).clone();
     /// ```
     pub fn fallback(&mut self, fallback: Fallback) -> &mut Self {
         self.fallback = fallback;
@@ -280,7 +281,7 @@ impl MapOptions {
     ///
     /// # Errors
     /// [`Error::NotMappable`], [`Error::OffsetPastEnd`], [`Error::LengthOverflow`], [`Error::WriteOnlyFile`],
-    /// [`Error::Outgrown`]; [`Error::Missing`] if the fall-back forbids the kernel; [`Error::WriteBack`] when the
+    /// [`Error::Outgrown`]; [`Error::Missing`] unless the [fall-back](Self::fallback) is the kernel; [`Error::WriteBack`] when the
     /// file's length changed under other maps and their pages cannot be saved; [`Error::Io`] from the system.
     ///
     /// ```

@@ -3,7 +3,7 @@
 use crate::common;
 use crate::common::*;
 use fastmap::descriptors::{is_engine, next_engine};
-use fastmap::{Advice, Cache, Engine, MapOptions, Mode};
+use fastmap::{Advice, Cache, Engine, Fallback, Mode};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
@@ -212,7 +212,8 @@ fn record_locks() {
         assert_eq!(common::map(&cache, &file)[PAGE], round);
         assert!(is_locked(&file), "for reading, {round}");
         // SAFETY: the file is this process's own; in memory nothing is opened but what it grows by.
-        let by_kernel = unsafe { MapOptions::new().cache(&cache).mode(Mode::Direct).map_mut(&file) }.unwrap();
+        let by_kernel =
+            unsafe { options(&cache).mode(Mode::Direct).fallback(Fallback::Kernel).map_mut(&file) }.unwrap();
         assert!(by_kernel.engine() == Engine::Kernel && is_locked(&file));
         drop(by_kernel);
         // SAFETY: likewise. A request that is refused opens the file as well.
@@ -267,14 +268,14 @@ fn other_table(closed: bool) {
             unsafe {
                 let refused = refusal(&path("two"), options(&cache).map_mut(&two));
                 assert!(refused.contains("descriptor table"), "{refused}");
-                let mut by_kernel = MapOptions::new().cache(&cache).map_mut(&two).unwrap();
+                let mut by_kernel = options(&cache).fallback(Fallback::Kernel).map_mut(&two).unwrap();
                 assert_eq!(by_kernel.engine(), Engine::Kernel);
                 by_kernel[PAGE] = 22;
                 by_kernel.flush().unwrap();
                 by_kernel.grow(80 * PAGE).unwrap();
                 // Both kinds side by side would not agree.
-                refusal(&path("one"), MapOptions::new().cache(&cache).map_mut(&one));
-                refusal(&path("one"), MapOptions::new().cache(&cache).map(&one));
+                refusal(&path("one"), options(&cache).fallback(Fallback::Kernel).map_mut(&one));
+                refusal(&path("one"), options(&cache).fallback(Fallback::Kernel).map(&one));
             }
             if !closed {
                 // What was mapped before works on: this table has it all.

@@ -3,7 +3,7 @@
 //! What ends a process or changes it for good happens in a child: this program run again with a role ([`role`]).
 
 use crate::common::*;
-use fastmap::{Advice, Cache, Engine, Error, Fallback, MapOptions, Mode};
+use fastmap::{Advice, Cache, Engine, Error, Fallback, Map, MapMut, MapOptions, Mode};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -29,7 +29,8 @@ fn tmpfs_is_mapped_by_the_callers_choice() {
     let cache = small();
     // SAFETY: the file is this test's own.
     unsafe {
-        let mut kernel = MapOptions::new().mode(Mode::Cached).cache(&cache).offset(100).map_mut(&file).unwrap();
+        let mut kernel =
+            options(&cache).mode(Mode::Cached).fallback(Fallback::Kernel).offset(100).map_mut(&file).unwrap();
         assert_eq!((kernel.engine(), kernel.len()), (Engine::Kernel, bytes.len() - 100));
         kernel[0] = 3;
         bytes[100] = 3;
@@ -61,7 +62,7 @@ fn tmpfs_is_mapped_by_the_callers_choice() {
 }
 
 #[test]
-fn without_userfaultfd_the_kernel_maps() {
+fn without_userfaultfd_the_kernel_maps_where_that_was_asked_for() {
     assert_role("without-userfaultfd", 0);
 }
 
@@ -111,7 +112,7 @@ fn without_io_uring() {
     assert!(found.optional && found.found.is_err(), "{:?}", found.found);
 }
 
-/// Maps where the engine lacks something: by the kernel unless forbidden, and then by name.
+/// Maps where the engine lacks something: an error that names it, and by the kernel where that was asked for.
 fn expect_missing(missing: &str, found: &str) {
     let folder = folder();
     let path = folder.path().join("file");
@@ -119,14 +120,21 @@ fn expect_missing(missing: &str, found: &str) {
     let cache = small();
     // SAFETY: the file is this test's own.
     unsafe {
-        let kernel = MapOptions::new().cache(&cache).map(&file).unwrap();
+        let kernel = MapOptions::new().cache(&cache).fallback(Fallback::Kernel).map(&file).unwrap();
         assert_eq!(kernel.engine(), Engine::Kernel);
         assert!(kernel[..] == pattern(3 * PAGE));
-        for fallback in [Fallback::Refuse, Fallback::Buffered] {
-            let refused = MapOptions::new().cache(&cache).fallback(fallback).map(&file);
+        let cached = || MapOptions::new().cache(&cache).clone();
+        for refused in [
+            Map::map(&file),
+            MapOptions::new().map(&file),
+            cached().map(&file),
+            cached().fallback(Fallback::Refuse).map(&file),
+            cached().fallback(Fallback::Buffered).map(&file),
+        ] {
             assert!(matches!(&refused, Err(Error::Missing { missing: what, .. }) if *what == missing), "{refused:?}");
             assert!(refusal(&path, refused).contains(found));
         }
+        assert!(matches!(MapMut::map_mut(&file), Err(Error::Missing { .. })));
     }
 }
 
@@ -981,6 +989,7 @@ fn fork() {
                         let file = create(&folder.path().join("other"), &pattern(PAGE));
                         let refused = matches!(options(&small()).map(&file), Err(Error::Missing { .. }));
                         let kernel = MapOptions::new()
+                            .fallback(Fallback::Kernel)
                             .map(&file)
                             .is_ok_and(|map| map.engine() == Engine::Kernel && map[7] == pattern(8)[7]);
                         libc::_exit(i32::from(!(refused && kernel)))
@@ -990,6 +999,7 @@ fn fork() {
                         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
                         let refused = matches!(options(&small()).map(&file), Err(Error::Missing { .. }));
                         let kernel = MapOptions::new()
+                            .fallback(Fallback::Kernel)
                             .map(&file)
                             .is_ok_and(|map| map.engine() == Engine::Kernel && map[7] == pattern(8)[7]);
                         libc::_exit(i32::from(!(refused && kernel)))

@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::{DirectReader, PAGE, create, folder, map, map_mut, open, options, pattern, ready, sparse};
-use fastmap::{Advice, Cache, Engine, Error, Map, MapMut, MapOptions, Mode, Pinned, PinnedMut};
+use fastmap::{Advice, Cache, Engine, Error, Fallback, Map, MapMut, MapOptions, Mode, Pinned, PinnedMut};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
@@ -480,7 +480,9 @@ fn other_maps_have_the_same_methods() {
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     file.write_all_at(&pattern(3 * PAGE), 0).unwrap();
     // SAFETY: a file of this test's own.
-    let mut map = unsafe { MapOptions::new().mode(Mode::Cached).len(10 * PAGE).map_mut(&file) }.unwrap();
+    let mut map =
+        unsafe { MapOptions::new().mode(Mode::Cached).fallback(Fallback::Kernel).len(10 * PAGE).map_mut(&file) }
+            .unwrap();
     assert_eq!(map.engine(), Engine::Kernel);
     assert!(*map.pin(100, 2 * PAGE).unwrap() == pattern(3 * PAGE)[100..100 + 2 * PAGE]);
     map.pin_mut(PAGE, PAGE).unwrap().fill(1);

@@ -177,7 +177,10 @@ fn a_kernel_map_grows() {
         let mut bytes = pattern(size);
         let file = create(&path, &bytes);
         // SAFETY: the file is this test's own.
-        let mut map = unsafe { MapOptions::new().mode(Mode::Cached).offset(offset as u64).map_mut(&file) }.unwrap();
+        let mut map = unsafe {
+            MapOptions::new().mode(Mode::Cached).fallback(Fallback::Kernel).offset(offset as u64).map_mut(&file)
+        }
+        .unwrap();
         for len in [6000, 20 * PAGE, 5000 * PAGE + 1] {
             map.grow(len).unwrap();
             bytes.resize(offset + len, 0);
@@ -800,7 +803,10 @@ fn a_kernel_map_reserves() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let file = create(&folder.path().join("file"), &pattern(100));
     // SAFETY: the file is this test's own.
-    let mut map = unsafe { MapOptions::new().mode(Mode::Cached).len(1 << 20).reserve(true).map_mut(&file) }.unwrap();
+    let mut map = unsafe {
+        MapOptions::new().mode(Mode::Cached).fallback(Fallback::Kernel).len(1 << 20).reserve(true).map_mut(&file)
+    }
+    .unwrap();
     assert_eq!((map.engine(), length(&file)), (Engine::Kernel, 1 << 20));
     assert!(allocated(&file) >= 1 << 20);
     map.grow(2 << 20).unwrap();
