@@ -14,6 +14,7 @@
 mod maps;
 
 mod reach;
+mod said;
 
 mod objects;
 

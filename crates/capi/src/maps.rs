@@ -2,7 +2,7 @@
 
 use crate::boundary::{Failure, call};
 use crate::caches::{self, fm_cache};
-use crate::processes;
+use crate::{processes, said};
 use fastmap::by_address::{self, Request};
 use fastmap::{Cache, Error, Fallback, Mode, Persist, placement};
 use libc::off_t;
@@ -168,6 +168,7 @@ impl Wanted {
         }
         let mut entered = None;
         let mut owner = None;
+        said::begin();
         if wanted.is_for_the_cache() {
             processes::prepare();
             let cache = caches::find(cache)?;
@@ -181,13 +182,19 @@ impl Wanted {
         }
         let _owner = owner;
         let _entered = entered;
+        let is_for_a_cache =
+            !cache.is_null() || caches::is_named() || asked & (FM_MAP_MANY_WRITERS | FM_MAP_ASYNC_STORES) != 0;
         if asked & FM_MAP_CACHED != 0 {
             wanted.try_elsewhere()?;
             let why = "this cannot be cached (private, anonymous or executable, mapped elsewhere already, or in a child made by \
                        fork(2)): map it without FM_MAP_CACHED";
             return Err(Failure::new(libc::EOPNOTSUPP, why));
         }
-        wanted.through_kernel()
+        let at = wanted.through_kernel()?;
+        if is_for_a_cache {
+            said::note(self.fd, self.length, self.prot, self.flags);
+        }
+        Ok(at)
     }
 
     /// A direct mapping that has something over mmap(2).

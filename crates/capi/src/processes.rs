@@ -1,7 +1,7 @@
 //! fork(2): children get kernel mappings at the same places as soon as they touch them, objects by windows, and no engine.
 
 use crate::boundary::Failure;
-use crate::{caches, objects};
+use crate::{caches, objects, said};
 use fastmap::by_address;
 use std::any::Any;
 use std::cell::Cell;
@@ -50,6 +50,7 @@ pub fn prepare() {
     PREPARED.call_once(|| {
         // SAFETY: functions of this library, which stays loaded.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        said::listen();
     });
 }
 

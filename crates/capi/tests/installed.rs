@@ -293,6 +293,27 @@ fn maps_change_hands_and_nobody_notices() {
     }
 }
 
+/// A cache was given by name, and the kernel has the file: said once, with the reason.
+#[test]
+fn a_file_that_is_not_in_the_cache_that_was_named_is_said() {
+    let folder = folder();
+    if !ready(&folder) {
+        return;
+    }
+    program("cc", "-std=c11", "tests/c/unserved.c", &folder);
+    let file = folder.path().join("data");
+    fs::write(&file, vec![1; 8 << 20]).unwrap();
+    for (way, reason) in
+        [("private", Some("MAP_PRIVATE")), ("protected", Some("mprotect")), ("cached", None), ("plain", None)]
+    {
+        let Output { status, stderr, .. } = output(timed(&folder.path().join("unserved")).arg(&file).arg(way));
+        let said = String::from_utf8_lossy(&stderr);
+        assert!(status.success(), "{way}: {status}: {said}");
+        let is_it = |reason: &str| said.contains("/data is the kernel's, outside the cache: ") && said.contains(reason);
+        assert!(reason.is_none_or(is_it) && said.lines().count() == usize::from(reason.is_some()), "{way}: {said}");
+    }
+}
+
 /// Each engine has a keeper, which waits until nobody else has the program's memory: the other's keeper has it, too.
 #[test]
 fn two_engines_in_one_program_save_what_was_stored_and_end() {

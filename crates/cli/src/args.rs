@@ -80,7 +80,8 @@ Environment: each counts where its flag is not given; the last two have none.
   FASTMAP_STATS         --stats
   FASTMAP_TIER          --tier
   FASTMAP_TIER_LIMIT    --tier-limit
-  FASTMAP_LOG           placement: what is decided is said on standard error
+  FASTMAP_LOG           placement: what is decided is said on standard error; mappings: who serves each file (engine, kernel, \
+direct, heap), and why; both with a comma
   FASTMAP_PRELOAD       the library that is loaded into the program, instead of the one below
 
 Files: beside this command, or else in ../lib of its directory.

@@ -19,6 +19,7 @@ use fastmap::Cache;
 use crate::args::{Faults, RunArgs};
 use crate::failure::Failure;
 use crate::size::{Capacity, Size};
+use program::Kind;
 
 /// The library that serves the program's mappings.
 const LIBRARY: &str = "libfastmap_preload.so";
@@ -57,7 +58,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     let has_heap = variables.iter().any(|(name, _)| *name == "FASTMAP_HEAP");
     let library = library(if has_heap { HEAP_LIBRARY } else { LIBRARY })?;
     let program = program::find(&args.program[0])?;
-    program::check(&program)?;
+    let kind = program::check(&program)?;
     variables.extend(objects::start(&args.objects)?);
     // Last, since it makes a file.
     let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
@@ -67,6 +68,12 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     }
     variables.push(("FASTMAP_RUN_PID", std::process::id().to_string().into()));
     variables.push(("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD"))));
+    if let Some(Made { path, .. }) = &made {
+        write_unfinished(path, &program);
+    }
+    if kind == Kind::Go {
+        eprintln!("{}", program::OF_GO.replace("PROGRAM", &program.display().to_string()));
+    }
     let error = become_program(&program, &args.program, &variables);
     if let Some(Made { path, fresh: true }) = &made {
         let _ = fs::remove_file(path);
@@ -137,6 +144,25 @@ fn checked_stats(source: &str, path: &OsStr) -> Result<Made, Failure> {
             Err(Failure::new(source, what, "name a file in a directory that you may write to"))
         }
     }
+}
+
+/// What is found in the file of statistics should the program not end by the C library, which has the true ones written: a valid document.
+fn write_unfinished(path: &Path, program: &Path) {
+    let mut name = String::from("\"");
+    for one in program.to_string_lossy().chars() {
+        match one {
+            '"' | '\\' => name.extend(['\\', one]),
+            '\0'..='\x1f' => name.push_str(&format!("\\u{:04x}", one as u32)),
+            _ => name.push(one),
+        }
+    }
+    let text = format!(
+        "{{\"pid\":{},\"complete\":false,\"why\":\"the program has not ended yet, or not by exit(3), _exit(2) or a return from main: it was killed, \
+         or made the system call itself, as Go programs do; nothing was counted\",\"program\":{name}\",\"caches\":[],\"maps\":[]}}\n",
+        std::process::id()
+    );
+    // It could be written to a moment ago; should that have changed, the library says so.
+    let _ = fs::write(path, text);
 }
 
 /// The preload library: `FASTMAP_PRELOAD`, else beside this executable or in the `lib` beside its directory.

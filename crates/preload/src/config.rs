@@ -11,7 +11,7 @@
 //! | `FASTMAP_PERSIST` | `auto` or `cache-lines` | `auto` |
 //! | `FASTMAP_STATS` | where to write statistics at exit, JSON | nowhere |
 //! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
-//! | `FASTMAP_LOG` | `placement`: a line for each decision, on standard error | nothing is said |
+//! | `FASTMAP_LOG` | lines on standard error, of what is listed with commas: `placement`, each decision on all mappings; `mappings`, who serves each file, and why | nothing is said |
 //! | `FASTMAP_TURNS` | milliseconds: for tests, mappings are the engine's and the kernel's in turn | placement decides |
 //! | `FASTMAP_OBJECTS` | the folder of a session with objects (`objects/session.rs`) | no objects |
 //! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
@@ -31,6 +31,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
+
+/// What is said on standard error beside errors.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Log {
+    /// What is decided on placement.
+    pub placement: bool,
+    /// Who serves each file.
+    pub mappings: bool,
+}
 
 #[derive(Debug)]
 pub struct Config {
@@ -54,8 +63,8 @@ pub struct Config {
     pub run_pid: Option<i32>,
     /// Placement takes turns, for tests.
     pub turns: Option<Duration>,
-    /// What is decided on placement is said.
-    pub log: bool,
+    /// What is said on standard error.
+    pub log: Log,
     /// The environment made no sense, and the kernel is to map everything.
     pub off: bool,
 }
@@ -84,7 +93,7 @@ impl Config {
             heap: None,
             run_pid: None,
             turns: None,
-            log: false,
+            log: Log::default(),
             off: false,
         }
     }
@@ -117,7 +126,9 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
         let turn = milliseconds.ok_or_else(|| format!("FASTMAP_TURNS={text:?} is no number of milliseconds"))?;
         config.turns = Some(Duration::from_millis(turn));
     }
-    config.log = given("FASTMAP_LOG").is_some_and(|text| text == "placement");
+    let log = given("FASTMAP_LOG").unwrap_or_default();
+    let asks = |what: &[u8]| log.as_bytes().split(|byte| *byte == b',').any(|word| word == what);
+    config.log = Log { placement: asks(b"placement"), mappings: asks(b"mappings") };
     if let Some(text) = given("FASTMAP_MAP") {
         config.globs = Some(globs(&text)?);
     }
@@ -225,6 +236,14 @@ mod tests {
         assert!(!config.is_kernel_first() && with(&[("FASTMAP_CACHE", "auto")]).unwrap().is_kernel_first());
         assert!(config.async_stores && !with(&[("FASTMAP_ASYNC_STORES", "0")]).unwrap().async_stores);
         assert_eq!(config.stats, Some(PathBuf::from("/tmp/s")));
+        for (text, placement, mappings) in [
+            ("placement", true, false),
+            ("mappings", false, true),
+            ("mappings,placement", true, true),
+            ("all", false, false),
+        ] {
+            assert_eq!(with(&[("FASTMAP_LOG", text)]).unwrap().log, Log { placement, mappings }, "{text}");
+        }
         for (text, file, size) in
             [("/h", "/h", None), ("/h:1GiB", "/h", Some(1 << 30)), ("/a:b", "/a:b", None), ("/a:b:5", "/a:b", Some(5))]
         {

@@ -46,6 +46,7 @@ pub(crate) use config::config;
 
 use own::{errno, set_errno};
 use std::fmt::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
 /// The process's cache, made at the first call; `None`, said once: it cannot be made.
@@ -98,10 +99,16 @@ static AT_START: extern "C" fn() = {
         own::remembered::begin();
         // Here rather than in the first mapping: a message about the environment comes before the program's output.
         config();
+        if !config().is_kernel_first() || config().log.mappings {
+            fastmap::by_address::listen(mappings::served::hear);
+        }
         objects::begin();
         streams::objects::begin();
         heap::begin();
         if heap::is_up() {
+            if let Some((path, _)) = &config().heap {
+                mappings::served::list(path.as_os_str().as_bytes(), (u64::MAX, u64::MAX), mappings::served::By::Heap);
+            }
             threads::stacks::begin();
         }
     }

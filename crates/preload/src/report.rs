@@ -22,6 +22,9 @@ static DIRECT: AtomicU64 = AtomicU64::new(0);
 /// The process that has these mappings.
 static DIRECT_OWNER: AtomicI32 = AtomicI32::new(0);
 
+/// Whether a file that the user named was mapped, in whatever way and whoever serves it.
+static NAMED: AtomicBool = AtomicBool::new(false);
+
 /// A file that was not named.
 static UNNAMED: OnceLock<PathBuf> = OnceLock::new();
 
@@ -35,8 +38,18 @@ pub(crate) fn note_candidate(path: &Path, matches: bool) {
     CANDIDATES.fetch_add(1, Ordering::Relaxed);
     MATCHES.fetch_add(u64::from(matches), Ordering::Relaxed);
     if !matches {
-        UNNAMED.get_or_init(|| path.to_owned());
+        note_unnamed(path);
     }
+}
+
+/// Notes a mapping of a file that the user did not name, of any kind.
+pub(crate) fn note_unnamed(path: &Path) {
+    UNNAMED.get_or_init(|| path.to_owned());
+}
+
+/// Notes a mapping of a file that the user named, which the kernel has.
+pub(crate) fn note_named() {
+    NAMED.store(true, Ordering::Relaxed);
 }
 
 /// Notes a mapping of a file in memory.
@@ -65,6 +78,7 @@ pub(crate) fn in_child() {
         counter.store(0, Ordering::Relaxed);
     }
     CHILDREN.store(false, Ordering::Relaxed);
+    NAMED.store(false, Ordering::Relaxed);
     DONE.store(owner::has_left(), Ordering::Relaxed);
 }
 
@@ -109,19 +123,20 @@ pub(crate) fn close() {
 
 fn may_be_unmatched(is_run: bool) -> bool {
     let asked = CANDIDATES.load(Ordering::Relaxed) > 0 || is_run && !CHILDREN.load(Ordering::Relaxed);
-    config().names_files() && asked && MATCHES.load(Ordering::Relaxed) == 0
+    let is_one_mapped = MATCHES.load(Ordering::Relaxed) > 0 || NAMED.load(Ordering::Relaxed);
+    config().names_files() && asked && !is_one_mapped
 }
 
 fn tell_unmatched() {
     let globs = std::env::var_os("FASTMAP_MAP").unwrap_or_default();
     let globs = globs.to_string_lossy();
-    match (CANDIDATES.load(Ordering::Relaxed), UNNAMED.get()) {
-        (1.., Some(path)) => say(format_args!(
+    match UNNAMED.get() {
+        Some(path) => say(format_args!(
             "no mapped file matches \"{globs}\" (--map, FASTMAP_MAP): {} was mapped, for one",
             path.display()
         )),
-        _ => say(format_args!(
-            "no mapped file matches \"{globs}\" (--map, FASTMAP_MAP): no file was mapped shared, in more than 1 MiB"
+        None => say(format_args!(
+            "no mapped file matches \"{globs}\" (--map, FASTMAP_MAP): no file was mapped through the C library"
         )),
     }
 }
@@ -130,7 +145,7 @@ fn json(pid: i32) -> String {
     let snapshot = fastmap::live::snapshot_of_self();
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let mut text = format!("{{\"pid\":{pid},\"program\":{}", quoted(&program));
+    let mut text = format!("{{\"pid\":{pid},\"complete\":true,\"program\":{}", quoted(&program));
     if let Some(way) = snapshot.placement.way {
         let fastmap::live::Placement { switches, watched_bytes, taken_files, looking, .. } = snapshot.placement;
         let _ = write!(

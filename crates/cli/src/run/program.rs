@@ -69,23 +69,23 @@ fn executable(path: &Path) -> io::Result<()> {
 
 /// Fails if the preload library would not be in the program, or not in the one that a script names on its first line. One
 /// that may not be read is taken as it is.
-pub fn check(program: &Path) -> Result<(), Failure> {
+pub fn check(program: &Path) -> Result<Kind, Failure> {
     /// Scripts whose interpreter is a script, as far as Linux goes.
     const MOST_SCRIPTS: usize = 5;
     let mut path = program.to_owned();
     for _ in 0..MOST_SCRIPTS {
-        let Ok(file) = File::open(&path) else { return Ok(()) };
+        let Ok(file) = File::open(&path) else { return Ok(Kind::Plain) };
         let mut start = Vec::new();
         if (&file).take(256).read_to_end(&mut start).is_err() {
-            return Ok(());
+            return Ok(Kind::Plain);
         }
         let Some(line) = start.strip_prefix(b"#!") else { return check_binary(program, &path, &file, &start) };
         match interpreter(line) {
             Some(next) => path = next,
-            None => return Ok(()),
+            None => return Ok(Kind::Plain),
         }
     }
-    Ok(())
+    Ok(Kind::Plain)
 }
 
 /// The program that a script's first line stands for; what env(1) is told to run is that.
@@ -100,7 +100,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     words.find(is_program).and_then(|name| find(name).ok()).or_else(|| Some(path.to_owned()))
 }
 
-fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8]) -> Result<(), Failure> {
+fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8]) -> Result<Kind, Failure> {
     let name = if program == path {
         program.display().to_string()
     } else {
@@ -112,7 +112,8 @@ fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8]) -> Resul
         return refuse(&what, "run it as the user it belongs to, or a copy of it without them");
     }
     match Elf::of(file, start) {
-        Elf::None | Elf::Dynamic => Ok(()),
+        Elf::None => Ok(Kind::Plain),
+        Elf::Dynamic(kind) => Ok(kind),
         Elf::Bits32 => refuse(
             "is a 32-bit program, and libfastmap_preload.so is for 64-bit ones",
             "use the program's 64-bit build",
@@ -161,12 +162,24 @@ fn privileged(path: &Path, file: &File) -> Option<&'static str> {
     (size > 0 && user != 0).then_some("file capabilities")
 }
 
+/// What of a program matters beside that the library can be in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    /// Its runtime makes system calls itself.
+    Go,
+}
+
+/// Said of a Go program.
+pub const OF_GO: &str = "fastmap: PROGRAM: is a Go program, which makes its system calls itself: what it maps is the kernel's, outside any cache, \
+                         but for what its C parts (cgo) map; have those map the files, by libfastmap";
+
 /// What kind of program a file is.
 #[derive(Debug, PartialEq, Eq)]
 enum Elf {
     /// No ELF file, or one that the kernel will judge.
     None,
-    Dynamic,
+    Dynamic(Kind),
     Static,
     Bits32,
     OtherMachine(u16),
@@ -178,6 +191,7 @@ impl Elf {
         const CLASS_32: u8 = 1;
         const MACHINE: u16 = 62; // EM_X86_64
         const INTERPRETER: u32 = 3; // PT_INTERP
+        const NOTE: u32 = 4; // PT_NOTE
         let Some(head) = start.get(..64).filter(|head| head.starts_with(b"\x7fELF")) else { return Elf::None };
         if head[4] == CLASS_32 {
             return Elf::Bits32;
@@ -190,25 +204,55 @@ impl Elf {
         }
         let long = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         let (table, size, count) = (long(&head[32..40]), u64::from(short(54)), u64::from(short(56)));
+        let (mut kind, mut interpreter) = (Kind::Plain, None);
         for entry in 0..count {
             let mut header = [0; 56];
             if file.read_exact_at(&mut header, table.wrapping_add(entry * size)).is_err() {
                 return Elf::None;
             }
-            if u32::from_le_bytes([header[0], header[1], header[2], header[3]]) == INTERPRETER {
-                let mut path = vec![0; long(&header[32..40]).min(4096) as usize];
-                let read = file.read_exact_at(&mut path, long(&header[8..16]));
-                let path = String::from_utf8_lossy(&path).trim_end_matches('\0').to_owned();
-                return if read.is_ok() && path.contains("musl") { Elf::OtherLoader(path) } else { Elf::Dynamic };
+            let part = || {
+                let mut part = vec![0; long(&header[32..40]).min(4096) as usize];
+                file.read_exact_at(&mut part, long(&header[8..16])).map(|()| part)
+            };
+            match u32::from_le_bytes([header[0], header[1], header[2], header[3]]) {
+                INTERPRETER => interpreter = Some(part().unwrap_or_default()),
+                NOTE if part().is_ok_and(|notes| has_note_of_go(&notes)) => kind = Kind::Go,
+                _ => {}
             }
         }
-        Elf::Static
+        let Some(path) = interpreter else { return Elf::Static };
+        let path = String::from_utf8_lossy(&path).trim_end_matches('\0').to_owned();
+        if path.contains("musl") { Elf::OtherLoader(path) } else { Elf::Dynamic(kind) }
     }
+}
+
+/// Whether one of these notes is a build id of Go's: its linker puts one in each program, whichever linker does the rest.
+fn has_note_of_go(mut notes: &[u8]) -> bool {
+    const BUILD_ID: u32 = 4;
+    while let Some((sizes, rest)) = notes.split_first_chunk::<12>() {
+        let number = |at: usize| u32::from_le_bytes([sizes[at], sizes[at + 1], sizes[at + 2], sizes[at + 3]]);
+        let (name, text, kind) = (number(0) as usize, number(4) as usize, number(8));
+        if rest.get(..name) == Some(b"Go\0\0") && kind == BUILD_ID {
+            return true;
+        }
+        notes = rest.get(name.next_multiple_of(4).saturating_add(text.next_multiple_of(4))..).unwrap_or_default();
+    }
+    false
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_of_go() {
+        let note = |name: &[u8; 4], kind: u32, text: &[u8]| {
+            [&4u32.to_le_bytes(), &(text.len() as u32).to_le_bytes(), &kind.to_le_bytes(), &name[..], text].concat()
+        };
+        let (gnu, go) = (note(b"GNU\0", 3, &[7; 20]), note(b"Go\0\0", 4, b"abcdefgh"));
+        assert!(has_note_of_go(&go) && has_note_of_go(&[&gnu[..], &go[..]].concat()));
+        assert!(!has_note_of_go(&gnu) && !has_note_of_go(b"") && !has_note_of_go(&[0xff; 40]));
+    }
 
     #[test]
     fn first_lines_of_scripts() {
@@ -234,6 +278,6 @@ mod tests {
         assert_eq!(Elf::of(&file, &head), Elf::Static, "no segments");
         let own = File::open("/proc/self/exe").unwrap();
         own.read_exact_at(&mut head, 0).unwrap();
-        assert_eq!(Elf::of(&own, &head), Elf::Dynamic);
+        assert_eq!(Elf::of(&own, &head), Elf::Dynamic(Kind::Plain));
     }
 }

@@ -327,6 +327,39 @@ fn files_for_counters() {
     assert_eq!(files_in(place.path()), before);
 }
 
+/// The library of these tests writes none: so it is with programs that are killed, or that end by a system call of their own.
+#[test]
+fn a_file_for_counters_is_never_empty() {
+    let place = Place::new();
+    fs::write(place.path().join("stats"), "{}".repeat(10_000)).unwrap();
+    let ran = place.run(&["--stats", "stats", "--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(ran.status, None, "a signal ends it");
+    let text = fs::read_to_string(place.path().join("stats")).unwrap();
+    assert!(text.starts_with("{\"pid\":") && text.ends_with("\"caches\":[],\"maps\":[]}\n"), "{text}");
+    assert!(text.contains("\"complete\":false,") && text.contains("not by exit(3)") && text.contains("sh\""), "{text}");
+}
+
+/// What the linker of Go puts into each program says that it is one.
+#[test]
+fn a_go_program_is_told_that_nothing_is_served() {
+    let place = Place::new();
+    let note = "__attribute__((section(\".note.go.buildid\"), used, aligned(4))) static const struct { unsigned sizes[2], kind; char name[4], id[8]; } \
+                note = {{4, 8}, 4, \"Go\", \"abcdefg\"};\nint main(void) { return 0; }\n";
+    for (name, text, is_go) in [("go", note, true), ("c", "int main(void) { return 0; }\n", false)] {
+        let source = place.path().join(format!("{name}.c"));
+        fs::write(&source, text).unwrap();
+        gcc(&["-o", place.path().join(name).to_str().unwrap(), source.to_str().unwrap()]);
+        let ran = place.run(&["--cache", "8MiB", "--", &format!("./{name}")]);
+        assert_eq!(
+            ran.stderr.contains("is a Go program") && ran.stderr.contains("outside any cache"),
+            is_go,
+            "{}",
+            ran.stderr
+        );
+        ran.succeeded();
+    }
+}
+
 #[test]
 fn the_library_is_found_or_missed() {
     let place = Place::new();

@@ -6,6 +6,7 @@ use super::direct;
 use super::lookup::{Kind, check, holds, kinds_in, range_of, shares_in};
 use super::own::{look, own};
 use super::table::{intersection, pages_at};
+use super::why::Why;
 use crate::evict::batch;
 use crate::files::length;
 use crate::page::word::State;
@@ -52,7 +53,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
             Kind::Cached if HINTS.contains(&advice) => Ok(()),
             Kind::Cached => {
                 let owner = own();
-                convert_range(&owner, &part).and_then(|()| kernel(part))
+                convert_range(&owner, &part, Why::Advice(advice)).and_then(|()| kernel(part))
             }
         };
         match done {

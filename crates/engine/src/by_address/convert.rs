@@ -4,6 +4,7 @@ use super::keep::{Locked, Unlocked};
 use super::lookup::range_of;
 use super::own::{Owner, look, note_kept, own};
 use super::table::{Table, intersection, pages_at, rest};
+use super::why::{self, Why};
 use crate::coherence::to_kernel;
 use crate::files::closing;
 use crate::files::facts::facts_of;
@@ -21,8 +22,8 @@ use std::sync::Arc;
 const CONVERTING: &str = "map it through the kernel instead";
 
 /// Makes every map of a file an ordinary kernel mapping; then its maps are the kernel's until the last of them goes.
-pub(super) fn convert(owner: &Owner, identity: file::Identity) -> crate::error::Result<()> {
-    convert_for(owner, identity, &(0..0))
+pub(super) fn convert(owner: &Owner, identity: file::Identity, why: Why) -> crate::error::Result<()> {
+    convert_for(owner, identity, &(0..0), why)
 }
 
 /// Converts all maps of a file for memory that is to replace a range: pins that are asked for by an address there end,
@@ -31,6 +32,7 @@ pub(super) fn convert_for(
     owner: &Owner,
     identity: file::Identity,
     replaced: &Range<usize>,
+    why: Why,
 ) -> crate::error::Result<()> {
     let region_in = |table: &Table| {
         let piece = table.pieces().iter().find(|piece| piece.share.identity == identity)?;
@@ -65,6 +67,10 @@ pub(super) fn convert_for(
     if done.is_err() {
         region.set_leaving(false);
         lock_again(unlocked);
+    }
+    // Nothing is left of what was replaced as a whole.
+    if done.is_ok() && look(|table| table.kernel_mappings.has(identity, replaced)) {
+        why::tell(&region, Some(why));
     }
     drop(shares);
     done.map_err(|error| {
@@ -123,9 +129,9 @@ fn lock_again(unlocked: Vec<Unlocked>) {
 }
 
 /// Converts every file that is mapped in a range.
-pub(super) fn convert_range(owner: &Owner, range: &Range<usize>) -> Result<(), i32> {
+pub(super) fn convert_range(owner: &Owner, range: &Range<usize>, why: Why) -> Result<(), i32> {
     let identities = look(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
-    identities.into_iter().try_for_each(|identity| convert(owner, identity).map_err(|error| error.errno()))
+    identities.into_iter().try_for_each(|identity| convert(owner, identity, why).map_err(|error| error.errno()))
 }
 
 /// Notes a kernel mapping, made because [`map`](super::map()) said so: while it is there all maps of the file are the

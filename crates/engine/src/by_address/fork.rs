@@ -5,6 +5,7 @@ use super::gate;
 use super::lookup::MAPS;
 use super::own::{self, look, own};
 use super::table::{Piece, Table};
+use super::why::Why;
 use crate::coherence::MappedFile;
 use crate::fault::child::{self, ChildMap};
 use crate::files::children::InheritedPart;
@@ -144,7 +145,7 @@ fn answer() -> Result<(), i32> {
     let next =
         || look(|table| table.pieces().iter().find(|piece| !piece.is_objects()).map(|piece| piece.share.identity));
     while let Some(identity) = next() {
-        match share(identity) {
+        match share(identity, Why::Forked) {
             Ok(()) => {}
             Err(error) if start.elapsed() > PATIENCE => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -162,16 +163,20 @@ pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
     }
     let identity = file.region().store().identity();
     drop(file);
-    give_back(identity);
+    give_back_for(identity, Why::Written);
     None
 }
 
 /// Converts one file's maps to kernel mappings, and leaves it to the kernel: another process writes it, or is about to.
 /// Pages that are pinned for a moment are waited for.
 pub fn give_back(identity: Identity) {
+    give_back_for(identity, Why::Written);
+}
+
+fn give_back_for(identity: Identity, why: Why) {
     const LOOKS: usize = 100;
     for _ in 0..LOOKS {
-        if share(identity).is_ok() {
+        if share(identity, why).is_ok() {
             return;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -181,19 +186,19 @@ pub fn give_back(identity: Identity) {
 
 /// Converts the file behind a descriptor to kernel mappings, for good: before the program locks it whole (fcntl(2)), for one, where the engine
 /// has a lock on a byte itself. A file that is not in the engine stays as it is.
-pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>) {
+pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>, why: Why) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
     if let Ok(facts) = file::facts(&from) {
-        give_back(facts.identity);
+        give_back_for(facts.identity, why);
     }
 }
 
-fn share(identity: Identity) -> Result<(), i32> {
+fn share(identity: Identity, why: Why) -> Result<(), i32> {
     // Before the conversion, so that a map which is made meanwhile is the kernel's too.
     let owner = own();
     owner.change(|table| table.leave_to_kernel(identity));
-    convert(&owner, identity).map_err(|error| error.errno())
+    convert(&owner, identity, why).map_err(|error| error.errno())
 }
 
 /// After fork(2), in the child: it finds its parent's maps at the same addresses as soon as it looks for them

@@ -6,6 +6,7 @@ use super::keep::Locked;
 use super::lookup::{Kind, check, kinds_in, range_of, rounded};
 use super::own::{look, note_kept, own};
 use super::table::pages_at;
+use super::why::Why;
 use crate::coherence::to_kernel;
 use crate::error::Error;
 use crate::pin::pin::Hold;
@@ -33,7 +34,7 @@ pub fn lock(addr: usize, len: usize, anyhow: bool) -> Result<(), i32> {
             Kind::Cached => match lock_cached(&part) {
                 Err(Error::PinBudget { .. } | Error::TooManyPins { .. }) if anyhow => {
                     let owner = own();
-                    convert_range(&owner, &part)?;
+                    convert_range(&owner, &part, Why::Locked)?;
                     kernel(part)?;
                 }
                 // The kernel's by now.

@@ -6,6 +6,7 @@ use super::own::{Owner, look, own};
 use super::protect::apply_all;
 use super::table::{Piece, Removed, Share, Table};
 use super::unmap::{clear_way, retire};
+use super::why::{self, Why};
 use crate::deferred::protocol::DeferredMode;
 use crate::error::Error;
 use crate::fault::child::{self, ChildMap};
@@ -23,7 +24,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Address space for a file that is mapped to be written, and so may grow, bytes: what is not touched costs nothing.
 const ROOM: usize = 64 << 30;
@@ -170,20 +171,34 @@ unsafe fn map_as(
     else {
         return Ok(None);
     };
-    if refused || odd || fork::is_child() {
+    if refused || odd {
+        return Ok(None);
+    }
+    if fork::is_child() {
+        why::tell_of(from, facts.identity, true, Why::Child);
         return Ok(None);
     }
     let is_private = |piece: &Piece| piece.share.identity == facts.identity && piece.share.kind == libc::MAP_PRIVATE;
     // Others need not wait for that, too.
     closing::await_close(facts.identity);
     let owner = own();
+    let leave = |why| {
+        convert(&owner, facts.identity, why)?;
+        why::tell_of(from, facts.identity, !cache.pool.follows.load(Ordering::Relaxed), why);
+        Ok(None)
+    };
     if !SERVED.contains(&request.prot) || look(|table| table.pieces().iter().any(is_private)) {
-        return convert(&owner, facts.identity).map(|()| None);
+        let why = if SERVED.contains(&request.prot) { Why::Private } else { Why::Protection };
+        return leave(why);
     }
     let in_file = request.offset as usize..end;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let wanted = request.addr..request.addr.saturating_add(in_file.len());
-    if fixed && (!request.addr.is_multiple_of(PAGE) || request.addr < in_file.start) {
+    if fixed && !request.addr.is_multiple_of(PAGE) {
+        return Ok(None);
+    }
+    if fixed && request.addr < in_file.start {
+        why::tell_of(from, facts.identity, true, Why::Place);
         return Ok(None);
     }
     if fixed && request.flags & libc::MAP_FIXED == 0 && !is_free(&wanted) {
@@ -216,12 +231,12 @@ unsafe fn map_as(
     // What the new map covers again stays as it is.
     drop(retire(&owner, before));
     match mapped? {
-        Some(at) => Ok(Some(at)),
-        None => convert(&owner, facts.identity).map(|()| None),
+        Ok(at) => Ok(Some(at)),
+        Err(why) => leave(why),
     }
 }
 
-/// What [`map`] comes to when its place is clear. `None`: the kernel has to map it, and all of the file.
+/// What [`map`] comes to when its place is clear. A reason: the kernel has to map it, and all of the file.
 #[allow(clippy::too_many_arguments)]
 fn attach(
     owner: &Owner,
@@ -232,7 +247,7 @@ fn attach(
     in_file: Range<usize>,
     may_write: bool,
     open: store::Open<'_>,
-) -> crate::error::Result<Option<*mut u8>> {
+) -> crate::error::Result<Result<*mut u8, Why>> {
     let writable = request.prot & libc::PROT_WRITE != 0;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let replaced = if fixed { request.addr..request.addr.saturating_add(in_file.len()) } else { 0..0 };
@@ -241,11 +256,11 @@ fn attach(
         table.is_kernels(facts.identity, &replaced)
     };
     if owner.change(is_kernels) {
-        return Ok(None);
+        return Ok(Err(Why::Before));
     }
     if !descriptor_table::is_engines() {
         // All of its maps, so that they agree: a caller that is refused this one may map it through the kernel.
-        convert(owner, facts.identity)?;
+        convert(owner, facts.identity, Why::Descriptors)?;
     }
     let place = match (fixed, writable) {
         (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },
@@ -273,7 +288,8 @@ fn attach(
     };
     let region = match attached {
         Ok(Some(region)) => region,
-        Ok(None) | Err(Error::Outgrown { .. }) => return Ok(None),
+        Ok(None) => return Ok(Err(Why::Missing)),
+        Err(Error::Outgrown { .. }) => return Ok(Err(Why::Twice)),
         Err(error) => return Err(error),
     };
     fork_of::expect_children();
@@ -282,11 +298,11 @@ fn attach(
     let share = Arc::new(Share { region: region.clone(), identity, writer, may_write, kind, moved });
     if region.address().is_elsewhere() {
         // It is being taken over, and may have the kernel's mappings only until it is.
-        return Ok(None);
+        return Ok(Err(Why::Placement));
     }
     // Now that its region is there for as long as this share is: the end of the region forgets the watch.
     if !writable && request.one_writer && !watch(from, facts, request.fallback)? {
-        return Ok(None);
+        return Ok(Err(Why::Written));
     }
     let start = region.address().start().wrapping_add(in_file.start) as usize;
     let at = start..start + in_file.len();
@@ -301,14 +317,17 @@ fn attach(
             || fixed && start != request.addr
             || table.meeting(&at).any(differs)
         {
-            return Ok(None);
+            return Ok(Err(if fixed && start != request.addr { Why::Place } else { Why::Twice }));
         }
         table.forget_looked_after(&at);
         table.kernel_mappings.forget(&at);
         table.add(Piece { at: at.clone(), prot: request.prot, not_in_children: false, share: share.clone() });
         apply_all(table, &region)?;
-        Ok(Some(start as *mut u8))
+        Ok(Ok(start as *mut u8))
     });
+    if let Ok(Ok(_)) = mapped {
+        why::tell(&region, None);
+    }
     mapped.map_err(|error: i32| region.io_error("protect its map (mprotect)", std::io::Error::from_raw_os_error(error)))
 }
 

@@ -32,6 +32,7 @@ mod sync;
 mod table;
 mod takeover;
 mod unmap;
+mod why;
 
 pub use access::{is_cached, read, write};
 pub use advice::{advise, residency};
@@ -56,3 +57,4 @@ pub use remap::remap;
 pub use sync::{async_read, initial_line, sync, synchronise};
 pub(crate) use takeover::{Refusal, Still, bytes_of, return_to_kernel, take_over, turn};
 pub use unmap::{make_way, unmap};
+pub use why::{Served, Why, listen, say_kernels};

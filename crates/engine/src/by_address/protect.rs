@@ -6,6 +6,7 @@ use super::lookup::{Kind, check, kinds_in, range_of};
 use super::map::SERVED;
 use super::own::own;
 use super::table::Table;
+use super::why::Why;
 use crate::files::{lifecycle, table as files};
 use crate::region::region::Region;
 use crate::sys::{PAGE, descriptor_table};
@@ -47,7 +48,7 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     if is_cached && let Some(done) = owner.change(|table| protect_whole(table, &range, prot)) {
         return done;
     }
-    convert_range(&owner, &range)?;
+    convert_range(&owner, &range, Why::Protection)?;
     // It stops at the first hole, and to the program there is none that the files' maps had beside them.
     let end = kinds.iter().find(|(_, kind)| *kind == Kind::Unmapped).map_or(range.end, |(part, _)| part.start);
     // SAFETY: the caller's contract.
@@ -116,12 +117,12 @@ pub(super) fn apply_protections(table: &Table, range: &Range<usize>) -> Result<(
 ///
 /// # Errors
 /// ENOMEM: there is a hole in the range; what keeps a file from being converted.
-pub fn leave_file_to_kernel(addr: usize, len: usize) -> Result<(), i32> {
+pub fn leave_file_to_kernel(addr: usize, len: usize, why: Why) -> Result<(), i32> {
     // The call has the errors of ranges that are none.
     let Ok(range) = range_of(addr, len, libc::EINVAL) else { return Ok(()) };
     let owner = own();
     if kinds_in(&range).iter().any(|(_, kind)| *kind == Kind::Unmapped) {
         return Err(libc::ENOMEM);
     }
-    convert_range(&owner, &range)
+    convert_range(&owner, &range, why)
 }

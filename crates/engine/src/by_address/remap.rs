@@ -6,6 +6,7 @@ use super::own::{Owner, look, own};
 use super::protect::apply_protections;
 use super::table::{Piece, Share, Table, intersection};
 use super::unmap::{clear_way, retire};
+use super::why::Why;
 use super::{direct, keep};
 use crate::files::table as files;
 use crate::sys::{PAGE, errno, file};
@@ -62,7 +63,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         let exact = table.pieces().iter().rev().find(|piece| piece.at == range);
         exact.or_else(|| pieces.find(inside)).cloned()
     }) else {
-        convert_range(&owner, &range)?;
+        convert_range(&owner, &range, Why::Moved)?;
         return by_kernel();
     };
     let (region, identity) = (piece.share.region.clone(), piece.share.identity);
@@ -117,7 +118,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         }
     }
     drop((piece, region));
-    convert_range(&owner, &first).map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
+    convert_range(&owner, &first, Why::Moved).map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
     by_kernel()
 }
 

@@ -21,6 +21,7 @@ use super::fork as fork_of;
 use super::gate;
 use super::own::{look, own};
 use super::table::{Piece, Share};
+use super::why::{self, Why};
 use crate::deferred::protocol::DeferredMode;
 use crate::error::{Error, Result};
 use crate::evict::invalidate;
@@ -167,6 +168,7 @@ pub(crate) fn take_over(
     file::await_changes(from);
     protect(&region, first.prot)?;
     exchange(&region, parts, &range, &share, is_wanted)?;
+    why::tell(&region, None);
     Ok(identity)
 }
 
@@ -384,7 +386,7 @@ pub(crate) fn return_to_kernel(identity: Identity, noted: bool, is_wanted: impl 
         let of_file = table.pieces().iter().filter(|piece| piece.share.identity == identity);
         of_file.map(|piece| piece.at.clone()).collect::<Vec<_>>()
     });
-    convert(&owner, identity)?;
+    convert(&owner, identity, Why::Placement)?;
     owner.change(|table| {
         for at in &ranges {
             if !table.kernel_mappings.is_layered(at) {

@@ -5,6 +5,7 @@ use super::direct;
 use super::lookup::{check, holds, range_of};
 use super::own::{Owner, look, own};
 use super::table::{Piece, Removed, intersection, pages_at};
+use super::why::Why;
 use crate::coherence::to_kernel;
 use crate::fault::child;
 use crate::files::length;
@@ -141,7 +142,7 @@ pub(super) unsafe fn clear_way(owner: &Owner, range: &Range<usize>) -> Result<()
     if holds(range.start, range.len()) {
         let identities = look(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());
         for identity in identities {
-            convert_for(owner, identity, range).map_err(|error| error.errno())?;
+            convert_for(owner, identity, range, Why::Replaced).map_err(|error| error.errno())?;
         }
         // Addresses that regions have beside their maps, and those of the heap, which is no map by address.
         for region in registry::all() {

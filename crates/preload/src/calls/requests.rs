@@ -6,6 +6,7 @@ use crate::files::{cloning, coherence};
 use crate::own::{remembered, set_errno};
 use crate::processes::sandbox;
 use crate::{mappings, next, objects};
+use fastmap::by_address::Why;
 use libc::{c_char, c_int, c_long, c_ulong, c_void, off_t, size_t};
 
 /// The number of bytes that fcntl(2)'s argument points to.
@@ -31,7 +32,7 @@ const ENGINES_BYTE: i64 = i64::MAX - 1;
 fn before_lock(fd: c_int, start: i64, len: i64) {
     let reaches = len == 0 || len > 0 && start.saturating_add(len) > ENGINES_BYTE;
     if reaches && coherence::file(fd).is_some_and(|mapped| mapped.may_be_stored_to()) {
-        mappings::leave_descriptor_to_kernel(fd);
+        mappings::leave_descriptor_to_kernel(fd, Why::Descriptor);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::kernel_maps::{self, Identity};
 use super::map::Wanted;
 use crate::{config, report};
+use fastmap::by_address::Why;
 use libc::c_int;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -12,19 +13,25 @@ use std::path::Path;
 /// Mappings up to this size are the kernel's, above all writable ones: locks, indices and headers that processes share.
 pub(super) const SMALL: usize = 1 << 20;
 
-/// The file, if it could be the engine's, and whether this mapping of it is to be. `None`: it is the kernel's alone.
-pub(super) fn candidate(wanted: Wanted) -> Option<(Identity, bool)> {
+/// The file, if it could be the engine's, and whether this mapping of it is to be, or why not. `None`: it is the kernel's alone.
+pub(super) fn candidate(wanted: Wanted) -> Option<(Identity, Result<(), Why>)> {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
     let file = identity(fd)?;
     if is_in_engine(fd) {
-        return Some((file, true));
+        return Some((file, Ok(())));
     }
     let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN;
     // A file that the user named may begin small (SQLite's do) and have several mappings by the time it has grown.
     let large = len > SMALL || config().names_files() && prot & libc::PROT_WRITE == 0;
-    let eligible = large && prot & libc::PROT_EXEC == 0 && flags & odd == 0;
-    let matches = is_named(fd, eligible);
-    (matches && offset >= 0).then(|| (file, eligible && !kernel_maps::any(file)))
+    let fit = match () {
+        () if prot & libc::PROT_EXEC != 0 => Err(Why::Executable),
+        () if flags & odd != 0 => Err(Why::Flag),
+        () if !large => Err(Why::Small),
+        () => Ok(()),
+    };
+    let matches = is_named(fd, fit.is_ok());
+    let agrees = || if kernel_maps::any(file) { Err(Why::Before) } else { Ok(()) };
+    (matches && offset >= 0).then(|| (file, fit.and_then(|()| agrees())))
 }
 
 /// Whether a descriptor's file is in the engine.
@@ -51,14 +58,17 @@ pub(super) fn is_named(fd: c_int, counts: bool) -> bool {
     let mut path = [0u8; libc::PATH_MAX as usize];
     let path = if config().names_files() { path_of(fd, &mut path) } else { &[] };
     let matches = config().matches(path);
-    if counts {
-        report::note_candidate(Path::new(OsStr::from_bytes(path)), matches);
+    let path = Path::new(OsStr::from_bytes(path));
+    match counts {
+        true => report::note_candidate(path, matches),
+        false if !matches => report::note_unnamed(path),
+        false => {}
     }
     matches
 }
 
 /// The path that a descriptor was opened by, as far as the kernel knows it now.
-fn path_of(fd: c_int, path: &mut [u8]) -> &[u8] {
+pub(super) fn path_of(fd: c_int, path: &mut [u8]) -> &[u8] {
     let mut link = [0u8; 32];
     let _ = write!(&mut link[..], "/proc/thread-self/fd/{fd}");
     // SAFETY: `link` is a C string, since the text is shorter than the array, and `path` has this length.

@@ -2,11 +2,13 @@
 
 use super::choice::{SMALL, candidate, is_in_engine};
 use super::protect::lock_cached;
+use super::served::{self, By};
 use super::{concerns, kernel_maps, learn_kernels, make_way, note_maps, placement, whole_pages};
 use crate::copy::{held, mapped};
 use crate::own::{owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
-use fastmap::{Error, Fallback, Mode, by_address};
+use fastmap::by_address::{self, Why};
+use fastmap::{Error, Fallback, Mode};
 use kernel_maps::Made;
 use libc::{c_int, c_void, off_t, size_t};
 use std::os::fd::BorrowedFd;
@@ -119,7 +121,8 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
     let file = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
-    let Some((file, for_engine)) = file else { return unsafe { by_kernel(wanted) } };
+    let Some((file, fit)) = file else { return unsafe { by_kernel(wanted) } };
+    let for_engine = fit.is_ok();
     // SAFETY: the caller's contract.
     let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
     if for_engine && straight == Straight::No {
@@ -144,6 +147,13 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
             _ => drop(report::KERNEL.fetch_add(u64::from(for_engine), Ordering::Relaxed)),
         }
         undisturbed((), || {
+            match (straight, fit) {
+                (Straight::At(_), _) => served::note(fd, By::Direct),
+                (Straight::ByKernel, _) => served::note_kernels(fd, len, Why::InMemory),
+                // Said by who decided it.
+                (Straight::No, Ok(())) => {}
+                (Straight::No, Err(why)) => served::note_kernels(fd, len, why),
+            }
             // The engine is not asked for small mappings, and need not know of them.
             if for_engine && owner::owns_maps() {
                 // SAFETY: the program's descriptor, open during its call.
@@ -158,7 +168,7 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
 
 /// A private mapping of a file is the kernel's, or begins as such where it may not be stored to.
 unsafe fn map_private(wanted: Wanted) -> *mut c_void {
-    let Wanted { prot, fd, .. } = wanted;
+    let Wanted { prot, fd, len, .. } = wanted;
     if fastmap::coherence::any() {
         // It shows what the file has, so stores are written first. An error shows at the next msync(2).
         undisturbed((), || {
@@ -167,8 +177,18 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     }
     // SAFETY: the caller's contract.
     let at = unsafe { by_kernel(wanted) };
-    if at != libc::MAP_FAILED && config().is_kernel_first() && prot & libc::PROT_WRITE == 0 && is_watchable(wanted) {
-        undisturbed((), || placement::look_after(fd, at, wanted.len));
+    if at != libc::MAP_FAILED {
+        let why = match prot {
+            _ if prot & libc::PROT_EXEC != 0 => Why::Code,
+            _ if prot & libc::PROT_WRITE != 0 => Why::PrivateStores,
+            _ => Why::Private,
+        };
+        if config().is_kernel_first() && why == Why::Private && is_watchable(wanted) {
+            served::note_kernels(fd, len, Why::Placement);
+            undisturbed((), || placement::look_after(fd, at, len));
+        } else {
+            served::note_kernels(fd, len, why);
+        }
     }
     at
 }
@@ -193,12 +213,22 @@ unsafe fn map_kernel_first(wanted: Wanted) -> *mut c_void {
         && let Straight::At(at) = undisturbed(Straight::No, || unsafe { straight(wanted) })
     {
         report::note_direct();
+        undisturbed((), || served::note(fd, By::Direct));
         return at as *mut c_void;
     }
     // SAFETY: the caller's contract.
     let at = unsafe { by_kernel(wanted) };
-    if at != libc::MAP_FAILED && is_watchable(wanted) {
-        undisturbed((), || placement::look_after(fd, at, len));
+    if at != libc::MAP_FAILED {
+        let why = match () {
+            () if is_watchable(wanted) => Why::Placement,
+            () if wanted.prot & libc::PROT_EXEC != 0 => Why::Executable,
+            () if len > SMALL => Why::Flag,
+            () => Why::Small,
+        };
+        served::note_kernels(fd, len, why);
+        if why == Why::Placement {
+            undisturbed((), || placement::look_after(fd, at, len));
+        }
     }
     at
 }
@@ -266,7 +296,10 @@ unsafe fn straight(wanted: Wanted) -> Straight {
 /// Maps a file through the engine. `None`: the kernel is to do it.
 pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
     let Wanted { len, fd, flags, .. } = wanted;
-    let Some(cache) = crate::cache() else { return Ok(None) };
+    let Some(cache) = crate::cache() else {
+        served::note_kernels(fd, len, Why::NoCache);
+        return Ok(None);
+    };
     // Another thread may be about to end the engine's threads.
     let mapping = owner::Mapping::begin();
     if mapping.is_none() && !is_in_engine(fd) {
@@ -281,7 +314,7 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_
             kernel_maps::forget(whole_pages(at.cast(), len));
             if flags & libc::MAP_LOCKED != 0 && lock_cached(at.cast(), len).is_err() {
                 // The kernel maps it instead, and locks what it can or reports why not.
-                by_address::leave_file_to_kernel(at as usize, len)?;
+                by_address::leave_file_to_kernel(at as usize, len, Why::Locked)?;
                 // SAFETY: mapped just now, and not yet returned to the program.
                 unsafe { by_address::unmap(at as usize, len)? };
                 return Ok(None);
@@ -299,19 +332,16 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_
             Err(error.errno())
         }
         Err(error) => {
-            static SAID: AtomicBool = AtomicBool::new(false);
-            // By default every file is tried, /dev/shm's too: then only a defect of the machine is worth a message.
-            let worth_saying = config().names_files() || !fastmap::requirements::of_machine().iter().all(is_met);
-            if worth_saying && !owner::is_child_of_owner() && !SAID.swap(true, Ordering::Relaxed) {
-                say(format_args!("{error}; it is mapped through the kernel (said once)"));
+            // SAFETY: as above.
+            let is_in_memory = by_address::is_in_memory(unsafe { BorrowedFd::borrow_raw(fd) });
+            // By default every file is tried, /dev/shm's too, which no budget is meant for.
+            match is_in_memory && !config().names_files() {
+                true => served::note_kernels(fd, len, Why::InMemory),
+                false => served::note_refused(fd, &error),
             }
             Ok(None)
         }
     }
-}
-
-fn is_met(requirement: &fastmap::requirements::Requirement) -> bool {
-    requirement.optional || requirement.found.is_ok()
 }
 
 exported! {

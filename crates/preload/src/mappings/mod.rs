@@ -7,7 +7,7 @@
 //! can do better than the kernel. The rest is the kernel's, untouched.
 //!
 //! `fastmap::by_address` has the semantics; here is the choice (`choice.rs`), and what a mapping that stays the kernel's
-//! must know of it (`kernel_maps.rs`). Objects are never the kernel's (`objects.rs`). Calls `own`, `next`, `copy`, `config`, `report`, `objects`,
+//! must know of it (`kernel_maps.rs`); who serves what, and what is said of it (`served.rs`). Objects are never the kernel's (`objects.rs`). Calls `own`, `next`, `copy`, `config`, `report`, `objects`,
 //! `heap` and `threads`.
 
 mod advise;
@@ -18,6 +18,7 @@ mod objects;
 mod placement;
 mod protect;
 mod remap;
+pub(crate) mod served;
 
 pub(crate) use advise::{madvise, mincore, msync};
 pub(crate) use map::mmap;
@@ -29,7 +30,7 @@ use crate::copy::held;
 use crate::heap;
 use crate::own::{PAGE, owner, set_errno, undisturbed};
 use crate::threads;
-use fastmap::by_address;
+use fastmap::by_address::{self, Why};
 use libc::{c_int, c_void, size_t};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -99,19 +100,19 @@ fn note_maps() {
 }
 
 /// Converts the files that are mapped in a range to kernel mappings, for a call that only the kernel can do.
-pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t) -> Result<(), c_int> {
+pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t, why: Why) -> Result<(), c_int> {
     undisturbed(Err(libc::EIO), || {
-        let done = by_address::leave_file_to_kernel(addr as usize, len);
+        let done = by_address::leave_file_to_kernel(addr as usize, len, why);
         learn_kernels();
         done
     })
 }
 
 /// Converts the file behind a descriptor, which stays the kernel's.
-pub(crate) fn leave_descriptor_to_kernel(fd: c_int) {
+pub(crate) fn leave_descriptor_to_kernel(fd: c_int, why: Why) {
     undisturbed((), || {
         // SAFETY: the program's descriptor, open during its call.
-        by_address::leave_descriptor_to_kernel(unsafe { BorrowedFd::borrow_raw(fd) });
+        by_address::leave_descriptor_to_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, why);
         learn_kernels();
     });
 }

@@ -33,7 +33,7 @@ pub(super) fn look_after_grown(at: usize, from: size_t, to: size_t) {
 }
 
 fn face() -> Face {
-    Face { with_cache, say: config().log.then_some(say), turns: config().turns, only_noted: false }
+    Face { with_cache, say: config().log.placement.then_some(say), turns: config().turns, only_noted: false }
 }
 
 /// Before the program makes a thread: what waited for its second begins.

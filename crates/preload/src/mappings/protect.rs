@@ -4,7 +4,7 @@ use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, 
 use crate::copy::held;
 use crate::own::{owner, undisturbed};
 use crate::{heap, next};
-use fastmap::by_address;
+use fastmap::by_address::{self, Why};
 use libc::{c_int, c_uint, c_void, size_t};
 
 /// mprotect(2).
@@ -57,7 +57,7 @@ pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
                 let _passing = by_address::pass();
                 placement::note_kernels(addr, len);
                 if held(addr, len) {
-                    let done = leave_to_kernel(addr, len);
+                    let done = leave_to_kernel(addr, len, Why::Call);
                     if done.is_err() {
                         return result(done);
                     }

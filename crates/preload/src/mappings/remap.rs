@@ -6,8 +6,9 @@ use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, pla
 use crate::copy::held;
 use crate::own::{PAGE, set_errno, undisturbed};
 use crate::{config, heap, next};
+use fastmap::Mode;
+use fastmap::by_address::{self, Why};
 use fastmap::placement::Moving;
-use fastmap::{Mode, by_address};
 use libc::{c_int, c_void, size_t};
 use std::os::fd::BorrowedFd;
 
@@ -152,7 +153,7 @@ pub(crate) unsafe fn remap_file_pages(
 ) -> c_int {
     let _passing = by_address::pass();
     if held(addr, len)
-        && let Err(error) = leave_to_kernel(addr, len)
+        && let Err(error) = leave_to_kernel(addr, len, Why::Call)
     {
         // remap_file_pages(2) reports a hole as EINVAL.
         return result(Err(if error == libc::ENOMEM { libc::EINVAL } else { error }));

@@ -12,7 +12,7 @@
 use crate::copy::{held, mapped};
 use crate::own::{PAGE, errno, set_errno};
 use crate::{heap, mappings, next};
-use fastmap::by_address::{self, PinnedRange};
+use fastmap::by_address::{self, PinnedRange, Why};
 use libc::{CLOCK_REALTIME, c_int, c_void, clockid_t, timespec};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(crate) fn pin(object: *mut c_void, len: usize) -> Option<PinnedRange> {
     if heap::part_of_heap(object as usize, len).is_none() {
         // If it fails the caller tries again: what is in the way lasts no longer than a call.
         let within = object as usize % PAGE;
-        let _ = mappings::leave_to_kernel(object.wrapping_byte_sub(within), within + len);
+        let _ = mappings::leave_to_kernel(object.wrapping_byte_sub(within), within + len, Why::Waited);
         return None;
     }
     // SAFETY: the thread that waits for an object keeps it mapped.

@@ -19,5 +19,6 @@ mod private;
 mod process;
 mod signals;
 mod stores;
+mod unserved;
 mod verdicts;
 mod watched;
