@@ -98,3 +98,5 @@ pub use map::pins::{Pinned, PinnedMut};
 pub use mechanism::Mechanism;
 pub use modes::{Advice, Fallback, Mode, Persist, Placement};
 pub use store::Origin;
+#[doc(hidden)]
+pub use sys::leaks::Unseen;

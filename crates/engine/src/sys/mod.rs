@@ -12,6 +12,7 @@ pub mod fork;
 pub mod futex;
 pub mod guarded_copy;
 pub mod kernel_version;
+pub mod leaks;
 pub mod lines;
 pub mod lock;
 pub mod madvise;

@@ -65,9 +65,20 @@ fn stack() -> Result<*mut libc::c_void, i32> {
     Ok(at.wrapping_add(STACK).cast())
 }
 
+/// clone(2), by the C library's other name for it: ThreadSanitizer takes a child by the first for one made by fork(2), and ends the
+/// program, whose memory this one shares, when it starts a thread.
 fn clone(body: Body, stack: *mut libc::c_void, argument: *mut libc::c_void) -> Result<libc::pid_t, i32> {
+    unsafe extern "C" {
+        fn __clone(
+            body: Body,
+            stack: *mut libc::c_void,
+            flags: libc::c_int,
+            argument: *mut libc::c_void,
+            ...
+        ) -> libc::c_int;
+    }
     // SAFETY: the stack is the new process's own.
-    match unsafe { libc::clone(body, stack, SHARED, argument) } {
+    match unsafe { __clone(body, stack, SHARED, argument) } {
         -1 => Err(errno()),
         pid => Ok(pid),
     }

@@ -1,5 +1,6 @@
 //! The threads of this process, the engine's told from the program's by their names: proc(5).
 
+use super::leaks::Unseen;
 use super::proc_files;
 use super::process::pause;
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +25,7 @@ pub fn named<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let ticket = Ticket;
     move || {
         drop(ticket);
+        Unseen::for_good();
         body()
     }
 }

@@ -61,10 +61,12 @@ unsafe extern "C" {
     safe fn pthread_setcancelstate(state: c_int, before: &mut c_int) -> c_int;
 }
 
-/// Calls the engine; errno is as before. A panic, which must not cross into C, becomes `failed`.
+/// Calls the engine; errno is as before, and what is allocated meanwhile is not the program's to leak. A panic, which must not cross into C, becomes `failed`.
 pub(crate) fn caught<T>(failed: T, call: impl FnOnce() -> T) -> T {
     let before = errno();
+    let unseen = fastmap::Unseen::begin();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or(failed);
+    drop(unseen);
     set_errno(before);
     result
 }

@@ -6,6 +6,7 @@ pub(crate) mod allocator;
 pub(crate) mod guard;
 pub(crate) mod owner;
 pub(crate) mod remembered;
+mod sanitizers;
 
 pub(crate) use guard::{caught, errno, set_errno, undisturbed};
 

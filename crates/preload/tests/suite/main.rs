@@ -17,6 +17,7 @@ mod objects;
 mod others;
 mod private;
 mod process;
+mod sanitized;
 mod signals;
 mod stores;
 mod unserved;
