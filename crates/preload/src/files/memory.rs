@@ -1,9 +1,177 @@
 //! Calls that move bytes between memory and a pipe or another process: vmsplice(2), process_vm_readv(2),
-//! process_vm_writev(2).
+//! process_vm_writev(2); and the files in /proc that are this process's memory (proc_pid_mem(5)).
+//!
+//! What these reach in this process by an address is pinned, since the kernel finds no page of the engine's that is absent. In another
+//! process nobody can: a debugger is answered EFAULT or EIO (docs/intercepted.md).
 
-use crate::copy::{Call, Unit, Way, any_held, exchange};
+use super::At;
+use crate::copy::{Call, Unit, Way, any_held, exchange, held, mapped};
 use crate::next;
-use libc::{c_int, c_uint, c_ulong, iovec, pid_t, size_t, ssize_t};
+use crate::own::{PAGE, errno, set_errno, undisturbed};
+use fastmap::by_address;
+use libc::{c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, pid_t, size_t, ssize_t};
+use std::ffi::CStr;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes that are pinned at a time: a small part of any cache.
+const PINNED: usize = 64 << 10;
+
+/// Makes a call that reaches memory of this process by its address, with the engine's pages there in memory meanwhile; for writing with
+/// `writing`. Of a range that is not all mapped it is the first page; where that cannot be had, the call finds what the kernel has. Returns
+/// what the call does, and of how many bytes it was.
+fn reaching(place: usize, len: usize, writing: bool, call: impl FnOnce(usize) -> isize) -> (isize, usize) {
+    let page = len.min(PAGE - place % PAGE);
+    let keep = |len: usize| undisturbed(false, || by_address::keep(place, len, writing).is_ok());
+    let (len, kept) = match held(std::ptr::without_provenance::<c_void>(place), len) {
+        false => (len, false),
+        true if keep(len) => (len, true),
+        true => (page, page < len && keep(page)),
+    };
+    let done = call(len);
+    if kept {
+        let before = errno();
+        let _ = undisturbed(Ok(()), || by_address::let_go(place, len, writing));
+        set_errno(before);
+    }
+    (done, len)
+}
+
+/// Whether a file that may be this process's memory was ever opened: most programs do not, and are asked one load for it.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// A file has been opened by this path.
+///
+/// # Safety
+/// It is a path that the kernel has read.
+pub unsafe fn opened(path: *const c_char) {
+    // SAFETY: the contract.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.ends_with(b"mem") && (path.len() == 3 || path[path.len() - 4] == b'/') {
+        ANY.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether a descriptor is of this process's memory, and part of that may be the engine's.
+#[inline]
+pub fn is_own(fd: c_int) -> bool {
+    ANY.load(Ordering::Relaxed) && mapped() && names_own(fd)
+}
+
+#[cold]
+fn names_own(fd: c_int) -> bool {
+    let mut link = [0u8; 32];
+    let _ = write!(&mut link[..31], "/proc/self/fd/{fd}");
+    let mut path = [0u8; 64];
+    let before = errno();
+    // SAFETY: a C string, since the text is shorter than the array, and room for what the call fills.
+    let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
+    set_errno(before);
+    let mut parts = path[..len.max(0) as usize].split(|byte| *byte == b'/').skip(1);
+    let is_own = |part: &[u8]| std::str::from_utf8(part).is_ok_and(|part| part.parse() == Ok(std::process::id()));
+    parts.next() == Some(b"proc") && parts.next().is_some_and(is_own) && parts.last() == Some(b"mem")
+}
+
+/// A read or write of this process's memory: `call` gets one entry and its offset, and moves the position if it has none.
+///
+/// # Safety
+/// There are `count` valid entries, as for readv(2) or writev(2).
+pub unsafe fn through(
+    way: Way,
+    fd: c_int,
+    entries: *const iovec,
+    count: usize,
+    at: At,
+    call: &mut dyn FnMut(&[iovec], off_t) -> isize,
+) -> isize {
+    let mut window = |window: &[iovec], before: usize| {
+        let mut done = 0;
+        for entry in window {
+            let mut within = 0;
+            while within < entry.iov_len {
+                let len = (entry.iov_len - within).min(PINNED);
+                let offset = at.after(before + done);
+                let place = match at {
+                    // SAFETY: no memory.
+                    At::Position => unsafe { next::lseek(fd, 0, libc::SEEK_CUR) },
+                    At::Offset(_) => offset,
+                };
+                let part = |len| iovec { iov_base: entry.iov_base.wrapping_byte_add(within), iov_len: len };
+                let (moved, len) = reaching(place as usize, len, way == Way::Out, |len| call(&[part(len)], offset));
+                if moved < 0 {
+                    return if done > 0 { done as isize } else { moved };
+                }
+                done += moved as usize;
+                within += moved as usize;
+                if (moved as usize) < len {
+                    return done as isize;
+                }
+            }
+        }
+        done as isize
+    };
+    // SAFETY: the contract.
+    unsafe { exchange(way, Unit::Piece, entries, count, &mut window) }
+}
+
+/// Whether this is the number of the process, or of a thread of it.
+fn is_self(pid: pid_t) -> bool {
+    let before = errno();
+    // SAFETY: signal 0 is none.
+    let is_thread = || unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), pid, 0) } == 0;
+    let is_self = pid > 0 && is_thread();
+    set_errno(before);
+    is_self
+}
+
+/// The first part of a list that begins so many bytes behind its start; `None`: there is none.
+///
+/// # Safety
+/// There are `count` valid entries.
+unsafe fn part_at(entries: *const iovec, count: usize, mut skip: usize) -> Option<(*mut c_void, usize)> {
+    for index in 0..count {
+        // SAFETY: the contract.
+        let entry = unsafe { entries.add(index).read() };
+        if skip < entry.iov_len {
+            return Some((entry.iov_base.wrapping_byte_add(skip), entry.iov_len - skip));
+        }
+        skip -= entry.iov_len;
+    }
+    None
+}
+
+/// What process_vm_readv(2) and process_vm_writev(2) do with memory of this process, for one window of the local entries; `call` gets an
+/// entry of each list.
+///
+/// # Safety
+/// There are `remotes` valid entries.
+unsafe fn within(
+    way: Way,
+    window: &[iovec],
+    before: usize,
+    remote: *const iovec,
+    remotes: usize,
+    call: &mut dyn FnMut(&iovec, &iovec) -> isize,
+) -> isize {
+    let mut done = 0;
+    // SAFETY: the window's entries; the contract.
+    while let (Some((local, there)), Some((place, len))) =
+        unsafe { (part_at(window.as_ptr(), window.len(), done), part_at(remote, remotes, before + done)) }
+    {
+        let len = len.min(there).min(PINNED);
+        let entry = |iov_base, iov_len| iovec { iov_base, iov_len };
+        let (moved, len) =
+            reaching(place.addr(), len, way == Way::Out, |len| call(&entry(local, len), &entry(place, len)));
+        if moved < 0 && done == 0 {
+            return moved;
+        }
+        done += moved.max(0) as usize;
+        if moved < len as isize {
+            break;
+        }
+    }
+    done as isize
+}
 
 /// vmsplice(2). Pages of a mapping are copied: what is stored there afterwards does not show in the pipe.
 ///
@@ -21,8 +189,8 @@ pub unsafe fn vmsplice(fd: c_int, entries: *const iovec, count: size_t, flags: c
     }
 }
 
-/// Wrappers of process_vm_readv(2) and process_vm_writev(2): the local buffers are copied; the remote addresses are no
-/// memory of this process.
+/// Wrappers of process_vm_readv(2) and process_vm_writev(2): the local buffers are copied; the remote addresses are another process's
+/// memory, as a rule.
 macro_rules! between_processes {
     ($($way:ident $name:ident;)*) => { $(
         /// The C library's function of this name, with local buffers in mappings.
@@ -41,7 +209,15 @@ macro_rules! between_processes {
             unsafe {
                 let arguments = Call::new();
                 let remote = arguments.input(remote, (remotes as usize).saturating_mul(size_of::<iovec>()));
-                if count > libc::UIO_MAXIOV as c_ulong || !any_held(local, count as usize) {
+                let most = libc::UIO_MAXIOV as c_ulong;
+                if flags == 0 && mapped() && count <= most && remotes <= most && is_self(pid) && any_held(remote, remotes as usize) {
+                    return exchange(Way::$way, Unit::Call, local, count as usize, &mut |window, before| {
+                        within(Way::$way, window, before, remote, remotes as usize, &mut |local, remote| {
+                            next::$name(pid, local, 1, remote, 1, 0)
+                        })
+                    });
+                }
+                if count > most || !any_held(local, count as usize) {
                     return next::$name(pid, local, count, remote, remotes, flags);
                 }
                 exchange(Way::$way, Unit::Call, local, count as usize, &mut |window, _| {

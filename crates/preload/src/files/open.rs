@@ -1,6 +1,6 @@
 //! open(2) and its kin, which may empty a file.
 
-use super::coherence;
+use super::{coherence, memory};
 use crate::copy::{Call, held, mapped};
 use crate::own::remembered;
 use crate::processes::sandbox;
@@ -35,6 +35,7 @@ pub unsafe fn opening(
             let opened = call(path);
             if opened >= 0 {
                 remembered::opened(opened, reads_only);
+                memory::opened(path);
                 sandbox::looked_at(path);
             }
             return opened;

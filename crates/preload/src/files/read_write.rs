@@ -1,6 +1,6 @@
 //! read(2), write(2) and their kin: one buffer or several, at the position or at an offset.
 
-use super::{At, coherence};
+use super::{At, coherence, memory};
 use crate::copy::{Unit, Way, any_held, exchange, held, is_taken_since, mapped};
 use crate::next;
 use crate::objects::{self, Read};
@@ -22,6 +22,9 @@ unsafe fn moved(
 ) -> isize {
     // SAFETY: the contract, handed on.
     unsafe {
+        if memory::is_own(fd) {
+            return memory::through(way, fd, entries, count, at, call);
+        }
         match coherence::file(fd).is_some() {
             true if way == Way::In => coherence::read(fd, entries, count, at, call),
             true => coherence::write(fd, entries, count, at, append, call),
@@ -54,7 +57,7 @@ macro_rules! buffers {
             unsafe {
                 object!($way, fd, objects::read(&iovec { iov_base: buf as *mut c_void, iov_len: len }, 1), buffers!(how $($offset)?));
                 let mut done = 0;
-                if !mapped() || is_foreign(fd) && !held(buf, len) {
+                if !mapped() || is_foreign(fd) && !held(buf, len) && !memory::is_own(fd) {
                     let moved = next::$name(fd, buf, len $(, $offset)? $(, $size)?);
                     if !is_taken_since(moved) && !is_cut_short(fd, moved, buf.cast(), len) {
                         return moved;
@@ -125,7 +128,7 @@ macro_rules! vectors {
                 if (0..=libc::UIO_MAXIOV).contains(&count) $(&& $flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT) == 0)? {
                     object!($way, fd, objects::read(entries, count as usize), vectors!(how $($offset)?; $($flags)?));
                 }
-                let ours = (0..=libc::UIO_MAXIOV).contains(&count) && (any_held(entries, count as usize) || mapped() && !is_foreign(fd));
+                let ours = (0..=libc::UIO_MAXIOV).contains(&count) && (any_held(entries, count as usize) || mapped() && !is_foreign(fd) || memory::is_own(fd));
                 if !ours {
                     let done = next::$name(fd, entries, count $(, $offset)? $(, $flags)?);
                     if !is_taken_since(done) {

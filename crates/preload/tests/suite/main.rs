@@ -15,6 +15,7 @@ mod io;
 mod maps;
 mod objects;
 mod others;
+mod peek;
 mod private;
 mod process;
 mod sanitized;
