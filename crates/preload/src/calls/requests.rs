@@ -208,7 +208,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
 /// prctl(2): names, and the few numbers that it stores.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
-    sandbox::before_prctl(option);
+    sandbox::before_prctl([option.into(), a, b, c, d]);
     let size = match option {
         libc::PR_GET_NAME => 16,
         libc::PR_GET_PDEATHSIG | libc::PR_GET_CHILD_SUBREAPER | libc::PR_GET_TSC | libc::PR_GET_UNALIGN => 4,

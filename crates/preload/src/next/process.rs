@@ -19,8 +19,6 @@ table! {
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attr: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn system(command: *const c_char) -> c_int;
     fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void;
-    fn unshare(flags: c_int) -> c_int;
-    fn setns(fd: c_int, kinds: c_int) -> c_int;
     fn _exit(status: c_int);
     fn _Exit(status: c_int);
     fn quick_exit(status: c_int);
