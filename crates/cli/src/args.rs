@@ -60,8 +60,8 @@ pub enum Command {
 #[command(long_about = "\
 Run a program, unchanged, with its mapped files served by FastMap.
 
-With --cache SIZE the program's shared mappings of regular files and block devices are served from a cache with a hard limit instead \
-of the kernel's page cache. Without, they, and private mappings that are only read, begin as the kernel's; while memory is short, what gets the program on is found by trying: the \
+With --cache SIZE the program's shared mappings of regular files and block devices, and private ones as long as they may only be read, are \
+served from a cache with a hard limit instead of the kernel's page cache. Without, they begin as the kernel's; while memory is short, what gets the program on is found by trying: the \
 kernel as it is, the kernel told that accesses are random, or the cache, within the memory that is left. All else is as without. Its process id, terminal, standard streams, signals and exit status are its \
 own: fastmap becomes the program (exec).")]
 #[command(after_help = "\

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// Mappings of the kind that the engine takes, whatever their file: shared, large, not executable.
+/// Mappings of the kind that the engine takes, whatever their file: shared, or private and only to be read; large, not executable.
 pub(crate) static CANDIDATES: AtomicU64 = AtomicU64::new(0);
 /// Of these, how many were of files that the user named.
 pub(crate) static MATCHES: AtomicU64 = AtomicU64::new(0);

@@ -38,7 +38,7 @@ pub struct Request {
     pub len: usize,
     /// `PROT_READ`, `PROT_WRITE`, `PROT_NONE`.
     pub prot: i32,
-    /// `MAP_SHARED`, and `MAP_FIXED` or `MAP_FIXED_NOREPLACE`; others say nothing here.
+    /// `MAP_SHARED`, or `MAP_PRIVATE` where `prot` is `PROT_READ`; and `MAP_FIXED` or `MAP_FIXED_NOREPLACE`. Others say nothing here.
     pub flags: i32,
     /// Offset in the file, bytes: a multiple of pages.
     pub offset: u64,
@@ -48,14 +48,21 @@ pub struct Request {
     pub fallback: Fallback,
     /// As [`MapOptions::async_stores`](crate::MapOptions::async_stores).
     pub async_stores: bool,
-    /// Bytes of the file that another map has, which may be used like this one, may be given the same addresses. Else
-    /// the kernel maps them, at addresses of their own.
+    /// Bytes of the file that another map has, which may be used like this one, may be given the same addresses, if both are
+    /// shared. Else the kernel maps them, at addresses of their own.
     pub layers: bool,
 }
 
-/// mmap(2), `MAP_SHARED`, through the cache. `None`: it is for the kernel to map, with the same arguments, and to
-/// refuse where it must; that may be a file whose maps were converted to kernel mappings just now, and a place
-/// (`MAP_FIXED`) that was cleared of cached maps.
+impl Request {
+    /// `MAP_SHARED` or `MAP_PRIVATE`.
+    fn kind(&self) -> i32 {
+        if self.flags & libc::MAP_TYPE == libc::MAP_PRIVATE { libc::MAP_PRIVATE } else { libc::MAP_SHARED }
+    }
+}
+
+/// mmap(2), `MAP_SHARED`, or `MAP_PRIVATE` to be read, through the cache. `None`: it is for the kernel to map, with the same
+/// arguments, and to refuse where it must; that may be a file whose maps were converted to kernel mappings just now, and a place
+/// (`MAP_FIXED`) that was cleared of cached maps. A private map becomes a kernel mapping before it may be stored to.
 ///
 /// # Safety
 /// As for [`MapOptions::map`](crate::MapOptions::map) and `map_mut`; what a fixed place holds goes.
@@ -148,7 +155,8 @@ pub unsafe fn map_origin(
         return at.map(|at| at as *mut u8).map_err(|error| refuse(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
     let (facts, open) = OriginStore::opener(facts, origin);
-    let request = Request { one_writer: false, fallback: Fallback::Buffered, async_stores: false, ..*request };
+    let flags = request.flags & !libc::MAP_TYPE | libc::MAP_SHARED;
+    let request = Request { flags, one_writer: false, fallback: Fallback::Buffered, async_stores: false, ..*request };
     // SAFETY: the caller's contract.
     unsafe { map_as(&from, facts, cache, &request, &open) }?.ok_or_else(|| refuse(libc::ENOMEM))
 }
@@ -171,14 +179,15 @@ unsafe fn map_as(
     else {
         return Ok(None);
     };
-    if refused || odd {
+    let is_private = request.kind() == libc::MAP_PRIVATE;
+    // What is stored to a private mapping is not the file's.
+    if refused || odd || is_private && request.prot != libc::PROT_READ {
         return Ok(None);
     }
     if fork::is_child() {
         why::tell_of(from, facts.identity, true, Why::Child);
         return Ok(None);
     }
-    let is_private = |piece: &Piece| piece.share.identity == facts.identity && piece.share.kind == libc::MAP_PRIVATE;
     // Others need not wait for that, too.
     closing::await_close(facts.identity);
     let owner = own();
@@ -187,9 +196,8 @@ unsafe fn map_as(
         why::tell_of(from, facts.identity, !cache.pool.follows.load(Ordering::Relaxed), why);
         Ok(None)
     };
-    if !SERVED.contains(&request.prot) || look(|table| table.pieces().iter().any(is_private)) {
-        let why = if SERVED.contains(&request.prot) { Why::Private } else { Why::Protection };
-        return leave(why);
+    if !SERVED.contains(&request.prot) {
+        return leave(Why::Protection);
     }
     let in_file = request.offset as usize..end;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
@@ -226,7 +234,7 @@ unsafe fn map_as(
     } else {
         Removed::default()
     };
-    let may_write = mode == libc::O_RDWR && !facts.identity.is_unique();
+    let may_write = mode == libc::O_RDWR && !facts.identity.is_unique() && !is_private;
     let mapped = attach(&owner, from, &facts, cache, request, in_file, may_write, open);
     // What the new map covers again stays as it is.
     drop(retire(&owner, before));
@@ -294,7 +302,7 @@ fn attach(
     };
     fork_of::expect_children();
     let writer = (!writable && may_write).then(|| file::another(from).ok()).flatten();
-    let (identity, kind, moved) = (facts.identity, libc::MAP_SHARED, AtomicBool::new(false));
+    let (identity, kind, moved) = (facts.identity, request.kind(), AtomicBool::new(false));
     let share = Arc::new(Share { region: region.clone(), identity, writer, may_write, kind, moved });
     if region.address().is_elsewhere() {
         // It is being taken over, and may have the kernel's mappings only until it is.
@@ -308,7 +316,8 @@ fn attach(
     let at = start..start + in_file.len();
     let mapped = owner.change(|table| {
         let differs = |(one, _): (&Piece, Range<usize>)| {
-            !request.layers || one.prot != request.prot || one.share.may_write != may_write
+            let is_shared = kind == libc::MAP_SHARED && one.share.kind == kind;
+            !request.layers || !is_shared || one.prot != request.prot || one.share.may_write != may_write
         };
         // The kernel's by now, in part foreign, at another place, or not to be told from
         // another.

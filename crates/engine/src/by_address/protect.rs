@@ -62,7 +62,7 @@ fn protect_whole(table: &mut Table, range: &Range<usize>, prot: i32) -> Option<R
     // To open the file in another descriptor table is of no use.
     let opens = prot & libc::PROT_WRITE != 0 && !descriptor_table::is_engines();
     // Stores to a private mapping are not the file's.
-    let copies = prot & libc::PROT_WRITE != 0 && table.is_private(range);
+    let copies = prot & libc::PROT_WRITE != 0 && table.has_kind(range, libc::MAP_PRIVATE);
     if !is_whole || opens || copies || !SERVED.contains(&prot) {
         return None;
     }

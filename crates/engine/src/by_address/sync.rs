@@ -35,7 +35,9 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
             Kind::Cached if flags & libc::MS_INVALIDATE != 0 && look(|table| table.is_locked(&part)) => {
                 return Err(libc::EBUSY);
             }
-            Kind::Cached if flags & libc::MS_SYNC == 0 || look(|table| table.is_private(&part)) => Ok(()),
+            Kind::Cached if flags & libc::MS_SYNC == 0 || look(|table| !table.has_kind(&part, libc::MAP_SHARED)) => {
+                Ok(())
+            }
             // What has become the kernel's meanwhile it flushes.
             Kind::Cached => sync_cached(&part).and_then(|()| match is_cached(part.start, part.len()) {
                 true => Ok(()),

@@ -25,9 +25,11 @@ pub struct Share {
     /// A descriptor of the file, if the program's may write and no map has done so yet: mprotect(2) may ask for that
     /// later.
     pub writer: Option<EngineFd<File>>,
-    /// The program's descriptor may write.
+    /// The program's descriptor may write, and what is stored to the map is the file's.
     pub may_write: bool,
-    /// As mmap(2) has it: `MAP_SHARED`; or `MAP_PRIVATE`, of one that was taken over. All maps of a file are alike.
+    /// As mmap(2) has it: `MAP_SHARED`; or `MAP_PRIVATE`, which may only be read: before it may be stored to, the file's maps are the
+    /// kernel's. Such a one has its
+    /// addresses to itself.
     pub kind: i32,
     /// Its region has been replaced: there is another share.
     pub moved: AtomicBool,
@@ -225,9 +227,9 @@ impl Table {
         self.left.contains_key(&identity) || self.kernel_mappings.has(identity, replaced)
     }
 
-    /// Whether any part of a range is mapped `MAP_PRIVATE`.
-    pub fn is_private(&self, range: &Range<usize>) -> bool {
-        self.meeting(range).any(|(piece, _)| piece.share.kind == libc::MAP_PRIVATE)
+    /// Whether any part of a range is mapped so: `MAP_SHARED` or `MAP_PRIVATE`.
+    pub fn has_kind(&self, range: &Range<usize>, kind: i32) -> bool {
+        self.meeting(range).any(|(piece, _)| piece.share.kind == kind)
     }
 
     /// Leaves all maps of a file that are yet to come to the kernel.

@@ -50,6 +50,47 @@ fn access(at: usize) -> String {
     here.map_or("--".into(), |line| line.split(' ').nth(1).unwrap()[..2].into())
 }
 
+/// A private map is the cache's as long as it may only be read, beside shared ones of other bytes. What is stored to it later is not the
+/// file's, and no other map has its addresses.
+#[test]
+fn private_maps_to_read() {
+    alone!();
+    let folder = folder();
+    let path = folder.path().join("file");
+    let (file, bytes) = numbered(&path, 64);
+    let cache = Cache::new(32 * PAGE).unwrap();
+    let private = |len, prot, offset| Request { flags: libc::MAP_PRIVATE, ..request(len, prot, offset) };
+    // SAFETY: maps of the test's own; nobody uses what is unmapped.
+    unsafe {
+        let refuse = |wanted: Request| assert!(by_address::map(file.as_fd(), &cache, &wanted).unwrap().is_none());
+        let at = map(&file, &cache, 16 * PAGE, RW, 0);
+        refuse(private(16 * PAGE, RW, 32 * PAGE));
+        let own = by_address::map(file.as_fd(), &cache, &private(16 * PAGE, libc::PROT_READ, 32 * PAGE)).unwrap();
+        let own = own.expect("served by the cache") as usize;
+        assert!(by_address::is_cached(at, 16 * PAGE) && by_address::is_cached(own, 16 * PAGE));
+        assert_eq!((load(own + PAGE), access(own), own - at), (33, "r-".into(), 32 * PAGE));
+        assert_eq!(by_address::sync(own, 16 * PAGE, libc::MS_SYNC), Ok(()));
+        store(at + PAGE, 70);
+        assert_eq!(by_address::protect(own, PAGE, RW), Ok(()));
+        store(own, 71);
+        store(at + 2 * PAGE, 72);
+        assert_eq!([load(own), load(own + PAGE), load(at + PAGE)], [71, 33, 70]);
+        assert_eq!(by_address::unmap(own, 16 * PAGE), Ok(()));
+        assert_eq!(by_address::unmap(at, 16 * PAGE), Ok(()));
+        let mut wanted = bytes.clone();
+        (wanted[PAGE], wanted[2 * PAGE]) = (70, 72);
+        assert!(std::fs::read(&path).unwrap() == wanted);
+        // The same bytes twice: two places, or a store would be both maps'.
+        for second in [private(PAGE, libc::PROT_READ, 0), request(PAGE, libc::PROT_READ, 0)] {
+            let first = by_address::map(file.as_fd(), &cache, &private(16 * PAGE, libc::PROT_READ, 0)).unwrap();
+            let first = first.expect("served by the cache") as usize;
+            refuse(second);
+            assert!(!by_address::holds(first, PAGE));
+            assert_eq!(by_address::unmap(first, 16 * PAGE), Ok(()));
+        }
+    }
+}
+
 #[test]
 fn a_map_with_holes_goes_as_one() {
     alone!();

@@ -17,7 +17,8 @@ pub(super) const SMALL: usize = 1 << 20;
 pub(super) fn candidate(wanted: Wanted) -> Option<(Identity, Result<(), Why>)> {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
     let file = identity(fd)?;
-    if is_in_engine(fd) {
+    // What the kernel maps privately shows the file as it was when it was mapped, or newer.
+    if flags & libc::MAP_TYPE != libc::MAP_PRIVATE && is_in_engine(fd) {
         return Some((file, Ok(())));
     }
     let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN;

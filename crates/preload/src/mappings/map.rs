@@ -111,7 +111,7 @@ unsafe fn would_map(wanted: Wanted) -> bool {
 }
 
 unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
-    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    let Wanted { fd, .. } = wanted;
     if config().is_kernel_first() && !(mapped() && is_in_engine(fd)) {
         // SAFETY: the caller's contract.
         return unsafe { map_kernel_first(wanted) };
@@ -154,21 +154,42 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
                 (Straight::No, Ok(())) => {}
                 (Straight::No, Err(why)) => served::note_kernels(fd, len, why),
             }
-            // The engine is not asked for small mappings, and need not know of them.
-            if for_engine && owner::owns_maps() {
-                // SAFETY: the program's descriptor, open during its call.
-                by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, at as usize, len);
-            }
-            kernel_maps::note(whole_pages(at, len), file, Made { fd, offset, prot, flags });
-            learn_kernels();
+            note_kernel(wanted, file, at, for_engine);
         });
     }
     at
 }
 
-/// A private mapping of a file is the kernel's, or begins as such where it may not be stored to.
+/// Notes a mapping that is the kernel's and, where it is not too small, could have been the engine's: while it is there the file's other
+/// maps are the kernel's as well, and so agree with it.
+fn note_kernel(wanted: Wanted, file: kernel_maps::Identity, at: *mut c_void, for_engine: bool) {
+    let Wanted { len, prot, flags, fd, offset, .. } = wanted;
+    // The engine is not asked for small mappings, and need not know of them.
+    if for_engine && owner::owns_maps() {
+        // SAFETY: the program's descriptor, open during its call.
+        by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, at as usize, len);
+    }
+    kernel_maps::note(whole_pages(at, len), file, Made { fd, offset, prot, flags });
+    learn_kernels();
+}
+
+/// A private mapping of a file is placed as a shared one is as long as it may only be read; else it is the kernel's.
 unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     let Wanted { prot, fd, len, .. } = wanted;
+    let is_kernel_first = config().is_kernel_first();
+    let is_to_read = prot == libc::PROT_READ && !is_kernel_first && !config().off && !owner::has_left();
+    // As for a shared one.
+    let _owner = is_to_read.then(by_address::own);
+    // Those who look for symbols map programs and libraries: no budget is for them.
+    let is_candidate = is_to_read && undisturbed(false, || !served::is_code(fd));
+    let candidate = if is_candidate { undisturbed(None, || candidate(wanted)) } else { None };
+    let for_engine = candidate.filter(|(_, fit)| fit.is_ok()).map(|(file, _)| file);
+    // SAFETY: the caller's contract.
+    if for_engine.is_some()
+        && let Ok(Some(at)) = undisturbed(Ok(None), || unsafe { by_engine(wanted) })
+    {
+        return at;
+    }
     if fastmap::coherence::any() {
         // It shows what the file has, so stores are written first. An error shows at the next msync(2).
         undisturbed((), || {
@@ -177,18 +198,26 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     }
     // SAFETY: the caller's contract.
     let at = unsafe { by_kernel(wanted) };
-    if at != libc::MAP_FAILED {
-        let why = match prot {
-            _ if prot & libc::PROT_EXEC != 0 => Why::Code,
-            _ if prot & libc::PROT_WRITE != 0 => Why::PrivateStores,
-            _ => Why::Private,
-        };
-        if config().is_kernel_first() && why == Why::Private && is_watchable(wanted) {
+    if at == libc::MAP_FAILED {
+        return at;
+    }
+    let why = match (prot, candidate) {
+        _ if prot & libc::PROT_EXEC != 0 => Why::Code,
+        _ if prot & libc::PROT_WRITE != 0 => Why::PrivateStores,
+        (_, Some((_, Err(why)))) => why,
+        _ => Why::Private,
+    };
+    match for_engine {
+        // Said by who decided it.
+        Some(file) => {
+            report::KERNEL.fetch_add(1, Ordering::Relaxed);
+            undisturbed((), || note_kernel(wanted, file, at, true));
+        }
+        None if is_kernel_first && why == Why::Private && is_watchable(wanted) => {
             served::note_kernels(fd, len, Why::Placement);
             undisturbed((), || placement::look_after(fd, at, len));
-        } else {
-            served::note_kernels(fd, len, why);
         }
+        None => served::note_kernels(fd, len, why),
     }
     at
 }

@@ -1,9 +1,9 @@
 //! mmap(2) and its kin: which mappings are the engine's, and the calls on them.
 //!
 //! Unless the user asks for the engine (a budget, for one), a mapping begins as the kernel's, and the engine's placement decides
-//! (`placement.rs`). Else the engine's are shared mappings of more than 1 MiB, not executable, of regular files and block devices that the
-//! user named (all, unless told otherwise), smaller ones of files that were named if they are only read, and every
-//! mapping of a file that it has already. Files in memory are mapped straight: of those only msync(2) is ours, where it
+//! (`placement.rs`). Else the engine's are shared mappings, and private ones that may only be read, of more than 1 MiB, not executable, of
+//! regular files and block devices that the user named (all, unless told otherwise), smaller ones of files that were named if they are
+//! only read, and every shared mapping of a file that it has already. Files in memory are mapped straight: of those only msync(2) is ours, where it
 //! can do better than the kernel. The rest is the kernel's, untouched.
 //!
 //! `fastmap::by_address` has the semantics; here is the choice (`choice.rs`), and what a mapping that stays the kernel's

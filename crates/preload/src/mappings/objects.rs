@@ -63,7 +63,7 @@ unsafe fn by_engine(object: &Object, wanted: Wanted) -> Result<Option<*mut c_voi
     let Some(cache) = crate::cache() else { return Ok(None) };
     // Another thread may be about to end the engine's threads.
     let Some(_mapping) = owner::Mapping::begin() else { return Ok(None) };
-    let request = by_address::Request { flags: flags & !libc::MAP_TYPE | libc::MAP_SHARED, ..request(wanted) };
+    let request = request(wanted);
     // SAFETY: the program's descriptor, open during its call; the caller's contract.
     match unsafe { by_address::map_origin(BorrowedFd::borrow_raw(fd), object.origin.clone(), cache, &request) } {
         Ok(at) => {

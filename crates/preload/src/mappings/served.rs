@@ -58,7 +58,7 @@ fn note_kernels_of(fd: c_int, why: Why) {
 
 /// Whether a file is a program or a library (elf(5)): those who load them, look for symbols in them or print a trace map them privately,
 /// and none is what a budget is for.
-fn is_code(fd: c_int) -> bool {
+pub(super) fn is_code(fd: c_int) -> bool {
     const KINDS: [u8; 2] = [2, 3]; // ET_EXEC, ET_DYN
     let mut head = [0u8; 17];
     // SAFETY: room for what is read; at an offset, so that the position stays.

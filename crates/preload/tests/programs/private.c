@@ -1,5 +1,5 @@
-/* Private mappings that are only read, by the manual pages: in turns they are the engine's and the kernel's, until they may be
- * stored to. */
+/* Private mappings that are only read, by the manual pages: within a budget they are the engine's, in turns the engine's and the
+ * kernel's, until they may be stored to. */
 #include "check.h"
 
 /* How the kernel has what is mapped at an address; zero: it is not the file's, so it is the engine's. */
@@ -19,6 +19,9 @@ static char kind_at(const void *at) {
     CHECK(!"it is mapped");
     return 0;
 }
+
+/* Whether there is a budget, within which what is only read is the engine's from the beginning. */
+static int has_budget(void) { return getenv("FASTMAP_CACHE") && !getenv("FASTMAP_TURNS"); }
 
 /* Waits until a mapping is the engine's, where it will be. */
 static void await_engine(const void *at) {
@@ -45,7 +48,7 @@ static uint8_t *fresh(const char *path) {
     CHECK(fd >= 0);
     if (before > 0) close(before);
     uint8_t *at = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0);
-    CHECK(at != MAP_FAILED);
+    CHECK(at != MAP_FAILED && (!has_budget() || kind_at(at) == 0));
     return at;
 }
 
@@ -179,7 +182,7 @@ static void no_private_pages(const char *path) {
         CHECK(mprotect(at, SIZE, RW) == 0);
         expect(at, 0, SIZE);
         CHECK(mprotect(at, SIZE, PROT_READ) == 0);
-    } while (before == 0);
+    } while (before == 0 && !has_budget());
     await_turns();
     expect(at, 0, SIZE);
     CHECK(munmap(at, SIZE) == 0);
@@ -350,6 +353,146 @@ static void calls(const char *path) {
     expect_file_unchanged(path);
 }
 
+/* Both kinds of one file, of bytes of their own each: what is stored to the one is the file's, and the other's only its own. */
+static void beside_shared_parts(const char *path) {
+    fd = file_of(path, SIZE);
+    uint8_t *shared = mmap(NULL, 2 * MIB, RW, MAP_SHARED, fd, 0);
+    uint8_t *private = mmap(NULL, 3 * MIB, PROT_READ, MAP_PRIVATE, fd, 2 * MIB);
+    uint8_t *reader = mmap(NULL, 3 * MIB, PROT_READ, MAP_SHARED, fd, 5 * MIB);
+    CHECK(shared != MAP_FAILED && private != MAP_FAILED && reader != MAP_FAILED);
+    if (has_budget()) CHECK(kind_at(shared) == 0 && kind_at(private) == 0 && kind_at(reader) == 0);
+    catch_signal(SIGSEGV, 0);
+    for (int round = 0; round < 3; round++) {
+        store(shared, 2 * MIB, (uint8_t)(230 + round));
+        CHECK(raised_by_store(private + MIB) == SIGSEGV && raised_by_store(reader + MIB) == SIGSEGV);
+        CHECK(msync(private, 3 * MIB, MS_SYNC) == 0 && msync(shared, 2 * MIB, MS_SYNC) == 0);
+        uint8_t byte;
+        CHECK(pread(fd, &byte, 1, MIB + PAGE - 9) == 1 && byte == 230 + round);
+        CHECK(pwrite(fd, &byte, 1, 3 * MIB + PAGE - 9) == 1 && private[MIB + PAGE - 9] == 230 + round);
+        expect(private, 2 * MIB, 3 * MIB);
+        expect(reader, 5 * MIB, 3 * MIB);
+        await_turns();
+    }
+    if (has_budget()) CHECK(kind_at(shared) == 0 && kind_at(private) == 0 && kind_at(reader) == 0);
+    CHECK(mprotect(private + MIB, MIB, RW) == 0 && kind_at(private) == 'p' && kind_at(shared) == 's');
+    store(private + MIB, MIB, 240);
+    store(shared, 2 * MIB, 241);
+    expect_stored(private + MIB, MIB, 240);
+    expect(private, 2 * MIB, 3 * MIB);
+    FAILS(mprotect(reader, 3 * MIB, PROT_READ | 1 << 20), EINVAL);
+    CHECK(mprotect(reader, 3 * MIB, RW) == 0);
+    store(reader, 3 * MIB, 242);
+    CHECK(munmap(shared, 2 * MIB) == 0 && munmap(private, 3 * MIB) == 0 && munmap(reader, 3 * MIB) == 0);
+    expect_in_file(path, PAGE - 9, 241);
+    expect_in_file(path, 3 * MIB + PAGE - 9, 232);
+    expect_in_file(path, 4 * MIB + PAGE - 9, pattern(4 * MIB + PAGE - 9));
+    expect_in_file(path, 5 * MIB + PAGE - 9, 242);
+}
+
+/* A mapping of the walk below. */
+enum { PAGES = SIZE / PAGE, VIEWS = 5, AT = 77 };
+struct view {
+    uint8_t *at;
+    size_t first, pages;
+    int shared;
+    /* Of each page: whether it may be stored to, and what a private one has of its own; -1: nothing. */
+    uint8_t writable[PAGES];
+    int own[PAGES];
+};
+static struct view views[VIEWS];
+static uint8_t in_file[PAGES];
+
+static void expect_view(const struct view *view, size_t page) {
+    int own = view->own[page];
+    CHECK(view->at[page * PAGE + AT] == (own < 0 ? in_file[view->first + page] : own));
+}
+
+static void make_view(struct view *view, int alone) {
+    view->first = (size_t)rand() % (PAGES / 2);
+    view->pages = PAGES / 16 + (size_t)rand() % (PAGES / 2 - PAGES / 16);
+    view->shared = rand() % 2;
+    int prot = view->shared && rand() % 2 ? RW : PROT_READ;
+    view->at = mmap(NULL, view->pages * PAGE, prot, view->shared ? MAP_SHARED : MAP_PRIVATE, fd, (off_t)(view->first * PAGE));
+    CHECK(view->at != MAP_FAILED);
+    memset(view->writable, prot == RW, sizeof view->writable);
+    memset(view->own, -1, sizeof view->own);
+    if (alone && has_budget() && view->pages > MIB / PAGE) CHECK(kind_at(view->at) == 0);
+}
+
+/* Mappings of both kinds at random, which come, go and meet one another: each is what it is said to be, and the file has what it
+ * should have. */
+static void walk(const char *path) {
+    fd = file_of(path, SIZE);
+    for (size_t page = 0; page < PAGES; page++) in_file[page] = pattern(page * PAGE + AT);
+    srand(5);
+    catch_signal(SIGSEGV, 0);
+    for (int round = 0; round < 60; round++) {
+        for (int step = 0; step < 60; step++) {
+            struct view *view = &views[rand() % VIEWS];
+            if (view->at == NULL) {
+                int others = 0;
+                for (int i = 0; i < VIEWS; i++) others += views[i].at != NULL;
+                /* Few at first, so that many are the engine's. */
+                if (others <= step / 15) make_view(view, others == 0);
+                continue;
+            }
+            size_t from = (size_t)rand() % view->pages, len = 1 + (size_t)rand() % (view->pages - from);
+            uint8_t what = (uint8_t)(1 + rand() % 250);
+            uint8_t *part = view->at + from * PAGE;
+            switch (rand() % 12) {
+            case 0:
+                CHECK(munmap(view->at, view->pages * PAGE) == 0);
+                view->at = NULL;
+                continue;
+            case 1:
+                CHECK(pwrite(fd, &what, 1, (off_t)((view->first + from) * PAGE + AT)) == 1);
+                in_file[view->first + from] = what;
+                break;
+            case 2:
+                if (step < 30) break;
+                CHECK(mprotect(part, len * PAGE, RW) == 0);
+                memset(view->writable + from, 1, len);
+                break;
+            case 3:
+                if (step < 30) break;
+                CHECK(mprotect(view->at, view->pages * PAGE, PROT_READ) == 0);
+                memset(view->writable, 0, sizeof view->writable);
+                break;
+            case 4:
+                CHECK(madvise(part, len * PAGE, MADV_DONTNEED) == 0);
+                for (size_t page = from; page < from + len; page++) view->own[page] = -1;
+                break;
+            case 5:
+                /* The end of it goes. */
+                if (from < PAGES / 16) break;
+                CHECK(munmap(part, (view->pages - from) * PAGE) == 0);
+                view->pages = from;
+                break;
+            default:
+                for (size_t page = from; page < from + len; page++) {
+                    if (!view->writable[page]) continue;
+                    part[(page - from) * PAGE + AT] = what;
+                    if (view->shared) in_file[view->first + page] = what;
+                    else view->own[page] = what;
+                }
+                from = len = 0;
+            }
+            if (len && from < view->pages && !view->writable[from])
+                CHECK(raised_by_store(view->at + from * PAGE + AT) == SIGSEGV);
+            for (int i = 0; i < VIEWS; i++)
+                for (int look = 0; views[i].at && look < 20; look++) expect_view(&views[i], (size_t)rand() % views[i].pages);
+        }
+        for (int i = 0; i < VIEWS; i++) {
+            for (size_t page = 0; views[i].at && page < views[i].pages; page++) expect_view(&views[i], page);
+            if (views[i].at) CHECK(munmap(views[i].at, views[i].pages * PAGE) == 0);
+            views[i].at = NULL;
+        }
+        uint8_t byte;
+        for (size_t page = 0; page < PAGES; page++)
+            CHECK(pread(fd, &byte, 1, (off_t)(page * PAGE + AT)) == 1 && byte == in_file[page]);
+    }
+}
+
 static struct test tests[] = {
     {"reads", reads},
     {"stores", stores},
@@ -360,5 +503,7 @@ static struct test tests[] = {
     {"parts_go", parts_go},
     {"beside_shared", beside_shared},
     {"calls", calls},
+    {"beside_shared_parts", beside_shared_parts},
+    {"walk", walk},
 };
 RUN_ONE_OF(tests)

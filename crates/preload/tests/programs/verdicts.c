@@ -1031,6 +1031,235 @@ static void across_other_memory(void) {
     L(at + MIB), L(room);
 }
 
+/* The same for a private mapping, of a file that is open for that. */
+static void begin_private(int mode) {
+    close(fd);
+    fd = open(name, mode);
+    at = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED);
+    for (size_t page = 0; page < SIZE / PAGE; page += 64) CHECK(at[page * PAGE] == pattern(page * PAGE));
+    catch_signal(SIGSEGV, 0);
+    catch_signal(SIGBUS, 0);
+}
+
+static void private_arguments(void) {
+    begin_private(O_RDONLY);
+    int writing = open("/dev/null", O_WRONLY), folder = open("/", O_RDONLY);
+    A(mmap(NULL, 0, PROT_READ, MAP_PRIVATE, fd, 0));
+    A(mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 1));
+    A(mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, -(off_t)PAGE));
+    A(mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, -1, 0));
+    A(mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, writing, 0));
+    A(mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, folder, 0));
+    A(mmap(NULL, SIZE_MAX & ~(PAGE - 1), PROT_READ, MAP_PRIVATE, fd, 0));
+    A(mmap(at + 1, SIZE, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0));
+    A(mmap(at, SIZE, PROT_READ, MAP_PRIVATE | MAP_FIXED, 900, 0));
+    A(mmap(at, SIZE, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 17));
+    A(mmap(at + MIB, SIZE, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, 0));
+    L(at + MIB), S(at + MIB);
+    writing = open(name, O_WRONLY);
+    A(mmap(at, SIZE, PROT_READ, MAP_PRIVATE | MAP_FIXED, writing, 0));
+    L(at + MIB), S(at + MIB);
+}
+
+static void private_protect_whole(void) {
+    begin_private(O_RDONLY);
+    R(mprotect(at, SIZE, 1 << 20));
+    R(mprotect(at, SIZE, RW | PROT_GROWSDOWN));
+    R(mprotect(at, SIZE, PROT_READ));
+    S(at + PAGE);
+    R(mprotect(at, SIZE, RW));
+    S(at + PAGE), L(at + PAGE), L(at + 2 * PAGE);
+    F(PAGE);
+    R(mprotect(at, SIZE, PROT_READ));
+    S(at + PAGE), L(at + PAGE);
+    R(madvise(at, SIZE, MADV_DONTNEED));
+    L(at + PAGE);
+}
+
+static void private_protect_part(void) {
+    begin_private(O_RDWR);
+    R(munmap(at + 40 * PAGE, 4 * PAGE));
+    R(mprotect(at + 20 * PAGE, PAGE, RW));
+    S(at + 20 * PAGE), S(at + 19 * PAGE), S(at + 21 * PAGE);
+    L(at + 20 * PAGE), L(at + 41 * PAGE);
+    F(20 * PAGE);
+    R(mprotect(at + 39 * PAGE, 2 * PAGE, RW));
+    S(at + 39 * PAGE);
+    F(39 * PAGE);
+}
+
+static void private_protect_none(void) {
+    begin_private(O_RDONLY);
+    R(mprotect(at, SIZE, PROT_NONE));
+    L(at + 5), S(at + 5);
+    R(mprotect(at, SIZE, PROT_WRITE));
+    S(at + 5), L(at + 5);
+    R(mprotect(at, SIZE, PROT_READ | PROT_EXEC));
+    L(at + 5), S(at + 5);
+    F(5);
+}
+
+static void private_written(void) {
+    begin_private(O_RDWR);
+    R(pwrite(fd, "!", 1, MIB));
+    L(at + MIB), L(at + MIB + 1), L(at + MIB - 1);
+    int other = open(name, O_RDWR);
+    R(pwrite(other, "?", 1, MIB));
+    L(at + MIB);
+    R(ftruncate(fd, SIZE));
+    L(at + 2 * MIB);
+}
+
+static void private_past_the_end(void) {
+    begin_private(O_RDWR);
+    CHECK(ftruncate(fd, 4 * MIB + 10) == 0);
+    L(at + 4 * MIB), L(at + 4 * MIB + 9), L(at + 4 * MIB + 10), L(at + 4 * MIB + PAGE - 1);
+    L(at + 4 * MIB + PAGE), L(at + SIZE - 1), S(at), S(at + SIZE - 1);
+    CHECK(ftruncate(fd, SIZE) == 0);
+    L(at + 4 * MIB + PAGE), L(at + SIZE - 1), L(at + 4 * MIB + 10);
+    CHECK(ftruncate(fd, 0) == 0);
+    L(at);
+    R(munmap(at, SIZE));
+}
+
+static void private_sync(void) {
+    begin_private(O_RDONLY);
+    R(msync(at, SIZE, MS_SYNC));
+    R(msync(at, SIZE, MS_ASYNC));
+    R(msync(at, SIZE, MS_INVALIDATE));
+    R(msync(at, SIZE, MS_SYNC | MS_ASYNC));
+    R(msync(at, SIZE, 64));
+    R(msync(at + 1, PAGE, MS_SYNC));
+    R(mlock(at, 4 * PAGE));
+    IN(at + 3 * PAGE);
+    R(msync(at, PAGE, MS_SYNC | MS_INVALIDATE));
+    R(madvise(at, PAGE, MADV_DONTNEED));
+    R(munlock(at, 4 * PAGE));
+    R(msync(at, PAGE, MS_SYNC | MS_INVALIDATE));
+    R(mincore(at, SIZE, (unsigned char[SIZE / PAGE]){0}));
+    R(mincore(at + 1, PAGE, (unsigned char[1]){0}));
+    L(at);
+}
+
+static void private_advice(void) {
+    begin_private(O_RDONLY);
+    int advice[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED, MADV_COLD, MADV_PAGEOUT,
+                    MADV_DONTFORK, MADV_DOFORK, MADV_DONTDUMP, MADV_DODUMP, MADV_HUGEPAGE, MADV_NOHUGEPAGE, 1212};
+    for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+        printf("%s: advice %d\n", group, advice[i]);
+        R(madvise(at, SIZE, advice[i]));
+        L(at + MIB);
+    }
+    R(madvise(at, 16 * PAGE, MADV_POPULATE_READ));
+    R(madvise(at, 16 * PAGE, MADV_POPULATE_WRITE));
+    IN(at + 3 * PAGE);
+    R(madvise(at, PAGE, MADV_REMOVE));
+    R(madvise(at, PAGE, MADV_FREE));
+    R(madvise(at, PAGE, MADV_WIPEONFORK));
+    R(madvise(at, PAGE, MADV_MERGEABLE));
+    L(at), S(at);
+}
+
+static void private_hole(void) {
+    begin_private(O_RDONLY);
+    R(munmap(at + 10 * PAGE, 2 * PAGE));
+    R(msync(at + 8 * PAGE, 5 * PAGE, MS_SYNC));
+    R(madvise(at + 9 * PAGE, 4 * PAGE, MADV_WILLNEED));
+    R(mprotect(at + 10 * PAGE, PAGE, RW));
+    L(at + 9 * PAGE), L(at + 12 * PAGE);
+    printf("%s: in the hole: %d %d\n", group, raised_by_load(at + 10 * PAGE), raised_by_store(at + 12 * PAGE - 1));
+    R(munmap(at, SIZE));
+    L(at);
+}
+
+static void private_remap(void) {
+    begin_private(O_RDONLY);
+    A(mremap(at, SIZE, 4 * MIB, 0));
+    A(mremap(at, 4 * MIB, 5 * MIB, 64));
+    A(mremap(at, 0, SIZE, MREMAP_MAYMOVE));
+    L(at + 4 * MIB - 1);
+    uint8_t *room = anonymous(4 * MIB), *moved = mremap(at, 4 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, room);
+    printf("%s: moved: %d %d\n", group, moved == room, room[PAGE]);
+    L(at + 5);
+    at = room;
+    R(mprotect(at, PAGE, RW));
+    S(at + 5), S(at + PAGE), L(at + 5);
+    F(5);
+}
+
+/* Other mappings at its place. */
+static void private_replaced(void) {
+    begin_private(O_RDWR);
+    A(mmap(at, SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0));
+    R(mprotect(at, SIZE, RW));
+    S(at + 5), F(5);
+    A(mmap(at, SIZE, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0));
+    R(mprotect(at, SIZE, RW));
+    at[5] = 99;
+    L(at + 5), F(5);
+    A(mmap(at + MIB, MIB, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    L(at + MIB), S(at + MIB), L(at + 5), L(at + 2 * MIB);
+    F(MIB);
+}
+
+static void private_beside_shared(void) {
+    begin_private(O_RDWR);
+    R(munmap(at + 4 * MIB, 4 * MIB));
+    uint8_t *other = mmap(NULL, 4 * MIB, RW, MAP_SHARED, fd, 4 * MIB);
+    CHECK(other != MAP_FAILED);
+    other[PAGE] = 150;
+    F(4 * MIB + PAGE);
+    S(at + 5), L(at + 5);
+    R(msync(at, 4 * MIB, MS_SYNC));
+    R(mprotect(at, PAGE, RW));
+    S(at + 5), S(at + PAGE);
+    F(5);
+    other[PAGE] = 151;
+    F(4 * MIB + PAGE);
+    R(munmap(at, 4 * MIB));
+    printf("%s: the other: %d\n", group, other[PAGE]);
+}
+
+/* The same bytes twice. */
+static void private_twice(void) {
+    begin_private(O_RDWR);
+    uint8_t *other = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0);
+    printf("%s: at a place of its own: %d\n", group, other != at);
+    R(mprotect(other, SIZE, RW));
+    other[PAGE] = 152;
+    L(at + PAGE), S(at + PAGE);
+    uint8_t *shared = mmap(NULL, SIZE, RW, MAP_SHARED, fd, 0);
+    shared[PAGE] = 153, shared[2 * PAGE] = 154;
+    L(at + PAGE);
+    printf("%s: the other: %d %d\n", group, other[PAGE], other[2 * PAGE]);
+    R(munmap(at, SIZE));
+    L(at);
+    printf("%s: the other: %d %d\n", group, other[PAGE], other[2 * PAGE]);
+}
+
+static void private_in_children(void) {
+    begin_private(O_RDONLY);
+    fflush(stdout);
+    for (int way = 0; way < 3; way++) {
+        pid_t child = fork();
+        if (child == 0) {
+            signal(SIGSEGV, SIG_DFL);
+            struct rlimit none = {0, 0};
+            setrlimit(RLIMIT_CORE, &none);
+            if (way == 1 && mprotect(at, SIZE, RW) != 0) _exit(1);
+            if (way < 2) *(volatile uint8_t *)(at + MIB) = 155;
+            _exit(at[MIB]);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        printf("%s: a child, %d: %s %d\n", group, way, WIFSIGNALED(status) ? "signal" : "exit",
+               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        L(at + MIB);
+    }
+    F(MIB);
+}
+
 #define GROUPS(one)                                                                                                          \
     one(map_arguments) one(fixed_and_refused) one(private_over_part) one(private_over_locked)                                \
     one(lock_stays_beside_what_is_mapped_over) one(barrier_in_private_memory_over_part) one(whole_map_is_replaced)           \
@@ -1045,7 +1274,10 @@ static void across_other_memory(void) {
     one(locking_past_the_end) one(locked_from_the_start) one(locked_memory_grows) one(locking_limits) one(remap_arguments) one(remap_of_nothing_over_a_map) one(remap_shrinks)   \
     one(remap_moves) one(remap_leaves_its_place) one(remap_over_a_map) one(remap_over_a_locked_map) one(remap_of_part)       \
     one(remap_once_more) one(remap_grows_into_another) one(remap_over_hole) one(file_pages) one(file_pages_of_nothing)       \
-    one(past_the_end) one(past_the_end_of_a_part) one(past_the_end_of_a_reader) one(children) one(across_other_memory)
+    one(past_the_end) one(past_the_end_of_a_part) one(past_the_end_of_a_reader) one(children) one(across_other_memory)       \
+    one(private_arguments) one(private_protect_whole) one(private_protect_part) one(private_protect_none)                    \
+    one(private_written) one(private_past_the_end) one(private_sync) one(private_advice) one(private_hole)                   \
+    one(private_remap) one(private_replaced) one(private_beside_shared) one(private_twice) one(private_in_children)
 
 /* Each group on a file of its own, `FILE.GROUP`; with a name after it only that group. */
 int main(int argc, char **argv) {
