@@ -89,7 +89,11 @@ fn convert_region(
     let of_file = || table.pieces().iter().filter(|piece| piece.share.identity == identity);
     let (start, end) = region.address().addresses();
     let part = |(at, prot): (Range<usize>, i32)| {
+        // Other files' maps may lie between the parts of a region.
         let share = &table.meeting(&at).next()?.0.share;
+        if share.identity != identity {
+            return None;
+        }
         Some(to_kernel::MappedPages { pages: pages_at(region, &at), prot, kind: share.kind, fd: share.descriptor()? })
     };
     let parts: Vec<_> = table.protections(&(start..end)).into_iter().filter_map(part).collect();

@@ -26,7 +26,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Address space for a file that is mapped to be written, and so may grow, bytes: what is not touched costs nothing.
+/// Address space for a file that may grow, bytes: what is not touched costs nothing.
 const ROOM: usize = 64 << 30;
 
 /// What mmap(2) is asked for.
@@ -214,23 +214,26 @@ unsafe fn map_as(
     }
     // Kept until the new map is there: it may be the file's last.
     let before = if fixed {
-        let has_it = |piece: &&Piece| {
-            let region = &piece.share.region;
-            piece.share.identity == facts.identity
-                && region.address().start().wrapping_add(in_file.start) as usize == wanted.start
-                && !region.address().has_foreign(&in_file)
+        // Whose address follows from those of the file's other maps is in the file's region, or comes to it.
+        let base = wanted.start - in_file.start;
+        let is_in_place = |piece: &&Piece| {
+            let address = piece.share.region.address();
+            piece.share.identity == facts.identity && address.start() as usize == base && address.may_have(&in_file)
         };
-        let in_place =
-            owner.change(|table| table.pieces().iter().find(has_it).is_some().then(|| table.remove(&wanted, true)));
-        if in_place.is_none() {
+        let region = look(|table| table.pieces().iter().find(is_in_place).map(|piece| piece.share.region.clone()));
+        let others = match &region {
+            Some(region) => region.address().foreign_in(&in_file),
+            None => vec![in_file.clone()],
+        };
+        for part in others {
             // SAFETY: the caller wants what is there gone.
-            unsafe { clear_way(&owner, &wanted) }.map_err(|error| Error::Io {
+            unsafe { clear_way(&owner, &(base + part.start..base + part.end)) }.map_err(|error| Error::Io {
                 path: file::path_of(from),
                 operation: CLEARING,
                 source: std::io::Error::from_raw_os_error(error),
             })?;
         }
-        in_place.unwrap_or_default()
+        region.map(|_| owner.change(|table| table.remove(&wanted, true))).unwrap_or_default()
     } else {
         Removed::default()
     };
@@ -270,10 +273,15 @@ fn attach(
         // All of its maps, so that they agree: a caller that is refused this one may map it through the kernel.
         convert(owner, facts.identity, Why::Descriptors)?;
     }
-    let place = match (fixed, writable) {
-        (true, _) => Place::Fixed { address: request.addr, offset: in_file.start },
-        (false, true) => Place::Room(ROOM),
-        (false, false) => Place::Room(0),
+    // Of a file that the program writes, further parts will be mapped once it has grown.
+    let may_grow = || {
+        !facts.identity.is_unique()
+            && (file::access_mode(from) != libc::O_RDONLY || file::is_open_to_write(facts.identity))
+    };
+    let room = if writable || !files::is_cached(facts.identity) && may_grow() { ROOM } else { 0 };
+    let place = |room| match fixed {
+        true => Place::Fixed { address: request.addr, offset: in_file.start, room },
+        false => Place::Room(room),
     };
     let (one_writer, fallback) = (request.one_writer, request.fallback);
     let deferred = DeferredMode { initial: None, keep: request.async_stores };
@@ -287,10 +295,10 @@ fn attach(
         by_address: true,
         deferred,
     };
-    let attached = match files::attach(from, facts, in_file.end, options(place), open) {
+    let attached = match files::attach(from, facts, in_file.end, options(place(room)), open) {
         // Address space may be limited (setrlimit(2)).
-        Err(Error::Io { source, .. }) if !fixed && source.raw_os_error() == Some(libc::ENOMEM) => {
-            files::attach(from, facts, in_file.end, options(Place::Room(0)), open)
+        Err(Error::Io { source, .. }) if room > 0 && source.raw_os_error() == Some(libc::ENOMEM) => {
+            files::attach(from, facts, in_file.end, options(place(0)), open)
         }
         attached => attached,
     };
@@ -321,11 +329,9 @@ fn attach(
         };
         // The kernel's by now, in part foreign, at another place, or not to be told from
         // another.
-        if region.is_converted()
-            || region.address().has_foreign(&in_file)
-            || fixed && start != request.addr
-            || table.meeting(&at).any(differs)
-        {
+        let is_here = !region.is_converted() && !(fixed && start != request.addr) && !table.meeting(&at).any(differs);
+        // SAFETY: a fixed place, which the caller wants cleared.
+        if !is_here || fixed && !unsafe { region.make_own(&in_file) } || region.address().has_foreign(&in_file) {
             return Ok(Err(if fixed && start != request.addr { Why::Place } else { Why::Twice }));
         }
         table.forget_looked_after(&at);

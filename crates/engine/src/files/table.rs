@@ -143,7 +143,8 @@ pub fn attach(
     };
     let region = mapped.region.clone();
     let prepared = length::follow(&region).and_then(|()| {
-        if need > region.span() {
+        // A map that is not known by its address asks nobody whether memory of others' lies in it.
+        if need > region.span() || !by_address && region.address().has_foreign(&(0..need)) {
             return Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 });
         }
         // Bytes that were not mapped may have been written by others.

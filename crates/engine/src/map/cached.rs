@@ -69,7 +69,7 @@ impl Cached {
         let added = open::part_of_file(self.region.store().path(), self.offset as u64, len..new_len)?;
         let end = added.end as usize;
         let before = self.pages(0, len);
-        if end > self.region.span() {
+        if end > self.region.span() || self.region.address().has_foreign(&(0..end)) {
             self.region = table::replace(self.identity, &self.region, end, Some((added, self.reserve)))?;
         } else {
             length::extend(&self.region, added, self.reserve)?;

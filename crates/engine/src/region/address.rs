@@ -6,7 +6,7 @@ use crate::sys::{PAGE, cpu, madvise, memory};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Smallest part of a region with a userfaultfd, and so a kernel VMA lock, of its own.
@@ -20,8 +20,9 @@ const STRIPES_PER_CORE: usize = 4;
 pub enum Place {
     /// Where there is room, with address space for so many bytes of the file at least.
     Room(usize),
-    /// Only part of the file, from this offset on, at this address: both page multiples. What is there goes.
-    Fixed { address: usize, offset: usize },
+    /// Only part of the file, from this offset on, at this address: both page multiples. What is there goes. Other parts of so many
+    /// bytes of the file at least may become its own later, each at the address that follows from this one ([`Address::take_back`]).
+    Fixed { address: usize, offset: usize, room: usize },
     /// As `Fixed`, but what is there stays until [`Address::take_over`] puts the region's memory in its place.
     Over { address: usize, offset: usize },
 }
@@ -34,8 +35,10 @@ pub struct Address {
     span: usize,
     /// Where the address range that it has begins, bytes from `base`.
     own: usize,
-    /// Foreign ranges: parts that were mapped over since, bytes from `base`. Not its to give back.
+    /// Foreign ranges: parts that were mapped over since, or never were its own, bytes from `base`. Not its to give back.
     foreign: Mutex<Vec<Range<usize>>>,
+    /// Some of them lie between parts of its own.
+    parted: AtomicBool,
     stripe_bytes: usize,
     stripes: usize,
     userfaultfds: &'static [Userfaultfd],
@@ -51,9 +54,11 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 impl Address {
-    /// Reserves address space for `span` bytes of a file, of which it will have `doubled`, divided into stripes or not.
+    /// Reserves address space for `span` bytes of a file, of which it will have `doubled`, divided into stripes or not; at a fixed
+    /// place for its first `need` bytes.
     pub fn reserve(
         place: Place,
+        need: usize,
         span: usize,
         doubled: usize,
         striped: bool,
@@ -70,14 +75,31 @@ impl Address {
                 elsewhere = AtomicPtr::new(memory::reserve(span - offset, STRIPE_BYTES)?);
                 ((address as *mut u8).wrapping_sub(offset), offset)
             }
-            Place::Fixed { address, offset } => {
+            Place::Fixed { address, offset, .. } => {
                 // SAFETY: the caller wants it there, whatever is there now.
-                unsafe { memory::reserve_at(address as *mut u8, span - offset)? };
-                ((address as *mut u8).wrapping_sub(offset), offset)
+                unsafe { memory::reserve_at(address as *mut u8, need - offset)? };
+                ((address as *mut u8).wrapping_sub(offset), 0)
             }
         };
-        let (foreign, userfaultfds) = (Mutex::default(), &opened.regions[..]);
-        Ok(Address { base, span, own, foreign, stripe_bytes, stripes, userfaultfds, first_userfaultfd, elsewhere })
+        let beside = match place {
+            Place::Fixed { offset, .. } => vec![0..offset, need..span],
+            _ => Vec::new(),
+        };
+        let (foreign, parted, userfaultfds) = (Mutex::default(), AtomicBool::new(false), &opened.regions[..]);
+        let address = Address {
+            base,
+            span,
+            own,
+            foreign,
+            parted,
+            stripe_bytes,
+            stripes,
+            userfaultfds,
+            first_userfaultfd,
+            elsewhere,
+        };
+        address.add_foreign(beside.into_iter().filter(|part| !part.is_empty()));
+        Ok(address)
     }
 
     /// Where its memory for a part of the file is, from this byte on: at its addresses, or not yet.
@@ -128,7 +150,20 @@ impl Address {
 
     /// Notes foreign ranges, bytes from the start of the file.
     pub fn add_foreign(&self, parts: impl Iterator<Item = Range<usize>>) {
-        self.lock_foreign().extend(parts);
+        self.change_foreign(|foreign| foreign.extend(parts));
+    }
+
+    fn change_foreign(&self, change: impl FnOnce(&mut Vec<Range<usize>>)) {
+        let mut foreign = self.lock_foreign();
+        change(&mut foreign);
+        foreign.sort_by_key(|part| part.start);
+        self.parted.store(self.parts_beside(&foreign).len() > 1, Ordering::Release);
+    }
+
+    /// Whether memory of others' lies between parts of its own. No lock.
+    #[inline]
+    pub fn is_parted(&self) -> bool {
+        self.parted.load(Ordering::Acquire)
     }
 
     /// Whether its start is a multiple of huge pages.
@@ -199,17 +234,30 @@ impl Address {
 
     /// The addresses that are its own, bytes from the start of the file.
     pub fn own_parts(&self) -> Vec<Range<usize>> {
-        let mut foreign = self.lock_foreign().clone();
-        foreign.sort_by_key(|part| part.start);
+        self.parts_beside(&self.lock_foreign())
+    }
+
+    fn parts_beside(&self, foreign: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
         let mut at = self.own;
-        for part in foreign.into_iter().chain(std::iter::once(self.span..self.span)) {
+        for part in foreign.iter().chain(std::iter::once(&(self.span..self.span))) {
             if part.start > at {
                 parts.push(at..part.start);
             }
             at = at.max(part.end);
         }
         parts
+    }
+
+    /// Whether a range of the file, bytes, has addresses here, or could have in the place of foreign memory.
+    pub fn may_have(&self, range: &Range<usize>) -> bool {
+        self.own <= range.start && range.end <= self.span
+    }
+
+    /// The parts of such a range at whose addresses foreign memory is.
+    pub fn foreign_in(&self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let within = |part: &Range<usize>| part.start.max(range.start)..part.end.min(range.end);
+        self.lock_foreign().iter().map(within).filter(|part| !part.is_empty()).collect()
     }
 
     /// Whether part of a range of the file, bytes, has no address here.
@@ -222,7 +270,10 @@ impl Address {
 
     /// First address that is its own, and the one past the last.
     pub fn addresses(&self) -> (usize, usize) {
-        (self.base as usize + self.own, self.base as usize + self.span)
+        let (base, parts) = (self.base as usize, self.own_parts());
+        let (start, end) =
+            (parts.first().map_or(self.own, |part| part.start), parts.last().map_or(self.own, |part| part.end));
+        (base + start, base + end)
     }
 
     /// Where the file's first page is, or would be.
@@ -235,18 +286,29 @@ impl Address {
         self.span
     }
 
-    /// Makes a part of its addresses, bytes from the start of the file, its own again, which has been mapped over; nothing of it
-    /// is in memory, and a touch of it misses.
+    /// Makes a part of its addresses, bytes from the start of the file, its own again, or for the first time, where other memory is;
+    /// nothing of it is in memory, and a touch of it misses.
     ///
     /// # Safety
-    /// What is mapped there has no bytes that the file has not.
+    /// Nobody needs what is mapped there any more.
     pub unsafe fn take_back(&self, part: Range<usize>, prot: i32) -> io::Result<()> {
         let start = self.base.wrapping_add(part.start);
         // SAFETY: the caller's contract.
         unsafe {
             memory::reserve_at(start, part.len())?;
             self.serve_faults(part.clone())?;
-            if libc::mprotect(start.cast(), part.len(), prot) == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+            if libc::mprotect(start.cast(), part.len(), prot) != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
+        self.change_foreign(|foreign| {
+            let beside = |one: &Range<usize>| {
+                [one.start..one.end.min(part.start), one.start.max(part.end)..one.end]
+                    .into_iter()
+                    .filter(|one| !one.is_empty())
+            };
+            *foreign = foreign.iter().flat_map(beside).collect();
+        });
+        Ok(())
     }
 }

@@ -103,7 +103,8 @@ impl Region {
         })?;
         let span = match place {
             Place::Room(room) => doubled.max(room.min(MOST).next_multiple_of(STRIPE_BYTES)),
-            Place::Fixed { .. } | Place::Over { .. } => need.next_multiple_of(PAGE),
+            Place::Fixed { room, .. } => doubled.max(room.min(MOST)),
+            Place::Over { .. } => need.next_multiple_of(PAGE),
         };
         let pages = span / PAGE;
         fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
@@ -120,7 +121,8 @@ impl Region {
             let full = format!("{MOST_REGIONS} files are mapped already: drop some maps");
             fail("map it")(io::Error::other(full))
         })?;
-        let address = Address::reserve(place, span, doubled, pool.has(Mechanism::Stripes), opened, id.0 as usize)
+        let (need, striped) = (need.next_multiple_of(PAGE), pool.has(Mechanism::Stripes));
+        let address = Address::reserve(place, need, span, doubled, striped, opened, id.0 as usize)
             .inspect_err(|_| registry::cancel(id))
             .map_err(fail("reserve address space for it"))?;
         Ok(Region {
@@ -355,6 +357,24 @@ impl Region {
             self.address.add_foreign(std::iter::once(part));
         }
         noted
+    }
+
+    /// Makes foreign parts of a range, bytes from the start of the file, its own: a map is about to be there. False: there is no room for
+    /// the note, or no memory; what has become its own by then stays so.
+    ///
+    /// # Safety
+    /// Nobody needs what is at these addresses any more.
+    pub unsafe fn make_own(&self, range: &Range<usize>) -> bool {
+        let base = self.address.start() as usize;
+        self.address.foreign_in(range).into_iter().all(|part| {
+            let at = base.wrapping_add(part.start)..base.wrapping_add(part.end);
+            // SAFETY: the caller's contract.
+            registry::join(self, at.clone())
+                && unsafe {
+                    let taken = self.address.take_back(part, libc::PROT_NONE).is_ok();
+                    taken || !registry::cut(self, at)
+                }
+        })
     }
 
     /// Makes a store to a page of a read-only map, which trapped, end in SIGSEGV when it is repeated, as with mmap(2).

@@ -185,7 +185,7 @@ fn insert_all(region: &Region) {
     let (start, end) = region.address().addresses();
     LOWEST.fetch_min(start, Ordering::Relaxed);
     HIGHEST.fetch_max(end, Ordering::Relaxed);
-    // There are as many rows as numbers beside those that `cut` makes, and this region has a number: there is room.
+    // There are as many rows as numbers beside those that `cut` and `join` make, and this region has a number: there is room.
     change(|count| insert(count, start..end, ptr::from_ref(region).cast_mut()));
 }
 
@@ -247,6 +247,43 @@ pub fn cut(region: &Region, range: std::ops::Range<usize>) -> bool {
                 (row + 1..count).for_each(|row| copy_row(row, row - 1));
                 count - 1
             }
+        }
+    });
+    fits
+}
+
+/// Adds a range to a region's addresses, which nobody has. False: there is no room for one more part.
+pub fn join(region: &Region, range: std::ops::Range<usize>) -> bool {
+    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
+    let at = ptr::from_ref(region).cast_mut();
+    LOWEST.fetch_min(range.start, Ordering::Relaxed);
+    HIGHEST.fetch_max(range.end, Ordering::Relaxed);
+    let mut fits = true;
+    change(|count| {
+        let row = |wanted: &dyn Fn(&Range) -> bool| {
+            (0..count).find(|row| RANGES[*row].region.load(Ordering::Relaxed) == at && wanted(&RANGES[*row]))
+        };
+        let before = row(&|one| one.end.load(Ordering::Relaxed) == range.start);
+        let behind = row(&|one| one.start.load(Ordering::Relaxed) == range.end);
+        match (before, behind) {
+            (Some(before), Some(behind)) => {
+                RANGES[before].end.store(RANGES[behind].end.load(Ordering::Relaxed), Ordering::Relaxed);
+                (behind + 1..count).for_each(|row| copy_row(row, row - 1));
+                count - 1
+            }
+            (Some(before), None) => {
+                RANGES[before].end.store(range.end, Ordering::Relaxed);
+                count
+            }
+            (None, Some(behind)) => {
+                RANGES[behind].start.store(range.start, Ordering::Relaxed);
+                count
+            }
+            (None, None) if count >= MOST_REGIONS => {
+                fits = false;
+                count
+            }
+            (None, None) => insert(count, range, at),
         }
     });
     fits

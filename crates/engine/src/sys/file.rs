@@ -148,6 +148,23 @@ pub fn access_mode(file: &File) -> i32 {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_ACCMODE }
 }
 
+/// Whether this process has a file open to write, by a descriptor that is not the engine's.
+pub fn is_open_to_write(wanted: Identity) -> bool {
+    proc_files::numbers("/proc/self/fd").into_iter().any(|number| {
+        let fd = number as i32;
+        // SAFETY: a number, which may be no descriptor any more, and a structure of zeros, which the call fills.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            flags >= 0
+                && flags & libc::O_ACCMODE != libc::O_RDONLY
+                && !engine_fd::is_engine_fd(fd)
+                && libc::fstat(fd, &mut stat) == 0
+                && Identity::of(&stat) == Some(wanted)
+        }
+    })
+}
+
 /// The name /proc gives a descriptor, for messages. This thread's: the process's first one may have another descriptor
 /// table, or none.
 pub fn path_of(file: &File) -> PathBuf {

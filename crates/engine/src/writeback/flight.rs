@@ -200,15 +200,30 @@ impl<'a> Flight<'a> {
         self.note_progress(before);
     }
 
-    /// Write-protects the claimed pages of the block that begins with `first`, and none that is pinned for writing.
+    /// Write-protects the claimed pages of the block that begins with `first`, and none that is pinned for writing, nor memory
+    /// of others' that lies between parts of the region.
     fn protect(&self, first: usize, claimed: &Claimed, pinned: &Claimed) -> Result<(), i32> {
+        let bridges = !self.region.address().is_parted();
+        match self.protect_as(first, claimed, pinned, bridges) {
+            // It has come to lie there in this moment.
+            Err(_) if bridges && self.region.address().is_parted() => self.protect_as(first, claimed, pinned, false),
+            done => done,
+        }
+    }
+
+    /// The same, with what lies between the claimed pages if `bridges`.
+    fn protect_as(&self, first: usize, claimed: &Claimed, pinned: &Claimed, bridges: bool) -> Result<(), i32> {
         let Some(span) = claimed.span() else { return Ok(()) };
         let batched = self.region.pool().has(Mechanism::BatchedProtection);
         let mut at = span.start;
         while let Some(start) = claimed.next(at, 0) {
             // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
             // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
-            let batch = if batched { span.end } else { start + 1 };
+            let batch = match (batched, bridges) {
+                (true, true) => span.end,
+                (true, false) => claimed.next(start, u64::MAX).unwrap_or(span.end),
+                (false, _) => start + 1,
+            };
             let end = pinned.next(start, 0).map_or(batch, |end| end.min(batch));
             // SAFETY: a block lies in one stripe of the region.
             unsafe {

@@ -78,6 +78,27 @@ static inline void expect(const uint8_t *at, size_t offset, size_t len) {
     for (size_t i = 0; i < len; i += PAGE) CHECK(at[i + i / PAGE % PAGE] == pattern(offset + i + i / PAGE % PAGE));
 }
 
+/* How the kernel has what is mapped at an address; zero: it is not the file's, so it is the engine's. */
+static inline char kind_at(const void *at) {
+    char line[512], flags[8];
+    unsigned long start, end, inode = 0;
+    /* What changes hands while the list is read may be missing in it. */
+    for (int looks = 0; looks < 1000; looks++) {
+        FILE *maps = fopen("/proc/self/maps", "r");
+        int found = 0;
+        while (!found && fgets(line, sizeof line, maps))
+            found = sscanf(line, "%lx-%lx %7s %*s %*s %lu", &start, &end, flags, &inode) == 4 &&
+                    start <= (unsigned long)at && (unsigned long)at < end;
+        fclose(maps);
+        if (found) return inode == 0 ? 0 : flags[3];
+    }
+    CHECK(!"it is mapped");
+    return 0;
+}
+
+/* Whether there is a budget, within which the engine has what it can from the beginning. */
+static inline int has_budget(void) { return getenv("FASTMAP_CACHE") && !getenv("FASTMAP_TURNS"); }
+
 static sigjmp_buf escape;
 static volatile sig_atomic_t caught_signal, caught_code;
 static void *volatile caught_address;

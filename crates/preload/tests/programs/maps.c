@@ -483,7 +483,110 @@ static void many_small(const char *path) {
     expect_in_file(path, 5 * PAGE, 99);
 }
 
+/* Windows of a file that grows, laid over a reservation of the program's: each at the address that its offset says. */
+static void windows(const char *path) {
+    enum { WINDOWS = 6 };
+    uint8_t *room = mmap(NULL, 64 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(room != MAP_FAILED);
+    int fd = file_of(path, 0);
+    catch_signal(SIGSEGV, 0);
+    /* Not in their order, and not side by side: between them is the program's own memory, and another file's mapping. */
+    static const size_t order[WINDOWS] = {3, 9, 4, 0, 20, 5};
+    for (int i = 0; i < WINDOWS; i++) {
+        size_t from = order[i] * 2 * MIB;
+        struct stat stat;
+        CHECK(fstat(fd, &stat) == 0);
+        if ((size_t)stat.st_size < from + 2 * MIB) CHECK(ftruncate(fd, (off_t)(from + 2 * MIB)) == 0);
+        CHECK(mmap(room + from, 2 * MIB, RW, MAP_SHARED | MAP_FIXED, fd, (off_t)from) == room + from);
+        for (size_t at = 0; at < 2 * MIB; at += PAGE) CHECK(room[from + at] == 0);
+        for (size_t at = 0; at < 2 * MIB; at += PAGE) room[from + at] = (uint8_t)(i + 1);
+    }
+    char name[512];
+    snprintf(name, sizeof name, "%s.other", path);
+    int other = file_of(name, 2 * MIB);
+    CHECK(mmap(room + 2 * MIB, 2 * MIB, RW, MAP_SHARED | MAP_FIXED, other, 0) == room + 2 * MIB);
+    expect(room + 2 * MIB, 0, 2 * MIB);
+    CHECK(mprotect(room + 5 * MIB, PAGE, RW) == 0);
+    memset(room + 5 * MIB, 77, PAGE);
+    CHECK(raised_by_load(room + 5 * MIB + PAGE) == SIGSEGV && raised_by_store(room + 4 * MIB) == SIGSEGV);
+    if (has_budget())
+        for (int i = 0; i < WINDOWS; i++) CHECK(kind_at(room + order[i] * 2 * MIB) == 0);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < WINDOWS; i++)
+            for (size_t at = 0; at < 2 * MIB; at += PAGE) room[order[i] * 2 * MIB + at + 9] = (uint8_t)(round + i);
+        CHECK(fsync(fd) == 0);
+        uint8_t bytes[10];
+        for (int i = 0; i < WINDOWS; i++) {
+            CHECK(pread(fd, bytes, 10, (off_t)(order[i] * 2 * MIB + MIB)) == 10);
+            CHECK(bytes[0] == i + 1 && bytes[9] == round + i);
+        }
+        CHECK(pread(fd, bytes, 1, 10 * MIB + MIB) == 1 && room[5 * MIB + PAGE - 1] == 77);
+    }
+    /* A larger window over two and what is between them, and one that is only read. */
+    CHECK(mmap(room, 12 * MIB, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == room);
+    CHECK(room[0] == 4 && room[5 * MIB] == 0 && room[6 * MIB] == 1 && room[8 * MIB] == 3 && room[2 * MIB] == 0);
+    if (has_budget()) CHECK(kind_at(room) == 0 && kind_at(room + 2 * MIB) == 0 && kind_at(room + 18 * MIB) == 0);
+    CHECK(raised_by_store(room) == SIGSEGV && raised_by_store(room + 5 * MIB) == SIGSEGV);
+    room[18 * MIB] = 99;
+    /* One of other bytes at a place of its own makes all of them the kernel's. */
+    CHECK(mmap(room + 48 * MIB, 2 * MIB, RW, MAP_SHARED | MAP_FIXED, fd, 18 * MIB) == room + 48 * MIB);
+    CHECK(room[48 * MIB] == 99);
+    room[48 * MIB + PAGE] = 98;
+    CHECK(room[18 * MIB + PAGE] == 98 && room[0] == 4 && room[40 * MIB] == 5);
+    CHECK(munmap(room, 64 * MIB) == 0);
+    catch_signal(SIGSEGV, 0);
+    CHECK(is_free(room) && is_free(room + 20 * MIB) && is_free(room + 5 * MIB));
+    expect_in_file(path, 18 * MIB + PAGE, 98);
+    expect_in_file(name, 5, pattern(5));
+    unlink(name);
+}
+
+/* Parts of a file that the program appends to, mapped to be read as it grows, to many times its size. */
+static void parts_of_what_grows(const char *path) {
+    for (int way = 0; way < 3; way++) {
+        unlink(path);
+        int writer = file_of(path, 0), fd = way == 0 ? writer : open(path, O_RDONLY);
+        static uint8_t *part[12], page[PAGE];
+        for (size_t i = 0; i < 12; i++) {
+            for (size_t at = 0; at < 2 * MIB; at += PAGE) {
+                memset(page, (int)(i + at / PAGE), PAGE);
+                CHECK(pwrite(writer, page, PAGE, (off_t)(i * 16 * MIB + at)) == PAGE);
+            }
+            part[i] = mmap(NULL, 2 * MIB, PROT_READ, way == 2 ? MAP_PRIVATE : MAP_SHARED, fd, (off_t)(i * 16 * MIB));
+            CHECK(part[i] != MAP_FAILED);
+            for (size_t at = 0; at < 2 * MIB; at += PAGE) CHECK(part[i][at + 5] == (uint8_t)(i + at / PAGE));
+        }
+        if (has_budget())
+            for (size_t i = 0; i < 12; i++) CHECK(kind_at(part[i]) == 0);
+        for (size_t i = 0; i < 12; i++) CHECK(part[i][MIB] == (uint8_t)(i + 256) && munmap(part[i], 2 * MIB) == 0);
+        if (fd != writer) close(fd);
+        close(writer);
+    }
+}
+
+/* What was unmapped in the middle is another's memory: what is stored on both sides of it reaches the file together. */
+static void memory_in_a_hole(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    CHECK(munmap(at + 4 * PAGE, PAGE) == 0);
+    CHECK(mmap(at + 4 * PAGE, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at + 4 * PAGE);
+    memset(at + 4 * PAGE, 7, PAGE);
+    for (int round = 0; round < 5; round++) {
+        at[2 * PAGE] = at[9 * PAGE] = (uint8_t)(200 + round);
+        CHECK(fsync(fd) == 0);
+        CHECK(at[4 * PAGE] == 7 && at[5 * PAGE - 1] == 7);
+        expect_in_file(path, 2 * PAGE, (uint8_t)(200 + round));
+        expect_in_file(path, 9 * PAGE, (uint8_t)(200 + round));
+    }
+    if (has_budget()) CHECK(kind_at(at) == 0 && kind_at(at + 5 * PAGE) == 0);
+    CHECK(munmap(at, SIZE) == 0);
+    expect_in_file(path, 4 * PAGE, pattern(4 * PAGE));
+}
+
 static struct test tests[] = {
+    {"windows", windows},
+    {"parts_of_what_grows", parts_of_what_grows},
+    {"memory_in_a_hole", memory_in_a_hole},
     {"unmap_whole", unmap_whole},
     {"unmap_part", unmap_part},
     {"unmap_across", unmap_across},

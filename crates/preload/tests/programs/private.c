@@ -2,27 +2,6 @@
  * kernel's, until they may be stored to. */
 #include "check.h"
 
-/* How the kernel has what is mapped at an address; zero: it is not the file's, so it is the engine's. */
-static char kind_at(const void *at) {
-    char line[512], flags[8];
-    unsigned long start, end, inode = 0;
-    /* What changes hands while the list is read may be missing in it. */
-    for (int looks = 0; looks < 1000; looks++) {
-        FILE *maps = fopen("/proc/self/maps", "r");
-        int found = 0;
-        while (!found && fgets(line, sizeof line, maps))
-            found = sscanf(line, "%lx-%lx %7s %*s %*s %lu", &start, &end, flags, &inode) == 4 &&
-                    start <= (unsigned long)at && (unsigned long)at < end;
-        fclose(maps);
-        if (found) return inode == 0 ? 0 : flags[3];
-    }
-    CHECK(!"it is mapped");
-    return 0;
-}
-
-/* Whether there is a budget, within which what is only read is the engine's from the beginning. */
-static int has_budget(void) { return getenv("FASTMAP_CACHE") && !getenv("FASTMAP_TURNS"); }
-
 /* Waits until a mapping is the engine's, where it will be. */
 static void await_engine(const void *at) {
     for (int looks = 0; getenv("FASTMAP_TURNS") && kind_at(at) != 0; looks++) {
