@@ -560,7 +560,9 @@ int fm_object_stats(const void *addr,
 /**
  * Makes a cache of up to `capacity` bytes, rounded down to pages of 4096; 65536 at least. Its
  * bookkeeping takes 0.2 % more. It costs no memory before maps are used. Stores to its maps survive
- * the program's death (a process fastmap-keeper sees to that).
+ * the program's death (a process fastmap-keeper sees to that), but for what ends that process,
+ * too: the OOM killer, and the end of a PID namespace. There only what fm_msync() has written is
+ * sure to be in the file.
  *
  * Returns NULL and sets errno: EINVAL too small; ENOMEM; ENOSYS in a child made by fork(2).
  */

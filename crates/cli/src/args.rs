@@ -75,6 +75,7 @@ Environment: each counts where its flag is not given; the last two have none.
   FASTMAP_HEAP          --heap
   FASTMAP_FAULTS        --faults
   FASTMAP_ASYNC_STORES  --async-stores: 1
+  FASTMAP_RISK_STORES   --risk-stores: 1
   FASTMAP_DIRECT        --direct
   FASTMAP_PERSIST       --persist
   FASTMAP_STATS         --stats
@@ -125,6 +126,12 @@ pub struct RunArgs {
     /// stores to a slow device. Not with --faults service
     #[arg(long)]
     pub async_stores: bool,
+    /// Cache writable mappings also where the program's sudden end may lose stores: in a PID namespace other than the machine's first, as
+    /// its first process, or in a memory cgroup with a limit. There the end of the namespace, or the OOM killer, ends FastMap's keeper
+    /// together with the program, and what was stored since the last msync(2) and not written yet is lost, which mmap(2) would keep.
+    /// Without this option the kernel maps what is writable there, and FastMap says so
+    #[arg(long)]
+    pub risk_stores: bool,
     /// Map files in memory (tmpfs, hugetlbfs, DAX) straight: auto, always (nothing is cached; other files, and the heap, are left to the
     /// kernel, with a warning) or never [default: auto]
     #[arg(long, value_name = "auto|always|never")]

@@ -46,6 +46,9 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
         }
         variables.push(("FASTMAP_ASYNC_STORES", "1".into()));
     }
+    if args.risk_stores {
+        variables.push(("FASTMAP_RISK_STORES", "1".into()));
+    }
     if let Some(Given { value: direct, .. }) = setting(args.direct, "--direct", "FASTMAP_DIRECT")? {
         variables.push(("FASTMAP_DIRECT", direct.name().into()));
     }

@@ -8,7 +8,7 @@ use crate::sys::file::Medium;
 use crate::sys::lines::Instruction;
 use crate::sys::uring::Ring;
 use crate::sys::userfaultfd::Userfaultfd;
-use crate::sys::{PAGE, file, kernel_version, madvise};
+use crate::sys::{PAGE, file, kernel_version, madvise, survival};
 use std::fs::File;
 
 /// Oldest Linux the engine is made for; later ones lock a VMA and not the address space where a page is installed.
@@ -56,6 +56,7 @@ pub fn of_machine() -> Vec<Requirement> {
         deep_queues(),
         tracking(),
         line_flush(),
+        lasting_stores(),
     ]
 }
 
@@ -76,6 +77,28 @@ pub fn of_file(file: &File) -> Vec<Requirement> {
 /// The first requirement of the machine that is missing, of those that are not optional.
 pub(crate) fn missing() -> Option<Requirement> {
     [page_size, kernel, user_faults].into_iter().map(|look| look()).find(|one| one.found.is_err())
+}
+
+/// What could end this process so that stores to writable maps that were not flushed are lost, where the keeper cannot save them: the end
+/// of a PID namespace, or the OOM killer of a memory group. `None`: neither can, as far as can be seen now.
+///
+/// ```
+/// if let Some(why) = fastmap::requirements::risk_to_stores() {
+///     println!("flush what must last: {why}");
+/// }
+/// ```
+pub fn risk_to_stores() -> Option<String> {
+    survival::peril().map(|peril| peril.to_string())
+}
+
+fn lasting_stores() -> Requirement {
+    Requirement {
+        name: "stores that last",
+        purpose: "stores to writable maps survive the sudden end of a program, as with mmap(2)",
+        optional: true,
+        found: risk_to_stores().map_or_else(|| Ok("in the initial PID namespace, without a limit on memory".into()), Err),
+        remedy: "`fastmap run` leaves writable mappings to the kernel here, unless --risk-stores is given".into(),
+    }
 }
 
 fn page_size() -> Requirement {

@@ -7,6 +7,7 @@
 //! | `FASTMAP_MAP` | globs separated by colons: which files | all |
 //! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
 //! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are buffered, and do not wait | `0` |
+//! | `FASTMAP_RISK_STORES` | `1`: writable mappings are cached also where the OOM killer or the end of a PID namespace loses stores | `0` |
 //! | `FASTMAP_DIRECT` | `auto`, `always` or `never`: files in memory mapped straight | `auto` |
 //! | `FASTMAP_PERSIST` | `auto` or `cache-lines` | `auto` |
 //! | `FASTMAP_STATS` | where to write statistics at exit, JSON | nowhere |
@@ -51,6 +52,8 @@ pub struct Config {
     pub faults: Faults,
     /// Stores to absent pages do not wait.
     pub async_stores: bool,
+    /// Writable mappings are cached also where stores may be lost.
+    pub risk_stores: bool,
     /// Whether files are mapped straight.
     pub direct: Mode,
     /// How stores to such mappings are made to last.
@@ -87,6 +90,7 @@ impl Config {
             globs: None,
             faults: Faults::Signal,
             async_stores: false,
+            risk_stores: false,
             direct: Mode::Automatic,
             persist: Persist::Automatic,
             stats: None,
@@ -139,6 +143,7 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     let choices = [("auto", Persist::Automatic), ("cache-lines", Persist::CacheLines)];
     config.persist = choice("FASTMAP_PERSIST", given("FASTMAP_PERSIST"), &choices)?;
     config.async_stores = choice("FASTMAP_ASYNC_STORES", given("FASTMAP_ASYNC_STORES"), &[("0", false), ("1", true)])?;
+    config.risk_stores = choice("FASTMAP_RISK_STORES", given("FASTMAP_RISK_STORES"), &[("0", false), ("1", true)])?;
     config.stats = given("FASTMAP_STATS").map(PathBuf::from);
     config.heap = given("FASTMAP_HEAP").map(heap).transpose()?;
     if let Some(text) = given("FASTMAP_RUN_PID") {
@@ -225,6 +230,7 @@ mod tests {
             ("FASTMAP_CACHE", "64KiB"),
             ("FASTMAP_FAULTS", "service"),
             ("FASTMAP_ASYNC_STORES", "1"),
+            ("FASTMAP_RISK_STORES", "1"),
             ("FASTMAP_STATS", "/tmp/s"),
             ("FASTMAP_RUN_PID", "77"),
             ("FASTMAP_DIRECT", "never"),
@@ -234,6 +240,7 @@ mod tests {
         assert_eq!((config.direct, config.persist), (Mode::Cached, Persist::CacheLines));
         assert_eq!((config.cache, config.faults, config.run_pid), (Some(65536), Faults::Service, Some(77)));
         assert!(!config.is_kernel_first() && with(&[("FASTMAP_CACHE", "auto")]).unwrap().is_kernel_first());
+        assert!(config.risk_stores && !with(&[]).unwrap().risk_stores);
         assert!(config.async_stores && !with(&[("FASTMAP_ASYNC_STORES", "0")]).unwrap().async_stores);
         assert_eq!(config.stats, Some(PathBuf::from("/tmp/s")));
         for (text, placement, mappings) in [
@@ -261,6 +268,7 @@ mod tests {
             ("FASTMAP_MAP", "/a/[b"),
             ("FASTMAP_FAULTS", "Signal"),
             ("FASTMAP_ASYNC_STORES", "yes"),
+            ("FASTMAP_RISK_STORES", "yes"),
             ("FASTMAP_DIRECT", "yes"),
             ("FASTMAP_PERSIST", "lines"),
             ("FASTMAP_HEAP", ":1GiB"),

@@ -94,6 +94,7 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
     extern "C" fn start() {
+        own::stack::note_first();
         signals::start();
         processes::fork::start();
         own::remembered::begin();

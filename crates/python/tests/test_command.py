@@ -159,7 +159,7 @@ def test_the_command_is_installed_with_its_libraries(tmp_path, table):
     path, total = table
     command = os.path.join(sysconfig.get_path("scripts"), "fastmap")
     stats = tmp_path / "stats.json"
-    arguments = [command, "run", "--cache", "1MiB", "--stats", stats, "--", sys.executable, script(tmp_path, SCRIPT), path]
+    arguments = [command, "run", "--risk-stores", "--cache", "1MiB", "--stats", stats, "--", sys.executable, script(tmp_path, SCRIPT), path]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, env={"PATH": "/usr/bin:/bin"})
     assert (done.returncode, done.stdout) == (0, f"{total} 1024\n"), done.stderr
     assert misses(stats) > 0

@@ -193,7 +193,8 @@ fn command(order: &Order, warm: bool) -> Command {
         let mut command = Command::new(&order.fastmap);
         command.arg("run").arg("--stats").arg(&order.stats);
         if order.way == Way::FastmapSized {
-            command.arg("--cache").arg(order.cache.to_string());
+            // Its memory group has a limit.
+            command.arg("--risk-stores").arg("--cache").arg(order.cache.to_string());
         }
         command.arg("--").args(&own);
         command

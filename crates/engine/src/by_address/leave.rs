@@ -8,7 +8,7 @@ use crate::live;
 use crate::map::cache::Cache;
 use crate::region::registry;
 use crate::sys::signal::Blocked;
-use crate::sys::{fork, threads};
+use crate::sys::{fork, rights, threads};
 
 /// Whether the calling thread is the only one of its process, the engine's apart. Asks /proc.
 pub fn is_alone() -> bool {
@@ -18,6 +18,16 @@ pub fn is_alone() -> bool {
 /// Whether this is a child made by fork(2), or by clone(2) without `CLONE_VM`, of a process that the engine runs in.
 pub fn is_in_child() -> bool {
     fork::is_child()
+}
+
+/// After capset(2) of the calling thread: the engine's threads have no capability any more that none of the program's has.
+pub fn follow_rights() {
+    rights::follow();
+}
+
+/// The work of a thread that is the engine's by its name (`fastmap-`) and acts in place of the program's, with their rights.
+pub fn own_thread<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    threads::named_with_rights(body)
 }
 
 /// Makes every map an ordinary kernel mapping, and ends the engine's threads: `cache` is the only one, if there is one,

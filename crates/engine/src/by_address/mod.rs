@@ -46,7 +46,7 @@ pub use fork::{
 pub use gate::{Passing, pass};
 pub use gather::gather;
 pub use keep::{keep, let_go};
-pub use leave::{is_alone, is_in_child, leave};
+pub use leave::{follow_rights, is_alone, is_in_child, leave, own_thread};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::holds;
 pub use map::{Request, await_closing, map, map_origin};

@@ -92,7 +92,7 @@ pub(super) fn retire(owner: &Owner, removed: Removed) -> Vec<Piece> {
         owner.change(|table| {
             // What a new map has covered again stays.
             for (bare, _) in table.parts(part).into_iter().filter(|(_, covered)| !covered) {
-                region.holes().distrust(0);
+                region.distrust(0);
                 region.least_end().fetch_min(pages_at(region, &bare).start, Ordering::AcqRel);
                 if clear_out(region, &bare).is_ok() {
                     // SAFETY: addresses of the region that no map covers.

@@ -1,6 +1,7 @@
 //! Who serves a file's maps, and why it is not the engine: said once a file, and told to whoever keeps a list.
 
 use crate::region::region::Region;
+use crate::requirements;
 use crate::sys::file::{self, Identity};
 use std::fmt::{self, Display, Write};
 use std::fs::File;
@@ -53,6 +54,8 @@ pub enum Why {
     Child,
     /// A child made by fork(2) uses it.
     Forked,
+    /// It may be stored to, and what ends this process may end its keeper as well (`sys/survival.rs`).
+    AtRisk,
     /// The engine has left the process: it entered a sandbox, or must have one thread.
     Left,
     /// The thread has a table of descriptors of its own.
@@ -72,6 +75,14 @@ impl Display for Why {
         const SHARED: &str = "have the program map it shared";
         const WHOLE: &str = "have it map the file once, as a whole";
         let (reason, remedy) = match self {
+            Why::AtRisk => {
+                let peril = requirements::risk_to_stores();
+                return write!(
+                    f,
+                    "{}, and stores that are not flushed could be lost with it; `fastmap run --risk-stores` has it cached",
+                    peril.as_deref().unwrap_or("what ends this process may end its keeper, too")
+                );
+            }
             Why::Private => ("it is mapped private (MAP_PRIVATE)", SHARED),
             Why::PrivateStores => ("it is mapped private, to be stored to (MAP_PRIVATE, PROT_WRITE)", SHARED),
             Why::Executable => ("it is mapped to be executed (PROT_EXEC)", "name other files (--map)"),

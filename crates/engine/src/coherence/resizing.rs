@@ -54,7 +54,7 @@ impl<'a> Resizing<'a> {
     /// ```
     pub unsafe fn done(mut self) {
         let (Some(invalidated), Some(Work { region, .. })) = (self.invalidated.take(), &self.work) else { return };
-        region.holes().distrust((self.least / PAGE as u64) as usize);
+        region.distrust((self.least / PAGE as u64) as usize);
         invalidated.cut();
         self.under_way = None;
         // What cannot be met now, as pages that are pinned, the next look meets.

@@ -54,7 +54,7 @@ impl<'a> Writing<'a> {
         let (Some(invalidated), Some(Work { region, .. })) = (self.invalidated.take(), &self.work) else { return };
         let end = offset + count as u64;
         let pages = pages_of(region, &(offset..end));
-        region.holes().forget(pages.clone());
+        region.forget_file(pages.clone());
         region.store().expect_cached();
         if end > region.store().size() {
             region.store().refresh_size();
@@ -83,7 +83,7 @@ impl<'a> Writing<'a> {
     /// Nobody has a reference to bytes that the call may have changed, or that were stored to a pinned page meanwhile.
     pub unsafe fn done(mut self) {
         if let (Some(invalidated), Some(Work { region, .. })) = (self.invalidated.take(), &self.work) {
-            region.holes().forget(pages_of(region, &self.range));
+            region.forget_file(pages_of(region, &self.range));
             region.store().expect_cached();
             invalidated.patch(self.range.clone());
         }
@@ -93,7 +93,7 @@ impl<'a> Writing<'a> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if let Some(Work { region, .. }) = &self.work {
-            region.holes().forget(pages_of(region, &self.range));
+            region.forget_file(pages_of(region, &self.range));
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::fault::serve::serve_access;
 use crate::fault::{child, late};
 use crate::page::word::State;
-use crate::region::install::Outcome;
+use crate::region::install::{Outcome, TAKING_SPACE};
 use crate::region::page_ref::PageRef;
 use crate::region::report::say;
 use crate::region::{registry, userfaultfds};
@@ -93,6 +93,8 @@ fn resolve(page: PageRef<'_>, trap: signal::Trap) -> bool {
             say(region, page.number(), format_args!("is past the end of the file ({size} bytes)"));
             false
         }
+        // As with mmap(2), which says nothing: once a file.
+        Outcome::Failed(TAKING_SPACE, _) if !region.space().is_first_lack() => false,
         Outcome::Failed(what, error) => {
             let origin = region.store().origin().and_then(|origin| origin.explain(error));
             let (stop, why) = origin.map_or(("", ""), |why| (": ", why));

@@ -47,7 +47,7 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     }
     let counters = pool.counters_at(core);
     let claim = match (is_store, is_hole, trap) {
-        (true, false, Some(trap)) => match protocol::defer(claim, core, trap) {
+        (true, false, Some(trap)) if region.has_space(number) => match protocol::defer(claim, core, trap) {
             Deferred::Done => {
                 counters.misses.add(1);
                 region.counters_at(core).misses.add(1);
@@ -67,7 +67,9 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     // Write-protected unless a store waits for it or is expected: the first store must trap to make the page Dirty. A hole
     // that is only read stays one.
     let sample = !is_store && whole.is_none() && region.is_writable() && prediction::is_sample(number);
-    let writable = is_store || !sample && whole.is_none() && region.predicts_store(number);
+    // Where the file has been changed since the page was seen the store traps once more.
+    let expects_store = is_store || !sample && whole.is_none() && region.predicts_store(number);
+    let writable = expects_store && region.has_space(number);
     let is_run = together > 1 && whole.is_none();
     let mut end = number + if is_run { together } else { 1 };
     if is_run && region.store().origin().is_some() {

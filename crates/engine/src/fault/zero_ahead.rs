@@ -37,6 +37,12 @@ pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
             claim.abort();
             break;
         }
+        if region.take_space(claimed).is_err() {
+            // A store there finds out. Of a hole that has been taken nothing is known any more, so the page is read.
+            pool.give_free_frames(core, 1);
+            claim.abort();
+            break;
+        }
         claim.announce_writable();
         claim.keep();
         claimed += 1;

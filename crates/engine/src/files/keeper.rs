@@ -21,7 +21,7 @@ use crate::region::region::Region;
 use crate::region::{registry, report, userfaultfds};
 use crate::store::{ReadEnd, one_writer};
 use crate::sys::signal::Blocked;
-use crate::sys::{PAGE, confine, memory, process};
+use crate::sys::{PAGE, confine, file, memory, process, rights, survival};
 use crate::writeback::flight::MOST_RUN;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -52,6 +52,9 @@ pub fn start() {
             // The kernel kills everything in a container with its first process.
             return tracing::warn!("no keeper for PID 1 of a container: only what is flushed survives its sudden end");
         }
+        if let Some(peril) = survival::peril() {
+            tracing::warn!("only what is flushed is sure to survive a sudden end of this process: {peril}");
+        }
         if let Err(error) = watch() {
             tracing::warn!(%error, "no keeper: only what is flushed survives a sudden end of this process");
         }
@@ -67,6 +70,8 @@ fn watch() -> std::io::Result<()> {
     PROGRAM.store(std::process::id() as i32, Ordering::Release);
     let (tell, told) = mpsc::sync_channel(1);
     let body = move || {
+        // The keeper lifts its limit on files by them, before it is confined.
+        let own = rights::Own::begin(true);
         process::note_death_in(&ALIVE);
         let made = process::spawn_sharing(keep).and_then(|()| {
             // A moment; should the keeper be killed in it, it is as if it were killed later.
@@ -79,6 +84,7 @@ fn watch() -> std::io::Result<()> {
                 error => Err(if error == NOT_YET { libc::ETIMEDOUT } else { error }),
             }
         });
+        own.give_up();
         let last = if made.is_ok() { GONE } else { ASKED };
         let _ = tell.send(made);
         // The keeper has this thread's errno from here on, if there is one: so the thread outlives it. If not, it stays
@@ -103,6 +109,7 @@ pub fn dismiss() {
 /// The keeper's life.
 extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     process::name_and_detach(one_writer::KEEPER);
+    file::lift_write_limit();
     let confined = confine::confine(PROGRAM.load(Ordering::Acquire) as u32);
     CONFINED.store(confined.err().unwrap_or(0), Ordering::Release);
     if confined.is_err() {

@@ -45,7 +45,7 @@ fn follow_locked(region: &Region, followed: &mut u64) -> Result<u64> {
     }
     let mut gone = true;
     if cut < known {
-        region.holes().distrust(cut as usize / PAGE);
+        region.distrust(cut as usize / PAGE);
         // Nothing of what lies past the end is written: `write_end` sees to that.
         gone &= leave_memory(region, page_after(cut)..page_after(known))?;
         gone &= drop_end(region, cut)?;
@@ -158,12 +158,12 @@ pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
         }
         region.holes().note_growth(end, part.end);
         file::extend(writer, part.end).map_err(|source| {
-            region.holes().distrust(page_after(end));
+            region.distrust(page_after(end));
             region.io_error(EXTENDING, source)
         })?;
         if store.next_data(page_after(end) as u64 * PAGE as u64) < part.end {
             // Somebody appended in the last moment.
-            region.holes().distrust(page_after(end));
+            region.distrust(page_after(end));
         }
         // More than that only if pinned pages are left behind, up to there.
         *followed = store.refresh_size().max(*followed);

@@ -148,7 +148,7 @@ pub fn attach(
             return Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 });
         }
         // Bytes that were not mapped may have been written by others.
-        region.holes().distrust(0);
+        region.distrust(0);
         region.least_end().fetch_min(need / PAGE, Ordering::AcqRel);
         region.store().note_mapped(need);
         if !by_address {

@@ -283,9 +283,10 @@ impl CacheBuilder {
     /// processes count the memory twice. A file read right after the program's end may not be complete yet: a map of it
     /// waits for the keeper.
     ///
-    /// The keeper cannot help when the power fails, when everything that shares the memory is killed (out of memory, a
-    /// whole cgroup, PID 1 of a container), or when it is killed itself: there, what counts is
-    /// [`MapMut::flush`](crate::MapMut::flush).
+    /// The keeper cannot help when the power fails, when everything that shares the memory is killed (by the OOM killer, the machine's or that
+    /// of a memory cgroup; with PID 1 of a container), or when it is killed itself: there, stores that were not flushed are lost, and what is
+    /// promised is [`MapMut::flush`](crate::MapMut::flush). [`risk_to_stores`](crate::requirements::risk_to_stores) says whether a cgroup's
+    /// OOM killer or the end of a PID namespace can do that here.
     ///
     /// ```
     /// let scratch = fastmap::Cache::builder().capacity(1 << 20).keeper(false).build()?;

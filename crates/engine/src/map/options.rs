@@ -310,7 +310,8 @@ impl MapOptions {
     }
 
     /// Maps a file for reading and writing. Stores reach the file by write-back, at the latest when the last map of the
-    /// file is dropped or the process exits; [`MapMut::flush`] says when they are on stable storage. What a change of
+    /// file is dropped or the process exits; [`MapMut::flush`] says when they are on stable storage. Stores that were not flushed are lost
+    /// where the OOM killer, or the end of a PID namespace, ends the process ([`CacheBuilder::keeper`](crate::CacheBuilder::keeper)). What a change of
     /// the file's length means is said at [`MapOptions::map`]; [`MapMut::grow`] makes map and file longer.
     ///
     /// # Safety

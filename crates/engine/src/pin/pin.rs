@@ -222,6 +222,11 @@ fn keep_writable(region: &Region, pages: &mut Range<usize>) -> Result<()> {
     let _blocked = Blocked::all();
     // From here on no writer protects any, also not one whose last write pin goes at this moment.
     let _held = region.writes().write_lock(pages.start / BLOCK_PAGES).lock();
+    for page in pages.clone() {
+        if let Err(error) = region.take_space(page) {
+            return outcome(region, page, Outcome::Failed(install::TAKING_SPACE, error));
+        }
+    }
     let mut at = pages.start;
     while let Some(start) = (at..pages.end).find(|page| !pinned_for_writing(*page)) {
         let end = (start..pages.end).find(|page| pinned_for_writing(*page)).unwrap_or(pages.end);

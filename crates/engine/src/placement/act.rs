@@ -8,6 +8,7 @@ use crate::by_address::{self, Refusal};
 use crate::map::cache::Cache;
 use crate::sys::engine_fd::{self, EngineFd};
 use crate::sys::file::{self, Identity};
+use crate::sys::survival;
 use crate::sys::maps::{self, FileMapping};
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -76,6 +77,8 @@ impl Watch {
             let mut taken = Err(Refusal::Unfit("the engine is not to be had".into()));
             if known::is_kernels(&one.parts) {
                 taken = Err(Refusal::Unfit("only the kernel does what it asked for".into()));
+            } else if let (false, true, Some(peril)) = (face.risks_stores, is_stored_to(one), survival::peril()) {
+                taken = Err(Refusal::Unfit(format!("{peril}, and stores could be lost")));
             } else {
                 (face.with_cache)(&mut |cache| taken = take_one(one, cache, face.only_noted));
             }
@@ -159,6 +162,10 @@ pub(super) fn take_now(identity: Identity, cache: &Cache) -> bool {
         return false;
     }
     matches!(take_one(&one, cache, true), Err(Refusal::Busy(_)))
+}
+
+fn is_stored_to(one: &Candidate) -> bool {
+    one.parts.iter().any(|part| part.is_shared && part.prot & libc::PROT_WRITE != 0)
 }
 
 fn path_of(one: &Candidate) -> &Path {

@@ -62,6 +62,8 @@ pub struct Face {
     /// Only mappings that were made by the library are its business, and a file that has others too stays the kernel's: the library does
     /// not see what the program does with those.
     pub only_noted: bool,
+    /// Mappings that are stored to are the engine's also where it may lose what is not flushed (`sys/survival.rs`).
+    pub risks_stores: bool,
 }
 
 /// Counts what is mapped anew; a futex(2) word.
@@ -148,7 +150,8 @@ pub fn begin(face: Face) -> bool {
     }
     // It inherits the mask: no signal of the program's comes to it.
     let _blocked = Blocked::all();
-    let body = threads::named(move || Watch::new(face).run());
+    // It opens files and looks at other processes as the program's threads may.
+    let body = threads::named_with_rights(move || Watch::new(face).run());
     let thread = std::thread::Builder::new().name("fastmap-place".into()).stack_size(256 << 10);
     let started = thread.spawn(body).is_ok();
     if !started {

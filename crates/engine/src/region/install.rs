@@ -11,6 +11,9 @@ use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, madvise};
 use std::ops::Range;
 
+/// What fails where there is no room on the disk for a store to a hole.
+pub const TAKING_SPACE: &str = "allocating space on the disk (fallocate)";
+
 /// How a fault ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -41,9 +44,9 @@ pub fn install_run(
     }
     let kind = |page: usize| match () {
         () if !region.is_writable() => Kind::Protected,
-        () if expects_stores && region.store().is_locked() => Kind::Writable,
+        () if expects_stores && region.store().is_locked() && region.has_space(page) => Kind::Writable,
         () if prediction::is_sample(page) => Kind::Sample,
-        () if region.predicts_store(page) => Kind::Writable,
+        () if region.predicts_store(page) && region.has_space(page) => Kind::Writable,
         () => Kind::Protected,
     };
     let counters = region.pool().counters_at(core);
@@ -173,6 +176,7 @@ pub fn upgrade_group(claim: Upgrading<PageRef<'_>>) -> Outcome {
         let other = region.page(first + left.trailing_zeros() as usize);
         let seen = other.look();
         if seen.may_accompany()
+            && region.has_space(other.number())
             && let Some(claim) = Upgrading::begin(other, seen)
         {
             claim.mark_dirty();

@@ -22,6 +22,7 @@ use crate::region::prediction::Predictions;
 use crate::region::reach::Reach;
 use crate::region::registry;
 use crate::region::saved::SavedPages;
+use crate::region::space::Space;
 use crate::region::store_groups::StoreGroups;
 use crate::region::userfaultfds::Userfaultfds;
 use crate::region::write_state::WriteState;
@@ -57,6 +58,7 @@ pub struct Region {
     least_end: AtomicUsize,
     extents: Extents,
     holes: Holes,
+    space: Space,
     /// Of a scratch region: what its file has.
     saved: Option<SavedPages>,
     /// Of `deferred`: where stores to absent pages need not wait.
@@ -115,6 +117,7 @@ impl Region {
         let predictions = Predictions::new(pages).map_err(&bookkeeping)?;
         let store_groups = StoreGroups::new(pages, likely).map_err(&bookkeeping)?;
         let holes = Holes::new(pages, likely).map_err(&bookkeeping)?;
+        let space = Space::new(pages, likely).map_err(&bookkeeping)?;
         let saved = scratch.then(|| SavedPages::new(pages)).transpose().map_err(&bookkeeping)?;
         let hints = Hints::new(pages).map_err(&bookkeeping)?;
         let id = registry::reserve().ok_or_else(|| {
@@ -143,6 +146,7 @@ impl Region {
             least_end: AtomicUsize::new(usize::MAX),
             extents: Extents::default(),
             holes,
+            space,
             saved,
             deferred: Attachment::default(),
             writable: AtomicBool::new(false),
@@ -468,6 +472,35 @@ impl Region {
     /// What is known of the file's holes.
     pub fn holes(&self) -> &Holes {
         &self.holes
+    }
+
+    /// What of the file has blocks on the disk.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Whether a page may become writable: what is stored to it is known to have a place on the disk, or needs none.
+    #[inline]
+    pub fn has_space(&self, page: usize) -> bool {
+        self.space.has(page) || self.saved.is_some()
+    }
+
+    /// Sees to that, unless the page lies past the file's end; an error number where the disk is full.
+    #[inline]
+    pub fn take_space(&self, page: usize) -> std::result::Result<(), i32> {
+        if self.has_space(page) { Ok(()) } else { self.space.reserve(page, &*self.store, self.pool.zeros()) }
+    }
+
+    /// Forgets what is known of the file from a page on: it was cut there, or others may have changed it.
+    pub fn distrust(&self, page: usize) {
+        self.holes.distrust(page);
+        self.space.forget(page..usize::MAX);
+    }
+
+    /// Forgets what is known of pages that a system call writes to, or punches out.
+    pub fn forget_file(&self, pages: Range<usize>) {
+        self.holes.forget(pages.clone());
+        self.space.forget(pages);
     }
 
     /// The parts of the file that are mapped.

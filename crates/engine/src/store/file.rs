@@ -14,6 +14,7 @@ use crate::sys::file::Medium;
 use crate::sys::{PAGE, file, page_cache};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -90,6 +91,31 @@ impl FileStore {
             Some(handles) => file::size_now(&handles.pages, Some(self.identity), self.is_device),
             None => file::size_now(&self.reading.plain, None, self.is_device),
         }
+    }
+
+    /// Writes bytes that the file has, past `RLIMIT_FSIZE`.
+    ///
+    /// # Safety
+    /// As for `write_pages`.
+    unsafe fn write_past_limit(
+        &self,
+        handles: &Handles,
+        from: *const u8,
+        len: usize,
+        offset: u64,
+    ) -> std::result::Result<(), i32> {
+        self.check(&handles.plain)?;
+        // SAFETY: the caller's.
+        let mut written = unsafe { file::write_by_mapping(&handles.plain, from, len, offset) };
+        if written.is_err() {
+            // What a truncation has cut off meanwhile is not written.
+            let left = self.write_end()?.saturating_sub(offset) as usize;
+            if left < len {
+                // SAFETY: the caller's.
+                written = if left > 0 { unsafe { file::write_by_mapping(&handles.plain, from, left, offset) } } else { Ok(()) };
+            }
+        }
+        written
     }
 
     /// Whether a descriptor leads to the file.
@@ -266,12 +292,23 @@ impl Store for FileStore {
         let whole = if to_cache { 0 } else { len - len % PAGE };
         // SAFETY: inside the caller's memory.
         unsafe {
+            if offset + len as u64 > file::write_limit() {
+                return self.write_past_limit(handles, from, len, offset);
+            }
+            let write = |file: &File, from, len, offset| match file::write_at(file, from, len, offset) {
+                // The limit has been set meanwhile.
+                Err(libc::EFBIG) => {
+                    file::forget_limit_signal();
+                    self.write_past_limit(handles, from, len, offset)
+                }
+                done => done,
+            };
             if whole > 0 {
-                file::write_at(&handles.pages, from, whole, offset)?;
+                write(&handles.pages, from, whole, offset)?;
             }
             if len > whole {
                 self.check(&handles.plain)?;
-                file::write_at(&handles.plain, from.add(whole), len - whole, offset + whole as u64)?;
+                write(&handles.plain, from.add(whole), len - whole, offset + whole as u64)?;
             }
         }
         Ok(())
@@ -283,6 +320,12 @@ impl Store for FileStore {
 
     fn write_to_page_cache(&self, does: bool) {
         self.writes_to_cache.store(does, Ordering::Relaxed);
+    }
+
+    fn allocate(&self, range: Range<u64>) -> std::result::Result<(), i32> {
+        let handles = self.writing.get().ok_or(libc::EBADF)?;
+        self.check(&handles.plain)?;
+        file::allocate_blocks(&handles.plain, range)
     }
 
     fn sync(&self, syncs: &Counter) -> io::Result<()> {

@@ -215,6 +215,12 @@ pub trait Store: Debug + Send + Sync {
     /// io_uring(7), if there is one. Called by fault handlers.
     fn direct_writes(&self) -> Option<&File>;
 
+    /// Allocates blocks for a range of bytes that the file's length holds, or that its last page does, and leaves the length alone; an error
+    /// number: ENOSPC, EOPNOTSUPP. Called by fault handlers.
+    fn allocate(&self, _range: Range<u64>) -> std::result::Result<(), i32> {
+        Ok(())
+    }
+
     /// Puts everything written before the call on stable storage, and counts in `syncs` the system calls this made:
     /// none when another thread's did it. Once one has failed, an error is reported for good.
     fn sync(&self, syncs: &Counter) -> io::Result<()>;

@@ -28,6 +28,12 @@ pub fn confine(program: u32) -> Result<(), i32> {
         any(libc::SYS_pwrite64),
         any(libc::SYS_fstat),
         any(libc::SYS_close_range),
+        // Memory of files that are open, never to be executed: what lies past RLIMIT_FSIZE is written so.
+        (libc::SYS_mmap, Some((2, [(libc::PROT_READ | libc::PROT_WRITE) as u32; 2]))),
+        any(libc::SYS_munmap),
+        (libc::SYS_prlimit64, Some((2, [0; 2]))),
+        any(libc::SYS_rt_sigtimedwait),
+        (libc::SYS_process_vm_writev, Some((0, [own; 2]))),
         any(libc::SYS_nanosleep),
         any(libc::SYS_restart_syscall),
         any(libc::SYS_sched_yield),
@@ -60,7 +66,7 @@ pub fn confine(program: u32) -> Result<(), i32> {
 /// A program for the kernel that decides by number and one argument of a system call (seccomp(2)). It is built on the
 /// stack.
 struct Filter {
-    code: [libc::sock_filter; 128],
+    code: [libc::sock_filter; 192],
     len: usize,
 }
 
@@ -76,7 +82,7 @@ impl Filter {
     const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 
     fn new() -> Self {
-        let mut filter = Filter { code: [libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; 128], len: 0 };
+        let mut filter = Filter { code: [libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; 192], len: 0 };
         filter.push(Self::LOAD, Self::ARCHITECTURE, 0, 0);
         filter.push(Self::EQUAL, Self::X86_64, 1, 0);
         filter.end();

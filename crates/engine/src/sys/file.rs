@@ -2,7 +2,7 @@
 
 use super::engine_fd::{self, EngineFd};
 use super::signal::Blocked;
-use super::{errno, proc_files, record_locks};
+use super::{PAGE, errno, memory, proc_files, record_locks};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -292,6 +292,61 @@ pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) ->
     Ok(())
 }
 
+/// The offset from which on the kernel refuses to write to files (`RLIMIT_FSIZE`), inside their length too, and sends SIGXFSZ; of this
+/// process now. A store by mmap(2) inside a file's length is not held against it.
+pub fn write_limit() -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
+    // SAFETY: our own structure.
+    unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, std::ptr::null::<u8>(), &mut limit) };
+    limit.rlim_cur
+}
+
+/// Lifts this process's limit of [`write_limit`] as far as it may: for the keeper, whose limits are its own.
+pub fn lift_write_limit() {
+    const NONE: libc::rlimit64 = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
+    let own = std::ptr::null_mut::<libc::rlimit64>();
+    let mut limit = NONE;
+    // SAFETY: our own structures.
+    unsafe {
+        if libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, &NONE, own) != 0
+            && libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, own, &mut limit) == 0
+        {
+            limit.rlim_cur = limit.rlim_max;
+            libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, &limit, own);
+        }
+    }
+}
+
+/// Writes `len` bytes inside a file's length as a store by mmap(2) does, into the page cache: for what lies past [`write_limit`].
+///
+/// # Safety
+/// `from` is valid for `len` reads by the kernel.
+pub unsafe fn write_by_mapping(file: &File, from: *const u8, len: usize, offset: u64) -> Result<(), i32> {
+    let skipped = offset as usize % PAGE;
+    let (fd, start) = (file.as_raw_fd(), offset as usize - skipped);
+    // SAFETY: a mapping of this function's, to which the kernel copies (an end that moves meanwhile is an error, and no signal); raw calls,
+    // since the C library's may be wrapped for the program.
+    unsafe {
+        let (prot, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let at = libc::syscall(libc::SYS_mmap, 0usize, skipped + len, prot, shared, fd, start);
+        if at < 0 {
+            return Err(errno());
+        }
+        let put = memory::put((at as *mut u8).add(skipped), std::slice::from_raw_parts(from, len));
+        libc::syscall(libc::SYS_munmap, at, skipped + len);
+        put
+    }
+}
+
+/// Takes the SIGXFSZ that a refused write has left pending for this thread, which blocks all signals.
+pub fn forget_limit_signal() {
+    const SET: u64 = 1 << (libc::SIGXFSZ - 1);
+    const AT_ONCE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let nobody = std::ptr::null_mut::<u8>();
+    // SAFETY: a set and a time that the kernel reads.
+    unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &SET, nobody, &AT_ONCE, size_of_val(&SET)) };
+}
+
 /// Makes a file at least `end` bytes long (ftruncate(2)), never shorter. The caller keeps other threads from doing the
 /// same.
 pub fn extend(file: &File, end: u64) -> io::Result<()> {
@@ -330,6 +385,19 @@ pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
                 blocked.get_or_insert_with(Blocked::all);
             }
             error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// The same without a look at what there is, for fault handlers: signals are blocked. An error number.
+pub fn allocate_blocks(file: &File, range: Range<u64>) -> Result<(), i32> {
+    let (fd, len) = (file.as_raw_fd(), range.end - range.start);
+    loop {
+        // SAFETY: numbers only.
+        match unsafe { libc::syscall(libc::SYS_fallocate, fd, libc::FALLOC_FL_KEEP_SIZE, range.start, len) } {
+            0 => return Ok(()),
+            _ if errno() == libc::EINTR => {}
+            _ => return Err(errno()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::leaks::Unseen;
 use super::proc_files;
 use super::process::pause;
+use super::rights;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -12,8 +13,17 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 
 static NAMED: AtomicU32 = AtomicU32::new(0);
 
-/// A thread's work, counted: it begins once the thread has its name.
+/// A thread's work, counted: it begins once the thread has its name, and with the rights of one of the engine's (`rights.rs`).
 pub fn named<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    with_rights(false, body)
+}
+
+/// The same, of a thread that acts in place of the program's: it keeps their rights.
+pub fn named_with_rights<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    with_rights(true, body)
+}
+
+fn with_rights<T>(all: bool, body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     struct Ticket;
     impl Drop for Ticket {
         fn drop(&mut self) {
@@ -26,6 +36,7 @@ pub fn named<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         drop(ticket);
         Unseen::for_good();
+        let _own = rights::Own::begin(all);
         body()
     }
 }

@@ -23,7 +23,7 @@ use crate::pool::rings::Taken;
 use crate::region::region::Region;
 use crate::region::write_state::WRITE_LOCKS;
 use crate::sys::sync::Ordering;
-use crate::sys::{PAGE, uring};
+use crate::sys::{PAGE, file, uring};
 use std::ops::Range;
 
 /// Longest run, pages: 1 MiB.
@@ -58,6 +58,8 @@ pub struct Flight<'a> {
     gathered: usize,
     /// Where the file ended when the first of these was.
     end: Result<u64, i32>,
+    /// And the offset that no direct write may reach (`RLIMIT_FSIZE`).
+    limit: u64,
     /// Pages now clean.
     pub written: usize,
     /// The first run that failed.
@@ -77,6 +79,7 @@ impl<'a> Flight<'a> {
             pending: [0; WRITE_LOCKS],
             gathered: 0,
             end: Ok(0),
+            limit: 0,
             written: 0,
             failure: None,
         }
@@ -251,9 +254,10 @@ impl<'a> Flight<'a> {
         if self.gathered == 0 {
             // Asked for each batch: a write past an end that has moved since would undo a truncation.
             self.end = region.store().write_end();
+            self.limit = file::write_limit();
         }
         let writable = protected.and(self.end);
-        let whole = writable.is_ok_and(|end| (run.end * PAGE) as u64 <= end);
+        let whole = writable.is_ok_and(|end| (run.end * PAGE) as u64 <= end.min(self.limit));
         let depth = pool.writes_in_flight.0.fetch_add(1, Ordering::Relaxed) + 1;
         pool.counters_at(pool.here()).writeback_depth.add(depth);
         if let (true, Some(file)) = (whole && room, region.store().direct_writes()) {
@@ -307,8 +311,12 @@ impl<'a> Flight<'a> {
                 // Cut short or put off: the ordinary path says how it really ends.
                 _ if result == -libc::EAGAIN
                     || result == -libc::EINTR
+                    || result == -libc::EFBIG
                     || (0..(len * PAGE) as i32).contains(&result) =>
                 {
+                    if result == -libc::EFBIG {
+                        file::forget_limit_signal();
+                    }
                     let from = self.region.address_of(start);
                     // SAFETY: still resident and claimed.
                     self.region

@@ -264,17 +264,12 @@ impl SmallDisk {
 
     /// Leaves no block free. The files that came first may have blocks of their own.
     pub fn fill(&self) {
-        let file = create(&self.path("filler"), &[]);
-        let block = vec![1; PAGE];
-        let mut at = 0;
-        while file.write_all_at(&block, at).and_then(|()| file.sync_data()).is_ok() {
-            at += PAGE as u64;
-            // Most of it in large steps.
-            let large = vec![1; 1 << 20];
-            while file.write_all_at(&large, at).and_then(|()| file.sync_data()).is_ok() {
-                at += large.len() as u64;
-            }
-        }
+        fill_disk(&self.path("."));
+    }
+
+    /// Gives the blocks of a file to another, behind the engine's back: what has been stored to it cannot be written.
+    pub fn rob(&self, file: &File) {
+        rob_file(file, &self.path("."));
     }
 
     pub fn make_room(&self) {
@@ -283,6 +278,31 @@ impl SmallDisk {
         let folder = File::open(self.path(".")).unwrap();
         // SAFETY: an open descriptor on the disk.
         assert_eq!(unsafe { libc::syncfs(folder.as_raw_fd()) }, 0);
+    }
+}
+
+/// [`SmallDisk::rob`], of the disk that has a folder.
+pub fn rob_file(file: &File, folder: &Path) {
+    let (mode, len) = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, file.metadata().unwrap().len());
+    // SAFETY: an open descriptor, and numbers.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, len as i64) }, 0);
+    // They are free once that is in the journal.
+    file.sync_all().unwrap();
+    fill_disk(folder);
+}
+
+/// [`SmallDisk::fill`], of the disk that has a folder.
+pub fn fill_disk(folder: &Path) {
+    let file = create(&folder.join("filler"), &[]);
+    let block = vec![1; PAGE];
+    let mut at = 0;
+    while file.write_all_at(&block, at).and_then(|()| file.sync_data()).is_ok() {
+        at += PAGE as u64;
+        // Most of it in large steps.
+        let large = vec![1; 1 << 20];
+        while file.write_all_at(&large, at).and_then(|()| file.sync_data()).is_ok() {
+            at += large.len() as u64;
+        }
     }
 }
 

@@ -49,9 +49,9 @@ fn a_full_disk_loses_nothing() {
     let mut map = map_mut(&cache, &file);
     map[0] = 1;
     map.flush().unwrap();
-    disk.fill();
     let places: Vec<usize> = (0..1000).map(|page| page * 16 * PAGE + 5).collect();
     places.iter().for_each(|at| map[*at] = *at as u8 | 1);
+    disk.rob(&file);
     for _ in 0..2 {
         let Err(error) = map.flush() else { panic!("flushed to a full disk") };
         let Error::WriteBack { path: named, len, source, .. } = &error else { panic!("{error}") };
@@ -71,6 +71,97 @@ fn a_full_disk_loses_nothing() {
     }
 }
 
+/// As with mmap(2): the store to a hole has the signal, and what was accepted is in the file, whoever writes it.
+#[test]
+fn a_store_that_a_full_disk_has_no_room_for_is_refused_and_all_others_last() {
+    let Some(disk) = small_disk() else { return };
+    for (round, role) in ["stores", "stores-after-loads"].into_iter().enumerate() {
+        let path = disk.path("sparse");
+        create(&path, &[]).set_len(64 << 20).unwrap();
+        let output = child(role, &path).output().unwrap();
+        let said = said(&output);
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(libc::SIGBUS), "{said}");
+        assert!(said.contains("sparse") && said.contains("fallocate") && !said.contains("cannot be saved"), "{said}");
+        let accepted: usize = std::fs::read_to_string(disk.path("progress")).unwrap().trim().parse().unwrap();
+        // The keeper has written it: a map waits for it.
+        let map = map(&small(), &open(&path));
+        assert_eq!(map.len(), 64 << 20);
+        assert!(accepted > 2000, "{accepted} of the 6000 blocks that the disk has");
+        (0..accepted).for_each(|page| assert_eq!(map[page * PAGE], 7, "round {round}: page {page}"));
+        drop(map);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(disk.path("progress")).unwrap();
+    }
+}
+
+/// By name a store is a call, and it fails. What has blocks can be stored to.
+#[test]
+fn calls_that_store_fail_on_a_full_disk() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("sparse");
+    let file = create(&path, &[1; PAGE]);
+    file.set_len(8 << 20).unwrap();
+    let cache = Cache::new(4 << 20).unwrap();
+    let mut map = map_mut(&cache, &file);
+    map[100 * PAGE] = 1;
+    disk.fill();
+    // Never seen, and read before.
+    assert_eq!(map[900 * PAGE], 0);
+    for page in [700, 900] {
+        let error = map.write_at(b"x", page * PAGE + 7).unwrap_err();
+        assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::StorageFull);
+        let error = map.pin_mut(page * PAGE, 1).unwrap_err();
+        assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::StorageFull);
+    }
+    map[5] = 2;
+    map[100 * PAGE] = 2;
+    map.flush().unwrap();
+    disk.make_room();
+    map.write_at(b"x", 700 * PAGE + 7).unwrap();
+    map[900 * PAGE] = 3;
+    map.flush().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!([bytes[5], bytes[100 * PAGE], bytes[700 * PAGE + 7], bytes[900 * PAGE]], [2, 2, b'x', 3]);
+    assert_eq!((bytes.len(), cache.stats().writeback_errors), (8 << 20, 0));
+}
+
+/// Where fallocate(2) is not to be had: zeros are written.
+#[test]
+fn a_file_system_that_cannot_allocate_refuses_stores_as_well() {
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("old");
+    let file = create(&path, &[]);
+    match Command::new("chattr").arg("-e").arg(&path).output() {
+        Ok(done) if done.status.success() => {}
+        other => return skip(format!("chattr: {other:?}")),
+    }
+    file.set_len(8 << 20).unwrap();
+    let cache = Cache::new(4 << 20).unwrap();
+    let mut map = map_mut(&cache, &file);
+    map[100 * PAGE] = 1;
+    disk.fill();
+    assert!(map.write_at(b"x", 700 * PAGE).is_err());
+    map[100 * PAGE] = 2;
+    map.flush().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[100 * PAGE], 2);
+}
+
+/// Not a test: what a child does.
+#[test]
+fn role() {
+    let Some((role, path)) = role_of_child() else { return };
+    let cache = Cache::new(64 << 20).unwrap();
+    let map = Box::leak(Box::new(map_mut(&cache, &open(&path))));
+    let progress = create(&path.with_file_name("progress"), &[b' '; 16]);
+    if role == "stores-after-loads" {
+        assert_eq!((0..map.len()).step_by(PAGE).map(|at| usize::from(map[at])).sum::<usize>(), 0);
+    }
+    for page in 0..map.len() / PAGE {
+        map[page * PAGE] = 7;
+        progress.write_all_at(format!("{:<16}", page + 1).as_bytes(), 0).unwrap();
+    }
+}
+
 #[test]
 fn a_map_dropped_on_a_full_disk_keeps_its_bytes() {
     let Some(disk) = small_disk() else { return };
@@ -78,9 +169,9 @@ fn a_map_dropped_on_a_full_disk_keeps_its_bytes() {
     let file = create(&path, &[]);
     file.set_len(1 << 20).unwrap();
     let cache = Cache::new(1 << 20).unwrap();
-    disk.fill();
     let mut first = map_mut(&cache, &file);
     (0..100).for_each(|page| first[page * PAGE] = page as u8 + 1);
+    disk.rob(&file);
     drop(first); // says so on standard error
     assert_eq!(std::fs::read(&path).unwrap()[PAGE], 0);
     let again = map(&cache, &file);
@@ -100,9 +191,9 @@ fn what_a_dropped_map_could_not_save_is_saved_when_there_is_room() {
     let file = create(&path, &[]);
     file.set_len(1 << 20).unwrap();
     let cache = Cache::new(1 << 20).unwrap();
-    disk.fill();
     let mut map = map_mut(&cache, &file);
     map[12_345] = 67;
+    disk.rob(&file);
     drop(map);
     disk.make_room();
     until("another try", || std::fs::read(&path).unwrap()[12_345] == 67);
@@ -117,9 +208,9 @@ fn flush_async_is_tried_again_when_there_is_room() {
     let file = create(&path, &[]);
     file.set_len(1 << 20).unwrap();
     let cache = Cache::new(1 << 20).unwrap();
-    disk.fill();
     let mut map = map_mut(&cache, &file);
     map[12_345] = 67;
+    disk.rob(&file);
     let error = map.flush_async().wait().unwrap_err();
     assert!(
         matches!(&error, Error::WriteBack { source, .. } if source.kind() == std::io::ErrorKind::StorageFull),
@@ -223,11 +314,11 @@ fn unmap_hands_the_map_back_or_waits_until_there_is_room() {
     file.set_len(4 << 20).unwrap();
     let cache = Cache::new(1 << 20).unwrap();
     let mut map = map_mut(&cache, &file);
-    disk.fill();
     // More than the calling thread writes by itself: the writers' errors come back too.
     for page in (0..400).step_by(2) {
         map[page * PAGE] = page as u8 | 1;
     }
+    disk.rob(&file);
     let unsaved = map.unmap().unwrap_err();
     let text = unsaved.to_string();
     assert!(text.contains(&path.display().to_string()) && text.contains("make room"), "{text}");

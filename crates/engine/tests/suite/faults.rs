@@ -176,7 +176,6 @@ fn a_fault_that_finds_only_pages_a_full_disk_refuses_kills_and_says_why() {
     let Some(disk) = small_disk() else { return };
     let path = disk.path("sparse");
     create(&path, &[]).set_len(1 << 20).unwrap();
-    disk.fill();
     let output = assert_role_with("full-of-dirty", libc::SIGBUS, &path);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("sparse") && said.contains("writing back"), "{said}");
@@ -555,6 +554,8 @@ fn role() {
         "full-of-dirty" => {
             let mut map = map_mut(&small(), &open(&argument));
             (0..200).for_each(|page| map[page * PAGE] = 1);
+            rob_file(&open(&argument), argument.parent().unwrap());
+            (0..200).for_each(|page| map[page * PAGE] = 2);
         }
         "foreign-handler" => foreign_handler(libc::SA_SIGINFO | libc::SA_ONSTACK),
         "foreign-nodefer" => foreign_handler(libc::SA_NODEFER),

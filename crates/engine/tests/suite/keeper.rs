@@ -225,7 +225,6 @@ fn it_says_what_a_full_disk_does_not_take_and_saves_the_rest() {
     let path = file_in(&folder, "file");
     let full = disk.path("full-disk");
     create(&full, &[]).set_len(1 << 20).unwrap();
-    disk.fill();
     std::os::unix::fs::symlink(&full, folder.path().join("full")).unwrap();
     let mut child = Waiting::start("full-disk", folder.path());
     child.kill();
@@ -368,6 +367,7 @@ fn role() {
             let full = argument.join("full").canonicalize().unwrap();
             let map = Box::leak(Box::new(map_mut(&large(true), &open(&full))));
             [5, 8, 20].into_iter().for_each(|page| map[page * PAGE] = 1);
+            rob_file(&open(&full), full.parent().unwrap());
             touch(&large(true), &argument.join("file"));
             wait_for_parent();
         }

@@ -235,9 +235,9 @@ fn pages_that_a_full_disk_refuses_stay_and_the_file_is_named() {
     let file = create(&path, &[]);
     file.set_len(1 << 20).unwrap();
     let cache = Cache::new(200 * PAGE).unwrap();
-    disk.fill();
     let mut map = map_mut(&cache, &file);
     (0..100).for_each(|page| map[page * PAGE] = page as u8 + 1);
+    disk.rob(&file);
     (100..200).for_each(|page| assert_eq!(map[page * PAGE], 0));
     let refused = cache.resize(Cache::MIN_CAPACITY);
     assert!(matches!(&refused, Err(Error::WriteBack { path: named, .. }) if *named == path), "{refused:?}");

@@ -278,8 +278,8 @@ fn a_map_that_a_full_disk_keeps_from_moving_is_as_it_was() {
     file.set_len(1 << 20).unwrap();
     let cache = Cache::new(1 << 20).unwrap();
     let mut map = map_mut(&cache, &file);
-    disk.fill();
     (0..100).for_each(|page| map[page * PAGE] = page as u8 + 1);
+    disk.rob(&file);
     let start = map.as_ptr();
     for _ in 0..2 {
         let refused = map.grow(SPAN + 1);

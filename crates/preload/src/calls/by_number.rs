@@ -12,7 +12,7 @@ use crate::files::{
     write, writev,
 };
 use crate::own::{remembered, set_errno};
-use crate::processes::{exec, exit, fork, sandbox};
+use crate::processes::{exec, exit, fork, rights, sandbox};
 use crate::threads::waiting;
 use crate::{heap, mappings, next, objects, signals};
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, size_t};
@@ -103,6 +103,11 @@ unsafe fn always(number: c_long, arguments: Arguments) -> Option<c_long> {
             libc::SYS_exit_group => {
                 exit::leave();
                 by_number(number, arguments)
+            }
+            libc::SYS_capset | libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+                let result = by_number(number, arguments);
+                rights::after_syscall(number, result);
+                result
             }
             libc::SYS_rt_sigaction => signals::by_number::action(a as c_int, b as _, c as _, d as size_t),
             libc::SYS_rt_sigprocmask => signals::by_number::mask(a as c_int, b as _, c as _, d as size_t),

@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Mappings up to this size are the kernel's, above all writable ones: locks, indices and headers that processes share.
 pub(super) const SMALL: usize = 1 << 20;
@@ -33,6 +34,26 @@ pub(super) fn candidate(wanted: Wanted) -> Option<(Identity, Result<(), Why>)> {
     let matches = is_named(fd, fit.is_ok());
     let agrees = || if kernel_maps::any(file) { Err(Why::Before) } else { Ok(()) };
     (matches && offset >= 0).then(|| (file, fit.and_then(|()| agrees())))
+}
+
+/// Whether a mapping that may be stored to is to be the kernel's, since the end of this process may be the keeper's, too ([`Why::AtRisk`]).
+/// Asked once a process: what it is moved to later is not seen.
+pub(super) fn risks_stores(prot: c_int) -> bool {
+    static ASKED: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+    let [safe, at_risk] = &ASKED;
+    if prot & libc::PROT_WRITE == 0 || config().risk_stores {
+        return false;
+    }
+    let own = std::process::id() as i32;
+    if safe.load(Ordering::Relaxed) == own {
+        return false;
+    }
+    if at_risk.load(Ordering::Relaxed) == own {
+        return true;
+    }
+    let is_at_risk = fastmap::requirements::risk_to_stores().is_some();
+    (if is_at_risk { at_risk } else { safe }).store(own, Ordering::Relaxed);
+    is_at_risk
 }
 
 /// Whether a descriptor's file is in the engine.

@@ -1,9 +1,11 @@
 //! mmap(2): through the engine, straight, or by the kernel.
 
-use super::choice::{SMALL, candidate, is_in_engine};
+use super::choice::{SMALL, candidate, is_in_engine, risks_stores};
 use super::protect::lock_cached;
 use super::served::{self, By};
-use super::{concerns, kernel_maps, learn_kernels, make_way, note_maps, placement, whole_pages};
+use super::{
+    concerns, kernel_maps, leave_descriptor_to_kernel, learn_kernels, make_way, note_maps, placement, whole_pages,
+};
 use crate::copy::{held, mapped};
 use crate::own::{owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
@@ -125,7 +127,11 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     let for_engine = fit.is_ok();
     // SAFETY: the caller's contract.
     let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
-    if for_engine && straight == Straight::No {
+    let is_left = for_engine && straight == Straight::No && undisturbed(true, || risks_stores(prot));
+    if is_left && is_in_engine(fd) {
+        // Its other maps are the kernel's from then on, and see the stores.
+        leave_descriptor_to_kernel(fd, Why::AtRisk);
+    } else if for_engine && !is_left && straight == Straight::No {
         // SAFETY: the caller's contract.
         match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {
             Ok(Some(at)) => return at,
@@ -150,6 +156,7 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
             match (straight, fit) {
                 (Straight::At(_), _) => served::note(fd, By::Direct),
                 (Straight::ByKernel, _) => served::note_kernels(fd, len, Why::InMemory),
+                (Straight::No, Ok(())) if is_left => served::note_kernels(fd, len, Why::AtRisk),
                 // Said by who decided it.
                 (Straight::No, Ok(())) => {}
                 (Straight::No, Err(why)) => served::note_kernels(fd, len, why),

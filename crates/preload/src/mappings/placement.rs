@@ -33,7 +33,14 @@ pub(super) fn look_after_grown(at: usize, from: size_t, to: size_t) {
 }
 
 fn face() -> Face {
-    Face { with_cache, say: config().log.placement.then_some(say), turns: config().turns, only_noted: false }
+    let config = config();
+    Face {
+        with_cache,
+        say: config.log.placement.then_some(say),
+        turns: config.turns,
+        only_noted: false,
+        risks_stores: config.risk_stores,
+    }
 }
 
 /// Before the program makes a thread: what waited for its second begins.

@@ -1,5 +1,6 @@
 //! mprotect(2), mlock(2) and their kin.
 
+use super::choice::risks_stores;
 use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, placement, result, whole_pages};
 use crate::copy::held;
 use crate::own::{owner, undisturbed};
@@ -21,6 +22,18 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     if held(addr, len) {
         if let Some(done) = on_heap(addr, len, |part| heap::protect(part, prot)) {
             return done;
+        }
+        if undisturbed(true, || risks_stores(prot)) {
+            match leave_to_kernel(addr, len, Why::AtRisk) {
+                Ok(()) => {
+                    kernel_maps::note_changed(whole_pages(addr, len));
+                    // SAFETY: the caller's contract.
+                    return unsafe { next::mprotect(addr, len, prot) };
+                }
+                // Of objects, which cannot be stored to, and of a range with a hole, which the call below converts.
+                Err(libc::EOPNOTSUPP | libc::ENOMEM) => {}
+                error => return result(error),
+            }
         }
         return result(undisturbed(Err(libc::EIO), || {
             // SAFETY: the caller's contract.

@@ -19,6 +19,7 @@ table! {
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attr: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn system(command: *const c_char) -> c_int;
     fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void;
+    fn capset(header: *mut c_void, rights: *const c_void) -> c_int;
     fn _exit(status: c_int);
     fn _Exit(status: c_int);
     fn quick_exit(status: c_int);

@@ -1,5 +1,6 @@
 //! Entering the engine from a call of the program, and guarding this library's own state.
 
+use super::stack::with_room;
 use libc::{c_int, c_ulong};
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, MutexGuard};
@@ -65,7 +66,8 @@ unsafe extern "C" {
 pub(crate) fn caught<T>(failed: T, call: impl FnOnce() -> T) -> T {
     let before = errno();
     let unseen = fastmap::Unseen::begin();
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or(failed);
+    let call = std::panic::AssertUnwindSafe(call);
+    let result = with_room(|| std::panic::catch_unwind(call)).unwrap_or(failed);
     drop(unseen);
     set_errno(before);
     result

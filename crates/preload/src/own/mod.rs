@@ -1,4 +1,4 @@
-//! What belongs to this library and not to the program: its memory, its critical sections, errno, the account of
+//! What belongs to this library and not to the program: its memory, its critical sections, stacks for them, errno, the account of
 //! which process has maps of the engine, and what is remembered of descriptors. Calls no other room: only the engine, the kernel, and functions of the C
 //! library that are not intercepted.
 
@@ -7,6 +7,7 @@ pub(crate) mod guard;
 pub(crate) mod owner;
 pub(crate) mod remembered;
 mod sanitizers;
+pub(crate) mod stack;
 
 pub(crate) use guard::{caught, errno, set_errno, undisturbed};
 

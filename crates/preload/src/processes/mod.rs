@@ -8,12 +8,14 @@
 //! program.
 //!
 //! `fork.rs` makes children with a copy of the memory, `spawn.rs` those without, `exec.rs` executes programs, `exit.rs`
-//! ends, and `sandbox.rs` takes the engine out of a process that cannot have it beside it. Calls `own`, `next`, `copy`,
+//! ends, `rights.rs` has the engine's threads give up what the program gives up, and `sandbox.rs` takes the engine out of a
+//! process that cannot have it beside it. Calls `own`, `next`, `copy`,
 //! `report`, `signals`, `heap` and `mappings`.
 
 pub(crate) mod exec;
 pub(crate) mod exit;
 pub(crate) mod fork;
+pub(crate) mod rights;
 pub(crate) mod sandbox;
 mod spawn;
 

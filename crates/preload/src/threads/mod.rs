@@ -5,8 +5,9 @@
 pub(crate) mod stacks;
 pub(crate) mod waiting;
 
-use crate::own::{owner, undisturbed};
+use crate::own::{self, owner, undisturbed};
 use crate::{heap, mappings, next, signals};
+use fastmap::by_address;
 use libc::{c_int, c_ulong, c_void, size_t};
 use std::arch::naked_asm;
 use std::fs;
@@ -21,13 +22,16 @@ const SMALL: size_t = 64 << 10;
 struct Begin<R> {
     told_blocked: bool,
     needs_stack: bool,
+    /// Bytes of its stack.
+    stack: size_t,
     run: extern "C-unwind" fn(*mut c_void) -> R,
     arg: *mut c_void,
 }
 
 extern "C-unwind" fn begin<R>(begin: *mut c_void) -> R {
     // SAFETY: made by `make` for this thread alone.
-    let Begin { told_blocked, needs_stack, run, arg } = *unsafe { Box::from_raw(begin.cast::<Begin<R>>()) };
+    let Begin { told_blocked, needs_stack, stack, run, arg } = *unsafe { Box::from_raw(begin.cast::<Begin<R>>()) };
+    own::stack::note_thread(stack);
     signals::inherit(told_blocked);
     if needs_stack {
         stacks::begin();
@@ -45,16 +49,31 @@ fn make<R>(
     mappings::before_thread();
     let told_blocked = signals::told_blocked();
     let needs_stack = heap::is_up() || stack < SMALL;
-    if !told_blocked && !needs_stack {
-        return make(run, arg);
-    }
-    let own = Box::into_raw(Box::new(Begin { told_blocked, needs_stack, run, arg }));
+    let own = Box::into_raw(Box::new(Begin { told_blocked, needs_stack, stack, run, arg }));
     let result = make(begin::<R>, own.cast());
     if result != 0 {
         // SAFETY: no thread was made that could take it.
         drop(unsafe { Box::from_raw(own) });
     }
     result
+}
+
+/// Bytes of a thread's stack that was made without a wish.
+fn usual_stack() -> size_t {
+    // SAFETY: declared as pthread.h has it; attributes of this function's, initialized by the call.
+    unsafe extern "C" {
+        fn pthread_getattr_default_np(attr: *mut libc::pthread_attr_t) -> c_int;
+    }
+    let mut stack = 0;
+    // SAFETY: as above.
+    unsafe {
+        let mut attr = std::mem::zeroed();
+        if pthread_getattr_default_np(&mut attr) == 0 {
+            libc::pthread_attr_getstacksize(&attr, &mut stack);
+            libc::pthread_attr_destroy(&mut attr);
+        }
+    }
+    stack
 }
 
 /// pthread_create(3).
@@ -68,8 +87,10 @@ pub unsafe extern "C-unwind" fn pthread_create(
     run: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
     arg: *mut c_void,
 ) -> c_int {
-    let mut stack = size_t::MAX;
-    if !attr.is_null() {
+    let mut stack = 0;
+    if attr.is_null() {
+        stack = usual_stack();
+    } else {
         // SAFETY: the attributes are the caller's, and initialized.
         unsafe { libc::pthread_attr_getstacksize(attr.cast(), &mut stack) };
     }
@@ -88,7 +109,7 @@ pub unsafe extern "C-unwind" fn thrd_create(
     arg: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    make(run, arg, size_t::MAX, |run, arg| unsafe { next::thrd_create(thread, run, arg) })
+    make(run, arg, usual_stack(), |run, arg| unsafe { next::thrd_create(thread, run, arg) })
 }
 
 /// pthread_exit(3). After it in the first thread the process ends with its last thread; but the engine's threads never
@@ -121,7 +142,7 @@ extern "C" fn before_pthread_exit() -> *mut c_void {
 /// Starts the thread that watches for the program's last, once.
 pub(crate) fn watch_for_last() {
     static WATCHED: Once = Once::new();
-    WATCHED.call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(end_with_last)));
+    WATCHED.call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(by_address::own_thread(end_with_last))));
 }
 
 /// The thread that ends the process in place of the program's last.

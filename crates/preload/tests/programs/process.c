@@ -633,6 +633,43 @@ static void *map_late(void *path) {
 }
 
 /* The first thread has ended before the first file is mapped: the process ends with its last. */
+/* capset(2) is the calling thread's: a program of one thread means all that the process can do. And setuid(2) works before it. */
+static void gives_up_rights(const char *path) {
+    map = map_all(file_of(path, SIZE));
+    dirty(1);
+    CHECK(setgid(getgid()) == 0 && setuid(getuid()) == 0);
+    struct {
+        unsigned version;
+        int pid;
+    } header = {0x20080522, 0};
+    unsigned none[6] = {0};
+    CHECK(syscall(SYS_capset, &header, none) == 0);
+    DIR *folder = opendir("/proc/self/task/.");
+    CHECK(folder);
+    int seen = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (entry->d_name[0] == '.') continue;
+        char name[300], line[256];
+        snprintf(name, sizeof name, "/proc/self/task/%s/status", entry->d_name);
+        FILE *status = fopen(name, "r");
+        if (!status) continue;
+        while (fgets(line, sizeof line, status)) {
+            if (!strncmp(line, "CapEff:", 7) || !strncmp(line, "CapPrm:", 7) || !strncmp(line, "CapInh:", 7)) {
+                if (strtoull(line + 7, NULL, 16)) fprintf(stderr, "thread %s: %s", entry->d_name, line);
+                CHECK(!strtoull(line + 7, NULL, 16));
+                seen++;
+            }
+        }
+        fclose(status);
+    }
+    closedir(folder);
+    CHECK(seen && seen % 3 == 0);
+    /* What the threads still have to do they can do. */
+    dirty(2);
+    CHECK(msync(map, SIZE, MS_SYNC) == 0);
+    check_file(path, 2);
+}
+
 static void first_thread_ends(const char *path) {
     pid_t child = fork();
     CHECK(child >= 0);
@@ -737,6 +774,7 @@ static struct test tests[] = {
     {"record_locks", record_locks},
     {"whole_locks", whole_locks},
     {"unlocked_whole", unlocked_whole},
+    {"gives_up_rights", gives_up_rights},
     {"first_thread_ends", first_thread_ends},
     {"ends_before_it_maps", ends_before_it_maps},
     {"own_table", own_table},

@@ -276,6 +276,7 @@ def open(
     Notes
     -----
     Bytes stored through a cache are in the file after `flush`, when the mapping is closed, or at the latest when the process has ended, killed or not.
+    Only what was flushed survives the out-of-memory killer, and the end of a container (a PID namespace).
     read(2) and write(2) of the file do not see them before. Where the file is cut while it is mapped,
     `Mapping.read`, `gather` and `Mapping.prefetch` raise OSError, and so does the main thread after any other access past its end, which finds
     zeros. The mapping is good for nothing but `close` then, and in a cache so are all others of that file: a new one is refused before.

@@ -1,0 +1,7 @@
+//! Limits of a process do not hold for what the engine does in its place.
+
+cases! {
+    "limits.c", &[];
+    file_size;
+    kernel
+}

@@ -1,0 +1,129 @@
+//! What ends the keeper together with the program: the OOM killer of a memory group, and the end of a PID namespace. As with mmap(2)
+//! nothing that was stored is lost, since the kernel maps what is writable there, and that is said.
+
+use crate::common;
+use crate::effort::{quick_or_full, skip};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const PAGE: usize = 4096;
+const PAGES: usize = (8 << 20) / PAGE;
+
+/// A memory group that is gone with this.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Result<Self, String> {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("fastmap-survival-{}-{count}", std::process::id());
+        let limit = (64 << 20).to_string();
+        let (old, new) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+        let (folder, limits) = if old.join("memory.limit_in_bytes").exists() {
+            (old.join(name), ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"])
+        } else {
+            (new.join(name), ["memory.max", "memory.swap.max"])
+        };
+        std::fs::create_dir(&folder).map_err(|why| format!("no memory group: {}: {why}", folder.display()))?;
+        let group = Group(folder);
+        let swap = if limits[1] == "memory.swap.max" { "0" } else { &limit };
+        std::fs::write(group.0.join(limits[0]), &limit).map_err(|why| format!("no limit on a memory group: {why}"))?;
+        // Where swap is not counted there is none to count, or the memory takes longer to fill.
+        let _ = std::fs::write(group.0.join(limits[1]), swap);
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Those that were killed in it leave it a moment later.
+        while std::fs::remove_dir(&self.0).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The program with the library and without what the tests risk elsewhere; `before`: words of a command that runs it.
+fn started(before: &[&str], program: &Path, case: &str, file: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
+    let library = format!("LD_PRELOAD={}", common::library().display());
+    let mut command = Command::new(before[0]);
+    command.args(&before[1..]).args(["env", &library]).arg(program).arg(case).arg(file);
+    command.env("FASTMAP_CACHE", "32MiB").env_remove("FASTMAP_RISK_STORES");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
+    let out = BufReader::new(child.stdout.take().expect("a pipe"));
+    (child, out)
+}
+
+/// Waits until the program says that it has stored.
+fn await_stored(out: &mut BufReader<std::process::ChildStdout>, child: &mut Child) {
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a pipe");
+    if line != "stored\n" {
+        let mut why = String::new();
+        let _ = child.stderr.take().expect("a pipe").read_to_string(&mut why);
+        panic!("{line}{why}");
+    }
+}
+
+/// What is in the file, and what was said, once all that had the pipes are gone.
+fn check(mut child: Child, file: &Path, why: &str) {
+    let mut said = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    let _ = child.wait();
+    let bytes = std::fs::read(file).expect("the file");
+    let lost = (0..PAGES).filter(|page| bytes[page * PAGE + 1] != (page % 255 + 1) as u8).count();
+    assert_eq!(lost, 0, "of {PAGES} stores: {said}");
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("--risk-stores")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(why), "{said}");
+}
+
+#[test]
+fn the_oom_killer_of_a_group_loses_nothing() {
+    if !common::ready() {
+        return;
+    }
+    let folder = common::folder();
+    let program = common::compile(folder.path(), "survive.c", &[]);
+    for round in 0..quick_or_full(2, 20) {
+        let group = match Group::new() {
+            Ok(group) => group,
+            Err(why) => return skip(why),
+        };
+        let file = folder.path().join(format!("data{round}"));
+        let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.0.display());
+        let (mut child, mut out) = started(&["sh", "-c", &join, "sh"], &program, "takes_memory", &file);
+        await_stored(&mut out, &mut child);
+        check(child, &file, "has a limit of 64 MiB");
+    }
+}
+
+#[test]
+fn the_end_of_a_namespace_loses_nothing() {
+    if !common::ready() {
+        return;
+    }
+    if !Command::new("unshare").args(["-pf", "--mount-proc", "true"]).status().is_ok_and(|status| status.success()) {
+        return skip("no PID namespace (unshare)");
+    }
+    let folder = common::folder();
+    let program = common::compile(folder.path(), "survive.c", &[]);
+    let cases = [
+        ("waits", "exec \"$@\"", "the first process of a PID namespace"),
+        ("waits", "\"$@\" & wait", "in a PID namespace"),
+        ("opens_later", "\"$@\" & wait", "in a PID namespace"),
+    ];
+    for round in 0..quick_or_full(3, 21) {
+        let (case, script, why) = cases[round % cases.len()];
+        let file = folder.path().join(format!("data{round}"));
+        let before = ["unshare", "-pf", "--mount-proc", "sh", "-c", script, "sh"];
+        let (mut child, mut out) = started(&before, &program, case, &file);
+        await_stored(&mut out, &mut child);
+        let own = child.id();
+        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("proc(5)");
+        let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("the first process");
+        // SAFETY: the first process of the namespace made here, which its parent has not waited for.
+        assert_eq!(unsafe { libc::kill(first, libc::SIGKILL) }, 0);
+        check(child, &file, why);
+    }
+}
