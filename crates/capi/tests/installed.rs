@@ -326,7 +326,11 @@ fn two_engines_in_one_program_save_what_was_stored_and_end() {
         let files = ["own", "other"].map(|name| folder.path().join(format!("{name}-{end}")));
         files.iter().for_each(|file| fs::write(file, vec![1; 8 << 20]).unwrap());
         let mut command = Command::new(PREFIX.join("bin/fastmap"));
-        command.args(["run", "--risk-stores", "--cache", "1MiB", "--"]).arg(folder.path().join("two_engines")).args(&files).arg(end);
+        command
+            .args(["run", "--risk-stores", "--cache", "1MiB", "--"])
+            .arg(folder.path().join("two_engines"))
+            .args(&files)
+            .arg(end);
         command.envs(made.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let is_saved = || files.iter().all(|file| fs::read(file).unwrap().iter().step_by(4096).all(|byte| *byte == 9));

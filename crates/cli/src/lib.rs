@@ -24,10 +24,25 @@ use failure::Failure;
 
 /// Parses the command line, dispatches, and turns a failure into one line and an exit status.
 pub fn main() -> ExitCode {
-    match Args::try_parse() {
+    /// Bytes of stack that the command line's parser is given at least.
+    const STACK: usize = 1 << 20;
+    let body = || match Args::try_parse() {
         Ok(args) => ended(dispatch(args)),
         Err(error) => usage(&error),
+    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure of ours.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } == 0;
+    if is_known && limit.rlim_cur < STACK as u64 {
+        // The program that `run` becomes has the limit all the same.
+        match std::thread::Builder::new().stack_size(2 * STACK).spawn(body).map(std::thread::JoinHandle::join) {
+            Ok(Ok(status)) => return status,
+            // It has panicked, and said so.
+            Ok(Err(_)) => return ExitCode::from(101),
+            Err(_) => {}
+        }
     }
+    body()
 }
 
 /// The command line, for its man pages and completions. What `bench` and `report` take is for `fastmap-bench` to say.

@@ -96,7 +96,8 @@ fn lasting_stores() -> Requirement {
         name: "stores that last",
         purpose: "stores to writable maps survive the sudden end of a program, as with mmap(2)",
         optional: true,
-        found: risk_to_stores().map_or_else(|| Ok("in the initial PID namespace, without a limit on memory".into()), Err),
+        found: risk_to_stores()
+            .map_or_else(|| Ok("in the initial PID namespace, without a limit on memory".into()), Err),
         remedy: "`fastmap run` leaves writable mappings to the kernel here, unless --risk-stores is given".into(),
     }
 }

@@ -22,6 +22,7 @@ pub fn is_in_child() -> bool {
 
 /// After capset(2) of the calling thread: the engine's threads have no capability any more that none of the program's has.
 pub fn follow_rights() {
+    threads::await_names();
     rights::follow();
 }
 

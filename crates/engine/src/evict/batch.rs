@@ -1,5 +1,6 @@
 //! Making room: one batch of the oldest clean pages leaves memory with one system call.
 
+use crate::evict::bookkeeping;
 use crate::page::claims::Evicting;
 use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::pool::pool::{MOST_BATCH, Pool};
@@ -235,6 +236,7 @@ fn drop_pages(
         Evicting::adopt(region.page(page)).finish(stamp);
         region.hints().note_gone(page, stamp);
     }
+    bookkeeping::give_back(region, entries[..freed].iter().map(|entry| Entry::from(*entry).page()));
     region.counters_at(region.pool().here()).dropped.add(freed);
     freed + frames * FRAME_PAGES
 }

@@ -21,6 +21,7 @@
 //! before the frames of those pages are given up.
 
 pub mod batch;
+mod bookkeeping;
 pub mod follow;
 pub mod invalidate;
 pub mod room;

@@ -9,6 +9,7 @@
 //! `adopt` turns it back.
 
 use crate::page::word::{After, Claim, PageWord, Seen, State};
+use crate::sys::sync::spin;
 
 /// What a claim needs of the place where its page is.
 pub trait PageAccess: Copy {
@@ -50,6 +51,8 @@ pub trait PageAccess: Copy {
     fn wait(&self, seen: Seen) {
         if let Some(expected) = self.word().announce_waiter(seen) {
             self.sleep(expected);
+        } else if seen.is_returning() {
+            spin();
         }
     }
 }

@@ -53,7 +53,8 @@ const WRITING: u32 = 1 << 6;
 const SAMPLE: u32 = 1 << 7;
 /// In Unfilled and Buffered words: the last read failed.
 const FAILED: u32 = 1 << 7;
-/// Mapped with a huge frame, and leaves memory with it: the frame has the queue entry, the page has none.
+/// Mapped with a huge frame, and leaves memory with it: the frame has the queue entry, the page has none. In a Loading word: nobody loads
+/// the page; the memory of its word goes back to the kernel, and with that it is Absent.
 const HUGE: u32 = 1 << 8;
 /// The page came back soon after it was evicted: its queue is the long one. In an absent page: it was.
 const PROTECTED: u32 = 1 << 9;
@@ -143,6 +144,12 @@ impl Seen {
     /// The page waits for a read, and the last one failed.
     pub fn has_failed(self) -> bool {
         matches!(self.0 & STATE, UNFILLED | BUFFERED) && self.0 & FAILED != 0
+    }
+
+    /// The memory of its word, and of its neighbours', is on its way back to the kernel (`begin_return`). Nobody sleeps on it: it will be zero
+    /// without a wake, in a moment.
+    pub fn is_returning(self) -> bool {
+        self.0 & (STATE | HUGE) == LOADING | HUGE
     }
 
     /// It is part of a huge frame.
@@ -278,6 +285,25 @@ impl PageWord {
         let loading = LOADING | seen.0 & QUEUED | reader;
         seen.state() == State::Absent
             && self.0.compare_exchange(seen.0, loading, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether the word's memory may go back to the kernel: the page is absent, and no queue has an entry for it. What a ghost says is
+    /// forgotten.
+    #[inline]
+    pub fn may_return(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (STATE | QUEUED) == ABSENT
+    }
+
+    /// Absent → Loading, by who gives the memory of the word and its neighbours back to the kernel, all of which it claims so. Zeros in their
+    /// place, or `abort_return`, end that: no other thread changes such a word, and none sleeps on it.
+    pub fn begin_return(&self) -> bool {
+        self.update(|word| (word & (STATE | QUEUED) == ABSENT).then_some(LOADING | HUGE)).is_ok()
+    }
+
+    /// Ends `begin_return`: the page is Absent.
+    pub fn abort_return(&self) {
+        let old = self.0.swap(ABSENT, Ordering::AcqRel);
+        debug_assert_eq!(old, LOADING | HUGE);
     }
 
     /// Announces, by the loader (or who maps a Staged page), that it installs the page writable. From here on a writer that
@@ -583,6 +609,9 @@ impl PageWord {
     pub fn announce_waiter(&self, seen: Seen) -> Option<u32> {
         let is_under_way = !matches!(seen.state(), State::Absent | State::Clean | State::Dirty);
         debug_assert!(is_under_way || seen.is_upgrading());
+        if seen.is_returning() {
+            return None;
+        }
         let waiting = seen.0 | WAITERS;
         self.0.compare_exchange(seen.0, waiting, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| waiting)
     }

@@ -88,7 +88,9 @@ pub fn look_after(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     }
     by_address::note_looked_after(facts.identity, at.clone());
     match len > SMALL || turns.is_some() {
-        true => _ = watch::watch(fd, at, Face { with_cache, say: Some(say), turns, only_noted: true, risks_stores: false }),
+        true => {
+            _ = watch::watch(fd, at, Face { with_cache, say: Some(say), turns, only_noted: true, risks_stores: false })
+        }
         false => known::forget_asked(&at),
     }
 }

@@ -30,7 +30,7 @@ use crate::store::Store;
 use crate::sys::memory::Zeroed;
 use crate::sys::sync::Padded;
 use crate::sys::userfaultfd::Userfaultfd;
-use crate::sys::{PAGE, fork, memory};
+use crate::sys::{PAGE, fork, madvise, memory};
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -38,6 +38,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the page words of a file of so many bytes, were all of them touched, took more than a sixteenth of a cache of so many pages: then
+/// most of them are for pages that are not in memory.
+pub fn is_sparse(size: u64, capacity: usize) -> bool {
+    const PART: u64 = 16;
+    size / PAGE as u64 * size_of::<PageWord>() as u64 > capacity as u64 * PAGE as u64 / PART
+}
 
 /// One mapped file. All maps of a file share one.
 #[derive(Debug)]
@@ -68,6 +75,8 @@ pub struct Region {
     /// those that no map covers.
     by_address: AtomicBool,
     converted: AtomicBool,
+    /// Parts of its addresses are foreign.
+    cut: AtomicBool,
     /// It is never dropped.
     stays: AtomicBool,
     /// It is to be handed over: nobody pins pages for longer.
@@ -111,7 +120,8 @@ impl Region {
         let pages = span / PAGE;
         fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
         let bookkeeping = fail("map memory for its page words");
-        let likely = doubled / PAGE;
+        // No huge pages where little of what is kept is ever looked at (`evict/bookkeeping.rs`).
+        let likely = if is_sparse(least as u64, pool.capacity()) { 0 } else { doubled / PAGE };
         let words = Zeroed::sparse(pages, likely).map_err(&bookkeeping)?;
         let writes = WriteState::new(pages, likely).map_err(&bookkeeping)?;
         let predictions = Predictions::new(pages).map_err(&bookkeeping)?;
@@ -152,6 +162,7 @@ impl Region {
             writable: AtomicBool::new(false),
             by_address: AtomicBool::new(by_address),
             converted: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             stays: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             growing: Mutex::new(()),
@@ -313,6 +324,27 @@ impl Region {
         self.converted.load(Ordering::Acquire)
     }
 
+    /// Whether the addresses of some pages are its own, all of them, and never were anything else's: asked by who has claimed those pages, it
+    /// stays so until they are let go.
+    pub fn owns(&self, pages: &Range<usize>) -> bool {
+        !self.is_converted()
+            && !self.cut.load(Ordering::Acquire)
+            && self.address.begins() <= pages.start * PAGE
+            && pages.end * PAGE <= self.span()
+            && !self.address.is_elsewhere()
+    }
+
+    /// Gives the memory of some pages' words back, which are zero then; false: they are as they were.
+    ///
+    /// # Safety
+    /// They are whole pages of memory, and the caller's: nobody changes one, or sleeps on it.
+    pub unsafe fn drop_words(&self, pages: &Range<usize>) -> bool {
+        let words = &self.words[pages.clone()];
+        let range = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: size_of_val(words) };
+        // SAFETY: the caller's contract.
+        unsafe { madvise::drop_pages(&[range]) }
+    }
+
     /// Gives the memory of its page words back: it has ended, and is kept for threads that trapped before it did.
     pub fn clear_words(&self) {
         self.words.clear();
@@ -358,6 +390,7 @@ impl Region {
         let base = self.address.start() as usize;
         let noted = registry::cut(self, base.wrapping_add(part.start)..base.wrapping_add(part.end));
         if noted {
+            self.cut.store(true, Ordering::Release);
             self.address.add_foreign(std::iter::once(part));
         }
         noted

@@ -73,7 +73,8 @@ impl Space {
         if at >= size {
             return Ok(());
         }
-        let pages = (size as usize).div_ceil(PAGE);
+        // The region may have room for less than the file has.
+        let pages = (size as usize).div_ceil(PAGE).min(self.pages.len() * 64);
         let hole = store.next_hole(at);
         // Where holes cannot be told it may be one.
         let is_known = hole != u64::MAX;
@@ -116,7 +117,9 @@ impl Space {
     }
 
     fn count(&self, pages: Range<usize>) -> usize {
-        words_of(pages).map(|(word, bits)| (self.pages[word].load(Ordering::Relaxed) & bits).count_ones() as usize).sum()
+        words_of(pages)
+            .map(|(word, bits)| (self.pages[word].load(Ordering::Relaxed) & bits).count_ones() as usize)
+            .sum()
     }
 
     fn mark(&self, pages: Range<usize>) {

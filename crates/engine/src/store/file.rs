@@ -112,7 +112,11 @@ impl FileStore {
             let left = self.write_end()?.saturating_sub(offset) as usize;
             if left < len {
                 // SAFETY: the caller's.
-                written = if left > 0 { unsafe { file::write_by_mapping(&handles.plain, from, left, offset) } } else { Ok(()) };
+                written = if left > 0 {
+                    unsafe { file::write_by_mapping(&handles.plain, from, left, offset) }
+                } else {
+                    Ok(())
+                };
             }
         }
         written

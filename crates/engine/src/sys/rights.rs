@@ -123,7 +123,12 @@ pub fn follow() {
     }
     let mut programs = Rights::of(0).unwrap_or(Rights { permitted: 0, effective: 0 });
     for thread in proc_files::numbers("/proc/self/task").into_iter().map(|thread| thread as i32) {
-        if !is_own(thread) && let Ok(rights) = Rights::of(thread) {
+        // Not those that the kernel keeps for io_uring(7), which run nothing of the program's: no signal comes to them.
+        let name = || proc_files::text(format!("/proc/self/task/{thread}/comm"));
+        if !is_own(thread)
+            && !name().starts_with("iou-")
+            && let Ok(rights) = Rights::of(thread)
+        {
             programs.permitted |= rights.permitted;
             programs.effective |= rights.effective;
         }

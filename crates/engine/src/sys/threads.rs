@@ -34,14 +34,15 @@ fn with_rights<T>(all: bool, body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     // Dropped, too, when no thread could be made.
     let ticket = Ticket;
     move || {
-        drop(ticket);
         Unseen::for_good();
         let _own = rights::Own::begin(all);
+        drop(ticket);
         body()
     }
 }
 
-fn await_names() {
+/// Waits until threads of the engine's that were made have their names, and their rights.
+pub fn await_names() {
     while NAMED.load(Ordering::Acquire) != MADE.load(Ordering::Relaxed) {
         pause();
     }

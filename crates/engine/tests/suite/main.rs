@@ -43,6 +43,7 @@ mod second_tier;
 mod service;
 mod signals;
 mod sizes;
+mod sparse;
 mod store_groups;
 mod streams;
 mod stress;

@@ -4,7 +4,7 @@ use super::choice::{SMALL, candidate, is_in_engine, risks_stores};
 use super::protect::lock_cached;
 use super::served::{self, By};
 use super::{
-    concerns, kernel_maps, leave_descriptor_to_kernel, learn_kernels, make_way, note_maps, placement, whole_pages,
+    concerns, kernel_maps, learn_kernels, leave_descriptor_to_kernel, make_way, note_maps, placement, whole_pages,
 };
 use crate::copy::{held, mapped};
 use crate::own::{owner, set_errno, undisturbed};

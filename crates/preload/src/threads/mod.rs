@@ -142,7 +142,8 @@ extern "C" fn before_pthread_exit() -> *mut c_void {
 /// Starts the thread that watches for the program's last, once.
 pub(crate) fn watch_for_last() {
     static WATCHED: Once = Once::new();
-    WATCHED.call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(by_address::own_thread(end_with_last))));
+    WATCHED
+        .call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(by_address::own_thread(end_with_last))));
 }
 
 /// The thread that ends the process in place of the program's last.

@@ -57,8 +57,51 @@ static void file_size(const char *path) {
     }
 }
 
+static void *map_in_thread(void *path) {
+    uint8_t *map = map_all(file_of(path, SIZE));
+    store_all(map, 3);
+    CHECK(mprotect(map, SIZE / 2, PROT_READ) == 0);
+    CHECK(munmap(map, SIZE) == 0);
+    return NULL;
+}
+
+/* A thread's stack may be small: so is the first thread's by `ulimit -s`, which counts from the next program on. */
+static void stack_size(const char *path) {
+    if (!getenv("SMALL")) {
+        struct rlimit limit;
+        CHECK(getrlimit(RLIMIT_STACK, &limit) == 0);
+        limit.rlim_cur = 64 << 10;
+        CHECK(setrlimit(RLIMIT_STACK, &limit) == 0 && setenv("SMALL", "1", 1) == 0);
+        execl("/proc/self/exe", "limits", "stack_size", path, NULL);
+        CHECK(0);
+    }
+    uint8_t *map = map_all(file_of(path, SIZE));
+    for (size_t i = 0; i < SIZE; i += PAGE) CHECK(map[i] == pattern(i));
+    store_all(map, 3);
+    CHECK(msync(map, SIZE, MS_SYNC) == 0);
+    check_all(path, 3);
+    char other[4096];
+    snprintf(other, sizeof other, "%s.other", path);
+    pthread_attr_t small;
+    pthread_t thread;
+    CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 32 << 10) == 0);
+    for (int round = 0; round < 4; round++) {
+        CHECK(pthread_create(&thread, round % 2 ? NULL : &small, map_in_thread, other) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        check_all(other, 3);
+    }
+    CHECK(unlink(other) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(map[5 * PAGE] == 3 ? 7 : 1);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 7);
+    CHECK(munmap(map, SIZE) == 0);
+}
+
 static const struct test tests[] = {
     {"file_size", file_size},
+    {"stack_size", stack_size},
 };
 
 RUN_ONE_OF(tests)

@@ -2,6 +2,6 @@
 
 cases! {
     "limits.c", &[];
-    file_size;
+    file_size stack_size;
     kernel
 }
