@@ -102,7 +102,12 @@ pub fn by_stat(stat: &libc::stat) -> Option<MappedFile> {
         }
         return None;
     }
-    let (region, visit) = by_file::visit(numbers).find(|(region, _)| !region.in_flight().is_draining())?;
+    let mut visits = by_file::visit(numbers);
+    let first = visits.next()?;
+    // One that is about to end is waited for by whoever works in it (`MappedFile::work`), unless another has taken its place.
+    let is_draining = |(region, _): &(&Region, RegionVisit)| region.in_flight().is_draining();
+    let other = if is_draining(&first) { visits.find(|one| !is_draining(one)) } else { None };
+    let (region, visit) = other.unwrap_or(first);
     Some(MappedFile { region, _visit: visit })
 }
 

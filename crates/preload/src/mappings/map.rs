@@ -113,7 +113,7 @@ unsafe fn would_map(wanted: Wanted) -> bool {
 }
 
 unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
-    let Wanted { fd, .. } = wanted;
+    let Wanted { fd, len, prot, .. } = wanted;
     if config().is_kernel_first() && !(mapped() && is_in_engine(fd)) {
         // SAFETY: the caller's contract.
         return unsafe { map_kernel_first(wanted) };
