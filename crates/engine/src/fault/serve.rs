@@ -41,7 +41,11 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
         let seen = page.look();
         // After the look: what changes the file meanwhile changes the word.
         if is_store && let Err(error) = page.region().take_space(page.number()) {
-            return Outcome::Failed(install::TAKING_SPACE, error);
+            return match error {
+                // The trap was taken before the file became the kernel's; repeated, the access finds that.
+                libc::ESTALE => Outcome::Resolved,
+                error => Outcome::Failed(install::TAKING_SPACE, error),
+            };
         }
         match seen.state() {
             State::Absent if detect::is_coming(page, &mut since) => std::thread::yield_now(),

@@ -34,6 +34,7 @@ use crate::sys::{PAGE, fork, madvise, memory};
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -518,10 +519,18 @@ impl Region {
         self.space.has(page) || self.saved.is_some()
     }
 
-    /// Sees to that, unless the page lies past the file's end; an error number where the disk is full.
+    /// Sees to that, unless the page lies past the file's end; an error number where the disk is full, ESTALE where the region has ended:
+    /// then it has no file any more.
     #[inline]
     pub fn take_space(&self, page: usize) -> std::result::Result<(), i32> {
-        if self.has_space(page) { Ok(()) } else { self.space.reserve(page, &*self.store, self.pool.zeros()) }
+        if self.has_space(page) { Ok(()) } else { self.reserve_space(page) }
+    }
+
+    #[cold]
+    fn reserve_space(&self, page: usize) -> std::result::Result<(), i32> {
+        // A thread that has trapped has no page yet that would keep the region.
+        let _entered = registry::enter(self.id()).filter(|region| ptr::eq(&**region, self)).ok_or(libc::ESTALE)?;
+        self.space.reserve(page, &*self.store, self.pool.zeros())
     }
 
     /// Forgets what is known of the file from a page on: it was cut there, or others may have changed it.
