@@ -58,7 +58,9 @@ fn convert_all() -> Result<(), i32> {
     let owner = own();
     let mut identities: Vec<_> = look(|table| table.pieces().iter().map(|piece| piece.share.identity).collect());
     identities.dedup();
-    identities.into_iter().try_for_each(|identity| convert(&owner, identity, Why::Left).map_err(|error| error.errno()))?;
+    identities
+        .into_iter()
+        .try_for_each(|identity| convert(&owner, identity, Why::Left).map_err(|error| error.errno()))?;
     if registry::all().any(|region| region.is_ours() && !region.is_converted()) {
         return Err(libc::EBUSY);
     }

@@ -1,7 +1,7 @@
 //! mlock(2) and its kin by address, and pins that a program holds by a guard.
 
-use super::convert::convert_range;
 use super::access::failed;
+use super::convert::convert_range;
 use super::keep::Locked;
 use super::lookup::{Kind, check, kinds_in, range_of, rounded};
 use super::own::{look, note_kept, own};

@@ -118,7 +118,8 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         }
     }
     drop((piece, region));
-    convert_range(&owner, &first, Why::Moved).map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
+    convert_range(&owner, &first, Why::Moved)
+        .map_err(|error| if error == libc::EBUSY { libc::EAGAIN } else { error })?;
     by_kernel()
 }
 

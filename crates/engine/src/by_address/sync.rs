@@ -56,12 +56,10 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
 fn sync_cached(range: &Range<usize>) -> Result<(), i32> {
     for (share, part) in shares_in(range) {
         let region = &share.region;
-        length::follow(region).and_then(|()| flush::flush(region, pages_at(region, &part), true)).map_err(
-            |error| {
-                report::say(region, region.address().page_at(part.start), format_args!("and others: {error}"));
-                error.errno()
-            },
-        )?;
+        length::follow(region).and_then(|()| flush::flush(region, pages_at(region, &part), true)).map_err(|error| {
+            report::say(region, region.address().page_at(part.start), format_args!("and others: {error}"));
+            error.errno()
+        })?;
     }
     Ok(())
 }

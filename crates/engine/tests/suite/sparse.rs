@@ -39,7 +39,8 @@ fn role() {
     assert_eq!((0..64).map(|step| usize::from(map[step * STRIDE])).sum::<usize>(), 0);
     let before = kept();
     assert_eq!((0..LEN).step_by(STRIDE).map(|at| usize::from(map[at])).sum::<usize>(), 0);
-    let [tables, words] = kept().into_iter().zip(before).map(|(now, before)| now.saturating_sub(before)).collect::<Vec<_>>()[..]
+    let [tables, words] =
+        kept().into_iter().zip(before).map(|(now, before)| now.saturating_sub(before)).collect::<Vec<_>>()[..]
     else {
         unreachable!()
     };

@@ -5,6 +5,7 @@ mod common;
 #[path = "../../../engine/tests/suite/effort.rs"]
 mod effort;
 
+mod all_calls;
 mod allocator;
 mod alone;
 mod by_number;
