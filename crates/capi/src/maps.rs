@@ -140,10 +140,11 @@ impl Wanted {
         // SAFETY: open for this call, if at all.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         let _entered = placement::enter(fd);
-        let _owner = by_address::own();
+        let owner = by_address::own();
         if placement::has_engine(fd) {
-            let at = self.through_cache(&caches::find(ptr::null())?, 0)?;
-            return at.map_or_else(|| self.through_kernel(), Ok);
+            let Some(at) = self.through_cache(&caches::find(ptr::null())?, 0)? else { return self.through_kernel() };
+            drop(owner);
+            return Ok(self.populated(at));
         }
         let at = self.by_kernel_in_place()?;
         placement::look_after(fd, at.addr(), self.length);
@@ -177,7 +178,8 @@ impl Wanted {
             // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
             owner = Some(by_address::own());
             if let Some(at) = wanted.through_cache(&cache, asked)? {
-                return Ok(at);
+                drop(owner);
+                return Ok(wanted.populated(at));
             }
         }
         let _owner = owner;
@@ -261,12 +263,15 @@ impl Wanted {
             let _ = unsafe { by_address::unmap(at.addr(), self.length) };
             return Err(self.failure(if errno == libc::ENOMEM { libc::EAGAIN } else { errno }));
         }
-        if self.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE {
-            // As with mmap(2), a map that cannot be populated is a map.
-            // SAFETY: advice that destroys nothing.
-            let _ = unsafe { by_address::advise(at.addr(), self.length, libc::MADV_POPULATE_READ) };
-        }
         Ok(Some(at.cast()))
+    }
+
+    /// What `MAP_POPULATE` asks for, of a cached map that was made just now. It may take long: others map meanwhile.
+    fn populated(&self, at: *mut c_void) -> *mut c_void {
+        if self.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE {
+            by_address::populate(at.addr(), self.length);
+        }
+        at
     }
 }
 

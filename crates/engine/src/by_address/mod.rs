@@ -51,7 +51,7 @@ pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::holds;
 pub use map::{Request, await_closing, map, map_origin};
 pub use own::{Owner, own};
-pub use prefetch::{expect_backward, prefetch, prefetch_wait, set_readahead};
+pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_readahead};
 pub use protect::{leave_file_to_kernel, protect};
 pub use remap::remap;
 pub use sync::{async_read, initial_line, sync, synchronise};

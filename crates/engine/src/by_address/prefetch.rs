@@ -90,6 +90,20 @@ fn bring_in(ranges: &[Range<usize>]) -> Result<()> {
     Ok(())
 }
 
+/// What `MAP_POPULATE` asks for, of a map that was made just now: its pages are brought into memory and waited for, from the first on, as many as
+/// its cache holds. As with mmap(2), a map that cannot be populated is a map.
+pub fn populate(addr: usize, len: usize) {
+    let Ok(range) = range_of(addr, len, libc::EINVAL) else { return };
+    for part in parts_of(&range) {
+        let Some(region) = part.region() else { continue };
+        let pages = part.pages(region);
+        let end = (region.store().size() as usize).div_ceil(PAGE).min(pages.start + region.pool().capacity());
+        if length::follow(region).is_ok() {
+            let _ = fetch::fetch(region, &[pages.start..end.clamp(pages.start, pages.end)]);
+        }
+    }
+}
+
 /// Limits how far ahead a walk is read for, bytes, in the file that is mapped at an address. As
 /// [`Map::set_readahead`](crate::Map::set_readahead); nothing happens to memory that is not cached.
 ///

@@ -42,6 +42,8 @@ pub enum Why {
     Locked,
     /// A protection key, or another call that only the kernel can do.
     Call,
+    /// Its memory was handed to the kernel for good: a guest's (KVM), a device's (VFIO, vhost, RDMA), buffers of io_uring(7).
+    Handed,
     /// A thread waits for a lock that lies in it.
     Waited,
     /// The program takes a lock on all of the file, or gives it away.
@@ -114,8 +116,12 @@ impl Display for Why {
                 ("more of it was locked than the cache may pin (mlock)", "give a larger cache, or have it lock less")
             }
             Why::Call => (
-                "a call was made on it that only the kernel can do (pkey_mprotect, remap_file_pages)",
+                "a call was made on it that only the kernel can do (pkey_mprotect, remap_file_pages, mseal)",
                 "have the program do without",
+            ),
+            Why::Handed => (
+                "its memory was handed to a guest, a device or a ring (ioctl, io_uring_register)",
+                "nothing is to be done, unless other memory will do for that",
             ),
             Why::Waited => ("a thread waits for a lock that lies in it", "have the program keep locks in other memory"),
             Why::Descriptor => (

@@ -89,8 +89,11 @@ fn resolve(page: PageRef<'_>, trap: signal::Trap) -> bool {
     match serve_access(page, trap.is_store, Some(trap).filter(|trap| !trap.is_poisoned)) {
         Outcome::Resolved => true,
         Outcome::PastEnd => {
-            let size = region.store().size();
-            say(region, page.number(), format_args!("is past the end of the file ({size} bytes)"));
+            if region.is_first_past_end() {
+                // As it is now: what the region knows is from before others made it shorter.
+                let size = region.store().length().unwrap_or_else(|_| region.store().size());
+                say(region, page.number(), format_args!("is past the end of the file ({size} bytes; said once)"));
+            }
             false
         }
         // As with mmap(2), which says nothing: once a file.

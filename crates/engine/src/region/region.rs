@@ -62,6 +62,8 @@ pub struct Region {
     hints: Hints,
     frames: Frames,
     in_flight: InFlight,
+    /// A line says that a page past the end of the file was touched.
+    said_past_end: AtomicBool,
     reach: Reach,
     least_end: AtomicUsize,
     extents: Extents,
@@ -153,6 +155,7 @@ impl Region {
             hints,
             frames: Frames::default(),
             in_flight: InFlight::new(),
+            said_past_end: AtomicBool::new(false),
             reach: Reach::default(),
             least_end: AtomicUsize::new(usize::MAX),
             extents: Extents::default(),
@@ -255,6 +258,12 @@ impl Region {
     /// Held while stores are allowed.
     pub fn lock_growing(&self) -> MutexGuard<'_, ()> {
         self.growing.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Whether nobody has touched a page past the end of the file before: one line says it.
+    #[cold]
+    pub fn is_first_past_end(&self) -> bool {
+        !self.said_past_end.swap(true, Ordering::Relaxed)
     }
 
     /// Lets stores through from now on.

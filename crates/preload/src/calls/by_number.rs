@@ -4,7 +4,7 @@
 //! Calls that map, unmap, close, make processes or change signals always do the same as by name; calls that read or
 //! write do while anything is mapped. All others are the kernel's.
 
-use super::requests::{fcntl, ioctl};
+use super::requests::{self, fcntl, ioctl};
 use crate::copy::{Call, held, mapped};
 use crate::files::{
     coherence, copy_file_range, descriptors, opening, pread64, preadv64, preadv64v2, process_vm_readv,
@@ -95,6 +95,11 @@ unsafe fn always(number: c_long, arguments: Arguments) -> Option<c_long> {
                 let made = by_number(number, arguments);
                 remembered::received(made as c_int);
                 made
+            }
+            mappings::SYS_MSEAL => mappings::mseal(a as _, b as size_t, c as c_ulong).into(),
+            libc::SYS_io_uring_register => {
+                requests::before_buffers(b as c_uint, c as *const c_void, d as c_uint);
+                by_number(number, arguments)
             }
             libc::SYS_fcntl => fcntl(a as c_int, b as c_int, c).into(),
             libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => child(number, arguments),

@@ -3,11 +3,11 @@
 
 use crate::copy::{Call, held, mapped};
 use crate::files::{cloning, coherence};
-use crate::own::{remembered, set_errno};
+use crate::own::{errno, remembered, set_errno};
 use crate::processes::sandbox;
 use crate::{mappings, next, objects};
 use fastmap::by_address::Why;
-use libc::{c_char, c_int, c_long, c_ulong, c_void, off_t, size_t};
+use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t};
 
 /// The number of bytes that fcntl(2)'s argument points to.
 fn fcntl_size(command: c_int) -> usize {
@@ -137,6 +137,90 @@ unsafe fn ioctl_size(request: c_ulong, argument: *const u8) -> usize {
     }
 }
 
+/// Copies a structure of the program's as the kernel would; `None`: it cannot be read.
+fn peek<const BYTES: usize>(at: *const c_void) -> Option<[u8; BYTES]> {
+    let mut found = [0u8; BYTES];
+    let to = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: BYTES };
+    let from = libc::iovec { iov_base: at.cast_mut(), iov_len: BYTES };
+    // SAFETY: into an array of its length; the kernel checks the other side.
+    let copied = unsafe { next::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    (copied == BYTES as isize).then_some(found)
+}
+
+/// The word of eight bytes at a place.
+fn word(bytes: &[u8], at: usize) -> usize {
+    bytes[at..].first_chunk().map_or(0, |eight| usize::from_ne_bytes(*eight))
+}
+
+/// Before memory is handed to a device or a guest, which keep and use it without a fault that the engine could serve: the files that are mapped
+/// there become the kernel's. What keeps one from that shows as the call's own error.
+fn hand_over(addr: usize, len: usize) {
+    let addr = addr as *const c_void;
+    if len > 0 && held(addr, len) {
+        let before = errno();
+        let _ = mappings::leave_to_kernel(addr, len, Why::Handed);
+        set_errno(before);
+    }
+}
+
+/// Requests of ioctl(2) whose structure names memory that is handed over: with the places of its address and of its length, bytes.
+const HANDING_OVER: [(c_ulong, usize, usize); 6] = [
+    // KVM_SET_USER_MEMORY_REGION and its second form.
+    (0x4020_ae46, 24, 16),
+    (0x40a0_ae49, 24, 16),
+    // KVM_MEMORY_ENCRYPT_REG_REGION.
+    (0x8010_aebb, 0, 8),
+    // VFIO_IOMMU_MAP_DMA, IOMMU_IOAS_MAP.
+    (0x3b71, 8, 24),
+    (0x3b85, 16, 24),
+    // UFFDIO_REGISTER: the memory is another's to serve.
+    (0xc020_aa00, 0, 8),
+];
+
+/// VHOST_SET_MEM_TABLE: a count, and as many regions behind it.
+const VHOST_SET_MEM_TABLE: c_ulong = 0x4008_af03;
+
+/// Before a request that hands memory over.
+fn before_request(request: c_ulong, argument: *const c_void) {
+    if let Some((_, at, len)) = HANDING_OVER.iter().find(|one| one.0 == request)
+        && let Some(bytes) = peek::<32>(argument)
+    {
+        hand_over(word(&bytes, *at), word(&bytes, *len));
+    }
+    if request == VHOST_SET_MEM_TABLE
+        && let Some(count) = peek::<4>(argument).map(u32::from_ne_bytes)
+    {
+        const REGION: usize = 32;
+        // The kernel takes 64 unless it is told otherwise, and never more than this.
+        for index in 0..(count as usize).min(4096) {
+            let Some(region) = peek::<REGION>(argument.wrapping_byte_add(8 + index * REGION)) else { break };
+            hand_over(word(&region, 16), word(&region, 8));
+        }
+    }
+}
+
+/// Before io_uring_register(2) hands buffers over: in a plain list, or by a structure that says where the list is.
+pub(super) fn before_buffers(opcode: c_uint, argument: *const c_void, count: c_uint) {
+    if !mapped() {
+        return;
+    }
+    let list = match opcode {
+        // IORING_REGISTER_BUFFERS.
+        0 => Some((argument as usize, count)),
+        // IORING_REGISTER_BUFFERS2: the count first, the list's address at 16.
+        15 => peek::<32>(argument).map(|bytes| (word(&bytes, 16), word(&bytes, 0) as u32)),
+        // IORING_REGISTER_BUFFERS_UPDATE: the list's address at 8, the count at 24.
+        16 => peek::<32>(argument).map(|bytes| (word(&bytes, 8), word(&bytes, 24) as u32)),
+        _ => None,
+    };
+    let Some((list, count)) = list else { return };
+    // The kernel takes no more.
+    for index in 0..(count as usize).min(1 << 14) {
+        let Some(entry) = peek::<16>((list as *const c_void).wrapping_byte_add(index * 16)) else { break };
+        hand_over(word(&entry, 0), word(&entry, 8));
+    }
+}
+
 /// Whether a request is about the blocks of an object's local copy, where holes are none.
 unsafe fn is_of_blocks(fd: c_int, request: c_ulong, argument: c_long) -> bool {
     let from = match request {
@@ -182,6 +266,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
             0
         };
         let copy = if size > 0 { arguments.changed(pointer, size) } else { pointer };
+        before_request(request, copy);
         let call = || next::ioctl(fd, request, copy as c_long);
         let result = match request {
             FICLONERANGE => {

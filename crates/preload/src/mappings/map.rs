@@ -4,7 +4,7 @@ use super::choice::{SMALL, candidate, is_in_engine, risks_stores};
 use super::protect::lock_cached;
 use super::served::{self, By};
 use super::{
-    concerns, kernel_maps, learn_kernels, leave_descriptor_to_kernel, make_way, note_maps, placement, whole_pages,
+    concerns, kernel_maps, learn_kernels, leave_descriptor_to_kernel, make_way, note_maps, placement, seal, whole_pages,
 };
 use crate::copy::{held, mapped};
 use crate::own::{owner, set_errno, undisturbed};
@@ -50,6 +50,10 @@ use mmap as mmap64;
 unsafe fn map(wanted: Wanted) -> *mut c_void {
     let Wanted { len, flags, .. } = wanted;
     let kind = flags & libc::MAP_TYPE;
+    if flags & libc::MAP_FIXED != 0 && seal::forbids(wanted.addr, len) {
+        seal::refused();
+        return libc::MAP_FAILED;
+    }
     if flags & libc::MAP_ANONYMOUS == 0
         && let Some(object) = crate::objects::of(wanted.fd)
     {
@@ -119,7 +123,7 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
         return unsafe { map_kernel_first(wanted) };
     }
     // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
-    let _owner = by_address::own();
+    let owner = by_address::own();
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
     let file = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
@@ -134,7 +138,10 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     } else if for_engine && !is_left && straight == Straight::No {
         // SAFETY: the caller's contract.
         match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {
-            Ok(Some(at)) => return at,
+            Ok(Some(at)) => {
+                drop(owner);
+                return populated(wanted, at);
+            }
             Ok(None) => {}
             Err(error) => {
                 set_errno(error);
@@ -167,6 +174,14 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
     at
 }
 
+/// What `MAP_POPULATE` asks for, of a map of the engine's that was made just now. It may take long: others map meanwhile.
+fn populated(wanted: Wanted, at: *mut c_void) -> *mut c_void {
+    if wanted.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE {
+        undisturbed((), || by_address::populate(at as usize, wanted.len));
+    }
+    at
+}
+
 /// Notes a mapping that is the kernel's and, where it is not too small, could have been the engine's: while it is there the file's other
 /// maps are the kernel's as well, and so agree with it.
 fn note_kernel(wanted: Wanted, file: kernel_maps::Identity, at: *mut c_void, for_engine: bool) {
@@ -186,7 +201,7 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     let is_kernel_first = config().is_kernel_first();
     let is_to_read = prot == libc::PROT_READ && !is_kernel_first && !config().off && !owner::has_left();
     // As for a shared one.
-    let _owner = is_to_read.then(by_address::own);
+    let owner = is_to_read.then(by_address::own);
     // Those who look for symbols map programs and libraries: no budget is for them.
     let is_candidate = is_to_read && undisturbed(false, || !served::is_code(fd));
     let candidate = if is_candidate { undisturbed(None, || candidate(wanted)) } else { None };
@@ -195,7 +210,8 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     if for_engine.is_some()
         && let Ok(Some(at)) = undisturbed(Ok(None), || unsafe { by_engine(wanted) })
     {
-        return at;
+        drop(owner);
+        return populated(wanted, at);
     }
     if fastmap::coherence::any() {
         // It shows what the file has, so stores are written first. An error shows at the next msync(2).

@@ -18,6 +18,7 @@ mod objects;
 mod placement;
 mod protect;
 mod remap;
+mod seal;
 pub(crate) mod served;
 
 pub(crate) use advise::{madvise, mincore, msync};
@@ -25,6 +26,7 @@ pub(crate) use map::mmap;
 pub(crate) use placement::before_thread;
 pub(crate) use protect::{mlock, mlock2, mprotect, munlock, munlockall, pkey_mprotect};
 pub(crate) use remap::{mremap, munmap, remap_file_pages};
+pub(crate) use seal::{SYS_MSEAL, mseal};
 
 use crate::copy::held;
 use crate::heap;

@@ -1,7 +1,7 @@
 //! mprotect(2), mlock(2) and their kin.
 
 use super::choice::risks_stores;
-use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, placement, result, whole_pages};
+use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, placement, result, seal, whole_pages};
 use crate::copy::held;
 use crate::own::{owner, undisturbed};
 use crate::{heap, next};
@@ -19,6 +19,9 @@ pub(crate) unsafe fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_
 
 unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     let _passing = by_address::pass();
+    if seal::forbids(addr, len) {
+        return seal::refused();
+    }
     if held(addr, len) {
         if let Some(done) = on_heap(addr, len, |part| heap::protect(part, prot)) {
             return done;

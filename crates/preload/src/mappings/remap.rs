@@ -2,7 +2,7 @@
 
 use super::choice::{SMALL, identity};
 use super::map::{Wanted, by_engine, is_large};
-use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, placement, result, whole_pages};
+use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, placement, result, seal, whole_pages};
 use crate::copy::held;
 use crate::own::{PAGE, set_errno, undisturbed};
 use crate::{config, heap, next};
@@ -18,6 +18,9 @@ use std::os::fd::BorrowedFd;
 /// The caller keeps the contract of munmap(2).
 pub(crate) unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     let _passing = by_address::pass();
+    if seal::forbids(addr, len) {
+        return seal::refused();
+    }
     if !concerns(addr, len) {
         // SAFETY: the caller's contract.
         return unsafe { next::munmap(addr, len) };
@@ -45,6 +48,10 @@ pub(crate) unsafe fn mremap(
 ) -> *mut c_void {
     let _passing = by_address::pass();
     let new = if flags & libc::MREMAP_FIXED != 0 { new } else { std::ptr::null_mut() };
+    if seal::forbids(old, old_len) || !new.is_null() && seal::forbids(new, new_len) {
+        seal::refused();
+        return libc::MAP_FAILED;
+    }
     let replaces = !new.is_null() && concerns(new, new_len);
     if !replaces && !concerns(old, old_len) {
         let moving = Moving::begin();

@@ -1,5 +1,9 @@
 /* System calls by number, through syscall(2): as by name. */
 #include "check.h"
+#include <linux/io_uring.h>
+#include <linux/kvm.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -178,7 +182,74 @@ static void signals(const char *path) {
     FAILS(syscall(SYS_rt_sigaction, 65L, &action, NULL, 8L), EINVAL);
 }
 
+/* Buffers of an io_uring that lie in a mapping: the kernel keeps their pages, and stores go both ways. */
+static void registered(const char *path) {
+    struct io_uring_params params = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4L, &params);
+    if (ring < 0) {
+        fprintf(stderr, "no io_uring here: %s\n", strerror(errno));
+        return;
+    }
+    int fd = file_of(path, SIZE);
+    map = map_all(fd);
+    map[3 * MIB] = 200;
+    struct iovec buffers[2] = {{map, MIB}, {map + 3 * MIB, MIB}};
+    if (syscall(SYS_io_uring_register, ring, 0L, buffers, 2L) != 0) {
+        /* Linux 6.5 and later: not of a file system that is to know which pages are dirty. */
+        CHECK(errno == EFAULT && map[3 * MIB] == 200);
+        expect(map, 0, 3 * MIB);
+        return;
+    }
+    FAILS(syscall(SYS_io_uring_register, ring, 0L, NULL, 2L), EBUSY);
+    uint8_t *entries = mmap(NULL, params.sq_off.array + params.sq_entries * sizeof(unsigned), RW, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *calls = mmap(NULL, params.sq_entries * sizeof *calls, RW, MAP_SHARED, ring, IORING_OFF_SQES);
+    CHECK(entries != MAP_FAILED && calls != MAP_FAILED);
+    int source = open("/proc/self/exe", O_RDONLY);
+    /* The first bytes of this program into the second buffer, by the kernel. */
+    calls[0] = (struct io_uring_sqe){.opcode = IORING_OP_READ_FIXED, .fd = source, .addr = (uint64_t)(map + 3 * MIB), .len = PAGE, .buf_index = 1};
+    ((unsigned *)(entries + params.sq_off.array))[0] = 0;
+    __atomic_store_n((unsigned *)(entries + params.sq_off.tail), 1, __ATOMIC_RELEASE);
+    CHECK(syscall(SYS_io_uring_enter, ring, 1L, 1L, (long)IORING_ENTER_GETEVENTS, NULL, 0L) == 1);
+    CHECK(!memcmp(map + 3 * MIB, "\177ELF", 4) && close(ring) == 0);
+    expect(map, 0, 3 * MIB);
+    uint8_t byte;
+    CHECK(pread(fd, &byte, 1, 3 * MIB + 1) == 1 && byte == 'E');
+}
+
+/* A guest without an operating system, whose memory is the mapping: it adds 1 to a byte of each page of a segment, and halts. */
+static void guest(const char *path) {
+    int kvm = open("/dev/kvm", O_RDWR), machine = kvm < 0 ? -1 : ioctl(kvm, KVM_CREATE_VM, 0);
+    if (machine < 0) {
+        fprintf(stderr, "no guest: /dev/kvm: %s\n", strerror(errno));
+        return;
+    }
+    map = map_all(file_of(path, SIZE));
+    const unsigned char code[] = {0x31, 0xff, 0x26, 0xfe, 0x05, 0x81, 0xc7, 0x00, 0x10, 0x75, 0xf7, 0xf4, 0xeb, 0xf2};
+    memcpy(map, code, sizeof code);
+    struct kvm_userspace_memory_region memory = {.memory_size = SIZE, .userspace_addr = (uint64_t)map};
+    CHECK(ioctl(machine, KVM_SET_USER_MEMORY_REGION, &memory) == 0);
+    int processor = ioctl(machine, KVM_CREATE_VCPU, 0), size = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
+    CHECK(processor >= 0 && size > 0);
+    struct kvm_run *run = mmap(NULL, (size_t)size, RW, MAP_SHARED, processor, 0);
+    CHECK(run != MAP_FAILED);
+    struct kvm_sregs segments;
+    CHECK(ioctl(processor, KVM_GET_SREGS, &segments) == 0);
+    segments.cs.base = 0;
+    segments.cs.selector = 0;
+    for (size_t segment = MIB; segment < SIZE; segment += 16 * PAGE) {
+        struct kvm_regs registers = {.rflags = 2};
+        segments.es.base = segment;
+        CHECK(ioctl(processor, KVM_SET_SREGS, &segments) == 0 && ioctl(processor, KVM_SET_REGS, &registers) == 0);
+        CHECK(ioctl(processor, KVM_RUN, 0) == 0 && run->exit_reason == KVM_EXIT_HLT);
+    }
+    for (size_t i = MIB; i < SIZE; i += PAGE) CHECK(map[i] == (uint8_t)(pattern(i) + 1));
+    CHECK(munmap(map, SIZE) == 0);
+    uint8_t byte;
+    CHECK(pread(open(path, O_RDONLY), &byte, 1, MIB) == 1 && byte == (uint8_t)(pattern(MIB) + 1));
+}
+
 static const struct test tests[] = {
     {"maps", maps}, {"descriptors", descriptors}, {"children", children}, {"programs", programs}, {"signals", signals},
+    {"registered", registered}, {"guest", guest},
 };
 RUN_ONE_OF(tests)

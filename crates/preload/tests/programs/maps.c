@@ -583,10 +583,61 @@ static void memory_in_a_hole(const char *path) {
     expect_in_file(path, 4 * PAGE, pattern(4 * PAGE));
 }
 
+/* MAP_POPULATE: as many pages as the cache holds are there when it returns, or as many as memory does. */
+static void populated(const char *path) {
+    int fd = file_of(path, SIZE);
+    CHECK(fsync(fd) == 0);
+    uint8_t *at = mmap(NULL, SIZE, RW, MAP_SHARED | MAP_POPULATE, fd, 0);
+    CHECK(at != MAP_FAILED);
+    unsigned char there[SIZE / PAGE];
+    CHECK(mincore(at, SIZE, there) == 0);
+    size_t count = 0;
+    for (size_t i = 0; i < SIZE / PAGE; i++) count += there[i] & 1;
+    /* The least cache of these tests has 1 MiB. */
+    CHECK(count >= MIB / PAGE * 3 / 4);
+    expect(at, 0, SIZE);
+}
+
+/* mseal(2): what is mapped there stays, whoever had it. */
+static void sealed(const char *path) {
+    const long number = 462;
+    int fd = file_of(path, SIZE);
+    uint8_t *at = map_all(fd);
+    at[5] = 200;
+    FAILS(syscall(number, at, SIZE, 1L), EINVAL);
+    CHECK(syscall(number, at, SIZE, 0L) == 0);
+    at[PAGE + 5] = 201;
+    FAILS(munmap(at, SIZE), EPERM);
+    FAILS(munmap(at + PAGE, PAGE), EPERM);
+    FAILS(mprotect(at, SIZE, PROT_READ), EPERM);
+    CHECK(mmap(at, PAGE, RW, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED && errno == EPERM);
+    CHECK(mremap(at, SIZE, 2 * SIZE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EPERM);
+    CHECK(at[5] == 200 && at[PAGE + 5] == 201);
+    /* Another mapping of the file agrees with it. */
+    uint8_t *other = map_all(fd);
+    other[2 * PAGE + 5] = 202;
+    at[3 * PAGE + 5] = 203;
+    CHECK(at[2 * PAGE + 5] == 202 && other[3 * PAGE + 5] == 203 && munmap(other, SIZE) == 0);
+}
+
+/* Another process cuts the file. Each touch behind its end raises SIGBUS. */
+static void cut_by_others(const char *path) {
+    catch_signal(SIGBUS, 0);
+    uint8_t *at = map_all(file_of(path, SIZE));
+    at[0] = 1;
+    char command[1024];
+    snprintf(command, sizeof command, "env -u LD_PRELOAD truncate -s 5242885 %s", path);
+    CHECK(system(command) == 0);
+    for (size_t i = 0; i < 100; i++) CHECK(raised_by_load(at + SIZE - (i + 1) * PAGE) == SIGBUS);
+}
+
 static struct test tests[] = {
     {"windows", windows},
     {"parts_of_what_grows", parts_of_what_grows},
     {"memory_in_a_hole", memory_in_a_hole},
+    {"populated", populated},
+    {"sealed", sealed},
+    {"cut_by_others", cut_by_others},
     {"unmap_whole", unmap_whole},
     {"unmap_part", unmap_part},
     {"unmap_across", unmap_across},

@@ -12,4 +12,4 @@ macro_rules! cases {
     ($($name:ident)*) => { $(#[test] fn $name() { case(stringify!($name)); })* };
 }
 
-cases! { counts many namespaces processes sandbox child_in_sandbox }
+cases! { counts many namespaces processes sandbox child_in_sandbox probes }
