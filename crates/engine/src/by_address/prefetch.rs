@@ -99,7 +99,7 @@ pub fn populate(addr: usize, len: usize) {
         let pages = part.pages(region);
         let end = (region.store().size() as usize).div_ceil(PAGE).min(pages.start + region.pool().capacity());
         if length::follow(region).is_ok() {
-            let _ = fetch::fetch(region, &[pages.start..end.clamp(pages.start, pages.end)]);
+            let _ = fetch::fetch(region, std::slice::from_ref(&(pages.start..end.clamp(pages.start, pages.end))));
         }
     }
 }

@@ -133,18 +133,17 @@ impl MappedFile {
     /// waited for: what the call does next must not come before its last write.
     fn work(&self, blocked: Blocked) -> Option<Work> {
         let numbers = self.region.store().identity().numbers();
-        let mut blocked = match self.region.in_flight().begin_work(blocked) {
-            Ok(at_work) => return Some(Work { region: self.region, _at_work: at_work }),
-            Err(blocked) => blocked,
-        };
+        let mut blocked = Some(blocked);
+        if let Some(at_work) = self.region.in_flight().begin_work(&mut blocked) {
+            return Some(Work { region: self.region, _at_work: at_work });
+        }
         loop {
             {
                 let entered = by_file::find(numbers).next()?;
                 // SAFETY: used no more where the work does not begin.
                 let region = unsafe { entered.outlived() };
-                match region.in_flight().begin_work(blocked) {
-                    Ok(at_work) => return Some(Work { region, _at_work: at_work }),
-                    Err(again) => blocked = again,
+                if let Some(at_work) = region.in_flight().begin_work(&mut blocked) {
+                    return Some(Work { region, _at_work: at_work });
                 }
             }
             to_kernel::nap();

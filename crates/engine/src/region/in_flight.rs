@@ -37,7 +37,7 @@ pub struct InFlight {
 #[derive(Debug)]
 pub struct AtWork<'a> {
     in_flight: &'a InFlight,
-    _blocked: Blocked,
+    _blocked: Option<Blocked>,
 }
 
 impl Drop for AtWork<'_> {
@@ -52,14 +52,12 @@ impl InFlight {
         InFlight { at_work: AtomicUsize::new(0), positions: Positions::new(), resizes: Resizes::new() }
     }
 
-    /// Begins work; the signals come back, `Err`: the region has ended, or is about to. While others are at work a thread is let in that came
-    /// before, since it may be one of them.
-    pub fn begin_work(&self, blocked: Blocked) -> Result<AtWork<'_>, Blocked> {
+    /// Begins work, with signals that are blocked; `None`, and they are still the caller's: the region has ended, or is about to. While others are
+    /// at work a thread is let in that came before, since it may be one of them.
+    pub fn begin_work(&self, blocked: &mut Option<Blocked>) -> Option<AtWork<'_>> {
         let one_more = |now: usize| (now != DRAINING).then(|| now + 1);
-        match self.at_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
-            Ok(_) => Ok(AtWork { in_flight: self, _blocked: blocked }),
-            Err(_) => Err(blocked),
-        }
+        self.at_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        Some(AtWork { in_flight: self, _blocked: blocked.take() })
     }
 
     /// Whether the region is about to end, and nobody is to come any more.

@@ -58,11 +58,11 @@ pub fn finish(request: &FlushRequest) -> Result<()> {
     request.wait()?;
     let is_done = |region: &Region| region.in_flight().resizes().none_since(Mark(request.asked));
     // Once the last map is dropped the region has been saved, and every change of a length has ended.
-    let blocked = Blocked::but_sigbus();
+    let mut blocked = Some(Blocked::but_sigbus());
     let Some(entered) = region_of(request).filter(|region| !is_done(region)) else { return Ok(()) };
     // SAFETY: used no more where the work does not begin.
     let region = unsafe { entered.outlived() };
-    let Ok(_at_work) = region.in_flight().begin_work(blocked) else { return Ok(()) };
+    let Some(_at_work) = region.in_flight().begin_work(&mut blocked) else { return Ok(()) };
     // What a flush waits for may wait for that.
     drop(entered);
     write_out(region, request.pages.clone())?;
