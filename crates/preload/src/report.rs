@@ -84,6 +84,11 @@ pub(crate) fn in_child() {
 
 /// Writes the report, once, when the process ends.
 pub(crate) fn write() {
+    write_at(true);
+}
+
+/// The same; unless this is the process's `end`, more may be mapped, and what was is not all.
+fn write_at(end: bool) {
     // Asked first: in a sandbox the process may be allowed no system call (`processes/sandbox.rs`).
     if DONE.load(Ordering::Relaxed) {
         return;
@@ -93,11 +98,12 @@ pub(crate) fn write() {
     let is_run = config.run_pid == Some(pid);
     let is_counted = is_run || owner::owns_maps() || has_direct();
     // A child that shares the memory (vfork(2)) must not report in its parent's place.
-    if config.off || !is_counted && !may_be_unmatched(is_run) || DONE.swap(true, Ordering::Relaxed) {
+    let is_unmatched = || end && may_be_unmatched(is_run);
+    if config.off || !is_counted && !is_unmatched() || DONE.swap(true, Ordering::Relaxed) {
         return;
     }
     undisturbed((), || {
-        if may_be_unmatched(is_run) {
+        if is_unmatched() {
             tell_unmatched();
         }
         if let Some(file) = &config.stats
@@ -107,7 +113,7 @@ pub(crate) fn write() {
             if !is_run {
                 name.push(format!(".{pid}"));
             }
-            if let Err(why) = std::fs::write(&name, json(pid)) {
+            if let Err(why) = std::fs::write(&name, json(pid, end)) {
                 say(format_args!("cannot write statistics to {}: {why}", Path::new(&name).display()));
             }
         }
@@ -117,7 +123,7 @@ pub(crate) fn write() {
 /// Writes now, and makes no system call afterwards: even a process that has nothing to say would ask for its process
 /// id.
 pub(crate) fn close() {
-    write();
+    write_at(false);
     DONE.store(true, Ordering::Relaxed);
 }
 
@@ -141,11 +147,14 @@ fn tell_unmatched() {
     }
 }
 
-fn json(pid: i32) -> String {
+fn json(pid: i32, end: bool) -> String {
     let snapshot = fastmap::live::snapshot_of_self();
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let mut text = format!("{{\"pid\":{pid},\"complete\":true,\"program\":{}", quoted(&program));
+    let mut text = format!("{{\"pid\":{pid},\"complete\":{end},\"program\":{}", quoted(&program));
+    if !end {
+        text.push_str(",\"why\":\"the engine has left the process before its end: what came later is not counted\"");
+    }
     if let Some(way) = snapshot.placement.way {
         let fastmap::live::Placement { switches, watched_bytes, taken_files, looking, .. } = snapshot.placement;
         let _ = write!(

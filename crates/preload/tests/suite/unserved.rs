@@ -126,3 +126,25 @@ fn a_named_file_was_mapped_whoever_serves_it() {
         assert!(!said.iter().any(|line| line.contains("no mapped file")), "{case}: {said:?}");
     }
 }
+
+/// A program in whose process the engine cannot stay has mapped the file afterwards, and its statistics are not of all that it did.
+#[test]
+fn what_is_mapped_after_the_engine_has_left_is_not_denied() {
+    if !common::ready() {
+        return;
+    }
+    let folder = common::folder();
+    let exe = common::compile(folder.path(), "unserved.c", &[]);
+    let stats = folder.path().join("stats");
+    let mut command = std::process::Command::new("sh");
+    // As `fastmap run` does: the shell becomes the program.
+    command.args(["-c", "FASTMAP_RUN_PID=$$ LD_PRELOAD=$0 exec \"$@\""]).arg(common::library()).arg(exe).arg("left");
+    command.arg(folder.path().join("data"));
+    command.env("FASTMAP_CACHE", "1MiB").env("FASTMAP_MAP", "data").env("FASTMAP_STATS", &stats);
+    let output = command.output().expect("sh");
+    common::expect_success("left", &output);
+    let said = lines(&output);
+    assert!(!said.iter().any(|line| line.contains("no mapped file")), "{said:?}");
+    let text = std::fs::read_to_string(&stats).expect("statistics");
+    assert!(text.contains("\"complete\":false,") && text.contains("left the process"), "{text}");
+}
