@@ -329,9 +329,9 @@ fn attach(
         };
         // The kernel's by now, in part foreign, at another place, or not to be told from
         // another.
-        let is_here = !region.is_converted() && !(fixed && start != request.addr) && !table.meeting(&at).any(differs);
+        let is_elsewhere = region.is_converted() || fixed && start != request.addr || table.meeting(&at).any(differs);
         // SAFETY: a fixed place, which the caller wants cleared.
-        if !is_here || fixed && !unsafe { region.make_own(&in_file) } || region.address().has_foreign(&in_file) {
+        if is_elsewhere || fixed && !unsafe { region.make_own(&in_file) } || region.address().has_foreign(&in_file) {
             return Ok(Err(if fixed && start != request.addr { Why::Place } else { Why::Twice }));
         }
         table.forget_looked_after(&at);

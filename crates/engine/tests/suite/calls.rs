@@ -209,7 +209,8 @@ fn a_range_across_a_map_and_other_memory_is_unmapped() {
 fn a_map_grows_and_shrinks() {
     alone!();
     let folder = folder();
-    let (file, _) = numbered(&folder.path().join("file"), 8);
+    let path = folder.path().join("file");
+    let (file, _) = numbered(&path, 8);
     let cache = Cache::new(16 * PAGE).unwrap();
     let at = map(&file, &cache, 8 * PAGE, RW, 0);
     file.set_len(1 << 30).unwrap();
@@ -227,10 +228,18 @@ fn a_map_grows_and_shrinks() {
         file.read_at(&mut byte, (1 << 30) - 1).unwrap();
         assert_eq!(byte[0], 3);
         assert_eq!(by_address::unmap(at, 2 * PAGE), Ok(()));
-        // One for reading has less room, and moves.
+        // One for reading of a file that the program may write has as much.
         file.set_len(8 * PAGE as u64).unwrap();
         let at = map(&file, &cache, 8 * PAGE, libc::PROT_READ, 0);
         file.set_len(2 << 30).unwrap();
+        assert_eq!(by_address::remap(at, 8 * PAGE, 2 << 30, 0, 0), Ok(at as *mut u8));
+        assert_eq!(by_address::unmap(at, 2 << 30), Ok(()));
+        // Another has less, and moves.
+        file.set_len(8 * PAGE as u64).unwrap();
+        drop(file);
+        let wanted = Request { one_writer: false, ..request(8 * PAGE, libc::PROT_READ, 0) };
+        let at = by_address::map(File::open(&path).unwrap().as_fd(), &cache, &wanted).unwrap().unwrap() as usize;
+        File::options().write(true).open(&path).unwrap().set_len(2 << 30).unwrap();
         assert_eq!(by_address::remap(at, 8 * PAGE, 2 << 30, 0, 0), Err(libc::ENOMEM));
         let moved = by_address::remap(at, 8 * PAGE, 2 << 30, libc::MREMAP_MAYMOVE, 0).unwrap() as usize;
         assert!(by_address::holds(moved, 2 << 30) && !by_address::holds(at, PAGE));
