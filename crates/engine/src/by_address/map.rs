@@ -18,7 +18,7 @@ use crate::modes::Fallback;
 use crate::region::address::Place;
 use crate::store::origin::OriginStore;
 use crate::store::{self, Origin};
-use crate::sys::{PAGE, descriptor_table, file, fork};
+use crate::sys::{PAGE, descriptor_table, file, fork, memory};
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -225,13 +225,16 @@ unsafe fn map_as(
             Some(region) => region.address().foreign_in(&in_file),
             None => vec![in_file.clone()],
         };
+        let replaces = request.flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
         for part in others {
+            let place = base + part.start..base + part.end;
             // SAFETY: the caller wants what is there gone.
-            unsafe { clear_way(&owner, &(base + part.start..base + part.end)) }.map_err(|error| Error::Io {
-                path: file::path_of(from),
-                operation: CLEARING,
-                source: std::io::Error::from_raw_os_error(error),
-            })?;
+            let cleared = unsafe { clear_way(&owner, &place) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
+                // Where nothing was mapped, what is allocated for the map could come to lie there.
+                // SAFETY: the same.
+                if replaces { unsafe { memory::reserve_at(place.start as *mut u8, place.len()) } } else { Ok(()) }
+            });
+            cleared.map_err(|source| Error::Io { path: file::path_of(from), operation: CLEARING, source })?;
         }
         region.map(|_| owner.change(|table| table.remove(&wanted, true))).unwrap_or_default()
     } else {
