@@ -154,10 +154,10 @@ unsafe fn within(
     call: &mut dyn FnMut(&iovec, &iovec) -> isize,
 ) -> isize {
     let mut done = 0;
-    // SAFETY: the window's entries; the contract.
-    while let (Some((local, there)), Some((place, len))) =
-        unsafe { (part_at(window.as_ptr(), window.len(), done), part_at(remote, remotes, before + done)) }
-    {
+    loop {
+        // SAFETY: the window's entries, and the contract.
+        let parts = unsafe { (part_at(window.as_ptr(), window.len(), done), part_at(remote, remotes, before + done)) };
+        let (Some((local, there)), Some((place, len))) = parts else { break };
         let len = len.min(there).min(PINNED);
         let entry = |iov_base, iov_len| iovec { iov_base, iov_len };
         let (moved, len) =

@@ -206,12 +206,13 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     let is_candidate = is_to_read && undisturbed(false, || !served::is_code(fd));
     let candidate = if is_candidate { undisturbed(None, || candidate(wanted)) } else { None };
     let for_engine = candidate.filter(|(_, fit)| fit.is_ok()).map(|(file, _)| file);
-    // SAFETY: the caller's contract.
-    if for_engine.is_some()
-        && let Ok(Some(at)) = undisturbed(Ok(None), || unsafe { by_engine(wanted) })
-    {
-        drop(owner);
-        return populated(wanted, at);
+    if for_engine.is_some() {
+        // SAFETY: the caller's contract.
+        let at = undisturbed(Ok(None), || unsafe { by_engine(wanted) });
+        if let Ok(Some(at)) = at {
+            drop(owner);
+            return populated(wanted, at);
+        }
     }
     if fastmap::coherence::any() {
         // It shows what the file has, so stores are written first. An error shows at the next msync(2).

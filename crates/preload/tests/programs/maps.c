@@ -631,7 +631,81 @@ static void cut_by_others(const char *path) {
     for (size_t i = 0; i < 100; i++) CHECK(raised_by_load(at + SIZE - (i + 1) * PAGE) == SIGBUS);
 }
 
+/* Windows at random over a reservation, with other memory and another file's among them: each byte is what it should be. */
+static void windows_at_random(const char *path) {
+    enum { PAGES = 48 * 256, NOTHING = 0, READ, WRITE, MEMORY, OTHER };
+    static uint8_t in_file[PAGES], in_memory[PAGES], is[PAGES];
+    char name[512];
+    snprintf(name, sizeof name, "%s.other", path);
+    int fd = file_of(path, 0), other = file_of(name, SIZE);
+    CHECK(ftruncate(fd, PAGES * PAGE) == 0);
+    const int reserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    uint8_t *room = mmap(NULL, PAGES * PAGE, PROT_NONE, reserved, -1, 0);
+    CHECK(room != MAP_FAILED);
+    srand(7);
+    catch_signal(SIGSEGV, 0);
+    for (int step = 0; step < 1200; step++) {
+        size_t from = (size_t)rand() % PAGES, len = 1 + (size_t)rand() % (rand() % 3 ? 1024 : 8);
+        if (from + len > PAGES) len = PAGES - from;
+        uint8_t *at = room + from * PAGE, what = (uint8_t)(1 + rand() % 250);
+        int prot = rand() % 4 ? RW : PROT_READ, unmaps = rand() % 30 != 0;
+        switch (rand() % 11) {
+        case 0:
+        case 1:
+        case 2:
+            if (len < 300) break;
+            CHECK(mmap(at, len * PAGE, prot, MAP_SHARED | MAP_FIXED, fd, (off_t)(from * PAGE)) == at);
+            memset(is + from, prot == RW ? WRITE : READ, len);
+            break;
+        case 3:
+            if (unmaps) CHECK(munmap(at, len * PAGE) == 0);
+            CHECK(mmap(at, len * PAGE, PROT_NONE, reserved | MAP_FIXED, -1, 0) == at);
+            memset(is + from, NOTHING, len);
+            break;
+        case 4:
+            if (len < 900) break;
+            if (unmaps) CHECK(munmap(at, len * PAGE) == 0);
+            CHECK(mmap(at, len * PAGE, RW, MAP_SHARED | MAP_FIXED, other, 0) == at);
+            memset(is + from, OTHER, len);
+            break;
+        case 5:
+            len = len > 8 ? 8 : len;
+            if (unmaps) CHECK(munmap(at, len * PAGE) == 0);
+            CHECK(mmap(at, len * PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+            memset(is + from, MEMORY, len);
+            for (size_t page = 0; page < len; page++) at[page * PAGE] = in_memory[from + page] = what;
+            break;
+        case 6:
+            CHECK(fsync(fd) == 0);
+            break;
+        case 7:
+            CHECK(pwrite(fd, &what, 1, (off_t)(from * PAGE)) == 1);
+            in_file[from] = what;
+            break;
+        case 8:
+            CHECK(pread(fd, &what, 1, (off_t)(from * PAGE)) == 1 && what == in_file[from]);
+            break;
+        default:
+            for (size_t page = 0; page < len; page++)
+                if (is[from + page] == WRITE) at[page * PAGE] = in_file[from + page] = what;
+        }
+        for (int look = 0; look < 60; look++) {
+            size_t page = (size_t)rand() % PAGES;
+            if (is[page] == NOTHING && look < 3) CHECK(raised_by_load(room + page * PAGE) == SIGSEGV);
+            if (is[page] == READ && look < 9) CHECK(raised_by_store(room + page * PAGE) == SIGSEGV);
+            if (is[page] == READ || is[page] == WRITE) CHECK(room[page * PAGE] == in_file[page]);
+            if (is[page] == MEMORY) CHECK(room[page * PAGE] == in_memory[page]);
+        }
+    }
+    CHECK(munmap(room, PAGES * PAGE) == 0);
+    uint8_t byte;
+    for (size_t page = 0; page < PAGES; page++)
+        CHECK(pread(fd, &byte, 1, (off_t)(page * PAGE)) == 1 && byte == in_file[page]);
+    unlink(name);
+}
+
 static struct test tests[] = {
+    {"windows_at_random", windows_at_random},
     {"windows", windows},
     {"parts_of_what_grows", parts_of_what_grows},
     {"memory_in_a_hole", memory_in_a_hole},
