@@ -7,6 +7,7 @@ use super::{leave_to_kernel, result, whole_pages};
 use crate::copy::held;
 use crate::next;
 use crate::own::guard::Guarded;
+use fastmap::by_address::Why;
 use libc::{c_int, c_long, c_ulong, c_void, size_t};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
