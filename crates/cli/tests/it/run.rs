@@ -33,7 +33,7 @@ impl Place {
     /// `fastmap run ARGS`, with nothing of FastMap's in the environment.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(FASTMAP);
-        for variable in ["CACHE", "MAP", "HEAP", "FAULTS", "STATS", "RUN_PID"] {
+        for variable in ["CACHE", "MAP", "HEAP", "FAULTS", "STATS", "RUN_PID", "RISK_STORES"] {
             command.env_remove(format!("FASTMAP_{variable}"));
         }
         command.arg("run").args(args).env_remove("LD_PRELOAD").env("FASTMAP_PRELOAD", &self.library);
@@ -55,6 +55,36 @@ impl Place {
 /// Has the shell print variables.
 const SHOW: &str =
     r#"printf '%s|' "$FASTMAP_CACHE" "$FASTMAP_MAP" "$FASTMAP_FAULTS" "$FASTMAP_HEAP" "$FASTMAP_STATS" "$LD_PRELOAD""#;
+
+#[test]
+fn a_small_stack_is_enough_and_the_programs_as_well() {
+    let place = Place::new();
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        "ulimit -s 64 && exec \"$@\"",
+        "sh",
+        FASTMAP,
+        "run",
+        "--cache",
+        "1MiB",
+        "--",
+        "sh",
+        "-c",
+        "ulimit -s",
+    ]);
+    command.env("FASTMAP_PRELOAD", &place.library).env_remove("LD_PRELOAD");
+    let ran = run_in(place.path(), &mut command);
+    ran.succeeded();
+    assert_eq!(ran.stdout, "64\n");
+}
+
+#[test]
+fn risks_are_taken_on_demand() {
+    let place = Place::new();
+    let shown = |args: &[&str]| place.run(&[args, &["--", "sh", "-c", "echo _$FASTMAP_RISK_STORES"]].concat()).stdout;
+    assert_eq!((shown(&[]), shown(&["--risk-stores"])), ("_\n".to_owned(), "_1\n".to_owned()));
+}
 
 #[test]
 fn the_program_is_the_same_process() {

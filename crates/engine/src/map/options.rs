@@ -163,7 +163,8 @@ impl MapOptions {
     }
 
     /// Whether a mutable map allocates disk space for all it covers (fallocate(2)), so that no store to it can meet a
-    /// full disk when it is written back. A map that reaches past the file's end then extends the file, and
+    /// full disk. Without it a store to a hole of the file takes its space when it is made, and where there is none raises SIGBUS, as with
+    /// mmap(2); calls that store fail with ENOSPC. A map that reaches past the file's end then extends the file, and
     /// [`MapMut::grow`] allocates what it adds. Default: no.
     ///
     /// It does not help on file systems that write elsewhere what is overwritten (btrfs, files that share blocks after
