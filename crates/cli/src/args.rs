@@ -140,7 +140,7 @@ pub struct RunArgs {
     /// cache-lines (writes them everywhere: that memory is persistent, or stands in for such) [default: auto]
     #[arg(long, value_name = "auto|cache-lines")]
     pub persist: Option<Persist>,
-    /// Write counters here as JSON when the program ends
+    /// Write counters here as JSON when the program ends; until then, and where it is killed, the file says that they are not complete
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub stats: Option<OsString>,
     #[command(flatten)]
