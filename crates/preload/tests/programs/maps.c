@@ -640,8 +640,10 @@ static void windows_at_random(const char *path) {
     int fd = file_of(path, 0), other = file_of(name, SIZE);
     CHECK(ftruncate(fd, PAGES * PAGE) == 0);
     const int reserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    /* Free addresses above it: threads of the library's have their memory there, and not where this unmaps something for a moment. */
+    void *above = mmap(NULL, 1024 * MIB, PROT_NONE, reserved, -1, 0);
     uint8_t *room = mmap(NULL, PAGES * PAGE, PROT_NONE, reserved, -1, 0);
-    CHECK(room != MAP_FAILED);
+    CHECK(room != MAP_FAILED && munmap(above, 1024 * MIB) == 0);
     srand(7);
     catch_signal(SIGSEGV, 0);
     for (int step = 0; step < 1200; step++) {
