@@ -312,10 +312,10 @@ fn unmap_hands_the_map_back_or_waits_until_there_is_room() {
     let path = disk.path("sparse");
     let file = create(&path, &[]);
     file.set_len(4 << 20).unwrap();
-    let cache = Cache::new(1 << 20).unwrap();
+    let cache = Cache::new(4 << 20).unwrap();
     let mut map = map_mut(&cache, &file);
     // More than the calling thread writes by itself: the writers' errors come back too.
-    for page in (0..400).step_by(2) {
+    for page in (0..600).step_by(2) {
         map[page * PAGE] = page as u8 | 1;
     }
     disk.rob(&file);
@@ -326,8 +326,8 @@ fn unmap_hands_the_map_back_or_waits_until_there_is_room() {
     assert_eq!(source.raw_os_error(), Some(libc::ENOSPC));
     // Intact, and usable.
     let mut map = unsaved.map;
-    assert!((0..400).step_by(2).all(|page| map[page * PAGE] == page as u8 | 1));
-    map[401 * PAGE] = 9;
+    assert!((0..600).step_by(2).all(|page| map[page * PAGE] == page as u8 | 1));
+    map[601 * PAGE] = 9;
     std::thread::scope(|scope| {
         let errors = cache.stats().writeback_errors;
         let waiting = scope.spawn(move || map.unmap_blocking());
@@ -337,6 +337,6 @@ fn unmap_hands_the_map_back_or_waits_until_there_is_room() {
         waiting.join().unwrap();
     });
     let bytes = std::fs::read(&path).unwrap();
-    assert!((0..400).step_by(2).all(|page| bytes[page * PAGE] == page as u8 | 1));
-    assert_eq!(bytes[401 * PAGE], 9);
+    assert!((0..600).step_by(2).all(|page| bytes[page * PAGE] == page as u8 | 1));
+    assert_eq!(bytes[601 * PAGE], 9);
 }
