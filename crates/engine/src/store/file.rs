@@ -106,20 +106,16 @@ impl FileStore {
     ) -> std::result::Result<(), i32> {
         self.check(&handles.plain)?;
         // SAFETY: the caller's.
-        let mut written = unsafe { file::write_by_mapping(&handles.plain, from, len, offset) };
-        if written.is_err() {
+        let write = |len| unsafe { file::write_by_mapping(&handles.plain, from, len, offset) };
+        match write(len) {
+            Ok(()) => Ok(()),
             // What a truncation has cut off meanwhile is not written.
-            let left = self.write_end()?.saturating_sub(offset) as usize;
-            if left < len {
-                // SAFETY: the caller's.
-                written = if left > 0 {
-                    unsafe { file::write_by_mapping(&handles.plain, from, left, offset) }
-                } else {
-                    Ok(())
-                };
-            }
+            Err(error) => match self.write_end()?.saturating_sub(offset) as usize {
+                0 => Ok(()),
+                left if left < len => write(left),
+                _ => Err(error),
+            },
         }
-        written
     }
 
     /// Whether a descriptor leads to the file.
