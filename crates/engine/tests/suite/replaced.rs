@@ -3,11 +3,12 @@
 //! test in a process of its own: one has a limit for the whole process, and memory is put where maps were.
 
 use crate::common;
-use crate::common::{PAGE, Random, Waiting, create, folder, role_of_child, until, wait_for_parent};
+use crate::common::{PAGE, Random, Waiting, create, folder, role_of_child, small_disk, until, wait_for_parent};
 use fastmap::by_address::{self, Request};
 use fastmap::{Cache, Fallback};
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,31 +175,41 @@ fn a_pin_elsewhere_is_waited_for() {
 #[test]
 fn what_cannot_be_saved_stays() {
     alone!();
-    let folder = folder();
-    let path = folder.path().join("data");
+    let Some(disk) = small_disk() else { return };
+    let path = disk.path("data");
     let cache = Cache::new(64 * PAGE).unwrap();
-    let (_file, at) = map(&path, &cache);
+    let (file, at) = map(&path, &cache);
     store(at + (AT + 2) * PAGE, b'n');
     store(at + 7 * PAGE, b'n');
     by_address::lock(at + AT * PAGE, 4 * PAGE, false).unwrap();
     {
-        let _limit = FileLimit::set(0);
-        assert_eq!(replace(at), Err(libc::EFBIG));
+        // What they have on the disk goes to another file, behind the engine's back.
+        for page in [AT + 2, 7] {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: an open descriptor, and numbers.
+            let punched = unsafe { libc::fallocate(file.as_raw_fd(), mode, (page * PAGE) as i64, PAGE as i64) };
+            assert_eq!(punched, 0);
+        }
+        file.sync_all().unwrap();
+        disk.fill();
+        assert_eq!(replace(at), Err(libc::ENOSPC));
         // SAFETY: the test's own map.
         unsafe {
             let part = (at, PAGE);
-            assert_eq!(by_address::protect(part.0, part.1, libc::PROT_NONE), Err(libc::EFBIG));
-            assert_eq!(by_address::advise(part.0, part.1, libc::MADV_REMOVE), Err(libc::EFBIG));
+            assert_eq!(by_address::protect(part.0, part.1, libc::PROT_NONE), Err(libc::ENOSPC));
+            assert_eq!(by_address::advise(part.0, part.1, libc::MADV_REMOVE), Err(libc::ENOSPC));
             let both = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             let other = libc::mmap(ptr::null_mut(), PAGE, RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) as usize;
-            assert_eq!(by_address::remap(other, PAGE, PAGE, both, at + AT * PAGE), Err(libc::EFBIG));
+            assert_eq!(by_address::remap(other, PAGE, PAGE, both, at + AT * PAGE), Err(libc::ENOSPC));
             assert_eq!(load(other), 0, "it has not moved");
             libc::munmap(other as *mut _, PAGE);
         }
         assert!(by_address::is_cached(at, LEN));
         assert_eq!((load(at + (AT + 2) * PAGE), load(at + 7 * PAGE), cache.stats().pinned_pages), (b'n', b'n', 4));
     }
-    expect_file(&path, b'o');
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes[(AT + 2) * PAGE], bytes[7 * PAGE], bytes[8 * PAGE]), (0, 0, b'o'));
+    disk.make_room();
     assert_eq!(by_address::sync(at, LEN, libc::MS_SYNC), Ok(()));
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!((bytes[(AT + 2) * PAGE], bytes[7 * PAGE]), (b'n', b'n'));
@@ -206,29 +217,6 @@ fn what_cannot_be_saved_stays() {
     replace(at).unwrap();
     expect_own(at, &path);
     unmap(at);
-}
-
-/// The limit of how long this process may make a file (setrlimit(2)); writing what lies behind it fails with EFBIG.
-struct FileLimit(libc::rlimit);
-
-impl FileLimit {
-    fn set(bytes: u64) -> Self {
-        // SAFETY: our own limit; the signal's other meaning is to end the process.
-        unsafe {
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-            let mut before: libc::rlimit = std::mem::zeroed();
-            assert_eq!(libc::getrlimit(libc::RLIMIT_FSIZE, &mut before), 0);
-            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &libc::rlimit { rlim_cur: bytes, ..before }), 0);
-            FileLimit(before)
-        }
-    }
-}
-
-impl Drop for FileLimit {
-    fn drop(&mut self) {
-        // SAFETY: our own limit.
-        unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &self.0) };
-    }
 }
 
 /// Addresses that a file's maps have beside them are as much the program's: behind the last one, and where a part was unmapped.
