@@ -50,7 +50,7 @@ fn role() {
         recent if recent >= (6, 14) => assert!(tables < 16 << 10, "{tables} KiB of page tables"),
         old => println!("Linux {old:?} frees no page tables by advice"),
     }
-    assert_eq!(cache.stats().resident_pages, 256);
+    assert!((200..=256).contains(&cache.stats().resident_pages));
 }
 
 fn fastmap_kernel() -> (u32, u32) {
