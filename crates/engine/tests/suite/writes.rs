@@ -348,8 +348,9 @@ fn a_program_that_stops_filling_leaves_the_rest_of_a_hole_alone() {
     (0..100).for_each(|page| map[page * PAGE] = 7);
     map.unmap().unwrap();
     let blocks = file.metadata().unwrap().blocks() as usize * 512 / PAGE;
-    // As many pages ahead as were filled, 64 at most; and the disk has room for four times as many, 1 MiB at most.
-    assert!((100..=256).contains(&blocks), "{blocks} pages on disk");
+    // As many pages ahead as were filled, 64 at most; and the disk has room for four times as many, 1 MiB at most, beside what the
+    // file system keeps of them.
+    assert!((100..=260).contains(&blocks), "{blocks} pages on disk");
 }
 
 #[test]
