@@ -229,11 +229,12 @@ unsafe fn map_as(
         for part in others {
             let place = base + part.start..base + part.end;
             // SAFETY: the caller wants what is there gone.
-            let cleared = unsafe { clear_way(&owner, &place) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
-                // Where nothing was mapped, what is allocated for the map could come to lie there.
-                // SAFETY: the same.
-                if replaces { unsafe { memory::reserve_at(place.start as *mut u8, place.len()) } } else { Ok(()) }
-            });
+            let cleared =
+                unsafe { clear_way(&owner, &place) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
+                    // Where nothing was mapped, what is allocated for the map could come to lie there.
+                    // SAFETY: the same.
+                    if replaces { unsafe { memory::reserve_at(place.start as *mut u8, place.len()) } } else { Ok(()) }
+                });
             cleared.map_err(|source| Error::Io { path: file::path_of(from), operation: CLEARING, source })?;
         }
         region.map(|_| owner.change(|table| table.remove(&wanted, true))).unwrap_or_default()

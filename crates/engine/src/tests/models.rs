@@ -10,12 +10,14 @@
 //!
 //! Run with `make loom`. Those of pins are in `models/pins.rs`, of what is read ahead in `models/staging.rs`, of pages taken out
 //! of reach for file operations in `models/invalidate.rs`, of stores that do not wait for reads in `models/deferred.rs`, of pages that
-//! become writable together in `models/groups.rs`, of who has a reader's turn in `models/turns.rs`.
+//! become writable together in `models/groups.rs`, of words that go back to the kernel in `models/returning.rs`, of who has a reader's turn in
+//! `models/turns.rs`.
 
 mod deferred;
 mod groups;
 mod invalidate;
 mod pins;
+mod returning;
 mod staging;
 mod turns;
 
@@ -66,6 +68,8 @@ enum Omit {
     BitAfterFailure,
     /// Claiming the page to evict it.
     BeginEvict,
+    /// Claiming a page whose word goes back to the kernel.
+    BeginReturn,
     /// Queueing a page again when its last pin goes.
     Requeue,
     /// Taking the block's lock for a page's first write pin.
