@@ -2,6 +2,7 @@
 
 use super::convert::convert;
 use super::fork as fork_of;
+use super::lookup::range_of;
 use super::own::{Owner, look, own};
 use super::protect::apply_all;
 use super::table::{Piece, Removed, Share, Table};
@@ -202,7 +203,8 @@ unsafe fn map_as(
     let in_file = request.offset as usize..end;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let wanted = request.addr..request.addr.saturating_add(in_file.len());
-    if fixed && !request.addr.is_multiple_of(PAGE) {
+    // What is no range of addresses the kernel refuses.
+    if fixed && (!request.addr.is_multiple_of(PAGE) || range_of(request.addr, in_file.len(), libc::ENOMEM).is_err()) {
         return Ok(None);
     }
     if fixed && request.addr < in_file.start {

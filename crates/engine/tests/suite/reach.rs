@@ -56,16 +56,18 @@ fn pins_are_counted_and_end_with_their_maps() {
     let reader = numbered(&folder.path().join("reader"), 8);
     let small = map(&reader, &cache, 8, libc::PROT_READ, None);
     assert!(by_address::keep(small, PAGE, false).is_ok());
+    // More than there is room for behind a file that is open to be written.
+    const LARGE: usize = 65 << 30;
     let grow = || {
-        reader.set_len(2 << 30).unwrap();
+        reader.set_len(LARGE as u64).unwrap();
         // SAFETY: a map of the test's own.
-        unsafe { by_address::remap(small, 8 * PAGE, 2 << 30, libc::MREMAP_MAYMOVE, 0) }
+        unsafe { by_address::remap(small, 8 * PAGE, LARGE, libc::MREMAP_MAYMOVE, 0) }
     };
     assert_eq!(grow(), Err(libc::EAGAIN));
     assert_eq!(by_address::let_go(small, PAGE, false), Ok(()));
     let moved = grow().unwrap() as usize;
-    assert!(by_address::is_cached(moved, 2 << 30));
-    unmap(moved, (2 << 30) / PAGE);
+    assert!(by_address::is_cached(moved, LARGE));
+    unmap(moved, LARGE / PAGE);
     // Unmapping ends pins; their counts are still to be taken back.
     assert!(by_address::keep(at + 5 * PAGE, PAGE, true).is_ok());
     unmap(at + 5 * PAGE, 1);
