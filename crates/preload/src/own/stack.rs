@@ -56,7 +56,13 @@ fn here() -> usize {
 pub(super) fn with_room<T>(call: impl FnOnce() -> T) -> T {
     let (end, top) = OWN.get();
     let here = here();
-    if here <= top && here.saturating_sub(NEEDED) >= end { call() } else { elsewhere(call) }
+    if here <= top && here.saturating_sub(NEEDED) >= end { in_place(call) } else { elsewhere(call) }
+}
+
+/// Not inlined: what the call needs must not be in the frame of who has no room for it.
+#[inline(never)]
+fn in_place<T>(call: impl FnOnce() -> T) -> T {
+    call()
 }
 
 #[cold]
@@ -74,7 +80,7 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
         run::<F, T>
     }
     let stack = FREE.iter().map(|free| free.swap(null_mut(), Ordering::AcqRel)).find(|stack| !stack.is_null());
-    let Some(stack) = stack.or_else(made) else { return call() };
+    let Some(stack) = stack.or_else(made) else { return in_place(call) };
     let mut job = Job { call: Some(call), result: None };
     let run = of(&job);
     // What the call calls in turn finds that it has room.
