@@ -34,9 +34,11 @@ pub(crate) fn note_first() {
     note(top, usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX));
 }
 
-/// Notes the calling thread's stack, of so many bytes, in its first frame.
+/// Notes the calling thread's stack, of so many bytes, in one of its first frames: those above are the thread's start's.
 pub(crate) fn note_thread(size: usize) {
+    const ABOVE: usize = 8 << 10;
     note(here(), size);
+    OWN.set((OWN.get().0, here().saturating_add(ABOVE)));
 }
 
 fn note(top: usize, size: usize) {
