@@ -211,8 +211,14 @@ unsafe fn map_as(
         why::tell_of(from, facts.identity, true, Why::Place);
         return Ok(None);
     }
-    if fixed && request.flags & libc::MAP_FIXED == 0 && !is_free(&wanted) {
+    // Beside MAP_FIXED, too: it wins.
+    let replaces = request.flags & libc::MAP_FIXED_NOREPLACE == 0;
+    if fixed && !replaces && !is_free(&wanted) {
         return Ok(None);
+    }
+    if !descriptor_table::is_engines() {
+        // All of its maps, so that they agree: a caller that is refused this one may map it through the kernel.
+        convert(&owner, facts.identity, Why::Descriptors)?;
     }
     // Kept until the new map is there: it may be the file's last.
     let before = if fixed {
@@ -227,15 +233,14 @@ unsafe fn map_as(
             Some(region) => region.address().foreign_in(&in_file),
             None => vec![in_file.clone()],
         };
-        let replaces = request.flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
         for part in others {
             let place = base + part.start..base + part.end;
             // SAFETY: the caller wants what is there gone.
             let cleared =
                 unsafe { clear_way(&owner, &place) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
                     // Where nothing was mapped, what is allocated for the map could come to lie there.
-                    // SAFETY: the same.
-                    if replaces { unsafe { memory::reserve_at(place.start as *mut u8, place.len()) } } else { Ok(()) }
+                    // SAFETY: the same; or it was free just now.
+                    unsafe { memory::reserve_at(place.start as *mut u8, place.len()) }
                 });
             cleared.map_err(|source| Error::Io { path: file::path_of(from), operation: CLEARING, source })?;
         }
@@ -247,6 +252,11 @@ unsafe fn map_as(
     let mapped = attach(&owner, from, &facts, cache, request, in_file, may_write, open);
     // What the new map covers again stays as it is.
     drop(retire(&owner, before));
+    if fixed && !replaces && !matches!(mapped, Ok(Ok(_))) {
+        // Free again, for the kernel to map.
+        // SAFETY: it was free, and nothing was mapped there but what holds it.
+        unsafe { libc::munmap(wanted.start as *mut _, wanted.len()) };
+    }
     match mapped? {
         Ok(at) => Ok(Some(at)),
         Err(why) => leave(why),
@@ -274,10 +284,6 @@ fn attach(
     };
     if owner.change(is_kernels) {
         return Ok(Err(Why::Before));
-    }
-    if !descriptor_table::is_engines() {
-        // All of its maps, so that they agree: a caller that is refused this one may map it through the kernel.
-        convert(owner, facts.identity, Why::Descriptors)?;
     }
     // Of a file that the program writes, further parts will be mapped once it has grown.
     let may_grow = || {
@@ -323,8 +329,15 @@ fn attach(
         return Ok(Err(Why::Placement));
     }
     // Now that its region is there for as long as this share is: the end of the region forgets the watch.
-    if !writable && request.one_writer && !watch(from, facts, request.fallback)? {
-        return Ok(Err(Why::Written));
+    if !writable && request.one_writer {
+        let is_mapped = || look(|table| table.pieces().iter().any(|piece| piece.share.identity == facts.identity));
+        match watch(from, facts, request.fallback) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Err(Why::Written)),
+            // Its other maps are the kernel's with it: a call that the kernel would serve does not fail.
+            Err(_) if is_mapped() => return Ok(Err(Why::Written)),
+            Err(error) => return Err(error),
+        }
     }
     let start = region.address().start().wrapping_add(in_file.start) as usize;
     let at = start..start + in_file.len();

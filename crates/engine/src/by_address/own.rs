@@ -12,7 +12,7 @@ use super::lookup::MAPS;
 use super::table::Table;
 use crate::sys::fork;
 use crate::sys::lock::Lock;
-use crate::sys::signal::Blocked;
+use crate::sys::signal::{Blocked, Uncancelled};
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -33,6 +33,7 @@ static DEPTH: AtomicU32 = AtomicU32::new(0);
 pub struct Owner {
     /// Of a child made by fork(2), which has no maps of the engine: nothing is owned.
     is_child: bool,
+    _uncancelled: Uncancelled,
     _blocked: Blocked,
     /// It stays in its thread.
     _thread: PhantomData<*const ()>,
@@ -47,13 +48,13 @@ pub struct Owner {
 /// drop(owner);
 /// ```
 pub fn own() -> Owner {
-    let blocked = Blocked::but_sigbus();
+    let (blocked, uncancelled) = (Blocked::but_sigbus(), Uncancelled::begin());
     // In a child made by clone(2) another thread of the parent's may have had it, which is not there.
     let is_child = fork::is_child();
     if !is_child {
         take();
     }
-    Owner { is_child, _blocked: blocked, _thread: PhantomData }
+    Owner { is_child, _uncancelled: uncancelled, _blocked: blocked, _thread: PhantomData }
 }
 
 fn take() {

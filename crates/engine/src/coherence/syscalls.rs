@@ -16,6 +16,7 @@ use crate::writeback::sweep::Stripe;
 use crate::writeback::{flush, sweep};
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 /// Bytes that a call had better not exceed while a [`Writing`] is held: what it covers is out of every thread's reach
 /// for as long.
@@ -130,19 +131,22 @@ impl MappedFile {
     }
 
     /// Begins work in the file's region, also in one that has taken this one's place; `None`: it has none any more. One that is about to end is
-    /// waited for: what the call does next must not come before its last write.
+    /// waited for: what the call does next must not come before its last write. A thread that is at work there already, on which that end waits,
+    /// insists after a while.
     fn work(&self, blocked: Blocked) -> Option<Work> {
+        const PATIENCE: Duration = Duration::from_millis(100);
         let numbers = self.region.store().identity().numbers();
         let mut blocked = Some(blocked);
-        if let Some(at_work) = self.region.in_flight().begin_work(&mut blocked) {
+        if let Some(at_work) = self.region.in_flight().begin_work(&mut blocked, false) {
             return Some(Work { region: self.region, _at_work: at_work });
         }
+        let start = Instant::now();
         loop {
             {
                 let entered = by_file::find(numbers).next()?;
                 // SAFETY: used no more where the work does not begin.
                 let region = unsafe { entered.outlived() };
-                if let Some(at_work) = region.in_flight().begin_work(&mut blocked) {
+                if let Some(at_work) = region.in_flight().begin_work(&mut blocked, start.elapsed() > PATIENCE) {
                     return Some(Work { region, _at_work: at_work });
                 }
             }

@@ -32,12 +32,14 @@ pub fn give_back(region: &Region, pages: impl Iterator<Item = usize>) {
 /// Signals are blocked.
 fn give_back_group(region: &Region, first: usize) {
     let pages = first..first + GROUP;
-    if !region.owns(&pages) || pages.clone().any(|page| !region.word(page).may_return()) {
+    // What lies behind the reach is held by its gate, not by words.
+    let is_its = || region.owns(&pages) && pages.end <= region.reach().end();
+    if !is_its() || pages.clone().any(|page| !region.word(page).may_return()) {
         return;
     }
     let claimed = pages.clone().take_while(|page| region.word(*page).begin_return()).count();
     // Looked at with all of them claimed.
-    if claimed == GROUP && region.owns(&pages) {
+    if claimed == GROUP && is_its() {
         let range = libc::iovec { iov_base: region.address_of(first).cast(), iov_len: GROUP * PAGE };
         // SAFETY: addresses of this region, whose pages are all absent, and stay so while their words are claimed. Should the kernel refuse,
         // page tables stay.

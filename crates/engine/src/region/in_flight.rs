@@ -13,7 +13,7 @@
 
 use crate::sys::futex;
 use crate::sys::lock::{Held, Lock};
-use crate::sys::signal::Blocked;
+use crate::sys::signal::{Blocked, Uncancelled};
 use crate::sys::sync::{AtomicU32, Ordering};
 use libc::pthread_t;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -37,6 +37,7 @@ pub struct InFlight {
 #[derive(Debug)]
 pub struct AtWork<'a> {
     in_flight: &'a InFlight,
+    _uncancelled: Uncancelled,
     _blocked: Option<Blocked>,
 }
 
@@ -52,12 +53,13 @@ impl InFlight {
         InFlight { at_work: AtomicUsize::new(0), positions: Positions::new(), resizes: Resizes::new() }
     }
 
-    /// Begins work, with signals that are blocked; `None`, and they are still the caller's: the region has ended, or is about to. While others are
-    /// at work a thread is let in that came before, since it may be one of them.
-    pub fn begin_work(&self, blocked: &mut Option<Blocked>) -> Option<AtWork<'_>> {
-        let one_more = |now: usize| (now != DRAINING).then(|| now + 1);
+    /// Begins work, with signals that are blocked; `None`, and they are still the caller's: the region has ended, or is about to. A thread that
+    /// `insists` is let in all the same while others are at work, since it may be one of them.
+    pub fn begin_work(&self, blocked: &mut Option<Blocked>, insists: bool) -> Option<AtWork<'_>> {
+        let admits = |now: usize| now & DRAINING == 0 || insists && now != DRAINING;
+        let one_more = |now: usize| admits(now).then(|| now + 1);
         self.at_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(AtWork { in_flight: self, _blocked: blocked.take() })
+        Some(AtWork { in_flight: self, _uncancelled: Uncancelled::begin(), _blocked: blocked.take() })
     }
 
     /// Whether the region is about to end, and nobody is to come any more.

@@ -166,7 +166,8 @@ impl Region {
             writable: AtomicBool::new(false),
             by_address: AtomicBool::new(by_address),
             converted: AtomicBool::new(false),
-            cut: AtomicBool::new(false),
+            // A fixed place has parts from the start that are not its own.
+            cut: AtomicBool::new(matches!(place, Place::Fixed { .. } | Place::Over { .. })),
             stays: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             growing: Mutex::new(()),

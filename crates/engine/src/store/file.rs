@@ -335,7 +335,7 @@ impl Store for FileStore {
         self.check(&handles.plain).map_err(io::Error::from_raw_os_error)?;
         self.syncs.run(|| {
             syncs.add(1);
-            handles.plain.sync_data()
+            file::sync_data(&handles.plain)
         })
     }
 }

@@ -376,7 +376,7 @@ pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     loop {
         let (mode, start) = (libc::FALLOC_FL_KEEP_SIZE, range.start as i64);
         // SAFETY: takes numbers only.
-        if unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len as i64) } == 0 {
+        if unsafe { libc::syscall(libc::SYS_fallocate, file.as_raw_fd(), mode, start, len as i64) } == 0 {
             return Ok(());
         }
         match errno() {
@@ -517,6 +517,20 @@ fn byte_lock(file: &File, command: i32, kind: i32, at: i64) -> Result<libc::floc
         match libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &mut lock) {
             0 => Ok(lock),
             _ => Err(errno()),
+        }
+    }
+}
+
+/// fdatasync(2). Not a cancellation point (pthreads(7)), as the C library's is: others wait for the end of it.
+pub fn sync_data(file: &File) -> io::Result<()> {
+    loop {
+        // SAFETY: no memory.
+        if unsafe { libc::syscall(libc::SYS_fdatasync, file.as_raw_fd()) } == 0 {
+            return Ok(());
+        }
+        match errno() {
+            libc::EINTR => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
         }
     }
 }

@@ -283,6 +283,38 @@ impl Blocked {
     }
 }
 
+/// Keeps pthread_cancel(3) from ending this thread, in a system call that is a cancellation point, until dropped: what it has begun others
+/// wait for. Not in a fault handler, where the thread may be none of the C library's.
+#[derive(Debug)]
+pub struct Uncancelled {
+    was_enabled: bool,
+}
+
+const PTHREAD_CANCEL_ENABLE: libc::c_int = 0;
+const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
+
+// SAFETY: declared as pthread.h has it; these numbers will do.
+unsafe extern "C" {
+    safe fn pthread_setcancelstate(state: libc::c_int, before: &mut libc::c_int) -> libc::c_int;
+}
+
+impl Uncancelled {
+    /// From here on.
+    pub fn begin() -> Self {
+        let mut before = PTHREAD_CANCEL_DISABLE;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before);
+        Uncancelled { was_enabled: before == PTHREAD_CANCEL_ENABLE }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        if self.was_enabled {
+            pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &mut 0);
+        }
+    }
+}
+
 impl Drop for Blocked {
     fn drop(&mut self) {
         // Not by the mask that was found: the C library's signals, which a thread of ours blocks (`foreign_writers.rs`), it would

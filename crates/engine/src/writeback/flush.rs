@@ -62,7 +62,7 @@ pub fn finish(request: &FlushRequest) -> Result<()> {
     let Some(entered) = region_of(request).filter(|region| !is_done(region)) else { return Ok(()) };
     // SAFETY: used no more where the work does not begin.
     let region = unsafe { entered.outlived() };
-    let Some(_at_work) = region.in_flight().begin_work(&mut blocked) else { return Ok(()) };
+    let Some(_at_work) = region.in_flight().begin_work(&mut blocked, true) else { return Ok(()) };
     // What a flush waits for may wait for that.
     drop(entered);
     write_out(region, request.pages.clone())?;

@@ -6,9 +6,10 @@
 
 use super::At;
 use crate::copy::{Call, Unit, Way, any_held, exchange, held, mapped};
+use crate::mappings::leave_to_kernel;
 use crate::next;
 use crate::own::{PAGE, errno, set_errno, undisturbed};
-use fastmap::by_address;
+use fastmap::by_address::{self, Why};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, pid_t, size_t, ssize_t};
 use std::ffi::CStr;
 use std::io::Write;
@@ -26,6 +27,8 @@ fn reaching(place: usize, len: usize, writing: bool, call: impl FnOnce(usize) ->
     let (len, kept) = match held(std::ptr::without_provenance::<c_void>(place), len) {
         false => (len, false),
         true if keep(len) => (len, true),
+        // A private page that may only be read is copied for such a write, which only the kernel does.
+        true if writing && leave_to_kernel(place as *const c_void, page, Why::Call).is_ok() => (page, false),
         true => (page, page < len && keep(page)),
     };
     let done = call(len);
@@ -210,14 +213,14 @@ macro_rules! between_processes {
                 let arguments = Call::new();
                 let remote = arguments.input(remote, (remotes as usize).saturating_mul(size_of::<iovec>()));
                 let most = libc::UIO_MAXIOV as c_ulong;
-                if flags == 0 && mapped() && count <= most && remotes <= most && is_self(pid) && any_held(remote, remotes as usize) {
+                if flags == 0 && mapped() && !local.is_null() && count <= most && remotes <= most && is_self(pid) && any_held(remote, remotes as usize) {
                     return exchange(Way::$way, Unit::Call, local, count as usize, &mut |window, before| {
                         within(Way::$way, window, before, remote, remotes as usize, &mut |local, remote| {
                             next::$name(pid, local, 1, remote, 1, 0)
                         })
                     });
                 }
-                if count > most || !any_held(local, count as usize) {
+                if count > most || local.is_null() || !any_held(local, count as usize) {
                     return next::$name(pid, local, count, remote, remotes, flags);
                 }
                 exchange(Way::$way, Unit::Call, local, count as usize, &mut |window, _| {

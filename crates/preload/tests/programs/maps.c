@@ -1,5 +1,6 @@
 /* mmap(2) and its kin, by the manual pages. */
 #include "check.h"
+#include <sched.h>
 
 static void unmap_whole(const char *path) {
     int fd = file_of(path, SIZE);
@@ -706,7 +707,61 @@ static void windows_at_random(const char *path) {
     unlink(name);
 }
 
+/* Memory of the program's own behind a window of a file far larger than the cache stays what it is. */
+static void beside_a_sparse_window(const char *path) {
+    const size_t window = 33 * MIB, own = 3 * MIB;
+    int fd = file_of(path, 0);
+    CHECK(ftruncate(fd, 2048l * MIB) == 0);
+    uint8_t *room = mmap(NULL, window + own, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(room != MAP_FAILED);
+    CHECK(mmap(room, window, RW, MAP_SHARED | MAP_FIXED, fd, 0) == room);
+    uint8_t *mine = mmap(room + window, own, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(mine == room + window);
+    memset(mine, 7, own);
+    for (int round = 0; round < 2; round++)
+        for (size_t at = 0; at < window; at += PAGE) room[at] = (uint8_t)(round + 1);
+    for (size_t at = 0; at < own; at++) CHECK(mine[at] == 7);
+    for (size_t at = 0; at < window; at += PAGE) CHECK(room[at] == 2);
+}
+
+/* MAP_FIXED_NOREPLACE wins over MAP_FIXED. */
+static void fixed_noreplace(const char *path) {
+    int fd = file_of(path, SIZE);
+    uint8_t *mine = mmap(NULL, SIZE, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(mine != MAP_FAILED);
+    mine[5] = 7;
+    FAILS(mmap(mine, SIZE, RW, MAP_SHARED | MAP_FIXED | MAP_FIXED_NOREPLACE, fd, 0), EEXIST);
+    CHECK(mine[5] == 7 && munmap(mine, SIZE) == 0);
+    uint8_t *at = map_all(fd);
+    FAILS(mmap(at, SIZE, RW, MAP_SHARED | MAP_FIXED | MAP_FIXED_NOREPLACE, fd, 0), EEXIST);
+    expect(at, 0, SIZE);
+}
+
+static void *map_over(void *argument) {
+    uint8_t **at = argument;
+    CHECK(unshare(CLONE_FILES) == 0);
+    int fd = open((char *)at[1], O_RDWR);
+    CHECK(fd >= 0);
+    CHECK(mmap(at[0], SIZE, RW, MAP_SHARED | MAP_FIXED, fd, 0) == at[0] && at[0][9] == 200);
+    at[0][PAGE] = 201;
+    return NULL;
+}
+
+/* A thread with descriptors of its own maps over a file's only map. */
+static void fixed_in_another_table(const char *path) {
+    int fd = file_of(path, SIZE);
+    void *at[2] = {map_all(fd), (void *)path};
+    ((uint8_t *)at[0])[9] = 200;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, map_over, at) == 0 && pthread_join(thread, NULL) == 0);
+    uint8_t byte;
+    CHECK(pread(fd, &byte, 1, PAGE) == 1 && byte == 201);
+}
+
 static struct test tests[] = {
+    {"beside_a_sparse_window", beside_a_sparse_window},
+    {"fixed_noreplace", fixed_noreplace},
+    {"fixed_in_another_table", fixed_in_another_table},
     {"windows_at_random", windows_at_random},
     {"windows", windows},
     {"parts_of_what_grows", parts_of_what_grows},
