@@ -124,9 +124,7 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
     }
     // Nobody else maps the file until it is the engine's.
     let _owner = by_address::own();
-    if kernel_maps::alone(whole_pages(old, old_len)).is_none() {
-        return None;
-    }
+    kernel_maps::alone(whole_pages(old, old_len))?;
     // SAFETY: a descriptor of the program's, open on that file a moment ago; another file only gives another answer.
     let is_in_memory = || by_address::is_in_memory(unsafe { BorrowedFd::borrow_raw(made.fd) });
     if config().direct != Mode::Cached && undisturbed(false, is_in_memory) {
