@@ -167,7 +167,7 @@ pub(crate) fn take_over(
     // Calls on the file that begin from now on are accompanied.
     file::await_changes(from);
     protect(&region, first.prot)?;
-    exchange(&region, parts, &range, &share, is_wanted)?;
+    exchange(&region, parts, &range, share, is_wanted)?;
     why::tell(&region, None);
     Ok(identity)
 }
@@ -198,7 +198,7 @@ fn exchange(
     region: &Arc<Region>,
     parts: &[FileMapping],
     range: &Range<usize>,
-    share: &Arc<Share>,
+    share: Arc<Share>,
     is_wanted: impl Fn() -> bool,
 ) -> std::result::Result<(), Refusal> {
     let failed = |error| Refusal::Unfit(format!("a thread or its work fails with error {error}"));
@@ -245,7 +245,7 @@ fn exchange(
             registry::show(region);
             // SAFETY: the thread of `read_events` reads them; the file has what was stored through the kernel's mapping.
             if let Err((taken, error)) = unsafe { address.take_over() } {
-                put_back(share, parts, &taken);
+                put_back(&share, parts, &taken);
                 // For threads that trapped meanwhile: the kernel serves them.
                 region.keep_for_good();
                 region.note_converted(std::iter::empty());
@@ -264,6 +264,8 @@ fn exchange(
         })
     })();
     done.store(true, Ordering::Release);
+    // The program may wait for the end of its maps by now, with a lock that the other thread's end takes.
+    drop(share);
     let _ = reader.join();
     exchanged
 }

@@ -138,6 +138,8 @@ pub fn attach(
             })?;
             let region = lifecycle::open(pool, store, need, place, scratch, by_address)?;
             let taken = matches!(place, Place::Over { .. });
+            // A write that found no region, and has begun: a page that is read before its end would be written back without it.
+            file::await_changes(from);
             entry.insert(Mapped { region, maps: 0, by_address: 0, closing: false, taken })
         }
     };
