@@ -41,7 +41,7 @@ cgroup of its own limited to --memory; it answers the queries one after the othe
 every answer are compared with those of the first run on kernel mmap, and at --scale 1 also with the answers in the \
 specification: one wrong cell fails the command. Figures are medians over the repetitions.
 
-`fastmap run` has its defaults: the files begin as the kernel's, and what pays while memory is short is found out.")]
+`fastmap run` has its defaults but for --risk-stores: the files begin as the kernel's, and what pays while memory is short is found out.")]
 #[command(after_help = "\
 Examples:
   scripts/monetdb && fastmap bench olap
@@ -280,7 +280,8 @@ impl Stage<Olap> for Databases {
         self.fresh_copy()?;
         let under = (turn.engine == Engine::Fastmap).then(|| {
             let cache = self.cache.map(|cache| format!("--cache={cache}").into());
-            cache.into_iter().chain(["--stats".into(), self.stats().into()]).collect()
+            // Its memory group has a limit.
+            cache.into_iter().chain(["--risk-stores".into(), "--stats".into(), self.stats().into()]).collect()
         });
         Ok(Launch { under, ..Launch::default() })
     }
