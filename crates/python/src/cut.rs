@@ -101,7 +101,8 @@ pub fn failure(is_object: bool) -> Failure {
                    open it anew";
         return Failure { errno: libc::EIO, text: why.into() };
     }
-    let why = "a file was cut while it was mapped: what lies past its end was found to be zeros; close its mappings and map it anew";
+    let why = "a file was cut while it was mapped, or has no room on its disk for what was stored: what lies there was found to be zeros; close its \
+               mappings and map it anew";
     Failure { errno: libc::ENXIO, text: why.into() }
 }
 
