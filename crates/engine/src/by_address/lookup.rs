@@ -9,8 +9,8 @@ use crate::sys::{PAGE, errno, fork};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// All maps made by address. Frozen across fork(2). What is done under its lock may do I/O, but takes no lock that a thread holds which
-/// wants the table.
+/// All maps made by address. Frozen across fork(2). A thread that holds its lock may do I/O, but takes no lock whose
+/// holder wants the table.
 pub(super) static MAPS: Guarded<Table> = Guarded::new(Table::new());
 
 /// Whole pages; EINVAL for those that begin in the middle of one, and `overflow` where addresses end before the range

@@ -181,7 +181,7 @@ unsafe fn map_as(
         return Ok(None);
     };
     let is_private = request.kind() == libc::MAP_PRIVATE;
-    // What is stored to a private mapping is not the file's.
+    // Stores to a private mapping are not the file's.
     if refused || odd || is_private && request.prot != libc::PROT_READ {
         return Ok(None);
     }
@@ -203,7 +203,7 @@ unsafe fn map_as(
     let in_file = request.offset as usize..end;
     let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let wanted = request.addr..request.addr.saturating_add(in_file.len());
-    // What is no range of addresses the kernel refuses.
+    // The kernel refuses a place that is no range of addresses.
     if fixed && (!request.addr.is_multiple_of(PAGE) || range_of(request.addr, in_file.len(), libc::ENOMEM).is_err()) {
         return Ok(None);
     }

@@ -106,7 +106,7 @@ pub(super) unsafe fn thaw() {
     give();
 }
 
-/// Looks at the table. What was seen may be otherwise as soon as this returns, unless this thread owns the table.
+/// Looks at the table. It may change as soon as this returns, unless this thread owns it.
 pub(super) fn look<R>(then: impl FnOnce(&Table) -> R) -> R {
     MAPS.with(|table| then(table))
 }

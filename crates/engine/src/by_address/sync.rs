@@ -38,7 +38,7 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
             Kind::Cached if flags & libc::MS_SYNC == 0 || look(|table| !table.has_kind(&part, libc::MAP_SHARED)) => {
                 Ok(())
             }
-            // What has become the kernel's meanwhile it flushes.
+            // The kernel flushes a part that has become its own meanwhile.
             Kind::Cached => sync_cached(&part).and_then(|()| match is_cached(part.start, part.len()) {
                 true => Ok(()),
                 false => direct::sync(part, flags),

@@ -84,13 +84,13 @@ pub(super) fn retire(owner: &Owner, removed: Removed) -> Vec<Piece> {
     drop(removed.locked);
     for (share, part) in &removed.bare {
         let region = &share.region;
-        // What has become the kernel's meanwhile, it unmaps.
+        // The kernel unmaps a part of a converted region.
         if region.is_converted() || region.is_writable() && flush::flush(region, pages_at(region, part), false).is_err()
         {
             continue;
         }
         owner.change(|table| {
-            // What a new map has covered again stays.
+            // A part that a new map covers again stays.
             for (bare, _) in table.parts(part).into_iter().filter(|(_, covered)| !covered) {
                 region.distrust(0);
                 region.least_end().fetch_min(pages_at(region, &bare).start, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Who serves a file's maps, and why it is not the engine: said once a file, and told to whoever keeps a list.
+//! The reasons why maps of a file are the kernel's: each is said once a file, and told to the list of who serves what.
 
 use crate::region::region::Region;
 use crate::requirements;

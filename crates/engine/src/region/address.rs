@@ -166,11 +166,6 @@ impl Address {
         self.parted.load(Ordering::Acquire)
     }
 
-    /// Where the address range that it has begins, bytes of the file.
-    pub fn begins(&self) -> usize {
-        self.own
-    }
-
     /// Whether its start is a multiple of huge pages.
     pub fn is_aligned(&self, to: usize) -> bool {
         (self.base as usize).is_multiple_of(to)

@@ -166,7 +166,7 @@ impl Region {
             writable: AtomicBool::new(false),
             by_address: AtomicBool::new(by_address),
             converted: AtomicBool::new(false),
-            // A fixed place has parts from the start that are not its own.
+            // A region at a fixed place, or over kernel mappings, has foreign parts from the start.
             cut: AtomicBool::new(matches!(place, Place::Fixed { .. } | Place::Over { .. })),
             stays: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
@@ -338,11 +338,7 @@ impl Region {
     /// Whether the addresses of some pages are its own, all of them, and never were anything else's: asked by who has claimed those pages, it
     /// stays so until they are let go.
     pub fn owns(&self, pages: &Range<usize>) -> bool {
-        !self.is_converted()
-            && !self.cut.load(Ordering::Acquire)
-            && self.address.begins() <= pages.start * PAGE
-            && pages.end * PAGE <= self.span()
-            && !self.address.is_elsewhere()
+        !self.is_converted() && !self.cut.load(Ordering::Acquire) && pages.end * PAGE <= self.span()
     }
 
     /// Gives the memory of some pages' words back, which are zero then; false: they are as they were.

@@ -87,8 +87,8 @@ pub(super) unsafe fn by_kernel(wanted: Wanted) -> *mut c_void {
     // SAFETY: the caller's contract.
     unsafe {
         // Nobody maps anything there between what makes way and what comes.
-        let _owner = (replaces && concerns(addr, len)).then(by_address::own);
-        if _owner.is_some() {
+        let owner = (replaces && concerns(addr, len)).then(by_address::own);
+        if owner.is_some() {
             if held(addr, len) && !would_map(wanted) {
                 return libc::MAP_FAILED;
             }
