@@ -1,0 +1,1 @@
+//! `libfastmap_steer.so`.
