@@ -1,1 +1,81 @@
-//! `libfastmap_steer.so`.
+//! `libfastmap_steer.so`: steers a program that nobody changed. It changes no call; it notices mmap(2).
+
+mod allocator;
+mod at_exit;
+mod fork;
+mod mapped;
+mod thread;
+
+use fastmap_steer::observe::Rights;
+use fastmap_steer::{Report, Settings, Watcher};
+use rustix::thread::{Timespec, nanosleep};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+static REPORT: Report = Report::new();
+/// The program, as /proc numbers it.
+static PROGRAM: AtomicU32 = AtomicU32::new(0);
+static OVERRIDES: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+/// Runs when the library is loaded, before `main`.
+extern "C" fn begin() {
+    OVERRIDES.store(variable(c"FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == c"1"), Ordering::Relaxed);
+    thread::prepare();
+    at_exit::prepare();
+    fork::prepare();
+    std::panic::set_hook(Box::new(|_| end_thread()));
+}
+
+/// An environment variable.
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: a C string; the answer is one, too, or null. Nobody else runs yet.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value))
+    }
+}
+
+/// Starts the watcher of this process.
+fn watch() {
+    PROGRAM.store(std::process::id(), Ordering::Relaxed);
+    thread::start(body);
+}
+
+/// A watcher that has gone wrong ends alone.
+fn end_thread() {
+    // SAFETY: ends the calling thread, which holds nothing that another waits for but this library's allocator.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+extern "C" fn body(_: *mut c_void) -> c_int {
+    if !thread::close_descriptors() {
+        return 0;
+    }
+    let _ = rustix::thread::set_name(c"fastmap-steer");
+    let settings = Settings { overrides: OVERRIDES.load(Ordering::Relaxed) };
+    let program = PROGRAM.load(Ordering::Relaxed);
+    // It must not keep what the program gives up.
+    let rights = Rights::of(program);
+    let mut since = Duration::ZERO;
+    Watcher::new(program, settings, &REPORT).run(|pause| {
+        since += pause;
+        if since > RIGHTS {
+            since = Duration::ZERO;
+            if Rights::of(program) != rights {
+                return false;
+            }
+        }
+        let time = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+        let _ = nanosleep(&time);
+        true
+    });
+    0
+}
+
+/// How long the watcher may have rights that the program has given up.
+const RIGHTS: Duration = Duration::from_millis(500);

@@ -1,0 +1,67 @@
+//! A thread that the C library does not know of: clone(2).
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const STACK: usize = 256 << 10;
+const PAGE: usize = 4096;
+
+pub(crate) type Body = extern "C" fn(*mut c_void) -> c_int;
+
+/// The main thread's thread-local storage, which lives as long as the process. Nothing in the watcher uses it, but for a
+/// panic on its way out.
+static STORAGE: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes whose thread-local storage the thread is to have: the calling thread's, which is the process's first.
+pub(crate) fn prepare() {
+    // SAFETY: has no preconditions.
+    STORAGE.store(unsafe { libc::pthread_self() } as usize, Ordering::Relaxed);
+}
+
+/// Runs `body` in a thread of this process with a table of descriptors of its own. No signal is delivered to it. Where
+/// there may be no further thread, nothing happens.
+///
+/// It makes bare system calls only: the C library takes the process for what it was, so that a program of one thread
+/// still has locks for free (6 % of SQLite), and errno is the main thread's.
+pub(crate) fn start(body: Body) {
+    let shared = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: fills sets of this function's own; mask and errno are put back; the stack is the new thread's own.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        if let Some(stack) = stack() {
+            let storage = STORAGE.load(Ordering::Relaxed);
+            // Of this architecture pthread_self(3) is the register's value.
+            let flags = shared | if cfg!(target_arch = "x86_64") { libc::CLONE_SETTLS } else { 0 };
+            if libc::clone(body, stack, flags, ptr::null_mut(), ptr::null_mut::<c_int>(), storage) < 0 {
+                libc::munmap(stack.wrapping_byte_sub(STACK), STACK);
+            }
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// The top of a new stack, with a page without access below it.
+fn stack() -> Option<*mut c_void> {
+    // SAFETY: a new mapping.
+    unsafe {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+        let at = libc::mmap(ptr::null_mut(), STACK, libc::PROT_READ | libc::PROT_WRITE, kind, -1, 0);
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        libc::mprotect(at, PAGE, libc::PROT_NONE);
+        Some(at.wrapping_byte_add(STACK))
+    }
+}
+
+/// Lets go of what the program's descriptors hold open. `false` where that cannot be done: the thread must end then.
+pub(crate) fn close_descriptors() -> bool {
+    // SAFETY: of this thread's own table.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) == 0 }
+}

@@ -1,0 +1,34 @@
+//! The hand of who shares the program's memory: plain madvise(2).
+
+use super::Hand;
+use crate::judge::Advice;
+use rustix::mm::Advice as Kernels;
+use std::ops::Range;
+
+/// Acts on the caller's own address space.
+#[derive(Debug)]
+pub struct Own;
+
+impl Hand for Own {
+    fn advise(&self, at: Range<u64>, advice: Advice) -> bool {
+        let advice = match advice {
+            Advice::Normal => Kernels::Normal,
+            Advice::Random => Kernels::Random,
+        };
+        madvise(at, advice)
+    }
+
+    fn read_ahead(&self, at: Range<u64>) -> bool {
+        madvise(at, Kernels::WillNeed)
+    }
+
+    fn drop(&self, at: Range<u64>) -> bool {
+        madvise(at, Kernels::LinuxPageOut)
+    }
+}
+
+fn madvise(at: Range<u64>, advice: Kernels) -> bool {
+    let address = std::ptr::with_exposed_provenance_mut(at.start as usize);
+    // SAFETY: each of these leaves what the memory holds as it is, whatever lies there.
+    unsafe { rustix::mm::madvise(address, (at.end - at.start) as usize, advice).is_ok() }
+}

@@ -1,0 +1,241 @@
+//! The advice of one mapping.
+
+use super::{Shape, WINDOW};
+use std::time::Duration;
+
+/// What the kernel is told of a mapping: madvise(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// MADV_NORMAL: the kernel reads around and ahead.
+    Normal,
+    /// MADV_RANDOM: it reads what is touched.
+    Random,
+}
+
+/// One look at one mapping, and at what it cost.
+#[derive(Debug, Clone)]
+pub struct Look<'a> {
+    /// When it ended.
+    pub at: Duration,
+    /// How long it took.
+    pub lasted: Duration,
+    /// What was touched.
+    pub shape: &'a Shape,
+    /// Whether the mappings have more pages than fit into memory.
+    pub is_short: bool,
+    /// Pages that the program had read from devices meanwhile.
+    pub read: u64,
+    /// Of all pages that were touched in all mappings, the share of this one.
+    pub share: f64,
+}
+
+/// Follows one mapping, and decides on its advice.
+#[derive(Debug, Default)]
+pub struct Case {
+    state: State,
+    /// How long it rests after advice that did not pay: doubled each time.
+    rest: Duration,
+    before: Rate,
+    now: Rate,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum State {
+    #[default]
+    Normal,
+    /// Advised random; judged when half a second has passed.
+    Tried(Duration),
+    Random,
+    Resting(Duration),
+}
+
+/// Windows touched and pages read, in a time.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+struct Rate {
+    windows: f64,
+    read: f64,
+    seconds: f64,
+}
+
+impl Rate {
+    fn add(&mut self, look: &Look) {
+        // What is older counts less and less.
+        if self.seconds > 1.0 {
+            *self = Rate { windows: self.windows / 2.0, read: self.read / 2.0, seconds: self.seconds / 2.0 };
+        }
+        self.windows += look.shape.windows as f64;
+        self.read += look.read as f64 * look.share;
+        self.seconds += look.lasted.as_secs_f64();
+    }
+
+    /// Windows a second.
+    fn progress(&self) -> f64 {
+        self.windows / self.seconds.max(1e-3)
+    }
+
+    /// Pages read for each window.
+    fn price(&self) -> f64 {
+        self.read / self.windows.max(1.0)
+    }
+}
+
+/// Windows below which a look says nothing.
+const FEW: u64 = 10;
+/// Pages read for each window touched from which on the kernel reads in vain.
+const DEAR: f64 = 4.0;
+const TRIAL: Duration = Duration::from_millis(500);
+const FIRST_REST: Duration = Duration::from_secs(2);
+const LONGEST_REST: Duration = Duration::from_secs(64);
+
+impl Case {
+    /// Whether the mapping is advised random by this.
+    pub fn is_random(&self) -> bool {
+        matches!(self.state, State::Tried(_) | State::Random)
+    }
+
+    /// Whether advice of ours is, or has been, on the mapping.
+    pub fn is_advised(&self) -> bool {
+        self.is_random() || !self.rest.is_zero()
+    }
+
+    /// Windows a second, before the advice and now.
+    pub fn progress(&self) -> (f64, f64) {
+        (self.before.progress(), self.now.progress())
+    }
+
+    /// New advice, if the mapping should have another.
+    pub fn judge(&mut self, look: &Look) -> Option<Advice> {
+        let shape = look.shape;
+        match self.state {
+            State::Resting(until) if look.at < until => return None,
+            State::Resting(_) => {
+                self.state = State::Normal;
+                self.before = Rate::default();
+            }
+            _ => {}
+        }
+        if !self.is_random() {
+            if shape.windows < FEW {
+                return None;
+            }
+            self.before.add(look);
+            let is_dear = self.before.read == 0.0 || self.before.price() >= DEAR;
+            if !(look.is_short && shape.is_scattered() && is_dear) {
+                return None;
+            }
+            self.state = State::Tried(look.at);
+            self.now = Rate::default();
+            return Some(Advice::Random);
+        }
+        // A walk gains by being read ahead of, whatever the touches between cost.
+        if shape.windows >= FEW && shape.is_ordered() {
+            self.before = Rate::default();
+            self.state = State::Normal;
+            return Some(Advice::Normal);
+        }
+        self.now.add(look);
+        let State::Tried(since) = self.state else { return None };
+        // Many touches in each window: single pages are too little.
+        let is_dense = shape.windows >= FEW && shape.scattered_pages > shape.scattered * WINDOW / 2;
+        if look.at < since + TRIAL && !is_dense {
+            return None;
+        }
+        let (before, now) = self.progress();
+        let pays = now >= before * 1.1 || now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price();
+        if pays && !is_dense {
+            self.state = State::Random;
+            self.rest = Duration::ZERO;
+            return None;
+        }
+        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
+        self.state = State::Resting(look.at + self.rest);
+        Some(Advice::Normal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scattered(windows: u64) -> Shape {
+        Shape { windows, scattered: windows, scattered_pages: windows, fronts: Vec::new() }
+    }
+
+    fn walk(windows: u64) -> Shape {
+        Shape { windows, ..Shape::default() }
+    }
+
+    /// Looks of 100 ms, each of (shape, pages read), and what was decided in each.
+    fn decisions(case: &mut Case, looks: &[(Shape, u64)], is_short: bool, from: u64) -> Vec<Option<Advice>> {
+        let lasted = Duration::from_millis(100);
+        let look = |(index, (shape, read)): (usize, &(Shape, u64))| {
+            let at = Duration::from_millis(from + 100 * index as u64);
+            case.judge(&Look { at, lasted, shape, is_short, read: *read, share: 1.0 })
+        };
+        looks.iter().enumerate().map(look).collect()
+    }
+
+    #[test]
+    fn scattered_touches_are_advised_at_the_first_look_and_kept_if_they_become_more() {
+        let mut case = Case::default();
+        let looks: Vec<_> =
+            std::iter::once((scattered(50), 1600)).chain((0..20).map(|_| (scattered(400), 400))).collect();
+        let made = decisions(&mut case, &looks, true, 0);
+        assert_eq!(made[0], Some(Advice::Random));
+        assert!(made[1..].iter().all(Option::is_none));
+        assert_eq!(case.state, State::Random);
+    }
+
+    #[test]
+    fn what_does_not_pay_is_undone_after_half_a_second_and_tried_more_seldom() {
+        let mut case = Case::default();
+        let mut tried = Vec::new();
+        for at in 0..600 {
+            let (windows, read) = if case.is_random() { (30, 400) } else { (50, 1600) };
+            let shape = scattered(windows);
+            let lasted = Duration::from_millis(100);
+            let time = Duration::from_millis(100 * at);
+            match case.judge(&Look { at: time, lasted, shape: &shape, is_short: true, read, share: 1.0 }) {
+                Some(Advice::Random) => tried.push(at),
+                Some(Advice::Normal) => assert!(at - tried[tried.len() - 1] <= 5),
+                None => {}
+            }
+        }
+        assert_eq!(tried.len(), 5, "{tried:?}");
+        assert!(tried.windows(3).all(|three| three[2] - three[1] > three[1] - three[0]), "{tried:?}");
+    }
+
+    #[test]
+    fn a_walk_is_never_advised_and_ends_the_advice_at_once() {
+        let mut case = Case::default();
+        assert!(decisions(&mut case, &vec![(walk(500), 8000); 20], true, 0).iter().all(Option::is_none));
+        let mut case = Case::default();
+        decisions(&mut case, &[(scattered(50), 1600)], true, 0);
+        assert!(case.is_random());
+        assert_eq!(decisions(&mut case, &[(walk(20), 320)], true, 100), [Some(Advice::Normal)]);
+        assert_eq!(decisions(&mut case, &[(scattered(50), 1600)], true, 200), [Some(Advice::Random)]);
+    }
+
+    #[test]
+    fn nothing_is_advised_where_memory_suffices_or_little_is_read_in_vain() {
+        let mut case = Case::default();
+        let looks = vec![(scattered(50), 1600); 20];
+        assert!(decisions(&mut case, &looks, false, 0).iter().all(Option::is_none));
+        let looks = vec![(scattered(50), 60); 20];
+        assert!(decisions(&mut case, &looks, true, 0).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn few_touches_say_nothing() {
+        let mut case = Case::default();
+        assert!(decisions(&mut case, &vec![(scattered(5), 1000); 20], true, 0).iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn touches_that_turn_out_dense_are_the_kernels_again_at_once() {
+        let mut case = Case::default();
+        decisions(&mut case, &[(scattered(50), 1600)], true, 0);
+        let dense = Shape { windows: 40, scattered: 40, scattered_pages: 500, fronts: Vec::new() };
+        assert_eq!(decisions(&mut case, &[(dense, 500)], true, 100), [Some(Advice::Normal)]);
+    }
+}

@@ -1,0 +1,194 @@
+//! A walk forward that comes round, over more than memory has: a part is kept, the rest is dropped behind the reader.
+//! The kernel would drop each page just before it is wanted again.
+
+use super::Run;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Follows one walk over a part of a mapping.
+#[derive(Debug)]
+pub struct Round {
+    front: u64,
+    /// What the walk has covered since it was found.
+    covered: Range<u64>,
+    /// Pages from the beginning that stay, once it has come round.
+    keep: u64,
+    /// How often it has come round.
+    rounds: u32,
+    /// Up to where, in this round, what lies behind has been dropped.
+    dropped: u64,
+    moved: Duration,
+    began: Duration,
+    /// Pages passed since `began`.
+    passed: u64,
+    /// Pages a second before anything was kept.
+    before: f64,
+}
+
+/// Pages that are dropped at a time: 4 MiB.
+const PIECE: u64 = 1024;
+/// Pages behind the reader that are left: other threads of the program may follow it.
+const BEHIND: u64 = 512;
+/// How far a walk may have come between two looks: 256 MiB.
+const REACH: u64 = 65536;
+/// A walk that has not moved for so long has ended.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Rounds after which it is judged whether keeping pays.
+const TRIAL: u32 = 4;
+
+impl Round {
+    /// A walk forward that was found with its front at `front`, `span` pages after its beginning.
+    pub fn new(front: u64, span: u64, now: Duration) -> Round {
+        let covered = front.saturating_sub(span)..front + 1;
+        Round { front, covered, keep: 0, rounds: 0, dropped: 0, moved: now, began: now, passed: 0, before: 0.0 }
+    }
+
+    /// Where the next touches may be: ahead, and at the beginning of what is not kept.
+    pub fn ahead(&self) -> [Range<u64>; 2] {
+        let again = self.covered.start + self.keep;
+        let until = if self.rounds == 0 { self.front + REACH } else { self.covered.end };
+        [self.front + 1..until, again..(again + REACH).min(self.front.saturating_sub(REACH / 16))]
+    }
+
+    /// Follows the walk to the pages that are new. `false` once it has ended, or if keeping a part of it does not pay.
+    pub fn follow(&mut self, new: &[Run], keep: u64, now: Duration) -> bool {
+        let [ahead, again] = self.ahead();
+        let last_in = |range: &Range<u64>| {
+            let inside = new.iter().filter(|run| run.at < range.end && range.start < run.end());
+            inside.map(|run| run.end().min(range.end) - 1).max()
+        };
+        if let Some(front) = last_in(&ahead) {
+            self.passed += front - self.front;
+            self.front = front;
+        } else if let Some(front) = last_in(&again).filter(|_| self.is_at_the_end()) {
+            self.passed += self.covered.end - self.front + front - self.covered.start;
+            self.front = front;
+            self.dropped = 0;
+            self.rounds += 1;
+            if self.rounds == 1 {
+                self.before = self.speed(now);
+            }
+            // The first round with a part kept fills it.
+            if self.rounds <= 2 {
+                (self.began, self.passed) = (now, 0);
+            }
+        } else {
+            return now.saturating_sub(self.moved) < PATIENCE;
+        }
+        self.moved = now;
+        self.covered.end = self.covered.end.max(self.front + 1);
+        self.keep = if self.rounds > 0 { keep } else { 0 };
+        self.rounds < TRIAL || self.speed(now) >= self.before
+    }
+
+    /// Whether the walk may begin anew next.
+    fn is_at_the_end(&self) -> bool {
+        let len = self.covered.end - self.covered.start;
+        self.front + len / 8 >= self.covered.end
+    }
+
+    fn speed(&self, now: Duration) -> f64 {
+        self.passed as f64 / now.saturating_sub(self.began).as_secs_f64().max(1e-3)
+    }
+
+    /// Pages a second, before a part was kept and now, if it has been.
+    pub fn progress(&self, now: Duration) -> Option<(f64, f64)> {
+        (self.rounds > 2).then(|| (self.before, self.speed(now)))
+    }
+
+    /// Whether it has come round.
+    pub fn is_loop(&self) -> bool {
+        self.rounds > 0
+    }
+
+    /// How many pages it covers.
+    pub fn len(&self) -> u64 {
+        self.covered.end - self.covered.start
+    }
+
+    /// What to drop now: what lies behind the reader and is not kept, and what a round before has left.
+    pub fn drop(&mut self) -> Option<Run> {
+        let kept = self.covered.start + self.keep;
+        if self.rounds == 0 || kept >= self.covered.end {
+            return None;
+        }
+        if self.dropped == 0 {
+            // A new round has begun: the end of the last one goes.
+            self.dropped = kept;
+            let from = (self.front + REACH / 4).max(kept);
+            return (from < self.covered.end).then(|| Run { at: from, len: self.covered.end - from });
+        }
+        let to = self.front.saturating_sub(BEHIND) / PIECE * PIECE;
+        if to < self.dropped + PIECE {
+            return None;
+        }
+        let run = Run { at: self.dropped, len: to - self.dropped };
+        self.dropped = to;
+        Some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: u64 = 100_000;
+
+    /// One round in steps; what was dropped in it.
+    fn go_round(round: &mut Round, from: u64, keep: u64, now: &mut u64, millis: u64) -> Vec<Run> {
+        let mut dropped = Vec::new();
+        for at in (from..PAGES).step_by(1000) {
+            *now += millis;
+            assert!(round.follow(&[Run { at, len: 1000 }], keep, Duration::from_millis(*now)));
+            dropped.extend(round.drop());
+        }
+        dropped
+    }
+
+    #[test]
+    fn a_loop_keeps_a_part_and_drops_the_rest_behind_the_reader() {
+        let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
+        assert_eq!(go_round(&mut round, 2000, 30_000, &mut now, 5), []);
+        assert!(!round.is_loop());
+        go_round(&mut round, 0, 30_000, &mut now, 5);
+        assert!(round.is_loop());
+        for _ in 0..4 {
+            // What is kept is not new when the reader comes again.
+            let dropped = go_round(&mut round, 30_000, 30_000, &mut now, 3);
+            assert!(dropped.iter().all(|run| run.at >= 30_000), "{dropped:?}");
+            let pages: u64 = dropped.iter().map(|run| run.len).sum();
+            assert!(pages > 60_000, "{pages}");
+        }
+        let (before, after) = round.progress(Duration::from_millis(now)).unwrap();
+        assert!(after > before);
+    }
+
+    #[test]
+    fn nothing_is_dropped_of_a_loop_that_fits() {
+        let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
+        go_round(&mut round, 2000, 200_000, &mut now, 5);
+        assert_eq!(go_round(&mut round, 0, 200_000, &mut now, 5), []);
+    }
+
+    #[test]
+    fn what_does_not_pay_ends() {
+        let (mut round, mut now) = (Round::new(1000, 1000, Duration::ZERO), 0);
+        go_round(&mut round, 2000, 1000, &mut now, 5);
+        let mut goes_on = true;
+        for at in (0..20 * PAGES).step_by(1000) {
+            now += 10;
+            goes_on &= round.follow(&[Run { at: at % PAGES, len: 1000 }], 1000, Duration::from_millis(now));
+            round.drop();
+        }
+        assert!(!goes_on);
+    }
+
+    #[test]
+    fn a_jump_elsewhere_is_another_walk() {
+        let mut round = Round::new(50_000, 40_000, Duration::ZERO);
+        round.follow(&[Run { at: 900_000, len: 10 }], 1000, Duration::from_millis(5));
+        round.follow(&[Run { at: 20_000, len: 10 }], 1000, Duration::from_millis(10));
+        assert!(!round.is_loop());
+        assert!(!round.follow(&[], 1000, Duration::from_secs(1)));
+    }
+}

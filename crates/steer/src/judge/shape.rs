@@ -1,0 +1,238 @@
+//! The pattern of what was touched: walks, strides, and single places.
+
+use super::{Run, WINDOW};
+
+/// A place from which touches move on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Front {
+    /// The page that was touched last.
+    pub at: u64,
+    /// Pages from one touch to the next; below zero where the walk is backward.
+    pub stride: i64,
+    /// Pages from the first touch that belongs to it to the last.
+    pub span: u64,
+}
+
+/// What two looks showed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Shape {
+    /// Windows in which a page was touched.
+    pub windows: u64,
+    /// Of these, windows that no walk and no stride explains.
+    pub scattered: u64,
+    /// Pages that lie in such windows.
+    pub scattered_pages: u64,
+    /// Walks and strides whose direction is known.
+    pub fronts: Vec<Front>,
+}
+
+impl Shape {
+    /// Whether nearly all touches are at single places.
+    pub fn is_scattered(&self) -> bool {
+        self.scattered * 4 >= self.windows * 3
+    }
+
+    /// Whether most touches belong to walks or strides.
+    pub fn is_ordered(&self) -> bool {
+        self.scattered * 2 < self.windows
+    }
+}
+
+/// Touches that lie at most so many pages apart belong together: what the usual readahead spans.
+const NEAR: u64 = 32;
+/// Pages that make a walk.
+const WALK: u64 = 64;
+/// Equal distances that make a stride.
+const EQUAL: usize = 8;
+
+/// A run of either look, joined with those that adjoin it.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    at: u64,
+    len: u64,
+    /// Of each look: how many pages, and the sum of their numbers.
+    looks: [(u64, u64); 2],
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.at + self.len
+    }
+}
+
+/// Tells the pattern of the pages that were new in two looks, each in order.
+pub fn shape(first: &[Run], second: &[Run]) -> Shape {
+    let pieces = join(first, second);
+    let mut shape = Shape::default();
+    let mut index = 0;
+    while index < pieces.len() {
+        let rest = &pieces[index..];
+        if let Some(count) = equal_distances(rest) {
+            shape.windows += count as u64;
+            let step = (rest[count - 1].at - rest[0].at) / (count as u64 - 1);
+            front(&mut shape, &rest[..count], step as i64);
+            index += count;
+            continue;
+        }
+        let near = rest.windows(2).take_while(|two| two[1].at - two[0].end() <= NEAR).count() + 1;
+        let (span, pages) = (rest[near - 1].end() - rest[0].at, rest[..near].iter().map(|one| one.len).sum::<u64>());
+        if pages >= WALK && pages * 4 >= span {
+            shape.windows += pages.div_ceil(WINDOW);
+            front(&mut shape, &rest[..near], 1);
+            index += near;
+        } else {
+            // One at a time: a stride may begin at the next.
+            shape.windows += 1;
+            shape.scattered += 1;
+            shape.scattered_pages += rest[0].len;
+            index += 1;
+        }
+    }
+    shape
+}
+
+fn join(first: &[Run], second: &[Run]) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::with_capacity(first.len() + second.len());
+    let (mut a, mut b) = (first.iter().peekable(), second.iter().peekable());
+    loop {
+        let from_first = match (a.peek(), b.peek()) {
+            (Some(one), Some(other)) => one.at <= other.at,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => return pieces,
+        };
+        let Some(run) = (if from_first { a.next() } else { b.next() }) else { return pieces };
+        let look = usize::from(!from_first);
+        let sum = run.len * run.at + run.len * (run.len - 1) / 2;
+        match pieces.last_mut() {
+            Some(last) if run.at <= last.end() => {
+                last.len = last.len.max(run.end() - last.at);
+                last.looks[look].0 += run.len;
+                last.looks[look].1 += sum;
+            }
+            _ => {
+                let mut looks = [(0, 0); 2];
+                looks[look] = (run.len, sum);
+                pieces.push(Piece { at: run.at, len: run.len, looks });
+            }
+        }
+    }
+}
+
+/// How many pieces from the first on lie at equal distances, if that is a stride. What the kernel maps around a touch
+/// blurs wide ones.
+fn equal_distances(pieces: &[Piece]) -> Option<usize> {
+    let step = pieces.get(1)?.at - pieces[0].at;
+    let blur = if step >= 4 * WINDOW { WINDOW - 1 } else { step / 16 + 1 };
+    let is_equal = |two: &[Piece]| (two[1].at - two[0].at).abs_diff(step) <= blur && two[0].len * 2 <= step;
+    let equal = pieces.windows(2).take_while(|two| is_equal(two)).count();
+    (step >= 2 && equal >= EQUAL).then_some(equal + 1)
+}
+
+/// Notes the front of pieces that belong together: they moved from where the first look saw them to where the second did.
+fn front(shape: &mut Shape, pieces: &[Piece], step: i64) {
+    let mut looks = [(0u64, 0u64); 2];
+    for piece in pieces {
+        for (all, one) in looks.iter_mut().zip(piece.looks) {
+            all.0 += one.0;
+            all.1 += one.1;
+        }
+    }
+    let [(first, first_sum), (second, second_sum)] = looks;
+    if first == 0 || second == 0 {
+        return;
+    }
+    let is_up = second_sum / second > first_sum / first;
+    let (start, end) = (pieces[0].at, pieces[pieces.len() - 1].end() - 1);
+    let (at, stride) = if is_up { (end, step) } else { (start, -step) };
+    shape.fronts.push(Front { at, stride, span: end - start });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn singles(pages: impl IntoIterator<Item = u64>) -> Vec<Run> {
+        let mut pages: Vec<u64> = pages.into_iter().collect();
+        pages.sort();
+        pages.dedup();
+        pages.into_iter().map(|at| Run { at, len: 1 }).collect()
+    }
+
+    fn random(seed: u64, count: usize, below: u64) -> Vec<u64> {
+        let mut state = seed.wrapping_mul(7919).wrapping_add(88172645463325252);
+        let next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        std::iter::repeat_with(next).take(count).collect()
+    }
+
+    #[test]
+    fn touches_at_random_are_scattered() {
+        for count in [12, 100, 3000] {
+            let shape = shape(&singles(random(1, count, 262144)), &singles(random(2, count, 262144)));
+            assert!(shape.is_scattered() && shape.fronts.is_empty(), "{count}: {shape:?}");
+        }
+    }
+
+    #[test]
+    fn windows_that_the_kernel_maps_around_them_are_scattered_too() {
+        let around = |seed| {
+            let starts = singles(random(seed, 500, 16384));
+            starts.iter().map(|run| Run { at: run.at * 16, len: 16 }).collect::<Vec<_>>()
+        };
+        let shape = shape(&around(1), &around(2));
+        assert!(shape.is_scattered(), "{shape:?}");
+    }
+
+    #[test]
+    fn a_walk_has_a_direction() {
+        let (low, high) = ([Run { at: 5000, len: 400 }], [Run { at: 5400, len: 300 }]);
+        let up = shape(&low, &high);
+        assert_eq!(up.fronts, [Front { at: 5699, stride: 1, span: 699 }]);
+        assert_eq!(up.scattered, 0);
+        let down = shape(&high, &low);
+        assert_eq!(down.fronts, [Front { at: 5000, stride: -1, span: 699 }]);
+    }
+
+    #[test]
+    fn several_walks_at_once_have_a_front_each() {
+        let shape = shape(
+            &[Run { at: 100, len: 200 }, Run { at: 90000, len: 200 }],
+            &[Run { at: 300, len: 100 }, Run { at: 89900, len: 100 }],
+        );
+        let fronts: Vec<_> = shape.fronts.iter().map(|front| (front.at, front.stride)).collect();
+        assert_eq!(fronts, [(399, 1), (89900, -1)]);
+    }
+
+    #[test]
+    fn a_stride_is_told_from_its_distances() {
+        for step in [2, 16, 24, 100, 256] {
+            let first = singles((0..40).map(|index| 1000 + index * step));
+            let second = singles((40..80).map(|index| 1000 + index * step));
+            let shape = shape(&first, &second);
+            assert_eq!(shape.fronts.len(), 1, "{step}: {shape:?}");
+            assert_eq!((shape.fronts[0].at, shape.fronts[0].stride), (1000 + 79 * step, step as i64));
+            assert!(shape.is_ordered());
+        }
+    }
+
+    #[test]
+    fn a_walk_among_touches_at_random_is_ordered_only_if_most_belong_to_it() {
+        let mut mixed = singles(random(3, 60, 262144));
+        mixed.retain(|run| !(100_000..110_000).contains(&run.at));
+        mixed.push(Run { at: 100_000, len: 640 });
+        mixed.sort_by_key(|run| run.at);
+        let shape = shape(&mixed, &[Run { at: 100_640, len: 64 }]);
+        assert!(!shape.is_scattered() && !shape.is_ordered(), "{shape:?}");
+        assert_eq!(shape.fronts.len(), 1);
+    }
+
+    #[test]
+    fn nothing_has_no_shape() {
+        assert_eq!(shape(&[], &[]), Shape::default());
+    }
+}

@@ -1,0 +1,14 @@
+//! What /proc shows of a program, one reader each.
+
+mod effort;
+mod mappings;
+mod memory;
+mod pages;
+mod rights;
+mod text;
+
+pub use effort::{Effort, Spent};
+pub use mappings::{Flags, Mapping, Mappings};
+pub use memory::Memory;
+pub use pages::{Pages, Seen};
+pub use rights::Rights;

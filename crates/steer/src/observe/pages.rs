@@ -1,0 +1,236 @@
+//! Which pages of a mapping are mapped, and which are new since the last look: /proc/PID/pagemap.
+
+use crate::PAGE;
+use crate::judge::Run;
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// One program's page tables.
+#[derive(Debug)]
+pub struct Pages {
+    file: OwnedFd,
+    regions: Vec<Region>,
+    /// Linux 6.7 has PAGEMAP_SCAN; before, each page's word is read.
+    scans: bool,
+}
+
+/// The pages of one mapping that were mapped when it was last looked at: a bit a page.
+#[derive(Debug)]
+pub struct Seen {
+    start: u64,
+    bits: Vec<u64>,
+    pages: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `struct pm_scan_arg` of <linux/fs.h>.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PRESENT: u64 = 1 << 3;
+/// Regions that one scan returns at most.
+const REGIONS: usize = 4096;
+
+// SAFETY: the kernel reads and writes one `pm_scan_arg`, and the vector that it names, which `Pages::scan` holds.
+unsafe impl Ioctl for &mut Scan {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::read_write::<Scan>(b'f', 16)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut::<Scan>(self).cast()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<usize> {
+        Ok(out as usize)
+    }
+}
+
+impl Seen {
+    /// None of the pages of `at` is known.
+    pub fn nothing(at: &Range<u64>) -> Seen {
+        let pages = (at.end - at.start) / PAGE;
+        Seen { start: at.start, bits: vec![0; pages.div_ceil(64) as usize], pages }
+    }
+
+    /// Whether page `page` was mapped.
+    pub fn has(&self, page: u64) -> bool {
+        page < self.pages && self.bits[(page / 64) as usize] >> (page % 64) & 1 != 0
+    }
+
+    /// Takes `pages` for not mapped.
+    pub fn forget(&mut self, pages: Range<u64>) {
+        self.note(pages, false, &mut Vec::new());
+    }
+
+    /// Notes that of `pages` exactly `present` are mapped, and reports those that are new.
+    fn note(&mut self, pages: Range<u64>, is_present: bool, new: &mut Vec<Run>) {
+        let mut page = pages.start;
+        while page < pages.end.min(self.pages) {
+            let (word, bit) = ((page / 64) as usize, page % 64);
+            let count = (64 - bit).min(pages.end.min(self.pages) - page);
+            let mask = if count == 64 { !0 } else { ((1 << count) - 1) << bit };
+            let before = self.bits[word];
+            if is_present {
+                let mut fresh = mask & !before;
+                self.bits[word] |= mask;
+                while fresh != 0 {
+                    let first = u64::from(fresh.trailing_zeros());
+                    let len = u64::from((fresh >> first).trailing_ones());
+                    add(new, page - bit + first, len);
+                    fresh &= if len == 64 { 0 } else { !(((1 << len) - 1) << first) };
+                }
+            } else {
+                self.bits[word] &= !mask;
+            }
+            page += count;
+        }
+    }
+}
+
+/// Runs that a look returns at most: more say nothing new.
+const RUNS: usize = 16384;
+
+fn add(new: &mut Vec<Run>, at: u64, len: u64) {
+    if let Some(last) = new.last_mut().filter(|last| last.end() == at) {
+        last.len += len;
+    } else if new.len() < RUNS {
+        new.push(Run { at, len });
+    }
+}
+
+impl Pages {
+    /// Of `process`: a number, or `self`. `None` where its page tables may not be read.
+    pub fn of(process: &str) -> Option<Pages> {
+        let path = format!("/proc/{process}/pagemap");
+        let file = rustix::fs::openat(CWD, path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some(Pages { file, regions: vec![Region::default(); REGIONS], scans: true })
+    }
+
+    /// Looks at the pages of `seen` in `range`, notes what is mapped, and returns what is new, in order.
+    pub fn look(&mut self, seen: &mut Seen, range: Range<u64>) -> Vec<Run> {
+        let mut new = Vec::new();
+        let end = range.end.min(seen.pages);
+        let mut page = range.start;
+        while page < end {
+            let known =
+                if self.scans { self.scan(seen, page, end, &mut new) } else { self.read(seen, page, end, &mut new) };
+            match known {
+                Ok(next) if next > page => page = next,
+                Err(Errno::NOTTY | Errno::INVAL) if self.scans => self.scans = false,
+                _ => break,
+            }
+        }
+        new
+    }
+
+    fn scan(&mut self, seen: &mut Seen, page: u64, end: u64, new: &mut Vec<Run>) -> rustix::io::Result<u64> {
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start: seen.start + page * PAGE,
+            end: seen.start + end * PAGE,
+            vec: self.regions.as_mut_ptr().addr() as u64,
+            vec_len: REGIONS as u64,
+            category_mask: PRESENT,
+            return_mask: PRESENT,
+            ..Scan::default()
+        };
+        // SAFETY: `regions` has `vec_len` entries for the kernel to write.
+        let count = unsafe { rustix::ioctl::ioctl(&self.file, &mut scan)? };
+        let mut at = page;
+        for region in &self.regions[..count.min(REGIONS)] {
+            let (first, last) = ((region.start - seen.start) / PAGE, (region.end - seen.start) / PAGE);
+            seen.note(at..first, false, new);
+            seen.note(first..last, true, new);
+            at = last;
+        }
+        let next = (scan.walk_end - seen.start) / PAGE;
+        seen.note(at..next, false, new);
+        Ok(next)
+    }
+
+    fn read(&mut self, seen: &mut Seen, page: u64, end: u64, new: &mut Vec<Run>) -> rustix::io::Result<u64> {
+        const WORDS: u64 = 4096;
+        let count = WORDS.min(end - page) as usize;
+        let mut bytes = vec![0u8; count * 8];
+        let got = rustix::io::pread(&self.file, &mut bytes[..], (seen.start / PAGE + page) * 8)? / 8;
+        for (index, word) in bytes.chunks_exact(8).take(got).enumerate() {
+            // Bit 63 of proc_pid_pagemap(5): present.
+            let is_present = word[7] & 0x80 != 0;
+            seen.note(page + index as u64..page + index as u64 + 1, is_present, new);
+        }
+        Ok(page + got as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn new_pages_are_runs_and_are_new_once() {
+        let mut seen = Seen::nothing(&(0..1000 * PAGE));
+        let mut new = Vec::new();
+        seen.note(60..70, true, &mut new);
+        seen.note(128..192, true, &mut new);
+        assert_eq!(new, [Run { at: 60, len: 10 }, Run { at: 128, len: 64 }]);
+        new.clear();
+        seen.note(58..72, true, &mut new);
+        assert_eq!(new, [Run { at: 58, len: 2 }, Run { at: 70, len: 2 }]);
+        seen.note(0..100, false, &mut new);
+        assert!(!seen.has(60) && seen.has(130));
+        new.clear();
+        seen.note(999..2000, true, &mut new);
+        assert_eq!(new, [Run { at: 999, len: 1 }]);
+    }
+
+    #[test]
+    fn touches_of_a_mapping_are_seen_by_both_interfaces() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![1; 256 * PAGE as usize]).unwrap();
+        for scans in [true, false] {
+            // SAFETY: a fresh mapping of a file that nobody cuts.
+            let map = unsafe { memmap2::MmapOptions::new().map(&file).unwrap() };
+            map.advise(memmap2::Advice::Random).unwrap();
+            let at = map.as_ptr().addr() as u64;
+            let mut seen = Seen::nothing(&(at..at + 256 * PAGE));
+            let mut pages = Pages::of("self").unwrap();
+            pages.scans = scans;
+            pages.look(&mut seen, 0..256);
+            std::hint::black_box(map[200 * PAGE as usize]);
+            let new = pages.look(&mut seen, 0..256);
+            assert!(new.iter().any(|run| (run.at..run.at + run.len).contains(&200)), "{new:?}");
+            assert!(seen.has(200));
+            assert_eq!(pages.look(&mut seen, 0..256), []);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What a process may do: /proc/PID/status.
+
+use super::text::read;
+
+/// A process's identity, capabilities and filters, to be compared with what they were.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rights(Vec<u8>);
+
+impl Rights {
+    /// Of process `pid`. `None` if it is gone, or may not be looked at.
+    pub fn of(pid: u32) -> Option<Rights> {
+        let mut text = Vec::new();
+        if !read(&format!("/proc/{pid}/status"), &mut text) {
+            return None;
+        }
+        const NAMES: [&[u8]; 6] = [b"Uid:", b"Gid:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", b"Seccomp:"];
+        let lines = text.split(|byte| *byte == b'\n');
+        Some(Rights(lines.filter(|line| NAMES.iter().any(|name| line.starts_with(name))).flatten().copied().collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_some_and_one_that_is_not_there_none() {
+        let own = Rights::of(std::process::id()).unwrap();
+        assert!(own.0.starts_with(b"Uid:"));
+        assert_eq!(Rights::of(std::process::id()), Some(own));
+        assert_eq!(Rights::of(u32::MAX), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! Text files of /proc.
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// A whole file, into a buffer that is used again. `false` if it cannot be read.
+pub(super) fn read(path: &str, into: &mut Vec<u8>) -> bool {
+    into.clear();
+    let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    loop {
+        let filled = into.len();
+        into.resize(filled + 16384, 0);
+        match rustix::io::read(&file, &mut into[filled..]) {
+            Ok(0) => {
+                into.truncate(filled);
+                return true;
+            }
+            Ok(more) => into.truncate(filled + more),
+            Err(rustix::io::Errno::INTR) => into.truncate(filled),
+            Err(_) => {
+                into.truncate(filled);
+                return false;
+            }
+        }
+    }
+}
+
+/// The number that follows `name` at the beginning of a line.
+pub(super) fn number_after(text: &[u8], name: &str) -> Option<u64> {
+    let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name.as_bytes()))?;
+    number(line[name.len()..].trim_ascii_start())
+}
+
+/// The decimal digits at the beginning.
+pub(super) fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
+}
+
+/// The hexadecimal digits at the beginning, and what follows them.
+pub(super) fn hex(text: &[u8]) -> Option<(u64, &[u8])> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let number = u64::from_str_radix(std::str::from_utf8(&text[..digits]).ok()?, 16).ok()?;
+    Some((number, &text[digits..]))
+}

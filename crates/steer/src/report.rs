@@ -1,0 +1,83 @@
+//! One line of what was seen and done, for the program's end: ready at any time, since programs are killed.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+const BYTES: usize = 1024;
+
+/// A line that the watcher writes and another thread may read. (A lock would be held by a watcher that is gone.)
+#[derive(Debug)]
+pub struct Report {
+    /// Odd while the text changes.
+    version: AtomicUsize,
+    len: AtomicUsize,
+    text: UnsafeCell<[u8; BYTES]>,
+}
+
+// SAFETY: one watcher writes; a reader takes a copy only if the version stayed the same and even.
+unsafe impl Sync for Report {}
+
+impl Default for Report {
+    fn default() -> Report {
+        Report::new()
+    }
+}
+
+impl Report {
+    /// Nothing was done yet.
+    pub const fn new() -> Report {
+        Report { version: AtomicUsize::new(0), len: AtomicUsize::new(0), text: UnsafeCell::new([0; BYTES]) }
+    }
+
+    /// Forgets the line, before there is a watcher.
+    pub fn clear(&self) {
+        self.set("");
+    }
+
+    /// Replaces the line. Only the watcher calls this.
+    pub(crate) fn set(&self, line: &str) {
+        let len = (0..=line.len().min(BYTES)).rev().find(|len| line.is_char_boundary(*len)).unwrap_or(0);
+        self.version.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::Release);
+        for (index, byte) in line.as_bytes()[..len].iter().enumerate() {
+            // SAFETY: within the array; readers expect it to change.
+            unsafe { self.text.get().cast::<u8>().add(index).write_volatile(*byte) };
+        }
+        self.len.store(len, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The line, if something was done: the number of bytes written to `into`.
+    pub fn read(&self, into: &mut [u8; BYTES]) -> usize {
+        for _ in 0..1000 {
+            let version = self.version.load(Ordering::Acquire);
+            let len = self.len.load(Ordering::Relaxed).min(BYTES);
+            for (index, byte) in into[..len].iter_mut().enumerate() {
+                // SAFETY: within the array; a copy that was torn is not used.
+                *byte = unsafe { self.text.get().cast::<u8>().add(index).read_volatile() };
+            }
+            fence(Ordering::Acquire);
+            if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
+                return len;
+            }
+        }
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_read_and_a_long_one_is_cut() {
+        let report = Report::new();
+        let mut bytes = [0; BYTES];
+        assert_eq!(report.read(&mut bytes), 0);
+        report.set("random");
+        assert_eq!(report.read(&mut bytes), 6);
+        assert_eq!(&bytes[..6], b"random");
+        report.set(&"ä".repeat(BYTES));
+        assert_eq!(report.read(&mut bytes), BYTES);
+    }
+}

@@ -1,0 +1,443 @@
+//! The loop: sleeps while nothing is wrong, looks, has it judged, acts.
+
+use crate::PAGE;
+use crate::act::{Hand, Own};
+use crate::clock::now;
+use crate::judge::{Advice, Case, Front, Look, Round, Run, Shape, Stream, shape};
+use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent};
+use crate::report::Report;
+use std::fmt::Write;
+use std::ops::Range;
+use std::time::Duration;
+
+/// What may be done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Settings {
+    /// Advice of the program's own that is plainly wrong may be replaced.
+    pub overrides: bool,
+}
+
+/// Watches one program and steers its mappings.
+#[derive(Debug)]
+pub struct Watcher<'a> {
+    settings: Settings,
+    hand: Own,
+    effort: Effort,
+    mappings: Mappings,
+    memory: Memory,
+    pages: Option<Pages>,
+    held: Vec<Held>,
+    listed: Duration,
+    /// Pages of files that fit into memory, and when that was asked.
+    room: u64,
+    asked: Duration,
+    began: Duration,
+    report: &'a Report,
+    done: Done,
+}
+
+/// One mapping, and what is known of it.
+#[derive(Debug)]
+struct Held {
+    mapping: Mapping,
+    seen: Option<Seen>,
+    case: Case,
+    flags: Option<Flags>,
+    streams: Vec<Stream>,
+    round: Option<Round>,
+    /// New pages that streams and rounds came upon.
+    pending: Vec<Run>,
+    first: Vec<Run>,
+    /// Streams and rounds that did not pay rest until then.
+    rests_until: Duration,
+}
+
+/// What was done, for the report.
+#[derive(Debug, Default)]
+struct Done {
+    random: Option<Advised>,
+    backward: u64,
+    strided: u64,
+    kept: Option<(f64, f64)>,
+}
+
+#[derive(Debug)]
+struct Advised {
+    at: Duration,
+    mappings: u32,
+    before: f64,
+    after: f64,
+}
+
+/// Sleep between looks at what faults cost, while nothing is wrong; longer when nothing has been for a while.
+const CALM: Duration = Duration::from_millis(100);
+const CALMEST: Duration = Duration::from_millis(400);
+/// The two looks of a turn.
+const LONG: Duration = Duration::from_millis(80);
+const SHORT: Duration = Duration::from_millis(20);
+/// The looks of a turn right after a walk has ended: another may have begun.
+const SOON: Duration = Duration::from_millis(8);
+/// A second's faults, or pages read, below which nothing is wrong.
+const FAULTS: f64 = 30.0;
+const READ: f64 = 2000.0;
+/// Streams of one mapping at a time.
+const STREAMS: usize = 16;
+
+impl<'a> Watcher<'a> {
+    /// Watches process `pid`, whose memory the caller shares.
+    pub fn new(pid: u32, settings: Settings, report: &'a Report) -> Watcher<'a> {
+        Watcher {
+            settings,
+            hand: Own,
+            effort: Effort::of(pid),
+            mappings: Mappings::of("self"),
+            memory: Memory::of(pid),
+            pages: None,
+            held: Vec::new(),
+            listed: Duration::ZERO,
+            room: 0,
+            asked: Duration::ZERO,
+            began: now(),
+            report,
+            done: Done::default(),
+        }
+    }
+
+    /// Watches until `nap`, which sleeps for a time, says that the program has ended, or the program is gone.
+    pub fn run(mut self, mut nap: impl FnMut(Duration) -> bool) {
+        let Some(mut spent) = self.effort.look() else { return };
+        let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
+        let mut soon = 0u32;
+        loop {
+            let is_soon = soon > 0 && is_watching;
+            let long = if is_soon {
+                SOON
+            } else if is_watching {
+                LONG
+            } else {
+                calm
+            };
+            let Some(ended) = self.rest(long, &mut nap) else { return };
+            soon = if ended { 20 } else { soon.saturating_sub(1) };
+            let Some(now_spent) = self.effort.look() else { return };
+            let (cost, lasted) = (now_spent.since(&spent), now() - turned);
+            (spent, turned) = (now_spent, now());
+            if !is_wrong(&cost, lasted) && !self.is_acting() {
+                calm = (calm + CALM / 10).min(CALMEST);
+                self.held.iter_mut().for_each(|one| one.seen = None);
+                is_watching = false;
+                continue;
+            }
+            calm = CALM;
+            if !self.prepare() {
+                is_watching = false;
+                continue;
+            }
+            if !is_watching {
+                // The first look only tells what was mapped before.
+                self.held.iter_mut().for_each(|one| one.seen = None);
+                self.look();
+                is_watching = true;
+                continue;
+            }
+            let first = self.look();
+            for (one, new) in self.held.iter_mut().zip(first) {
+                one.first = merge(std::mem::take(&mut one.pending), new);
+            }
+            let Some(_) = self.rest(if is_soon { SOON / 2 } else { SHORT }, &mut nap) else { return };
+            let second = self.look();
+            let Some(last_spent) = self.effort.look() else { return };
+            let lasted = now() - turned + lasted;
+            let cost = Spent {
+                major_faults: cost.major_faults + last_spent.since(&spent).major_faults,
+                read_bytes: cost.read_bytes + last_spent.since(&spent).read_bytes,
+            };
+            (spent, turned) = (last_spent, now());
+            self.judge(second, &cost, lasted);
+            self.tell();
+        }
+    }
+
+    /// Sleeps, following what is followed meanwhile. `None` once the program has ended; else whether a walk did.
+    fn rest(&mut self, time: Duration, nap: &mut impl FnMut(Duration) -> bool) -> Option<bool> {
+        let until = now() + time;
+        let mut ended = false;
+        loop {
+            let left = until.saturating_sub(now());
+            if left.is_zero() {
+                return Some(ended);
+            }
+            let pause = self.held.iter().flat_map(Held::pauses).min().unwrap_or(left);
+            if !nap(pause.min(left)) {
+                return None;
+            }
+            ended |= self.follow();
+        }
+    }
+
+    fn is_acting(&self) -> bool {
+        self.held.iter().any(|one| one.case.is_random() || one.is_followed())
+    }
+
+    /// Learns what is mapped and how much memory there is. `false` where there is nothing to look at.
+    fn prepare(&mut self) -> bool {
+        if self.pages.is_none() {
+            self.pages = Pages::of("self");
+        }
+        if self.listed.is_zero() || now() - self.listed > Duration::from_secs(1) {
+            self.listed = now();
+            let found = self.mappings.look();
+            let mut before = std::mem::take(&mut self.held);
+            for mapping in found {
+                match before.iter().position(|one| one.mapping.at == mapping.at && one.mapping.file == mapping.file) {
+                    Some(index) => self.held.push(before.swap_remove(index)),
+                    None => self.held.push(Held::new(mapping)),
+                }
+            }
+        }
+        if self.asked.is_zero() || now() - self.asked > Duration::from_millis(500) {
+            self.asked = now();
+            self.room = self.memory.for_files() / PAGE;
+        }
+        self.pages.is_some() && !self.held.is_empty()
+    }
+
+    /// What is new in each mapping.
+    fn look(&mut self) -> Vec<Vec<Run>> {
+        let Some(pages) = &mut self.pages else { return Vec::new() };
+        let mut found = Vec::with_capacity(self.held.len());
+        for one in &mut self.held {
+            let all = 0..one.mapping.pages();
+            match &mut one.seen {
+                Some(seen) => found.push(pages.look(seen, all)),
+                none => {
+                    pages.look(none.insert(Seen::nothing(&one.mapping.at)), all);
+                    found.push(Vec::new());
+                }
+            }
+        }
+        found
+    }
+
+    fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
+        let at = now();
+        let mut shapes: Vec<Shape> = Vec::with_capacity(second.len());
+        let mut extent = 0;
+        for (one, second) in self.held.iter_mut().zip(second) {
+            let first = std::mem::take(&mut one.first);
+            let second = merge(std::mem::take(&mut one.pending), second);
+            let ends = [&first, &second].into_iter().filter_map(|runs| Some((runs.first()?.at, runs.last()?.end())));
+            if let Some((from, to)) = ends.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) {
+                extent += to - from;
+            }
+            if let Some(round) = &mut one.round
+                && !round.is_loop()
+                && !(round.follow(&first, 0, at) & round.follow(&second, 0, at))
+            {
+                one.round = None;
+            }
+            shapes.push(shape(&first, &second));
+        }
+        let windows: u64 = shapes.iter().map(|one| one.windows).sum();
+        let is_short = extent > self.room;
+        for (index, shape) in shapes.iter().enumerate() {
+            let share = shape.windows as f64 / windows.max(1) as f64;
+            let look = Look { at, lasted, shape, is_short, read: cost.read_bytes / PAGE, share };
+            if let Some(advice) = self.held[index].case.judge(&look) {
+                self.advise(index, advice, at);
+            }
+            if !self.held[index].case.is_random() {
+                self.find_walks(index, shape, at);
+            }
+        }
+    }
+
+    fn advise(&mut self, index: usize, advice: Advice, at: Duration) {
+        if advice == Advice::Random && !self.may_act(index) {
+            self.held[index].case = Case::default();
+            self.held[index].rests_until = at + Duration::from_secs(10);
+            return;
+        }
+        let one = &mut self.held[index];
+        self.hand.advise(one.mapping.at.clone(), advice);
+        if advice == Advice::Random {
+            one.streams.clear();
+            one.round = None;
+            let since = at - self.began;
+            let done = self.done.random.get_or_insert(Advised { at: since, mappings: 0, before: 0.0, after: 0.0 });
+            done.mappings += 1;
+        }
+    }
+
+    /// Whether the program has left the mapping's advice to others.
+    fn may_act(&mut self, index: usize) -> bool {
+        if self.held[index].flags.is_none() {
+            let at: Vec<Range<u64>> = self.held.iter().map(|one| one.mapping.at.clone()).collect();
+            for (one, flags) in self.held.iter_mut().zip(self.mappings.flags(&at)) {
+                // Advice of ours is not the program's.
+                one.flags.get_or_insert(Flags { random: flags.random && !one.case.is_advised(), ..flags });
+            }
+        }
+        let flags = self.held[index].flags.unwrap_or_default();
+        !flags.locked && (self.settings.overrides || !(flags.random || flags.sequential))
+    }
+
+    /// Begins to follow walks that the kernel does not serve well.
+    fn find_walks(&mut self, index: usize, shape: &Shape, at: Duration) {
+        if self.held[index].rests_until > at || shape.fronts.is_empty() {
+            return;
+        }
+        let pages = self.held[index].mapping.pages();
+        let is_new = |one: &Held, front: &Front| {
+            let near = |stream: &Stream| stream.front().abs_diff(front.at) < 4096 + front.span;
+            !one.streams.iter().any(near)
+        };
+        for front in &shape.fronts {
+            let one = &self.held[index];
+            if front.stride == 1 {
+                let is_loop = !one.mapping.is_writable && pages > self.room && one.round.is_none();
+                if is_loop && shape.fronts.len() == 1 && self.may_act(index) {
+                    self.held[index].round = Some(Round::new(front.at, front.span, at));
+                }
+            } else if one.streams.len() < STREAMS && is_new(one, front) && self.may_act(index) {
+                let most = (self.room / 8).max(64) / (self.held[index].streams.len() as u64 + 1);
+                self.held[index].streams.push(Stream::new(front, pages, most, at));
+            }
+        }
+    }
+
+    /// Follows streams and loops by a step. Whether a stream has ended.
+    fn follow(&mut self) -> bool {
+        let Some(pages) = &mut self.pages else { return false };
+        let mut ended = false;
+        for one in &mut self.held {
+            let Some(seen) = &mut one.seen else { continue };
+            let start = one.mapping.at.start;
+            let range = |run: &Run| start + run.at * PAGE..start + run.end() * PAGE;
+            let at = now();
+            one.streams.retain_mut(|stream| {
+                let look = stream.ahead();
+                let new = pages.look(seen, look.at..look.end());
+                add(&mut one.pending, new);
+                let goes_on = stream.follow(|page| seen.has(page), at);
+                for run in &stream.ask().runs {
+                    self.hand.read_ahead(range(run));
+                }
+                if !goes_on {
+                    ended = true;
+                    let (steps, _) = stream.account();
+                    let count = if stream.stride() == -1 { &mut self.done.backward } else { &mut self.done.strided };
+                    *count += steps;
+                }
+                goes_on
+            });
+            let Some(round) = one.round.as_mut().filter(|round| round.is_loop()) else { continue };
+            let mut new = Vec::new();
+            for part in round.ahead() {
+                new.extend(pages.look(seen, part));
+            }
+            let reserve = (self.room / 8).max((32 << 20) / PAGE);
+            let goes_on = round.follow(&new, self.room.saturating_sub(reserve), at);
+            add(&mut one.pending, new);
+            self.done.kept = round.progress(at).or(self.done.kept);
+            if !goes_on {
+                one.round = None;
+                one.rests_until = at + Duration::from_secs(10);
+                continue;
+            }
+            if let Some(run) = round.drop() {
+                self.hand.drop(range(&run));
+                seen.forget(run.at..run.end());
+            }
+        }
+        ended
+    }
+
+    /// Renews the report.
+    fn tell(&mut self) {
+        if let Some(done) = &mut self.done.random {
+            for one in self.held.iter().filter(|one| one.case.is_random()) {
+                (done.before, done.after) = one.case.progress();
+            }
+        }
+        let mut line = String::new();
+        if let Some(Advised { at, mappings, before, after }) = &self.done.random {
+            let _ = write!(
+                line,
+                "random at {:.1} s in {mappings} mapping{}: {:.1} -> {:.1} thousand places a second; ",
+                at.as_secs_f64(),
+                if *mappings == 1 { "" } else { "s" },
+                before / 1e3,
+                after / 1e3
+            );
+        }
+        for (what, pages) in [("a walk backward", self.done.backward), ("strides", self.done.strided)] {
+            if pages > 0 {
+                let _ = write!(line, "{what}, read ahead: {} touches; ", pages);
+            }
+        }
+        if let Some((before, after)) = self.done.kept {
+            let _ = write!(
+                line,
+                "a loop, a part of it kept: {:.0} -> {:.0} thousand pages a second; ",
+                before / 1e3,
+                after / 1e3
+            );
+        }
+        if !line.is_empty() {
+            self.report.set(line.trim_end_matches("; "));
+        }
+    }
+}
+
+impl Held {
+    fn new(mapping: Mapping) -> Held {
+        Held {
+            mapping,
+            seen: None,
+            case: Case::default(),
+            flags: None,
+            streams: Vec::new(),
+            round: None,
+            pending: Vec::new(),
+            first: Vec::new(),
+            rests_until: Duration::ZERO,
+        }
+    }
+
+    fn is_followed(&self) -> bool {
+        !self.streams.is_empty() || self.round.is_some()
+    }
+
+    /// How long each of what is followed can be left alone.
+    fn pauses(&self) -> impl Iterator<Item = Duration> {
+        let at = now();
+        let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
+        self.streams.iter().map(move |stream| stream.pause(at)).chain(loops)
+    }
+}
+
+/// Whether faults cost enough to look at what is touched.
+fn is_wrong(cost: &Spent, lasted: Duration) -> bool {
+    let seconds = lasted.as_secs_f64().max(1e-3);
+    cost.major_faults as f64 > FAULTS * seconds || (cost.read_bytes / PAGE) as f64 > READ * seconds
+}
+
+/// Pages that are kept for the next look at most.
+const PENDING: usize = 16384;
+
+fn add(pending: &mut Vec<Run>, new: Vec<Run>) {
+    if pending.len() < PENDING {
+        pending.extend(new);
+    }
+}
+
+/// Both, in order.
+fn merge(mut one: Vec<Run>, other: Vec<Run>) -> Vec<Run> {
+    if one.is_empty() {
+        return other;
+    }
+    one.extend(other);
+    one.sort_unstable_by_key(|run| run.at);
+    one
+}
