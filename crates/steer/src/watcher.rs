@@ -3,7 +3,7 @@
 use crate::PAGE;
 use crate::act::{Hand, Own};
 use crate::clock::now;
-use crate::judge::{Advice, Case, Front, Look, Round, Run, Shape, Stream, shape};
+use crate::judge::{Advice, Case, Front, Look, Round, Run, Shape, Stream, shape, windows};
 use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent};
 use crate::report::Report;
 use std::fmt::Write;
@@ -47,6 +47,7 @@ struct Held {
     round: Option<Round>,
     /// New pages that streams and rounds came upon.
     pending: Vec<Run>,
+    before: Vec<Run>,
     first: Vec<Run>,
     /// Streams and rounds that did not pay rest until then.
     rests_until: Duration,
@@ -72,11 +73,12 @@ struct Advised {
 /// Sleep between looks at what faults cost, while nothing is wrong; longer when nothing has been for a while.
 const CALM: Duration = Duration::from_millis(100);
 const CALMEST: Duration = Duration::from_millis(400);
-/// The two looks of a turn.
+/// The looks of a turn: a long one, which tells how much is touched, and two short ones, which tell the order. Right
+/// after a walk has ended another may have begun: then there is no long one.
 const LONG: Duration = Duration::from_millis(80);
-const SHORT: Duration = Duration::from_millis(20);
-/// The looks of a turn right after a walk has ended: another may have begun.
-const SOON: Duration = Duration::from_millis(8);
+const SHORT: Duration = Duration::from_millis(6);
+/// Windows in two short looks that tell the order.
+const ENOUGH: u64 = 20;
 /// A second's faults, or pages read, below which nothing is wrong.
 const FAULTS: f64 = 30.0;
 const READ: f64 = 2000.0;
@@ -110,13 +112,7 @@ impl<'a> Watcher<'a> {
         let mut soon = 0u32;
         loop {
             let is_soon = soon > 0 && is_watching;
-            let long = if is_soon {
-                SOON
-            } else if is_watching {
-                LONG
-            } else {
-                calm
-            };
+            let long = if is_soon { Duration::ZERO } else if is_watching { LONG } else { calm };
             let Some(ended) = self.rest(long, &mut nap) else { return };
             soon = if ended { 20 } else { soon.saturating_sub(1) };
             let Some(now_spent) = self.effort.look() else { return };
@@ -140,11 +136,14 @@ impl<'a> Watcher<'a> {
                 is_watching = true;
                 continue;
             }
-            let first = self.look();
-            for (one, new) in self.held.iter_mut().zip(first) {
-                one.first = merge(std::mem::take(&mut one.pending), new);
+            if !is_soon {
+                let before = self.look();
+                self.held.iter_mut().zip(before).for_each(|(one, new)| one.before = one.merged(new));
             }
-            let Some(_) = self.rest(if is_soon { SOON / 2 } else { SHORT }, &mut nap) else { return };
+            let Some(_) = self.rest(SHORT, &mut nap) else { return };
+            let first = self.look();
+            self.held.iter_mut().zip(first).for_each(|(one, new)| one.first = one.merged(new));
+            let Some(_) = self.rest(SHORT, &mut nap) else { return };
             let second = self.look();
             let Some(last_spent) = self.effort.look() else { return };
             let lasted = now() - turned + lasted;
@@ -176,7 +175,7 @@ impl<'a> Watcher<'a> {
     }
 
     fn is_acting(&self) -> bool {
-        self.held.iter().any(|one| one.case.is_random() || one.is_followed())
+        self.held.iter().any(|one| one.case.is_on() || one.is_followed())
     }
 
     /// Learns what is mapped and how much memory there is. `false` where there is nothing to look at.
@@ -221,33 +220,42 @@ impl<'a> Watcher<'a> {
 
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
         let at = now();
-        let mut shapes: Vec<Shape> = Vec::with_capacity(second.len());
+        let mut shapes: Vec<(Shape, u64)> = Vec::with_capacity(second.len());
         let mut extent = 0;
         for (one, second) in self.held.iter_mut().zip(second) {
-            let first = std::mem::take(&mut one.first);
-            let second = merge(std::mem::take(&mut one.pending), second);
-            let ends = [&first, &second].into_iter().filter_map(|runs| Some((runs.first()?.at, runs.last()?.end())));
+            let (before, first) = (std::mem::take(&mut one.before), std::mem::take(&mut one.first));
+            let second = one.merged(second);
+            let ends = [&before, &first, &second].into_iter().filter_map(|runs| Some((runs.first()?.at, runs.last()?.end())));
             if let Some((from, to)) = ends.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) {
                 extent += to - from;
             }
-            if let Some(round) = &mut one.round
-                && !round.is_loop()
-                && !(round.follow(&first, 0, at) & round.follow(&second, 0, at))
-            {
-                one.round = None;
+            if let Some(round) = one.round.as_mut().filter(|round| !round.is_loop()) {
+                let mut goes_on = true;
+                for new in [&before, &first, &second] {
+                    goes_on &= round.follow(new, 0, at);
+                }
+                if !goes_on {
+                    one.round = None;
+                }
             }
-            shapes.push(shape(&first, &second));
+            let mut found = shape(&first, &second);
+            let mut touched = windows(&before) + found.windows;
+            if found.windows < ENOUGH && !before.is_empty() {
+                found = shape(&merge(before, first), &second);
+                touched = found.windows;
+            }
+            shapes.push((found, touched));
         }
-        let windows: u64 = shapes.iter().map(|one| one.windows).sum();
+        let all: u64 = shapes.iter().map(|(_, touched)| touched).sum();
         let is_short = extent > self.room;
-        for (index, shape) in shapes.iter().enumerate() {
-            let share = shape.windows as f64 / windows.max(1) as f64;
-            let look = Look { at, lasted, shape, is_short, read: cost.read_bytes / PAGE, share };
+        for (index, (shape, windows)) in shapes.iter().enumerate() {
+            let (windows, share) = (*windows, *windows as f64 / all.max(1) as f64);
+            let look = Look { at, lasted, shape, windows, is_short, read: cost.read_bytes / PAGE, waited: cost.major_faults, share };
             if let Some(advice) = self.held[index].case.judge(&look) {
                 self.advise(index, advice, at);
             }
             if !self.held[index].case.is_random() {
-                self.find_walks(index, shape, at);
+                self.find_walks(index, shape, look.waits(), at);
             }
         }
     }
@@ -260,7 +268,7 @@ impl<'a> Watcher<'a> {
         }
         let one = &mut self.held[index];
         self.hand.advise(one.mapping.at.clone(), advice);
-        if advice == Advice::Random {
+        if advice == Advice::Random && one.case.is_random() {
             one.streams.clear();
             one.round = None;
             let since = at - self.began;
@@ -283,7 +291,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Begins to follow walks that the kernel does not serve well.
-    fn find_walks(&mut self, index: usize, shape: &Shape, at: Duration) {
+    fn find_walks(&mut self, index: usize, shape: &Shape, waits: bool, at: Duration) {
         if self.held[index].rests_until > at || shape.fronts.is_empty() {
             return;
         }
@@ -295,7 +303,8 @@ impl<'a> Watcher<'a> {
         for front in &shape.fronts {
             let one = &self.held[index];
             if front.stride == 1 {
-                let is_loop = !one.mapping.is_writable && pages > self.room && one.round.is_none();
+                let may_come_round = !one.mapping.is_writable && pages > self.room && one.round.is_none();
+                let is_loop = may_come_round && !waits && !one.case.is_on();
                 if is_loop && shape.fronts.len() == 1 && self.may_act(index) {
                     self.held[index].round = Some(Round::new(front.at, front.span, at));
                 }
@@ -400,9 +409,15 @@ impl Held {
             streams: Vec::new(),
             round: None,
             pending: Vec::new(),
+            before: Vec::new(),
             first: Vec::new(),
             rests_until: Duration::ZERO,
         }
+    }
+
+    /// What a look found, with what streams and rounds came upon before.
+    fn merged(&mut self, new: Vec<Run>) -> Vec<Run> {
+        merge(std::mem::take(&mut self.pending), new)
     }
 
     fn is_followed(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The advice of one mapping.
 
-use super::{Shape, WINDOW};
+use super::Shape;
 use std::time::Duration;
 
 /// What the kernel is told of a mapping: madvise(2).
@@ -19,14 +19,25 @@ pub struct Look<'a> {
     pub at: Duration,
     /// How long it took.
     pub lasted: Duration,
-    /// What was touched.
+    /// What was touched at its end.
     pub shape: &'a Shape,
+    /// Windows touched in all this time.
+    pub windows: u64,
     /// Whether the mappings have more pages than fit into memory.
     pub is_short: bool,
     /// Pages that the program had read from devices meanwhile.
     pub read: u64,
-    /// Of all pages that were touched in all mappings, the share of this one.
+    /// Faults of the program that waited for a device meanwhile.
+    pub waited: u64,
+    /// Of all windows that were touched in all mappings, the share of this one.
     pub share: f64,
+}
+
+impl Look<'_> {
+    /// Whether the program waits more often than the kernel's reading ahead of a walk forward leaves it to.
+    pub fn waits(&self) -> bool {
+        self.waited as f64 * self.share * WAITS >= self.windows as f64
+    }
 }
 
 /// Follows one mapping, and decides on its advice.
@@ -37,12 +48,18 @@ pub struct Case {
     rest: Duration,
     before: Rate,
     now: Rate,
+    /// When strides were seen last.
+    ordered: Duration,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 enum State {
     #[default]
     Normal,
+    /// Advised random so that single touches show, since then.
+    Looked(Duration),
+    /// Walked in strides, read ahead of page by page, since then.
+    Strided(Duration),
     /// Advised random; judged when half a second has passed.
     Tried(Duration),
     Random,
@@ -63,7 +80,7 @@ impl Rate {
         if self.seconds > 1.0 {
             *self = Rate { windows: self.windows / 2.0, read: self.read / 2.0, seconds: self.seconds / 2.0 };
         }
-        self.windows += look.shape.windows as f64;
+        self.windows += look.windows as f64;
         self.read += look.read as f64 * look.share;
         self.seconds += look.lasted.as_secs_f64();
     }
@@ -81,8 +98,14 @@ impl Rate {
 
 /// Windows below which a look says nothing.
 const FEW: u64 = 10;
+/// Windows, of a walk forward, for each fault that waits: with fewer it is no walk.
+const WAITS: f64 = 10.0;
+/// A look under MADV_RANDOM lasts so long at most.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// Pages read for each window touched from which on the kernel reads in vain.
 const DEAR: f64 = 4.0;
+/// A walk in strides that is not seen for so long has ended.
+const PAUSE: Duration = Duration::from_millis(300);
 const TRIAL: Duration = Duration::from_millis(500);
 const FIRST_REST: Duration = Duration::from_secs(2);
 const LONGEST_REST: Duration = Duration::from_secs(64);
@@ -93,9 +116,14 @@ impl Case {
         matches!(self.state, State::Tried(_) | State::Random)
     }
 
+    /// Whether it is advised random for any reason.
+    pub fn is_on(&self) -> bool {
+        self.is_random() || matches!(self.state, State::Looked(_) | State::Strided(_))
+    }
+
     /// Whether advice of ours is, or has been, on the mapping.
     pub fn is_advised(&self) -> bool {
-        self.is_random() || !self.rest.is_zero()
+        self.is_on() || !self.rest.is_zero()
     }
 
     /// Windows a second, before the advice and now.
@@ -106,49 +134,102 @@ impl Case {
     /// New advice, if the mapping should have another.
     pub fn judge(&mut self, look: &Look) -> Option<Advice> {
         let shape = look.shape;
+        let says_something = shape.windows >= FEW;
         match self.state {
-            State::Resting(until) if look.at < until => return None,
-            State::Resting(_) => {
-                self.state = State::Normal;
-                self.before = Rate::default();
+            State::Resting(until) if look.at < until => None,
+            State::Normal | State::Resting(_) => {
+                if self.state != State::Normal {
+                    self.before = Rate::default();
+                    self.state = State::Normal;
+                }
+                if !says_something {
+                    return None;
+                }
+                self.before.add(look);
+                self.begin(look)
             }
-            _ => {}
+            State::Looked(_) | State::Strided(_) if says_something && shape.has_strides() && !shape.is_blurred => {
+                self.ordered = look.at;
+                let since = match self.state {
+                    State::Strided(since) => since,
+                    _ => {
+                        self.now = Rate::default();
+                        self.state = State::Strided(look.at);
+                        look.at
+                    }
+                };
+                self.now.add(look);
+                if look.at < since + TRIAL || self.pays() { None } else { self.give_up(look.at) }
+            }
+            State::Looked(since) => {
+                if says_something && shape.is_scattered() && look.is_short {
+                    return self.begin(look).map_or_else(|| self.give_up(look.at), |_| None);
+                }
+                if look.at < since + LONGEST_LOOK { None } else { self.give_up(look.at) }
+            }
+            // It may have come to an end of the file, and begin anew.
+            State::Strided(_) if look.at < self.ordered + PAUSE => None,
+            State::Strided(_) => self.normal(),
+            // A walk gains by being read ahead of, whatever the touches between cost.
+            State::Tried(_) | State::Random if says_something && shape.is_ordered() => {
+                self.normal()
+            }
+            State::Tried(since) => {
+                self.now.add(look);
+                if look.at < since + TRIAL {
+                    return None;
+                }
+                if !self.pays() {
+                    return self.give_up(look.at);
+                }
+                self.state = State::Random;
+                self.rest = Duration::ZERO;
+                None
+            }
+            State::Random => {
+                self.now.add(look);
+                None
+            }
         }
-        if !self.is_random() {
-            if shape.windows < FEW {
-                return None;
-            }
-            self.before.add(look);
+    }
+
+    /// What a mapping without advice of ours, or under a look, is to have.
+    fn begin(&mut self, look: &Look) -> Option<Advice> {
+        let shape = look.shape;
+        if shape.is_scattered() {
             let is_dear = self.before.read == 0.0 || self.before.price() >= DEAR;
-            if !(look.is_short && shape.is_scattered() && is_dear) {
+            if !is_dear || !look.is_short {
                 return None;
             }
-            self.state = State::Tried(look.at);
             self.now = Rate::default();
+            self.state = State::Tried(look.at);
             return Some(Advice::Random);
         }
-        // A walk gains by being read ahead of, whatever the touches between cost.
-        if shape.windows >= FEW && shape.is_ordered() {
-            self.before = Rate::default();
-            self.state = State::Normal;
-            return Some(Advice::Normal);
+        // The kernel reads ahead of a walk before it comes. Where a walk forward waits all the same, it is none.
+        let is_forward = shape.fronts.iter().all(|front| front.stride == 1);
+        if shape.has_strides() || is_forward && shape.is_ordered() && look.waits() {
+            self.state = State::Looked(look.at);
+            return Some(Advice::Random);
         }
-        self.now.add(look);
-        let State::Tried(since) = self.state else { return None };
-        // Many touches in each window: single pages are too little.
-        let is_dense = shape.windows >= FEW && shape.scattered_pages > shape.scattered * WINDOW / 2;
-        if look.at < since + TRIAL && !is_dense {
-            return None;
-        }
+        None
+    }
+
+    fn pays(&self) -> bool {
         let (before, now) = self.progress();
-        let pays = now >= before * 1.1 || now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price();
-        if pays && !is_dense {
-            self.state = State::Random;
-            self.rest = Duration::ZERO;
-            return None;
-        }
+        now >= before * 1.1 || now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price()
+    }
+
+    /// The kernel's again: the pattern has ended.
+    fn normal(&mut self) -> Option<Advice> {
+        self.before = Rate::default();
+        self.state = State::Normal;
+        Some(Advice::Normal)
+    }
+
+    /// The kernel's again, for longer each time.
+    fn give_up(&mut self, at: Duration) -> Option<Advice> {
         self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
-        self.state = State::Resting(look.at + self.rest);
+        self.state = State::Resting(at + self.rest);
         Some(Advice::Normal)
     }
 }
@@ -158,7 +239,7 @@ mod tests {
     use super::*;
 
     fn scattered(windows: u64) -> Shape {
-        Shape { windows, scattered: windows, scattered_pages: windows, fronts: Vec::new() }
+        Shape { windows, scattered: windows, scattered_pages: windows, ..Shape::default() }
     }
 
     fn walk(windows: u64) -> Shape {
@@ -170,7 +251,7 @@ mod tests {
         let lasted = Duration::from_millis(100);
         let look = |(index, (shape, read)): (usize, &(Shape, u64))| {
             let at = Duration::from_millis(from + 100 * index as u64);
-            case.judge(&Look { at, lasted, shape, is_short, read: *read, share: 1.0 })
+            case.judge(&Look { at, lasted, shape, windows: shape.windows, is_short, read: *read, waited: 0, share: 1.0 })
         };
         looks.iter().enumerate().map(look).collect()
     }
@@ -195,7 +276,7 @@ mod tests {
             let shape = scattered(windows);
             let lasted = Duration::from_millis(100);
             let time = Duration::from_millis(100 * at);
-            match case.judge(&Look { at: time, lasted, shape: &shape, is_short: true, read, share: 1.0 }) {
+            match case.judge(&Look { at: time, lasted, shape: &shape, windows, is_short: true, read, waited: 0, share: 1.0 }) {
                 Some(Advice::Random) => tried.push(at),
                 Some(Advice::Normal) => assert!(at - tried[tried.len() - 1] <= 5),
                 None => {}
@@ -221,6 +302,7 @@ mod tests {
         let mut case = Case::default();
         let looks = vec![(scattered(50), 1600); 20];
         assert!(decisions(&mut case, &looks, false, 0).iter().all(Option::is_none));
+        let mut case = Case::default();
         let looks = vec![(scattered(50), 60); 20];
         assert!(decisions(&mut case, &looks, true, 0).iter().all(Option::is_none));
     }
@@ -229,13 +311,5 @@ mod tests {
     fn few_touches_say_nothing() {
         let mut case = Case::default();
         assert!(decisions(&mut case, &vec![(scattered(5), 1000); 20], true, 0).iter().all(Option::is_none));
-    }
-
-    #[test]
-    fn touches_that_turn_out_dense_are_the_kernels_again_at_once() {
-        let mut case = Case::default();
-        decisions(&mut case, &[(scattered(50), 1600)], true, 0);
-        let dense = Shape { windows: 40, scattered: 40, scattered_pages: 500, fronts: Vec::new() };
-        assert_eq!(decisions(&mut case, &[(dense, 500)], true, 100), [Some(Advice::Normal)]);
     }
 }

@@ -24,12 +24,19 @@ pub struct Shape {
     pub scattered_pages: u64,
     /// Walks and strides whose direction is known.
     pub fronts: Vec<Front>,
+    /// Whether the strides are blurred by what the kernel maps around a touch.
+    pub is_blurred: bool,
 }
 
 impl Shape {
     /// Whether nearly all touches are at single places.
     pub fn is_scattered(&self) -> bool {
         self.scattered * 4 >= self.windows * 3
+    }
+
+    /// Whether a walk in strides is among them.
+    pub fn has_strides(&self) -> bool {
+        self.fronts.iter().any(|front| front.stride.abs() > 1)
     }
 
     /// Whether most touches belong to walks or strides.
@@ -60,6 +67,18 @@ impl Piece {
     }
 }
 
+/// Windows in which runs lie.
+pub fn windows(runs: &[Run]) -> u64 {
+    let mut last = None;
+    let mut count = 0;
+    for run in runs {
+        let (from, to) = (run.at / WINDOW, (run.end() - 1) / WINDOW);
+        count += to - from + u64::from(last != Some(from));
+        last = Some(to);
+    }
+    count
+}
+
 /// Tells the pattern of the pages that were new in two looks, each in order.
 pub fn shape(first: &[Run], second: &[Run]) -> Shape {
     let pieces = join(first, second);
@@ -68,8 +87,13 @@ pub fn shape(first: &[Run], second: &[Run]) -> Shape {
     while index < pieces.len() {
         let rest = &pieces[index..];
         if let Some(count) = equal_distances(rest) {
-            shape.windows += count as u64;
-            let step = (rest[count - 1].at - rest[0].at) / (count as u64 - 1);
+            let windows = rest[..count].windows(2).filter(|two| two[0].at / WINDOW != two[1].at / WINDOW).count();
+            shape.windows += windows as u64 + 1;
+            let mut steps: Vec<u64> = rest[..count].windows(2).map(|two| two[1].at - two[0].at).collect();
+            steps.sort_unstable();
+            let step = steps[steps.len() / 2];
+            let exact = steps.iter().filter(|one| **one == step).count();
+            shape.is_blurred |= exact * 4 < steps.len() * 3;
             front(&mut shape, &rest[..count], step as i64);
             index += count;
             continue;
@@ -105,7 +129,7 @@ fn join(first: &[Run], second: &[Run]) -> Vec<Piece> {
         let look = usize::from(!from_first);
         let sum = run.len * run.at + run.len * (run.len - 1) / 2;
         match pieces.last_mut() {
-            Some(last) if run.at <= last.end() => {
+            Some(last) if run.at <= last.end() || is_marker(last, run) => {
                 last.len = last.len.max(run.end() - last.at);
                 last.looks[look].0 += run.len;
                 last.looks[look].1 += sum;
@@ -117,6 +141,12 @@ fn join(first: &[Run], second: &[Run]) -> Vec<Piece> {
             }
         }
     }
+}
+
+/// Whether what lies between is but the page that the kernel has marked to read ahead at, which it does not map around a
+/// touch.
+fn is_marker(last: &Piece, run: &Run) -> bool {
+    run.at == last.end() + 1 && last.len + run.len >= WINDOW / 2
 }
 
 /// How many pieces from the first on lie at equal distances, if that is a stride. What the kernel maps around a touch

@@ -179,7 +179,7 @@ mod tests {
         let mut reached = 50_000u64;
         let mut asked = 50_000 - 256;
         for step in 1..20 {
-            reached -= 200;
+            reached -= 800;
             assert!(stream.follow(|page| page >= reached, at(step)));
             assert_eq!(stream.front(), reached);
             for run in stream.ask().runs {
