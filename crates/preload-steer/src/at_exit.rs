@@ -1,28 +1,60 @@
-//! One line at the program's end, of what was done.
+//! What was done, told at the program's end: one line, and `FASTMAP_STATS`.
 
+use rustix::fs::{CWD, Mode, OFlags};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
-static ALWAYS: AtomicBool = AtomicBool::new(false);
-
-/// Reads what the environment asks for, and has [`say`] called by exit(3).
-pub(crate) fn prepare() {
-    let wanted = |list: &CStr| list.to_bytes().split(|byte| *byte == b',').any(|word| word == b"steer");
-    ALWAYS.store(crate::variable(c"FASTMAP_LOG").is_some_and(wanted), Ordering::Relaxed);
-    // SAFETY: a function that lives as long as the process.
-    unsafe { libc::atexit(say) };
+/// What the environment asks for.
+struct Wanted {
+    /// The line even where standard error is no terminal.
+    always: bool,
+    /// A file for what was done, JSON.
+    stats: Option<&'static CStr>,
 }
 
-extern "C" fn say() {
+static WANTED: OnceLock<Wanted> = OnceLock::new();
+
+/// Reads what the environment asks for, and has [`tell`] called by exit(3).
+pub(crate) fn prepare() {
+    let is_steer = |list: &CStr| list.to_bytes().split(|byte| *byte == b',').any(|word| word == b"steer");
+    let always = crate::variable(c"FASTMAP_LOG").is_some_and(is_steer);
+    // With a cache the engine's library writes the file. Of several processes it is the one that `fastmap run` became.
+    let is_first = || {
+        let first = crate::variable(c"FASTMAP_RUN_PID").and_then(|pid| pid.to_str().ok()?.parse().ok());
+        first == Some(std::process::id())
+    };
+    let has_engine = crate::variable(c"FASTMAP_CACHE").is_some();
+    let stats = crate::variable(c"FASTMAP_STATS").filter(|_| !has_engine && is_first());
+    let _ = WANTED.set(Wanted { always, stats });
+    // SAFETY: a function that lives as long as the process.
+    unsafe { libc::atexit(tell) };
+}
+
+extern "C" fn tell() {
+    let Some(wanted) = WANTED.get() else { return };
     let mut line = [0u8; 1024];
     let len = crate::REPORT.read(&mut line);
-    // SAFETY: has no preconditions; writes what was filled.
-    unsafe {
-        if len == 0 || !(ALWAYS.load(Ordering::Relaxed) || libc::isatty(libc::STDERR_FILENO) == 1) {
-            return;
-        }
-        for part in [b"fastmap: ", &line[..len], b"\n"] {
-            libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len());
-        }
+    let line = &line[..len];
+    if let Some(path) = wanted.stats.filter(|_| crate::is_the_program()) {
+        write_stats(path, line);
     }
+    // SAFETY: has no preconditions.
+    let is_seen = wanted.always || unsafe { libc::isatty(libc::STDERR_FILENO) } == 1;
+    if !line.is_empty() && is_seen {
+        let text = [b"fastmap: ", line, b"\n"].concat();
+        // SAFETY: the bytes are readable. In one piece, so that other processes' lines stay apart.
+        unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    }
+}
+
+/// As the engine's statistics, which have caches and maps. The line is plain ASCII, without quotes.
+fn write_stats(path: &CStr, line: &[u8]) {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o644)) else { return };
+    let text = format!(
+        "{{\"pid\":{},\"complete\":true,\"steered\":\"{}\",\"caches\":[],\"maps\":[]}}\n",
+        std::process::id(),
+        String::from_utf8_lossy(line)
+    );
+    let _ = rustix::io::write(&file, text.as_bytes());
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 static REPORT: Report = Report::new();
 /// The program, as /proc numbers it.
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
+static LOADED: AtomicU32 = AtomicU32::new(0);
 static OVERRIDES: AtomicBool = AtomicBool::new(false);
 
 #[used]
@@ -25,6 +26,7 @@ static BEGIN: extern "C" fn() = begin;
 /// Runs when the library is loaded, before `main`.
 extern "C" fn begin() {
     OVERRIDES.store(variable(c"FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == c"1"), Ordering::Relaxed);
+    LOADED.store(std::process::id(), Ordering::Relaxed);
     thread::prepare();
     at_exit::prepare();
     fork::prepare();
@@ -44,6 +46,11 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
 fn watch() {
     PROGRAM.store(std::process::id(), Ordering::Relaxed);
     thread::start(body);
+}
+
+/// Whether this is the process that the library was loaded into, not a child of its.
+fn is_the_program() -> bool {
+    LOADED.load(Ordering::Relaxed) == std::process::id()
 }
 
 /// A watcher that has gone wrong ends alone.

@@ -29,6 +29,8 @@ pub struct Round {
 const PIECE: u64 = 1024;
 /// Pages behind the reader that are left: other threads of the program may follow it.
 const BEHIND: u64 = 512;
+/// Pages in a row that begin a new round.
+const WALK: u64 = 64;
 /// How far a walk may have come between two looks: 256 MiB.
 const REACH: u64 = 65536;
 /// A walk that has not moved for so long has ended.
@@ -45,23 +47,32 @@ impl Round {
 
     /// Where the next touches may be: ahead, and at the beginning of what is not kept.
     pub fn ahead(&self) -> [Range<u64>; 2] {
+        let behind = self.front.saturating_sub(REACH / 16);
+        if self.rounds == 0 {
+            return [self.front + 1..self.front + REACH, 0..behind];
+        }
         let again = self.covered.start + self.keep;
-        let until = if self.rounds == 0 { self.front + REACH } else { self.covered.end };
-        [self.front + 1..until, again..(again + REACH).min(self.front.saturating_sub(REACH / 16))]
+        [self.front + 1..self.covered.end, again..(again + REACH).min(behind)]
     }
 
     /// Follows the walk to the pages that are new. `false` once it has ended, or if keeping a part of it does not pay.
     pub fn follow(&mut self, new: &[Run], keep: u64, now: Duration) -> bool {
         let [ahead, again] = self.ahead();
-        let last_in = |range: &Range<u64>| {
-            let inside = new.iter().filter(|run| run.at < range.end && range.start < run.end());
-            inside.map(|run| run.end().min(range.end) - 1).max()
+        let in_range = |range: &Range<u64>, least: u64| {
+            let (from, to) = (range.start, range.end);
+            let inside = new.iter().filter(move |run| run.len >= least && run.at < to && from < run.end());
+            inside.map(|run| run.at.max(from)..run.end().min(to)).reduce(|one, other| one.start..other.end)
         };
-        if let Some(front) = last_in(&ahead) {
+        if let Some(Range { end, .. }) = in_range(&ahead, 1) {
+            let front = end - 1;
             self.passed += front - self.front;
             self.front = front;
-        } else if let Some(front) = last_in(&again).filter(|_| self.is_at_the_end()) {
-            self.passed += self.covered.end - self.front + front - self.covered.start;
+        } else if let Some(anew) = in_range(&again, WALK).filter(|_| self.is_at_the_end()) {
+            let front = anew.end - 1;
+            if self.rounds == 0 {
+                self.covered.start = self.covered.start.min(anew.start);
+            }
+            self.passed += self.covered.end - self.front + front.saturating_sub(self.covered.start);
             self.front = front;
             self.dropped = 0;
             self.rounds += 1;
@@ -78,7 +89,7 @@ impl Round {
         self.moved = now;
         self.covered.end = self.covered.end.max(self.front + 1);
         self.keep = if self.rounds > 0 { keep } else { 0 };
-        self.rounds < TRIAL || self.speed(now) >= self.before
+        self.rounds < TRIAL || self.speed(now) * 4.0 >= self.before * 3.0
     }
 
     /// Whether the walk may begin anew next.
