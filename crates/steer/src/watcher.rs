@@ -44,7 +44,10 @@ struct Held {
     mapping: Mapping,
     seen: Option<Seen>,
     case: Case,
-    flags: Option<Flags>,
+    flags: Option<(Flags, Duration)>,
+    /// Advice of ours is on it, and has ever been.
+    is_advised: bool,
+    was_random: bool,
     streams: Vec<Stream>,
     round: Option<Round>,
     /// New pages that streams and rounds came upon.
@@ -82,11 +85,16 @@ const SHORT: Duration = Duration::from_millis(6);
 /// Looks of a turn, and how much longer than they take it lasts: 0.7 % of a processor.
 const LOOKS: u32 = 3;
 const EFFORT: u32 = 150;
+/// How long few touches are waited for to be more, and how many are few.
+const PATIENCE: Duration = Duration::from_secs(1);
+const FEW: u64 = 12;
 /// Windows in two short looks that tell the order.
 const ENOUGH: u64 = 20;
 /// A second's faults, or pages read, below which nothing is wrong.
 const FAULTS: f64 = 30.0;
 const READ: f64 = 2000.0;
+/// How long what is known of a mapping's advice holds: all of smaps(5) is read for it.
+const FLAGS: Duration = Duration::from_secs(10);
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
 
@@ -116,6 +124,7 @@ impl<'a> Watcher<'a> {
         let Some(mut spent) = self.effort.look() else { return };
         let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
         let mut soon = 0u32;
+        let mut carried = (Spent::default(), Duration::ZERO);
         loop {
             let is_soon = soon > 0 && is_watching;
             let long = match is_watching {
@@ -130,8 +139,8 @@ impl<'a> Watcher<'a> {
             (spent, turned) = (now_spent, now());
             if !is_wrong(&cost, lasted) && !self.is_acting() {
                 calm = (calm + CALM / 10).min(CALMEST);
-                self.held.iter_mut().for_each(|one| one.seen = None);
-                is_watching = false;
+                self.held.iter_mut().for_each(Held::forget);
+                (is_watching, carried) = (false, Default::default());
                 continue;
             }
             calm = CALM;
@@ -141,14 +150,17 @@ impl<'a> Watcher<'a> {
             }
             if !is_watching {
                 // The first look only tells what was mapped before.
-                self.held.iter_mut().for_each(|one| one.seen = None);
+                self.held.iter_mut().for_each(Held::forget);
                 self.look();
                 is_watching = true;
                 continue;
             }
             if !is_soon {
                 let before = self.look();
-                self.held.iter_mut().zip(before).for_each(|(one, new)| one.before = one.merged(new));
+                for (one, new) in self.held.iter_mut().zip(before) {
+                    let new = one.merged(new);
+                    one.before = merge(std::mem::take(&mut one.before), new);
+                }
             }
             let Some(_) = self.rest(SHORT, &mut nap) else { return };
             let first = self.look();
@@ -156,12 +168,15 @@ impl<'a> Watcher<'a> {
             let Some(_) = self.rest(SHORT, &mut nap) else { return };
             let second = self.look();
             let Some(last_spent) = self.effort.look() else { return };
-            let lasted = now() - turned + lasted;
-            let cost = Spent {
-                major_faults: cost.major_faults + last_spent.since(&spent).major_faults,
-                read_bytes: cost.read_bytes + last_spent.since(&spent).read_bytes,
-            };
+            let lasted = now() - turned + lasted + carried.1;
+            let cost = last_spent.since(&spent).and(&cost).and(&carried.0);
             (spent, turned) = (last_spent, now());
+            // Too few touches tell nothing: more are waited for, of a device that is slow.
+            if lasted < PATIENCE && self.carry(&second) {
+                carried = (cost, lasted);
+                continue;
+            }
+            carried = Default::default();
             self.judge(second, &cost, lasted);
             self.tell();
         }
@@ -230,6 +245,19 @@ impl<'a> Watcher<'a> {
         found
     }
 
+    /// Keeps the looks of this turn for the next, if they have few touches.
+    fn carry(&mut self, second: &[Vec<Run>]) -> bool {
+        let all = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
+        if all.map(|runs| windows(runs)).sum::<u64>() >= FEW {
+            return false;
+        }
+        for (one, second) in self.held.iter_mut().zip(second) {
+            let first = merge(std::mem::take(&mut one.first), second.clone());
+            one.before = merge(std::mem::take(&mut one.before), first);
+        }
+        true
+    }
+
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
         let at = now();
         let mut shapes: Vec<(Shape, u64)> = Vec::with_capacity(second.len());
@@ -237,7 +265,8 @@ impl<'a> Watcher<'a> {
         for (one, second) in self.held.iter_mut().zip(second) {
             let (before, first) = (std::mem::take(&mut one.before), std::mem::take(&mut one.first));
             let second = one.merged(second);
-            let ends = [&before, &first, &second].into_iter().filter_map(|runs| Some((runs.first()?.at, runs.last()?.end())));
+            let ends =
+                [&before, &first, &second].into_iter().filter_map(|runs| Some((runs.first()?.at, runs.last()?.end())));
             if let Some((from, to)) = ends.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) {
                 extent += to - from;
             }
@@ -262,7 +291,16 @@ impl<'a> Watcher<'a> {
         let is_short = extent > self.room;
         for (index, (shape, windows)) in shapes.iter().enumerate() {
             let (windows, share) = (*windows, *windows as f64 / all.max(1) as f64);
-            let look = Look { at, lasted, shape, windows, is_short, read: cost.read_bytes / PAGE, waited: cost.major_faults, share };
+            let look = Look {
+                at,
+                lasted,
+                shape,
+                windows,
+                is_short,
+                read: cost.read_bytes / PAGE,
+                waited: cost.major_faults,
+                share,
+            };
             if let Some(advice) = self.held[index].case.judge(&look) {
                 self.advise(index, advice, at);
             }
@@ -280,25 +318,30 @@ impl<'a> Watcher<'a> {
         }
         let one = &mut self.held[index];
         self.hand.advise(one.mapping.at.clone(), advice);
+        one.is_advised = advice == Advice::Random;
         if advice == Advice::Random && one.case.is_random() {
             one.streams.clear();
             one.round = None;
             let since = at - self.began;
             let done = self.done.random.get_or_insert(Advised { at: since, mappings: 0, before: 0.0, after: 0.0 });
-            done.mappings += 1;
+            done.mappings += u32::from(!one.was_random);
+            one.was_random = true;
         }
     }
 
     /// Whether the program has left the mapping's advice to others.
     fn may_act(&mut self, index: usize) -> bool {
-        if self.held[index].flags.is_none() {
-            let at: Vec<Range<u64>> = self.held.iter().map(|one| one.mapping.at.clone()).collect();
-            for (one, flags) in self.held.iter_mut().zip(self.mappings.flags(&at)) {
+        let at = now();
+        if self.held[index].flags.is_none_or(|(_, asked)| asked + FLAGS < at) {
+            let ranges: Vec<Range<u64>> = self.held.iter().map(|one| one.mapping.at.clone()).collect();
+            for (one, flags) in self.held.iter_mut().zip(self.mappings.flags(&ranges)) {
                 // Advice of ours is not the program's.
-                one.flags.get_or_insert(Flags { random: flags.random && !one.case.is_advised(), ..flags });
+                if !one.is_advised {
+                    one.flags = Some((flags, at));
+                }
             }
         }
-        let flags = self.held[index].flags.unwrap_or_default();
+        let flags = self.held[index].flags.map(|(flags, _)| flags).unwrap_or_default();
         !flags.locked && (self.settings.overrides || !(flags.random || flags.sequential))
     }
 
@@ -418,6 +461,8 @@ impl Held {
             seen: None,
             case: Case::default(),
             flags: None,
+            is_advised: false,
+            was_random: false,
             streams: Vec::new(),
             round: None,
             pending: Vec::new(),
@@ -425,6 +470,13 @@ impl Held {
             first: Vec::new(),
             rests_until: Duration::ZERO,
         }
+    }
+
+    /// Nothing is known of what was touched any more.
+    fn forget(&mut self) {
+        self.seen = None;
+        self.pending.clear();
+        self.before.clear();
     }
 
     /// What a look found, with what streams and rounds came upon before.

@@ -47,6 +47,7 @@ Engines:
   fastmap                              this project, plain loads and stores
   fastmap-pin                          the same, each page pinned while it is read or written
   fastmap-prefetch                     the same, plain loads and stores; each thread prefetches the pages it needs next, as many as above
+  steered                              kernel mmap without advice, steered, as `fastmap run` does it
   pread                                buffered pread and pwrite, one page a call (fill: 1 MiB)
   direct                               the same past the page cache (O_DIRECT); forward and backward reads: 2 MiB a call
 
@@ -61,6 +62,7 @@ Examples:
   fastmap bench micro --engines mmap-random,fastmap,fastmap-prefetch,fastmap-pin --threads 2 --size 4GiB
   fastmap bench micro --engines mmap-willneed,mmap-fadvise,mmap-populate,fastmap-prefetch
   fastmap bench micro --engines mmap,mmap-sequential,mmap-willneed,fastmap,direct --pattern backward --advice backward
+  fastmap bench micro --engines mmap,mmap-random,mmap-sequential,steered --threads 4
   fastmap bench micro --pattern order --size 1280MiB --memory 1GiB     a loop of 1.25 times memory; or --pattern forward
   fastmap bench micro --memory none       without root: nothing limits kernel mmap then")]
 pub struct Args {

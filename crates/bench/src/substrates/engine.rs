@@ -190,7 +190,8 @@ pub fn with_off<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Ou
         | Engine::MmapSequential
         | Engine::MmapWillneed
         | Engine::MmapFadvise
-        | Engine::MmapPopulate => kernel::with(spec, load),
+        | Engine::MmapPopulate
+        | Engine::Steered => kernel::with(spec, load),
         Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, off, load),
         other => unreachable!("{other} is no engine of pages, and no experiment over pages takes it"),
     }

@@ -93,6 +93,8 @@ pub enum Engine {
     FastmapStores,
     /// The same, mapped without a copy, flushed by cache lines wherever the file is.
     FastmapPersist,
+    /// Kernel mmap without advice, steered ([`fastmap_steer`]).
+    Steered,
     /// Buffered `pread` and `pwrite` of one page a call; `fill` writes 1 MiB a call.
     Pread,
     /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`); `fill` writes 1 MiB a call, and reads
@@ -111,7 +113,7 @@ names!(Engine, "engine", {
     Msync => "msync", Persist => "persist",
     Fastmap => "fastmap", FastmapPin => "fastmap-pin", FastmapPrefetch => "fastmap-prefetch",
     FastmapAdvised => "fastmap-advised", FastmapAr => "fastmap-ar", FastmapStores => "fastmap-stores",
-    FastmapPersist => "fastmap-persist",
+    FastmapPersist => "fastmap-persist", Steered => "steered",
     Pread => "pread", Direct => "direct", QuickCache => "quick-cache", Redb => "redb",
 });
 
@@ -127,6 +129,7 @@ impl Engine {
         Engine::Fastmap,
         Engine::FastmapPin,
         Engine::FastmapPrefetch,
+        Engine::Steered,
         Engine::Pread,
         Engine::Direct,
     ];

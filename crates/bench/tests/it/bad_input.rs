@@ -34,7 +34,7 @@ fn unknown_names_list_the_known_ones() {
         &[
             "--engines",
             "\"fastmmap\" is no engine",
-            "mmap, mmap-random, mmap-sequential, mmap-willneed, mmap-fadvise, mmap-populate, fastmap, fastmap-pin, fastmap-prefetch, pread, direct",
+            "mmap, mmap-random, mmap-sequential, mmap-willneed, mmap-fadvise, mmap-populate, fastmap, fastmap-pin, fastmap-prefetch, steered, pread, direct",
         ],
     );
     fastmap(dir.path(), "micro --pattern sideways").failed_with(

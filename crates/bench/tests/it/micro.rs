@@ -123,7 +123,7 @@ fn every_engine_does_every_load() {
     {
         check_every_field("mmap-willneed,mmap-fadvise,mmap-populate,fastmap-prefetch", pattern, op, 2);
     }
-    let engines = "mmap,mmap-random,mmap-sequential,mmap-willneed,mmap-fadvise,mmap-populate,fastmap,fastmap-pin,fastmap-prefetch,pread,direct";
+    let engines = "mmap,mmap-random,mmap-sequential,mmap-willneed,mmap-fadvise,mmap-populate,fastmap,fastmap-pin,fastmap-prefetch,steered,pread,direct";
     let out = check_every_field(engines, "fill", "write", 3);
     for trial in out["results"].as_array().unwrap().iter().flat_map(|r| r["trials"].as_array().unwrap()) {
         assert_eq!(trial["ops"], 4096, "{trial}");

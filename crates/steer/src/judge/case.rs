@@ -121,11 +121,6 @@ impl Case {
         self.is_random() || matches!(self.state, State::Looked(_) | State::Strided(_))
     }
 
-    /// Whether advice of ours is, or has been, on the mapping.
-    pub fn is_advised(&self) -> bool {
-        self.is_on() || !self.rest.is_zero()
-    }
-
     /// Windows a second, before the advice and now.
     pub fn progress(&self) -> (f64, f64) {
         (self.before.progress(), self.now.progress())
@@ -171,9 +166,7 @@ impl Case {
             State::Strided(_) if look.at < self.ordered + PAUSE => None,
             State::Strided(_) => self.normal(),
             // A walk gains by being read ahead of, whatever the touches between cost.
-            State::Tried(_) | State::Random if says_something && shape.is_ordered() => {
-                self.normal()
-            }
+            State::Tried(_) | State::Random if says_something && shape.is_ordered() => self.normal(),
             State::Tried(since) => {
                 self.now.add(look);
                 if look.at < since + TRIAL {
@@ -251,7 +244,16 @@ mod tests {
         let lasted = Duration::from_millis(100);
         let look = |(index, (shape, read)): (usize, &(Shape, u64))| {
             let at = Duration::from_millis(from + 100 * index as u64);
-            case.judge(&Look { at, lasted, shape, windows: shape.windows, is_short, read: *read, waited: 0, share: 1.0 })
+            case.judge(&Look {
+                at,
+                lasted,
+                shape,
+                windows: shape.windows,
+                is_short,
+                read: *read,
+                waited: 0,
+                share: 1.0,
+            })
         };
         looks.iter().enumerate().map(look).collect()
     }
@@ -276,7 +278,16 @@ mod tests {
             let shape = scattered(windows);
             let lasted = Duration::from_millis(100);
             let time = Duration::from_millis(100 * at);
-            match case.judge(&Look { at: time, lasted, shape: &shape, windows, is_short: true, read, waited: 0, share: 1.0 }) {
+            match case.judge(&Look {
+                at: time,
+                lasted,
+                shape: &shape,
+                windows,
+                is_short: true,
+                read,
+                waited: 0,
+                share: 1.0,
+            }) {
                 Some(Advice::Random) => tried.push(at),
                 Some(Advice::Normal) => assert!(at - tried[tried.len() - 1] <= 5),
                 None => {}

@@ -13,6 +13,11 @@ pub struct Spent {
 }
 
 impl Spent {
+    /// Both together.
+    pub fn and(&self, other: &Spent) -> Spent {
+        Spent { major_faults: self.major_faults + other.major_faults, read_bytes: self.read_bytes + other.read_bytes }
+    }
+
     /// What came after an earlier look.
     pub fn since(&self, before: &Spent) -> Spent {
         Spent {

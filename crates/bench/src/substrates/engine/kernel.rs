@@ -19,6 +19,9 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     let writes = spec.op.writes();
     let map = if writes { options.map_raw(&file) } else { options.map_raw_read_only(&file) }.map_err(failed("mmap"))?;
     map.advise(advice(spec)).map_err(failed("madvise"))?;
+    if spec.engine == Engine::Steered {
+        fastmap_steer::start();
+    }
     let base = map.as_mut_ptr();
     let flush = || if writes { map.flush().map_err(failed("msync")) } else { Ok(()) };
     let populate = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
@@ -47,7 +50,7 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
 /// upwards, in which it reads on where hints came late.
 fn advice(spec: &Spec) -> memmap2::Advice {
     match spec.engine {
-        Engine::Mmap => memmap2::Advice::Normal,
+        Engine::Mmap | Engine::Steered => memmap2::Advice::Normal,
         Engine::MmapRandom => memmap2::Advice::Random,
         _ if spec.engine == Engine::MmapSequential || spec.pattern == Pattern::Forward => memmap2::Advice::Sequential,
         _ => memmap2::Advice::Random,

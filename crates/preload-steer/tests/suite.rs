@@ -1,0 +1,158 @@
+//! `libfastmap_steer.so` in programs: what they see of it, and what it does where memory is short.
+
+#[path = "../../engine/tests/suite/effort.rs"]
+mod effort;
+
+use effort::skip;
+use std::io::{BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+const PAGE: usize = 4096;
+/// Of the memory group; a file has five times as much.
+const MEMORY: usize = 32 << 20;
+
+/// The library, built first: cargo builds no cdylib for tests of its package.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        const FILE: &str = "libfastmap_steer.so";
+        if let Some(built) = std::env::var_os("FASTMAP_BUILT") {
+            return Path::new(&built).join(FILE);
+        }
+        let own = std::env::current_exe().expect("this executable");
+        let profile = own.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", env!("CARGO_PKG_NAME"), "--target-dir"]);
+        cargo.arg(profile.parent().expect("target")).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().expect("cargo").success(), "the library builds");
+        profile.join(FILE)
+    })
+}
+
+/// The program.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, program) = PROGRAM.get_or_init(|| {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder in the build directory");
+        let program = folder.path().join("steered");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/steered.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+        assert!(compiler.status().expect("a compiler for C").success());
+        (folder, program)
+    });
+    program
+}
+
+/// A file each of whose pages begins with its number. None of it is in memory: what is would belong to another group.
+fn file() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file in the build directory");
+    let mut out = BufWriter::new(file.as_file());
+    let mut page = [0; PAGE];
+    for number in 0..5 * MEMORY / PAGE {
+        page[..8].copy_from_slice(&(number as u64).to_ne_bytes());
+        out.write_all(&page).expect("room on the disk");
+    }
+    drop(out);
+    file.as_file().sync_all().expect("a disk");
+    // SAFETY: no memory is handed over.
+    unsafe { libc::posix_fadvise(file.as_file().as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    file
+}
+
+/// A memory group that is gone with this.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Result<Group, String> {
+        let (old, new) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+        let (folder, limit) = match old.join("memory.limit_in_bytes").exists() {
+            true => (old, "memory.limit_in_bytes"),
+            false => (new, "memory.max"),
+        };
+        let group = Group(folder.join(format!("fastmap-steer-{}-{name}", std::process::id())));
+        std::fs::create_dir(&group.0).map_err(|why| format!("no memory group: {}: {why}", group.0.display()))?;
+        std::fs::write(group.0.join(limit), MEMORY.to_string()).map_err(|why| format!("no limit: {why}"))?;
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        while std::fs::remove_dir(&self.0).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Runs a case, in a memory group if there is one, and expects that it passes.
+fn run(case: &str, group: Option<&Group>) -> Output {
+    let file = file();
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "300", "sh", "-c"]);
+    command.arg("[ -z \"$GROUP\" ] || echo $$ >\"$GROUP/cgroup.procs\" || exit 99; export LD_PRELOAD=\"$1\"; shift; exec \"$@\"");
+    command.arg("sh").arg(library()).arg(program()).arg(case).arg(file.path());
+    command.env("GROUP", group.map_or(Path::new(""), |group| &group.0)).env("FASTMAP_LOG", "steer");
+    let output = command.output().expect("a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{case}: {}: {said}", output.status);
+    output
+}
+
+fn in_group(case: &str) -> Option<String> {
+    match Group::new(case) {
+        Ok(group) => Some(String::from_utf8_lossy(&run(case, Some(&group)).stderr).into_owned()),
+        Err(why) => {
+            skip(why);
+            None
+        }
+    }
+}
+
+#[test]
+fn a_program_that_maps_nothing_has_no_thread() {
+    assert!(run("small", None).stderr.is_empty());
+}
+
+#[test]
+fn one_that_maps_a_large_file_sees_nothing_of_it_but_a_thread() {
+    assert!(run("watched", None).stderr.is_empty());
+}
+
+#[test]
+fn the_thread_ends_when_the_program_gives_up_rights() {
+    // SAFETY: has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("only root has rights to give up");
+        return;
+    }
+    run("rights", None);
+}
+
+#[test]
+fn touches_at_random_are_advised_and_a_walk_ends_that() {
+    let Some(said) = in_group("random") else { return };
+    assert!(said.starts_with("fastmap: random at ") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_private_mapping_that_may_be_stored_to_is_advised_too() {
+    in_group("private");
+}
+
+#[test]
+fn a_walk_forward_is_never_advised_random() {
+    in_group("walk");
+}
+
+#[test]
+fn the_programs_own_advice_wins() {
+    let Some(said) = in_group("own_advice") else { return };
+    assert_eq!(said, "");
+}
