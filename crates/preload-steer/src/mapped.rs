@@ -9,7 +9,7 @@ static FILES: AtomicUsize = AtomicUsize::new(0);
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of mapped files from which on a process is watched.
-const MANY: usize = 16 << 20;
+const MANY: usize = 32 << 20;
 
 /// mmap(2).
 ///

@@ -387,7 +387,7 @@ impl<'a> Watcher<'a> {
                 for run in &stream.ask().runs {
                     self.hand.read_ahead(range(run));
                 }
-                if !goes_on {
+                if !goes_on && stream.is_sure() {
                     ended = true;
                     let (steps, _) = stream.account();
                     let count = if stream.stride() == -1 { &mut self.done.backward } else { &mut self.done.strided };

@@ -265,4 +265,36 @@ mod tests {
     fn nothing_has_no_shape() {
         assert_eq!(shape(&[], &[]), Shape::default());
     }
+
+    /// Looks at real programs, 20 ms apart, made with `examples/record.rs` on a disk with a readahead of 128 KiB, 1 GiB in 256 MiB.
+    fn recorded(text: &str) -> Vec<Vec<Run>> {
+        let run = |word: &str| {
+            let (at, len) = word.split_once('+').expect("first+count");
+            Run { at: at.parse().expect("a page"), len: len.parse().expect("a count") }
+        };
+        text.lines().map(|line| line.split(' ').skip(2).map(run).collect()).collect()
+    }
+
+    #[test]
+    fn real_programs_are_told_apart() {
+        // Rows of a numpy array at random; gets from LMDB.
+        for text in [include_str!("../../traces/rows"), include_str!("../../traces/lmdb")] {
+            let looks = recorded(text);
+            let shape = shape(&looks[0], &looks[1]);
+            assert!(shape.is_scattered() && !shape.has_strides(), "{shape:?}");
+        }
+        // Means of a numpy array's rows in their order; a column, which lies in every fourth page, with what is read around it.
+        for text in [include_str!("../../traces/mean"), include_str!("../../traces/column")] {
+            let looks = recorded(text);
+            let shape = shape(&looks[0], &looks[1]);
+            assert!(shape.is_ordered() && shape.fronts.iter().all(|front| front.stride == 1), "{shape:?}");
+            assert!(!shape.fronts.is_empty());
+        }
+        // Blocks of rows, each read forward, the last one first; lists of an index of faiss, by two threads.
+        for text in [include_str!("../../traces/rev"), include_str!("../../traces/faiss")] {
+            let looks = recorded(text);
+            let shape = shape(&looks[0], &looks[1]);
+            assert!(shape.is_ordered() && !shape.is_scattered() && !shape.has_strides(), "{shape:?}");
+        }
+    }
 }
