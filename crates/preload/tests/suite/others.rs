@@ -1,11 +1,11 @@
-//! Files that are mapped to be read, and that other processes write: what they write shows.
+//! Files that other processes open and map as well: what they write shows here, and what is stored here there.
 
 use crate::common;
 
 cases! {
     "others.c", &[];
-    seen_at_once seen_soon;
-    kernel open_elsewhere mapped_elsewhere
+    seen_at_once seen_soon opened_late read_late mapped_late protected_late;
+    kernel open_elsewhere mapped_elsewhere mapped_before
 }
 
 /// A process without privileges, and with a file that is not its own: there is no lease for it.
