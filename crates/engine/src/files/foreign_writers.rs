@@ -178,7 +178,7 @@ pub fn watch_written(from: &File, identity: Identity, give_back: GiveBack) -> Re
     };
     let opens = opens_to_write(identity);
     let uses = |pid, used: Use<'_>| match used {
-        Use::Mapped(_, one) => one.is_shared,
+        Use::Mapped(_, one) => one.is_shared && is_another(pid),
         Use::Open(descriptor, mode) => opens(pid, descriptor, mode),
     };
     nobody(identity, mapped, uses).map_err(|_| Unwatched::Used)
@@ -222,7 +222,9 @@ pub fn is_written_elsewhere(identity: Identity, by: Option<u32>) -> bool {
     let mapped = watched().iter().find(|one| one.identity == identity).and_then(|one| one.mapped);
     let opens = opens_to_write(identity);
     let writes = |pid, used: Use<'_>| match used {
-        Use::Mapped(folder, one) => one.is_shared && (one.prot & libc::PROT_WRITE != 0 || maps::may_write(folder, one)),
+        Use::Mapped(folder, one) => {
+            one.is_shared && (one.prot & libc::PROT_WRITE != 0 || maps::may_write(folder, one)) && is_another(pid)
+        }
         Use::Open(descriptor, mode) => opens(pid, descriptor, mode),
     };
     elsewhere(identity, mapped, by, writes).is_some()
@@ -234,8 +236,15 @@ fn opens_to_write(identity: Identity) -> impl Fn(u32, u32, i32) -> bool {
     let own = OnceCell::new();
     move |pid, descriptor, mode| {
         let own: &Vec<_> = own.get_or_init(|| open_here(identity));
-        mode != libc::O_RDONLY && !own.iter().any(|one| process::have_same_file(*one, pid, descriptor))
+        mode != libc::O_RDONLY
+            && is_another(pid)
+            && !own.iter().any(|one| process::have_same_file(*one, pid, descriptor))
     }
+}
+
+/// Whether a process is not a child of this one that has its memory as well, before it executes another program (vfork(2)).
+fn is_another(pid: u32) -> bool {
+    !process::shares_memory(pid)
 }
 
 /// This process's descriptors of a file.
@@ -362,7 +371,7 @@ fn elsewhere(
         }
         if let Some(file) = mapped
             && maps::of_process(&path, file).iter().any(|one| counts(pid, Use::Mapped(&path, one)))
-            && !is_part_of_one(pid, &path)
+            && !is_keeper(&path)
         {
             return Some(pid);
         }
@@ -376,7 +385,7 @@ fn elsewhere(
             let info = proc_files::text(path.join(format!("fdinfo/{descriptor}")));
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let mode = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0) & libc::O_ACCMODE;
-            if counts(pid, Use::Open(descriptor, mode)) && !is_part_of_one(pid, &path) {
+            if counts(pid, Use::Open(descriptor, mode)) && !is_keeper(&path) {
                 return Some(pid);
             }
         }
@@ -384,10 +393,9 @@ fn elsewhere(
     None
 }
 
-/// Whether a process is no program of its own: a keeper, which has what its program had, or a child of this one that has its memory as well,
-/// before it executes another program (vfork(2)).
-fn is_part_of_one(pid: u32, path: &Path) -> bool {
-    one_writer::is_keeper(proc_files::text(path.join("comm")).trim_end()) || process::shares_memory(pid)
+/// A keeper has what its program had.
+fn is_keeper(path: &Path) -> bool {
+    one_writer::is_keeper(proc_files::text(path.join("comm")).trim_end())
 }
 
 static WATCHER: OnceLock<Result<Watcher, i32>> = OnceLock::new();

@@ -380,7 +380,16 @@ static void protected_late(const char *path) {
     await_end(child);
 }
 
+/* Two files, with nobody else. */
+static void two_files(const char *path) {
+    char other[4096];
+    snprintf(other, sizeof other, "%s.2", path);
+    store_all(map_all(file_of(path, SIZE)), 0, 'A');
+    store_all(map_all(file_of(other, SIZE)), 0, 'A');
+}
+
 static struct test tests[] = {
+    {"two_files", two_files},
     {"late_writer", late_writer},
     {"opened_late", opened_late},
     {"late_reader", late_reader},
