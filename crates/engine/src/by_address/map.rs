@@ -121,7 +121,8 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
 ///
 /// ```
 /// use std::os::fd::AsFd;
-/// let turn = fastmap::by_address::Turn::begin(std::io::stdin().as_fd());
+/// let input = std::io::stdin();
+/// let turn = fastmap::by_address::Turn::begin(input.as_fd());
 /// assert!(turn.comes()); // nobody has it
 /// ```
 #[derive(Debug)]
