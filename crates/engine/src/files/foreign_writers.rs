@@ -500,19 +500,27 @@ fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) {
             (told, were_own)
         };
         found.extend(broken().into_iter().map(|identity| (identity, Change::Written)));
-        for (identity, change) in found {
+        for (identity, change) in found.into_iter().filter(is_news) {
             if !give_back(identity, change) {
                 again.push((Instant::now() + AGAIN, identity, change));
             }
         }
         let now = Instant::now();
-        for (_, identity, change) in again.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>() {
+        let due: Vec<_> =
+            again.extract_if(.., |(at, ..)| *at <= now).map(|(_, identity, change)| (identity, change)).collect();
+        for (identity, change) in due.into_iter().filter(is_news) {
             give_back(identity, change);
         }
         if were_own {
             std::thread::sleep(OWN_PAUSE);
         }
     }
+}
+
+/// Whether it is of a file as it is watched now: it may have been unmapped since, and mapped again in another way.
+fn is_news((identity, change): &(Identity, Change)) -> bool {
+    let is_opened = |one: &Watched| one.identity == *identity && one.is_opened.load(Ordering::Relaxed);
+    *change == Change::Written || watched().iter().any(is_opened)
 }
 
 /// What was told of the files that are watched since the last time; and whether anything was, of this process perhaps.
