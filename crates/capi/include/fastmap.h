@@ -23,9 +23,9 @@
 #define FM_MAP_CACHED (1 << 24)
 
 /**
- * For fm_mmap: other processes may map the file for writing too. Without it, they are refused if
- * they use FastMap, and so is this one while they do (EAGAIN). With it, of two processes that store to
- * one page the last one wins all of that page.
+ * For fm_mmap: other processes may map the file for writing too, through caches. Without it, a file that another process
+ * opens to write, or has mapped, is the kernel's in both, before that one maps it if it uses FastMap. With it, of two
+ * processes that store to one page the last one wins all of that page.
  */
 #define FM_MAP_MANY_WRITERS (1 << 25)
 
@@ -277,7 +277,7 @@ extern "C" {
  * place, and so are all of that file from then on. A child that executes a program costs nothing.
  *
  * Returns the address, or MAP_FAILED and sets errno as mmap(2); and EAGAIN while another process
- * maps the file for writing, EBUSY where pins outside of a range that is mapped over (MAP_FIXED) keep
+ * has the file in a cache for writing and does not give it back (a map of the Rust or Python interface), EBUSY where pins outside of a range that is mapped over (MAP_FIXED) keep
  * its file in the cache, and the error of writing where it cannot be saved (then nothing is mapped
  * over), ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
  */

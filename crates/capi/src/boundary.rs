@@ -21,6 +21,10 @@ impl Failure {
         Failure { errno, text: text.to_string() }
     }
 
+    pub fn errno(&self) -> c_int {
+        self.errno
+    }
+
     /// A failure that its number says all about; `what` the call was about.
     pub fn of(errno: c_int, what: fmt::Arguments<'_>) -> Self {
         let why = io::Error::from_raw_os_error(errno);

@@ -17,9 +17,9 @@ use std::ptr;
 /// `fastmap doctor` explains) stays an ordinary kernel mapping.
 pub const FM_MAP_CACHED: c_int = 1 << 24;
 
-/// For fm_mmap: other processes may map the file for writing too. Without it, they are refused if
-/// they use FastMap, and so is this one while they do (EAGAIN). With it, of two processes that store to
-/// one page the last one wins all of that page.
+/// For fm_mmap: other processes may map the file for writing too, through caches. Without it, a file that another process
+/// opens to write, or has mapped, is the kernel's in both, before that one maps it if it uses FastMap. With it, of two
+/// processes that store to one page the last one wins all of that page.
 pub const FM_MAP_MANY_WRITERS: c_int = 1 << 25;
 
 /// For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is buffered,
@@ -155,6 +155,20 @@ impl Wanted {
     }
 
     fn map(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
+        let is_file = self.fd >= 0 && self.flags & (libc::MAP_ANONYMOUS | FM_MAP_MANY_WRITERS) == 0;
+        // SAFETY: open for this call, if at all.
+        let turn = is_file.then(|| by_address::Turn::begin(unsafe { BorrowedFd::borrow_raw(self.fd) }));
+        loop {
+            // To lock a map fails with EAGAIN, too.
+            let goes_on = turn.as_ref().is_some_and(by_address::Turn::comes) && self.flags & libc::MAP_LOCKED == 0;
+            match self.map_once(cache) {
+                Err(failure) if failure.errno() == libc::EAGAIN && goes_on => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn map_once(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
         let is_kernel_first = cache.is_null() && self.flags & NAMED == 0 && !caches::is_named();
         let asked = self.flags;
         let wanted = Wanted { flags: asked & !NAMED, ..*self };
@@ -304,7 +318,7 @@ impl Wanted {
 /// place, and so are all of that file from then on. A child that executes a program costs nothing.
 ///
 /// Returns the address, or MAP_FAILED and sets errno as mmap(2); and EAGAIN while another process
-/// maps the file for writing, EBUSY where pins outside of a range that is mapped over (MAP_FIXED) keep
+/// has the file in a cache for writing and does not give it back (a map of the Rust or Python interface), EBUSY where pins outside of a range that is mapped over (MAP_FIXED) keep
 /// its file in the cache, and the error of writing where it cannot be saved (then nothing is mapped
 /// over), ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
 #[unsafe(no_mangle)]

@@ -37,7 +37,8 @@
 //! * A store reaches the file by write-back, when the last map is dropped, at exit, or by [`MapMut::flush`], which
 //!   alone waits for stable storage. When the program is killed, crashes or calls exec(2), its keeper writes the rest
 //!   ([`CacheBuilder::keeper`], which also says what it cannot do).
-//! * One process at a time maps a file mutable; another is refused ([`MapOptions::one_writer`]).
+//! * One process at a time maps a file mutable; another is refused ([`MapOptions::one_writer`]). By address ([`by_address`]) the file
+//!   becomes the kernel's instead when another process opens it to write.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");

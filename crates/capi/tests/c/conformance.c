@@ -435,8 +435,9 @@ static int is_locked(const char *path) {
     pid_t child = fork();
     if (child == 0) {
         struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
-        int fd = open(path, O_RDWR);
-        _exit(fd >= 0 && fcntl(fd, F_SETLK, &lock) != 0);
+        /* Only to read it: one that opens it to write would take it from the cache. */
+        int fd = open(path, O_RDONLY);
+        _exit(fd >= 0 && fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK);
     }
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));

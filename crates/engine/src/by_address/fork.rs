@@ -9,8 +9,10 @@ use super::why::Why;
 use crate::coherence::MappedFile;
 use crate::fault::child::{self, ChildMap};
 use crate::files::children::InheritedPart;
-use crate::files::{children, keeper};
+use crate::files::foreign_writers::{self, Change};
+use crate::files::{children, keeper, table as files};
 use crate::region::registry;
+use crate::store::Store;
 use crate::sys::file::{self, Identity};
 use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, engine_fd, fork, threads};
@@ -168,9 +170,35 @@ pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
 }
 
 /// Converts one file's maps to kernel mappings, and leaves it to the kernel: another process writes it, or is about to.
-/// Pages that are pinned for a moment are waited for.
-pub fn give_back(identity: Identity) {
-    give_back_for(identity, Why::Written);
+/// Pages that are pinned for a moment are waited for. One that may be stored to here stays while nobody is found that writes it: what
+/// was stored is written, for others to read, and false returned.
+pub fn give_back(identity: Identity, change: Change) -> bool {
+    if !files::is_cached(identity) {
+        return true;
+    }
+    let Some(store) = show_stores(identity) else {
+        give_back_for(identity, Why::Written);
+        return true;
+    };
+    if let Change::Opened(by) = change
+        && !foreign_writers::is_written_elsewhere(identity, by)
+    {
+        store.write_to_page_cache(false);
+        return false;
+    }
+    give_back_for(identity, Why::WrittenElsewhere);
+    true
+}
+
+/// Writes what was stored to a file's maps to the page cache, and has all that comes go there: a direct write fails where another process
+/// has made the same page dirty there. `None`: nothing is stored to them.
+fn show_stores(identity: Identity) -> Option<Arc<dyn Store>> {
+    let is_its = |region: &registry::InUse<'_>| region.store().identity() == identity;
+    let region = registry::all().filter(is_its).find(|region| region.is_ours() && region.is_writable())?;
+    region.store().write_to_page_cache(true);
+    // What cannot be written stays dirty, and the conversion tries again.
+    let _ = flush::write_out(&region, 0..region.span() / PAGE);
+    Some(region.store().clone())
 }
 
 fn give_back_for(identity: Identity, why: Why) {

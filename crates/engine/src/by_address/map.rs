@@ -3,7 +3,7 @@
 use super::convert::convert;
 use super::fork as fork_of;
 use super::lookup::range_of;
-use super::own::{Owner, look, own};
+use super::own::{Owner, is_owned, look, own};
 use super::protect::apply_all;
 use super::table::{Piece, Removed, Share, Table};
 use super::unmap::{clear_way, retire};
@@ -12,13 +12,14 @@ use crate::deferred::protocol::DeferredMode;
 use crate::error::Error;
 use crate::fault::child::{self, ChildMap};
 use crate::files::facts::facts_of;
+use crate::files::foreign_writers::Unwatched;
 use crate::files::table::AttachOptions;
 use crate::files::{closing, foreign_writers, table as files};
 use crate::map::cache::Cache;
 use crate::modes::Fallback;
 use crate::region::address::Place;
 use crate::store::origin::OriginStore;
-use crate::store::{self, Origin};
+use crate::store::{self, Origin, one_writer};
 use crate::sys::{PAGE, descriptor_table, file, fork, memory};
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -26,6 +27,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Address space for a file that may grow, bytes: what is not touched costs nothing.
 const ROOM: usize = 64 << 30;
@@ -69,7 +71,8 @@ impl Request {
 /// As for [`MapOptions::map`](crate::MapOptions::map) and `map_mut`; what a fixed place holds goes.
 ///
 /// # Errors
-/// As for those; [`Error::Locked`] while another process writes the file.
+/// As for those; [`Error::Locked`] while another process has the file in a cache to write it, and does not give it back
+/// ([`Turn`]).
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -103,9 +106,49 @@ impl Request {
 pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate::error::Result<Option<*mut u8>> {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
-    let facts = facts_of(&from)?;
-    // SAFETY: the caller's contract.
-    unsafe { map_as(&from, facts, cache, request, &store::open) }
+    let turn = Turn::begin(fd);
+    loop {
+        let goes_on = request.one_writer && !is_owned() && turn.comes();
+        // SAFETY: the caller's contract.
+        match unsafe { map_as(&from, facts_of(&from)?, cache, request, &store::open) } {
+            Err(Error::Locked { .. }) if goes_on => {}
+            done => return done,
+        }
+    }
+}
+
+/// A file's turn to be mapped here, in whatever way, by a descriptor that may write: others may have it in the engine.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// let input = std::io::stdin();
+/// let turn = fastmap::by_address::Turn::begin(input.as_fd());
+/// assert!(turn.comes()); // nobody has it
+/// ```
+#[derive(Debug)]
+pub struct Turn<'a> {
+    fd: BorrowedFd<'a>,
+    begun: Instant,
+}
+
+impl<'a> Turn<'a> {
+    /// Of the file behind a descriptor.
+    pub fn begin(fd: BorrowedFd<'a>) -> Self {
+        Turn { fd, begun: Instant::now() }
+    }
+
+    /// Waits until other processes that have the file in the engine have given it to the kernel, which they do at once: for two seconds at
+    /// most. Not with the table owned ([`own`]): theirs may wait for this one. False: [`map`] is to be called once more, and its
+    /// [`Error::Locked`] is final. Else another process may have the file for a moment again, until it finds that this one has it open.
+    pub fn comes(&self) -> bool {
+        const PATIENCE: Duration = Duration::from_secs(4);
+        // SAFETY: borrowed for as long as it is used here; never closed.
+        let from = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd.as_raw_fd()) });
+        // A child made by fork(2) has its parent give its files back here.
+        let is_others =
+            || file::access_mode(&from) == libc::O_RDWR && crate::coherence::file(self.fd.as_raw_fd()).is_none();
+        (!is_others() || one_writer::await_others(&from)) && self.begun.elapsed() < PATIENCE
+    }
 }
 
 /// Maps a file that is filled while it is read, the local copy of an object, as [`map`] does; `MAP_PRIVATE` is as good as `MAP_SHARED`, since
@@ -329,7 +372,11 @@ fn attach(
         return Ok(Err(Why::Placement));
     }
     // Now that its region is there for as long as this share is: the end of the region forgets the watch.
-    if !writable && request.one_writer {
+    if writable && request.one_writer {
+        if !watch_written(from, identity) {
+            return Ok(Err(Why::WrittenElsewhere));
+        }
+    } else if request.one_writer {
         let is_mapped = || look(|table| table.pieces().iter().any(|piece| piece.share.identity == facts.identity));
         match watch(from, facts, request.fallback) {
             Ok(true) => {}
@@ -379,6 +426,18 @@ fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::
         return Ok(false);
     }
     Err(error)
+}
+
+/// Watches a file that is to be stored to for other processes that write it. False: one uses it already, and it is for the kernel to map.
+pub(super) fn watch_written(from: &File, identity: file::Identity) -> bool {
+    match foreign_writers::watch_written(from, identity, fork_of::give_back) {
+        Ok(()) => true,
+        Err(Unwatched::Used) => false,
+        Err(Unwatched::Unknown(why)) => {
+            why::say_unwatched(&why);
+            true
+        }
+    }
 }
 
 /// Before the kernel maps a file by a descriptor, of which the engine's last map may be on its way to the file.

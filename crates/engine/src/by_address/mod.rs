@@ -49,7 +49,7 @@ pub use keep::{keep, let_go};
 pub use leave::{follow_rights, is_alone, is_in_child, leave, own_thread};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
 pub use lookup::holds;
-pub use map::{Request, await_closing, map, map_origin};
+pub use map::{Request, Turn, await_closing, map, map_origin};
 pub use own::{Owner, own};
 pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_readahead};
 pub use protect::{leave_file_to_kernel, protect};

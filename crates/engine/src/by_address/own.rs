@@ -57,12 +57,20 @@ pub fn own() -> Owner {
     Owner { is_child, _uncancelled: uncancelled, _blocked: blocked, _thread: PhantomData }
 }
 
-fn take() {
+/// Whether this thread owns it.
+pub(super) fn is_owned() -> bool {
+    OWNER.load(Ordering::Relaxed) == this_thread()
+}
+
+fn this_thread() -> i32 {
     // SAFETY: no memory.
-    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
-    if OWNER.load(Ordering::Relaxed) != thread {
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+fn take() {
+    if !is_owned() {
         std::mem::forget(LOCK.lock());
-        OWNER.store(thread, Ordering::Relaxed);
+        OWNER.store(this_thread(), Ordering::Relaxed);
     }
     DEPTH.fetch_add(1, Ordering::Relaxed);
 }

@@ -3,8 +3,8 @@
 use super::convert::convert_range;
 use super::direct;
 use super::lookup::{Kind, check, kinds_in, range_of};
-use super::map::SERVED;
-use super::own::own;
+use super::map::{SERVED, watch_written};
+use super::own::{look, own};
 use super::table::Table;
 use super::why::Why;
 use crate::files::{lifecycle, table as files};
@@ -45,7 +45,8 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         _ => {}
     }
     let is_cached = kinds.iter().all(|(_, kind)| *kind == Kind::Cached);
-    if is_cached && let Some(done) = owner.change(|table| protect_whole(table, &range, prot)) {
+    let stays = is_cached && (prot & libc::PROT_WRITE == 0 || are_ours(&range));
+    if stays && let Some(done) = owner.change(|table| protect_whole(table, &range, prot)) {
         return done;
     }
     convert_range(&owner, &range, Why::Protection)?;
@@ -54,6 +55,15 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     // SAFETY: the caller's contract.
     check(unsafe { libc::mprotect(addr as *mut _, end - range.start, prot) })?;
     if end == range.end { Ok(()) } else { Err(libc::ENOMEM) }
+}
+
+/// Whether the files that are mapped in a range, and may be stored to from now on, are this process's alone; they are watched from then on.
+fn are_ours(range: &Range<usize>) -> bool {
+    let read = |table: &Table| {
+        let shares = table.meeting(range).map(|(piece, _)| piece.share.clone());
+        shares.filter(|share| share.may_write && !share.region.is_writable()).collect::<Vec<_>>()
+    };
+    look(read).iter().all(|share| watch_written(share.region.store().reader(), share.identity))
 }
 
 /// mprotect(2) of whole maps of the cache that stay such. `None`: it is not that.

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Why maps of a file are the kernel's. As text it is the reason and, after a semicolon, the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub enum Why {
     Replaced,
     /// It is open to be written elsewhere, and mapped here only to be read.
     Written,
+    /// Another process has it mapped, or open to be written, and it may be stored to here.
+    WrittenElsewhere,
     /// This is a child made by fork(2).
     Child,
     /// A child made by fork(2) uses it.
@@ -132,6 +134,10 @@ impl Display for Why {
             Why::Written => (
                 "it is open to be written elsewhere, and mapped here only to be read",
                 "end the writer first, or map a copy",
+            ),
+            Why::WrittenElsewhere => (
+                "another process has it mapped, or open to be written",
+                "end that one first, if the cache is to have it",
             ),
             Why::Child => (
                 "this process was made by fork(2), and the engine is its parent's",
@@ -244,6 +250,19 @@ pub fn say_kernels(path: &[u8], file: (u64, u64), why: &dyn Display) -> bool {
             false
         }
         Noted::Known => false,
+    }
+}
+
+/// Says once that others which write a file that is stored to here are not seen.
+pub(super) fn say_unwatched(why: &dyn Display) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        let mut line = Line { text: [0; 1024], len: 0 };
+        let _ = write!(
+            line,
+            "fastmap: what other processes write to files that are mapped here to be stored to would not be seen (fanotify: {why})"
+        );
+        line.end();
     }
 }
 

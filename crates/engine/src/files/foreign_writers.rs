@@ -1,7 +1,8 @@
-//! Other processes that write a file which is mapped here to be read: what they write must show, as with mmap(2).
+//! Other processes that write a file which is mapped here: what they write must show, as with mmap(2), and what is stored here is theirs
+//! to see.
 //!
-//! The engine's pages are copies, and nobody tells it when a file changes. So a file that is read is watched for as
-//! long as it has a region, and becomes the kernel's to map before others change it, or as soon as they have:
+//! The engine's pages are copies, and nobody tells it when a file changes. So a file is watched for as long as it has a region. One that is
+//! read becomes the kernel's to map before others change it, or as soon as they have:
 //!
 //! * By a **lease** (fcntl(2) `F_SETLEASE`), where this process may have one (its user owns the file, or it has
 //!   CAP_LEASE), and nobody has the file open to write, this process neither. A process that opens it to write, or
@@ -11,17 +12,29 @@
 //!   comes at once, but after the write; or before it, with the opening, since a store to a mapping, which may follow
 //!   it, is not told of. Processes that have the file open to write already are looked up in proc(5).
 //! * A file that neither can watch is not the engine's.
+//!
+//! One that is **stored to** ([`watch_written`]) is watched by fanotify(7) alone: there is no lease of a file that is open to be written.
+//! Others that have it open to write, or mapped, when it is mapped here keep it from the engine. Of one that opens it later nothing is known
+//! but that it did, and whose process it is, if this one has privileges; what it may do with it is looked up in proc(5). What only reads
+//! finds what was stored until then, which is written to the page cache; for what writes the file becomes the kernel's to map. Until that is
+//! done, a millisecond after its open(2) and half a millisecond more for each MiB that is dirty here, it sees the file without what is dirty,
+//! and what it stores to those pages is lost: nobody is made to wait for this process. So a process that has this library waits by itself
+//! before it maps a file (`store/one_writer.rs`), and misses nothing.
 
+use crate::store::one_writer;
 use crate::sys::engine_fd::EngineFd;
 use crate::sys::file::Identity;
 use crate::sys::signal::Blocked;
-use crate::sys::{engine_fd, file, maps, proc_files, threads};
+use crate::sys::{engine_fd, file, maps, proc_files, process, threads};
+use std::cell::OnceCell;
+use std::fmt::Write;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 /// The signal that says that a lease is to be given back: one of the C library's own (for pthread_cancel(3)), which
 /// programs neither send nor wait for. It is sent to one thread, which blocks it and is never cancelled.
@@ -30,14 +43,53 @@ const SIGNAL: i32 = 32;
 /// How often leases are looked at in case a signal was not to be had (RLIMIT_SIGPENDING); milliseconds.
 const LOOK: i32 = 1000;
 
-/// What becomes of a file that others write: its maps are to be the kernel's when this returns.
-pub type GiveBack = fn(Identity);
+/// When what has opened a file is looked for once more: it is told of before it has its descriptor.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// The thread's pause after events that were all of this process's own doing: it writes its files as fast as it can.
+const OWN_PAUSE: Duration = Duration::from_micros(500);
+
+/// What becomes of a file that others use: if they write it its maps are to be the kernel's when this returns. False: nobody that writes it
+/// was found.
+pub type GiveBack = fn(Identity, Change) -> bool;
+
+/// What another process has done to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Opened it, to read it perhaps: its process, if that is known.
+    Opened(Option<u32>),
+    /// Written it, or closed it after it may have: or it waits for its lease, to open it so.
+    Written,
+}
 
 struct Watched {
     identity: Identity,
+    /// As lists of mappings name it.
+    mapped: Option<(u32, u32, u64)>,
+    /// It may be stored to here.
+    is_written: bool,
+    /// Others have opened it since it is watched.
+    is_opened: AtomicBool,
     /// With the lease, or for the mark.
     file: EngineFd<File>,
     by: By,
+}
+
+impl Watched {
+    fn new(identity: Identity, mapped: Option<(u32, u32, u64)>, file: EngineFd<File>, by: By) -> Self {
+        Watched { identity, mapped, is_written: false, is_opened: AtomicBool::new(false), file, by }
+    }
+
+    /// What events of others come to, if to anything. Who closes it without having opened it has a copy of a descriptor, as a child has that
+    /// is about to execute a program.
+    fn change(&self, events: u64, pid: u32) -> Option<Change> {
+        self.is_opened.fetch_or(events & libc::FAN_OPEN != 0, Ordering::Relaxed);
+        match events {
+            libc::FAN_OPEN => Some(Change::Opened((pid != 0).then_some(pid))),
+            libc::FAN_CLOSE_WRITE if !self.is_opened.load(Ordering::Relaxed) => None,
+            _ => Some(Change::Written),
+        }
+    }
 }
 
 #[derive(PartialEq)]
@@ -57,6 +109,13 @@ fn watched() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
+/// What was told of files before another one came to be watched, for the thread. Taken with [`WATCHED`] held.
+static NOTICED: Mutex<Vec<(Identity, Change)>> = Mutex::new(Vec::new());
+
+fn noticed() -> MutexGuard<'static, Vec<(Identity, Change)>> {
+    NOTICED.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
 /// The thread that waits, and what for.
 struct Watcher {
     thread: i32,
@@ -72,28 +131,126 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
     }
     let watcher = watcher(give_back).map_err(|error| format!("no thread watches for other writers: {error}"))?;
     let own = file::reopen(from, false, false).map_err(|error| format!("it cannot be opened again: {error}"))?;
-    let by = match lease(&own, watcher.thread) {
-        Ok(()) => By::Lease,
-        Err(_) => {
-            let fanotify = watcher.fanotify.and_then(|group| mark(group, &own, true).map(|()| handle_of(&own)));
-            let handle = fanotify.map_err(|error| {
-                let error = io::Error::from_raw_os_error(error);
-                format!("others may write it: there is no lease of it (fcntl), and no fanotify ({error})")
-            })?;
-            // Looked at when it is watched already: nobody comes in between.
-            let mapped = maps::name_of(&own);
-            if let Some(writer) = elsewhere(identity, mapped, false) {
-                if let Ok(group) = watcher.fanotify {
-                    let _ = mark(group, &own, false);
-                }
-                return Err(format!("process {writer} has it open or mapped to write"));
-            }
-            By::Fanotify(handle)
+    if lease(&own, watcher.thread).is_ok() {
+        watched().push(Watched::new(identity, None, own, By::Lease));
+        wake(watcher.thread);
+        return Ok(());
+    }
+    let mapped = by_fanotify(watcher, own, identity).map_err(|error| {
+        let error = io::Error::from_raw_os_error(error);
+        format!("others may write it: there is no lease of it (fcntl), and no fanotify ({error})")
+    })?;
+    let writes = |_, used: Use<'_>| match used {
+        Use::Mapped(_, one) => one.is_shared && one.prot & libc::PROT_WRITE != 0,
+        Use::Open(_, mode) => mode != libc::O_RDONLY,
+    };
+    nobody(identity, mapped, writes).map_err(|writer| format!("process {writer} has it open or mapped to write"))
+}
+
+/// Why a file that is stored to cannot be watched.
+#[derive(Debug)]
+pub enum Unwatched {
+    /// Another process has it open to write, or mapped.
+    Used,
+    /// It would not be known.
+    Unknown(io::Error),
+}
+
+/// Watches a file that is about to be stored to through the engine, as [`watch`] does.
+pub fn watch_written(from: &File, identity: Identity, give_back: GiveBack) -> Result<(), Unwatched> {
+    let before = watched().iter_mut().find(|one| one.identity == identity && one.by != By::Lease).map(|one| {
+        let was_written = std::mem::replace(&mut one.is_written, true);
+        (one.mapped, was_written)
+    });
+    let mapped = match before {
+        Some((_, true)) => return Ok(()),
+        Some((mapped, false)) => mapped,
+        None => {
+            let watcher = watcher(give_back).map_err(Unwatched::Unknown)?;
+            let own = file::reopen(from, false, false).map_err(Unwatched::Unknown)?;
+            // A lease would be this process's own to give back.
+            forget(identity);
+            let unknown = |error| Unwatched::Unknown(io::Error::from_raw_os_error(error));
+            let mapped = by_fanotify(watcher, own, identity).map_err(unknown)?;
+            watched().iter_mut().filter(|one| one.identity == identity).for_each(|one| one.is_written = true);
+            mapped
         }
     };
-    watched().push(Watched { identity, file: own, by });
-    wake(watcher.thread);
-    Ok(())
+    let opens = opens_to_write(identity);
+    let uses = |pid, used: Use<'_>| match used {
+        Use::Mapped(_, one) => one.is_shared && is_another(pid),
+        Use::Open(descriptor, mode) => opens(pid, descriptor, mode),
+    };
+    nobody(identity, mapped, uses).map_err(|_| Unwatched::Used)
+}
+
+/// Watches a file by fanotify(7), opened by `own`; returns how lists of mappings name it.
+fn by_fanotify(watcher: &Watcher, own: EngineFd<File>, identity: Identity) -> Result<Option<(u32, u32, u64)>, i32> {
+    let group = watcher.fanotify?;
+    let mapped = maps::name_of(&own);
+    let mut watched = watched();
+    // What was told until now is of others, or of this one when it was watched before.
+    let (told, _) = drain(group, &watched);
+    mark(group, &own, true)?;
+    let by = By::Fanotify(handle_of(&own));
+    watched.push(Watched::new(identity, mapped, own, by));
+    if !told.is_empty() {
+        noticed().extend(told);
+        wake(watcher.thread);
+    }
+    Ok(mapped)
+}
+
+/// Looked at when a file is watched already, nobody comes in between: whether nobody else uses it. `Err`: who does; it is not watched any
+/// more.
+fn nobody(
+    identity: Identity,
+    mapped: Option<(u32, u32, u64)>,
+    counts: impl Fn(u32, Use<'_>) -> bool,
+) -> Result<(), u32> {
+    match elsewhere(identity, mapped, None, counts) {
+        None => Ok(()),
+        Some(user) => {
+            forget(identity);
+            Err(user)
+        }
+    }
+}
+
+/// Whether another process, or the one that is given, may write a file that is watched, as far as this one may see: has it open or mapped so.
+pub fn is_written_elsewhere(identity: Identity, by: Option<u32>) -> bool {
+    let mapped = watched().iter().find(|one| one.identity == identity).and_then(|one| one.mapped);
+    let opens = opens_to_write(identity);
+    let writes = |pid, used: Use<'_>| match used {
+        Use::Mapped(folder, one) => {
+            one.is_shared && (one.prot & libc::PROT_WRITE != 0 || maps::may_write(folder, one)) && is_another(pid)
+        }
+        Use::Open(descriptor, mode) => opens(pid, descriptor, mode),
+    };
+    elsewhere(identity, mapped, by, writes).is_some()
+}
+
+/// Whether another process has opened a file to write by a descriptor of its own. It may have copies of this one's, which it was born with:
+/// what it writes by those is told (`FAN_MODIFY`), and if it has this library it says so before it maps the file (`one_writer::await_others`).
+fn opens_to_write(identity: Identity) -> impl Fn(u32, u32, i32) -> bool {
+    let own = OnceCell::new();
+    move |pid, descriptor, mode| {
+        let own: &Vec<_> = own.get_or_init(|| open_here(identity));
+        mode != libc::O_RDONLY
+            && is_another(pid)
+            && !own.iter().any(|one| process::have_same_file(*one, pid, descriptor))
+    }
+}
+
+/// Whether a process is not a child of this one that has its memory as well, before it executes another program (vfork(2)).
+fn is_another(pid: u32) -> bool {
+    !process::shares_memory(pid)
+}
+
+/// This process's descriptors of a file.
+fn open_here(identity: Identity) -> Vec<u32> {
+    let is_its = |one: &u32| file::identity_of(&Path::new("/proc/self/fd").join(one.to_string())) == Some(identity);
+    proc_files::numbers("/proc/self/fd").into_iter().filter(is_its).collect()
 }
 
 /// Starts the thread that waits, before a file is watched (`lifecycle::start_threads`).
@@ -103,7 +260,9 @@ pub fn prepare(give_back: GiveBack) {
 
 /// Ends that: the file has no region any more.
 pub fn forget(identity: Identity) {
-    let gone: Vec<_> = watched().extract_if(.., |one| one.identity == identity).collect();
+    let mut watched = watched();
+    noticed().retain(|(one, _)| *one != identity);
+    let gone: Vec<_> = watched.extract_if(.., |one| one.identity == identity).collect();
     for one in gone {
         match one.by {
             // By hand: children made by fork(2) have the open file, too.
@@ -150,7 +309,8 @@ fn mark(group: RawFd, file: &File, add: bool) -> Result<(), i32> {
     let flags = if add { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
     // SAFETY: descriptors, numbers, and no path: the second descriptor's file itself.
     let done = unsafe {
-        libc::fanotify_mark(group, flags, libc::FAN_MODIFY | libc::FAN_OPEN, file.as_raw_fd(), std::ptr::null())
+        let events = libc::FAN_OPEN | libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE;
+        libc::fanotify_mark(group, flags, events, file.as_raw_fd(), std::ptr::null())
     };
     if done == 0 { Ok(()) } else { Err(crate::sys::errno()) }
 }
@@ -181,36 +341,61 @@ fn handle_of(file: &File) -> Option<Handle> {
 /// Another process that has a file open or mapped, to read it too, as far as this one may see. `mapped`: the file as proc(5) names it
 /// in lists of mappings.
 pub fn user_elsewhere(identity: Identity, mapped: (u32, u32, u64)) -> Option<u32> {
-    elsewhere(identity, Some(mapped), true)
+    elsewhere(identity, Some(mapped), None, |_, _| true)
 }
 
-/// Another process that uses a file: that has it open or mapped to write, or at all if `also_readers`. `mapped`: how lists of mappings name it.
-fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>, also_readers: bool) -> Option<u32> {
-    let uses = |one: &maps::FileMapping| also_readers || one.is_shared && one.prot & libc::PROT_WRITE != 0;
+/// What another process has of a file.
+enum Use<'a> {
+    /// A mapping; with the process's folder of proc(5).
+    Mapped(&'a Path, &'a maps::FileMapping),
+    /// A descriptor, and what it may do (`O_ACCMODE`).
+    Open(u32, i32),
+}
+
+/// Another process that uses a file in a way that counts, as far as this one may see; `only`: no other than this. `mapped`: how lists of
+/// mappings name the file.
+fn elsewhere(
+    identity: Identity,
+    mapped: Option<(u32, u32, u64)>,
+    only: Option<u32>,
+    counts: impl Fn(u32, Use<'_>) -> bool,
+) -> Option<u32> {
     let own = std::process::id();
-    for pid in proc_files::numbers("/proc").into_iter().filter(|pid| *pid != own) {
+    let others = only.map_or_else(|| proc_files::numbers("/proc"), |pid| vec![pid]);
+    let mut name = String::new();
+    for pid in others.into_iter().filter(|pid| *pid != own) {
         let path = Path::new("/proc").join(pid.to_string());
-        // A keeper has what its program had.
-        let is_keeper = || proc_files::text(path.join("comm")).trim_end() == "fastmap-keeper";
+        // One of the kernel's own, or one that this process may not look at.
+        if path.join("exe").read_link().is_err() {
+            continue;
+        }
         if let Some(file) = mapped
-            && maps::of_process(&path).iter().any(|one| one.file == file && uses(one))
-            && !is_keeper()
+            && maps::of_process(&path, file).iter().any(|one| counts(pid, Use::Mapped(&path, one)))
+            && !is_keeper(&path)
         {
             return Some(pid);
         }
         for descriptor in proc_files::numbers(path.join("fd")) {
-            if file::identity_of(&path.join(format!("fd/{descriptor}"))) != Some(identity) {
+            // There may be very many.
+            name.clear();
+            let _ = write!(name, "/proc/{pid}/fd/{descriptor}");
+            if file::identity_of(Path::new(&name)) != Some(identity) {
                 continue;
             }
             let info = proc_files::text(path.join(format!("fdinfo/{descriptor}")));
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let mode = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0) & libc::O_ACCMODE;
-            if (mode != libc::O_RDONLY || also_readers) && !is_keeper() {
+            if counts(pid, Use::Open(descriptor, mode)) && !is_keeper(&path) {
                 return Some(pid);
             }
         }
     }
     None
+}
+
+/// A keeper has what its program had.
+fn is_keeper(path: &Path) -> bool {
+    one_writer::is_keeper(proc_files::text(path.join("comm")).trim_end())
 }
 
 static WATCHER: OnceLock<Result<Watcher, i32>> = OnceLock::new();
@@ -257,7 +442,8 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     // The thread inherits the mask: no signal of the program's comes to it, and its own waits to be read.
     let _blocked = Blocked::all();
-    let body = threads::named(move || {
+    // It looks at other processes as the program may.
+    let body = threads::named_with_rights(move || {
         // SAFETY: a set that the kernel reads.
         let thread = unsafe {
             libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &SET, 0, size_of_val(&SET));
@@ -289,27 +475,68 @@ static DISMISSED: AtomicBool = AtomicBool::new(false);
 
 /// The thread's life.
 fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) {
-    let mut buffer = [0u64; 512];
-    let room = size_of_val(&buffer);
+    let mut buffer = [0u64; 16];
+    let mut again: Vec<(Instant, Identity, Change)> = Vec::new();
     loop {
         let mut ready = [signals, fanotify].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: an array of its length; descriptors that stay; a buffer of its size.
+        // SAFETY: an array of its length; a descriptor that stays; a buffer of its size.
         unsafe {
-            let timeout = if watched().iter().any(|one| one.by == By::Lease) { LOOK } else { -1 };
+            let timeout = match again.first() {
+                Some((at, ..)) => at.saturating_duration_since(Instant::now()).as_millis() as i32 + 1,
+                None if watched().iter().any(|one| one.by == By::Lease) => LOOK,
+                None => -1,
+            };
             libc::poll(ready.as_mut_ptr(), 2, timeout);
-            while libc::read(signals, buffer.as_mut_ptr().cast(), room) > 0 {}
+            while libc::read(signals, buffer.as_mut_ptr().cast(), size_of_val(&buffer)) > 0 {}
         }
         if DISMISSED.load(Ordering::Acquire) {
             return;
         }
-        let mut written = broken();
-        loop {
-            // SAFETY: the descriptor stays open as long as this thread, and the buffer has `room` bytes.
-            let got = unsafe { libc::read(fanotify, buffer.as_mut_ptr().cast(), room) };
-            let Ok(got @ 1..) = usize::try_from(got) else { break };
-            written.extend(named(bytemuck::cast_slice(&buffer[..got.div_ceil(8)]), got));
+        let (mut found, were_own) = {
+            let watched = watched();
+            let (mut told, any) = drain(fanotify, &watched);
+            let were_own = any && told.is_empty();
+            told.append(&mut noticed());
+            (told, were_own)
+        };
+        found.extend(broken().into_iter().map(|identity| (identity, Change::Written)));
+        for (identity, change) in found.into_iter().filter(is_news) {
+            if !give_back(identity, change) {
+                again.push((Instant::now() + AGAIN, identity, change));
+            }
         }
-        written.into_iter().for_each(give_back);
+        let now = Instant::now();
+        let due: Vec<_> =
+            again.extract_if(.., |(at, ..)| *at <= now).map(|(_, identity, change)| (identity, change)).collect();
+        for (identity, change) in due.into_iter().filter(is_news) {
+            give_back(identity, change);
+        }
+        if were_own {
+            std::thread::sleep(OWN_PAUSE);
+        }
+    }
+}
+
+/// Whether it is of a file as it is watched now: it may have been unmapped since, and mapped again in another way.
+fn is_news((identity, change): &(Identity, Change)) -> bool {
+    let is_opened = |one: &Watched| one.identity == *identity && one.is_opened.load(Ordering::Relaxed);
+    *change == Change::Written || watched().iter().any(is_opened)
+}
+
+/// What was told of the files that are watched since the last time; and whether anything was, of this process perhaps.
+fn drain(fanotify: RawFd, watched: &[Watched]) -> (Vec<(Identity, Change)>, bool) {
+    let mut buffer = [0u64; 512];
+    let (mut found, mut any) = (Vec::new(), false);
+    loop {
+        // SAFETY: the descriptor stays open as long as the thread, and the buffer has this size.
+        let got = unsafe { libc::read(fanotify, buffer.as_mut_ptr().cast(), size_of_val(&buffer)) };
+        let Ok(got @ 1..) = usize::try_from(got) else { return (found, any) };
+        any = true;
+        for one in named(bytemuck::cast_slice(&buffer[..got.div_ceil(8)]), got, watched) {
+            if !found.contains(&one) {
+                found.push(one);
+            }
+        }
     }
 }
 
@@ -319,7 +546,7 @@ fn broken() -> Vec<Identity> {
 }
 
 /// Files that other processes have opened or written, by the events in a buffer (fanotify(7)).
-fn named(bytes: &[u8], len: usize) -> Vec<Identity> {
+fn named(bytes: &[u8], len: usize, watched: &[Watched]) -> Vec<(Identity, Change)> {
     /// Of `fanotify_event_metadata`: its length (4), version, reserved, its own length (2 at 6), mask (8 at 8), fd, pid
     /// (4 at 20).
     const METADATA: usize = 24;
@@ -328,25 +555,27 @@ fn named(bytes: &[u8], len: usize) -> Vec<Identity> {
     const HANDLE: usize = 12;
     let word =
         |at: usize| bytes.get(at..at + 4).map_or(0, |four| u32::from_ne_bytes([four[0], four[1], four[2], four[3]]));
-    let watched = watched();
     let mut found = Vec::new();
     let mut at = 0;
     while at + METADATA <= len && word(at) as usize >= METADATA {
         let end = (at + word(at) as usize).min(len);
-        let by_others = word(at + 20) != std::process::id();
-        let overflow = u64::from(word(at + 8)) & libc::FAN_Q_OVERFLOW != 0;
+        // Zero: another's, and this one has not the privilege to know whose.
+        let pid = word(at + 20);
+        let events = u64::from(word(at + 8));
         let info = at + METADATA;
         let count = word(info + HANDLE) as usize;
         let name = bytes.get(info + HANDLE + 8..info + HANDLE + 8 + count).filter(|_| info + HANDLE + 8 + count <= end);
         let handle = name.map(|name| Handle(word(info + HANDLE + 4) as i32, name.to_vec()));
-        if by_others || overflow {
+        let overflow = events & libc::FAN_Q_OVERFLOW != 0;
+        if pid != std::process::id() || overflow {
             let is_it = |one: &&Watched| match (&one.by, &handle) {
                 (By::Lease, _) => false,
                 (By::Fanotify(Some(own)), Some(named)) => own == named,
                 // Where it cannot be told it may be any.
                 (By::Fanotify(_), _) => true,
             };
-            found.extend(watched.iter().filter(is_it).map(|one| one.identity));
+            let change = |one: &Watched| Some((one.identity, one.change(events, pid)?));
+            found.extend(watched.iter().filter(is_it).filter_map(change));
         }
         at = end;
     }

@@ -10,6 +10,7 @@ use crate::sys::proc_files;
 use std::ffi::CStr;
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,53 @@ pub fn wait_for_keeper(from: &File) {
     }
 }
 
+/// Before this process maps a file by a descriptor that may write: waits until no other writes it through a cache, two seconds at most; false: one
+/// does still. A process that maps it by address gives it to the kernel as soon as it knows of others that write it, and then the lock. It
+/// learns that here, by a descriptor that could have written and is closed (`files/foreign_writers.rs`): the caller's may be older than its
+/// watch, or be one that it has inherited.
+pub fn await_others(from: &File) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    /// Seconds in which a file that was waited for in vain is not waited for again: its holder has it in a way that it cannot give back.
+    const FORGET: u64 = 60;
+    /// The last such file, in hash, and when that was.
+    static IN_VAIN: AtomicU64 = AtomicU64::new(0);
+    if !file::byte_is_locked(from, BYTE) {
+        return true;
+    }
+    let Ok(facts) = file::facts(from) else { return false };
+    let [device, inode] = facts.identity.numbers();
+    let mark = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) & !0xffff_ffff;
+    let known = IN_VAIN.load(Ordering::Relaxed);
+    if known & !0xffff_ffff == mark && seconds().wrapping_sub(known & 0xffff_ffff) < FORGET {
+        return false;
+    }
+    drop(file::reopen(from, true, false));
+    let start = Instant::now();
+    while file::byte_is_locked(from, BYTE) {
+        if start.elapsed() >= PATIENCE {
+            IN_VAIN.store(mark | seconds(), Ordering::Relaxed);
+            return false;
+        }
+        sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Since some moment before, modulo 2 to the 32nd.
+fn seconds() -> u64 {
+    // SAFETY: a structure of this function's.
+    unsafe {
+        let mut now: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
+        now.tv_sec as u64 & 0xffff_ffff
+    }
+}
+
+/// Whether a process with this name is a keeper: it has the name of the thread that made it until it gives itself its own.
+pub fn is_keeper(command: &str) -> bool {
+    [KEEPER.to_bytes(), KEEPERS_THREAD.as_bytes()].contains(&command.as_bytes())
+}
+
 /// A process that holds the lock.
 #[derive(Debug)]
 struct Holder {
@@ -89,8 +137,7 @@ struct Holder {
 
 impl Holder {
     fn is_keeper(&self) -> bool {
-        // It has the name of the thread that made it until it gives itself its own.
-        [KEEPER.to_bytes(), KEEPERS_THREAD.as_bytes()].contains(&self.command.as_bytes())
+        is_keeper(&self.command)
     }
 
     fn name(holder: Option<Holder>) -> String {

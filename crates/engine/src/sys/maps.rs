@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -53,9 +54,26 @@ pub fn has_async_io() -> bool {
     text.windows(6).filter(|part| part == b"/[aio]").count() > before.min(aio::own_contexts())
 }
 
-/// Those of another process, as far as this one may see them.
-pub fn of_process(folder: &Path) -> Vec<FileMapping> {
-    proc_files::bytes(folder.join("maps")).map(|text| parse(&text)).unwrap_or_default()
+/// Those of one file in another process, a folder of /proc, as far as this one may see them.
+pub fn of_process(folder: &Path, file: (u32, u32, u64)) -> Vec<FileMapping> {
+    let text = proc_files::bytes(folder.join("maps")).unwrap_or_default();
+    of_file(&text, file)
+}
+
+fn of_file(text: &[u8], file: (u32, u32, u64)) -> Vec<FileMapping> {
+    // Lists are long, and most have nothing of it.
+    let (major, minor, inode) = file;
+    let name = format!(" {major:02x}:{minor:02x} {inode} ");
+    // SAFETY: memory with its length, both of them.
+    let has_it = unsafe { !libc::memmem(text.as_ptr().cast(), text.len(), name.as_ptr().cast(), name.len()).is_null() };
+    let all = if has_it { parse(text) } else { Vec::new() };
+    all.into_iter().filter(|one| one.file == file).collect()
+}
+
+/// Whether a mapping of a process, a folder of /proc, is of a descriptor that may write: mprotect(2) may ask for that later.
+pub fn may_write(folder: &Path, mapping: &FileMapping) -> bool {
+    let link = folder.join(format!("map_files/{:x}-{:x}", mapping.at.start, mapping.at.end));
+    link.symlink_metadata().is_ok_and(|link| link.mode() & 0o200 != 0)
 }
 
 fn parse(text: &[u8]) -> Vec<FileMapping> {
@@ -108,6 +126,8 @@ mod tests {
             path: Some("/data/x y.db".into()),
         };
         assert_eq!(found[1], wanted);
+        assert_eq!(of_file(text, (0xfe, 0xa, 77)), [found[1].clone()]);
+        assert_eq!(of_file(text, (0xfe, 0xa, 7)), []);
         assert_eq!((found[0].prot, found[0].is_shared), (libc::PROT_READ | libc::PROT_EXEC, false));
         assert_eq!(found[2].path, None);
     }

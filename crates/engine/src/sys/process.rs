@@ -254,3 +254,17 @@ mod tests {
         }
     }
 }
+
+/// Whether another process has this one's memory (CLONE_VM). Where that cannot be asked: it has not.
+pub fn shares_memory(pid: u32) -> bool {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: numbers.
+    unsafe { libc::syscall(libc::SYS_kcmp, std::process::id(), pid, KCMP_VM, 0, 0) == 0 }
+}
+
+/// Whether a descriptor of this process and one of another are copies of each other (dup(2), fork(2)). Where that cannot be asked: they are not.
+pub fn have_same_file(own: u32, pid: u32, other: u32) -> bool {
+    const KCMP_FILE: i32 = 0;
+    // SAFETY: numbers.
+    unsafe { libc::syscall(libc::SYS_kcmp, std::process::id(), pid, KCMP_FILE, u64::from(own), u64::from(other)) == 0 }
+}

@@ -9,7 +9,7 @@ use super::{
 use crate::copy::{held, mapped};
 use crate::own::{owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
-use fastmap::by_address::{self, Why};
+use fastmap::by_address::{self, Turn, Why};
 use fastmap::{Error, Fallback, Mode};
 use kernel_maps::Made;
 use libc::{c_int, c_void, off_t, size_t};
@@ -60,6 +60,22 @@ unsafe fn map(wanted: Wanted) -> *mut c_void {
         // SAFETY: the caller's contract.
         return unsafe { super::objects::map(object, wanted) };
     }
+    if flags & libc::MAP_ANONYMOUS == 0 && wanted.fd >= 0 {
+        let is_shared = matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) && len > 0;
+        // SAFETY: the program's descriptor, open during its call.
+        let turn = Turn::begin(unsafe { BorrowedFd::borrow_raw(wanted.fd) });
+        loop {
+            let goes_on = !config().off && !owner::has_left() && undisturbed(false, || turn.comes());
+            if !is_shared {
+                break;
+            }
+            let _passing = by_address::pass();
+            // SAFETY: the caller's contract.
+            if let Some(at) = unsafe { map_shared(wanted, !goes_on) } {
+                return at;
+            }
+        }
+    }
     // No mapping of a file comes to it while it is taken over, and nothing to the place of one that is.
     let _passing = (flags & libc::MAP_ANONYMOUS == 0 || flags & libc::MAP_FIXED != 0).then(by_address::pass);
     // SAFETY: the caller's contract.
@@ -71,8 +87,6 @@ unsafe fn map(wanted: Wanted) -> *mut c_void {
             {
                 return at;
             }
-        } else if matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) && len > 0 {
-            return map_shared(wanted);
         } else if kind == libc::MAP_PRIVATE {
             return map_private(wanted);
         }
@@ -116,18 +130,19 @@ unsafe fn would_map(wanted: Wanted) -> bool {
     }
 }
 
-unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
+/// `None`: another process has the file in the engine. Not if this `is_last`: then it is refused.
+unsafe fn map_shared(wanted: Wanted, is_last: bool) -> Option<*mut c_void> {
     let Wanted { fd, len, prot, .. } = wanted;
     if config().is_kernel_first() && !(mapped() && is_in_engine(fd)) {
         // SAFETY: the caller's contract.
-        return unsafe { map_kernel_first(wanted) };
+        return Some(unsafe { map_kernel_first(wanted) });
     }
     // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
     let owner = by_address::own();
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
     let file = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
-    let Some((file, fit)) = file else { return unsafe { by_kernel(wanted) } };
+    let Some((file, fit)) = file else { return Some(unsafe { by_kernel(wanted) }) };
     let for_engine = fit.is_ok();
     // SAFETY: the caller's contract.
     let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
@@ -140,12 +155,13 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
         match undisturbed(Ok(None), || unsafe { by_engine(wanted) }) {
             Ok(Some(at)) => {
                 drop(owner);
-                return populated(wanted, at);
+                return Some(populated(wanted, at));
             }
             Ok(None) => {}
-            Err(error) => {
-                set_errno(error);
-                return libc::MAP_FAILED;
+            Err(Refused::Locked(_)) if !is_last => return None,
+            Err(refused) => {
+                set_errno(refused.errno());
+                return Some(libc::MAP_FAILED);
             }
         }
     }
@@ -171,7 +187,7 @@ unsafe fn map_shared(wanted: Wanted) -> *mut c_void {
             note_kernel(wanted, file, at, for_engine);
         });
     }
-    at
+    Some(at)
 }
 
 /// What `MAP_POPULATE` asks for, of a map of the engine's that was made just now. It may take long: others map meanwhile.
@@ -346,8 +362,35 @@ unsafe fn straight(wanted: Wanted) -> Straight {
     }
 }
 
+/// Why the engine does not map a file, nor may the kernel.
+pub(super) enum Refused {
+    /// Another process has it in the engine.
+    Locked(Error),
+    /// An error number.
+    For(c_int),
+}
+
+impl From<c_int> for Refused {
+    fn from(error: c_int) -> Self {
+        Refused::For(error)
+    }
+}
+
+impl Refused {
+    /// The error number, which ends the call: what others do is said.
+    fn errno(self) -> c_int {
+        match self {
+            Refused::For(error) => error,
+            Refused::Locked(error) => undisturbed(libc::EAGAIN, || {
+                say(format_args!("{error}"));
+                error.errno()
+            }),
+        }
+    }
+}
+
 /// Maps a file through the engine. `None`: the kernel is to do it.
-pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
+pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, Refused> {
     let Wanted { len, fd, flags, .. } = wanted;
     let Some(cache) = crate::cache() else {
         served::note_kernels(fd, len, Why::NoCache);
@@ -375,14 +418,11 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, c_
             Ok(Some(at.cast()))
         }
         Ok(None) => Ok(None),
-        Err(error @ Error::Locked { .. }) => {
-            say(format_args!("{error}"));
-            Err(error.errno())
-        }
+        Err(error @ Error::Locked { .. }) => Err(Refused::Locked(error)),
         // The file has a map in the engine: a kernel mapping would be a second, incoherent copy.
         Err(error) if is_in_engine(fd) => {
             say(format_args!("{error}"));
-            Err(error.errno())
+            Err(error.errno().into())
         }
         Err(error) => {
             // SAFETY: as above.

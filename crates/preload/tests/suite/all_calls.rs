@@ -1,10 +1,10 @@
 //! All calls on mappings at once, by many threads over overlapping parts of three files: `programs/all_calls.c`.
-//! FASTMAP_SEED runs other steps; STEPS, ROUNDS, THREADS and PROCESSES are taken from the environment, for longer runs by hand (several processes that all store find only what docs/intercepted.md says of other processes).
+//! FASTMAP_SEED runs other steps; STEPS, ROUNDS, THREADS and PROCESSES are taken from the environment, for longer runs by hand.
 
 use crate::common;
 use crate::effort::quick_or_full;
 
-fn all_calls(threads: &str, steps: u64) {
+fn all_calls(processes: &str, threads: &str, steps: u64) {
     if !common::ready() {
         return;
     }
@@ -15,10 +15,11 @@ fn all_calls(threads: &str, steps: u64) {
         for library in [None, Some(common::library())] {
             let mut command = common::command(&program, library, &[("FASTMAP_CACHE", "8MiB")]);
             command.arg("stress").arg(folder.path().join("data")).env("SEED", seed.to_string());
-            for (name, value) in [("THREADS", threads), ("PROCESSES", "1"), ("STEPS", &steps.to_string())] {
+            for (name, value) in [("THREADS", threads), ("PROCESSES", processes), ("STEPS", &steps.to_string())] {
                 command.env(name, std::env::var(name).unwrap_or(value.into()));
             }
-            let what = format!("{threads} threads, seed {seed}, library {}", library.is_some());
+            let what =
+                format!("{processes} processes of {threads} threads, seed {seed}, library {}", library.is_some());
             common::expect_success(&what, &command.output().expect("timeout"));
         }
     }
@@ -26,10 +27,16 @@ fn all_calls(threads: &str, steps: u64) {
 
 #[test]
 fn of_two_threads() {
-    all_calls("2", 1200);
+    all_calls("1", "2", 1200);
 }
 
 #[test]
 fn of_eight_threads() {
-    all_calls("8", 400);
+    all_calls("1", "8", 400);
+}
+
+/// The first has the files in the engine until the others come.
+#[test]
+fn of_three_processes() {
+    all_calls("3", "2", 800);
 }
