@@ -148,6 +148,7 @@ fn this_is_installed_and_nothing_else() {
         &library,
         "lib/libfastmap_preload.so",
         "lib/libfastmap_preload_heap.so",
+        "lib/libfastmap_steer.so",
         "lib/pkgconfig/fastmap.pc",
         "share/bash-completion/completions/fastmap",
         "share/fish/vendor_completions.d/fastmap.fish",
