@@ -161,7 +161,7 @@ pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
 /// Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
 /// `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
 /// leave memory, dirty ones written first. The process's own follows the memory that is left until it is given a
-/// capacity, and from then on maps are cached from the start: see fm_mmap().
+/// capacity, and from then on maps are cached: see fm_mmap().
 ///
 /// Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
 /// EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be

@@ -244,13 +244,11 @@ With --once --json:
     \"caches\": [{\"capacity_bytes\", \"writes_in_flight\", \"merged_run_pages\", \"queue_depth\",
                  \"totals\": {COUNTER: N}, \"per_second\": {COUNTER: N}}],
     \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\",
-    \"placement\": {\"way\", \"switches\", \"watched_bytes\", \"taken_files\", \"looking_us\"},
     \"objects\": {\"fetched_bytes\", \"hit_bytes\", \"wasted_bytes\", \"fetched_bytes_per_second\", \"hit_bytes_per_second\",
                 \"wasted_bytes_per_second\"},
     \"flushed_bytes\", \"flushed_bytes_per_second\"}]}
 Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
-found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. placement: of mappings \
-that began as the kernel's; way is kernel, advised (the kernel, with MADV_RANDOM) or engine; null where there are none. objects: bytes fetched from stores, read from the local copy, \
+found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. objects: bytes fetched from stores, read from the local copy, \
 and given up unread; null where there are none.
 
 Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.

@@ -61,7 +61,6 @@ mod mechanism;
 mod modes;
 mod page;
 mod pin;
-pub mod placement;
 mod pool;
 mod readahead;
 mod region;
@@ -96,7 +95,7 @@ pub use map::pins::{Pinned, PinnedMut};
 #[cfg(feature = "ablation")]
 #[doc(hidden)]
 pub use mechanism::Mechanism;
-pub use modes::{Advice, Fallback, Mode, Persist, Placement};
+pub use modes::{Advice, Fallback, Mode, Persist};
 pub use store::Origin;
 #[doc(hidden)]
 pub use sys::leaks::Unseen;

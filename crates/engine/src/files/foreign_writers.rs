@@ -82,7 +82,7 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
             })?;
             // Looked at when it is watched already: nobody comes in between.
             let mapped = maps::name_of(&own);
-            if let Some(writer) = elsewhere(identity, mapped, false) {
+            if let Some(writer) = elsewhere(identity, mapped) {
                 if let Ok(group) = watcher.fanotify {
                     let _ = mark(group, &own, false);
                 }
@@ -94,11 +94,6 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
     watched().push(Watched { identity, file: own, by });
     wake(watcher.thread);
     Ok(())
-}
-
-/// Starts the thread that waits, before a file is watched (`lifecycle::start_threads`).
-pub fn prepare(give_back: GiveBack) {
-    let _ = watcher(give_back);
 }
 
 /// Ends that: the file has no region any more.
@@ -178,22 +173,16 @@ fn handle_of(file: &File) -> Option<Handle> {
     (found == 0).then(|| Handle(raw.kind, raw.handle[..(raw.bytes as usize).min(128)].to_vec()))
 }
 
-/// Another process that has a file open or mapped, to read it too, as far as this one may see. `mapped`: the file as proc(5) names it
-/// in lists of mappings.
-pub fn user_elsewhere(identity: Identity, mapped: (u32, u32, u64)) -> Option<u32> {
-    elsewhere(identity, Some(mapped), true)
-}
-
-/// Another process that uses a file: that has it open or mapped to write, or at all if `also_readers`. `mapped`: how lists of mappings name it.
-fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>, also_readers: bool) -> Option<u32> {
-    let uses = |one: &maps::FileMapping| also_readers || one.is_shared && one.prot & libc::PROT_WRITE != 0;
+/// Another process that has a file open or mapped to write. `mapped`: how lists of mappings name it.
+fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>) -> Option<u32> {
+    let writes = |one: &maps::FileMapping| one.is_shared && one.prot & libc::PROT_WRITE != 0;
     let own = std::process::id();
     for pid in proc_files::numbers("/proc").into_iter().filter(|pid| *pid != own) {
         let path = Path::new("/proc").join(pid.to_string());
         // A keeper has what its program had.
         let is_keeper = || proc_files::text(path.join("comm")).trim_end() == "fastmap-keeper";
         if let Some(file) = mapped
-            && maps::of_process(&path).iter().any(|one| one.file == file && uses(one))
+            && maps::of_process(&path).iter().any(|one| one.file == file && writes(one))
             && !is_keeper()
         {
             return Some(pid);
@@ -205,7 +194,7 @@ fn elsewhere(identity: Identity, mapped: Option<(u32, u32, u64)>, also_readers: 
             let info = proc_files::text(path.join(format!("fdinfo/{descriptor}")));
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let mode = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0) & libc::O_ACCMODE;
-            if (mode != libc::O_RDONLY || also_readers) && !is_keeper() {
+            if mode != libc::O_RDONLY && !is_keeper() {
                 return Some(pid);
             }
         }

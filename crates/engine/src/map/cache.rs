@@ -102,7 +102,7 @@ impl Cache {
         self.pool.ahead().is_some_and(|ahead| ahead.is_reading(&self.pool))
     }
 
-    /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.
+    /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use which need the engine and name no cache.
     ///
     /// # Errors
     /// As [`Cache::new`]; not remembered, so a later call may succeed.
@@ -116,8 +116,7 @@ impl Cache {
         Ok(Cache { pool: Pool::global()? })
     }
 
-    /// The process's own cache without a budget ([`Cache::auto`]): files go there that placement takes over
-    /// ([`Placement::Auto`](crate::Placement::Auto), and `fm_mmap` in C).
+    /// The process's own cache whose capacity follows the memory that is left ([`Cache::auto`]).
     ///
     /// # Errors
     /// As [`Cache::new`]; not remembered, so a later call may succeed.

@@ -6,7 +6,7 @@ use crate::sys::{PAGE, cpu, madvise, memory};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Smallest part of a region with a userfaultfd, and so a kernel VMA lock, of its own.
@@ -23,8 +23,6 @@ pub enum Place {
     /// Only part of the file, from this offset on, at this address: both page multiples. What is there goes. Other parts of so many
     /// bytes of the file at least may become its own later, each at the address that follows from this one ([`Address::take_back`]).
     Fixed { address: usize, offset: usize, room: usize },
-    /// As `Fixed`, but what is there stays until [`Address::take_over`] puts the region's memory in its place.
-    Over { address: usize, offset: usize },
 }
 
 /// A region's address range.
@@ -44,8 +42,6 @@ pub struct Address {
     userfaultfds: &'static [Userfaultfd],
     /// Which of them serves the first stripe: regions begin with different ones.
     first_userfaultfd: usize,
-    /// Where its memory is as long as something else is at its addresses ([`Place::Over`]); null: there.
-    elsewhere: AtomicPtr<u8>,
 }
 
 // SAFETY: `base` is an address range that the region owns, reached under the page words' protocol.
@@ -68,13 +64,8 @@ impl Address {
         // By the file as it is; what it grows by belongs to the last stripe.
         let stripes = if striped { (STRIPES_PER_CORE * cpu::count()).min(64) } else { 1 };
         let stripe_bytes = (doubled / stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
-        let mut elsewhere = AtomicPtr::default();
         let (base, own) = match place {
             Place::Room(_) => (memory::reserve(span, STRIPE_BYTES)?, 0),
-            Place::Over { address, offset } => {
-                elsewhere = AtomicPtr::new(memory::reserve(span - offset, STRIPE_BYTES)?);
-                ((address as *mut u8).wrapping_sub(offset), offset)
-            }
             Place::Fixed { address, offset, .. } => {
                 // SAFETY: the caller wants it there, whatever is there now.
                 unsafe { memory::reserve_at(address as *mut u8, need - offset)? };
@@ -86,62 +77,10 @@ impl Address {
             _ => Vec::new(),
         };
         let (foreign, parted, userfaultfds) = (Mutex::default(), AtomicBool::new(false), &opened.regions[..]);
-        let address = Address {
-            base,
-            span,
-            own,
-            foreign,
-            parted,
-            stripe_bytes,
-            stripes,
-            userfaultfds,
-            first_userfaultfd,
-            elsewhere,
-        };
+        let address =
+            Address { base, span, own, foreign, parted, stripe_bytes, stripes, userfaultfds, first_userfaultfd };
         address.add_foreign(beside.into_iter().filter(|part| !part.is_empty()));
         Ok(address)
-    }
-
-    /// Where its memory for a part of the file is, from this byte on: at its addresses, or not yet.
-    fn memory_of(&self, at: usize) -> *mut u8 {
-        match self.elsewhere.load(Ordering::Acquire) {
-            elsewhere if elsewhere.is_null() => self.base.wrapping_add(at),
-            elsewhere => elsewhere.wrapping_add(at - self.own),
-        }
-    }
-
-    /// Whether something else is at its addresses still ([`Place::Over`]).
-    pub fn is_elsewhere(&self) -> bool {
-        !self.elsewhere.load(Ordering::Acquire).is_null()
-    }
-
-    /// Its memory, wherever it is.
-    pub fn memory(&self) -> Vec<(*mut u8, usize)> {
-        self.own_parts().into_iter().map(|part| (self.memory_of(part.start), part.len())).collect()
-    }
-
-    /// Puts its memory, registered and with its protection, where it belongs, stripe by stripe, each in one step (mremap(2)):
-    /// who touches it meanwhile waits in the kernel. On failure `Err` has the addresses where what was there is gone: they are
-    /// foreign to it from then on.
-    ///
-    /// # Safety
-    /// The caller reads the userfaultfds' events ([`Userfaultfd::skip_event`]): the kernel waits for that. Nobody needs what is
-    /// there.
-    pub unsafe fn take_over(&self) -> Result<(), (Range<usize>, io::Error)> {
-        let mut at = self.own;
-        while at < self.span {
-            let end = (self.stripe_end(at / PAGE) * PAGE).min(self.span);
-            // SAFETY: memory of this region's own, and the caller's contract.
-            if let Err(error) = unsafe { memory::move_to(self.memory_of(at), end - at, self.base.wrapping_add(at)) } {
-                // What was at the last part's addresses may be gone, too: the kernel makes room first.
-                let base = self.base as usize;
-                self.add_foreign(std::iter::once(self.own..at).filter(|part| !part.is_empty()));
-                return Err((base.wrapping_add(self.own)..base.wrapping_add(end), error));
-            }
-            at = end;
-        }
-        self.elsewhere.store(std::ptr::null_mut(), Ordering::Release);
-        Ok(())
     }
 
     fn lock_foreign(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
@@ -171,11 +110,6 @@ impl Address {
         (self.base as usize).is_multiple_of(to)
     }
 
-    /// The userfaultfds.
-    pub fn userfaultfds(&self) -> &'static [Userfaultfd] {
-        self.userfaultfds
-    }
-
     /// The descriptors of the userfaultfds.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.userfaultfds.iter().map(|one| one.as_raw_fd())
@@ -186,11 +120,11 @@ impl Address {
     pub fn serve_faults(&self, part: Range<usize>) -> io::Result<()> {
         // SAFETY: the range is this region's own, and nothing is there.
         unsafe {
-            madvise::prepare_region(self.memory_of(part.start), part.len());
+            madvise::prepare_region(self.base.wrapping_add(part.start), part.len());
             let mut at = part.start;
             while at < part.end {
                 let end = (self.stripe_end(at / PAGE) * PAGE).min(part.end);
-                self.userfaultfd(at / PAGE).register(self.memory_of(at), end - at)?;
+                self.userfaultfd(at / PAGE).register(self.base.wrapping_add(at), end - at)?;
                 at = end;
             }
         }
@@ -223,12 +157,9 @@ impl Address {
         &self.userfaultfds[(stripe + self.first_userfaultfd) % self.userfaultfds.len()]
     }
 
-    /// The addresses that are its own, and where its memory is.
+    /// The addresses that are its own.
     pub fn own_addresses(&self) -> Vec<Range<usize>> {
         let base = self.base as usize;
-        if self.is_elsewhere() {
-            return Vec::new();
-        }
         self.own_parts().into_iter().map(|part| base.wrapping_add(part.start)..base.wrapping_add(part.end)).collect()
     }
 
