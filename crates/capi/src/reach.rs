@@ -108,8 +108,7 @@ pub const FM_LINE: usize = 64;
 /// The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
 /// in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
 /// (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
-/// Kernel mappings stay what they are: stores wait there. (A map that may change hands is one at times: map with
-/// FM_MAP_CACHED.)
+/// Kernel mappings stay what they are: stores wait there. Map with FM_MAP_CACHED.
 ///
 /// Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
 /// value; EFAULT `initial_line` is NULL; ENOMEM.
