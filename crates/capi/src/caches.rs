@@ -130,10 +130,20 @@ pub fn is_named() -> bool {
     IS_NAMED.load(Ordering::Relaxed)
 }
 
+/// The process's own cache, which follows the memory that is left.
+fn own() -> Result<Cache, Failure> {
+    static OWN: OnceLock<Cache> = OnceLock::new();
+    if let Some(cache) = OWN.get() {
+        return Ok(cache.clone());
+    }
+    let cache = Cache::auto()?;
+    Ok(OWN.get_or_init(|| cache).clone())
+}
+
 /// The cache of a handle; the process's own for null.
 pub fn find(handle: *const fm_cache) -> Result<Cache, Failure> {
     if handle.is_null() {
-        return Ok(Cache::global_auto()?);
+        return own();
     }
     handles().caches.get(&handle.addr()).cloned().ok_or_else(|| unknown(handle))
 }

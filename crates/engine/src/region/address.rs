@@ -28,11 +28,9 @@ pub enum Place {
 /// A region's address range.
 #[derive(Debug)]
 pub struct Address {
-    /// Where the file's first page is, or would be: address space before `own` may be somebody else's.
+    /// Where the file's first page is, or would be: parts of the address space may be somebody else's (`foreign`).
     base: *mut u8,
     span: usize,
-    /// Where the address range that it has begins, bytes from `base`.
-    own: usize,
     /// Foreign ranges: parts that were mapped over since, or never were its own, bytes from `base`. Not its to give back.
     foreign: Mutex<Vec<Range<usize>>>,
     /// Some of them lie between parts of its own.
@@ -64,21 +62,20 @@ impl Address {
         // By the file as it is; what it grows by belongs to the last stripe.
         let stripes = if striped { (STRIPES_PER_CORE * cpu::count()).min(64) } else { 1 };
         let stripe_bytes = (doubled / stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
-        let (base, own) = match place {
-            Place::Room(_) => (memory::reserve(span, STRIPE_BYTES)?, 0),
+        let base = match place {
+            Place::Room(_) => memory::reserve(span, STRIPE_BYTES)?,
             Place::Fixed { address, offset, .. } => {
                 // SAFETY: the caller wants it there, whatever is there now.
                 unsafe { memory::reserve_at(address as *mut u8, need - offset)? };
-                ((address as *mut u8).wrapping_sub(offset), 0)
+                (address as *mut u8).wrapping_sub(offset)
             }
         };
         let beside = match place {
             Place::Fixed { offset, .. } => vec![0..offset, need..span],
-            _ => Vec::new(),
+            Place::Room(_) => Vec::new(),
         };
         let (foreign, parted, userfaultfds) = (Mutex::default(), AtomicBool::new(false), &opened.regions[..]);
-        let address =
-            Address { base, span, own, foreign, parted, stripe_bytes, stripes, userfaultfds, first_userfaultfd };
+        let address = Address { base, span, foreign, parted, stripe_bytes, stripes, userfaultfds, first_userfaultfd };
         address.add_foreign(beside.into_iter().filter(|part| !part.is_empty()));
         Ok(address)
     }
@@ -170,7 +167,7 @@ impl Address {
 
     fn parts_beside(&self, foreign: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
-        let mut at = self.own;
+        let mut at = 0;
         for part in foreign.iter().chain(std::iter::once(&(self.span..self.span))) {
             if part.start > at {
                 parts.push(at..part.start);
@@ -182,7 +179,7 @@ impl Address {
 
     /// Whether a range of the file, bytes, has addresses here, or could have in the place of foreign memory.
     pub fn may_have(&self, range: &Range<usize>) -> bool {
-        self.own <= range.start && range.end <= self.span
+        range.end <= self.span
     }
 
     /// The parts of such a range at whose addresses foreign memory is.
@@ -194,16 +191,13 @@ impl Address {
     /// Whether part of a range of the file, bytes, has no address here.
     pub fn has_foreign(&self, range: &Range<usize>) -> bool {
         let foreign = self.lock_foreign();
-        range.start < self.own
-            || range.end > self.span
-            || foreign.iter().any(|part| part.start < range.end && range.start < part.end)
+        range.end > self.span || foreign.iter().any(|part| part.start < range.end && range.start < part.end)
     }
 
     /// First address that is its own, and the one past the last.
     pub fn addresses(&self) -> (usize, usize) {
         let (base, parts) = (self.base as usize, self.own_parts());
-        let (start, end) =
-            (parts.first().map_or(self.own, |part| part.start), parts.last().map_or(self.own, |part| part.end));
+        let (start, end) = (parts.first().map_or(0, |part| part.start), parts.last().map_or(0, |part| part.end));
         (base + start, base + end)
     }
 
