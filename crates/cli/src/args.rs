@@ -55,6 +55,9 @@ pub enum Command {
     Cache(CacheArgs),
 }
 
+/// Flags that mean something where there is a cache.
+const CACHED: &str = "Options with --cache, --heap or --object";
+
 /// Run a program, unchanged, with its mapped files steered, or served from a cache
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "fastmap run [OPTIONS] [--] PROGRAM [ARGS]...")]
@@ -120,7 +123,7 @@ pub struct RunArgs {
     pub cache: Option<Capacity>,
     /// Serve shared mappings of these files only, small ones for reading too; may be given several times [default: every shared
     /// mapping of a regular file or block device that is larger than 1 MiB and not executable]
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = CACHED)]
     pub map: Vec<OsString>,
     /// Also put the program's heap into this file, at most SIZE of it: not there yet or empty, on fast storage, gone when the
     /// program ends
@@ -128,25 +131,25 @@ pub struct RunArgs {
     pub heap: Option<OsString>,
     /// How page faults are served: signal (fast; in the thread that faults) or service (slower; by other threads, also for
     /// system calls that the library does not see) [default: signal]
-    #[arg(long, value_name = "signal|service")]
+    #[arg(long, value_name = "signal|service", help_heading = CACHED)]
     pub faults: Option<Faults>,
     /// Keep stores to pages that are not in memory, and let the program go on while the pages are read: for scattered small
     /// stores to a slow device. Not with --faults service
-    #[arg(long)]
+    #[arg(long, help_heading = CACHED)]
     pub async_stores: bool,
     /// Cache writable mappings also where the program's sudden end may lose stores: in a PID namespace other than the machine's first, as
     /// its first process, or in a memory cgroup with a limit. There the end of the namespace, or the OOM killer, ends FastMap's keeper
     /// together with the program, and what was stored since the last msync(2) and not written yet is lost, which mmap(2) would keep.
     /// Without this option the kernel maps what is writable there, and FastMap says so
-    #[arg(long)]
+    #[arg(long, help_heading = CACHED)]
     pub risk_stores: bool,
     /// Map files in memory (tmpfs, hugetlbfs, DAX) straight: auto, always (nothing is cached; other files, and the heap, are left to the
     /// kernel, with a warning) or never [default: auto]
-    #[arg(long, value_name = "auto|always|never")]
+    #[arg(long, value_name = "auto|always|never", help_heading = CACHED)]
     pub direct: Option<Direct>,
     /// What msync(2) of a file in memory does: auto (on DAX, writes cache lines to memory; on tmpfs and hugetlbfs, nothing) or
     /// cache-lines (writes them everywhere: that memory is persistent, or stands in for such) [default: auto]
-    #[arg(long, value_name = "auto|cache-lines")]
+    #[arg(long, value_name = "auto|cache-lines", help_heading = CACHED)]
     pub persist: Option<Persist>,
     /// Let FastMap undo advice of the program (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
     #[arg(long)]
