@@ -34,7 +34,7 @@ DEB = $(BUILT)/fastmap_$(VERSION)_amd64.deb
 
 # fastmap-bench in an invocation of its own: features that it sets must not reach the libraries.
 build:
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-preload -p fastmap-preload-heap
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer
 	$(CARGO) build --profile $(PROFILE) -p fastmap-bench --bins --example pages
 	$(BUILT)/examples/pages $(BUILT)/share
 
@@ -43,7 +43,7 @@ bench: build
 
 # Only what it needs.
 try:
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload-steer
 	$(CARGO) build --profile $(PROFILE) -p fastmap-bench
 	$(BUILT)/fastmap bench try
 
@@ -59,7 +59,7 @@ install:
 	ln -sf libfastmap.so.$(VERSION) $(TO)/lib/libfastmap.so.$(MAJOR)
 	ln -sf libfastmap.so.$(MAJOR) $(TO)/lib/libfastmap.so
 	install -m 644 $(BUILT)/libfastmap_capi.a $(TO)/lib/libfastmap.a
-	install -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(TO)/lib/
+	install -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so $(TO)/lib/
 	install -m 644 crates/capi/include/fastmap.h $(TO)/include/fastmap.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/capi/fastmap.pc.in > $(TO)/lib/pkgconfig/fastmap.pc
 	chmod 644 $(TO)/lib/pkgconfig/fastmap.pc
@@ -68,7 +68,7 @@ install:
 # With the same PREFIX and DESTDIR, of the same version. Directories stay: others use them, too.
 uninstall:
 	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
-	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_preload{,_heap}.so
+	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_{preload,preload_heap,steer}.so
 	rm -f $(TO)/share/man/man1/fastmap{,-run,-top,-doctor,-cache,-cache-*,-report,-bench,-bench-*}.1
 	rm -f $(TO)/share/{bash-completion/completions/fastmap,zsh/site-functions/_fastmap,fish/vendor_completions.d/fastmap.fish}
 
@@ -77,7 +77,7 @@ deb: STAGE = $(CARGO_TARGET_DIR)/release/deb
 deb: build
 	rm -rf $(STAGE)
 	$(MAKE) install DESTDIR=$(STAGE) PREFIX=/usr
-	strip --strip-unneeded $(STAGE)/usr/lib/libfastmap.so.$(VERSION) $(STAGE)/usr/lib/libfastmap_preload{,_heap}.so
+	strip --strip-unneeded $(STAGE)/usr/lib/libfastmap.so.$(VERSION) $(STAGE)/usr/lib/libfastmap_{preload,preload_heap,steer}.so
 	strip --strip-debug $(STAGE)/usr/lib/libfastmap.a
 	gzip -9n $(STAGE)/usr/share/man/man1/*.1
 	$(CARGO) deb --locked --no-build -p fastmap-cli -o $(DEB)
@@ -134,11 +134,11 @@ target/maturin/bin/maturin:
 	target/maturin/bin/pip install -q --only-binary :all: 'maturin>=1.9,<2'
 
 wheel: target/maturin/bin/maturin
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload -p fastmap-preload-heap
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer
 	rm -rf crates/python/data target/wheels
 	install -D -s -m 755 $(BUILT)/fastmap crates/python/data/scripts/fastmap
 	install -d crates/python/data/data/lib
-	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so crates/python/data/data/lib/
+	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so crates/python/data/data/lib/
 	target/maturin/bin/maturin build --profile $(PROFILE) -m crates/python/Cargo.toml -i $(PYTHON) --out target/wheels
 
 python: wheel

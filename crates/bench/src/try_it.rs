@@ -10,16 +10,14 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args as _;
 use clap::FromArgMatches;
-use fastmap::live::{PlacedBy, Program};
 use fastmap_cli::cgroup::Controller;
 use fastmap_cli::failure::Failure;
 use fastmap_cli::interrupt;
 use fastmap_cli::size::Size;
-use serde::Deserialize;
 
 use self::told::{Run, Told};
 use crate::args::seconds;
@@ -115,7 +113,6 @@ pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
         tool: workshop.have(&LOOKUPS).map_err(|why| interrupted_or(Failure::told(why)))?,
         fastmap: runner::fastmap(&own),
         data: place.path().join("data"),
-        stats: place.path().join("stats.json"),
         seconds,
         limit,
     };
@@ -156,20 +153,8 @@ struct Bench {
     tool: Tool,
     fastmap: PathBuf,
     data: PathBuf,
-    stats: PathBuf,
     seconds: f64,
     limit: Limit,
-}
-
-/// The part that is looked at of what `fastmap run` writes with `--stats`.
-#[derive(Deserialize)]
-struct Stats {
-    placement: Option<Placed>,
-}
-
-#[derive(Deserialize)]
-struct Placed {
-    way: String,
 }
 
 impl Bench {
@@ -209,80 +194,22 @@ impl Bench {
         }
         let group = self.limit.group(self.limit.bytes())?;
         let bar = progress_bar(1, "{msg}");
-        let mut watch = Watch { ours, ..Watch::default() };
         let job = Job {
             tool: &self.tool,
             data: &self.data,
             seconds: self.seconds,
-            under: ours.then_some((self.fastmap.as_path(), self.stats.as_path())),
+            under: ours.then_some(self.fastmap.as_path()),
             join: group.as_ref().map(|group| group.join_file()),
         };
-        let looked = lookups::run(&job, |process, looked| {
-            if watch.look(process) {
-                let now = looked.course.last().map_or(0.0, |(at, _)| *at);
-                bar.set_message(format!(
-                    "{name}  {now:>4.0} s  {:>7} lookups/s  {}",
-                    told::rate(looked.now()),
-                    watch.way()
-                ));
-            }
+        let looked = lookups::run(&job, |looked| {
+            let now = looked.course.last().map_or(0.0, |(at, _)| *at);
+            bar.set_message(format!("{name}  {now:>4.0} s  {:>7} lookups/s", told::rate(looked.now())));
             !interrupt::requested()
         });
         let looked = looked.map_err(|why| interrupted_or(failed(why)))?;
         interrupt::check()?;
         bar.finish_and_clear();
         let peak = group.as_ref().and_then(|group| fs::read_to_string(group.peak_file()?).ok()?.trim().parse().ok());
-        let stats: Option<Stats> =
-            fs::read(&self.stats).ok().filter(|_| ours).and_then(|text| serde_json::from_slice(&text).ok());
-        let last = stats.and_then(|stats| stats.placement).map(|placed| placed.way);
-        Ok(Run { peak: peak.unwrap_or(looked.peak), looked, ways: watch.ways(last) })
-    }
-}
-
-/// Who serves the file while the program runs.
-#[derive(Default)]
-struct Watch {
-    ours: bool,
-    process: Option<Program>,
-    /// Who did, from when on.
-    ways: Vec<(PlacedBy, Duration)>,
-    began: Option<Instant>,
-    last: Option<Instant>,
-}
-
-impl Watch {
-    /// Looks, a few times a second; says whether it did.
-    fn look(&mut self, process: u32) -> bool {
-        let began = *self.began.get_or_insert_with(Instant::now);
-        if self.last.is_some_and(|last| last.elapsed() < Duration::from_millis(250)) {
-            return false;
-        }
-        self.last = Some(Instant::now());
-        if self.ours {
-            if self.process.is_none() {
-                self.process = Program::open(process).ok().flatten();
-            }
-            let snapshot = self.process.as_ref().and_then(|process| process.look(Duration::from_millis(100)));
-            if let Some(way) = snapshot.and_then(|snapshot| snapshot.placement.way)
-                && self.ways.last().is_none_or(|(last, _)| *last != way)
-            {
-                self.ways.push((way, began.elapsed()));
-            }
-        }
-        true
-    }
-
-    fn way(&self) -> &'static str {
-        self.ways.last().map_or("", |(way, _)| way.name())
-    }
-
-    /// By name, with the seconds after which each was seen; `last` is what it was in the end.
-    fn ways(&self, last: Option<String>) -> Vec<(String, Option<f64>)> {
-        let seen = self.ways.iter().map(|(way, since)| (way.name().to_owned(), Some(since.as_secs_f64())));
-        let mut ways: Vec<_> = seen.collect();
-        if let Some(last) = last.filter(|last| ways.last().is_none_or(|(way, _)| way != last)) {
-            ways.push((last, None));
-        }
-        ways
+        Ok(Run { peak: peak.unwrap_or(looked.peak), looked })
     }
 }

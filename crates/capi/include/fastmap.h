@@ -16,9 +16,8 @@
 #include <sys/types.h>
 
 /**
- * For fm_mmap: in the cache, from the start, or not at all. Without it, a map begins as the kernel's, a file in memory
- * already (on tmpfs, hugetlbfs, DAX) is mapped straight, and what cannot be cached (the machine lacks something, which
- * `fastmap doctor` explains) stays an ordinary kernel mapping.
+ * For fm_mmap: in the cache or not at all. Without it, and without anything else that only the cache has, a map is the
+ * kernel's, and a file in memory already (on tmpfs, hugetlbfs, DAX) is mapped straight.
  */
 #define FM_MAP_CACHED (1 << 24)
 
@@ -248,16 +247,15 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Maps a file as mmap(2) does: through the kernel first. While memory is short the library tries which serves the
- * program best, the kernel or its own cache, and has files change hands, in place: every function here works whoever
- * has a map, and fm_is_cached() says. Less than 4 MiB of a file stay the kernel's, and so does a file that the program
- * maps by mmap(2) as well, that other processes write, or that has no name any more.
+ * Maps a file as mmap(2) does: the kernel serves it. A thread of the library looks at what is touched of the program's
+ * file mappings; while memory is short, or loads are slow, it tells the kernel what to read ahead, what to keep, and
+ * where not to read around a miss.
  *
- * What only the cache has means the cache from the start, for good: fm_mmap_in() with a cache, the flags here, a
- * capacity given by fm_cache_resize(NULL, ...). Such a map takes those of its file along; where that cannot be (pins, a
- * mapping made by mmap(2)) it is the kernel's like them, or fails with FM_MAP_CACHED. A file that is cached already
- * stays so. The process's own cache holds what others leave of memory (of the cgroup's, if that is less), but for a
- * sixteenth: it shrinks at once when they need it, and grows while that helps; unless fm_cache_resize() says otherwise.
+ * What only the cache has means the cache, from the first touch: fm_mmap_in() with a cache, the flags here, a capacity
+ * given by fm_cache_resize(NULL, ...). A file that the kernel serves already in this process is the kernel's for such a
+ * map too, or fails with FM_MAP_CACHED, so that its maps agree; and one that is cached stays so. The process's own cache
+ * holds what others leave of memory (of the cgroup's, if that is less), but for a sixteenth: it shrinks at once when
+ * they need it, and grows while that helps; unless fm_cache_resize() says otherwise.
  *
  * What is MAP_SHARED of a regular file or block device, and not executable, can be cached, unless the file
  * is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
@@ -269,8 +267,7 @@ extern "C" {
  * mmap(2)'s for none of them.
  *
  * A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile, or copy with
- * fm_read() and fm_write(). So can one on a map that began as the kernel's, as soon as the cache has it; no file changes
- * hands during such a call, or while part of it is pinned. While the cache has a file, read(2) and write(2) of it see and
+ * fm_read() and fm_write(). While the cache has a file, read(2) and write(2) of it see and
  * change what the file has, not what is in memory.
  * The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). A child made by fork(2) and its
  * parent see one file: when the child first touches a map, that of its parent, and its own, become kernel mappings in
@@ -289,7 +286,7 @@ void *fm_mmap(void *addr,
               off_t offset);
 
 /**
- * fm_mmap() in a cache of the program's own, from the start; NULL: as fm_mmap(). All maps of a file are in the
+ * fm_mmap() in a cache of the program's own; NULL: as fm_mmap(). All maps of a file are in the
  * cache of its first.
  *
  * Returns as fm_mmap(); EINVAL also where `cache` is none.
@@ -439,8 +436,7 @@ int fm_gather(const struct fm_range *ranges,
  * The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
  * in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
  * (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
- * Kernel mappings stay what they are: stores wait there. (A map that may change hands is one at times: map with
- * FM_MAP_CACHED.)
+ * Kernel mappings stay what they are: stores wait there. Map with FM_MAP_CACHED.
  *
  * Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
  * value; EFAULT `initial_line` is NULL; ENOMEM.
@@ -474,7 +470,7 @@ int fm_synchronise(const void *addr,
  * Pins and locks together leave a 16th of a cache free (and 64 KiB at least; in caches below 85 KiB,
  * three quarters). Unmapping part of a pinned range ends its pins. A child made by fork(2) has none
  * of its parent's. Of a kernel mapping the range is brought in and left to the kernel, which lets system calls
- * wait for pages; meanwhile it stays the kernel's.
+ * wait for pages.
  *
  * Returns 0, or -1 and sets errno: ENOMEM too much is pinned; ENXIO past the file's end; EFAULT not
  * mapped, or not for that; EIO; EINVAL.
@@ -572,7 +568,7 @@ struct fm_cache *fm_cache_create(size_t capacity);
  * Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
  * `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
  * leave memory, dirty ones written first. The process's own follows the memory that is left until it is given a
- * capacity, and from then on maps are cached from the start: see fm_mmap().
+ * capacity, and from then on maps are cached: see fm_mmap().
  *
  * Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
  * EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be

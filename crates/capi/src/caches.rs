@@ -130,10 +130,20 @@ pub fn is_named() -> bool {
     IS_NAMED.load(Ordering::Relaxed)
 }
 
+/// The process's own cache, which follows the memory that is left.
+fn own() -> Result<Cache, Failure> {
+    static OWN: OnceLock<Cache> = OnceLock::new();
+    if let Some(cache) = OWN.get() {
+        return Ok(cache.clone());
+    }
+    let cache = Cache::auto()?;
+    Ok(OWN.get_or_init(|| cache).clone())
+}
+
 /// The cache of a handle; the process's own for null.
 pub fn find(handle: *const fm_cache) -> Result<Cache, Failure> {
     if handle.is_null() {
-        return Ok(Cache::global_auto()?);
+        return own();
     }
     handles().caches.get(&handle.addr()).cloned().ok_or_else(|| unknown(handle))
 }
@@ -161,7 +171,7 @@ pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
 /// Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
 /// `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
 /// leave memory, dirty ones written first. The process's own follows the memory that is left until it is given a
-/// capacity, and from then on maps are cached from the start: see fm_mmap().
+/// capacity, and from then on maps are cached: see fm_mmap().
 ///
 /// Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
 /// EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be

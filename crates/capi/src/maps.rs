@@ -4,17 +4,15 @@ use crate::boundary::{Failure, call};
 use crate::caches::{self, fm_cache};
 use crate::{processes, said};
 use fastmap::by_address::{self, Request};
-use fastmap::{Cache, Error, Fallback, Mode, Persist, placement};
+use fastmap::{Cache, Error, Fallback, Mode, Persist};
 use libc::off_t;
 use std::ffi::{c_int, c_uchar, c_void};
 use std::io;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// For fm_mmap: in the cache, from the start, or not at all. Without it, a map begins as the kernel's, a file in memory
-/// already (on tmpfs, hugetlbfs, DAX) is mapped straight, and what cannot be cached (the machine lacks something, which
-/// `fastmap doctor` explains) stays an ordinary kernel mapping.
+/// For fm_mmap: in the cache or not at all. Without it, and without anything else that only the cache has, a map is the
+/// kernel's, and a file in memory already (on tmpfs, hugetlbfs, DAX) is mapped straight.
 pub const FM_MAP_CACHED: c_int = 1 << 24;
 
 /// For fm_mmap: other processes may map the file for writing too, through caches. Without it, a file that another process
@@ -106,8 +104,6 @@ impl Wanted {
     /// mmap(2). What is cached at its fixed place is unmapped first, once it is known that the kernel will map; if that fails, nothing is
     /// mapped.
     fn by_kernel_in_place(&self) -> Result<*mut c_void, Failure> {
-        // What is replaced does not change hands meanwhile.
-        let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
         let _owner = (self.flags & libc::MAP_FIXED != 0).then(by_address::own);
         if self.flags & libc::MAP_FIXED != 0 && by_address::holds(self.addr.addr(), self.length) {
             if !self.addr.addr().is_multiple_of(4096) {
@@ -122,9 +118,11 @@ impl Wanted {
 
     /// A mapping that stays the kernel's.
     fn through_kernel(&self) -> Result<*mut c_void, Failure> {
-        let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
         let _owner = (!processes::is_child()).then(by_address::own);
         let at = self.by_kernel_in_place()?;
+        if self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 {
+            fastmap_steer::start();
+        }
         if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
             // SAFETY: the kernel has just taken it for a descriptor.
             by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length);
@@ -134,24 +132,20 @@ impl Wanted {
         Ok(at)
     }
 
-    /// A map that begins as the kernel's, unless the engine has others of its file.
-    fn kernel_first(&self) -> Result<*mut c_void, Failure> {
+    /// A map that the kernel serves, unless the engine has others of its file.
+    fn by_default(&self) -> Result<*mut c_void, Failure> {
         processes::prepare();
         // SAFETY: open for this call, if at all.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        let _entered = placement::enter(fd);
+        by_address::await_stores(unsafe { BorrowedFd::borrow_raw(self.fd) });
+        // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
         let owner = by_address::own();
-        if placement::has_engine(fd) {
-            let Some(at) = self.through_cache(&caches::find(ptr::null())?, 0)? else { return self.through_kernel() };
+        if fastmap::coherence::file(self.fd).is_some()
+            && let Some(at) = self.through_cache(&caches::find(ptr::null())?, 0)?
+        {
             drop(owner);
             return Ok(self.populated(at));
         }
-        let at = self.by_kernel_in_place()?;
-        placement::look_after(fd, at.addr(), self.length);
-        if self.flags & libc::MAP_LOCKED != 0 {
-            placement::note_kernels(whole_pages(at, self.length));
-        }
-        Ok(at)
+        self.through_kernel()
     }
 
     fn map(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
@@ -169,7 +163,7 @@ impl Wanted {
     }
 
     fn map_once(&self, cache: *const fm_cache) -> Result<*mut c_void, Failure> {
-        let is_kernel_first = cache.is_null() && self.flags & NAMED == 0 && !caches::is_named();
+        let wants_kernel = cache.is_null() && self.flags & NAMED == 0 && !caches::is_named();
         let asked = self.flags;
         let wanted = Wanted { flags: asked & !NAMED, ..*self };
         if asked & FM_MAP_CACHED != 0 && asked & FM_MAP_DIRECT != 0 {
@@ -178,17 +172,14 @@ impl Wanted {
         if let Some(at) = wanted.straight(asked)? {
             return Ok(at);
         }
-        if wanted.is_for_the_cache() && wanted.length > 0 && is_kernel_first {
-            return wanted.kernel_first();
+        if wanted.is_for_the_cache() && wanted.length > 0 && wants_kernel {
+            return wanted.by_default();
         }
-        let mut entered = None;
         let mut owner = None;
         said::begin();
         if wanted.is_for_the_cache() {
             processes::prepare();
             let cache = caches::find(cache)?;
-            // SAFETY: open for this call, if at all.
-            entered = Some(placement::enter_named(unsafe { BorrowedFd::borrow_raw(wanted.fd) }, &cache));
             // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
             owner = Some(by_address::own());
             if let Some(at) = wanted.through_cache(&cache, asked)? {
@@ -197,7 +188,6 @@ impl Wanted {
             }
         }
         let _owner = owner;
-        let _entered = entered;
         let is_for_a_cache =
             !cache.is_null() || caches::is_named() || asked & (FM_MAP_MANY_WRITERS | FM_MAP_ASYNC_STORES) != 0;
         if asked & FM_MAP_CACHED != 0 {
@@ -230,7 +220,6 @@ impl Wanted {
         let persist = if asked & FM_MAP_CACHE_LINES != 0 { Persist::CacheLines } else { Persist::Automatic };
         // SAFETY: open for this call, if at all.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        let _passing = (self.flags & libc::MAP_FIXED != 0).then(by_address::pass);
         // SAFETY: the caller of `fm_mmap` vouches for the file and the place.
         let mapped = match unsafe { by_address::map_direct(fd, &self.request(asked), mode, persist, false) } {
             Ok(mapped) => mapped,
@@ -289,16 +278,15 @@ impl Wanted {
     }
 }
 
-/// Maps a file as mmap(2) does: through the kernel first. While memory is short the library tries which serves the
-/// program best, the kernel or its own cache, and has files change hands, in place: every function here works whoever
-/// has a map, and fm_is_cached() says. Less than 4 MiB of a file stay the kernel's, and so does a file that the program
-/// maps by mmap(2) as well, that other processes write, or that has no name any more.
+/// Maps a file as mmap(2) does: the kernel serves it. A thread of the library looks at what is touched of the program's
+/// file mappings; while memory is short, or loads are slow, it tells the kernel what to read ahead, what to keep, and
+/// where not to read around a miss.
 ///
-/// What only the cache has means the cache from the start, for good: fm_mmap_in() with a cache, the flags here, a
-/// capacity given by fm_cache_resize(NULL, ...). Such a map takes those of its file along; where that cannot be (pins, a
-/// mapping made by mmap(2)) it is the kernel's like them, or fails with FM_MAP_CACHED. A file that is cached already
-/// stays so. The process's own cache holds what others leave of memory (of the cgroup's, if that is less), but for a
-/// sixteenth: it shrinks at once when they need it, and grows while that helps; unless fm_cache_resize() says otherwise.
+/// What only the cache has means the cache, from the first touch: fm_mmap_in() with a cache, the flags here, a capacity
+/// given by fm_cache_resize(NULL, ...). A file that the kernel serves already in this process is the kernel's for such a
+/// map too, or fails with FM_MAP_CACHED, so that its maps agree; and one that is cached stays so. The process's own cache
+/// holds what others leave of memory (of the cgroup's, if that is less), but for a sixteenth: it shrinks at once when
+/// they need it, and grows while that helps; unless fm_cache_resize() says otherwise.
 ///
 /// What is MAP_SHARED of a regular file or block device, and not executable, can be cached, unless the file
 /// is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
@@ -310,8 +298,7 @@ impl Wanted {
 /// mmap(2)'s for none of them.
 ///
 /// A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile, or copy with
-/// fm_read() and fm_write(). So can one on a map that began as the kernel's, as soon as the cache has it; no file changes
-/// hands during such a call, or while part of it is pinned. While the cache has a file, read(2) and write(2) of it see and
+/// fm_read() and fm_write(). While the cache has a file, read(2) and write(2) of it see and
 /// change what the file has, not what is in memory.
 /// The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). A child made by fork(2) and its
 /// parent see one file: when the child first touches a map, that of its parent, and its own, become kernel mappings in
@@ -333,7 +320,7 @@ pub unsafe extern "C" fn fm_mmap(
     call("fm_mmap", || Wanted { addr, length, prot, flags, fd, offset }.map(ptr::null()))
 }
 
-/// fm_mmap() in a cache of the program's own, from the start; NULL: as fm_mmap(). All maps of a file are in the
+/// fm_mmap() in a cache of the program's own; NULL: as fm_mmap(). All maps of a file are in the
 /// cache of its first.
 ///
 /// Returns as fm_mmap(); EINVAL also where `cache` is none.
@@ -356,12 +343,6 @@ pub unsafe extern "C" fn fm_mmap_in(
     })
 }
 
-/// The pages of a range, as far as there are addresses.
-fn whole_pages(addr: *const c_void, length: usize) -> Range<usize> {
-    let start = addr.addr() & !4095;
-    start..addr.addr().saturating_add(length).checked_next_multiple_of(4096).unwrap_or(start)
-}
-
 /// Runs a call on a range: 0, or -1 with the range in the failure's text.
 fn over_range(
     name: &str,
@@ -369,7 +350,6 @@ fn over_range(
     length: usize,
     result: impl FnOnce(usize) -> Result<(), c_int>,
 ) -> c_int {
-    let _passing = by_address::pass();
     call(name, || match result(addr.addr()) {
         Ok(()) => Ok(0),
         Err(errno) => Err(Failure::of(errno, format_args!("{length} bytes at {addr:p}"))),
@@ -404,13 +384,9 @@ pub unsafe extern "C" fn fm_mremap(
             Failure::of(errno, format_args!("{old_size} bytes at {old_address:p} to {new_size}, flags {flags:#x}"))
         };
         let new = new_address.addr();
-        let _passing = by_address::pass();
-        let moving = placement::Moving::begin();
         // SAFETY: the caller gives up the old range, and with MREMAP_FIXED what is at the new one.
         let at = unsafe { by_address::remap(old_address.addr(), old_size, new_size, flags, new) };
-        let at = at.map_err(failure)?;
-        moving.done(&whole_pages(old_address, old_size), &whole_pages(at.cast(), new_size));
-        Ok(at.cast())
+        at.map(<*mut u8>::cast).map_err(failure)
     })
 }
 
@@ -436,10 +412,8 @@ pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int
 pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int {
     over_range("fm_madvise", addr, length, |at| {
         if advice == FM_MADV_BACKWARD {
-            placement::note_backward(whole_pages(addr, length));
             return by_address::expect_backward(at, length);
         }
-        placement::note_advice(whole_pages(addr, length), advice);
         // SAFETY: the caller knows which advice discards what is in the range.
         unsafe { by_address::advise(at, length, advice) }
     })
@@ -472,10 +446,7 @@ pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut 
 /// Returns 0, or -1 and sets errno as mlock(2): ENOMEM also where that is too much for the cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
-    over_range("fm_mlock", addr, length, |at| {
-        placement::note_kernels(whole_pages(addr, length));
-        by_address::lock(at, length, false)
-    })
+    over_range("fm_mlock", addr, length, |at| by_address::lock(at, length, false))
 }
 
 /// munlock(2).

@@ -51,7 +51,6 @@ fn ranges_at(ranges: *const fm_range, count: usize) -> Result<Vec<Range<usize>>,
 /// `ranges` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> ssize_t {
-    let _passing = by_address::pass();
     call("fm_prefetch", || {
         let ranges = ranges_at(ranges, count)?;
         Ok(by_address::prefetch(&ranges)? as isize)
@@ -65,7 +64,6 @@ pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> s
 /// EINVAL; EFAULT `ranges` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize) -> c_int {
-    let _passing = by_address::pass();
     call("fm_prefetch_wait", || {
         by_address::prefetch_wait(&ranges_at(ranges, count)?)?;
         Ok(0)
@@ -84,7 +82,6 @@ pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize)
 /// holds then is not said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_gather(ranges: *const fm_range, count: usize, buffer: *mut c_void, length: usize) -> c_int {
-    let _passing = by_address::pass();
     call("fm_gather", || {
         let ranges = ranges_at(ranges, count)?;
         let mut nothing = [];
@@ -111,14 +108,12 @@ pub const FM_LINE: usize = 64;
 /// The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
 /// in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
 /// (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
-/// Kernel mappings stay what they are: stores wait there. (A map that may change hands is one at times: map with
-/// FM_MAP_CACHED.)
+/// Kernel mappings stay what they are: stores wait there. Map with FM_MAP_CACHED.
 ///
 /// Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
 /// value; EFAULT `initial_line` is NULL; ENOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial_line: *const c_void) -> c_int {
-    let _passing = by_address::pass();
     call("fm_async_read", || {
         if initial_line.is_null() {
             return Err(Failure::new(libc::EFAULT, "initial_line is NULL: pass FM_LINE bytes that are never stored"));
@@ -155,7 +150,6 @@ pub unsafe extern "C" fn fm_is_initial(line: *const c_void) -> c_int {
 /// Returns 0, or -1 and sets errno: EIO and what else pread(2) has, and what was stored is kept; EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_synchronise(addr: *const c_void, length: usize) -> c_int {
-    let _passing = by_address::pass();
     call("fm_synchronise", || {
         let failed = |errno| Failure::of(errno, format_args!("{length} bytes at {addr:p}"));
         by_address::synchronise(addr.addr(), length).map_err(failed)?;
@@ -179,13 +173,12 @@ fn is_for_writing(flags: c_int) -> Result<bool, Failure> {
 /// Pins and locks together leave a 16th of a cache free (and 64 KiB at least; in caches below 85 KiB,
 /// three quarters). Unmapping part of a pinned range ends its pins. A child made by fork(2) has none
 /// of its parent's. Of a kernel mapping the range is brought in and left to the kernel, which lets system calls
-/// wait for pages; meanwhile it stays the kernel's.
+/// wait for pages.
 ///
 /// Returns 0, or -1 and sets errno: ENOMEM too much is pinned; ENXIO past the file's end; EFAULT not
 /// mapped, or not for that; EIO; EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
-    let _passing = by_address::pass();
     call("fm_pin", || {
         by_address::keep(addr.addr(), length, is_for_writing(flags)?)?;
         Ok(0)
@@ -197,7 +190,6 @@ pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int
 /// Returns 0, or -1 and sets errno: EINVAL there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_unpin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
-    let _passing = by_address::pass();
     call("fm_unpin", || {
         let not_pinned = |errno| {
             let why = format_args!(
@@ -225,7 +217,6 @@ fn is_there(what: &str, at: *const c_void, length: usize) -> Result<(), Failure>
 /// said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, length: usize) -> c_int {
-    let _passing = by_address::pass();
     call("fm_read", || {
         if length > 0 {
             is_there("buffer", buffer, length)?;
@@ -245,7 +236,6 @@ pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, lengt
 /// stored then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length: usize) -> c_int {
-    let _passing = by_address::pass();
     call("fm_write", || {
         if length > 0 {
             is_there("data", data, length)?;
@@ -263,7 +253,6 @@ pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length
 /// Returns 0, or -1 and sets errno: ENOMEM nothing is mapped there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_set_readahead(addr: *const c_void, bytes: usize) -> c_int {
-    let _passing = by_address::pass();
     call("fm_set_readahead", || {
         let failure = |errno| Failure::of(errno, format_args!("{addr:p}"));
         by_address::set_readahead(addr.addr(), bytes).map(|()| 0).map_err(failure)

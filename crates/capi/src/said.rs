@@ -22,7 +22,7 @@ pub fn listen() {
 fn hear(served: &Served<'_>) {
     match served.by_kernel {
         Some(why) if !served.is_done => drop(WHY.try_with(|last| last.set(Some(why)))),
-        Some(why) if served.is_named => drop(say_kernels(served.path.as_os_str().as_bytes(), served.file, &why)),
+        Some(why) => drop(say_kernels(served.path.as_os_str().as_bytes(), served.file, &why)),
         _ => {}
     }
 }

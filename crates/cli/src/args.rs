@@ -18,7 +18,8 @@ SIZE is a whole number of bytes or of KiB, MiB, GiB, TiB: 4096, 64KiB, 1GiB.
 Exit status: 0 done, 1 failed, 2 wrong usage; of run: the program's own, 126 it cannot be executed, 127 it is not found.
 
 Examples:
-  fastmap run --cache 1GiB -- PROGRAM ARGS    a program, unchanged, with its mapped files in a cache of 1 GiB
+  fastmap run -- PROGRAM ARGS    a program, unchanged, with what the kernel reads and keeps of its mapped files steered
+  fastmap run --cache 1GiB -- PROGRAM ARGS    the same with its mapped files in a cache of 1 GiB
   fastmap top                    what the programs here that use FastMap are doing
   fastmap doctor                 what this machine offers and what it lacks
   fastmap bench                  FastMap beside kernel mmap, about two minutes
@@ -54,39 +55,49 @@ pub enum Command {
     Cache(CacheArgs),
 }
 
-/// Run a program, unchanged, with its mapped files served by FastMap
+/// Flags that mean something where there is a cache.
+const CACHED: &str = "Options with --cache, --heap or --object";
+
+/// Run a program, unchanged, with its mapped files steered, or served from a cache
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "fastmap run [OPTIONS] [--] PROGRAM [ARGS]...")]
 #[command(long_about = "\
-Run a program, unchanged, with its mapped files served by FastMap.
+Run a program, unchanged, with its mapped files steered, or served from a cache.
+
+The kernel serves the program's mapped files as always, and a thread in the program looks at what is touched of them. While memory is short or loads \
+are slow, it tells the kernel what to read ahead, what to keep, and where not to read around a miss. No call of the program is intercepted.
 
 With --cache SIZE the program's shared mappings of regular files and block devices, and private ones as long as they may only be read, are \
-served from a cache with a hard limit instead of the kernel's page cache. Without, they begin as the kernel's; while memory is short, what gets the program on is found by trying: the \
-kernel as it is, the kernel told that accesses are random, or the cache, within the memory that is left. All else is as without. Its process id, terminal, standard streams, signals and exit status are its \
-own: fastmap becomes the program (exec).")]
+served from a cache with a hard limit instead of the kernel's page cache; what stays the kernel's is steered. --heap and --object bring a cache, too.
+
+Nothing else changes: the program's process id, terminal, standard streams, signals and exit status are its own, since fastmap becomes \
+the program (exec).")]
 #[command(after_help = "\
 A GLOB is matched against the absolute path of a file, without symbolic links. * and ? stand for anything within a name, ** for \
 any number of directories, [a-z] and {one,other} for choices. One without a slash matches names in every directory, another \
 relative one begins in the current directory. It may hold no colon. Quote it, or the shell will expand it.
 
-Environment: each counts where its flag is not given; the last two have none.
-  FASTMAP_CACHE         --cache
-  FASTMAP_MAP           --map: globs separated by colons
-  FASTMAP_HEAP          --heap
-  FASTMAP_FAULTS        --faults
-  FASTMAP_ASYNC_STORES  --async-stores: 1
-  FASTMAP_RISK_STORES   --risk-stores: 1
-  FASTMAP_DIRECT        --direct
-  FASTMAP_PERSIST       --persist
-  FASTMAP_STATS         --stats
-  FASTMAP_TIER          --tier
-  FASTMAP_TIER_LIMIT    --tier-limit
-  FASTMAP_LOG           placement: what is decided is said on standard error; mappings: who serves each file (engine, kernel, \
+Environment: each counts where its flag is not given; the last two have none. FASTMAP_MAP to FASTMAP_PERSIST count where there is a \
+cache.
+  FASTMAP_CACHE           --cache
+  FASTMAP_HEAP            --heap
+  FASTMAP_MAP             --map: globs separated by colons
+  FASTMAP_FAULTS          --faults
+  FASTMAP_ASYNC_STORES    --async-stores: 1
+  FASTMAP_RISK_STORES     --risk-stores: 1
+  FASTMAP_DIRECT          --direct
+  FASTMAP_PERSIST         --persist
+  FASTMAP_STEER_OVERRIDE  --override: 1
+  FASTMAP_STATS           --stats
+  FASTMAP_TIER            --tier
+  FASTMAP_TIER_LIMIT      --tier-limit
+  FASTMAP_LOG             steer: what steering saw and did is said on standard error; mappings: who serves each file (engine, kernel, \
 direct, heap), and why; both with a comma
-  FASTMAP_PRELOAD       the library that is loaded into the program, instead of the one below
+  FASTMAP_PRELOAD         the library that is loaded into the program, instead of those below
 
 Files: beside this command, or else in ../lib of its directory.
-  libfastmap_preload.so       loaded into the program
+  libfastmap_steer.so         loaded into every program
+  libfastmap_preload.so       loaded before it with --cache or --object
   libfastmap_preload_heap.so  the same with --heap
 
 Objects: PATH is a file for what the program, and all that it executes, opens, looks at, maps and reads through the C library; a file that is \
@@ -101,18 +112,18 @@ keeps it from running.
 
 Examples:
   fastmap run -- mdb_stat -e /data/db
-  FASTMAP_LOG=placement fastmap run -- mdb_stat -e /data/db
+  FASTMAP_LOG=steer fastmap run -- mdb_stat -e /data/db
   fastmap run --cache 4GiB --map '/data/**' --stats stats.json -- python3 train.py
   fastmap run --object s3://bucket/texts=texts --tier /fast/objects -- grep -c word texts
   fastmap run --heap /fast/heap:64GiB -- sort --parallel 2 large.txt")]
 pub struct RunArgs {
-    /// Limit on the pages of mapped files in memory: then every mapping is FastMap's from the beginning. auto: mappings begin as the
-    /// kernel's, and become FastMap's where that pays, within the memory that is left [default: auto]
+    /// Serve mapped files from a cache of so many bytes. auto: the memory that others leave, followed as it changes [default: no cache;
+    /// auto with --heap or --object]
     #[arg(long, value_name = "SIZE|auto")]
     pub cache: Option<Capacity>,
     /// Serve shared mappings of these files only, small ones for reading too; may be given several times [default: every shared
     /// mapping of a regular file or block device that is larger than 1 MiB and not executable]
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = CACHED)]
     pub map: Vec<OsString>,
     /// Also put the program's heap into this file, at most SIZE of it: not there yet or empty, on fast storage, gone when the
     /// program ends
@@ -120,26 +131,29 @@ pub struct RunArgs {
     pub heap: Option<OsString>,
     /// How page faults are served: signal (fast; in the thread that faults) or service (slower; by other threads, also for
     /// system calls that the library does not see) [default: signal]
-    #[arg(long, value_name = "signal|service")]
+    #[arg(long, value_name = "signal|service", help_heading = CACHED)]
     pub faults: Option<Faults>,
     /// Keep stores to pages that are not in memory, and let the program go on while the pages are read: for scattered small
     /// stores to a slow device. Not with --faults service
-    #[arg(long)]
+    #[arg(long, help_heading = CACHED)]
     pub async_stores: bool,
     /// Cache writable mappings also where the program's sudden end may lose stores: in a PID namespace other than the machine's first, as
     /// its first process, or in a memory cgroup with a limit. There the end of the namespace, or the OOM killer, ends FastMap's keeper
     /// together with the program, and what was stored since the last msync(2) and not written yet is lost, which mmap(2) would keep.
     /// Without this option the kernel maps what is writable there, and FastMap says so
-    #[arg(long)]
+    #[arg(long, help_heading = CACHED)]
     pub risk_stores: bool,
     /// Map files in memory (tmpfs, hugetlbfs, DAX) straight: auto, always (nothing is cached; other files, and the heap, are left to the
     /// kernel, with a warning) or never [default: auto]
-    #[arg(long, value_name = "auto|always|never")]
+    #[arg(long, value_name = "auto|always|never", help_heading = CACHED)]
     pub direct: Option<Direct>,
     /// What msync(2) of a file in memory does: auto (on DAX, writes cache lines to memory; on tmpfs and hugetlbfs, nothing) or
     /// cache-lines (writes them everywhere: that memory is persistent, or stands in for such) [default: auto]
-    #[arg(long, value_name = "auto|cache-lines")]
+    #[arg(long, value_name = "auto|cache-lines", help_heading = CACHED)]
     pub persist: Option<Persist>,
+    /// Let FastMap undo advice of the program (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
+    #[arg(long)]
+    pub r#override: bool,
     /// Write counters here as JSON when the program ends; until then, and where it is killed, the file says that they are not complete
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub stats: Option<OsString>,
@@ -233,13 +247,11 @@ With --once --json:
     \"caches\": [{\"capacity_bytes\", \"writes_in_flight\", \"merged_run_pages\", \"queue_depth\",
                  \"totals\": {COUNTER: N}, \"per_second\": {COUNTER: N}}],
     \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\",
-    \"placement\": {\"way\", \"switches\", \"watched_bytes\", \"taken_files\", \"looking_us\"},
     \"objects\": {\"fetched_bytes\", \"hit_bytes\", \"wasted_bytes\", \"fetched_bytes_per_second\", \"hit_bytes_per_second\",
                 \"wasted_bytes_per_second\"},
     \"flushed_bytes\", \"flushed_bytes_per_second\"}]}
 Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
-found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. placement: of mappings \
-that began as the kernel's; way is kernel, advised (the kernel, with MADV_RANDOM) or engine; null where there are none. objects: bytes fetched from stores, read from the local copy, \
+found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. objects: bytes fetched from stores, read from the local copy, \
 and given up unread; null where there are none.
 
 Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.

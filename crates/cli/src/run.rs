@@ -1,4 +1,4 @@
-//! `fastmap run`: checks what can be checked, and becomes the program, with the preload library in it.
+//! `fastmap run`: checks what can be checked, and becomes the program, with the preload libraries in it.
 
 mod glob;
 mod heap;
@@ -21,15 +21,64 @@ use crate::failure::Failure;
 use crate::size::{Capacity, Size};
 use program::Kind;
 
-/// The library that serves the program's mappings.
-const LIBRARY: &str = "libfastmap_preload.so";
+/// The library that steers the kernel's pages.
+const STEERING: &str = "libfastmap_steer.so";
+/// The engine's library, which serves the program's mappings.
+const ENGINE: &str = "libfastmap_preload.so";
 /// The same with the heap: not for every program, since malloc(3) takes a detour there.
-const HEAP_LIBRARY: &str = "libfastmap_preload_heap.so";
+const ENGINE_AND_HEAP: &str = "libfastmap_preload_heap.so";
 
 /// Becomes the program: on success this does not return.
 pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
-    let mut variables = Vec::new();
     let cache = setting(args.cache, "--cache", "FASTMAP_CACHE")?;
+    let heap = text(args.heap.as_deref(), "--heap", "FASTMAP_HEAP");
+    let engine = match (&heap, &cache) {
+        (Some(_), _) => Some(ENGINE_AND_HEAP),
+        (None, Some(_)) => Some(ENGINE),
+        (None, None) => (!args.objects.object.is_empty()).then_some(ENGINE),
+    };
+    let mut variables = match engine {
+        Some(_) => engine_variables(args, cache, heap)?,
+        None => check_without_engine(args)?,
+    };
+    if args.r#override {
+        variables.push(("FASTMAP_STEER_OVERRIDE", "1".into()));
+    }
+    let libraries = libraries(engine)?;
+    let program = program::find(&args.program[0])?;
+    let kind = program::check(&program)?;
+    variables.extend(objects::start(&args.objects)?);
+    // Last, since it makes a file.
+    let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
+    let made = stats.map(|(source, path)| checked_stats(source, &path)).transpose()?;
+    if let Some(Made { path, .. }) = &made {
+        variables.push(("FASTMAP_STATS", path.clone().into()));
+    }
+    variables.push(("FASTMAP_RUN_PID", std::process::id().to_string().into()));
+    variables.push(("LD_PRELOAD", preload(&libraries, env::var_os("LD_PRELOAD"))));
+    if let Some(Made { path, .. }) = &made {
+        write_unfinished(path, &program);
+    }
+    if kind == Kind::Go && engine.is_some() {
+        eprintln!("{}", program::OF_GO.replace("PROGRAM", &program.display().to_string()));
+    }
+    let error = become_program(&program, &args.program, &variables);
+    if let Some(Made { path, fresh: true }) = &made {
+        let _ = fs::remove_file(path);
+    }
+    Err(program::not_run(&program, &error))
+}
+
+/// Variables with their values.
+type Variables = Vec<(&'static str, OsString)>;
+
+/// What the engine's library is told.
+fn engine_variables(
+    args: &RunArgs,
+    cache: Option<Given<Capacity>>,
+    heap: Option<(&'static str, OsString)>,
+) -> Result<Variables, Failure> {
+    let mut variables = Vec::new();
     let cache = checked_cache(cache)?.map_or_else(|| "auto".into(), |bytes| bytes.to_string().into());
     variables.push(("FASTMAP_CACHE", cache));
     if let Some(globs) = glob::checked(&args.map, env::var_os("FASTMAP_MAP"))? {
@@ -55,33 +104,29 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     if let Some(Given { value: persist, .. }) = setting(args.persist, "--persist", "FASTMAP_PERSIST")? {
         variables.push(("FASTMAP_PERSIST", persist.name().into()));
     }
-    if let Some((source, heap)) = text(args.heap.as_deref(), "--heap", "FASTMAP_HEAP") {
+    if let Some((source, heap)) = heap {
         variables.push(("FASTMAP_HEAP", heap::checked(source, &heap)?));
     }
-    let has_heap = variables.iter().any(|(name, _)| *name == "FASTMAP_HEAP");
-    let library = library(if has_heap { HEAP_LIBRARY } else { LIBRARY })?;
-    let program = program::find(&args.program[0])?;
-    let kind = program::check(&program)?;
-    variables.extend(objects::start(&args.objects)?);
-    // Last, since it makes a file.
-    let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
-    let made = stats.map(|(source, path)| checked_stats(source, &path)).transpose()?;
-    if let Some(Made { path, .. }) = &made {
-        variables.push(("FASTMAP_STATS", path.clone().into()));
+    Ok(variables)
+}
+
+/// Fails if a flag is given that only the engine has.
+fn check_without_engine(args: &RunArgs) -> Result<Variables, Failure> {
+    let flags = [
+        ("--map", !args.map.is_empty()),
+        ("--faults", args.faults.is_some()),
+        ("--async-stores", args.async_stores),
+        ("--risk-stores", args.risk_stores),
+        ("--direct", args.direct.is_some()),
+        ("--persist", args.persist.is_some()),
+    ];
+    match flags.into_iter().find(|(_, is_given)| *is_given) {
+        None => Ok(Vec::new()),
+        Some((flag, _)) => {
+            let remedy = "add --cache SIZE, or --cache auto for the memory that is left; or leave it out";
+            Err(Failure::usage(flag, "needs --cache: without a cache the kernel serves all mappings", remedy))
+        }
     }
-    variables.push(("FASTMAP_RUN_PID", std::process::id().to_string().into()));
-    variables.push(("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD"))));
-    if let Some(Made { path, .. }) = &made {
-        write_unfinished(path, &program);
-    }
-    if kind == Kind::Go {
-        eprintln!("{}", program::OF_GO.replace("PROGRAM", &program.display().to_string()));
-    }
-    let error = become_program(&program, &args.program, &variables);
-    if let Some(Made { path, fresh: true }) = &made {
-        let _ = fs::remove_file(path);
-    }
-    Err(program::not_run(&program, &error))
 }
 
 /// A setting and where it comes from, as it is named in an error.
@@ -120,7 +165,7 @@ fn checked_cache(given: Option<Given<Capacity>>) -> Result<Option<u64>, Failure>
         // SAFETY: sysconf has no preconditions.
         let physical = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) * libc::sysconf(libc::_SC_PAGESIZE) };
         let whose = if limit.0 < physical as u64 { "its memory cgroup allows" } else { "this machine has" };
-        let remedy = format!("give less; without {source} it is what others leave of that");
+        let remedy = "give less, or auto: what others leave of that";
         return Err(Failure::usage(
             source,
             format!("a cache of {value} is larger than the {limit} that {whose}"),
@@ -168,16 +213,21 @@ fn write_unfinished(path: &Path, program: &Path) {
     let _ = fs::write(path, text);
 }
 
-/// The preload library: `FASTMAP_PRELOAD`, else beside this executable or in the `lib` beside its directory.
-fn library(name: &'static str) -> Result<PathBuf, Failure> {
-    let places: Vec<PathBuf> = match env::var_os("FASTMAP_PRELOAD") {
-        Some(named) => vec![named.into()],
+/// The libraries to be loaded, in their order: the one in `FASTMAP_PRELOAD`, else the engine's, if it is needed, and the one that steers.
+fn libraries(engine: Option<&'static str>) -> Result<Vec<PathBuf>, Failure> {
+    let names = engine.into_iter().chain([STEERING]);
+    match env::var_os("FASTMAP_PRELOAD") {
+        Some(named) => Ok(vec![library(engine.unwrap_or(STEERING), &[named.into()])?]),
         None => {
             let own = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
             let folder = own.parent().unwrap_or(Path::new("/"));
-            vec![folder.join(name), folder.join("../lib").join(name)]
+            names.map(|name| library(name, &[folder.join(name), folder.join("../lib").join(name)])).collect()
         }
-    };
+    }
+}
+
+/// The first of these places that has the library.
+fn library(name: &'static str, places: &[PathBuf]) -> Result<PathBuf, Failure> {
     let Some(found) = places.iter().find_map(|place| fs::canonicalize(place).ok().filter(|path| path.is_file())) else {
         let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
         return Err(Failure::new(
@@ -194,21 +244,18 @@ fn library(name: &'static str) -> Result<PathBuf, Failure> {
     Ok(found)
 }
 
-/// `LD_PRELOAD` with the library first, and no other of ours: an outer `fastmap run` may have put one there.
-fn preload(library: &Path, before: Option<OsString>) -> OsString {
-    let mut list = library.as_os_str().to_owned();
+/// `LD_PRELOAD` with the libraries first, and no other of ours: an outer `fastmap run` may have put one there.
+fn preload(libraries: &[PathBuf], before: Option<OsString>) -> OsString {
     let before = before.unwrap_or_default();
     let others = before.as_bytes().split(|byte| byte.is_ascii_whitespace() || *byte == b':');
     let is_ours = |other: &[u8]| {
         let name = Path::new(OsStr::from_bytes(other)).file_name();
-        other == library.as_os_str().as_bytes()
-            || [LIBRARY, HEAP_LIBRARY].iter().any(|ours| name == Some(OsStr::new(ours)))
+        libraries.iter().any(|library| library.as_os_str().as_bytes() == other)
+            || [STEERING, ENGINE, ENGINE_AND_HEAP].iter().any(|ours| name == Some(OsStr::new(ours)))
     };
-    for other in others.filter(|other| !other.is_empty() && !is_ours(other)) {
-        list.push(":");
-        list.push(OsStr::from_bytes(other));
-    }
-    list
+    let others = others.filter(|other| !other.is_empty() && !is_ours(other)).map(OsStr::from_bytes);
+    let all: Vec<_> = libraries.iter().map(|library| library.as_os_str()).chain(others).collect();
+    all.join(OsStr::new(":"))
 }
 
 /// Calls exec(2): signal mask, dispositions and descriptors stay as they came.
@@ -263,16 +310,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_comes_first_and_once() {
-        let library = Path::new("/lib/libfastmap_preload.so");
+    fn the_libraries_come_first_and_once() {
+        let libraries = ["/lib/libfastmap_preload.so", "/lib/libfastmap_steer.so"].map(PathBuf::from);
+        let ours = "/lib/libfastmap_preload.so:/lib/libfastmap_steer.so";
         for (before, after) in [
-            (None, "/lib/libfastmap_preload.so"),
-            (Some(""), "/lib/libfastmap_preload.so"),
-            (Some("/a.so:/b.so c.so"), "/lib/libfastmap_preload.so:/a.so:/b.so:c.so"),
-            (Some("/a.so:/lib/libfastmap_preload.so"), "/lib/libfastmap_preload.so:/a.so"),
-            (Some("/lib/libfastmap_preload_heap.so:/a.so"), "/lib/libfastmap_preload.so:/a.so"),
+            (None, ""),
+            (Some(""), ""),
+            (Some("/a.so:/b.so c.so"), ":/a.so:/b.so:c.so"),
+            (Some("/a.so:/lib/libfastmap_preload.so:/lib/libfastmap_steer.so"), ":/a.so"),
+            (Some("/lib/libfastmap_preload_heap.so:/a.so"), ":/a.so"),
         ] {
-            assert_eq!(preload(library, before.map(OsString::from)), after, "{before:?}");
+            assert_eq!(preload(&libraries, before.map(OsString::from)), *format!("{ours}{after}"), "{before:?}");
         }
+        assert_eq!(preload(&libraries[1..], Some(ours.into())), "/lib/libfastmap_steer.so");
     }
 }

@@ -66,9 +66,9 @@ pub fn scaled(mut value: f64, unit: f64, names: [&str; 5]) -> String {
 /// The capacity of a cache: a size, or what the memory group leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capacity {
-    /// What is left; and the kernel serves mappings until the engine pays.
+    /// The memory that is left.
     Auto,
-    /// So much; and the engine serves mappings from the beginning.
+    /// So much.
     Given(Size),
 }
 

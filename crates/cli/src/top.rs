@@ -49,7 +49,7 @@ fn none(pid: Option<u32>) -> Failure {
         None => Failure::new(
             "top",
             "no program that you may look at has files in a FastMap cache",
-            "start one (fastmap run -- PROGRAM), or look as root for those of others",
+            "start one (fastmap run --cache SIZE -- PROGRAM), or look as root for those of others",
         ),
     }
 }

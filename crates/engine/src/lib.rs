@@ -1,9 +1,10 @@
 //! Memory-mapped files behind ordinary pointers, in user space, with a hard memory budget.
 //!
-//! A [`Map`] derefs to the bytes of a file, as `memmap2`'s does, but its pages come from a [`Cache`] of this crate and
+//! A [`Map`] derefs to the bytes of a file, as `memmap2`'s does. With a [`Cache`] its pages come from that and
 //! not from the kernel's page cache: they never exceed the cache's capacity, are read past the page cache, evicted in
 //! batches, and written back in sorted, merged runs. No privilege and no kernel module is needed; misses are served in
 //! the faulting thread through userfaultfd(2). The design follows FastMap (Papagiannis et al., USENIX ATC 2020).
+//! Without a cache the kernel serves the map, and is steered ([`MapOptions::steer`]): the rest of this page is not about that.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -62,7 +63,6 @@ mod mechanism;
 mod modes;
 mod page;
 mod pin;
-pub mod placement;
 mod pool;
 mod readahead;
 mod region;
@@ -97,7 +97,7 @@ pub use map::pins::{Pinned, PinnedMut};
 #[cfg(feature = "ablation")]
 #[doc(hidden)]
 pub use mechanism::Mechanism;
-pub use modes::{Advice, Fallback, Mode, Persist, Placement};
+pub use modes::{Advice, Fallback, Mode, Persist};
 pub use store::Origin;
 #[doc(hidden)]
 pub use sys::leaks::Unseen;

@@ -63,32 +63,6 @@ pub enum Fallback {
     Refuse,
 }
 
-/// Who serves a map ([`MapOptions::placement`](crate::MapOptions::placement)).
-///
-/// ```
-/// use fastmap::{MapOptions, Placement};
-///
-/// let file = tempfile::tempfile()?;
-/// file.set_len(1 << 20)?;
-/// // SAFETY: nobody else changes the file.
-/// let map = unsafe { MapOptions::new().placement(Placement::Auto).map(&file)? };
-/// assert_eq!(map.engine(), fastmap::Engine::Kernel); // so it begins
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Placement {
-    /// The kernel: its own mapping (mmap(2), `MAP_SHARED`), and its page cache.
-    Kernel,
-    /// The engine, from the first touch, within its cache's budget.
-    #[default]
-    Engine,
-    /// The kernel first, the engine when that pays: while memory is short, what gets the program on fastest is found by trying. The map
-    /// keeps its address. Less than 4 MiB of a file stay the kernel's, and so does a file that has other mappings in this process or is
-    /// written by another process, or has no name any more. A process of one thread is looked after from the mapping on with which there
-    /// is more mapped than a quarter of the memory left.
-    Auto,
-}
-
 /// Whether a file is mapped straight or behind the cache ([`MapOptions::mode`](crate::MapOptions::mode)).
 ///
 /// ```

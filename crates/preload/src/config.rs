@@ -3,7 +3,7 @@
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `FASTMAP_CACHE` | capacity of the cache, SIZE; or `auto` | `auto` |
+//! | `FASTMAP_CACHE` | capacity of the cache, SIZE; or `auto`, the memory that others leave | `auto` |
 //! | `FASTMAP_MAP` | globs separated by colons: which files | all |
 //! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
 //! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are buffered, and do not wait | `0` |
@@ -12,8 +12,7 @@
 //! | `FASTMAP_PERSIST` | `auto` or `cache-lines` | `auto` |
 //! | `FASTMAP_STATS` | where to write statistics at exit, JSON | nowhere |
 //! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
-//! | `FASTMAP_LOG` | lines on standard error, of what is listed with commas: `placement`, each decision on all mappings; `mappings`, who serves each file, and why | nothing is said |
-//! | `FASTMAP_TURNS` | milliseconds: for tests, mappings are the engine's and the kernel's in turn | placement decides |
+//! | `FASTMAP_LOG` | lines on standard error, of what is listed with commas: `mappings`, who serves each file, and why; other words are other libraries' | nothing is said |
 //! | `FASTMAP_OBJECTS` | the folder of a session with objects (`objects/session.rs`) | no objects |
 //! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
 //!
@@ -31,16 +30,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
-
-/// What is said on standard error beside errors.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Log {
-    /// What is decided on placement.
-    pub placement: bool,
-    /// Who serves each file.
-    pub mappings: bool,
-}
 
 #[derive(Debug)]
 pub struct Config {
@@ -64,10 +53,8 @@ pub struct Config {
     pub heap: Option<(PathBuf, Option<u64>)>,
     /// The process that `fastmap run` became.
     pub run_pid: Option<i32>,
-    /// Placement takes turns, for tests.
-    pub turns: Option<Duration>,
-    /// What is said on standard error.
-    pub log: Log,
+    /// Who serves each file is said on standard error.
+    pub logs_mappings: bool,
     /// The environment made no sense, and the kernel is to map everything.
     pub off: bool,
 }
@@ -96,15 +83,9 @@ impl Config {
             stats: None,
             heap: None,
             run_pid: None,
-            turns: None,
-            log: Log::default(),
+            logs_mappings: false,
             off: false,
         }
-    }
-
-    /// Whether mappings begin as the kernel's: unless the user asked for what only the engine has.
-    pub fn is_kernel_first(&self) -> bool {
-        self.cache.is_none() && !self.async_stores && self.heap.is_none() && self.faults == Faults::Signal
     }
 
     /// Whether the user named files.
@@ -125,14 +106,8 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
         let bytes = size(text.as_bytes()).ok_or_else(|| no_size("FASTMAP_CACHE", text.as_bytes()))?;
         config.cache = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
-    if let Some(text) = given("FASTMAP_TURNS") {
-        let milliseconds = text.to_str().and_then(|text| text.parse().ok());
-        let turn = milliseconds.ok_or_else(|| format!("FASTMAP_TURNS={text:?} is no number of milliseconds"))?;
-        config.turns = Some(Duration::from_millis(turn));
-    }
     let log = given("FASTMAP_LOG").unwrap_or_default();
-    let asks = |what: &[u8]| log.as_bytes().split(|byte| *byte == b',').any(|word| word == what);
-    config.log = Log { placement: asks(b"placement"), mappings: asks(b"mappings") };
+    config.logs_mappings = log.as_bytes().split(|byte| *byte == b',').any(|word| word == b"mappings");
     if let Some(text) = given("FASTMAP_MAP") {
         config.globs = Some(globs(&text)?);
     }
@@ -218,7 +193,7 @@ mod tests {
         for variables in [&[][..], &[("FASTMAP_MAP", ""), ("FASTMAP_CACHE", ""), ("FASTMAP_HEAP", "")]] {
             let config = with(variables).unwrap();
             assert!(config.matches(b"/any/file") && !config.names_files() && !config.off);
-            assert!(config.cache.is_none() && config.is_kernel_first());
+            assert!(config.cache.is_none());
             assert_eq!((config.direct, config.persist), (Mode::Automatic, Persist::Automatic));
             assert_eq!((config.faults, config.heap, config.stats, config.run_pid), (Faults::Signal, None, None, None));
         }
@@ -239,17 +214,12 @@ mod tests {
         let config = config.unwrap();
         assert_eq!((config.direct, config.persist), (Mode::Cached, Persist::CacheLines));
         assert_eq!((config.cache, config.faults, config.run_pid), (Some(65536), Faults::Service, Some(77)));
-        assert!(!config.is_kernel_first() && with(&[("FASTMAP_CACHE", "auto")]).unwrap().is_kernel_first());
+        assert!(with(&[("FASTMAP_CACHE", "auto")]).unwrap().cache.is_none());
         assert!(config.risk_stores && !with(&[]).unwrap().risk_stores);
         assert!(config.async_stores && !with(&[("FASTMAP_ASYNC_STORES", "0")]).unwrap().async_stores);
         assert_eq!(config.stats, Some(PathBuf::from("/tmp/s")));
-        for (text, placement, mappings) in [
-            ("placement", true, false),
-            ("mappings", false, true),
-            ("mappings,placement", true, true),
-            ("all", false, false),
-        ] {
-            assert_eq!(with(&[("FASTMAP_LOG", text)]).unwrap().log, Log { placement, mappings }, "{text}");
+        for (text, mappings) in [("steer", false), ("mappings", true), ("steer,mappings", true), ("all", false)] {
+            assert_eq!(with(&[("FASTMAP_LOG", text)]).unwrap().logs_mappings, mappings, "{text}");
         }
         for (text, file, size) in
             [("/h", "/h", None), ("/h:1GiB", "/h", Some(1 << 30)), ("/a:b", "/a:b", None), ("/a:b:5", "/a:b", Some(5))]

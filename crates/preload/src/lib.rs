@@ -57,8 +57,7 @@ pub(crate) fn cache() -> Option<&'static fastmap::Cache> {
             let chosen = fastmap::faults::choose(config().faults);
             let make = || match config().cache {
                 Some(bytes) => fastmap::Cache::new(bytes),
-                None if config().is_kernel_first() => fastmap::Cache::global_auto(),
-                None => fastmap::Cache::global(),
+                None => fastmap::Cache::auto(),
             };
             let made = chosen.and_then(|()| make());
             made.inspect_err(|why| say(format_args!("{why}: everything is left to the kernel"))).ok()
@@ -100,9 +99,7 @@ static AT_START: extern "C" fn() = {
         own::remembered::begin();
         // Here rather than in the first mapping: a message about the environment comes before the program's output.
         config();
-        if !config().is_kernel_first() || config().log.mappings {
-            fastmap::by_address::listen(mappings::served::hear);
-        }
+        fastmap::by_address::listen(mappings::served::hear);
         objects::begin();
         streams::objects::begin();
         heap::begin();

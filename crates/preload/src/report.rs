@@ -155,16 +155,6 @@ fn json(pid: i32, end: bool) -> String {
     if !end {
         text.push_str(",\"why\":\"the engine has left the process before its end: what came later is not counted\"");
     }
-    if let Some(way) = snapshot.placement.way {
-        let fastmap::live::Placement { switches, watched_bytes, taken_files, looking, .. } = snapshot.placement;
-        let _ = write!(
-            text,
-            ",\"placement\":{{\"way\":\"{}\",\"switches\":{switches},\"watched_bytes\":{watched_bytes},\
-             \"taken_files\":{taken_files},\"looking_us\":{}}}",
-            way.name(),
-            looking.as_micros()
-        );
-    }
     let _ = write!(
         text,
         ",\"candidates\":{},\"matches\":{},\"kernel\":{},\"direct\":{},\"flushed_bytes\":{},\"caches\":[",

@@ -3,7 +3,6 @@
 use crate::cache::Cache;
 use crate::cut;
 use crate::failure::{Failure, check};
-use fastmap::placement;
 use fastmap_capi::{
     FM_MADV_BACKWARD, FM_MAP_CACHED, FM_PIN_WRITE, fm_gather, fm_is_cached, fm_madvise, fm_mmap, fm_mmap_in, fm_msync,
     fm_munmap, fm_object_stats, fm_open_url, fm_pin, fm_prefetch, fm_prefetch_wait, fm_range, fm_read, fm_unpin,
@@ -178,9 +177,8 @@ impl Mapping {
 
 #[pymethods]
 impl Mapping {
-    /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". In a cache: there, or it fails. Without: begins as the kernel's, and
-    /// placement advises; the engine does not take it, since system calls of Python would fail that are given its memory. `bare`:
-    /// mmap(2) alone, where the preload library looks after mappings. An object is for reading, and always in a cache; 0 bytes of it are all
+    /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". In a cache: there, or it fails. Without: the
+    /// kernel's, and steered. `bare`: mmap(2) alone, where the preload library has all mappings. An object is for reading, and always in a cache; 0 bytes of it are all
     /// that there are.
     #[new]
     #[pyo3(signature = (source, offset, length, mode, cache, bare))]
@@ -223,9 +221,6 @@ impl Mapping {
             };
             if at == libc::MAP_FAILED {
                 return Err(if bare { Failure::of_kernel("mmap") } else { Failure::last() });
-            }
-            if handle.is_none() && !bare {
-                placement::note_kernels(at.addr()..at.addr() + whole);
             }
             if !cut::watch(at.addr()..at.addr() + whole, false) {
                 // SAFETY: mapped above.

@@ -22,13 +22,18 @@ use std::sync::Once;
 /// Bytes in a page.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Starts a thread that steers this process's file mappings until the process ends. A second call does nothing.
+/// Starts a thread that steers this process's file mappings until the process ends. A second call does nothing, nor does
+/// one in a program that has `libfastmap_steer.so`.
 ///
 /// Nothing fails here: where the process may have no further thread, or /proc is not there, nothing is steered.
 pub fn start() {
     static STARTED: Once = Once::new();
     static REPORT: Report = Report::new();
     STARTED.call_once(|| {
+        // Under `fastmap run` another copy of this code does it.
+        if observe::has_library(c"libfastmap_steer.so") {
+            return;
+        }
         let body = || {
             let pid = std::process::id();
             Watcher::new(pid, Settings::default(), &REPORT).run(|pause| {

@@ -401,7 +401,8 @@ impl<'a> Watcher<'a> {
                 new.extend(pages.look(seen, part));
             }
             let reserve = (self.room / 8).max((32 << 20) / PAGE);
-            let goes_on = round.follow(&new, self.room.saturating_sub(reserve), at);
+            let keep = self.room.saturating_sub(reserve);
+            let goes_on = round.follow(&new, keep, at) && round.is_worth(keep);
             add(&mut one.pending, new);
             self.done.kept = round.progress(at).or(self.done.kept);
             if !goes_on {

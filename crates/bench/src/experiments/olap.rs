@@ -41,7 +41,7 @@ cgroup of its own limited to --memory; it answers the queries one after the othe
 every answer are compared with those of the first run on kernel mmap, and at --scale 1 also with the answers in the \
 specification: one wrong cell fails the command. Figures are medians over the repetitions.
 
-`fastmap run` has its defaults but for --risk-stores: the files begin as the kernel's, and what pays while memory is short is found out.")]
+`fastmap run` has --risk-stores, and a cache of what MonetDB leaves of its memory.")]
 #[command(after_help = "\
 Examples:
   scripts/monetdb && fastmap bench olap
@@ -60,8 +60,8 @@ pub struct Args {
     /// MonetDB's threads [default: as many as processors]
     #[arg(long, value_name = "N", value_parser = crate::args::threads)]
     pub threads: Option<u32>,
-    /// A cache for FastMap, from the first touch; of much more than a quarter of --memory MonetDB, whose smaller intermediate results
-    /// are no files, has too little for itself and is killed [default: as `fastmap run` without]
+    /// A cache for FastMap; of much more than a quarter of --memory MonetDB, whose smaller intermediate results are no files, has too
+    /// little for itself and is killed [default: what MonetDB leaves of its memory]
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<Size>,
 }
@@ -211,7 +211,7 @@ impl Experiment for Olap {
                  validation parameters. FastMap has {}; mappings smaller than 1 MiB are the kernel's. Every run had a copy of the \
                  database, since opening writes to it and queries leave indexes in it.",
                 text_bytes >> 20,
-                cache.map_or("its defaults".to_owned(), |cache| format!("a cache of {}", Size(cache)))
+                cache.map_or("a cache of what MonetDB leaves of its memory".to_owned(), |cache| format!("a cache of {}", Size(cache)))
             ));
         }
         let bytes = olap::files(&original(&place))?.1;
@@ -279,9 +279,9 @@ impl Stage<Olap> for Databases {
     fn before(&mut self, turn: &Turn<'_, Olap>, _: &mut Case) -> Result<Launch, Failure> {
         self.fresh_copy()?;
         let under = (turn.engine == Engine::Fastmap).then(|| {
-            let cache = self.cache.map(|cache| format!("--cache={cache}").into());
+            let cache = self.cache.map_or("auto".to_owned(), |cache| cache.to_string());
             // Its memory group has a limit.
-            cache.into_iter().chain(["--risk-stores".into(), "--stats".into(), self.stats().into()]).collect()
+            vec!["--cache".into(), cache.into(), "--risk-stores".into(), "--stats".into(), self.stats().into()]
         });
         Ok(Launch { under, ..Launch::default() })
     }
@@ -295,7 +295,7 @@ impl Stage<Olap> for Databases {
             let served = told.and_then(|text| serde_json::from_slice::<Served>(&text).map_err(|e| e.to_string()));
             let served =
                 served.map_err(|e| Failure::new(path.display(), format!("cannot be read: {e}"), "please report this"))?;
-            if self.cache.is_some() && served.candidates > 0 && served.caches.iter().all(|cache| cache.misses + cache.born_zero == 0) {
+            if served.candidates > 0 && served.caches.iter().all(|cache| cache.misses + cache.born_zero == 0) {
                 let what = "`fastmap run` served none of MonetDB's mappings, so there is nothing to compare";
                 return Err(Failure::new("fastmap", what, "see what `fastmap doctor` says of this place"));
             }

@@ -53,9 +53,7 @@ Every run is a fresh process in a memory cgroup of its own, limited to a part of
 program's own memory, 16 MiB and a 64th of the data for everything else (tables, bookkeeping, the process that starts it); with memory for \
 all of the data there is no limit. The data are dropped from the page cache before each run. A run is measured twice, for --seconds \
 each: from its start (cold), and warm. In between it works on for --warm-up seconds, and until it has read as much as there is memory \
-for its data, three times --warm-up at most; with memory for all the files are also read once by read(2). What `fastmap run` makes of \
-a program it finds out meanwhile: with less --warm-up that counts as warm, and where the kernel does not read around misses in vain, as with \
-RocksDB, which is tried later, more is needed to see the end of it. ripgrep, whose life is one search, searches anew until it is \
+for its data, three times --warm-up at most; with memory for all the files are also read once by read(2). ripgrep, whose life is one search, searches anew until it is \
 warm; fio warms up in a second process. A run that takes far longer than all that is killed: its row says so, \
 the others are made, and the command fails in the end.
 
@@ -68,7 +66,7 @@ Ways:
   kernel         as it is
   advised        with the best blanket advice: a library compiled for it gives every shared map of 1 MiB or more of a file MADV_RANDOM,
                  or MADV_SEQUENTIAL to programs that scan
-  fastmap        under `fastmap run` with its defaults: the kernel first, and what pays while memory is short
+  fastmap        under `fastmap run` with its defaults: the kernel serves the files, steered
   fastmap-sized  under `fastmap run` with a cache as large as the memory meant for the data
 
 Examples:
@@ -145,11 +143,11 @@ pub struct Outcome {
     /// Seconds between the cold window and the warm one, and bytes that the program had read by then.
     warm_up_seconds: Option<f64>,
     warm_up_read_bytes: Option<u64>,
-    /// What `fastmap run` did.
+    /// What `fastmap run` did with a cache.
     served: Option<Served>,
 }
 
-/// Parts of what `fastmap run` writes with `--stats`.
+/// Parts of what `fastmap run` writes with `--cache` and `--stats`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Served {
     /// Mappings that it could have served.
@@ -376,7 +374,7 @@ impl Stage<Programs> for Runs {
     }
 
     fn tell(&mut self, rows: &[Row<Outcome>], report: &mut Report<Value>) {
-        let ours = |row: &&Row<Outcome>| row.engine == Engine::Fastmap;
+        let ours = |row: &&Row<Outcome>| row.text("way") == Way::FastmapSized.to_string();
         let served = |row: &Row<Outcome>| {
             let caches = |t: &Trial<Outcome>| t.outcome.served.as_ref().is_some_and(|s| s.caches.iter().any(|c| c.misses > 0));
             row.trials.iter().any(caches)
@@ -385,7 +383,7 @@ impl Stage<Programs> for Runs {
         let unserved: Vec<&str> =
             programs.into_iter().filter(|program| !rows.iter().any(|row| row.text("program") == *program && served(row))).collect();
         if !unserved.is_empty() {
-            let what = "Under `fastmap run` all maps were the kernel's from beginning to end, with or without learned advice, of";
+            let what = "With a cache all maps were the kernel's all the same, of";
             report.notes.push(format!("{what}: {}.", unserved.join(", ")));
         }
         report.notes.push(self.warmed(rows));

@@ -79,7 +79,7 @@ pub struct Order {
     pub seconds: f64,
     /// Threads, all on one store.
     pub threads: u32,
-    /// Capacity in bytes of a fastmap cache; the stores under `fastmap run` have its defaults.
+    /// Capacity in bytes of a fastmap cache; the stores under `fastmap run` have what they leave of memory.
     pub capacity: u64,
 }
 

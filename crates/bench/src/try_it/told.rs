@@ -16,9 +16,6 @@ pub const OURS: &str = "fastmap run";
 /// What is no gain and no loss: differences of a tenth.
 const SAME: f64 = 1.1;
 
-/// So many changes of who serves the file are told, and the last.
-const STEPS: usize = 2;
-
 /// The end of a run is told by itself where that is not most of it.
 const LAST: f64 = 5.0;
 
@@ -29,9 +26,6 @@ pub struct Run {
     pub looked: Looked,
     /// The most memory there was in use, bytes.
     pub peak: u64,
-    /// Who served the file, where `fastmap run` had to decide it, one after the other: `kernel`, `advised`, `engine`; and after how many
-    /// seconds, where that is known.
-    pub ways: Vec<(String, Option<f64>)>,
 }
 
 impl Run {
@@ -157,26 +151,9 @@ impl Told {
                 fastmap.display()
             );
         }
-        // It begins as the kernel's.
-        let ways: Vec<_> = self.ours.ways.iter().skip_while(|(way, _)| way == "kernel").collect();
-        let Some((last, rest)) = ways.split_last() else {
-            return "FastMap left the file to the kernel, as it is: memory was not short, or what else it tried did not pay.".to_owned();
-        };
-        let did = |(way, after): &(String, Option<f64>)| {
-            let after = after.map_or("at the end".to_owned(), |after| format!("after {after:.1} s"));
-            let what = match way.as_str() {
-                "advised" => "had the kernel serve it, told not to read around each lookup (MADV_RANDOM)",
-                "engine" => "served the file itself",
-                _ => "left it to the kernel as it is",
-            };
-            format!("{after} it {what}")
-        };
-        let mut told: Vec<String> = rest.iter().take(STEPS).map(|step| did(step)).collect();
-        if let Some(more @ 1..) = rest.len().checked_sub(STEPS) {
-            told.push(format!("{more} changes more"));
-        }
-        told.push(did(last));
-        format!("FastMap saw that memory was short: {}.", told.join(", "))
+        format!(
+            "FastMap steered it: the kernel served the file, and was told what to read and what not. FASTMAP_LOG=steer {OURS} says what was done."
+        )
     }
 }
 
@@ -216,7 +193,7 @@ mod tests {
             sums: sums.split_whitespace().map(str::to_owned).collect(),
             course: vec![(1.0, 1), (15.0, lookups - last)],
         };
-        Run { looked, peak: 200 << 20, ways: Vec::new() }
+        Run { looked, peak: 200 << 20 }
     }
 
     fn told(kernel: Run, ours: Run) -> Told {
@@ -225,9 +202,7 @@ mod tests {
 
     #[test]
     fn what_was_gained_is_said() {
-        let mut ours = run(800_000, 300_000, 900.0, "a b c d");
-        let way = |name: &str, after| (name.to_owned(), after);
-        ours.ways = vec![way("kernel", Some(0.2)), way("advised", Some(3.04))];
+        let ours = run(800_000, 300_000, 900.0, "a b c d");
         let text = told(run(20_000, 5000, 9100.0, "a b"), ours).text().unwrap();
         for part in [
             "a file of 1GiB and looks keys up in it, with memory for a quarter of it and a little (288 MiB)",
@@ -235,37 +210,11 @@ mod tests {
             "fastmap run     40.0 k    60.0 k           900 µs  200 MiB",
             "Under `fastmap run` the same program did 40 times as many lookups, 60 times in the last 5 seconds; the slowest of a thousand took \
              900 µs instead of 9.10 ms.",
-            "FastMap saw that memory was short: after 3.0 s it had the kernel serve it, told not to read around each lookup (MADV_RANDOM).",
+            "FastMap steered it: the kernel served the file",
             "The first 20000 lookups",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
-    }
-
-    #[test]
-    fn who_served_the_file_is_said() {
-        let how = |ways: &[(&str, Option<f64>)]| {
-            let ours = Run {
-                ways: ways.iter().map(|(way, after)| ((*way).to_owned(), *after)).collect(),
-                ..run(9, 1, 1.0, "")
-            };
-            told(run(9, 1, 1.0, ""), ours).how()
-        };
-        assert!(how(&[]).starts_with("FastMap left the file to the kernel"));
-        assert!(how(&[("kernel", Some(0.1))]).starts_with("FastMap left the file to the kernel"));
-        assert!(how(&[("engine", None)]).ends_with("short: at the end it served the file itself."));
-        let often = how(&[
-            ("advised", Some(2.0)),
-            ("engine", Some(4.0)),
-            ("kernel", Some(5.0)),
-            ("engine", Some(6.0)),
-            ("kernel", Some(9.0)),
-        ]);
-        let parts = [
-            "after 2.0 s it had",
-            ", after 4.0 s it served the file itself, 2 changes more, after 9.0 s it left it to the kernel as it is.",
-        ];
-        assert!(parts.iter().all(|part| often.contains(part)), "{often}");
     }
 
     #[test]
@@ -277,7 +226,6 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.contains("FastMap left the file to the kernel"), "{text}");
         let slower = told(run(20_000, 5000, 900.0, "a"), run(10_000, 2500, 90.0, "a")).gained();
         assert!(slower.starts_with("Nothing was gained here"), "fewer lookups are no gain, however fast: {slower}");
         let steadier = told(run(20_000, 5000, 900.0, "a"), run(20_000, 5000, 90.0, "a")).gained();

@@ -1,4 +1,4 @@
-//! The program to be run: where it is, and whether the preload library can be in it. execve(2), ld.so(8), elf(5)
+//! The program to be run: where it is, and whether a preload library can be in it. execve(2), ld.so(8), elf(5)
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -67,7 +67,7 @@ fn executable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails if the preload library would not be in the program, or not in the one that a script names on its first line. One
+/// Fails if a preload library would not be in the program, or not in the one that a script names on its first line. One
 /// that may not be read is taken as it is.
 pub fn check(program: &Path) -> Result<Kind, Failure> {
     /// Scripts whose interpreter is a script, as far as Linux goes.
@@ -114,10 +114,9 @@ fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8]) -> Resul
     match Elf::of(file, start) {
         Elf::None => Ok(Kind::Plain),
         Elf::Dynamic(kind) => Ok(kind),
-        Elf::Bits32 => refuse(
-            "is a 32-bit program, and libfastmap_preload.so is for 64-bit ones",
-            "use the program's 64-bit build",
-        ),
+        Elf::Bits32 => {
+            refuse("is a 32-bit program, and FastMap's libraries are for 64-bit ones", "use the program's 64-bit build")
+        }
         Elf::OtherMachine(number) => refuse(
             &format!("is built for another processor (ELF machine {number})"),
             "use the program's build for x86-64",
@@ -127,7 +126,7 @@ fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8]) -> Resul
             "use a build that is linked dynamically, or call libfastmap from the program itself",
         ),
         Elf::OtherLoader(loader) => refuse(
-            &format!("uses the C library of {loader}, and libfastmap_preload.so is built for glibc"),
+            &format!("uses the C library of {loader}, and FastMap's libraries are built for glibc"),
             "use a build of the program for glibc",
         ),
     }

@@ -49,13 +49,6 @@ fn program(watched: &Watched) -> Value {
         "caches": caches.collect::<Vec<_>>(),
         "maps": maps.collect::<Vec<_>>(),
         "maps_left_out": watched.maps_left_out(),
-        "placement": watched.placement().way.map(|way| json!({
-            "way": way.name(),
-            "switches": watched.placement().switches,
-            "watched_bytes": watched.placement().watched_bytes,
-            "taken_files": watched.placement().taken_files,
-            "looking_us": watched.placement().looking.as_micros() as u64,
-        })),
         "objects": objects(watched.objects(), seconds),
         "flushed_bytes": watched.flushed_bytes().0,
         "flushed_bytes_per_second": seconds.map(|seconds| watched.flushed_bytes().1 as f64 / seconds),

@@ -1,7 +1,7 @@
 //! The rows of the view: a program, what its traps were, its files.
 
 use fastmap::Stats;
-use fastmap::live::{CacheSnapshot, MapStats, Objects, PlacedBy, Placement};
+use fastmap::live::{CacheSnapshot, MapStats, Objects};
 
 use super::watch::{Watch, Watched};
 use crate::size::{scaled, short as bytes};
@@ -28,17 +28,6 @@ pub enum Row {
 /// The rows of all programs.
 pub fn of(watch: &Watch) -> Vec<Row> {
     watch.programs().into_iter().flat_map(of_program).collect()
-}
-
-/// Who serves mappings that began as the kernel's.
-fn of_placement(placement: Placement) -> Option<String> {
-    let by = match placement.way? {
-        PlacedBy::Advised => "kernel, told that accesses are random",
-        way => way.name(),
-    };
-    let Placement { switches, watched_bytes, .. } = placement;
-    let watched = if watched_bytes > 0 { format!(", {} watched", bytes(watched_bytes)) } else { String::new() };
-    Some(format!("placed by the {by}{watched}, {switches} switches"))
 }
 
 /// What was fetched of objects, and used; nothing where there are none.
@@ -74,7 +63,6 @@ fn of_program(watched: &Watched) -> Vec<Row> {
     ];
     let mut rows = vec![Row::Program { name, figures }, Row::Remark(of_traps(watched, &since))];
     rows.extend(of_writes(&total, &since).map(Row::Remark));
-    rows.extend(of_placement(watched.placement()).map(Row::Remark));
     if let (1.., flushed) = watched.flushed_bytes() {
         let rate = seconds.map_or(String::new(), |seconds| format!("{}/s ", bytes((flushed as f64 / seconds) as u64)));
         rows.push(Row::Remark(format!("{rate}flushed by direct mappings, by cache line")));

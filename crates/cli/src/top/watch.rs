@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use fastmap::Stats;
-use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Objects, Placement, Program, Snapshot, programs};
+use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Objects, Program, Snapshot, programs};
 
 use crate::failure::Failure;
 
@@ -92,7 +92,7 @@ fn open(pid: u32) -> Result<Program, Failure> {
         Ok(None) => Err(Failure::new(
             process(),
             "has no files in a FastMap cache",
-            "start it with fastmap run, or wait until it maps one",
+            "start it with fastmap run --cache, or wait until it maps one",
         )),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(Failure::new(process(), "there is none", "see ps(1) for those that run"))
@@ -147,11 +147,6 @@ impl Watched {
             let before = before.iter().find(same).map(|one| one.stats);
             (map, since(map.stats, before.or(self.before.is_some().then(MapStats::default))))
         })
-    }
-
-    /// Who serves the mappings that began as the kernel's.
-    pub fn placement(&self) -> Placement {
-        self.now.placement
     }
 
     /// Bytes that direct mappings flushed by cache line, and those of them since the look before.

@@ -1,4 +1,4 @@
-//! `fastmap run`: what the program gets, what is handed through untouched, and what is refused. The preload library is a tiny
+//! `fastmap run`: what the program gets, what is handed through untouched, and what is refused. The preload libraries are a tiny
 //! one of the tests' own, which says that it is there: the real one has tests of its own.
 
 use std::fs;
@@ -33,7 +33,7 @@ impl Place {
     /// `fastmap run ARGS`, with nothing of FastMap's in the environment.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(FASTMAP);
-        for variable in ["CACHE", "MAP", "HEAP", "FAULTS", "STATS", "RUN_PID", "RISK_STORES"] {
+        for variable in ["CACHE", "MAP", "HEAP", "FAULTS", "STATS", "RUN_PID", "RISK_STORES", "STEER_OVERRIDE"] {
             command.env_remove(format!("FASTMAP_{variable}"));
         }
         command.arg("run").args(args).env_remove("LD_PRELOAD").env("FASTMAP_PRELOAD", &self.library);
@@ -82,8 +82,11 @@ fn a_small_stack_is_enough_and_the_programs_as_well() {
 #[test]
 fn risks_are_taken_on_demand() {
     let place = Place::new();
-    let shown = |args: &[&str]| place.run(&[args, &["--", "sh", "-c", "echo _$FASTMAP_RISK_STORES"]].concat()).stdout;
-    assert_eq!((shown(&[]), shown(&["--risk-stores"])), ("_\n".to_owned(), "_1\n".to_owned()));
+    let show = "echo _$FASTMAP_RISK_STORES$FASTMAP_STEER_OVERRIDE";
+    let shown = |args: &[&str]| place.run(&[args, &["--", "sh", "-c", show]].concat()).stdout;
+    assert_eq!(shown(&["--cache", "auto"]), "_\n");
+    assert_eq!(shown(&["--cache", "auto", "--risk-stores"]), "_1\n");
+    assert_eq!((shown(&[]), shown(&["--override"])), ("_\n".to_owned(), "_1\n".to_owned()));
 }
 
 #[test]
@@ -178,7 +181,11 @@ fn flags_become_variables() {
     let place = Place::new();
     let stats = place.path().join("stats.json");
     let library = place.library.display();
-    assert_eq!(place.run(&["--", "sh", "-c", SHOW]).stdout, format!("auto|||||{library}|"));
+    assert_eq!(place.run(&["--", "sh", "-c", SHOW]).stdout, format!("|||||{library}|"));
+    assert_eq!(place.run(&["--cache", "auto", "--", "sh", "-c", SHOW]).stdout, format!("auto|||||{library}|"));
+    let heap = place.path().canonicalize().unwrap().join("heap");
+    let ran = place.run(&["--heap", "heap", "--", "sh", "-c", SHOW]);
+    assert_eq!(ran.stdout, format!("auto|||{}||{library}|", heap.display()));
     let flags =
         ["--cache", "1MiB", "--map", "/data/**", "--map", "*.db", "--faults", "service", "--heap", "heap:64KiB"];
     let ran = place.run(&[&flags[..], &["--stats", "stats.json", "--", "sh", "-c", SHOW]].concat());
@@ -191,7 +198,7 @@ fn flags_become_variables() {
     );
     assert!(stats.exists(), "it can be made, and was");
     // A relative glob begins here.
-    let ran = place.run(&["--map", "./x/*", "--", "sh", "-c", "echo $FASTMAP_MAP"]);
+    let ran = place.run(&["--cache", "auto", "--map", "./x/*", "--", "sh", "-c", "echo $FASTMAP_MAP"]);
     assert_eq!(ran.stdout, format!("{}/x/*\n", here.display()));
 }
 
@@ -216,9 +223,11 @@ fn variables_count_where_no_flag_is_given() {
         ("FASTMAP_DIRECT", "no", "is no way to map files in memory: give auto or always or never"),
         ("FASTMAP_PERSIST", "no", "is no way to make stores last: give auto or cache-lines"),
     ] {
-        let ran = run_in(place.path(), place.command(&["--", "true"]).env(variable, value));
-        ran.failed_with(2, &[variable, part]);
+        let with_heap = ["--heap", "heap", "--", "true"];
+        run_in(place.path(), place.command(&with_heap).env(variable, value)).failed_with(2, &[variable, part]);
     }
+    // They are the engine's, and without a cache there is none.
+    run_in(place.path(), place.command(&["--", "true"]).env("FASTMAP_FAULTS", "no")).succeeded();
     // A run inside of a run.
     let inner = format!("exec {FASTMAP} run --cache 1MiB -- sh -c '{}'", SHOW.replace('\'', "\""));
     let ran = place.run(&["--cache", "3MiB", "--", "sh", "-c", &inner]);
@@ -239,25 +248,47 @@ fn usage() {
         2,
         &["--cache: a cache of 4PiB is larger than the ".replace("4PiB", "4096TiB").as_str(), "give less"],
     );
-    place.run(&["--faults", "maybe", "--", "true"]).failed_with(2, &["--faults: ", "signal or service"]);
-    place
-        .run(&["--async-stores", "--faults", "service", "--", "true"])
+    let cached = |args: &[&str]| place.run(&[&["--cache", "auto"], args].concat());
+    cached(&["--faults", "maybe", "--", "true"]).failed_with(2, &["--faults: ", "signal or service"]);
+    cached(&["--async-stores", "--faults", "service", "--", "true"])
         .failed_with(2, &["--async-stores: ", "--faults service", "leave one of the two out"]);
-    assert_eq!(place.run(&["--async-stores", "--", "sh", "-c", "echo $FASTMAP_ASYNC_STORES"]).stdout, "1\n");
-    place.run(&["--direct", "maybe", "--", "true"]).failed_with(2, &["--direct: ", "auto or always or never"]);
-    place.run(&["--persist", "maybe", "--", "true"]).failed_with(2, &["--persist: ", "auto or cache-lines"]);
+    assert_eq!(cached(&["--async-stores", "--", "sh", "-c", "echo $FASTMAP_ASYNC_STORES"]).stdout, "1\n");
+    cached(&["--direct", "maybe", "--", "true"]).failed_with(2, &["--direct: ", "auto or always or never"]);
+    cached(&["--persist", "maybe", "--", "true"]).failed_with(2, &["--persist: ", "auto or cache-lines"]);
     let show = "printf %s \"$FASTMAP_DIRECT,$FASTMAP_PERSIST\"";
-    let ran = place.run(&["--direct", "never", "--persist", "cache-lines", "--", "sh", "-c", show]);
+    let ran = cached(&["--direct", "never", "--persist", "cache-lines", "--", "sh", "-c", show]);
     assert_eq!(ran.stdout, "never,cache-lines");
-    place.run(&["--map", "/a[", "--", "true"]).failed_with(2, &["--map: \"/a[\" is no glob: ", "--help"]);
-    place.run(&["--map", "", "--", "true"]).failed_with(2, &["--map: an empty glob"]);
-    place.run(&["--map", "/a:b", "--", "true"]).failed_with(2, &["--map: \"/a:b\" has a colon"]);
+    cached(&["--map", "/a[", "--", "true"]).failed_with(2, &["--map: \"/a[\" is no glob: ", "--help"]);
+    cached(&["--map", "", "--", "true"]).failed_with(2, &["--map: an empty glob"]);
+    cached(&["--map", "/a:b", "--", "true"]).failed_with(2, &["--map: \"/a:b\" has a colon"]);
+    for flags in [
+        &["--map", "*"][..],
+        &["--faults", "service"],
+        &["--async-stores"],
+        &["--risk-stores"],
+        &["--direct", "never"],
+        &["--persist", "cache-lines"],
+    ] {
+        let refused = format!("{}: needs --cache", flags[0]);
+        place.run(&[flags, &["--", "true"]].concat()).failed_with(2, &[&refused, "add --cache SIZE"]);
+        place.run(&[flags, &["--heap", "heap", "--", "true"]].concat()).succeeded();
+    }
     place.run(&["--heap", "heap:1GB", "--", "true"]).failed_with(2, &["--heap: \"1GB\" is no size"]);
     let help = place.run(&["--help"]);
     help.succeeded();
-    for part in
-        ["--cache", "--map", "--heap", "--faults", "--direct", "--persist", "--stats", "FASTMAP_CACHE", "127", "setuid"]
-    {
+    for part in [
+        "--cache",
+        "--map",
+        "--heap",
+        "--faults",
+        "--direct",
+        "--persist",
+        "--override",
+        "--stats",
+        "FASTMAP_CACHE",
+        "127",
+        "setuid",
+    ] {
         assert!(help.stdout.contains(part), "{part}");
     }
 }
@@ -387,37 +418,42 @@ fn a_go_program_is_told_that_nothing_is_served() {
             ran.stderr
         );
         ran.succeeded();
+        assert_eq!(place.run(&["--", &format!("./{name}")]).stderr, "", "nothing is said where it is steered");
     }
 }
 
 #[test]
-fn the_library_is_found_or_missed() {
+fn libraries_are_found_or_missed() {
     let place = Place::new();
     let mut command = place.command(&["--", "true"]);
     run_in(place.path(), command.env("FASTMAP_PRELOAD", "nowhere.so"))
-        .failed_with(1, &["libfastmap_preload.so: not found: looked for nowhere.so: ", "FASTMAP_PRELOAD"]);
+        .failed_with(1, &["libfastmap_steer.so: not found: looked for nowhere.so: ", "FASTMAP_PRELOAD"]);
     let spaced = place.path().join("a b.so");
     fs::copy(&place.library, &spaced).unwrap();
     run_in(place.path(), command.env("FASTMAP_PRELOAD", &spaced)).failed_with(1, &["no path with a space or a colon"]);
-    // Installed: bin/fastmap and lib/libfastmap_preload.so.
+    // Installed: bin/fastmap and the libraries in lib.
     for folder in ["bin", "lib"] {
         fs::create_dir(place.path().join(folder)).unwrap();
     }
     let fastmap = place.path().join("bin/fastmap");
     make_program(&fastmap, &fs::read(FASTMAP).unwrap());
-    let installed = || {
+    let installed = |args: &[&str]| {
         let mut command = Command::new(&fastmap);
-        command
-            .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
-            .env_remove("FASTMAP_PRELOAD")
-            .env_remove("LD_PRELOAD");
-        run_in(place.path(), &mut command)
+        command.arg("run").args(args).args(["--", "sh", "-c", "echo $LD_PRELOAD"]);
+        run_in(place.path(), command.env_remove("FASTMAP_PRELOAD").env_remove("LD_PRELOAD"))
     };
-    installed()
-        .failed_with(1, &["not found: looked for ", "/bin/libfastmap_preload.so and ", "/lib/libfastmap_preload.so"]);
-    let library = place.path().canonicalize().unwrap().join("lib/libfastmap_preload.so");
-    fs::copy(&place.library, &library).unwrap();
-    assert_eq!(installed().stdout, format!("{}\n", library.display()));
+    let lib = place.path().canonicalize().unwrap().join("lib");
+    for (name, args) in [
+        ("libfastmap_steer.so", &[][..]),
+        ("libfastmap_preload.so", &["--cache", "1MiB"]),
+        ("libfastmap_preload_heap.so", &["--heap", "heap"]),
+    ] {
+        let places = [format!("{name}: not found: looked for "), format!("/bin/{name} and "), format!("/lib/{name}")];
+        installed(args).failed_with(1, &places.each_ref().map(String::as_str));
+        fs::copy(&place.library, lib.join(name)).unwrap();
+        let steering = if args.is_empty() { String::new() } else { format!(":{}/libfastmap_steer.so", lib.display()) };
+        assert_eq!(installed(args).stdout, format!("{}/{name}{steering}\n", lib.display()));
+    }
 }
 
 /// Sessions' folders there.

@@ -2,6 +2,7 @@
 
 use super::keep::{Locked, Unlocked};
 use super::lookup::range_of;
+use super::map::await_closing;
 use super::own::{Owner, look, note_kept, own};
 use super::table::{Table, intersection, pages_at, rest};
 use super::why::{self, Why};
@@ -11,7 +12,8 @@ use crate::files::facts::facts_of;
 use crate::pin::pin::Hold;
 use crate::region::region::Region;
 use crate::region::report;
-use crate::sys::{PAGE, file};
+use crate::store::one_writer;
+use crate::sys::{PAGE, file, fork};
 use crate::writeback::flush;
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -138,6 +140,25 @@ pub(super) fn convert_range(owner: &Owner, range: &Range<usize>, why: Why) -> Re
     identities.into_iter().try_for_each(|identity| convert(owner, identity, why).map_err(|error| error.errno()))
 }
 
+/// Before the kernel maps a file by a descriptor: waits until what was stored to it by the engine is in the file, here and in a program
+/// that was killed, whose keeper writes it.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// fastmap::by_address::await_stores(std::io::stdin().as_fd()); // nothing of it was in an engine
+/// ```
+pub fn await_stores(fd: BorrowedFd<'_>) {
+    if fork::is_child() {
+        return;
+    }
+    // SAFETY: borrowed for as long as it is used here; never closed.
+    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    if facts_of(&from).is_ok() {
+        one_writer::wait_for_keeper(&from);
+        await_closing(fd);
+    }
+}
+
 /// Notes a kernel mapping, made because [`map`](super::map()) said so: while it is there all maps of the file are the
 /// kernel's, and so agree. For the functions here it ends by [`unmap`](super::unmap()), [`remap`](super::remap()) and
 /// [`make_way`](super::make_way).
@@ -145,50 +166,15 @@ pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
     if let (Ok(facts), Ok(at)) = (facts_of(&from), range_of(addr, len, libc::EINVAL)) {
-        own().change(|table| {
-            table.looked_after.forget(&at);
-            table.kernel_mappings.add(at, facts.identity);
-        });
+        own().change(|table| table.kernel_mappings.add(at, facts.identity));
     }
-}
-
-/// Notes a kernel mapping that may become the engine's as it is. As long as any such are noted, of a file, no others of it in this
-/// process do ([`Face::only_noted`](crate::placement::Face::only_noted)). For the functions here it ends as [`note_kernel`] says.
-pub(crate) fn note_looked_after(identity: file::Identity, at: Range<usize>) {
-    own().change(|table| {
-        table.kernel_mappings.forget(&at);
-        table.looked_after.add(at, identity);
-    });
 }
 
 /// Notes that the kernel has mapped something else at a place that the caller fixed, over other kernel mappings perhaps.
 pub fn note_replaced(addr: usize, len: usize) {
     if let Ok(at) = range_of(addr, len, libc::EINVAL) {
-        own().change(|table| {
-            table.looked_after.forget(&at);
-            table.kernel_mappings.forget(&at);
-        });
+        own().change(|table| table.kernel_mappings.forget(&at));
     }
-}
-
-/// Whether a file has mappings that may become the engine's.
-pub(crate) fn is_looked_after(identity: file::Identity) -> bool {
-    look(|table| table.looked_after.has(identity, &(0..0)))
-}
-
-/// Leaves those of a file to the kernel for as long as they are there, as [`note_kernel`] does.
-pub(crate) fn leave_noted_to_kernel(identity: file::Identity) {
-    own().change(|table| {
-        for at in table.looked_after.addresses_of(identity) {
-            table.looked_after.forget(&at);
-            table.kernel_mappings.add(at, identity);
-        }
-    });
-}
-
-/// Whether ranges of a file are such mappings, all of them.
-pub(crate) fn are_looked_after(identity: file::Identity, mut parts: impl Iterator<Item = Range<usize>>) -> bool {
-    look(|table| parts.all(|at| table.looked_after.covers(&at, identity)))
 }
 
 /// The kernel mappings of files that have no other, noted by [`note_kernel`] or made of maps that were converted:

@@ -1,7 +1,6 @@
 //! Maps when a process makes another: fork(2), and whatever comes after this program.
 
 use super::convert::convert;
-use super::gate;
 use super::lookup::MAPS;
 use super::own::{self, look, own};
 use super::table::{Piece, Table};
@@ -235,7 +234,6 @@ fn share(identity: Identity, why: Why) -> Result<(), i32> {
 /// # Safety
 /// [`before_fork`] came before, in the thread that this child is made of.
 pub unsafe fn in_child() {
-    gate::in_child();
     engine_fd::in_child();
     if MASK.try_lock().is_ok_and(|mask| mask.is_none()) {
         // A child's child: the parent did nothing before.

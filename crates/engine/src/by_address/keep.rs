@@ -58,8 +58,6 @@ pub struct Pins {
     pub count: usize,
     /// Its cached parts; gone with their maps.
     pub holds: Vec<Locked>,
-    /// Its other parts: their files stay the kernel's meanwhile.
-    pub kernels: Vec<Range<usize>>,
 }
 
 impl Table {
@@ -77,24 +75,6 @@ impl Table {
     /// Whether any page of a range is locked.
     pub fn is_locked(&self, range: &Range<usize>) -> bool {
         self.locked.iter().any(|one| intersection(&one.at, range).is_some())
-    }
-
-    /// Whether pages of a file are pinned by name.
-    pub fn is_pinned(&self, identity: Identity) -> bool {
-        self.pins.values().flat_map(|pins| &pins.holds).any(|one| one.share.identity == identity)
-    }
-
-    /// Whether a pin needs the kernel's own mapping in a range: the kernel may be writing to its pages.
-    pub fn is_pinned_in_kernel(&self, range: &Range<usize>) -> bool {
-        self.pins.values().flat_map(|pins| &pins.kernels).any(|part| intersection(part, range).is_some())
-    }
-
-    /// Forgets what was noted of kernel mappings that may become the engine's, and pins of them.
-    pub fn forget_looked_after(&mut self, range: &Range<usize>) {
-        self.looked_after.forget(range);
-        for pins in self.pins.values_mut() {
-            pins.kernels.retain(|part| intersection(part, range).is_none());
-        }
     }
 
     /// Takes away what is in the way of converting a file: its locks, and those pins that are asked for by an address
@@ -128,11 +108,10 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
     let parts = parts_of(&range);
     let cached = || parts.iter().filter_map(|part| Some((part, part.cached.as_ref()?)));
     let wanted: usize = cached().map(|(part, _)| part.at.len()).sum();
+    let is_cached = parts.iter().all(|part| part.cached.is_some());
     let again = note_kept(|table| match table.pins.get_mut(&key) {
         // Unless some of it was unmapped meanwhile, and mapped again.
-        Some(pins)
-            if pins.holds.iter().map(|hold| hold.at.len()).sum::<usize>() >= wanted && pins.kernels.is_empty() =>
-        {
+        Some(pins) if pins.holds.iter().map(|hold| hold.at.len()).sum::<usize>() >= wanted && is_cached => {
             pins.count += 1;
             true
         }
@@ -173,7 +152,6 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
             let pins = table.pins.entry(key).or_default();
             pins.count += 1;
             pins.holds.append(&mut held);
-            pins.kernels = parts.iter().filter(|part| part.cached.is_none()).map(|part| part.at.clone()).collect();
         }
         is_there
     });

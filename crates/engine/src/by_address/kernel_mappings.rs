@@ -29,27 +29,9 @@ impl KernelMappings {
         self.files.contains_key(&identity) && (replaced.is_empty() || self.pieces.iter().any(stays))
     }
 
-    /// Whether a whole range is of a file.
-    pub fn covers(&self, range: &Range<usize>, identity: Identity) -> bool {
-        let mut end = range.end;
-        while end > range.start {
-            match self.last(&(range.start..end)) {
-                Some((at, file)) if at.end >= end && file == identity => end = at.start,
-                _ => return false,
-            }
-        }
-        true
-    }
-
     /// Their addresses.
     pub fn addresses(&self) -> impl Iterator<Item = Range<usize>> {
         self.pieces.iter().map(|(start, (end, _))| *start..*end)
-    }
-
-    /// The addresses of a file's.
-    pub fn addresses_of(&self, identity: Identity) -> Vec<Range<usize>> {
-        let of_file = self.pieces.iter().filter(|(_, (_, file))| *file == identity);
-        of_file.map(|(start, (end, _))| *start..*end).collect()
     }
 
     /// Notes one, in the place of what was there.
@@ -163,10 +145,6 @@ mod tests {
         assert!(kernels.is_layered(&(0x2000..0x3000)) && !kernels.is_layered(&(0x1000..0x2000)));
         kernels.moved(&(0x1000..0x2000), 0x9000..0xa000, false);
         assert!(!kernels.has(other, &(0x9000..0xa000)) && kernels.has(other, &(0x1000..0x2000)));
-        assert!(kernels.covers(&(0x9000..0xa000), other) && !kernels.covers(&(0x9000..0xa000), file));
-        assert!(!kernels.covers(&(0x9000..0xb000), other) && !kernels.covers(&(0x8000..0xa000), other));
-        kernels.add(0xa000..0xb000, other);
-        assert!(kernels.covers(&(0x9000..0xb000), other) && kernels.covers(&(0x9800..0xa800), other));
         kernels.forget(&(0..usize::MAX));
         assert!(!kernels.has(file, &(0..0)) && !kernels.has(other, &(0..0)) && !kernels.is_layered(&(0..0xffff)));
     }

@@ -26,7 +26,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Address space for a file that may grow, bytes: what is not touched costs nothing.
@@ -229,7 +229,7 @@ unsafe fn map_as(
         return Ok(None);
     }
     if fork::is_child() {
-        why::tell_of(from, facts.identity, true, Why::Child);
+        why::tell_of(from, facts.identity, Why::Child);
         return Ok(None);
     }
     // Others need not wait for that, too.
@@ -237,7 +237,7 @@ unsafe fn map_as(
     let owner = own();
     let leave = |why| {
         convert(&owner, facts.identity, why)?;
-        why::tell_of(from, facts.identity, !cache.pool.follows.load(Ordering::Relaxed), why);
+        why::tell_of(from, facts.identity, why);
         Ok(None)
     };
     if !SERVED.contains(&request.prot) {
@@ -251,7 +251,7 @@ unsafe fn map_as(
         return Ok(None);
     }
     if fixed && request.addr < in_file.start {
-        why::tell_of(from, facts.identity, true, Why::Place);
+        why::tell_of(from, facts.identity, Why::Place);
         return Ok(None);
     }
     // Beside MAP_FIXED, too: it wins.
@@ -367,10 +367,6 @@ fn attach(
     let writer = (!writable && may_write).then(|| file::another(from).ok()).flatten();
     let (identity, kind, moved) = (facts.identity, request.kind(), AtomicBool::new(false));
     let share = Arc::new(Share { region: region.clone(), identity, writer, may_write, kind, moved });
-    if region.address().is_elsewhere() {
-        // It is being taken over, and may have the kernel's mappings only until it is.
-        return Ok(Err(Why::Placement));
-    }
     // Now that its region is there for as long as this share is: the end of the region forgets the watch.
     if writable && request.one_writer {
         if !watch_written(from, identity) {
@@ -400,7 +396,6 @@ fn attach(
         if is_elsewhere || fixed && !unsafe { region.make_own(&in_file) } || region.address().has_foreign(&in_file) {
             return Ok(Err(if fixed && start != request.addr { Why::Place } else { Why::Twice }));
         }
-        table.forget_looked_after(&at);
         table.kernel_mappings.forget(&at);
         table.add(Piece { at: at.clone(), prot: request.prot, not_in_children: false, share: share.clone() });
         apply_all(table, &region)?;

@@ -16,7 +16,6 @@ mod advice;
 mod convert;
 mod direct;
 mod fork;
-mod gate;
 mod gather;
 mod keep;
 mod kernel_mappings;
@@ -30,20 +29,17 @@ mod protect;
 mod remap;
 mod sync;
 mod table;
-mod takeover;
 mod unmap;
 mod why;
 
 pub use access::{is_cached, read, write};
 pub use advice::{advise, residency};
-pub(crate) use convert::{are_looked_after, is_looked_after, leave_noted_to_kernel, note_looked_after};
-pub use convert::{each_kernel, note_kernel, note_replaced};
+pub use convert::{await_stores, each_kernel, note_kernel, note_replaced};
 pub use direct::{flushed_bytes, holds_direct, is_in_memory, leave_to_kernel, map_direct};
 pub use fork::{
     before_fork, in_child, in_parent, is_object_in_child, leave_descriptor_to_kernel, resolve_in_child, save_all,
     to_be_written,
 };
-pub use gate::{Passing, pass};
 pub use gather::gather;
 pub use keep::{keep, let_go};
 pub use leave::{follow_rights, is_alone, is_in_child, leave, own_thread};
@@ -55,6 +51,5 @@ pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_reada
 pub use protect::{leave_file_to_kernel, protect};
 pub use remap::remap;
 pub use sync::{async_read, initial_line, sync, synchronise};
-pub(crate) use takeover::{Refusal, Still, bytes_of, return_to_kernel, take_over, turn};
 pub use unmap::{make_way, unmap};
 pub use why::{Served, Why, listen, say_kernels};

@@ -4,7 +4,7 @@
 //! between the steps, for a step may wait for a disk. So the thread owns the table from its first look to its last note, and no other
 //! thread changes it meanwhile. Threads that only look ([`look`]), or keep pages in memory ([`note_kept`]), do not wait for the owner.
 //!
-//! The order of waiting: a file's turn to change hands (`takeover.rs`), the gate (`gate.rs`), this, the table of files, the table of maps.
+//! The order of waiting: this, the table of files, the table of maps.
 //! The owner waits for no thread that may want to own the table: it waits for pins a second at most, and for a file that is being closed,
 //! which the closing thread does without owning anything.
 

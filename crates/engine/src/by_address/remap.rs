@@ -142,10 +142,7 @@ unsafe fn remap_by_kernel(
                 return Err(errno());
             }
             if flags & libc::MREMAP_FIXED != 0 {
-                owner.change(|table| {
-                    table.forget_looked_after(&(new..new + new_len));
-                    table.kernel_mappings.forget(&(new..new + new_len));
-                });
+                owner.change(|table| table.kernel_mappings.forget(&(new..new + new_len)));
             }
             Ok(at.cast())
         })
@@ -164,7 +161,6 @@ unsafe fn remap_by_kernel(
     let at = moving(from.len())?;
     owner.change(|table| {
         let (to, stays) = (at as usize..at as usize + new_len, flags & libc::MREMAP_DONTUNMAP != 0);
-        table.looked_after.moved(from, to.clone(), stays);
         table.kernel_mappings.moved(from, to, stays);
     });
     Ok(at)

@@ -86,15 +86,11 @@ pub struct Table {
     pub locked: Vec<Locked>,
     pub pins: BTreeMap<PinKey, Pins>,
     pub kernel_mappings: KernelMappings,
-    /// Kernel mappings that are to become the engine's when that pays, of programs whose other mappings are their own business.
-    pub looked_after: KernelMappings,
     /// Files that are the kernel's for good, with when they were made: children have them mapped, or other processes
     /// write them.
     left: BTreeMap<Identity, Birth>,
     /// How often maps of a file became the kernel's.
     pub conversions: u64,
-    /// The file that is being taken over, and whether it is to be left to the kernel by now.
-    pub taking: Option<(Identity, bool)>,
 }
 
 /// What taking a layer away came to.
@@ -127,10 +123,8 @@ impl Table {
             locked: Vec::new(),
             pins: BTreeMap::new(),
             kernel_mappings: KernelMappings::new(),
-            looked_after: KernelMappings::new(),
             left: BTreeMap::new(),
             conversions: 0,
-            taking: None,
         }
     }
 
@@ -234,9 +228,6 @@ impl Table {
 
     /// Leaves all maps of a file that are yet to come to the kernel.
     pub fn leave_to_kernel(&mut self, identity: Identity) {
-        if let Some((_, is_left)) = self.taking.as_mut().filter(|(file, _)| *file == identity) {
-            *is_left = true;
-        }
         let of_file = |piece: &&Piece| piece.share.identity == identity;
         let birth = self.pieces.iter().find(of_file).map(|piece| file::birth(piece.share.region.store().reader()));
         if let Some(birth) = birth {

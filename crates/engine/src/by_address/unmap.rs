@@ -30,10 +30,8 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
     let range = range_of(addr, len, libc::EINVAL)?;
     forget_in_child(&range);
     let owner = own();
-    let (parts, removed, layers) = owner.change(|table| {
-        table.forget_looked_after(&range);
-        (table.parts(&range), table.remove(&range, false), table.kernel_mappings.remove(&range))
-    });
+    let (parts, removed, layers) =
+        owner.change(|table| (table.parts(&range), table.remove(&range, false), table.kernel_mappings.remove(&range)));
     let given_back = retire(&owner, removed);
     for (part, _) in parts.into_iter().filter(|(_, covered)| !covered) {
         // SAFETY: the caller's contract. What a region has beside its maps is left alone.
@@ -126,10 +124,7 @@ pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
         let owner = own();
         // SAFETY: the caller's contract.
         unsafe { clear_way(&owner, &range)? };
-        owner.change(|table| {
-            table.forget_looked_after(&range);
-            table.kernel_mappings.forget(&range);
-        });
+        owner.change(|table| table.kernel_mappings.forget(&range));
     }
     Ok(())
 }

@@ -70,8 +70,6 @@ pub enum Why {
     NoCache,
     /// It is in memory already.
     InMemory,
-    /// Placement has found that to be better.
-    Placement,
 }
 
 impl Display for Why {
@@ -157,7 +155,6 @@ impl Display for Why {
             }
             Why::NoCache => ("there is no cache", "see the line before"),
             Why::InMemory => ("it is in memory already", "nothing is to be done"),
-            Why::Placement => ("the kernel serves it better, or memory is not short", "nothing is to be done"),
         };
         write!(f, "{reason}; {remedy}")
     }
@@ -184,8 +181,6 @@ pub struct Served<'a> {
     pub path: &'a Path,
     /// Device and inode; a block device has its number, and no device.
     pub file: (u64, u64),
-    /// The program asked for the engine, by a budget or by name, and did not leave it to placement.
-    pub is_named: bool,
     /// `None`: the engine.
     pub by_kernel: Option<Why>,
     /// Its maps were the engine's, or are now. Else it is a new one that [`map`](super::map()) leaves to its caller, who may not map it either.
@@ -208,17 +203,16 @@ pub fn listen(hear: fn(&Served<'_>)) {
 /// Tells of a file whose region it is.
 pub(super) fn tell(region: &Region, by_kernel: Option<Why>) {
     if let Some(hear) = LISTENER.get() {
-        let is_named = !region.pool().follows.load(Ordering::Relaxed);
         let (path, file) = (region.store().path(), region.store().identity().numbers().into());
-        hear(&Served { path, file, is_named, by_kernel, is_done: true });
+        hear(&Served { path, file, by_kernel, is_done: true });
     }
 }
 
 /// Tells that a new map of a file is left to the kernel.
-pub(super) fn tell_of(from: &File, file: Identity, is_named: bool, why: Why) {
+pub(super) fn tell_of(from: &File, file: Identity, why: Why) {
     if let Some(hear) = LISTENER.get() {
         let (path, file) = (&file::path_of(from), file.numbers().into());
-        hear(&Served { path, file, is_named, by_kernel: Some(why), is_done: false });
+        hear(&Served { path, file, by_kernel: Some(why), is_done: false });
     }
 }
 

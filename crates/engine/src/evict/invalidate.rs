@@ -79,7 +79,7 @@ pub fn invalidate(region: &Region, pages: Range<usize>, truncated: usize) -> Res
     let end = pages.end.min(region.span() / PAGE);
     let pages = pages.start.min(end)..end;
     loop {
-        // Not of a region that has never had a page: one that is about to take over a mapping is to have frames.
+        // A region that has never had a page has no frame yet, and may have some.
         if region.frames().are_allowed() && region.reach().end() > 0 {
             batch::forbid_frames(region);
         }

@@ -47,7 +47,7 @@ pub fn detach(identity: file::Identity, region: Arc<Region>, by_address: bool) {
 /// Waits while the last map of a file is given back, and what was stored to it is on its way to the file.
 pub fn await_close(identity: file::Identity) {
     let (files, mut table) = Files::get();
-    while table.get(&identity).is_some_and(|entry| entry.closing && !entry.region.address().is_elsewhere()) {
+    while table.get(&identity).is_some_and(|entry| entry.closing) {
         table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
     }
 }
@@ -61,8 +61,6 @@ pub fn await_end(identity: file::Identity) -> Result<()> {
     let (files, mut table) = Files::get();
     loop {
         match table.get_mut(&identity) {
-            // One that is being taken over has nothing yet; the thread that does it may wait for the caller.
-            Some(entry) if entry.region.address().is_elsewhere() => return Ok(()),
             Some(entry) if entry.closing || entry.by_address > 0 => {
                 table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
             }

@@ -253,11 +253,6 @@ fn open_here(identity: Identity) -> Vec<u32> {
     proc_files::numbers("/proc/self/fd").into_iter().filter(is_its).collect()
 }
 
-/// Starts the thread that waits, before a file is watched (`lifecycle::start_threads`).
-pub fn prepare(give_back: GiveBack) {
-    let _ = watcher(give_back);
-}
-
 /// Ends that: the file has no region any more.
 pub fn forget(identity: Identity) {
     let mut watched = watched();
@@ -336,12 +331,6 @@ fn handle_of(file: &File) -> Option<Handle> {
         )
     };
     (found == 0).then(|| Handle(raw.kind, raw.handle[..(raw.bytes as usize).min(128)].to_vec()))
-}
-
-/// Another process that has a file open or mapped, to read it too, as far as this one may see. `mapped`: the file as proc(5) names it
-/// in lists of mappings.
-pub fn user_elsewhere(identity: Identity, mapped: (u32, u32, u64)) -> Option<u32> {
-    elsewhere(identity, Some(mapped), None, |_, _| true)
 }
 
 /// What another process has of a file.

@@ -6,7 +6,7 @@ use crate::deferred::fill_thread;
 use crate::error::{Error, Result};
 use crate::evict::{batch, follow};
 use crate::fault::service;
-use crate::files::{closing, keeper};
+use crate::files::closing;
 use crate::live;
 use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::page::word::{Seen, State};
@@ -46,9 +46,9 @@ pub fn open(
     let region = Arc::new(Region::new(pool, store, need, place, scratch, by_address, opened)?);
     if let Err(error) = register(&region) {
         registry::cancel(region.id());
-        for (memory, len) in region.address().memory() {
+        for part in region.address().own_addresses() {
             // SAFETY: nobody knows the region yet.
-            unsafe { memory::release(memory, len) };
+            unsafe { memory::release(part.start as *mut u8, part.len()) };
         }
         return Err(region.io_error("register it with userfaultfd", error));
     }
@@ -79,21 +79,6 @@ fn register(region: &Region) -> io::Result<()> {
     for part in address.own_parts() {
         // SAFETY: the range is this region's own, not handed out yet.
         unsafe { open_to_loads(region, address.start().wrapping_add(part.start), part.len())? };
-    }
-    Ok(())
-}
-
-/// Starts the threads that a pool needs for maps, which are otherwise started with the first: for who must not start a thread with a
-/// lock held, since that takes memory of the program's allocator, and the allocator's lock may be held by who waits for that one.
-pub fn start_threads(pool: &Arc<Pool>, writable: bool) -> Result<()> {
-    let fail = |source| Error::Io { path: "/dev/userfaultfd".into(), operation: "open userfaultfds", source };
-    start_with_first(pool, Userfaultfds::get().map_err(fail)?);
-    if writable {
-        start_writers(pool);
-        closing::save_at_exit();
-        if pool.keeper {
-            keeper::start();
-        }
     }
     Ok(())
 }
@@ -203,9 +188,9 @@ pub fn dissolve(region: &Arc<Region>) {
             ahead.drop_region(region);
             ahead.reclaim_idle()
         });
-        for (memory, len) in region.address().memory() {
+        for part in region.address().own_addresses() {
             // SAFETY: no map refers to the region, and no thread is in it any more.
-            unsafe { memory::release(memory, len) };
+            unsafe { memory::release(part.start as *mut u8, part.len()) };
         }
         // All its resident pages are clean, and each has one entry, or its frame has; entries of others are void.
         let entries = region.pool().clean.purge(region.id(), 0..region.span() / PAGE).into_iter();

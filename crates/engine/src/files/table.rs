@@ -18,7 +18,6 @@ use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
 
 pub(super) struct Mapped {
     pub(super) region: Arc<Region>,
@@ -27,8 +26,6 @@ pub(super) struct Mapped {
     pub(super) by_address: usize,
     /// Its last map is gone, or is to have a larger region, and its dirty pages are on their way to the file.
     pub(super) closing: bool,
-    /// It has its place from kernel mappings that it took over, and nothing beside them.
-    pub(super) taken: bool,
 }
 
 #[derive(Default)]
@@ -66,11 +63,6 @@ pub struct AttachOptions<'a> {
 /// Whether a file is in the engine.
 pub fn is_cached(identity: file::Identity) -> bool {
     Files::get().1.contains_key(&identity)
-}
-
-/// Whether a file is in the engine, and not only because it took over what the kernel had.
-pub fn is_cached_by_name(identity: file::Identity) -> bool {
-    Files::get().1.get(&identity).is_some_and(|mapped| !mapped.taken)
 }
 
 /// Keeps the table of files as it is, and with it every other thread that would extend a file, until dropped.
@@ -112,16 +104,6 @@ pub fn attach(
     while table.get(&facts.identity).is_some_and(|entry| entry.closing) {
         table = files.closed.wait(table).unwrap_or_else(|poison| poison.into_inner());
     }
-    // Its mappings are gone, or this one would be placed like them: it is about to be closed.
-    let is_taken = |entry: Option<&Mapped>| !by_address && entry.is_some_and(|entry| entry.taken);
-    let begun = Instant::now();
-    while is_taken(table.get(&facts.identity)) {
-        if begun.elapsed() > Duration::from_secs(1) {
-            return Err(Error::Outgrown { path: file::path_of(from), span: 0 });
-        }
-        let waited = files.closed.wait_timeout(table, Duration::from_millis(1));
-        table = waited.unwrap_or_else(|poison| poison.into_inner()).0;
-    }
     let mapped = match table.entry(facts.identity) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(entry) => {
@@ -137,10 +119,9 @@ pub fn attach(
                 source,
             })?;
             let region = lifecycle::open(pool, store, need, place, scratch, by_address)?;
-            let taken = matches!(place, Place::Over { .. });
             // A write that found no region, and has begun: a page that is read before its end would be written back without it.
             file::await_changes(from);
-            entry.insert(Mapped { region, maps: 0, by_address: 0, closing: false, taken })
+            entry.insert(Mapped { region, maps: 0, by_address: 0, closing: false })
         }
     };
     let region = mapped.region.clone();

@@ -16,12 +16,10 @@
 
 mod objects;
 mod page;
-pub(crate) mod placement;
 mod programs;
 mod snapshot;
 
 pub use crate::counters::per_map::MapStats;
 pub use objects::{Objects, count_objects};
-pub use placement::{PlacedBy, Placement};
 pub use programs::{Program, programs};
 pub use snapshot::*;

@@ -5,7 +5,6 @@
 //! change.
 
 use super::objects::{self, Objects};
-use super::placement::{self, Placement};
 use super::snapshot::{CacheSnapshot, MapSnapshot, Snapshot, snapshot_of_self};
 use crate::counters::per_map::MapStats;
 use crate::counters::stats::Stats;
@@ -32,7 +31,7 @@ pub const LINK: &str = "/memfd:fastmap-stats (deleted)";
 /// "fastmap" and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastmap\0");
 /// Changes with the layout.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 const MOST_CACHES: usize = 16;
 const MOST_MAPS: usize = 1024;
@@ -59,13 +58,12 @@ pub struct Layout {
     maps: AtomicU64,
     maps_left_out: AtomicU64,
     flushed_bytes: AtomicU64,
-    placement: [AtomicU64; placement::WORDS],
     objects: [AtomicU64; objects::WORDS],
     cache_words: [[AtomicU64; CACHE_WORDS]; MOST_CACHES],
     map_words: [[AtomicU64; MAP_WORDS]; MOST_MAPS],
 }
 
-const _: () = assert!(offset_of!(Layout, cache_words) == 152);
+const _: () = assert!(offset_of!(Layout, cache_words) == 112);
 
 /// The page in memory.
 #[derive(Debug)]
@@ -160,7 +158,6 @@ impl Page {
             maps: self.map_words[..maps].iter().map(map).filter(|map| map.cache < caches).collect(),
             maps_left_out: get(&self.maps_left_out),
             flushed_bytes: get(&self.flushed_bytes),
-            placement: Placement::of_words(std::array::from_fn(|at| get(&self.placement[at]))),
             objects: Objects::of_words(std::array::from_fn(|at| get(&self.objects[at]))),
         }
     }
@@ -177,7 +174,6 @@ impl Page {
         set(&self.maps, maps as u64);
         set(&self.maps_left_out, (snapshot.maps.len() - maps) as u64);
         set(&self.flushed_bytes, snapshot.flushed_bytes);
-        self.placement.iter().zip(snapshot.placement.words()).for_each(|(word, value)| set(word, value));
         self.objects.iter().zip(snapshot.objects.words()).for_each(|(word, value)| set(word, value));
         for (words, cache) in self.cache_words.iter().zip(&snapshot.caches) {
             let numbers = cache.stats.numbers().map(|(_, number)| number);

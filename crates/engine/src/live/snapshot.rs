@@ -2,7 +2,6 @@
 
 use super::objects::Objects;
 use super::page;
-use super::placement::Placement;
 use crate::counters::per_map::MapStats;
 use crate::counters::stats::Stats;
 use crate::direct::mapping;
@@ -32,8 +31,6 @@ pub struct Snapshot {
     pub maps_left_out: u64,
     /// Bytes that flushes of direct mappings wrote to memory by cache line.
     pub flushed_bytes: u64,
-    /// Who serves the mappings that began as the kernel's (`fastmap run` without a budget).
-    pub placement: Placement,
     /// What was fetched of objects, and used.
     pub objects: Objects,
 }
@@ -124,7 +121,6 @@ pub fn snapshot_of_self() -> Snapshot {
         return snapshot;
     }
     snapshot.flushed_bytes = mapping::written_bytes();
-    snapshot.placement = Placement::now();
     snapshot.objects = Objects::now();
     let caches: Vec<_> = {
         let caches = CACHES.lock().unwrap_or_else(|poison| poison.into_inner());

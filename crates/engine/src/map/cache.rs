@@ -7,7 +7,7 @@ use crate::pool::pool::{self, MOST_BATCH, Pool, Settings};
 use crate::region::registry;
 use crate::sys::memory_look::MemoryWatch;
 use crate::sys::{PAGE, cgroup};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A cache of pages of mapped files, with a hard limit.
@@ -102,7 +102,7 @@ impl Cache {
         self.pool.ahead().is_some_and(|ahead| ahead.is_reading(&self.pool))
     }
 
-    /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use when none is given.
+    /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use which need the engine and name no cache.
     ///
     /// # Errors
     /// As [`Cache::new`]; not remembered, so a later call may succeed.
@@ -114,26 +114,6 @@ impl Cache {
     /// ```
     pub fn global() -> Result<Cache> {
         Ok(Cache { pool: Pool::global()? })
-    }
-
-    /// The process's own cache without a budget ([`Cache::auto`]): files go there that placement takes over
-    /// ([`Placement::Auto`](crate::Placement::Auto), and `fm_mmap` in C).
-    ///
-    /// # Errors
-    /// As [`Cache::new`]; not remembered, so a later call may succeed.
-    ///
-    /// ```
-    /// let cache = fastmap::Cache::global_auto()?;
-    /// println!("{} bytes may be in memory now", cache.capacity());
-    /// # Ok::<(), fastmap::Error>(())
-    /// ```
-    pub fn global_auto() -> Result<Cache> {
-        static GLOBAL: OnceLock<Cache> = OnceLock::new();
-        if let Some(cache) = GLOBAL.get() {
-            return Ok(cache.clone());
-        }
-        let cache = Cache::auto()?;
-        Ok(GLOBAL.get_or_init(|| cache).clone())
     }
 
     /// A quarter of the smaller of physical memory and the process's cgroup limits (versions 1 and 2, ancestors

@@ -18,7 +18,6 @@ impl Mapping {
         self.check(offset, buffer.len())?;
         match &self.backing {
             Backing::Cached(cached) => copy_out(&cached.region, cached.offset + offset, buffer),
-            Backing::Placed(placed) => placed.read_at(buffer, offset),
             Backing::Empty(_) | Backing::Kernel(_) => {
                 drop(self.hold(offset, buffer.len(), false)?);
                 // SAFETY: `check` found the range inside the map, which the buffer, borrowed mutable, cannot overlap.
@@ -32,7 +31,6 @@ impl Mapping {
         self.check(offset, data.len())?;
         match &mut self.backing {
             Backing::Cached(cached) => copy_in(&cached.region, cached.offset + offset, data),
-            Backing::Placed(placed) => placed.write_at(data, offset),
             Backing::Empty(_) | Backing::Kernel(_) => {
                 drop(self.hold(offset, data.len(), true)?);
                 // SAFETY: `check` found the range inside the map, which is borrowed mutable. The data may lie in

@@ -3,7 +3,6 @@
 use crate::error::{Error, Result};
 use crate::map::kernel::KernelMapping;
 use crate::map::map_mut::MapMut;
-use crate::map::placed::PlacedMemory;
 use crate::pool::mailbox::FlushRequest;
 use crate::writeback::flush;
 use std::fmt;
@@ -35,8 +34,6 @@ pub(crate) enum FlushKind {
     Writers(Arc<FlushRequest>),
     /// The kernel: offset and length in its mapping.
     Kernel(Arc<KernelMapping>, usize, usize),
-    /// Whoever has the memory: its first bytes.
-    Placed(Arc<PlacedMemory>, usize),
     /// It was carried out at once.
     Done(Result<()>),
 }
@@ -61,7 +58,6 @@ impl Flush {
         match self.0 {
             FlushKind::Writers(job) => flush::finish(&job),
             FlushKind::Kernel(kernel, offset, len) => kernel.flush(offset, len, true),
-            FlushKind::Placed(memory, len) => memory.flush(len),
             FlushKind::Done(outcome) => outcome,
         }
     }
@@ -84,7 +80,7 @@ impl Flush {
     pub fn is_done(&self) -> bool {
         match &self.0 {
             FlushKind::Writers(job) => job.is_done(),
-            FlushKind::Kernel(..) | FlushKind::Placed(..) => false,
+            FlushKind::Kernel(..) => false,
             FlushKind::Done(_) => true,
         }
     }

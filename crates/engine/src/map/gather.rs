@@ -24,7 +24,6 @@ impl Mapping {
                 let is_in_memory = kernel.mapping.persist().is_some();
                 gather_by_kernel(&rows(self.start as usize), is_in_memory, output)
             }
-            Backing::Placed(placed) => placed.gather(ranges, output),
         }
     }
 }

@@ -8,11 +8,11 @@ use crate::direct::{mapping, table};
 use crate::error::{Error, Result};
 use crate::files::{facts, length};
 use crate::live;
+use crate::map::agree::Registered;
 use crate::map::flush::FlushKind;
 use crate::map::map::Engine;
 use crate::map::open;
 use crate::map::options::MapOptions;
-use crate::map::placed::Registered;
 use crate::modes::{Advice, Persist};
 use crate::sys::engine_fd::EngineFd;
 use crate::sys::file::{Identity, Medium};
@@ -28,7 +28,7 @@ pub struct Kernel {
     pub mapping: Arc<KernelMapping>,
     /// Of a mutable map.
     pub source: Option<Box<Source>>,
-    /// That of a file that was to be the kernel's.
+    /// Not of a map that the engine or a direct mapping was meant to serve.
     pub _registered: Option<Registered>,
 }
 

@@ -17,7 +17,7 @@ use std::fs::File;
 /// match map.engine() {
 ///     fastmap::Engine::Cached => println!("behind the cache"),
 ///     fastmap::Engine::Direct => println!("straight: the file is memory already"),
-///     fastmap::Engine::Kernel => println!("mmap(2): run `fastmap doctor` to learn why"),
+///     fastmap::Engine::Kernel => println!("mmap(2): no cache was asked for, or `fastmap doctor` tells what is missing"),
 /// }
 /// # Ok(())
 /// # }
@@ -28,7 +28,7 @@ pub enum Engine {
     Cached,
     /// None: the file is in memory already, and mapped straight ([`Mode`](crate::Mode)).
     Direct,
-    /// The kernel's page cache: the [`Fallback`](crate::Fallback) was taken.
+    /// The kernel's page cache: no cache was asked for, or the [`Fallback`](crate::Fallback) was taken.
     Kernel,
 }
 

@@ -5,7 +5,6 @@ use crate::map::cached::Cached;
 use crate::map::flush::{Flush, FlushKind};
 use crate::map::kernel::{Kernel, Source};
 use crate::map::map::Engine;
-use crate::map::placed::Placed;
 use crate::modes::Advice;
 use crate::region::region::Region;
 use crate::store;
@@ -26,7 +25,6 @@ pub enum Backing {
     Empty(Option<Box<Source>>),
     Cached(Cached),
     Kernel(Kernel),
-    Placed(Placed),
 }
 
 // SAFETY: `start` is a range of memory that may be read from any thread; a mutable map hands out `&mut` through `&mut`
@@ -60,7 +58,6 @@ impl Mapping {
         match &self.backing {
             Backing::Empty(_) | Backing::Cached(_) => Engine::Cached,
             Backing::Kernel(kernel) => kernel.engine(),
-            Backing::Placed(placed) => placed.engine(),
         }
     }
 
@@ -71,7 +68,6 @@ impl Mapping {
             Backing::Empty(_) => Ok(()),
             Backing::Cached(cached) => cached.flush(offset, len),
             Backing::Kernel(kernel) => kernel.mapping.flush(offset, len, true),
-            Backing::Placed(placed) => placed.flush(offset, len),
         }
     }
 
@@ -81,7 +77,6 @@ impl Mapping {
             (Ok(()), Backing::Empty(_)) => FlushKind::Done(Ok(())),
             (Ok(()), Backing::Cached(cached)) => cached.flush_async(self.len),
             (Ok(()), Backing::Kernel(kernel)) => kernel.flush_async(self.len),
-            (Ok(()), Backing::Placed(placed)) => FlushKind::Placed(placed.memory(), self.len),
         })
     }
 
@@ -92,7 +87,6 @@ impl Mapping {
             Backing::Cached(cached) => cached.save(self.len),
             // The kernel writes back what its page cache holds.
             Backing::Empty(_) | Backing::Kernel(_) => Ok(()),
-            Backing::Placed(placed) => placed.save(self.len),
         }
     }
 
@@ -108,7 +102,6 @@ impl Mapping {
             Backing::Empty(_) => Ok(()),
             Backing::Cached(cached) => cached.extend(part),
             Backing::Kernel(kernel) => kernel.extend(part),
-            Backing::Placed(placed) => placed.extend(part),
         }
     }
 
@@ -127,7 +120,6 @@ impl Mapping {
             Backing::Empty(_) => {}
             Backing::Cached(cached) => self.start = cached.grow(self.len, new_len)?,
             Backing::Kernel(kernel) => self.start = kernel.grow(self.len, new_len)?,
-            Backing::Placed(placed) => self.start = placed.grow(self.len, new_len)?,
         }
         self.len = new_len;
         Ok(())
@@ -139,7 +131,6 @@ impl Mapping {
             Backing::Empty(_) => Ok(()),
             Backing::Cached(cached) => cached.advise(advice, offset, len),
             Backing::Kernel(kernel) => kernel.advise(advice, offset, len),
-            Backing::Placed(placed) => placed.advise(advice, offset, len),
         }
     }
 
@@ -147,7 +138,6 @@ impl Mapping {
         self.check(0, 0)?;
         match &self.backing {
             Backing::Cached(cached) => cached.set_readahead(bytes),
-            Backing::Placed(placed) => placed.set_readahead(bytes)?,
             Backing::Empty(_) | Backing::Kernel(_) => {}
         }
         Ok(())
@@ -160,7 +150,6 @@ impl Mapping {
             Backing::Empty(_) => Ok(ranges.len()),
             Backing::Cached(cached) => Ok(cached.prefetch(ranges)),
             Backing::Kernel(kernel) => kernel.advise_all(ranges, libc::MADV_WILLNEED).map(|()| ranges.len()),
-            Backing::Placed(placed) => placed.prefetch(ranges),
         }
     }
 
@@ -170,7 +159,6 @@ impl Mapping {
             Backing::Empty(_) => Ok(()),
             Backing::Cached(cached) => cached.prefetch_wait(ranges),
             Backing::Kernel(kernel) => kernel.advise_all(ranges, libc::MADV_POPULATE_READ),
-            Backing::Placed(placed) => placed.prefetch_wait(ranges),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! May call: `files`, `pin`, `direct` and the rooms above them.
 
+mod agree;
 pub mod cache;
 pub mod cached;
 pub mod copies;
@@ -18,5 +19,4 @@ pub mod mapping;
 mod open;
 pub mod options;
 pub mod pins;
-pub mod placed;
 mod scratch;

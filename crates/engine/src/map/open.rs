@@ -4,11 +4,11 @@ use crate::direct::mapping;
 use crate::error::{Error, Result};
 use crate::files::facts::facts_of;
 use crate::files::table::{self, AttachOptions};
+use crate::map::agree::{self, Registered};
 use crate::map::cached::Cached;
 use crate::map::kernel::{FilePart, Kernel, KernelMapping, Source};
 use crate::map::mapping::{Backing, Mapping, pages};
 use crate::map::options::MapOptions;
-use crate::map::placed::{self, Placed, Placing};
 use crate::modes::{Fallback, Mode, Persist};
 use crate::region::address::Place;
 use crate::store::origin::OriginStore;
@@ -80,30 +80,28 @@ impl MapOptions {
             let backing = Backing::Empty(source()?);
             return Ok(Mapping { start: std::ptr::dangling_mut(), len, backing });
         }
-        let by_kernel = |persist, _registered| {
+        let by_kernel = |persist: Option<Persist>, _registered| {
+            if persist.is_none() && self.steer {
+                fastmap_steer::start();
+            }
             let mapping = KernelMapping::new(self.part(from, &facts, len, writable), persist);
             let mapping = Arc::new(mapping.map_err(io("map it (mmap)"))?);
             let start = mapping.start();
             Ok(Mapping { start, len, backing: Backing::Kernel(Kernel { mapping, source: source()?, _registered }) })
         };
-        let is_plain = matches!(self.placing, Placing::Kernel) && self.mode == Mode::Automatic;
-        if !is_plain && let Some(persist) = self.without_cache(from, &facts)? {
+        if let Some(persist) = self.without_cache(from, &facts)? {
             return by_kernel(persist, None);
         }
-        let wanted = if self.needs_engine() { Placing::Engine } else { self.placing };
-        let is_named = matches!(wanted, Placing::Engine);
-        if !is_named && self.one_writer && !fork::is_child() {
+        let wants_kernel = !self.needs_engine();
+        if wants_kernel && self.one_writer && !fork::is_child() {
+            // A program that was killed may have stored to it.
             one_writer::wait_for_keeper(from);
         }
-        let _entry = placed::enter(!is_named);
-        let registered = match placed::settle(facts.identity, wanted) {
-            (Placing::Engine, _) => None,
-            (Placing::Kernel, registered) => return by_kernel(None, registered),
-            (Placing::Auto(calls), registered) => {
-                let placed = Placed::new(calls, self.part(from, &facts, len, writable), source()?, registered)?;
-                return Ok(Mapping { start: placed.start(), len, backing: Backing::Placed(placed) });
-            }
-        };
+        let _entry = agree::enter(wants_kernel);
+        let identity = facts.identity;
+        if agree::is_kernels(identity) || wants_kernel && (fork::is_child() || !table::is_cached(identity)) {
+            return by_kernel(None, Some(Registered::new(identity)));
+        }
         let options = AttachOptions {
             pool: self.cache.as_ref().map(|cache| &cache.pool),
             writable,
@@ -121,7 +119,7 @@ impl MapOptions {
                 let cached = Cached { region, identity, offset, reserve };
                 Ok(Mapping { start: cached.start(), len, backing: Backing::Cached(cached) })
             }
-            None => by_kernel(None, registered),
+            None => by_kernel(None, None),
         }
     }
 

@@ -7,7 +7,6 @@ use crate::error::Result;
 use crate::map::cache::Cache;
 use crate::map::map::Map;
 use crate::map::map_mut::MapMut;
-use crate::map::placed::Placing;
 use crate::modes::{Fallback, Mode, Persist};
 use crate::store::{self, Origin};
 use std::fs::File;
@@ -41,7 +40,7 @@ pub struct MapOptions {
     pub(super) deferred: DeferredMode,
     pub(super) mode: Mode,
     pub(super) persist: Persist,
-    pub(crate) placing: Placing,
+    pub(super) steer: bool,
 }
 
 impl Default for MapOptions {
@@ -57,13 +56,13 @@ impl Default for MapOptions {
             deferred: DeferredMode::default(),
             mode: Mode::default(),
             persist: Persist::default(),
-            placing: Placing::Engine,
+            steer: true,
         }
     }
 }
 
 impl MapOptions {
-    /// Options for a map of a whole file through the process's own cache.
+    /// Options for a map of a whole file that the kernel serves.
     ///
     /// ```
     /// let options = fastmap::MapOptions::new();
@@ -107,8 +106,12 @@ impl MapOptions {
         self
     }
 
-    /// The cache to hold the pages. Default: [`Cache::global`]. A file that is mapped already stays with the cache it
-    /// is in: there is one copy of each page.
+    /// The cache to hold the pages: the engine serves the map, from the first touch. Default: none, and the kernel serves it.
+    ///
+    /// What only the engine has means the engine, in [`Cache::global`], without a cache too: [`MapOptions::scratch`],
+    /// [`MapOptions::async_stores`], [`MapOptions::async_read`], [`Mode::Cached`]. A file that is mapped already stays with the cache it
+    /// is in: there is one copy of each page. And a file that the kernel serves here stays the kernel's while it is mapped, so that its
+    /// maps agree; [`Map::engine`](crate::Map::engine) tells who serves a map.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -122,6 +125,24 @@ impl MapOptions {
     /// ```
     pub fn cache(&mut self, cache: &Cache) -> &mut Self {
         self.cache = Some(cache.clone());
+        self
+    }
+
+    /// Whether a map that the kernel serves has the kernel's file mappings of this process steered: a thread looks at what is touched, and
+    /// tells the kernel what to read ahead, what to keep, and where not to read around a miss, while memory is short or loads are slow. The
+    /// first such map starts it. Default: yes.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(100)?;
+    /// // SAFETY: nobody else changes the file.
+    /// let map = unsafe { fastmap::MapOptions::new().steer(false).map(&file)? };
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn steer(&mut self, on: bool) -> &mut Self {
+        self.steer = on;
         self
     }
 
@@ -306,7 +327,7 @@ impl MapOptions {
     /// As for [`map`](Self::map); [`Error::Missing`] where the engine lacks something.
     pub fn map_origin(&self, file: &File, origin: Arc<dyn Origin>) -> Result<Map> {
         let mut options = self.clone();
-        (options.mode, options.placing, options.fallback) = (Mode::Cached, Placing::Engine, Fallback::Buffered);
+        (options.mode, options.fallback) = (Mode::Cached, Fallback::Buffered);
         Ok(Map { mapping: options.open_origin(file, origin)? })
     }
 

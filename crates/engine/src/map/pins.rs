@@ -8,7 +8,6 @@ use crate::map::cached::Cached;
 use crate::map::map::Map;
 use crate::map::map_mut::MapMut;
 use crate::map::mapping::{Backing, Mapping, pages};
-use crate::map::placed::PlacedPin;
 use crate::pin::pin::Hold;
 use crate::sys::PAGE;
 use std::fmt;
@@ -69,7 +68,6 @@ pub(super) enum Held<'a> {
     /// Nothing: there are none, or the kernel has brought them in and keeps them as it likes.
     Not,
     Pages(#[expect(dead_code, reason = "kept for its drop")] Hold<'a>),
-    Placed(#[expect(dead_code, reason = "kept for its drop")] PlacedPin<'a>),
 }
 
 impl Mapping {
@@ -102,7 +100,6 @@ impl Mapping {
                 Hold::new(&cached.region, pages(cached.offset + offset, len), writing).map(Held::Pages)
             }
             Backing::Kernel(kernel) if len > 0 => kernel.mapping.populate(offset, len, writing).map(|()| Held::Not),
-            Backing::Placed(placed) if len > 0 => placed.pin(offset, len, writing).map(Held::Placed),
             _ => Ok(Held::Not),
         }
     }

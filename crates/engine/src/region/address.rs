@@ -6,7 +6,7 @@ use crate::sys::{PAGE, cpu, madvise, memory};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Smallest part of a region with a userfaultfd, and so a kernel VMA lock, of its own.
@@ -23,18 +23,14 @@ pub enum Place {
     /// Only part of the file, from this offset on, at this address: both page multiples. What is there goes. Other parts of so many
     /// bytes of the file at least may become its own later, each at the address that follows from this one ([`Address::take_back`]).
     Fixed { address: usize, offset: usize, room: usize },
-    /// As `Fixed`, but what is there stays until [`Address::take_over`] puts the region's memory in its place.
-    Over { address: usize, offset: usize },
 }
 
 /// A region's address range.
 #[derive(Debug)]
 pub struct Address {
-    /// Where the file's first page is, or would be: address space before `own` may be somebody else's.
+    /// Where the file's first page is, or would be: parts of the address space may be somebody else's (`foreign`).
     base: *mut u8,
     span: usize,
-    /// Where the address range that it has begins, bytes from `base`.
-    own: usize,
     /// Foreign ranges: parts that were mapped over since, or never were its own, bytes from `base`. Not its to give back.
     foreign: Mutex<Vec<Range<usize>>>,
     /// Some of them lie between parts of its own.
@@ -44,8 +40,6 @@ pub struct Address {
     userfaultfds: &'static [Userfaultfd],
     /// Which of them serves the first stripe: regions begin with different ones.
     first_userfaultfd: usize,
-    /// Where its memory is as long as something else is at its addresses ([`Place::Over`]); null: there.
-    elsewhere: AtomicPtr<u8>,
 }
 
 // SAFETY: `base` is an address range that the region owns, reached under the page words' protocol.
@@ -68,80 +62,22 @@ impl Address {
         // By the file as it is; what it grows by belongs to the last stripe.
         let stripes = if striped { (STRIPES_PER_CORE * cpu::count()).min(64) } else { 1 };
         let stripe_bytes = (doubled / stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
-        let mut elsewhere = AtomicPtr::default();
-        let (base, own) = match place {
-            Place::Room(_) => (memory::reserve(span, STRIPE_BYTES)?, 0),
-            Place::Over { address, offset } => {
-                elsewhere = AtomicPtr::new(memory::reserve(span - offset, STRIPE_BYTES)?);
-                ((address as *mut u8).wrapping_sub(offset), offset)
-            }
+        let base = match place {
+            Place::Room(_) => memory::reserve(span, STRIPE_BYTES)?,
             Place::Fixed { address, offset, .. } => {
                 // SAFETY: the caller wants it there, whatever is there now.
                 unsafe { memory::reserve_at(address as *mut u8, need - offset)? };
-                ((address as *mut u8).wrapping_sub(offset), 0)
+                (address as *mut u8).wrapping_sub(offset)
             }
         };
         let beside = match place {
             Place::Fixed { offset, .. } => vec![0..offset, need..span],
-            _ => Vec::new(),
+            Place::Room(_) => Vec::new(),
         };
         let (foreign, parted, userfaultfds) = (Mutex::default(), AtomicBool::new(false), &opened.regions[..]);
-        let address = Address {
-            base,
-            span,
-            own,
-            foreign,
-            parted,
-            stripe_bytes,
-            stripes,
-            userfaultfds,
-            first_userfaultfd,
-            elsewhere,
-        };
+        let address = Address { base, span, foreign, parted, stripe_bytes, stripes, userfaultfds, first_userfaultfd };
         address.add_foreign(beside.into_iter().filter(|part| !part.is_empty()));
         Ok(address)
-    }
-
-    /// Where its memory for a part of the file is, from this byte on: at its addresses, or not yet.
-    fn memory_of(&self, at: usize) -> *mut u8 {
-        match self.elsewhere.load(Ordering::Acquire) {
-            elsewhere if elsewhere.is_null() => self.base.wrapping_add(at),
-            elsewhere => elsewhere.wrapping_add(at - self.own),
-        }
-    }
-
-    /// Whether something else is at its addresses still ([`Place::Over`]).
-    pub fn is_elsewhere(&self) -> bool {
-        !self.elsewhere.load(Ordering::Acquire).is_null()
-    }
-
-    /// Its memory, wherever it is.
-    pub fn memory(&self) -> Vec<(*mut u8, usize)> {
-        self.own_parts().into_iter().map(|part| (self.memory_of(part.start), part.len())).collect()
-    }
-
-    /// Puts its memory, registered and with its protection, where it belongs, stripe by stripe, each in one step (mremap(2)):
-    /// who touches it meanwhile waits in the kernel. On failure `Err` has the addresses where what was there is gone: they are
-    /// foreign to it from then on.
-    ///
-    /// # Safety
-    /// The caller reads the userfaultfds' events ([`Userfaultfd::skip_event`]): the kernel waits for that. Nobody needs what is
-    /// there.
-    pub unsafe fn take_over(&self) -> Result<(), (Range<usize>, io::Error)> {
-        let mut at = self.own;
-        while at < self.span {
-            let end = (self.stripe_end(at / PAGE) * PAGE).min(self.span);
-            // SAFETY: memory of this region's own, and the caller's contract.
-            if let Err(error) = unsafe { memory::move_to(self.memory_of(at), end - at, self.base.wrapping_add(at)) } {
-                // What was at the last part's addresses may be gone, too: the kernel makes room first.
-                let base = self.base as usize;
-                self.add_foreign(std::iter::once(self.own..at).filter(|part| !part.is_empty()));
-                return Err((base.wrapping_add(self.own)..base.wrapping_add(end), error));
-            }
-            at = end;
-        }
-        self.elsewhere.store(std::ptr::null_mut(), Ordering::Release);
-        Ok(())
     }
 
     fn lock_foreign(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
@@ -171,11 +107,6 @@ impl Address {
         (self.base as usize).is_multiple_of(to)
     }
 
-    /// The userfaultfds.
-    pub fn userfaultfds(&self) -> &'static [Userfaultfd] {
-        self.userfaultfds
-    }
-
     /// The descriptors of the userfaultfds.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.userfaultfds.iter().map(|one| one.as_raw_fd())
@@ -186,11 +117,11 @@ impl Address {
     pub fn serve_faults(&self, part: Range<usize>) -> io::Result<()> {
         // SAFETY: the range is this region's own, and nothing is there.
         unsafe {
-            madvise::prepare_region(self.memory_of(part.start), part.len());
+            madvise::prepare_region(self.base.wrapping_add(part.start), part.len());
             let mut at = part.start;
             while at < part.end {
                 let end = (self.stripe_end(at / PAGE) * PAGE).min(part.end);
-                self.userfaultfd(at / PAGE).register(self.memory_of(at), end - at)?;
+                self.userfaultfd(at / PAGE).register(self.base.wrapping_add(at), end - at)?;
                 at = end;
             }
         }
@@ -223,12 +154,9 @@ impl Address {
         &self.userfaultfds[(stripe + self.first_userfaultfd) % self.userfaultfds.len()]
     }
 
-    /// The addresses that are its own, and where its memory is.
+    /// The addresses that are its own.
     pub fn own_addresses(&self) -> Vec<Range<usize>> {
         let base = self.base as usize;
-        if self.is_elsewhere() {
-            return Vec::new();
-        }
         self.own_parts().into_iter().map(|part| base.wrapping_add(part.start)..base.wrapping_add(part.end)).collect()
     }
 
@@ -239,7 +167,7 @@ impl Address {
 
     fn parts_beside(&self, foreign: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
-        let mut at = self.own;
+        let mut at = 0;
         for part in foreign.iter().chain(std::iter::once(&(self.span..self.span))) {
             if part.start > at {
                 parts.push(at..part.start);
@@ -251,7 +179,7 @@ impl Address {
 
     /// Whether a range of the file, bytes, has addresses here, or could have in the place of foreign memory.
     pub fn may_have(&self, range: &Range<usize>) -> bool {
-        self.own <= range.start && range.end <= self.span
+        range.end <= self.span
     }
 
     /// The parts of such a range at whose addresses foreign memory is.
@@ -263,16 +191,13 @@ impl Address {
     /// Whether part of a range of the file, bytes, has no address here.
     pub fn has_foreign(&self, range: &Range<usize>) -> bool {
         let foreign = self.lock_foreign();
-        range.start < self.own
-            || range.end > self.span
-            || foreign.iter().any(|part| part.start < range.end && range.start < part.end)
+        range.end > self.span || foreign.iter().any(|part| part.start < range.end && range.start < part.end)
     }
 
     /// First address that is its own, and the one past the last.
     pub fn addresses(&self) -> (usize, usize) {
         let (base, parts) = (self.base as usize, self.own_parts());
-        let (start, end) =
-            (parts.first().map_or(self.own, |part| part.start), parts.last().map_or(self.own, |part| part.end));
+        let (start, end) = (parts.first().map_or(0, |part| part.start), parts.last().map_or(0, |part| part.end));
         (base + start, base + end)
     }
 

@@ -118,7 +118,6 @@ impl Region {
         let span = match place {
             Place::Room(room) => doubled.max(room.min(MOST).next_multiple_of(STRIPE_BYTES)),
             Place::Fixed { room, .. } => doubled.max(room.min(MOST)),
-            Place::Over { .. } => need.next_multiple_of(PAGE),
         };
         let pages = span / PAGE;
         fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
@@ -166,8 +165,8 @@ impl Region {
             writable: AtomicBool::new(false),
             by_address: AtomicBool::new(by_address),
             converted: AtomicBool::new(false),
-            // A region at a fixed place, or over kernel mappings, has foreign parts from the start.
-            cut: AtomicBool::new(matches!(place, Place::Fixed { .. } | Place::Over { .. })),
+            // A region at a fixed place has foreign parts from the start.
+            cut: AtomicBool::new(matches!(place, Place::Fixed { .. })),
             stays: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             growing: Mutex::new(()),

@@ -160,9 +160,7 @@ pub fn cancel(region: RegionId) {
     unsafe { RegionUse::end(region) };
 }
 
-/// Makes a region known by its number and addresses; from here on its faults are served. Of one whose memory is not there yet, the
-/// addresses wait for [`show`]: a thread that trapped on a former region there would find this one, which nothing keeps if it is not
-/// wanted after all.
+/// Makes a region known by its number and addresses; from here on its faults are served.
 pub fn publish(region: &Region) {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     let at = ptr::from_ref(region).cast_mut();
@@ -170,14 +168,6 @@ pub fn publish(region: &Region) {
     REGIONS[region.id().0 as usize].store(at, Ordering::SeqCst);
     by_file::note(region);
     cancel(region.id());
-    if !region.address().is_elsewhere() {
-        insert_all(region);
-    }
-}
-
-/// Makes the addresses of a region known that is about to take them over. Its values stay from here on.
-pub fn show(region: &Region) {
-    let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     insert_all(region);
 }
 

@@ -8,21 +8,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Reads under way in one context, at most.
 pub const DEPTH: usize = 256;
 
 /// Reads that are waited for at a time, at most.
 const MOST_TAKEN: usize = 64;
-
-/// Contexts of this library's in the process, all of which are there.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
-
-/// As many contexts of this process's are this library's, at least.
-pub fn own_contexts() -> usize {
-    OPEN.load(Ordering::SeqCst)
-}
 
 /// `struct io_event` of the kernel's.
 #[repr(C)]
@@ -85,7 +77,6 @@ impl Aio {
         }
         // SAFETY: zeros are a valid request: IOCB_CMD_PREAD, without flags.
         let requests = Box::new([unsafe { std::mem::zeroed() }; DEPTH]);
-        OPEN.fetch_add(1, Ordering::SeqCst);
         Ok(Aio { shared, requests, queued: 0, refused: None, taken: Vec::with_capacity(MOST_TAKEN), in_flight: 0 })
     }
 
@@ -198,7 +189,6 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        OPEN.fetch_sub(1, Ordering::SeqCst);
         // SAFETY: nobody uses the context any more. The kernel waits for what is under way.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.shared) };
     }

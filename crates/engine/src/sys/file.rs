@@ -193,18 +193,6 @@ pub fn another(file: &File) -> io::Result<EngineFd<File>> {
     reopen(file, access_mode(file) == libc::O_RDWR, false).or_else(|_| file.try_clone().map(EngineFd::new))
 }
 
-/// Bytes that the kernel reads ahead, and around the misses of mappings, on a device (sysfs(5)); of one that it does not tell of, such
-/// as btrfs's, what it takes by itself.
-pub fn readahead(device: u64) -> u64 {
-    const USUAL: u64 = 128;
-    let (major, minor) = (libc::major(device), libc::minor(device));
-    // Of a partition in the folder above.
-    let texts = ["queue", "../queue"]
-        .map(|queue| proc_files::text(format!("/sys/dev/block/{major}:{minor}/{queue}/read_ahead_kb")));
-    let kibibytes = texts.into_iter().find_map(|text| text.trim().parse().ok());
-    kibibytes.unwrap_or(USUAL) << 10
-}
-
 /// Whether direct reads of 4 KiB at multiples of 4 KiB are possible: statx(2) `STATX_DIOALIGN` (Linux 6.1), or a try.
 pub fn direct_works(direct: &File) -> bool {
     const STATX_DIOALIGN: u32 = 0x2000;

@@ -1,13 +1,12 @@
 //! What is mapped where: proc_pid_maps(5).
 
-use super::{PAGE, aio, proc_files};
+use super::{PAGE, proc_files};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 
 /// A mapping of a file.
@@ -18,12 +17,8 @@ pub struct FileMapping {
     pub prot: i32,
     /// `MAP_SHARED`.
     pub is_shared: bool,
-    /// Bytes.
-    pub offset: u64,
     /// The file, as this list has it: device numbers and inode.
     pub file: (u32, u32, u64),
-    /// What it was opened by, as far as the kernel knows it now; `None`: it has no name any more.
-    pub path: Option<PathBuf>,
 }
 
 /// The mappings of files of this process, in ascending order.
@@ -44,14 +39,6 @@ pub fn name_of(file: &File) -> Option<(u32, u32, u64)> {
         libc::munmap(at, PAGE);
         all.iter().find(|one| one.at.contains(&at.addr())).map(|one| one.file)
     }
-}
-
-/// Whether the program has contexts of Linux AIO (io_setup(2)).
-pub fn has_async_io() -> bool {
-    // Asked before and after: a context that comes or goes meanwhile counts as the program's.
-    let before = aio::own_contexts();
-    let text = proc_files::bytes("/proc/self/maps").unwrap_or_default();
-    text.windows(6).filter(|part| part == b"/[aio]").count() > before.min(aio::own_contexts())
 }
 
 /// Those of one file in another process, a folder of /proc, as far as this one may see them.
@@ -85,23 +72,18 @@ fn mapping(line: &[u8]) -> Option<FileMapping> {
     let mut field = || std::str::from_utf8(fields.next()?).ok();
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = field()?.split_once('-')?;
-    let (permissions, offset, (major, minor)) = (field()?, field()?, field()?.split_once(':')?);
+    let (permissions, _offset, (major, minor)) = (field()?, field()?, field()?.split_once(':')?);
     let inode: u64 = field()?.parse().ok()?;
     if inode == 0 {
         return None;
     }
-    let name = fields.next()?.trim_ascii_start();
-    // Names are escaped where they have a line's end, and an honest " (deleted)" cannot be told from the kernel's.
-    let is_plain = name.starts_with(b"/") && !name.ends_with(b" (deleted)") && !name.contains(&b'\\');
     let flags = permissions.as_bytes();
     let bit = |at: usize, letter, bit| if flags.get(at) == Some(&letter) { bit } else { 0 };
     Some(FileMapping {
         at: hex(start)? as usize..hex(end)? as usize,
         prot: bit(0, b'r', libc::PROT_READ) | bit(1, b'w', libc::PROT_WRITE) | bit(2, b'x', libc::PROT_EXEC),
         is_shared: flags.get(3) == Some(&b's'),
-        offset: hex(offset)?,
         file: (hex(major)? as u32, hex(minor)? as u32, inode),
-        path: is_plain.then(|| PathBuf::from(std::ffi::OsStr::from_bytes(name))),
     })
 }
 
@@ -121,15 +103,12 @@ mod tests {
             at: 0x7f00000000..0x7f00400000,
             prot: libc::PROT_READ | libc::PROT_WRITE,
             is_shared: true,
-            offset: 0x200000,
             file: (0xfe, 0xa, 77),
-            path: Some("/data/x y.db".into()),
         };
         assert_eq!(found[1], wanted);
         assert_eq!(of_file(text, (0xfe, 0xa, 77)), [found[1].clone()]);
         assert_eq!(of_file(text, (0xfe, 0xa, 7)), []);
         assert_eq!((found[0].prot, found[0].is_shared), (libc::PROT_READ | libc::PROT_EXEC, false));
-        assert_eq!(found[2].path, None);
     }
 
     #[test]

@@ -39,17 +39,6 @@ pub unsafe fn reserve_at(at: *mut u8, len: usize) -> io::Result<()> {
     if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Moves memory to an address, with its registration and protection, in the place of what is there (mremap(2)).
-///
-/// # Safety
-/// The memory is the caller's, and one mapping; nobody needs what is at `to`.
-pub unsafe fn move_to(from: *mut u8, len: usize, to: *mut u8) -> io::Result<()> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the caller's contract. A raw call: the C library's may be wrapped for the program.
-    let at = unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) };
-    if at == to as i64 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Gives a reservation's pages their protection.
 ///
 /// # Safety

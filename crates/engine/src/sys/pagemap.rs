@@ -1,22 +1,18 @@
 //! Which pages were stored to: `PAGEMAP_SCAN` (ioctl(2) on /proc/self/pagemap, Linux 6.7) over memory that is
-//! registered for asynchronous write-protection (`userfaultfd.rs`); and which are not their file's.
+//! registered for asynchronous write-protection (`userfaultfd.rs`).
 //!
 //! A page counts as written when it is present and not protected. The kernel offers shorter questions, which also take
 //! absent pages for written ones, and bring page tables into being for them; and it loses a huge page of a file of
 //! which only a part is asked for. So only present pages are asked for here, and callers widen a range to whole huge
 //! pages.
 
-use super::PAGE;
 use super::engine_fd::EngineFd;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 
 const WRITTEN: u64 = 1 << 1;
-/// Of a file, or shared.
-const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const HUGE: u64 = 1 << 6;
@@ -77,48 +73,19 @@ impl Pagemap {
     /// of it is not registered for asynchronous write-protection. ENOTTY: this kernel has no such request.
     pub fn take_written(&self, range: &Range<usize>, found: &mut [Found]) -> io::Result<(usize, usize)> {
         // A page that the kernel is moving elsewhere counts as swapped meanwhile.
-        self.scan(range, TAKE | CHECK, 0, WRITTEN, PRESENT | SWAPPED, found)
+        self.scan(range, TAKE | CHECK, WRITTEN, PRESENT | SWAPPED, found)
     }
 
     /// Finds pages that are present, whatever their memory.
     pub fn present(&self, range: &Range<usize>, found: &mut [Found]) -> io::Result<(usize, usize)> {
-        self.scan(range, 0, 0, PRESENT, 0, found)
+        self.scan(range, 0, PRESENT, 0, found)
     }
 
-    /// Whether a private mapping of a file has pages of its own in a range, in memory or swapped out, besides the file's.
-    pub fn has_private(&self, range: &Range<usize>) -> io::Result<bool> {
-        match self.scan(range, 0, FILE, FILE, PRESENT | SWAPPED, &mut [Found::default()]) {
-            Ok((runs, _)) => Ok(runs > 0),
-            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => self.has_private_by_page(range),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// That without `PAGEMAP_SCAN`: eight bytes for each page.
-    fn has_private_by_page(&self, range: &Range<usize>) -> io::Result<bool> {
-        const THERE: u64 = 3 << 62;
-        const OF_FILE: u64 = 1 << 61;
-        let mut entries = [0u64; 512];
-        let (mut page, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
-        while page < end {
-            let some = &mut entries[..(end - page).min(512)];
-            self.0.read_exact_at(bytemuck::cast_slice_mut(some), page as u64 * 8)?;
-            // In memory or swapped, and not the file's.
-            if some.iter().any(|entry| entry & THERE != 0 && entry & OF_FILE == 0) {
-                return Ok(true);
-            }
-            page += some.len();
-        }
-        Ok(false)
-    }
-
-    /// Finds pages that are all of `mask`, and any of `any` unless that is none; of kinds in `inverted` those that are
-    /// not.
+    /// Finds pages that are all of `mask`, and any of `any` unless that is none.
     fn scan(
         &self,
         range: &Range<usize>,
         flags: u64,
-        inverted: u64,
         mask: u64,
         any: u64,
         found: &mut [Found],
@@ -134,7 +101,7 @@ impl Pagemap {
             vec: found.as_mut_ptr() as u64,
             vec_len: found.len() as u64,
             max_pages: 0,
-            category_inverted: inverted,
+            category_inverted: 0,
             category_mask: mask,
             category_anyof_mask: any,
             return_mask: mask | any | HUGE,
@@ -143,39 +110,6 @@ impl Pagemap {
         match unsafe { libc::ioctl(self.0.as_raw_fd(), SCAN, &mut order) } {
             -1 => Err(io::Error::last_os_error()),
             runs => Ok((runs as usize, order.walk_end as usize)),
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_of_its_own() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(2048 * PAGE as u64).unwrap();
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), 2048 * PAGE, prot, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        let (at, pagemap) = (at as usize, Pagemap::open().unwrap());
-        let both = |range: Range<usize>| {
-            let by_page = pagemap.has_private_by_page(&range).unwrap();
-            assert_eq!(pagemap.has_private(&range).unwrap(), by_page);
-            by_page
-        };
-        let whole = at..at + 2048 * PAGE;
-        assert!(!both(whole.clone()));
-        let byte = |page: usize| (at + page * PAGE) as *mut u8;
-        // SAFETY: in the mapping.
-        unsafe {
-            (0..2048).step_by(3).for_each(|page| assert_eq!(byte(page).read_volatile(), 0));
-            assert!(!both(whole.clone()));
-            byte(1500).write_volatile(1);
-            libc::mprotect(at as *mut _, 2048 * PAGE, libc::PROT_READ);
-            assert!(both(whole.clone()) && !both(at..at + 1500 * PAGE) && !both(at + 1501 * PAGE..whole.end));
-            libc::munmap(at as *mut _, 2048 * PAGE);
         }
     }
 }

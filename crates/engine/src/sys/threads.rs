@@ -4,7 +4,6 @@ use super::leaks::Unseen;
 use super::proc_files;
 use super::process::pause;
 use super::rights;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -53,12 +52,6 @@ pub fn await_names() {
 pub fn is_alone() -> bool {
     await_names();
     names().iter().filter(|name| !name.starts_with("fastmap-") && !name.starts_with("iou-")).count() <= 1
-}
-
-/// How many threads this process has, the engine's too: a folder's count of links less itself and its parent (proc(5)).
-pub fn count() -> Option<u64> {
-    let links = std::fs::metadata("/proc/self/task").ok()?.nlink();
-    links.checked_sub(2)
 }
 
 /// Waits until the engine's threads, which have been told to end, are gone, and those that the kernel had for their

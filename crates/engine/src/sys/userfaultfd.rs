@@ -14,8 +14,6 @@ const USER_MODE_ONLY: i32 = 1;
 const API: u64 = 0xAA;
 /// Write-protect faults are delivered (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
 const FEATURE_WP: u64 = 1 << 0;
-/// Memory that is moved (mremap(2)) stays registered, and the move waits until its event is read (`UFFD_FEATURE_EVENT_REMAP`).
-const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 /// Faults are delivered as SIGBUS to the faulting thread (`UFFD_FEATURE_SIGBUS`).
 const FEATURE_SIGBUS: u64 = 1 << 7;
 /// Write-protection of memory of files, too (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, Linux 5.19).
@@ -123,7 +121,7 @@ impl Userfaultfd {
     /// Opens one in SIGBUS mode. ENOSYS or EPERM: this kernel, or its seccomp filter, has none to give. EINVAL: it
     /// lacks a feature.
     pub fn open() -> io::Result<Self> {
-        Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_SIGBUS | FEATURE_WP | FEATURE_EVENT_REMAP)
+        Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_SIGBUS | FEATURE_WP)
     }
 
     /// Opens one whose faults are read ([`next_fault`](Self::next_fault)), those taken inside the kernel too. EPERM,
@@ -313,14 +311,6 @@ impl Userfaultfd {
                 return None;
             }
         }
-    }
-
-    /// Reads an event, if there is one: memory that was moved (`Address::take_over`). Of a userfaultfd in SIGBUS mode, which has
-    /// no other.
-    pub fn skip_event(&self) {
-        let mut message = Message::default();
-        // SAFETY: the kernel writes at most one message; it does not wait (`O_NONBLOCK`).
-        unsafe { libc::syscall(libc::SYS_read, self.as_raw_fd(), &raw mut message, size_of::<Message>()) };
     }
 
     /// `UFFDIO_WAKE`: threads that wait for a page try again.

@@ -1,4 +1,4 @@
-//! Tests that reach into several rooms: loom models, the engine over a disk that fails, files taken over.
+//! Tests that reach into several rooms: loom models, the engine over a disk that fails.
 
 #[cfg(not(loom))]
 mod faulty;
@@ -6,7 +6,5 @@ mod faulty;
 mod models;
 #[cfg(not(loom))]
 mod rooms;
-#[cfg(not(loom))]
-mod takeover;
 #[cfg(not(loom))]
 mod uses;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// From the top, which knows nobody, down. A folder or a file of `src`.
-const ROOMS: [&str; 25] = [
+const ROOMS: [&str; 24] = [
     "sys",
     "modes",
     "error",
@@ -32,7 +32,6 @@ const ROOMS: [&str; 25] = [
     "map",
     "coherence",
     "by_address",
-    "placement",
 ];
 
 /// Who names whom, and where.

@@ -1,7 +1,7 @@
 //! Caches without a budget of their own, in memory cgroups that are really limited.
 
 use crate::common::*;
-use fastmap::{Cache, Engine, Map, MapOptions, Placement};
+use fastmap::{Cache, Map};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -75,12 +75,7 @@ impl Group {
 
     fn start(&self, role: &str, file: &Path) -> Child {
         let mut command = child(role, file);
-        // Files that placement looks after change hands every two seconds.
-        command
-            .env("FASTMAP_TEST_GROUP", &self.folder)
-            .env("FASTMAP_TURNS", "2000")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.env("FASTMAP_TEST_GROUP", &self.folder).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
     }
 
@@ -148,7 +143,6 @@ fn role() {
     match role.as_str() {
         "allocate" => allocate(&path),
         "follow" => follow(&path, &group),
-        "placed" => placed(&path, &group),
         "for-a-while" => work_until(&path, |_, start| start.elapsed() > WHILE),
         "until-alone" => work_until(&path, |cache, start| start.elapsed() > WHILE && cache.capacity() > LIMIT / 4 * 3),
         other => panic!("no role {other}"),
@@ -240,39 +234,6 @@ fn a_limit_that_changes_is_followed() {
     let path = folder.path().join("file");
     numbered(&path, 640 * MIB);
     println!("{}", group.run("follow", &path));
-}
-
-/// A file that placement takes over, without a budget.
-fn placed(path: &Path, group: &Group) {
-    // SAFETY: nobody else changes the file.
-    let map = unsafe { MapOptions::new().placement(Placement::Auto).map(&open(path)).unwrap() };
-    let pages = map.len() / PAGE;
-    let cache = Cache::global_auto().unwrap();
-    until("the engine has it", || map.engine() == Engine::Cached);
-    // Which has the memory when what reading has left in the page cache has gone.
-    until("it is served by the cache that follows", || {
-        (0..pages).step_by(4).for_each(|page| check(&map, page));
-        cache.stats().misses > 0 && cache.capacity() > LIMIT / 2
-    });
-    assert_eq!(Cache::global().unwrap().stats().misses, 0);
-    halve(group);
-    until("a smaller cache", || {
-        check(&map, pages / 2);
-        cache.capacity() < LIMIT / 2 - 50 * MIB
-    });
-    assert!((0..pages).step_by(64).all(|page| map.get_at::<u64>(page * PAGE).unwrap() == page as u64));
-}
-
-#[test]
-fn a_file_that_is_taken_over_is_in_a_cache_that_follows() {
-    if !ready() {
-        return;
-    }
-    let Some(group) = Group::new(LIMIT) else { return };
-    let folder = folder();
-    let path = folder.path().join("file");
-    numbered(&path, 640 * MIB);
-    group.run("placed", &path);
 }
 
 /// How long two programs are in one group.

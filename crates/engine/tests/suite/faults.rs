@@ -3,7 +3,7 @@
 //! What ends a process or changes it for good happens in a child: this program run again with a role ([`role`]).
 
 use crate::common::*;
-use fastmap::{Advice, Cache, Engine, Error, Fallback, Map, MapMut, MapOptions, Mode};
+use fastmap::{Advice, Cache, Engine, Error, Fallback, Map, MapOptions, Mode};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -125,8 +125,7 @@ fn expect_missing(missing: &str, found: &str) {
         assert!(kernel[..] == pattern(3 * PAGE));
         let cached = || MapOptions::new().cache(&cache).clone();
         for refused in [
-            Map::map(&file),
-            MapOptions::new().map(&file),
+            MapOptions::new().mode(Mode::Cached).map(&file),
             cached().map(&file),
             cached().fallback(Fallback::Refuse).map(&file),
             cached().fallback(Fallback::Buffered).map(&file),
@@ -134,7 +133,8 @@ fn expect_missing(missing: &str, found: &str) {
             assert!(matches!(&refused, Err(Error::Missing { missing: what, .. }) if *what == missing), "{refused:?}");
             assert!(refusal(&path, refused).contains(found));
         }
-        assert!(matches!(MapMut::map_mut(&file), Err(Error::Missing { .. })));
+        assert!(matches!(cached().map_mut(&file), Err(Error::Missing { .. })));
+        assert_eq!(Map::map(&file).unwrap().engine(), Engine::Kernel, "no cache is asked for");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Scattered ranges copied in one call: every kind of list, caches of a few pages, errors before and while it copies.
 
 use crate::common::*;
-use fastmap::{Cache, Engine, Error, Map, MapOptions, Placement};
+use fastmap::{Cache, Engine, Error, Map, MapOptions};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,7 +33,7 @@ fn by_kernel(folder: &tempfile::TempDir) -> (File, Map) {
     let file = stamped(&folder.path().join("kernel"), PAGES);
     uncache(&file);
     // SAFETY: files of these tests are their own.
-    let map = unsafe { MapOptions::new().placement(Placement::Kernel).map(&file).unwrap() };
+    let map = unsafe { MapOptions::new().map(&file).unwrap() };
     assert_eq!(map.engine(), Engine::Kernel);
     (file, map)
 }

@@ -56,7 +56,7 @@ pub extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let _closing = closing();
     if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-        crate::processes::sandbox::divide();
+        crate::own::remembered::divide();
     }
     remembered::closing_all(first, last);
     // No descriptor has a number beyond an int's.

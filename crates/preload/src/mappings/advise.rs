@@ -1,6 +1,6 @@
 //! msync(2), madvise(2) and mincore(2): what a mapping's pages hold, and what will be wanted of them.
 
-use super::{holds_direct, learn_kernels, on_heap, placement, result};
+use super::{holds_direct, learn_kernels, on_heap, result};
 use crate::copy::held;
 use crate::own::{PAGE, caught, undisturbed};
 use crate::{heap, next};
@@ -13,7 +13,6 @@ use std::ops::Range;
 /// # Safety
 /// The caller keeps the contract of msync(2).
 pub(crate) unsafe fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    let _passing = by_address::pass();
     if held(addr, len) {
         if let Some(done) = on_heap(addr, len, |_| Ok(())) {
             return done;
@@ -33,13 +32,10 @@ pub(crate) unsafe fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_in
 /// # Safety
 /// The caller keeps the contract of madvise(2).
 pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    let _passing = by_address::pass();
     if holds_direct(addr, len) && !held(addr, len) {
         // SAFETY: the caller's contract.
         return result(undisturbed(Err(libc::EIO), || unsafe { by_address::advise(addr as usize, len, advice) }));
     }
-    // The engine's files too: they may go back.
-    placement::note_advice(addr, len, advice);
     if !held(addr, len) {
         // SAFETY: the caller's contract.
         return unsafe { next::madvise(addr, len, advice) };
@@ -67,8 +63,6 @@ pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c
 /// The caller keeps the contract of posix_madvise(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    let _passing = by_address::pass();
-    placement::note_advice(addr, len, advice);
     if !held(addr, len) {
         // SAFETY: the caller's contract.
         return unsafe { next::posix_madvise(addr, len, advice) };
@@ -90,7 +84,6 @@ pub unsafe extern "C-unwind" fn posix_madvise(addr: *mut c_void, len: size_t, ad
 /// # Safety
 /// The caller keeps the contract of mincore(2).
 pub(crate) unsafe fn mincore(addr: *mut c_void, len: size_t, vec: *mut c_uchar) -> c_int {
-    let _passing = by_address::pass();
     if held(addr, len) {
         // Pages of the heap count as present: a program cannot tell, and does not depend on it.
         let all = |part: &Range<usize>| {

@@ -1,12 +1,10 @@
 //! mmap(2): through the engine, straight, or by the kernel.
 
-use super::choice::{SMALL, candidate, is_in_engine, risks_stores};
+use super::choice::{candidate, is_in_engine, risks_stores};
 use super::protect::lock_cached;
 use super::served::{self, By};
-use super::{
-    concerns, kernel_maps, learn_kernels, leave_descriptor_to_kernel, make_way, note_maps, placement, seal, whole_pages,
-};
-use crate::copy::{held, mapped};
+use super::{concerns, kernel_maps, learn_kernels, leave_descriptor_to_kernel, make_way, note_maps, seal, whole_pages};
+use crate::copy::held;
 use crate::own::{owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
 use fastmap::by_address::{self, Turn, Why};
@@ -69,15 +67,12 @@ unsafe fn map(wanted: Wanted) -> *mut c_void {
             if !is_shared {
                 break;
             }
-            let _passing = by_address::pass();
             // SAFETY: the caller's contract.
             if let Some(at) = unsafe { map_shared(wanted, !goes_on) } {
                 return at;
             }
         }
     }
-    // No mapping of a file comes to it while it is taken over, and nothing to the place of one that is.
-    let _passing = (flags & libc::MAP_ANONYMOUS == 0 || flags & libc::MAP_FIXED != 0).then(by_address::pass);
     // SAFETY: the caller's contract.
     unsafe {
         if flags & libc::MAP_ANONYMOUS != 0 {
@@ -133,10 +128,6 @@ unsafe fn would_map(wanted: Wanted) -> bool {
 /// `None`: another process has the file in the engine. Not if this `is_last`: then it is refused.
 unsafe fn map_shared(wanted: Wanted, is_last: bool) -> Option<*mut c_void> {
     let Wanted { fd, len, prot, .. } = wanted;
-    if config().is_kernel_first() && !(mapped() && is_in_engine(fd)) {
-        // SAFETY: the caller's contract.
-        return Some(unsafe { map_kernel_first(wanted) });
-    }
     // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
     let owner = by_address::own();
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
@@ -211,11 +202,10 @@ fn note_kernel(wanted: Wanted, file: kernel_maps::Identity, at: *mut c_void, for
     learn_kernels();
 }
 
-/// A private mapping of a file is placed as a shared one is as long as it may only be read; else it is the kernel's.
+/// A private mapping of a file is served as a shared one is as long as it may only be read; else it is the kernel's.
 unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     let Wanted { prot, fd, len, .. } = wanted;
-    let is_kernel_first = config().is_kernel_first();
-    let is_to_read = prot == libc::PROT_READ && !is_kernel_first && !config().off && !owner::has_left();
+    let is_to_read = prot == libc::PROT_READ && !config().off && !owner::has_left();
     // As for a shared one.
     let owner = is_to_read.then(by_address::own);
     // Those who look for symbols map programs and libraries: no budget is for them.
@@ -253,51 +243,7 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
             report::KERNEL.fetch_add(1, Ordering::Relaxed);
             undisturbed((), || note_kernel(wanted, file, at, true));
         }
-        None if is_kernel_first && why == Why::Private && is_watchable(wanted) => {
-            served::note_kernels(fd, len, Why::Placement);
-            undisturbed((), || placement::look_after(fd, at, len));
-        }
         None => served::note_kernels(fd, len, why),
-    }
-    at
-}
-
-/// Whether a mapping that begins as the kernel's is large, and of no kind that only the kernel has.
-fn is_watchable(wanted: Wanted) -> bool {
-    let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN | libc::MAP_LOCKED;
-    is_large(wanted.len) && wanted.prot & libc::PROT_EXEC == 0 && wanted.flags & odd == 0
-}
-
-/// Whether a mapping is large enough to be looked after, and anything is.
-pub(super) fn is_large(len: size_t) -> bool {
-    (len > SMALL || config().turns.is_some()) && !config().off && !owner::has_left()
-}
-
-/// A shared mapping of a file that begins as the kernel's; large ones are looked after (`placement.rs`).
-unsafe fn map_kernel_first(wanted: Wanted) -> *mut c_void {
-    let Wanted { len, fd, .. } = wanted;
-    if (is_large(len) || config().direct == Mode::Direct)
-        && undisturbed(None, || candidate(wanted)).is_some()
-        // SAFETY: the caller's contract.
-        && let Straight::At(at) = undisturbed(Straight::No, || unsafe { straight(wanted) })
-    {
-        report::note_direct();
-        undisturbed((), || served::note(fd, By::Direct));
-        return at as *mut c_void;
-    }
-    // SAFETY: the caller's contract.
-    let at = unsafe { by_kernel(wanted) };
-    if at != libc::MAP_FAILED {
-        let why = match () {
-            () if is_watchable(wanted) => Why::Placement,
-            () if wanted.prot & libc::PROT_EXEC != 0 => Why::Executable,
-            () if len > SMALL => Why::Flag,
-            () => Why::Small,
-        };
-        served::note_kernels(fd, len, why);
-        if why == Why::Placement {
-            undisturbed((), || placement::look_after(fd, at, len));
-        }
     }
     at
 }

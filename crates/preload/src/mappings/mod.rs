@@ -1,7 +1,6 @@
 //! mmap(2) and its kin: which mappings are the engine's, and the calls on them.
 //!
-//! Unless the user asks for the engine (a budget, for one), a mapping begins as the kernel's, and the engine's placement decides
-//! (`placement.rs`). Else the engine's are shared mappings, and private ones that may only be read, of more than 1 MiB, not executable, of
+//! The engine's are shared mappings, and private ones that may only be read, of more than 1 MiB, not executable, of
 //! regular files and block devices that the user named (all, unless told otherwise), smaller ones of files that were named if they are
 //! only read, and every shared mapping of a file that it has already. Files in memory are mapped straight: of those only msync(2) is ours, where it
 //! can do better than the kernel. The rest is the kernel's, untouched.
@@ -15,7 +14,6 @@ mod choice;
 pub(crate) mod kernel_maps;
 mod map;
 mod objects;
-mod placement;
 mod protect;
 mod remap;
 mod seal;
@@ -23,7 +21,6 @@ pub(crate) mod served;
 
 pub(crate) use advise::{madvise, mincore, msync};
 pub(crate) use map::mmap;
-pub(crate) use placement::before_thread;
 pub(crate) use protect::{mlock, mlock2, mprotect, munlock, munlockall, pkey_mprotect};
 pub(crate) use remap::{mremap, munmap, remap_file_pages};
 pub(crate) use seal::{SYS_MSEAL, mseal};

@@ -1,7 +1,7 @@
 //! mprotect(2), mlock(2) and their kin.
 
 use super::choice::risks_stores;
-use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, placement, result, seal, whole_pages};
+use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, result, seal, whole_pages};
 use crate::copy::held;
 use crate::own::{owner, undisturbed};
 use crate::{heap, next};
@@ -18,7 +18,6 @@ pub(crate) unsafe fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_
 }
 
 unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
-    let _passing = by_address::pass();
     if seal::forbids(addr, len) {
         return seal::refused();
     }
@@ -70,8 +69,6 @@ pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
             -1 => protect(addr, len, prot),
             _ if heap::part_of_heap(addr as usize, len).is_some() => result(Err(libc::EINVAL)),
             _ => {
-                let _passing = by_address::pass();
-                placement::note_kernels(addr, len);
                 if held(addr, len) {
                     let done = leave_to_kernel(addr, len, Why::Call);
                     if done.is_err() {
@@ -97,8 +94,6 @@ pub(super) fn lock_cached(addr: *const c_void, len: size_t) -> Result<(), c_int>
 /// # Safety
 /// The caller keeps the contract of mlock(2).
 pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
-    let _passing = by_address::pass();
-    placement::note_kernels(addr, len);
     if held(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;
@@ -114,8 +109,6 @@ pub(crate) unsafe fn mlock(addr: *const c_void, len: size_t) -> c_int {
 /// # Safety
 /// The caller keeps the contract of mlock2(2).
 pub(crate) unsafe fn mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
-    let _passing = by_address::pass();
-    placement::note_kernels(addr, len);
     if flags & !(libc::MLOCK_ONFAULT as c_uint) == 0 && held(addr, len) {
         if let Some(done) = on_heap(addr, len, heap::lock) {
             return done;

@@ -1,14 +1,13 @@
 //! munmap(2), mremap(2) and remap_file_pages(2).
 
 use super::choice::{SMALL, identity};
-use super::map::{Wanted, by_engine, is_large};
-use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, placement, result, seal, whole_pages};
+use super::map::{Wanted, by_engine};
+use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, result, seal, whole_pages};
 use crate::copy::held;
 use crate::own::{PAGE, set_errno, undisturbed};
 use crate::{config, heap, next};
 use fastmap::Mode;
 use fastmap::by_address::{self, Why};
-use fastmap::placement::Moving;
 use libc::{c_int, c_void, size_t};
 use std::os::fd::BorrowedFd;
 
@@ -17,7 +16,6 @@ use std::os::fd::BorrowedFd;
 /// # Safety
 /// The caller keeps the contract of munmap(2).
 pub(crate) unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int {
-    let _passing = by_address::pass();
     if seal::forbids(addr, len) {
         return seal::refused();
     }
@@ -46,7 +44,6 @@ pub(crate) unsafe fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    let _passing = by_address::pass();
     let new = if flags & libc::MREMAP_FIXED != 0 { new } else { std::ptr::null_mut() };
     if seal::forbids(old, old_len) || !new.is_null() && seal::forbids(new, new_len) {
         seal::refused();
@@ -54,17 +51,8 @@ pub(crate) unsafe fn mremap(
     }
     let replaces = !new.is_null() && concerns(new, new_len);
     if !replaces && !concerns(old, old_len) {
-        let moving = Moving::begin();
         // SAFETY: the caller's contract.
-        let at = unsafe { next::mremap(old, old_len, new_len, flags, new) };
-        undisturbed((), || match at {
-            libc::MAP_FAILED => drop(moving),
-            at => moving.done(&whole_pages(old, old_len), &whole_pages(at, new_len)),
-        });
-        if at != libc::MAP_FAILED && old_len < new_len && config().is_kernel_first() && is_large(new_len) {
-            undisturbed((), || placement::look_after_grown(at as usize, old_len, new_len));
-        }
-        return at;
+        return unsafe { next::mremap(old, old_len, new_len, flags, new) };
     }
     if let Some(old) = heap::part_of_heap(old as usize, old_len) {
         // SAFETY: the caller's contract.
@@ -83,21 +71,16 @@ pub(crate) unsafe fn mremap(
     if let Some(at) = unsafe { outgrow(old, old_len, new_len, flags) } {
         return at;
     }
-    let moving = Moving::begin();
     let moved =
         // SAFETY: the caller's contract.
         undisturbed(Err(libc::EIO), || unsafe { by_address::remap(old as usize, old_len, new_len, flags, new as usize) });
     match moved {
         Ok(at) => {
             kernel_maps::moved(whole_pages(old, old_len), whole_pages(at.cast(), new_len), flags);
-            undisturbed((), || {
-                moving.done(&whole_pages(old, old_len), &whole_pages(at.cast(), new_len));
-                learn_kernels();
-            });
+            undisturbed((), learn_kernels);
             at.cast()
         }
         Err(error) => {
-            drop(moving);
             set_errno(error);
             libc::MAP_FAILED
         }
@@ -156,7 +139,6 @@ pub(crate) unsafe fn remap_file_pages(
     page: size_t,
     flags: c_int,
 ) -> c_int {
-    let _passing = by_address::pass();
     if held(addr, len)
         && let Err(error) = leave_to_kernel(addr, len, Why::Call)
     {

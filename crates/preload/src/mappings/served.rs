@@ -36,8 +36,8 @@ pub(super) fn note_kernels(fd: c_int, len: size_t, why: Why) {
 /// Whether anybody asks who has a mapping of so many bytes. A filter may forbid every call once the engine has left.
 fn is_of_interest(len: size_t) -> bool {
     let config = config();
-    let is_asked = config.names_files() || len > SMALL && !config.is_kernel_first();
-    (config.log.mappings || is_asked) && !config.off && !owner::has_left()
+    let is_asked = config.names_files() || len > SMALL;
+    (config.logs_mappings || is_asked) && !config.off && !owner::has_left()
 }
 
 fn note_kernels_of(fd: c_int, why: Why) {
@@ -49,9 +49,9 @@ fn note_kernels_of(fd: c_int, why: Why) {
         return report::note_unnamed(Path::new(OsStr::from_bytes(path)));
     }
     report::note_named();
-    let is_asked = !matches!(why, Why::Small | Why::InMemory | Why::NoCache | Why::Placement | Why::Code);
+    let is_asked = !matches!(why, Why::Small | Why::InMemory | Why::NoCache | Why::Code);
     list(path, file, By::Kernel(&why));
-    if is_asked && !config().is_kernel_first() {
+    if is_asked {
         say_kernels(path, file, &why);
     }
 }
@@ -81,9 +81,7 @@ pub(super) fn note_refused(fd: c_int, why: &fastmap::Error) {
 
 fn refused(path: &[u8], file: (u64, u64), why: &dyn Display) {
     list(path, file, By::Kernel(why));
-    if !config().is_kernel_first() {
-        say_kernels(path, file, why);
-    }
+    say_kernels(path, file, why);
 }
 
 /// Hears of what the engine has decided.
@@ -91,14 +89,12 @@ pub(crate) fn hear(served: &Served<'_>) {
     let path = served.path.as_os_str().as_bytes();
     let Some(why) = served.by_kernel else { return list(path, served.file, By::Engine) };
     list(path, served.file, By::Kernel(&why));
-    if served.is_named && !config().is_kernel_first() {
-        say_kernels(path, served.file, &why);
-    }
+    say_kernels(path, served.file, &why);
 }
 
 /// Notes who serves the file behind a descriptor from now on.
 pub(super) fn note(fd: c_int, by: By<'_>) {
-    if let Some(file) = identity(fd).filter(|_| config().log.mappings) {
+    if let Some(file) = identity(fd).filter(|_| config().logs_mappings) {
         list(path_of(fd, &mut [0; libc::PATH_MAX as usize]), file, by);
     }
 }
@@ -111,7 +107,7 @@ pub(crate) fn list(path: &[u8], file: (u64, u64), by: By<'_>) {
         By::Heap => (3, "heap"),
         By::Kernel(_) => (4, "kernel"),
     };
-    if !config().log.mappings || !is_news(file, code) {
+    if !config().logs_mappings || !is_news(file, code) {
         return;
     }
     let path = Path::new(OsStr::from_bytes(path)).display();

@@ -47,7 +47,7 @@ fn leave(why: &str) {
     if may_concern && !is_concerned && !by_address::is_in_child() || !owner::note_left() {
         return;
     }
-    let is_asked_for = config().run_pid == Some(std::process::id() as i32) && !config().is_kernel_first();
+    let is_asked_for = config().run_pid == Some(std::process::id() as i32);
     if is_concerned || is_asked_for && !config().off {
         say(format_args!(
             "{why}: what this process maps is the kernel's from now on, without a limit, since FastMap's threads and calls cannot stay"
@@ -58,7 +58,6 @@ fn leave(why: &str) {
         owner::forget_maps();
         return;
     }
-    fastmap::placement::dismiss();
     while !owner::no_mapping_under_way() {
         std::thread::yield_now();
     }
@@ -135,7 +134,7 @@ fn moving(number: c_long, [a, b]: [c_long; 2], wants_one_thread: bool) -> c_long
 fn unsharing(flags: c_int) -> c_long {
     const OF_A_PROCESS: c_int = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
     if flags & libc::CLONE_FILES != 0 {
-        divide();
+        remembered::divide();
     }
     moving(libc::SYS_unshare, [flags.into(), 0], flags & OF_A_PROCESS != 0)
 }
@@ -192,13 +191,6 @@ fn before_filter(number: c_long, arguments: [c_long; 6]) {
         leave("it enters a sandbox (seccomp)");
     }
     set_errno(before);
-}
-
-/// Before a thread gets a descriptor table of its own. A file that is being taken over is the engine's or the kernel's afterwards.
-pub(crate) fn divide() {
-    remembered::divide();
-    fastmap::placement::divide();
-    drop(by_address::pass());
 }
 
 /// Makes a system call by number that the engine may have to leave for; `None`: it is to be made as any other.

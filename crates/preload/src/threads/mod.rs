@@ -6,7 +6,7 @@ pub(crate) mod stacks;
 pub(crate) mod waiting;
 
 use crate::own::{self, owner, undisturbed};
-use crate::{heap, mappings, next, signals};
+use crate::{heap, next, signals};
 use fastmap::by_address;
 use libc::{c_int, c_ulong, c_void, size_t};
 use std::arch::naked_asm;
@@ -46,7 +46,6 @@ fn make<R>(
     stack: size_t,
     make: impl FnOnce(extern "C-unwind" fn(*mut c_void) -> R, *mut c_void) -> c_int,
 ) -> c_int {
-    mappings::before_thread();
     let told_blocked = signals::told_blocked();
     let needs_stack = heap::is_up() || stack < SMALL;
     let own = Box::into_raw(Box::new(Begin { told_blocked, needs_stack, stack, run, arg }));

@@ -97,7 +97,7 @@ static inline char kind_at(const void *at) {
 }
 
 /* Whether there is a budget, within which the engine has what it can from the beginning. */
-static inline int has_budget(void) { return getenv("FASTMAP_CACHE") && !getenv("FASTMAP_TURNS"); }
+static inline int has_budget(void) { return getenv("FASTMAP_CACHE") != NULL; }
 
 static sigjmp_buf escape;
 static volatile sig_atomic_t caught_signal, caught_code;
@@ -116,11 +116,6 @@ static inline void catch_signal(int signal, int flags) {
     CHECK(sigaction(signal, &action, NULL) == 0);
 }
 
-/* Whether what the program has unmapped stays so. In turns threads of the library's come and go, and have memory of theirs there. */
-static inline int stays_free(void) {
-    return getenv("FASTMAP_TURNS") == NULL;
-}
-
 /* Which signal an access raises; zero: none. */
 static inline int raised_by_load(const volatile uint8_t *at) {
     caught_signal = 0;
@@ -130,7 +125,7 @@ static inline int raised_by_load(const volatile uint8_t *at) {
 
 /* Whether nothing is mapped where the program has unmapped. */
 static inline int is_free(const volatile uint8_t *at) {
-    return !stays_free() || raised_by_load(at) == SIGSEGV;
+    return raised_by_load(at) == SIGSEGV;
 }
 
 static inline int raised_by_store(volatile uint8_t *at) {

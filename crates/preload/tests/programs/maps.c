@@ -12,7 +12,7 @@ static void unmap_whole(const char *path) {
     for (size_t i = 0; i < SIZE; i += PAGE) CHECK(pread(fd, &byte, 1, (off_t)i) == 1 && byte == (uint8_t)(i / PAGE));
     /* Nothing is there any more, to be had or to be touched. */
     catch_signal(SIGSEGV, 0);
-    CHECK(!stays_free() || (raised_by_load(at) == SIGSEGV && caught_code == SEGV_MAPERR));
+    CHECK(raised_by_load(at) == SIGSEGV && caught_code == SEGV_MAPERR);
     at = map_all(fd);
     CHECK(at[PAGE] == 1 && at[5 * PAGE] == 5);
 }
@@ -24,19 +24,14 @@ static void unmap_part(const char *path) {
     CHECK(munmap(at + 2 * MIB, 3 * MIB) == 0);
     CHECK(at[0] == 77 && at[2 * MIB - PAGE] == 77 && at[5 * MIB] == 77);
     catch_signal(SIGSEGV, 0);
-    if (stays_free()) {
-        CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_store(at + 5 * MIB - 1) == SIGSEGV);
-        /* Unmapping nothing is no error. */
-        CHECK(munmap(at + 2 * MIB, MIB) == 0);
-    }
+    CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_store(at + 5 * MIB - 1) == SIGSEGV);
+    /* Unmapping nothing is no error. */
+    CHECK(munmap(at + 2 * MIB, MIB) == 0);
     /* A length is rounded up. */
     CHECK(munmap(at, 1) == 0);
     CHECK(is_free(at) && raised_by_load(at + PAGE) == 0);
     expect_in_file(path, 3 * MIB, 77);
-    if (stays_free())
-        CHECK(munmap(at + PAGE, SIZE - PAGE) == 0);
-    else
-        CHECK(munmap(at + PAGE, 2 * MIB - PAGE) == 0 && munmap(at + 5 * MIB, SIZE - 5 * MIB) == 0);
+    CHECK(munmap(at + PAGE, SIZE - PAGE) == 0);
     expect_in_file(path, SIZE - PAGE, 77);
 }
 
@@ -56,14 +51,10 @@ static void unmap_across(const char *path) {
     CHECK(room[MIB - 1] == 5 && room[SIZE + 3 * MIB] == 5);
     catch_signal(SIGSEGV, 0);
     expect_in_file(path, 0, 9);
-    if (stays_free()) {
-        CHECK(raised_by_load(room + MIB) == SIGSEGV && raised_by_load(at) == SIGSEGV);
-        CHECK(raised_by_load(at + SIZE - 1) == SIGSEGV && raised_by_load(at + SIZE) == SIGSEGV);
-        CHECK(munmap(room, SIZE + 4 * MIB) == 0);
-        CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_load(room) == SIGSEGV);
-    } else {
-        CHECK(munmap(room, MIB) == 0 && munmap(at + MIB, SIZE - 2 * MIB) == 0 && munmap(at + SIZE + MIB, MIB) == 0);
-    }
+    CHECK(raised_by_load(room + MIB) == SIGSEGV && raised_by_load(at) == SIGSEGV);
+    CHECK(raised_by_load(at + SIZE - 1) == SIGSEGV && raised_by_load(at + SIZE) == SIGSEGV);
+    CHECK(munmap(room, SIZE + 4 * MIB) == 0);
+    CHECK(raised_by_load(at + 2 * MIB) == SIGSEGV && raised_by_load(room) == SIGSEGV);
 }
 
 static void fixed_over(const char *path) {
@@ -178,8 +169,7 @@ static void residency(const char *path) {
     CHECK(there[1] & 1);
     FAILS(mincore(at + 1, PAGE, there), EINVAL);
     CHECK(munmap(at, SIZE) == 0);
-    /* In turns the thread that has files change hands may have mapped something there by now. */
-    if (getenv("FASTMAP_TURNS") == NULL) FAILS(mincore(at, SIZE, there), ENOMEM);
+    FAILS(mincore(at, SIZE, there), ENOMEM);
 }
 
 static void locking(const char *path) {

@@ -1,19 +1,5 @@
-/* Private mappings that are only read, by the manual pages: within a budget they are the engine's, in turns the engine's and the
- * kernel's, until they may be stored to. */
+/* Private mappings that are only read, by the manual pages: within a budget they are the engine's, until they may be stored to. */
 #include "check.h"
-
-/* Waits until a mapping is the engine's, where it will be. */
-static void await_engine(const void *at) {
-    for (int looks = 0; getenv("FASTMAP_TURNS") && kind_at(at) != 0; looks++) {
-        CHECK(looks < 100000);
-        usleep(100);
-    }
-}
-
-/* Waits until every way has had its turn, twice. */
-static void await_turns(void) {
-    if (getenv("FASTMAP_TURNS")) usleep(24000);
-}
 
 static int fd;
 
@@ -72,7 +58,6 @@ static void reads(const char *path) {
     int ends[2];
     CHECK(pipe(ends) == 0);
     for (int round = 0; round < 20; round++) {
-        await_engine(shown);
         static uint8_t page[PAGE];
         for (size_t at = 0; at < SIZE; at += 37 * PAGE) {
             CHECK(write(ends[1], shown + at, PAGE) == PAGE && read(ends[0], page, PAGE) == PAGE);
@@ -85,19 +70,16 @@ static void reads(const char *path) {
     done = 1;
     for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     catch_signal(SIGSEGV, 0);
-    await_engine(shown);
     CHECK(raised_by_store(shown + MIB) == SIGSEGV && caught_code == SEGV_ACCERR);
     /* What is written to the file shows. */
     int writer = open(path, O_RDWR);
     CHECK(writer >= 0 && pwrite(writer, "!", 1, 3 * MIB) == 1 && shown[3 * MIB] == '!');
-    await_turns();
     CHECK(shown[3 * MIB] == '!' && shown[3 * MIB + 1] == pattern(3 * MIB + 1));
     CHECK(munmap(shown, SIZE) == 0);
 }
 
 static void stores(const char *path) {
     uint8_t *at = fresh(path);
-    await_engine(at);
     CHECK(at[7] == pattern(7));
     CHECK(mprotect(at, SIZE, RW) == 0);
     CHECK(kind_at(at) == 'p' && kind_at(at + SIZE - 1) == 'p');
@@ -106,7 +88,6 @@ static void stores(const char *path) {
         expect(at, 0, SIZE);
         expect_stored(at, SIZE, 211);
         expect_file_unchanged(path);
-        await_turns();
         /* It stays the kernel's, whatever may be done to it. */
         CHECK(kind_at(at) == 'p');
         CHECK(mprotect(at, SIZE, round == 1 ? RW : PROT_READ) == 0);
@@ -117,16 +98,13 @@ static void stores(const char *path) {
 
 static void stores_to_a_part(const char *path) {
     uint8_t *at = fresh(path);
-    await_engine(at);
     CHECK(mprotect(at + 3 * MIB, MIB, RW) == 0);
     store(at + 3 * MIB, MIB, 212);
-    await_turns();
     expect_stored(at + 3 * MIB, MIB, 212);
     expect(at, 0, SIZE);
     catch_signal(SIGSEGV, 0);
     CHECK(raised_by_store(at + 3 * MIB - 1) == SIGSEGV && raised_by_store(at + 4 * MIB) == SIGSEGV);
     CHECK(mprotect(at + 3 * MIB, MIB, PROT_READ) == 0);
-    await_turns();
     CHECK(kind_at(at) == 'p' && kind_at(at + 3 * MIB) == 'p');
     expect_stored(at + 3 * MIB, MIB, 212);
     expect(at, 0, SIZE);
@@ -137,13 +115,12 @@ static void stores_to_a_part(const char *path) {
 static void private_pages(const char *path) {
     for (int round = 0; round < 20; round++) {
         uint8_t *at = fresh(path);
-        /* The whole, or a page of it; while it is the kernel's or, in turns, already the engine's. */
+        /* The whole, or a page of it. */
         size_t start = round % 2 ? 5 * MIB : 0, len = round % 2 ? PAGE : SIZE;
         if (round % 4 > 1) usleep((unsigned)round * 300);
         CHECK(mprotect(at + start, len, RW) == 0);
         at[start + PAGE - 9] = 213;
         CHECK(mprotect(at, SIZE, PROT_READ) == 0);
-        await_turns();
         CHECK(at[start + PAGE - 9] == 213);
         expect(at, 0, SIZE);
         CHECK(at[start + PAGE - 9] == 213 && munmap(at, SIZE) == 0);
@@ -162,7 +139,6 @@ static void no_private_pages(const char *path) {
         expect(at, 0, SIZE);
         CHECK(mprotect(at, SIZE, PROT_READ) == 0);
     } while (before == 0 && !has_budget());
-    await_turns();
     expect(at, 0, SIZE);
     CHECK(munmap(at, SIZE) == 0);
 }
@@ -170,7 +146,6 @@ static void no_private_pages(const char *path) {
 static void children(const char *path) {
     uint8_t *at = fresh(path);
     for (int way = 0; way < 4; way++) {
-        if (way == 0) await_engine(at);
         pid_t child = fork();
         if (child == 0) {
             if (way == 1) execl("/bin/true", "true", NULL);
@@ -209,11 +184,9 @@ static void children(const char *path) {
 static void parts_go(const char *path) {
     catch_signal(SIGSEGV, 0);
     uint8_t *at = fresh(path);
-    await_engine(at);
     CHECK(munmap(at + 2 * MIB, MIB) == 0);
     CHECK(is_free(at + 2 * MIB) && is_free(at + 3 * MIB - 1));
     /* What was between is anybody's by now. */
-    await_turns();
     expect(at, 0, 2 * MIB);
     expect(at + 3 * MIB, 3 * MIB, SIZE - 3 * MIB);
     CHECK(mprotect(at, 2 * MIB, RW) == 0);
@@ -224,16 +197,13 @@ static void parts_go(const char *path) {
     expect_file_unchanged(path);
     /* Other memory over a part. */
     at = fresh(path);
-    await_engine(at);
     CHECK(mmap(at + MIB, MIB, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at + MIB);
     memset(at + MIB, 3, MIB);
-    await_turns();
     expect(at, 0, MIB);
     expect(at + 2 * MIB, 2 * MIB, SIZE - 2 * MIB);
     CHECK(at[MIB] == 3 && at[2 * MIB - 1] == 3 && munmap(at, SIZE) == 0);
     /* Of another length, at another place, and twice: which only shared ones can be. */
     at = fresh(path);
-    await_engine(at);
     CHECK(mremap(at, SIZE, SIZE - MIB, 0) == at);
     CHECK(is_free(at + SIZE - MIB));
     at = mremap(at, SIZE - MIB, SIZE, MREMAP_MAYMOVE);
@@ -245,7 +215,6 @@ static void parts_go(const char *path) {
     expect(room, 0, SIZE);
     CHECK(mprotect(room, SIZE, RW) == 0);
     store(room, SIZE, 219);
-    await_turns();
     expect_stored(room, SIZE, 219);
     CHECK(munmap(room, SIZE) == 0);
     expect_file_unchanged(path);
@@ -253,7 +222,6 @@ static void parts_go(const char *path) {
 
 static void beside_shared(const char *path) {
     uint8_t *at = fresh(path);
-    await_engine(at);
     int writer = open(path, O_RDWR);
     CHECK(writer >= 0);
     uint8_t *shared = map_all(writer);
@@ -265,7 +233,6 @@ static void beside_shared(const char *path) {
     }
     CHECK(mprotect(at, SIZE, RW) == 0);
     store(at, SIZE, 220);
-    await_turns();
     for (size_t i = PAGE - 9; i < SIZE; i += PAGE) CHECK(shared[i] == pattern(i));
     expect_stored(at, SIZE, 220);
     shared[PAGE] = pattern(PAGE);
@@ -276,15 +243,12 @@ static void beside_shared(const char *path) {
     unlink(path);
     fd = file_of(path, SIZE);
     shared = map_all(fd);
-    await_engine(shared);
     shared[PAGE] = 50;
     at = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0);
     CHECK(at != MAP_FAILED && at[PAGE] == 50);
-    await_turns();
     CHECK(at[PAGE] == 50 && mprotect(at, SIZE, RW) == 0);
     store(at, SIZE, 221);
     shared[PAGE] = pattern(PAGE);
-    await_turns();
     expect_stored(at, SIZE, 221);
     expect(shared, 0, SIZE);
     CHECK(munmap(shared, SIZE) == 0);
@@ -294,39 +258,30 @@ static void beside_shared(const char *path) {
 static void calls(const char *path) {
     uint8_t *at = fresh(path);
     uint8_t there[SIZE / PAGE];
-    await_engine(at);
     CHECK(msync(at, SIZE, MS_SYNC) == 0 && msync(at, SIZE, MS_ASYNC) == 0 && msync(at, SIZE, MS_INVALIDATE) == 0);
     FAILS(msync(at, SIZE, MS_SYNC | MS_ASYNC), EINVAL);
     CHECK(at[5] == pattern(5) && mincore(at, SIZE, there) == 0 && (there[0] & 1));
     CHECK(madvise(at, SIZE, MADV_RANDOM) == 0 && madvise(at, SIZE, MADV_WILLNEED) == 0);
-    await_engine(at);
     expect(at, 0, SIZE);
     CHECK(madvise(at, SIZE, MADV_DONTNEED) == 0);
     expect(at, 0, SIZE);
     FAILS(madvise(at, SIZE, MADV_POPULATE_WRITE), EINVAL);
     CHECK(madvise(at, SIZE, MADV_POPULATE_READ) == 0);
-    await_engine(at);
     FAILS(madvise(at, SIZE, MADV_REMOVE), EACCES);
     CHECK(munmap(at, SIZE) == 0);
     /* No access, and access again. */
     at = fresh(path);
-    await_engine(at);
     catch_signal(SIGSEGV, 0);
     CHECK(mprotect(at, SIZE, PROT_NONE) == 0 && raised_by_load(at + MIB) == SIGSEGV);
-    await_turns();
     CHECK(raised_by_load(at + MIB) == SIGSEGV && mprotect(at, SIZE, PROT_READ) == 0);
-    await_turns();
     expect(at, 0, SIZE);
     CHECK(munmap(at, SIZE) == 0);
     /* Locked memory. */
     at = fresh(path);
-    await_engine(at);
     CHECK(mlock(at, 16 * PAGE) == 0);
-    await_turns();
     expect(at, 0, SIZE);
     CHECK(munlock(at, 16 * PAGE) == 0 && mprotect(at, SIZE, RW) == 0);
     store(at, SIZE, 222);
-    await_turns();
     expect_stored(at, SIZE, 222);
     CHECK(munmap(at, SIZE) == 0);
     expect_file_unchanged(path);
@@ -350,7 +305,6 @@ static void beside_shared_parts(const char *path) {
         CHECK(pwrite(fd, &byte, 1, 3 * MIB + PAGE - 9) == 1 && private[MIB + PAGE - 9] == 230 + round);
         expect(private, 2 * MIB, 3 * MIB);
         expect(reader, 5 * MIB, 3 * MIB);
-        await_turns();
     }
     if (has_budget()) CHECK(kind_at(shared) == 0 && kind_at(private) == 0 && kind_at(reader) == 0);
     CHECK(mprotect(private + MIB, MIB, RW) == 0 && kind_at(private) == 'p' && kind_at(shared) == 's');

@@ -149,7 +149,7 @@ static void fork_exec_only(const char *path) {
         CHECK(wait_for(child) == 0);
     }
     CHECK(system("true") == 0);
-    if (!getenv("FASTMAP_TURNS")) CHECK(is_kernels(map) == before && before == (getenv("LD_PRELOAD") == NULL));
+    CHECK(is_kernels(map) == before && before == (getenv("LD_PRELOAD") == NULL));
     check_dirty(map, 1);
 }
 
@@ -473,7 +473,7 @@ static void killed_worker(const char *path) {
 /* One that is killed at any moment, while its mappings change hands, say: what it had stored is in the file. */
 static void killed_any_time(const char *path) {
     const char *effort = getenv("FASTMAP_EFFORT");
-    int rounds = effort && strcmp(effort, "full") == 0 && getenv("FASTMAP_TURNS") ? 200 : 25;
+    int rounds = effort && strcmp(effort, "full") == 0 ? 200 : 25;
     enum { PAGES = SIZE / PAGE };
     int memory = memfd_create("stored", 0), file = file_of(path, SIZE);
     CHECK(memory >= 0 && ftruncate(memory, PAGES * sizeof(uint64_t)) == 0);
@@ -616,13 +616,13 @@ static void unlocked_whole(const char *path) {
     CHECK(fcntl(fd, F_SETLK, &none) == 0 && lockf(fd, F_ULOCK, 0) == 0);
     CHECK(fcntl(fd, F_SETLK, &shared) == 0 && syscall(SYS_fcntl, fd, F_SETLK, &none) == 0);
     const char *preload = getenv("LD_PRELOAD");
-    int in_turns = getenv("FASTMAP_TURNS") != NULL, stays = preload && strstr(preload, "fastmap");
-    CHECK(in_turns || is_kernels(reading) == !stays);
+    int stays = preload && strstr(preload, "fastmap");
+    CHECK(is_kernels(reading) == !stays);
     CHECK(munmap((void *)reading, SIZE) == 0);
     map = map_all(fd);
     CHECK(fcntl(fd, F_SETLK, &none) == 0 && lockf(fd, F_ULOCK, 0) == 0);
     dirty(3);
-    CHECK(in_turns || is_kernels(map) == !stays);
+    CHECK(is_kernels(map) == !stays);
 }
 
 static void *map_late(void *path) {

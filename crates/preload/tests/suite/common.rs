@@ -117,18 +117,16 @@ pub fn case_with(program: &str, flags: &[&str], case: &str, served: bool, variab
     }
     let folder = folder();
     let exe = compile(folder.path(), program, flags);
-    for (library, in_turns) in [(None, false), (Some(library()), false), (Some(library()), true)] {
+    for library in [None, Some(library())] {
         let file = folder.path().join("data");
         let stats = folder.path().join("stats");
         let stats = ("FASTMAP_STATS", stats.to_str().expect("a plain path"));
-        // The third time mappings are the kernel's and the engine's in turn.
-        let turns: &[_] = if in_turns { &[("FASTMAP_CACHE", "auto"), ("FASTMAP_TURNS", "3")] } else { &[] };
-        let mut command = command(&exe, library, &[variables, &[stats], turns].concat());
+        let mut command = command(&exe, library, &[variables, &[stats]].concat());
         command.arg(case).arg(&file);
-        let how = ["on the kernel", "with the library", "in turns"];
-        let what = format!("{program} {case} {}", how[usize::from(library.is_some()) + usize::from(in_turns)]);
+        let how = if library.is_some() { "with the library" } else { "on the kernel" };
+        let what = format!("{program} {case} {how}");
         expect_success(&what, &command.output().expect("timeout"));
-        if library.is_some() && !in_turns {
+        if library.is_some() {
             let written = |entry: std::io::Result<std::fs::DirEntry>| {
                 let path = entry.expect("an entry").path();
                 path.to_string_lossy().contains("/stats.").then(|| std::fs::read_to_string(path).expect("statistics"))

@@ -26,4 +26,3 @@ mod stores;
 mod survival;
 mod unserved;
 mod verdicts;
-mod watched;

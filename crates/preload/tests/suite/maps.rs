@@ -17,7 +17,7 @@ fn readers_grow() {
     common::case_with("maps.c", &[], "readers_grow", true, &[("FASTMAP_MAP", "data")]);
 }
 
-/// A range that is sealed is the kernel's first. (In turns nothing is sealed yet.)
+/// A range that is sealed is the kernel's first.
 #[test]
 fn sealed() {
     if !common::ready() {

@@ -98,17 +98,13 @@ impl Session {
         }
     }
 
-    /// A case of the program, in the engine, in turns, and without a budget.
+    /// A case of the program, with a capacity given, and with one that follows.
     fn run(&self, case: &str) {
         if !common::ready() {
             return;
         }
         let exe = common::compile(self.folder.path(), "objects.c", &[]);
-        for variables in [
-            &[("FASTMAP_CACHE", "1MiB")][..],
-            &[("FASTMAP_CACHE", "auto")],
-            &[("FASTMAP_CACHE", "auto"), ("FASTMAP_TURNS", "3")],
-        ] {
+        for variables in [&[("FASTMAP_CACHE", "1MiB")][..], &[("FASTMAP_CACHE", "auto")]] {
             let output = self.command(&exe, variables).arg(case).arg(self.path()).output().expect("timeout");
             common::expect_success(&format!("objects.c {case} {variables:?}"), &output);
         }

@@ -7,7 +7,7 @@ import sysconfig
 from typing import List, NoReturn
 
 # Of `fastmap run`, those that stand alone.
-_FLAGS = {"--async-stores", "--risk-stores", "--help", "-h"}
+_FLAGS = {"--async-stores", "--override", "--risk-stores", "--help", "-h"}
 
 
 def _command() -> str:

@@ -155,7 +155,7 @@ class Mapping(_native.Mapping):
 
 
 def _is_looked_after() -> bool:
-    """Whether this process runs under `fastmap run`, whose library looks after all mappings."""
+    """Whether this process runs under `fastmap run --cache`, whose library has all mappings."""
     with io.open("/proc/self/maps") as maps:
         return any("libfastmap_preload" in line for line in maps)
 
@@ -245,8 +245,8 @@ def open(
         Bytes; to the end by default.
     cache : None, int, str or Cache
         The limit on the memory of the mapping: bytes, a size such as "1GiB", or a `Cache` that several share. None: the kernel's
-        mapping, which FastMap advises while memory is short; of an object: a cache of the process's own, which takes what others leave of
-        memory. Under `fastmap run` it has no say of files: its library has all their mappings, within its budget.
+        mapping, which FastMap steers while memory is short; of an object: a cache of the process's own, which takes what others leave of
+        memory. Under `fastmap run --cache` it has no say of files: the library has all their mappings, within its budget.
     tier : None, str or path, optional
         Of an object: the folder of its local copy, on a local disk. None: ``$FASTMAP_TIER``, else ``$XDG_CACHE_HOME/fastmap``, else
         ``~/.cache/fastmap``.

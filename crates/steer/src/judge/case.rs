@@ -164,9 +164,9 @@ impl Case {
             }
             // It may have come to an end of the file, and begin anew.
             State::Strided(_) if look.at < self.ordered + PAUSE => None,
-            State::Strided(_) => self.normal(),
+            State::Strided(_) => self.normal(look.at),
             // A walk gains by being read ahead of, whatever the touches between cost.
-            State::Tried(_) | State::Random if says_something && shape.is_ordered() => self.normal(),
+            State::Tried(_) | State::Random if says_something && shape.is_ordered() => self.normal(look.at),
             State::Tried(since) => {
                 self.now.add(look);
                 if look.at < since + TRIAL {
@@ -213,9 +213,9 @@ impl Case {
     }
 
     /// The kernel's again: the pattern has ended.
-    fn normal(&mut self) -> Option<Advice> {
-        self.before = Rate::default();
-        self.state = State::Normal;
+    fn normal(&mut self, at: Duration) -> Option<Advice> {
+        // Faults of the advice are not the new pattern's.
+        self.state = State::Resting(at + PAUSE);
         Some(Advice::Normal)
     }
 
@@ -305,7 +305,7 @@ mod tests {
         decisions(&mut case, &[(scattered(50), 1600)], true, 0);
         assert!(case.is_random());
         assert_eq!(decisions(&mut case, &[(walk(20), 320)], true, 100), [Some(Advice::Normal)]);
-        assert_eq!(decisions(&mut case, &[(scattered(50), 1600)], true, 200), [Some(Advice::Random)]);
+        assert_eq!(decisions(&mut case, &[(scattered(50), 1600)], true, 500), [Some(Advice::Random)]);
     }
 
     #[test]

@@ -63,11 +63,15 @@ impl Round {
             let inside = new.iter().filter(move |run| run.len >= least && run.at < to && from < run.end());
             inside.map(|run| run.at.max(from)..run.end().min(to)).reduce(|one, other| one.start..other.end)
         };
-        if let Some(Range { end, .. }) = in_range(&ahead, 1) {
-            let front = end - 1;
-            self.passed += front - self.front;
-            self.front = front;
-        } else if let Some(anew) = in_range(&again, WALK).filter(|_| self.is_at_the_end()) {
+        let (ahead, again) = (in_range(&ahead, 1), in_range(&again, WALK));
+        let has_moved = ahead.is_some() || again.is_some() && self.is_at_the_end();
+        if let Some(Range { end, .. }) = ahead {
+            self.passed += end - 1 - self.front;
+            self.front = end - 1;
+            self.covered.end = self.covered.end.max(end);
+        }
+        // One look may show the end of a round and the beginning of the next.
+        if let Some(anew) = again.filter(|_| self.is_at_the_end()) {
             let front = anew.end - 1;
             if self.rounds == 0 {
                 self.covered.start = self.covered.start.min(anew.start);
@@ -83,7 +87,8 @@ impl Round {
             if self.rounds <= 2 {
                 (self.began, self.passed) = (now, 0);
             }
-        } else {
+        }
+        if !has_moved {
             return now.saturating_sub(self.moved) < PATIENCE;
         }
         self.moved = now;
@@ -110,6 +115,11 @@ impl Round {
     /// Whether it has come round.
     pub fn is_loop(&self) -> bool {
         self.rounds > 0
+    }
+
+    /// Whether enough of it can be kept for that to pay.
+    pub fn is_worth(&self, keep: u64) -> bool {
+        keep * 3 >= self.len()
     }
 
     /// How many pages it covers.

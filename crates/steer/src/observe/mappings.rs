@@ -2,6 +2,7 @@
 
 use super::text::{hex, number, read};
 use crate::PAGE;
+use std::ffi::CStr;
 use std::ops::Range;
 
 /// One mapping of a file.
@@ -86,6 +87,13 @@ impl Mappings {
         }
         found
     }
+}
+
+/// Whether this process has loaded a library.
+pub fn has_library(name: &CStr) -> bool {
+    let mut text = Vec::new();
+    let name = name.to_bytes();
+    read("/proc/self/maps", &mut text) && text.windows(name.len()).any(|part| part == name)
 }
 
 fn range(line: &[u8]) -> Option<(Range<u64>, &[u8])> {

@@ -8,7 +8,7 @@ mod rights;
 mod text;
 
 pub use effort::{Effort, Spent};
-pub use mappings::{Flags, Mapping, Mappings};
+pub use mappings::{Flags, Mapping, Mappings, has_library};
 pub use memory::Memory;
 pub use pages::{Pages, Seen};
 pub use rights::Rights;

@@ -15,8 +15,8 @@ pub struct Job<'a> {
     pub data: &'a Path,
     /// How long it looks keys up.
     pub seconds: f64,
-    /// To be run under `fastmap run`: that command, and the file where it says what it did.
-    pub under: Option<(&'a Path, &'a Path)>,
+    /// To be run under `fastmap run`: that command.
+    pub under: Option<&'a Path>,
     /// What a process writes "0" into to join the memory cgroup.
     pub join: Option<PathBuf>,
 }
@@ -77,17 +77,17 @@ impl Looked {
     }
 }
 
-/// Makes a run. `look` is called often, with the process and what it has said so far; where it says no the process is killed.
+/// Makes a run. `look` is called often, with what the process has said so far; where it says no the process is killed.
 ///
 /// # Errors
 ///
 /// That the process could not be started or failed, that it was killed.
-pub fn run(job: &Job<'_>, mut look: impl FnMut(u32, &Looked) -> bool) -> std::result::Result<Looked, String> {
+pub fn run(job: &Job<'_>, mut look: impl FnMut(&Looked) -> bool) -> std::result::Result<Looked, String> {
     let own = job.tool.run(job.data, job.seconds, None);
     let mut command = match job.under {
-        Some((fastmap, stats)) => {
+        Some(fastmap) => {
             let mut command = Command::new(fastmap);
-            command.arg("run").arg("--stats").arg(stats).arg("--").args(&own);
+            command.arg("run").arg("--").args(&own);
             command
         }
         None => {
@@ -116,7 +116,7 @@ pub fn run(job: &Job<'_>, mut look: impl FnMut(u32, &Looked) -> bool) -> std::re
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if !look(child.id(), &looked) {
+        if !look(&looked) {
             let _ = child.kill();
             let _ = child.wait();
             return Err("interrupted".to_owned());

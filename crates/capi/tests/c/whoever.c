@@ -1,7 +1,6 @@
-/* Maps that begin as the kernel's, and change hands: every call works whoever has them, and says the same.
+/* Every call works whoever serves maps, and says the same.
  *
- *     placement FOLDER kernel|engine      as the kernel has them first; or with a budget named, in the engine
- *     FASTMAP_TURNS=3 placement FOLDER turns
+ *     whoever FOLDER kernel|engine      by default; or with a capacity given
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,7 +20,7 @@
 
 enum { PAGE = 4096, PAGES = 1500, BYTES = PAGE * PAGES, RW = PROT_READ | PROT_WRITE };
 
-static int in_turns, by_name;
+static int by_name;
 
 static char folder[PATH_MAX];
 
@@ -41,25 +40,15 @@ static void nap(void) {
     nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
 }
 
-/* In turns: waits until the engine has a map, or has it no more. */
-static void await(const void *map, int engine) {
-    if (!in_turns)
-        return;
-    for (int i = 0; i < 60000 && fm_is_cached(map, PAGE) != engine; i++)
-        nap();
-    CHECK(fm_is_cached(map, PAGE) == engine || !"it changes hands");
-}
-
 static void every_call(void) {
     int fd = make("calls");
     struct fm_cache *none = NULL;
     char *a = fm_mmap_in(none, NULL, BYTES, RW, MAP_SHARED, fd, 0);
     CHECK(a != MAP_FAILED);
-    CHECK(in_turns || fm_is_cached(a, BYTES) == by_name);
+    CHECK(fm_is_cached(a, BYTES) == by_name);
     unsigned char there[PAGES];
     char buffer[3 * PAGE], byte;
-    for (int round = 0; round < (in_turns ? 12 : 2); round++) {
-        await(a, round % 2);
+    for (int round = 0; round < 2; round++) {
         char mark = (char)('A' + round);
         int page = 20 + round * 30;
         CHECK(a[page * PAGE] == 'a' + page % 26);
@@ -76,9 +65,8 @@ static void every_call(void) {
         CHECK(fm_mincore(a, BYTES, there) == 0 && fm_set_readahead(a, 1 << 20) == 0);
         /* System calls may have what is pinned, whoever has it, all the while. */
         CHECK(fm_pin(a + page * PAGE + 7, 2 * PAGE, FM_PIN_WRITE) == 0);
-        int engine = fm_is_cached(a, BYTES);
         for (int i = 0; i < 40; i++) {
-            CHECK(pread(fd, a + page * PAGE + 7, 2 * PAGE, 1000 * PAGE) == 2 * PAGE && fm_is_cached(a, BYTES) == engine);
+            CHECK(pread(fd, a + page * PAGE + 7, 2 * PAGE, 1000 * PAGE) == 2 * PAGE && fm_is_cached(a, BYTES) == by_name);
             nap();
         }
         CHECK(fm_unpin(a + page * PAGE + 7, 2 * PAGE, FM_PIN_WRITE) == 0 && FAILS(fm_unpin(a, PAGE, 0), EINVAL));
@@ -138,7 +126,6 @@ static void threads(void) {
             abort();
     }
     for (int round = 0; round < 20; round++) {
-        await(a, round % 2);
         CHECK(fm_msync(a, BYTES, MS_SYNC) == 0);
     }
     stop = 1;
@@ -156,23 +143,25 @@ static void threads(void) {
     close(fd);
 }
 
-/* A map that is asked for by name takes those of its file along, for good; or is the kernel's with them. */
+/* All maps of a file are served alike: as the first of them is. */
 static void by_name_later(void) {
     int fd = make("name");
     struct fm_cache *cache = fm_cache_create(4 << 20);
     char byte;
     for (int round = 0; round < 6; round++) {
         char *a = fm_mmap(NULL, BYTES, RW, MAP_SHARED, fd, 0);
-        CHECK(a != MAP_FAILED && (in_turns || fm_is_cached(a, BYTES) == by_name));
-        await(a, round % 2);
+        CHECK(a != MAP_FAILED && (fm_is_cached(a, BYTES) == by_name));
         a[round] = '1';
-        char *b = round < 3 ? fm_mmap(NULL, BYTES, RW, MAP_SHARED | FM_MAP_CACHED, fd, 0)
-                            : fm_mmap_in(cache, NULL, BYTES, RW, MAP_SHARED, fd, 0);
-        CHECK(b == a && b[round] == '1');
-        for (int i = 0; i < 40; i++, nap())
-            CHECK(fm_is_cached(a, BYTES));
+        char *c = fm_mmap(NULL, BYTES, RW, MAP_SHARED | FM_MAP_CACHED, fd, 0);
+        CHECK(by_name ? c == a && fm_munmap(c, BYTES) == 0 : c == MAP_FAILED && errno == EOPNOTSUPP);
+        char *b = fm_mmap_in(cache, NULL, BYTES, RW, MAP_SHARED, fd, 0);
+        CHECK(b != MAP_FAILED && b[round] == '1' && fm_is_cached(b, BYTES) == by_name && fm_is_cached(a, BYTES) == by_name);
         CHECK(fm_munmap(b, BYTES) == 0 && a[round] == '1' && fm_munmap(a, BYTES) == 0);
         CHECK(pread(fd, &byte, 1, round) == 1 && byte == '1');
+        /* The engine's first: then what is mapped by default is its own, too. */
+        a = fm_mmap_in(cache, NULL, BYTES, RW, MAP_SHARED, fd, 0);
+        b = fm_mmap(NULL, BYTES, RW, MAP_SHARED, fd, 0);
+        CHECK(a != MAP_FAILED && b == a && fm_is_cached(b, BYTES) && fm_munmap(b, BYTES) == 0 && fm_munmap(a, BYTES) == 0);
     }
     /* The program has another mapping of the file, which is nobody else's business. */
     char *own = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
@@ -181,8 +170,7 @@ static void by_name_later(void) {
         CHECK(fm_mmap(NULL, BYTES, RW, MAP_SHARED | FM_MAP_CACHED, fd, 0) == MAP_FAILED && errno == EOPNOTSUPP);
         char *b = fm_mmap_in(cache, NULL, BYTES, RW, MAP_SHARED, fd, 0);
         CHECK(b != MAP_FAILED && b != a && (b[9] = '9', a[9] == '9' && own[9] == '9'));
-        for (int i = 0; i < 40; i++, nap())
-            CHECK(!fm_is_cached(a, PAGE) && !fm_is_cached(b, PAGE) && !fm_is_cached(own, PAGE) && own[PAGE] == 'b');
+        CHECK(!fm_is_cached(a, PAGE) && !fm_is_cached(b, PAGE) && !fm_is_cached(own, PAGE) && own[PAGE] == 'b');
         CHECK(fm_munmap(b, BYTES) == 0 && fm_munmap(a, BYTES) == 0);
     }
     CHECK(munmap(own, BYTES) == 0 && fm_cache_destroy(cache) == 0);
@@ -194,13 +182,11 @@ static void the_rest(void) {
     int fd = make("rest");
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
     CHECK(fcntl(fd, F_SETLK, &lock) == 0);
-    const int rounds = in_turns ? 8 : 2;
+    const int rounds = 2;
     for (int round = 0; round < rounds; round++) {
         const int touches = round == rounds - 1; /* the file is the kernel's from then on */
         char *a = fm_mmap(NULL, BYTES, RW, MAP_SHARED, fd, 0);
         CHECK(a != MAP_FAILED);
-        await(a, 1);
-        await(a, round % 2);
         a[5] = (char)round;
         fflush(stdout);
         pid_t child = fork();
@@ -236,7 +222,6 @@ int main(int argc, char **argv) {
     if (argc != 3)
         return 2;
     snprintf(folder, sizeof folder, "%s", argv[1]);
-    in_turns = strcmp(argv[2], "turns") == 0;
     by_name = strcmp(argv[2], "engine") == 0;
     if (by_name)
         CHECK(fm_cache_resize(NULL, 16 << 20) == 0);

@@ -1,0 +1,59 @@
+//! All maps of a file in a process are served alike, or they would not agree: by the kernel or by the engine, as its first map is.
+
+use crate::sys::file::Identity;
+use crate::sys::fork;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Held while a file is mapped.
+#[derive(Debug)]
+pub enum Entry {
+    /// In a child made by fork(2) all maps are the kernel's, and the lock may be held for ever.
+    Childs,
+    Engines(#[expect(dead_code, reason = "kept for its drop")] RwLockReadGuard<'static, ()>),
+    Kernels(#[expect(dead_code, reason = "kept for its drop")] RwLockWriteGuard<'static, ()>),
+}
+
+/// Waits until no other thread maps a file in the other way; for the kernel, until none maps any.
+pub fn enter(by_kernel: bool) -> Entry {
+    static ENTRY: RwLock<()> = RwLock::new(());
+    match by_kernel {
+        _ if fork::is_child() => Entry::Childs,
+        true => Entry::Kernels(ENTRY.write().unwrap_or_else(PoisonError::into_inner)),
+        false => Entry::Engines(ENTRY.read().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// How many kernel maps files have.
+fn kernels() -> MutexGuard<'static, BTreeMap<Identity, usize>> {
+    static KERNELS: Mutex<BTreeMap<Identity, usize>> = Mutex::new(BTreeMap::new());
+    KERNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a file has kernel maps.
+pub fn is_kernels(identity: Identity) -> bool {
+    kernels().contains_key(&identity)
+}
+
+/// One kernel map of a file; gone with it.
+#[derive(Debug)]
+pub struct Registered(Identity);
+
+impl Registered {
+    pub fn new(identity: Identity) -> Self {
+        *kernels().entry(identity).or_default() += 1;
+        Registered(identity)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut kernels = kernels();
+        if let Some(count) = kernels.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                kernels.remove(&self.0);
+            }
+        }
+    }
+}
