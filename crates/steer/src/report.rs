@@ -57,7 +57,7 @@ impl Report {
                 *byte = unsafe { self.text.get().cast::<u8>().add(index).read_volatile() };
             }
             fence(Ordering::Acquire);
-            if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
                 return len;
             }
         }

@@ -45,6 +45,8 @@ struct Held {
     seen: Option<Seen>,
     case: Case,
     flags: Option<(Flags, Duration)>,
+    /// Touches to read ahead of a walk at most.
+    window: u64,
     /// Advice of ours is on it, and has ever been.
     is_advised: bool,
     was_random: bool,
@@ -95,6 +97,9 @@ const FAULTS: f64 = 30.0;
 const READ: f64 = 2000.0;
 /// How long what is known of a mapping's advice holds: all of smaps(5) is read for it.
 const FLAGS: Duration = Duration::from_secs(10);
+/// Touches to read ahead of a walk, at least and at most.
+const WINDOW: u64 = 64;
+const WIDEST: u64 = 4096;
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
 
@@ -129,6 +134,8 @@ impl<'a> Watcher<'a> {
             let is_soon = soon > 0 && is_watching;
             let long = match is_watching {
                 _ if is_soon => Duration::ZERO,
+                // A round may be over in a moment.
+                true if self.held.iter().any(|one| one.round.is_some()) => LONG,
                 true => LONG.max(self.cost * LOOKS * EFFORT),
                 false => calm,
             };
@@ -270,10 +277,14 @@ impl<'a> Watcher<'a> {
             if let Some((from, to)) = ends.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) {
                 extent += to - from;
             }
-            if let Some(round) = one.round.as_mut().filter(|round| !round.is_loop()) {
+            if let Some(round) = &mut one.round {
                 let mut goes_on = true;
                 for new in [&before, &first, &second] {
-                    goes_on &= round.follow(new, 0, at);
+                    if round.is_loop() {
+                        round.learn(new);
+                    } else {
+                        goes_on &= round.follow(new, 0, at);
+                    }
                 }
                 if !goes_on {
                     one.round = None;
@@ -358,13 +369,15 @@ impl<'a> Watcher<'a> {
         for front in &shape.fronts {
             let one = &self.held[index];
             if front.stride == 1 {
-                let may_come_round = !one.mapping.is_writable && pages > self.room && one.round.is_none();
+                let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room));
+                let may_come_round = !one.mapping.is_writable && is_fit && one.round.is_none();
                 let is_loop = may_come_round && !waits && !one.case.is_on();
                 if is_loop && shape.fronts.len() == 1 && self.may_act(index) {
                     self.held[index].round = Some(Round::new(front.at, front.span, at));
                 }
             } else if one.streams.len() < STREAMS && is_new(one, front) && self.may_act(index) {
-                let most = (self.room / 8).max(64) / (self.held[index].streams.len() as u64 + 1);
+                let most = (self.room / 8).max(WINDOW) / (self.held[index].streams.len() as u64 + 1);
+                let most = most.min(self.held[index].window);
                 self.held[index].streams.push(Stream::new(front, pages, most, at));
             }
         }
@@ -389,7 +402,10 @@ impl<'a> Watcher<'a> {
                 }
                 if !goes_on && stream.is_sure() {
                     ended = true;
-                    let (steps, _) = stream.account();
+                    let (steps, in_vain) = stream.account();
+                    // Reading in vain makes the next walk's window smaller.
+                    one.window =
+                        if in_vain > steps { (one.window / 2).max(WINDOW) } else { (one.window * 2).min(WIDEST) };
                     let count = if stream.stride() == -1 { &mut self.done.backward } else { &mut self.done.strided };
                     *count += steps;
                 }
@@ -400,9 +416,8 @@ impl<'a> Watcher<'a> {
             for part in round.ahead() {
                 new.extend(pages.look(seen, part));
             }
-            let reserve = (self.room / 8).max((32 << 20) / PAGE);
-            let keep = self.room.saturating_sub(reserve);
-            let goes_on = round.follow(&new, keep, at) && round.is_worth(keep);
+            let keep = may_keep(self.room);
+            let goes_on = round.follow(&new, keep, at) && Round::is_worth(round.pages(), keep);
             add(&mut one.pending, new);
             self.done.kept = round.progress(at).or(self.done.kept);
             if !goes_on {
@@ -449,6 +464,13 @@ impl<'a> Watcher<'a> {
                 after / 1e3
             );
         }
+        let is_followed = self.done.backward > 0 || self.done.strided > 0 || self.done.kept.is_some();
+        if is_followed {
+            // The engine has such walks at the device's speed.
+            let mapped: u64 = self.held.iter().map(|one| one.mapping.pages() * PAGE).sum();
+            let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;
+            let _ = write!(line, "--cache {room}MiB may serve it faster; ");
+        }
         if !line.is_empty() {
             self.report.set(line.trim_end_matches("; "));
         }
@@ -462,6 +484,7 @@ impl Held {
             seen: None,
             case: Case::default(),
             flags: None,
+            window: WIDEST,
             is_advised: false,
             was_random: false,
             streams: Vec::new(),
@@ -495,6 +518,11 @@ impl Held {
         let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
         self.streams.iter().map(move |stream| stream.pause(at)).chain(loops)
     }
+}
+
+/// Pages of a loop that may be kept: the rest is for what is read next, and for what else there is.
+fn may_keep(room: u64) -> u64 {
+    room.saturating_sub((room / 8).max((32 << 20) / PAGE))
 }
 
 /// Whether faults cost enough to look at what is touched.

@@ -117,13 +117,19 @@ impl Round {
         self.rounds > 0
     }
 
-    /// Whether enough of it can be kept for that to pay.
-    pub fn is_worth(&self, keep: u64) -> bool {
-        keep * 3 >= self.len()
+    /// Whether enough of a walk over `pages` can be kept for that to pay.
+    pub fn is_worth(pages: u64, keep: u64) -> bool {
+        keep * 3 >= pages
+    }
+
+    /// Learns from a look at the whole mapping where the walk begins: the first look at a new round may have come late.
+    pub fn learn(&mut self, new: &[Run]) {
+        let below = new.iter().find(|run| run.len >= WALK && run.at < self.covered.start);
+        self.covered.start = below.map_or(self.covered.start, |run| run.at);
     }
 
     /// How many pages it covers.
-    pub fn len(&self) -> u64 {
+    pub fn pages(&self) -> u64 {
         self.covered.end - self.covered.start
     }
 

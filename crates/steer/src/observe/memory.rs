@@ -6,10 +6,10 @@ use super::text::{number, number_after, read};
 #[derive(Debug)]
 struct Group {
     limit: String,
-    used: String,
     stat: String,
-    /// The name, in `stat`, of what the page cache has.
-    files: [&'static str; 2],
+    /// The names, in `stat`, of what is no file's. (The group's use less its files would be less exact: the two are counted at
+    /// different times.)
+    others: &'static [&'static str],
 }
 
 /// Reads the memory of one program's group.
@@ -30,7 +30,7 @@ impl Memory {
         Memory { group, text }
     }
 
-    /// Bytes of files that can be in memory at once: what is free, and what files have already.
+    /// Bytes of files that can be in memory at once.
     pub fn for_files(&mut self) -> u64 {
         let machine = if read("/proc/meminfo", &mut self.text) {
             number_after(&self.text, "MemAvailable:").map_or(u64::MAX, |kib| kib << 10)
@@ -42,13 +42,12 @@ impl Memory {
 
     fn in_group(&mut self) -> Option<u64> {
         let group = self.group.as_ref()?;
-        let mut one = |path: &str| read(path, &mut self.text).then(|| number(&self.text)).flatten();
-        let (limit, used) = (one(&group.limit)?, one(&group.used)?);
+        let limit = read(&group.limit, &mut self.text).then(|| number(&self.text)).flatten()?;
         if !read(&group.stat, &mut self.text) {
             return None;
         }
-        let files: u64 = group.files.iter().filter_map(|name| number_after(&self.text, name)).sum();
-        Some(limit.saturating_sub(used.saturating_sub(files)))
+        let others: u64 = group.others.iter().filter_map(|name| number_after(&self.text, name)).sum();
+        Some(limit.saturating_sub(others))
     }
 }
 
@@ -64,9 +63,8 @@ fn groups(text: &[u8]) -> Vec<Group> {
                 let at = format!("/sys/fs/cgroup/memory{path}");
                 found.push(Group {
                     limit: format!("{at}/memory.limit_in_bytes"),
-                    used: format!("{at}/memory.usage_in_bytes"),
                     stat: format!("{at}/memory.stat"),
-                    files: ["total_inactive_file ", "total_active_file "],
+                    others: &["total_rss ", "total_shmem "],
                 });
             }
         } else if controllers.is_empty() {
@@ -74,9 +72,8 @@ fn groups(text: &[u8]) -> Vec<Group> {
                 let at = format!("/sys/fs/cgroup{path}");
                 found.push(Group {
                     limit: format!("{at}/memory.max"),
-                    used: format!("{at}/memory.current"),
                     stat: format!("{at}/memory.stat"),
-                    files: ["inactive_file ", "active_file "],
+                    others: &["anon ", "shmem ", "kernel "],
                 });
             }
         }
