@@ -160,6 +160,61 @@ static void walk(char *path) {
         }
 }
 
+// Bytes that the watcher has had read.
+static long long read_ahead(void) {
+    char name[300], line[256];
+    long long bytes = 0;
+    snprintf(name, sizeof name, "/proc/self/task/%d/io", watcher());
+    FILE *file = fopen(name, "r");
+    if (!file) return 0;
+    while (fgets(line, sizeof line, file)) sscanf(line, "read_bytes: %lld", &bytes);
+    fclose(file);
+    return bytes;
+}
+
+// Walks by steps until enough is read ahead.
+static void steps(char *path, long step) {
+    size_t pages, count = 0;
+    volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
+    double end = now() + 100, enough = 0;
+    for (size_t round = 0;; round++)
+        for (size_t i = 0; i < pages / labs(step); i++) {
+            touch(at, step < 0 ? pages - 1 - i * -step : i * step + round * 7 % step);
+            if (++count % 2000 == 0 && !enough && read_ahead() > 8 << 20) enough = now() + 1;
+            // What was done is written down a moment later.
+            if (enough && now() > enough) return;
+            CHECK(now() < end, "nothing was read ahead in 100 s");
+        }
+}
+
+// A loop over one and a quarter memories: at the end of a round its beginning is in memory, which the kernel would have dropped.
+static void loop(char *path) {
+    size_t pages;
+    volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
+    static unsigned char in_memory[1 << 20];
+    size_t part = pages * 3 / 4, wanted = part / 3;
+    CHECK(!munmap((char *)at + part * PAGE, (pages - part) * PAGE), "munmap");
+    for (double end = now() + 100;;) {
+        CHECK(now() < end, "nothing of a loop was kept in 100 s");
+        for (size_t page = 0; page < part; page++) touch(at, page);
+        CHECK(!mincore((void *)at, wanted * PAGE, in_memory), "mincore");
+        size_t kept = 0;
+        for (size_t page = 0; page < wanted; page++) kept += in_memory[page] & 1;
+        if (kept > wanted * 9 / 10) return;
+    }
+}
+
+// A walk that the program advised random becomes the kernel's to read ahead of.
+static void overridden(char *path) {
+    size_t pages, page = 0;
+    volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
+    CHECK(!madvise((void *)at, pages * PAGE, MADV_RANDOM), "madvise");
+    for (double end = now() + 100; has_flag(at, " rr ");) {
+        CHECK(now() < end, "wrong advice stays");
+        for (int i = 0; i < 2000; i++, page = (page + 1) % pages) touch(at, page);
+    }
+}
+
 // The program's own advice stays.
 static void own_advice(char *path) {
     size_t pages;
@@ -178,6 +233,10 @@ int main(int count, char **words) {
     else if (!strcmp(name, "random")) at_random(path, MAP_SHARED, PROT_READ);
     else if (!strcmp(name, "private")) at_random(path, MAP_PRIVATE, PROT_READ | PROT_WRITE);
     else if (!strcmp(name, "walk")) walk(path);
+    else if (!strcmp(name, "backward")) steps(path, -1);
+    else if (!strcmp(name, "stride")) steps(path, 16);
+    else if (!strcmp(name, "loop")) loop(path);
+    else if (!strcmp(name, "overridden")) overridden(path);
     else if (!strcmp(name, "own_advice")) own_advice(path);
     else CHECK(0, "no case %s", name);
     return 0;

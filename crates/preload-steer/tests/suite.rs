@@ -70,7 +70,7 @@ fn file() -> tempfile::NamedTempFile {
 struct Group(PathBuf);
 
 impl Group {
-    fn new(name: &str) -> Result<Group, String> {
+    fn new(name: &str, memory: usize) -> Result<Group, String> {
         let (old, new) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
         let (folder, limit) = match old.join("memory.limit_in_bytes").exists() {
             true => (old, "memory.limit_in_bytes"),
@@ -78,7 +78,7 @@ impl Group {
         };
         let group = Group(folder.join(format!("fastmap-steer-{}-{name}", std::process::id())));
         std::fs::create_dir(&group.0).map_err(|why| format!("no memory group: {}: {why}", group.0.display()))?;
-        std::fs::write(group.0.join(limit), MEMORY.to_string()).map_err(|why| format!("no limit: {why}"))?;
+        std::fs::write(group.0.join(limit), memory.to_string()).map_err(|why| format!("no limit: {why}"))?;
         Ok(group)
     }
 }
@@ -99,14 +99,17 @@ fn run(case: &str, group: Option<&Group>) -> Output {
     command.arg("[ -z \"$GROUP\" ] || echo $$ >\"$GROUP/cgroup.procs\" || exit 99; export LD_PRELOAD=\"$1\"; shift; exec \"$@\"");
     command.arg("sh").arg(library()).arg(program()).arg(case).arg(file.path());
     command.env("GROUP", group.map_or(Path::new(""), |group| &group.0)).env("FASTMAP_LOG", "steer");
+    if case == "overridden" {
+        command.env("FASTMAP_STEER_OVERRIDE", "1");
+    }
     let output = command.output().expect("a shell");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{case}: {}: {said}", output.status);
     output
 }
 
-fn in_group(case: &str) -> Option<String> {
-    match Group::new(case) {
+fn in_group(case: &str, memory: usize) -> Option<String> {
+    match Group::new(case, memory) {
         Ok(group) => Some(String::from_utf8_lossy(&run(case, Some(&group)).stderr).into_owned()),
         Err(why) => {
             skip(why);
@@ -137,22 +140,44 @@ fn the_thread_ends_when_the_program_gives_up_rights() {
 
 #[test]
 fn touches_at_random_are_advised_and_a_walk_ends_that() {
-    let Some(said) = in_group("random") else { return };
+    let Some(said) = in_group("random", MEMORY) else { return };
     assert!(said.starts_with("fastmap: random at ") && said.lines().count() == 1, "{said}");
 }
 
 #[test]
 fn a_private_mapping_that_may_be_stored_to_is_advised_too() {
-    in_group("private");
+    in_group("private", MEMORY);
 }
 
 #[test]
 fn a_walk_forward_is_never_advised_random() {
-    in_group("walk");
+    in_group("walk", MEMORY);
+}
+
+#[test]
+fn a_walk_backward_is_read_ahead_of() {
+    let Some(said) = in_group("backward", MEMORY) else { return };
+    assert!(said.contains("a walk backward, read ahead"), "{said}");
+}
+
+#[test]
+fn a_stride_is_read_ahead_of() {
+    let Some(said) = in_group("stride", MEMORY) else { return };
+    assert!(said.contains("strides, read ahead"), "{said}");
+}
+
+#[test]
+fn a_part_of_a_loop_is_kept() {
+    in_group("loop", 3 * MEMORY);
+}
+
+#[test]
+fn wrong_advice_of_the_programs_is_undone_where_that_is_allowed() {
+    in_group("overridden", MEMORY);
 }
 
 #[test]
 fn the_programs_own_advice_wins() {
-    let Some(said) = in_group("own_advice") else { return };
+    let Some(said) = in_group("own_advice", MEMORY) else { return };
     assert_eq!(said, "");
 }

@@ -4,7 +4,7 @@ use crate::PAGE;
 use crate::act::{Hand, Own};
 use crate::clock::now;
 use crate::judge::{Advice, Case, Front, Look, Round, Run, Shape, Stream, shape, windows};
-use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent};
+use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, readahead};
 use crate::report::Report;
 use std::fmt::Write;
 use std::ops::Range;
@@ -45,6 +45,8 @@ struct Held {
     seen: Option<Seen>,
     case: Case,
     flags: Option<(Flags, Duration)>,
+    /// Pages that the kernel reads ahead on the file's device.
+    readahead: u64,
     /// Touches to read ahead of a walk at most.
     window: u64,
     /// Advice of ours is on it, and has ever been.
@@ -220,7 +222,7 @@ impl<'a> Watcher<'a> {
             let found = self.mappings.look();
             let mut before = std::mem::take(&mut self.held);
             for mapping in found {
-                match before.iter().position(|one| one.mapping.at == mapping.at && one.mapping.file == mapping.file) {
+                match before.iter().position(|one| one.mapping.at == mapping.at && one.mapping.inode == mapping.inode) {
                     Some(index) => self.held.push(before.swap_remove(index)),
                     None => self.held.push(Held::new(mapping)),
                 }
@@ -369,7 +371,7 @@ impl<'a> Watcher<'a> {
         for front in &shape.fronts {
             let one = &self.held[index];
             if front.stride == 1 {
-                let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room));
+                let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room, one.readahead));
                 let may_come_round = !one.mapping.is_writable && is_fit && one.round.is_none();
                 let is_loop = may_come_round && !waits && !one.case.is_on();
                 if is_loop && shape.fronts.len() == 1 && self.may_act(index) {
@@ -416,7 +418,7 @@ impl<'a> Watcher<'a> {
             for part in round.ahead() {
                 new.extend(pages.look(seen, part));
             }
-            let keep = may_keep(self.room);
+            let keep = may_keep(self.room, one.readahead);
             let goes_on = round.follow(&new, keep, at) && Round::is_worth(round.pages(), keep);
             add(&mut one.pending, new);
             self.done.kept = round.progress(at).or(self.done.kept);
@@ -451,10 +453,12 @@ impl<'a> Watcher<'a> {
                 after / 1e3
             );
         }
-        for (what, pages) in [("a walk backward", self.done.backward), ("strides", self.done.strided)] {
-            if pages > 0 {
-                let _ = write!(line, "{what}, read ahead: {} touches; ", pages);
-            }
+        let mut followed = [("a walk backward", self.done.backward), ("strides", self.done.strided)];
+        for stream in self.held.iter().flat_map(|one| &one.streams).filter(|stream| stream.is_sure()) {
+            followed[usize::from(stream.stride() != -1)].1 += stream.account().0;
+        }
+        for (what, touches) in followed.iter().filter(|(_, touches)| *touches > 0) {
+            let _ = write!(line, "{what}, read ahead: {touches} touches; ");
         }
         if let Some((before, after)) = self.done.kept {
             let _ = write!(
@@ -464,8 +468,7 @@ impl<'a> Watcher<'a> {
                 after / 1e3
             );
         }
-        let is_followed = self.done.backward > 0 || self.done.strided > 0 || self.done.kept.is_some();
-        if is_followed {
+        if self.done.kept.is_some() || followed.iter().any(|(_, touches)| *touches > 0) {
             // The engine has such walks at the device's speed.
             let mapped: u64 = self.held.iter().map(|one| one.mapping.pages() * PAGE).sum();
             let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;
@@ -480,6 +483,7 @@ impl<'a> Watcher<'a> {
 impl Held {
     fn new(mapping: Mapping) -> Held {
         Held {
+            readahead: readahead(mapping.device).unwrap_or(0),
             mapping,
             seen: None,
             case: Case::default(),
@@ -520,9 +524,10 @@ impl Held {
     }
 }
 
-/// Pages of a loop that may be kept: the rest is for what is read next, and for what else there is.
-fn may_keep(room: u64) -> u64 {
-    room.saturating_sub((room / 8).max((32 << 20) / PAGE))
+/// Pages of a loop that may be kept: the rest is for what the kernel reads ahead, two windows at the end of a round and two at
+/// the beginning of the next, for what is dropped late, and for what else there is.
+fn may_keep(room: u64, readahead: u64) -> u64 {
+    room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
 }
 
 /// Whether faults cost enough to look at what is touched.

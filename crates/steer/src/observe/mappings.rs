@@ -12,8 +12,10 @@ pub struct Mapping {
     pub at: Range<u64>,
     /// Its first byte in the file.
     pub offset: u64,
-    /// The file: device and inode.
-    pub file: (u64, u64),
+    /// The device: its two numbers.
+    pub device: (u64, u64),
+    /// The file: its inode.
+    pub inode: u64,
     /// Whether stores reach the file.
     pub is_shared: bool,
     /// Whether the program may store to it.
@@ -115,7 +117,8 @@ fn mapping(line: &[u8]) -> Option<(Mapping, bool)> {
     let mapping = Mapping {
         at,
         offset,
-        file: (major << 32 | minor, inode),
+        device: (major, minor),
+        inode,
         is_shared: access[3] == b's',
         is_writable: access[1] == b'w',
         path: String::from_utf8_lossy(path).into_owned(),
@@ -148,7 +151,7 @@ fn candidates(text: &[u8]) -> Vec<Mapping> {
         // Advice, and protection, cut a mapping in pieces.
         if let Some(last) = found.last_mut() {
             let goes_on = last.at.end == one.at.start && last.offset + (last.at.end - last.at.start) == one.offset;
-            if goes_on && last.file == one.file && last.is_shared == one.is_shared {
+            if goes_on && (last.device, last.inode) == (one.device, one.inode) && last.is_shared == one.is_shared {
                 last.at.end = one.at.end;
                 last.is_writable |= one.is_writable;
                 continue;

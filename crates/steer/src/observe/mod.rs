@@ -4,6 +4,7 @@ mod effort;
 mod mappings;
 mod memory;
 mod pages;
+mod readahead;
 mod rights;
 mod text;
 
@@ -11,4 +12,5 @@ pub use effort::{Effort, Spent};
 pub use mappings::{Flags, Mapping, Mappings, has_library};
 pub use memory::Memory;
 pub use pages::{Pages, Seen};
+pub use readahead::readahead;
 pub use rights::Rights;
