@@ -172,15 +172,15 @@ static long long read_ahead(void) {
     return bytes;
 }
 
-// Walks by steps until enough is read ahead.
-static void steps(char *path, long step) {
+// Walks backward until enough is read ahead.
+static void backward(char *path) {
     size_t pages, count = 0;
     volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
-    double end = now() + 100, enough = 0;
-    for (size_t round = 0;; round++)
-        for (size_t i = 0; i < pages / labs(step); i++) {
-            touch(at, step < 0 ? pages - 1 - i * -step : i * step + round * 7 % step);
-            if (++count % 2000 == 0 && !enough && read_ahead() > 8 << 20) enough = now() + 1;
+    for (double end = now() + 100, enough = 0;;)
+        for (size_t page = pages; page-- > 0;) {
+            touch(at, page);
+            if (++count % 2000) continue;
+            if (!enough && read_ahead() > 8 << 20) enough = now() + 1;
             // What was done is written down a moment later.
             if (enough && now() > enough) return;
             CHECK(now() < end, "nothing was read ahead in 100 s");
@@ -233,8 +233,7 @@ int main(int count, char **words) {
     else if (!strcmp(name, "random")) at_random(path, MAP_SHARED, PROT_READ);
     else if (!strcmp(name, "private")) at_random(path, MAP_PRIVATE, PROT_READ | PROT_WRITE);
     else if (!strcmp(name, "walk")) walk(path);
-    else if (!strcmp(name, "backward")) steps(path, -1);
-    else if (!strcmp(name, "stride")) steps(path, 16);
+    else if (!strcmp(name, "backward")) backward(path);
     else if (!strcmp(name, "loop")) loop(path);
     else if (!strcmp(name, "overridden")) overridden(path);
     else if (!strcmp(name, "own_advice")) own_advice(path);

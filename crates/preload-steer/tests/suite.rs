@@ -161,12 +161,6 @@ fn a_walk_backward_is_read_ahead_of() {
 }
 
 #[test]
-fn a_stride_is_read_ahead_of() {
-    let Some(said) = in_group("stride", MEMORY) else { return };
-    assert!(said.contains("strides, read ahead"), "{said}");
-}
-
-#[test]
 fn a_part_of_a_loop_is_kept() {
     in_group("loop", 3 * MEMORY);
 }
