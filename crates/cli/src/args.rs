@@ -65,7 +65,7 @@ const CACHED: &str = "Options with --cache, --heap or --object";
 Run a program, unchanged, with its mapped files steered, or served from a cache.
 
 The kernel serves the program's mapped files as always, and a thread in the program looks at what is touched of them. While memory is short or loads \
-are slow, it tells the kernel what to read ahead, what to keep, and where not to read around a miss. No call of the program is intercepted.
+are slow, it tells the kernel what to read ahead, what to keep, and where not to read around a miss. Every call of the program goes through as it is.
 
 With --cache SIZE the program's shared mappings of regular files and block devices, and private ones as long as they may only be read, are \
 served from a cache with a hard limit instead of the kernel's page cache; what stays the kernel's is steered. --heap and --object bring a cache, too.

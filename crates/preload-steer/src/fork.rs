@@ -9,6 +9,6 @@ pub(crate) fn prepare() {
 extern "C" fn begin_anew() {
     crate::allocator::begin_anew();
     crate::REPORT.clear();
-    crate::thread::prepare();
+    crate::prepare();
     crate::mapped::begin_anew();
 }

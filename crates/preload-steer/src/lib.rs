@@ -4,6 +4,8 @@ mod allocator;
 mod at_exit;
 mod fork;
 mod mapped;
+#[path = "../../preload/src/own/sanitizers.rs"]
+mod sanitizers;
 mod thread;
 
 use fastmap_steer::observe::Rights;
@@ -17,6 +19,8 @@ static REPORT: Report = Report::new();
 /// The program, as /proc numbers it.
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
 static LOADED: AtomicU32 = AtomicU32::new(0);
+/// The process whose memory this is.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 static OVERRIDES: AtomicBool = AtomicBool::new(false);
 
 #[used]
@@ -27,10 +31,17 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn begin() {
     OVERRIDES.store(variable(c"FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == c"1"), Ordering::Relaxed);
     LOADED.store(std::process::id(), Ordering::Relaxed);
-    thread::prepare();
+    prepare();
+    mapped::prepare();
     at_exit::prepare();
     fork::prepare();
     std::panic::set_hook(Box::new(|_| end_thread()));
+}
+
+/// Notes which process this is, and its first thread.
+fn prepare() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    thread::prepare();
 }
 
 /// An environment variable.
@@ -40,6 +51,11 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))
     }
+}
+
+/// Whether this memory is the calling process's: a child of vfork(2) has its parent's for a while.
+fn is_own() -> bool {
+    PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
 
 /// Starts the watcher of this process.

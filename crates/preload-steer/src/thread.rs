@@ -10,6 +10,11 @@ const PAGE: usize = 4096;
 
 pub(crate) type Body = extern "C" fn(*mut c_void) -> c_int;
 
+unsafe extern "C" {
+    /// clone(2), by the C library's other name for it: ThreadSanitizer would take the thread for a child made by fork(2).
+    fn __clone(body: Body, stack: *mut c_void, flags: c_int, argument: *mut c_void, ...) -> c_int;
+}
+
 /// The main thread's thread-local storage, which lives as long as the process. Nothing in the watcher uses it, but for a
 /// panic on its way out.
 static STORAGE: AtomicUsize = AtomicUsize::new(0);
@@ -37,7 +42,7 @@ pub(crate) fn start(body: Body) {
             let storage = STORAGE.load(Ordering::Relaxed);
             // Of this architecture pthread_self(3) is the register's value.
             let flags = shared | if cfg!(target_arch = "x86_64") { libc::CLONE_SETTLS } else { 0 };
-            if libc::clone(body, stack, flags, ptr::null_mut(), ptr::null_mut::<c_int>(), storage) < 0 {
+            if __clone(body, stack, flags, ptr::null_mut(), ptr::null_mut::<c_int>(), storage) < 0 {
                 libc::munmap(stack.wrapping_byte_sub(STACK), STACK);
             }
         }

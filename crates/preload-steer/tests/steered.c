@@ -129,6 +129,13 @@ static void watched(char *path) {
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "abort");
 }
 
+static void mapped(char *path) {
+    size_t pages;
+    volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
+    for (size_t page = 0; page < pages; page++) touch(at, page);
+    CHECK(await_watcher(1), "not watched");
+}
+
 // A watcher must not keep what the program gives up.
 static void rights(char *path) {
     size_t pages;
@@ -229,6 +236,7 @@ int main(int count, char **words) {
     char *name = words[1], *path = words[2];
     if (!strcmp(name, "small")) small();
     else if (!strcmp(name, "watched")) watched(path);
+    else if (!strcmp(name, "mapped")) mapped(path);
     else if (!strcmp(name, "rights")) rights(path);
     else if (!strcmp(name, "random")) at_random(path, MAP_SHARED, PROT_READ);
     else if (!strcmp(name, "private")) at_random(path, MAP_PRIVATE, PROT_READ | PROT_WRITE);

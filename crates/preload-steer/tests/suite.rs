@@ -35,19 +35,26 @@ fn library() -> &'static Path {
     })
 }
 
-/// The program.
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, program) = PROGRAM.get_or_init(|| {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder in the build directory");
-        let program = folder.path().join("steered");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/steered.c");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source);
-        assert!(compiler.status().expect("a compiler for C").success());
-        (folder, program)
-    });
+/// Compiles the program, with more flags of the compiler.
+fn compile(name: &str, flags: &[&str]) -> PathBuf {
+    let program = folder().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/steered.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror"]).args(flags).arg("-o").arg(&program).arg(source);
+    assert!(compiler.status().expect("a compiler for C").success());
     program
+}
+
+/// For programs.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let made = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder in the build directory");
+    FOLDER.get_or_init(made).path()
+}
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("steered", &[]))
 }
 
 /// A file each of whose pages begins with its number. None of it is in memory: what is would belong to another group.
@@ -93,11 +100,15 @@ impl Drop for Group {
 
 /// Runs a case, in a memory group if there is one, and expects that it passes.
 fn run(case: &str, group: Option<&Group>) -> Output {
+    run_program(program(), case, group)
+}
+
+fn run_program(program: &Path, case: &str, group: Option<&Group>) -> Output {
     let file = file();
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "300", "sh", "-c"]);
     command.arg("[ -z \"$GROUP\" ] || echo $$ >\"$GROUP/cgroup.procs\" || exit 99; export LD_PRELOAD=\"$1\"; shift; exec \"$@\"");
-    command.arg("sh").arg(library()).arg(program()).arg(case).arg(file.path());
+    command.arg("sh").arg(library()).arg(program).arg(case).arg(file.path());
     command.env("GROUP", group.map_or(Path::new(""), |group| &group.0)).env("FASTMAP_LOG", "steer");
     if case == "overridden" {
         command.env("FASTMAP_STEER_OVERRIDE", "1");
@@ -126,6 +137,14 @@ fn a_program_that_maps_nothing_has_no_thread() {
 #[test]
 fn one_that_maps_a_large_file_sees_nothing_of_it_but_a_thread() {
     assert!(run("watched", None).stderr.is_empty());
+}
+
+#[test]
+fn programs_with_a_sanitizer_run_as_they_are() {
+    for kind in ["address", "thread", "undefined"] {
+        let program = compile(kind, &[&format!("-fsanitize={kind}")]);
+        assert!(run_program(&program, "mapped", None).stderr.is_empty());
+    }
 }
 
 #[test]
