@@ -3,7 +3,7 @@
 use crate::PAGE;
 use crate::act::{Hand, Own};
 use crate::clock::now;
-use crate::judge::{Advice, Case, Front, Look, Round, Run, Shape, Stream, shape, windows};
+use crate::judge::{Advice, Case, Front, Look, Pieces, Round, Run, Shape, Stream, pieces, shape, windows};
 use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, readahead};
 use crate::report::Report;
 use std::fmt::Write;
@@ -51,6 +51,8 @@ struct Held {
     window: u64,
     /// Advice of ours is on it, and has ever been.
     is_advised: bool,
+    is_blocks: bool,
+    had_blocks: bool,
     was_random: bool,
     streams: Vec<Stream>,
     round: Option<Round>,
@@ -69,6 +71,7 @@ struct Done {
     backward: u64,
     strided: u64,
     kept: Option<(f64, f64)>,
+    blocks: Option<(f64, f64)>,
 }
 
 #[derive(Debug)]
@@ -269,7 +272,7 @@ impl<'a> Watcher<'a> {
 
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
         let at = now();
-        let mut shapes: Vec<(Shape, u64)> = Vec::with_capacity(second.len());
+        let mut shapes: Vec<(Shape, u64, Pieces)> = Vec::with_capacity(second.len());
         let mut extent = 0;
         for (one, second) in self.held.iter_mut().zip(second) {
             let (before, first) = (std::mem::take(&mut one.before), std::mem::take(&mut one.first));
@@ -294,21 +297,25 @@ impl<'a> Watcher<'a> {
             }
             let mut found = shape(&first, &second);
             let mut touched = windows(&before) + found.windows;
+            let all = merge(before.clone(), merge(first.clone(), second.clone()));
+            let seen = &one.seen;
+            let begun = pieces(&all, |page| seen.as_ref().is_some_and(|seen| seen.has(page)));
             if found.windows < ENOUGH && !before.is_empty() {
                 found = shape(&merge(before, first), &second);
                 touched = found.windows;
             }
-            shapes.push((found, touched));
+            shapes.push((found, touched, begun));
         }
-        let all: u64 = shapes.iter().map(|(_, touched)| touched).sum();
+        let all: u64 = shapes.iter().map(|(_, touched, _)| touched).sum();
         let is_short = extent > self.room;
-        for (index, (shape, windows)) in shapes.iter().enumerate() {
+        for (index, (shape, windows, pieces)) in shapes.iter().enumerate() {
             let (windows, share) = (*windows, *windows as f64 / all.max(1) as f64);
             let look = Look {
                 at,
                 lasted,
                 shape,
                 windows,
+                pieces: *pieces,
                 is_short,
                 read: cost.read_bytes / PAGE,
                 waited: cost.major_faults,
@@ -317,21 +324,29 @@ impl<'a> Watcher<'a> {
             if let Some(advice) = self.held[index].case.judge(&look) {
                 self.advise(index, advice, at);
             }
-            if !self.held[index].case.is_random() {
+            if !self.held[index].case.is_random() && !self.held[index].is_blocks {
                 self.find_walks(index, shape, look.waits(), at);
             }
         }
     }
 
     fn advise(&mut self, index: usize, advice: Advice, at: Duration) {
-        if advice == Advice::Random && !self.may_act(index) {
+        let is_possible = advice == Advice::Normal
+            || self.may_act(index) && !(advice == Advice::Blocks && self.held[index].has_huge());
+        if !is_possible {
             self.held[index].case = Case::default();
             self.held[index].rests_until = at + Duration::from_secs(10);
             return;
         }
         let one = &mut self.held[index];
-        self.hand.advise(one.mapping.at.clone(), advice);
-        one.is_advised = advice == Advice::Random;
+        self.hand.advise(one.mapping.at.clone(), advice, one.is_blocks);
+        one.is_blocks = advice == Advice::Blocks;
+        one.had_blocks |= one.is_blocks;
+        one.is_advised = advice != Advice::Normal;
+        if one.is_blocks {
+            one.streams.clear();
+            one.round = None;
+        }
         if advice == Advice::Random && one.case.is_random() {
             one.streams.clear();
             one.round = None;
@@ -453,6 +468,11 @@ impl<'a> Watcher<'a> {
                 after / 1e3
             );
         }
+        self.done.blocks = self.held.iter().find_map(|one| one.case.blocks()).or(self.done.blocks);
+        if let Some((before, after)) = self.done.blocks {
+            let (before, after) = (before / 1e3, after / 1e3);
+            let _ = write!(line, "pieces of 2 MiB, read at once: {before:.0} -> {after:.0} thousand pages a second; ");
+        }
         let mut followed = [("a walk backward", self.done.backward), ("strides", self.done.strided)];
         for stream in self.held.iter().flat_map(|one| &one.streams).filter(|stream| stream.is_sure()) {
             followed[usize::from(stream.stride() != -1)].1 += stream.account().0;
@@ -490,6 +510,8 @@ impl Held {
             flags: None,
             window: WIDEST,
             is_advised: false,
+            is_blocks: false,
+            had_blocks: false,
             was_random: false,
             streams: Vec::new(),
             round: None,
@@ -510,6 +532,11 @@ impl Held {
     /// What a look found, with what streams and rounds came upon before.
     fn merged(&mut self, new: Vec<Run>) -> Vec<Run> {
         merge(std::mem::take(&mut self.pending), new)
+    }
+
+    /// Whether the program has given advice on huge pages: what was here before is ours.
+    fn has_huge(&self) -> bool {
+        !self.had_blocks && self.flags.is_some_and(|(flags, _)| flags.huge)
     }
 
     fn is_followed(&self) -> bool {

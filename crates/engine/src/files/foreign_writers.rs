@@ -46,6 +46,10 @@ const LOOK: i32 = 1000;
 /// When what has opened a file is looked for once more: it is told of before it has its descriptor.
 const AGAIN: Duration = Duration::from_millis(10);
 
+/// Pauses between looks at who uses a file that is to be mapped.
+const BEFORE_EXEC: [Duration; 4] =
+    [Duration::from_millis(1), Duration::from_millis(4), Duration::from_millis(16), Duration::from_millis(64)];
+
 /// The thread's pause after events that were all of this process's own doing: it writes its files as fast as it can.
 const OWN_PAUSE: Duration = Duration::from_micros(500);
 
@@ -208,13 +212,20 @@ fn nobody(
     mapped: Option<(u32, u32, u64)>,
     counts: impl Fn(u32, Use<'_>) -> bool,
 ) -> Result<(), u32> {
-    match elsewhere(identity, mapped, None, counts) {
-        None => Ok(()),
-        Some(user) => {
-            forget(identity);
-            Err(user)
+    let look = || elsewhere(identity, mapped, None, &counts);
+    let mut user = look();
+    // A process between fork(2) and exec(2) has copies of its parent's descriptors, most of which exec closes.
+    for pause in BEFORE_EXEC {
+        if user.is_none() {
+            return Ok(());
         }
+        std::thread::sleep(pause);
+        user = look();
     }
+    user.map_or(Ok(()), |user| {
+        forget(identity);
+        Err(user)
+    })
 }
 
 /// Whether another process, or the one that is given, may write a file that is watched, as far as this one may see: has it open or mapped so.

@@ -9,8 +9,9 @@ use std::ops::Range;
 
 /// A way to a program's mappings. A call that fails changes nothing.
 pub trait Hand {
-    /// Advises the addresses: MADV_NORMAL or MADV_RANDOM.
-    fn advise(&self, at: Range<u64>, advice: Advice) -> bool;
+    /// Advises the addresses: MADV_NORMAL, MADV_RANDOM, or both that and MADV_HUGEPAGE (which MADV_NORMAL does not take back:
+    /// MADV_NOHUGEPAGE does, if it `was_blocks`).
+    fn advise(&self, at: Range<u64>, advice: Advice, was_blocks: bool) -> bool;
 
     /// Has the addresses' pages read, without waiting (MADV_WILLNEED).
     fn read_ahead(&self, at: Range<u64>) -> bool;

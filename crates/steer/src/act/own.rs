@@ -10,12 +10,14 @@ use std::ops::Range;
 pub struct Own;
 
 impl Hand for Own {
-    fn advise(&self, at: Range<u64>, advice: Advice) -> bool {
-        let advice = match advice {
-            Advice::Normal => Kernels::Normal,
-            Advice::Random => Kernels::Random,
+    fn advise(&self, at: Range<u64>, advice: Advice, was_blocks: bool) -> bool {
+        let pages = match advice {
+            Advice::Blocks => Some(Kernels::LinuxHugepage),
+            _ if was_blocks => Some(Kernels::LinuxNoHugepage),
+            _ => None,
         };
-        madvise(at, advice)
+        let order = if advice == Advice::Normal { Kernels::Normal } else { Kernels::Random };
+        pages.is_none_or(|pages| madvise(at.clone(), pages)) && madvise(at, order)
     }
 
     fn read_ahead(&self, at: Range<u64>) -> bool {

@@ -1,6 +1,6 @@
 //! The advice of one mapping.
 
-use super::Shape;
+use super::{Pieces, Shape};
 use std::time::Duration;
 
 /// What the kernel is told of a mapping: madvise(2).
@@ -10,6 +10,8 @@ pub enum Advice {
     Normal,
     /// MADV_RANDOM: it reads what is touched.
     Random,
+    /// MADV_RANDOM with MADV_HUGEPAGE: it reads the 2 MiB around a miss, in one request.
+    Blocks,
 }
 
 /// One look at one mapping, and at what it cost.
@@ -23,6 +25,8 @@ pub struct Look<'a> {
     pub shape: &'a Shape,
     /// Windows touched in all this time.
     pub windows: u64,
+    /// What was read piece by piece in all this time.
+    pub pieces: Pieces,
     /// Whether the mappings have more pages than fit into memory.
     pub is_short: bool,
     /// Pages that the program had read from devices meanwhile.
@@ -48,6 +52,8 @@ pub struct Case {
     rest: Duration,
     before: Rate,
     now: Rate,
+    /// Of all that a block has, the part that was used before blocks were advised.
+    used: f64,
     /// When strides were seen last.
     ordered: Duration,
 }
@@ -63,6 +69,8 @@ enum State {
     /// Advised random; judged when half a second has passed.
     Tried(Duration),
     Random,
+    /// Advised to be read in blocks, since then.
+    Blocks(Duration),
     Resting(Duration),
 }
 
@@ -90,6 +98,11 @@ impl Rate {
         self.windows / self.seconds.max(1e-3)
     }
 
+    /// Pages read a second.
+    fn reading(&self) -> f64 {
+        self.read / self.seconds.max(1e-3)
+    }
+
     /// Pages read for each window.
     fn price(&self) -> f64 {
         self.read / self.windows.max(1.0)
@@ -106,6 +119,12 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 const DEAR: f64 = 4.0;
 /// A walk in strides that is not seen for so long has ended.
 const PAUSE: Duration = Duration::from_millis(300);
+/// Pages of a block: 2 MiB.
+const BLOCK: f64 = 512.0;
+/// Memory is in small pieces at first.
+const BLOCKS_TRIAL: Duration = Duration::from_secs(2);
+/// Blocks are advised for so long at most until they are looked at anew.
+const LONGEST_BLOCKS: Duration = Duration::from_secs(20);
 const TRIAL: Duration = Duration::from_millis(500);
 const FIRST_REST: Duration = Duration::from_secs(2);
 const LONGEST_REST: Duration = Duration::from_secs(64);
@@ -118,7 +137,12 @@ impl Case {
 
     /// Whether it is advised random for any reason.
     pub fn is_on(&self) -> bool {
-        self.is_random() || matches!(self.state, State::Looked(_) | State::Strided(_))
+        self.is_random() || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_))
+    }
+
+    /// Pages read a second, before it was advised to be read in blocks and now, if it is.
+    pub fn blocks(&self) -> Option<(f64, f64)> {
+        matches!(self.state, State::Blocks(_)).then(|| (self.before.reading(), self.now.reading()))
     }
 
     /// Windows a second, before the advice and now.
@@ -142,6 +166,15 @@ impl Case {
                 }
                 self.before.add(look);
                 self.begin(look)
+            }
+            // Which parts of a block are touched cannot be seen any more: it is looked at anew.
+            State::Blocks(since) if look.at > since + LONGEST_BLOCKS => self.normal(look.at),
+            State::Blocks(since) => {
+                self.now.add(look);
+                // What is touched of a block cannot be seen, and all of memory may have been replaced between two looks: what
+                // is read tells, most of which is used.
+                let pays = self.now.reading() * self.used >= self.before.reading() * 1.1;
+                if look.at < since + BLOCKS_TRIAL || pays { None } else { self.give_up(look.at) }
             }
             State::Looked(_) | State::Strided(_) if says_something && shape.has_strides() && !shape.is_blurred => {
                 self.ordered = look.at;
@@ -198,6 +231,12 @@ impl Case {
             self.state = State::Tried(look.at);
             return Some(Advice::Random);
         }
+        if look.pieces.are_blocks && look.is_short {
+            self.used = (look.pieces.len as f64 / BLOCK).min(1.0);
+            self.now = Rate::default();
+            self.state = State::Blocks(look.at);
+            return Some(Advice::Blocks);
+        }
         // The kernel reads ahead of a walk before it comes. Where a walk forward waits all the same, it is none.
         let is_forward = shape.fronts.iter().all(|front| front.stride == 1);
         if shape.has_strides() || is_forward && shape.is_ordered() && look.waits() {
@@ -249,6 +288,7 @@ mod tests {
                 lasted,
                 shape,
                 windows: shape.windows,
+                pieces: Pieces::default(),
                 is_short,
                 read: *read,
                 waited: 0,
@@ -283,6 +323,7 @@ mod tests {
                 lasted,
                 shape: &shape,
                 windows,
+                pieces: Pieces::default(),
                 is_short: true,
                 read,
                 waited: 0,
@@ -290,7 +331,7 @@ mod tests {
             }) {
                 Some(Advice::Random) => tried.push(at),
                 Some(Advice::Normal) => assert!(at - tried[tried.len() - 1] <= 5),
-                None => {}
+                Some(Advice::Blocks) | None => {}
             }
         }
         assert_eq!(tried.len(), 5, "{tried:?}");
@@ -316,6 +357,45 @@ mod tests {
         let mut case = Case::default();
         let looks = vec![(scattered(50), 60); 20];
         assert!(decisions(&mut case, &looks, true, 0).iter().all(Option::is_none));
+    }
+
+    /// Looks of 100 ms at blocks of which all is used, each with so many pages read.
+    fn blocks(case: &mut Case, read: impl Fn(bool) -> u64, looks: u64) -> Vec<(u64, Advice)> {
+        let lasted = Duration::from_millis(100);
+        let pieces = Pieces { len: 512, are_blocks: true };
+        let mut made = Vec::new();
+        for index in 0..looks {
+            let read = read(case.blocks().is_some());
+            let shape = walk(read / 16);
+            let at = Duration::from_millis(100 * index);
+            let look = Look {
+                at,
+                lasted,
+                shape: &shape,
+                windows: read / 16,
+                pieces,
+                is_short: true,
+                read,
+                waited: 0,
+                share: 1.0,
+            };
+            made.extend(case.judge(&look).map(|advice| (index, advice)));
+        }
+        made
+    }
+
+    #[test]
+    fn blocks_are_kept_if_more_is_read_and_looked_at_anew_now_and_then() {
+        let made = blocks(&mut Case::default(), |is_on| if is_on { 16_000 } else { 10_000 }, 300);
+        assert_eq!(made[0], (0, Advice::Blocks));
+        assert_eq!(made[1].1, Advice::Normal);
+        assert!((190..210).contains(&made[1].0) && made.len() == 3, "{made:?}");
+    }
+
+    #[test]
+    fn blocks_that_do_not_pay_are_given_up() {
+        let made = blocks(&mut Case::default(), |_| 10_000, 25);
+        assert_eq!(made, [(0, Advice::Blocks), (20, Advice::Normal)]);
     }
 
     #[test]

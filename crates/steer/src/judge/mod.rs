@@ -11,7 +11,7 @@ mod stream;
 
 pub use case::{Advice, Case, Look};
 pub use round::Round;
-pub use shape::{Front, Shape, shape, windows};
+pub use shape::{Front, Pieces, Shape, pieces, shape, windows};
 pub use stream::{Ask, Stream};
 
 /// Adjoining pages of a mapping.

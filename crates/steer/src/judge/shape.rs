@@ -67,6 +67,32 @@ impl Piece {
     }
 }
 
+/// Pieces of a file that are read forward, each at another place than the one before: a model's experts, a file's chunks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Pieces {
+    /// Pages of each, a median.
+    pub len: u64,
+    /// Whether nearly all that was touched lies in pieces of about 2 MiB.
+    pub are_blocks: bool,
+}
+
+/// Pages of a piece, at least and at most, that is best read in one request of 2 MiB.
+const BLOCK: std::ops::RangeInclusive<u64> = 192..=1024;
+/// Pieces from which on they are a pattern.
+const MANY: usize = 8;
+
+/// Tells the pieces among runs that were new, in order. `is_mapped`: a page before a run that goes on where an earlier look ended.
+pub fn pieces(runs: &[Run], is_mapped: impl Fn(u64) -> bool) -> Pieces {
+    let joined = join(runs, &[]);
+    let is_begun = |piece: &&Piece| piece.at == 0 || !is_mapped(piece.at - 1);
+    let mut begun: Vec<u64> = joined.iter().filter(is_begun).map(|piece| piece.len).collect();
+    begun.sort_unstable();
+    let (all, in_pieces) = (joined.iter().map(|piece| piece.len).sum::<u64>(), begun.iter().sum::<u64>());
+    let are_many = begun.len() >= MANY && in_pieces * 10 >= all * 7;
+    let len = begun.get(begun.len() / 2).copied().unwrap_or(0);
+    Pieces { len, are_blocks: are_many && BLOCK.contains(&len) }
+}
+
 /// Windows in which runs lie.
 pub fn windows(runs: &[Run]) -> u64 {
     let mut last = None;
@@ -259,6 +285,17 @@ mod tests {
         let shape = shape(&mixed, &[Run { at: 100_640, len: 64 }]);
         assert!(!shape.is_scattered() && !shape.is_ordered(), "{shape:?}");
         assert_eq!(shape.fronts.len(), 1);
+    }
+
+    #[test]
+    fn blocks_are_told_from_walks_and_from_single_places() {
+        let blocks: Vec<Run> = [3, 9, 17, 20, 31, 44, 58, 70, 91].map(|at| Run { at: at * 512, len: 512 }).to_vec();
+        assert_eq!(pieces(&blocks, |_| false), Pieces { len: 512, are_blocks: true });
+        // Nine walks that go on.
+        assert_eq!(pieces(&blocks, |_| true), Pieces { len: 0, are_blocks: false });
+        assert!(!pieces(&blocks[..5], |_| false).are_blocks);
+        assert!(!pieces(&singles(random(1, 1000, 262144)), |_| false).are_blocks);
+        assert!(!pieces(&[Run { at: 0, len: 5000 }], |_| false).are_blocks);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Flags {
     pub sequential: bool,
     /// mlock(2).
     pub locked: bool,
+    /// MADV_HUGEPAGE or MADV_NOHUGEPAGE.
+    pub huge: bool,
 }
 
 /// Reads the mappings of one program.
@@ -82,7 +84,12 @@ impl Mappings {
             if let Some(flags) = line.strip_prefix(b"VmFlags:") {
                 let Some(one) = inside.and_then(|index: usize| found.get_mut(index)) else { continue };
                 let has = |flag: &[u8]| flags.split(|byte| *byte == b' ').any(|one| one == flag);
-                *one = Flags { random: has(b"rr"), sequential: has(b"sr"), locked: has(b"lo") };
+                *one = Flags {
+                    random: has(b"rr"),
+                    sequential: has(b"sr"),
+                    locked: has(b"lo"),
+                    huge: has(b"hg") || has(b"nh"),
+                };
             } else if let Some((range, _)) = range(line) {
                 inside = at.iter().position(|one| one.start < range.end && range.start < one.end);
             }
