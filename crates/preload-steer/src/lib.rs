@@ -82,14 +82,13 @@ extern "C" fn body(_: *mut c_void) -> c_int {
     let _ = rustix::thread::set_name(c"fastmap-steer");
     let settings = Settings { overrides: OVERRIDES.load(Ordering::Relaxed) };
     let program = PROGRAM.load(Ordering::Relaxed);
-    // It must not keep what the program gives up.
-    let rights = Rights::of(program);
     let mut since = Duration::ZERO;
     Watcher::new(program, settings, &REPORT).run(|pause| {
         since += pause;
         if since > RIGHTS {
             since = Duration::ZERO;
-            if Rights::of(program) != rights {
+            // It must not keep what the program has given up.
+            if Rights::of(program) != Rights::own() {
                 return false;
             }
         }
