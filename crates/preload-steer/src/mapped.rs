@@ -1,5 +1,8 @@
 //! mmap(2), passed on as it is: the one call that is noticed. The watcher is started when a program has mapped enough of
-//! files for steering to matter; most programs never do, and have none.
+//! files for steering to matter; most programs never do, and have none. (Some count their threads: Chromium's zygotes end
+//! if they have two.)
+
+use fastmap_steer::observe::Memory;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -7,9 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 /// Bytes of files mapped so far. What was unmapped since still counts.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+/// Bytes of mapped files from which on it is asked whether the process is to be watched.
+static ENOUGH: AtomicUsize = AtomicUsize::new(LEAST);
 
-/// Bytes of mapped files from which on a process is watched.
-const MANY: usize = 32 << 20;
+const LEAST: usize = 32 << 20;
+/// Of the memory that files can have, the part that is to be mapped.
+const PART: u64 = 4;
 
 type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
 
@@ -36,21 +42,20 @@ pub unsafe extern "C" fn mmap(
     file: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
-    let next = NEXT.load(Ordering::Relaxed);
-    // SAFETY: the caller's arguments, unchanged; `NEXT` has nothing, or the function of this name.
+    if NEXT.load(Ordering::Relaxed).is_null() {
+        // Another library's constructor, before this one's. (Not syscall(2): the engine's library sees it as this call.)
+        prepare();
+    }
+    // SAFETY: `NEXT` is the function of this name, which the C library has; the caller's arguments, unchanged.
     let mapped = unsafe {
-        if next.is_null() {
-            // Another library's constructor, before this one's.
-            let mapped = libc::syscall(libc::SYS_mmap, at, len, access, flags, file, offset);
-            std::ptr::with_exposed_provenance_mut(mapped as usize)
-        } else {
-            std::mem::transmute::<*mut c_void, Mmap>(next)(at, len, access, flags, file, offset)
-        }
+        let next = std::mem::transmute::<*mut c_void, Option<Mmap>>(NEXT.load(Ordering::Relaxed));
+        next.map_or(libc::MAP_FAILED, |next| next(at, len, access, flags, file, offset))
     };
     if flags & libc::MAP_ANONYMOUS == 0 && mapped != libc::MAP_FAILED {
         let before = FILES.fetch_add(len, Ordering::Relaxed);
-        if before.saturating_add(len) >= MANY && !IS_WATCHED.load(Ordering::Relaxed) {
-            begin();
+        let files = before.saturating_add(len);
+        if files >= ENOUGH.load(Ordering::Relaxed) && !IS_WATCHED.load(Ordering::Relaxed) {
+            begin(files);
         }
     }
     mapped
@@ -75,8 +80,13 @@ pub unsafe extern "C" fn mmap64(
 }
 
 #[cold]
-fn begin() {
-    if crate::is_own() && !IS_WATCHED.swap(true, Ordering::Relaxed) {
+fn begin(files: usize) {
+    // Asked again when a quarter more is mapped.
+    ENOUGH.store(files.saturating_add(files / 4), Ordering::Relaxed);
+    if !crate::is_own() || (files as u64) < Memory::of(std::process::id()).for_files() / PART {
+        return;
+    }
+    if !IS_WATCHED.swap(true, Ordering::Relaxed) {
         crate::watch();
     }
 }

@@ -94,6 +94,12 @@ static void small(void) {
     CHECK(!watcher(), "a program that maps nothing is watched");
 }
 
+static void small_map(char *path) {
+    size_t pages;
+    map(path, &pages, MAP_SHARED, PROT_READ);
+    small();
+}
+
 static void watched(char *path) {
     size_t pages;
     errno = 77;
@@ -236,6 +242,7 @@ int main(int count, char **words) {
     char *name = words[1], *path = words[2];
     if (!strcmp(name, "small")) small();
     else if (!strcmp(name, "watched")) watched(path);
+    else if (!strcmp(name, "small_map")) small_map(path);
     else if (!strcmp(name, "mapped")) mapped(path);
     else if (!strcmp(name, "rights")) rights(path);
     else if (!strcmp(name, "random")) at_random(path, MAP_SHARED, PROT_READ);

@@ -135,26 +135,32 @@ fn a_program_that_maps_nothing_has_no_thread() {
 }
 
 #[test]
+fn one_that_has_memory_for_all_that_it_maps_has_none() {
+    assert!(run("small_map", None).stderr.is_empty());
+}
+
+#[test]
 fn one_that_maps_a_large_file_sees_nothing_of_it_but_a_thread() {
-    assert!(run("watched", None).stderr.is_empty());
+    let Some(said) = in_group("watched", MEMORY) else { return };
+    assert_eq!(said, "");
 }
 
 #[test]
 fn programs_with_a_sanitizer_run_as_they_are() {
     for kind in ["address", "thread", "undefined"] {
         let program = compile(kind, &[&format!("-fsanitize={kind}")]);
-        assert!(run_program(&program, "mapped", None).stderr.is_empty());
+        let group = match Group::new(kind, 8 * MEMORY) {
+            Ok(group) => group,
+            Err(why) => return skip(why),
+        };
+        run_program(&program, "mapped", Some(&group));
     }
 }
 
 #[test]
 fn the_thread_ends_when_the_program_gives_up_rights() {
-    // SAFETY: has no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        skip("only root has rights to give up");
-        return;
-    }
-    run("rights", None);
+    // Who may make a group is root, and has rights to give up.
+    in_group("rights", MEMORY);
 }
 
 #[test]
