@@ -5,18 +5,18 @@ commands=(python3 rg sqlite3)
 packages=(python3 ripgrep sqlite3)
 pypi=(numpy)
 
-# A command that maps an object, or reads it, at a path; on the kernel the file itself is there.
+# A command that maps an object, or reads it, at a path; on the kernel, and steered, the file itself is there.
 maps() {
-    [[ $half != kernel ]] || mkdir -p at
-    [[ $half != kernel ]] || ln -f "store/$1" at/
+    [[ $half == fastmap ]] || mkdir -p at
+    [[ $half == fastmap ]] || ln -f "store/$1" at/
     serve 16 --object "$url/$1=at/$1" --tier tier --tier-limit 24MiB
     under "${@:2}"
 }
 reads() {
-    [[ $half != kernel ]] || mkdir -p at
-    [[ $half != kernel ]] || ln -f "store/$1" at/
+    [[ $half == fastmap ]] || mkdir -p at
+    [[ $half == fastmap ]] || ln -f "store/$1" at/
     line=("${@:2}")
-    [[ $half == kernel ]] || line=("$FASTMAP" run --object "$url/$1=at/$1" --tier tier --tier-limit 24MiB -- "${@:2}")
+    [[ $half != fastmap ]] || line=("$FASTMAP" run --object "$url/$1=at/$1" --tier tier --tier-limit 24MiB -- "${@:2}")
     "${line[@]}"
 }
 
@@ -54,7 +54,7 @@ END
         reads base.db sqlite3 'file:at/base.db?immutable=1' 'select count(*), sum(length(b)) from t; select a from t where b > "3" order by b limit 3; pragma integrity_check'
         maps base.db sqlite3 -readonly at/base.db 'pragma mmap_size = 268435456; select sum(a) from t where b < "5"; select count(*) from t where b like "%7%"'
     done
-    if [[ $half != kernel ]]; then lives 1>&2; fi
+    if [[ $half == fastmap ]]; then lives 1>&2; fi
 }
 
 # Waits until no server is left, and no folder of one.
