@@ -299,7 +299,8 @@ impl<'a> Watcher<'a> {
             let mut touched = windows(&before) + found.windows;
             let all = merge(before.clone(), merge(first.clone(), second.clone()));
             let seen = &one.seen;
-            let begun = pieces(&all, |page| seen.as_ref().is_some_and(|seen| seen.has(page)));
+            let begun =
+                pieces(&all, one.mapping.offset / PAGE, |page| seen.as_ref().is_some_and(|seen| seen.has(page)));
             if found.windows < ENOUGH && !before.is_empty() {
                 found = shape(&merge(before, first), &second);
                 touched = found.windows;

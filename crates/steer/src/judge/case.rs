@@ -52,8 +52,6 @@ pub struct Case {
     rest: Duration,
     before: Rate,
     now: Rate,
-    /// Of all that a block has, the part that was used before blocks were advised.
-    used: f64,
     /// When strides were seen last.
     ordered: Duration,
 }
@@ -119,8 +117,6 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 const DEAR: f64 = 4.0;
 /// A walk in strides that is not seen for so long has ended.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Pages of a block: 2 MiB.
-const BLOCK: f64 = 512.0;
 /// Memory is in small pieces at first.
 const BLOCKS_TRIAL: Duration = Duration::from_secs(2);
 /// Blocks are advised for so long at most until they are looked at anew.
@@ -173,7 +169,7 @@ impl Case {
                 self.now.add(look);
                 // What is touched of a block cannot be seen, and all of memory may have been replaced between two looks: what
                 // is read tells, most of which is used.
-                let pays = self.now.reading() * self.used >= self.before.reading() * 1.1;
+                let pays = self.now.reading() >= self.before.reading() * 1.1;
                 if look.at < since + BLOCKS_TRIAL || pays { None } else { self.give_up(look.at) }
             }
             State::Looked(_) | State::Strided(_) if says_something && shape.has_strides() && !shape.is_blurred => {
@@ -232,7 +228,6 @@ impl Case {
             return Some(Advice::Random);
         }
         if look.pieces.are_blocks && look.is_short {
-            self.used = (look.pieces.len as f64 / BLOCK).min(1.0);
             self.now = Rate::default();
             self.state = State::Blocks(look.at);
             return Some(Advice::Blocks);
@@ -362,7 +357,7 @@ mod tests {
     /// Looks of 100 ms at blocks of which all is used, each with so many pages read.
     fn blocks(case: &mut Case, read: impl Fn(bool) -> u64, looks: u64) -> Vec<(u64, Advice)> {
         let lasted = Duration::from_millis(100);
-        let pieces = Pieces { len: 512, are_blocks: true };
+        let pieces = Pieces { are_blocks: true };
         let mut made = Vec::new();
         for index in 0..looks {
             let read = read(case.blocks().is_some());

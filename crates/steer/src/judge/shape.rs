@@ -70,27 +70,30 @@ impl Piece {
 /// Pieces of a file that are read forward, each at another place than the one before: a model's experts, a file's chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pieces {
-    /// Pages of each, a median.
-    pub len: u64,
-    /// Whether nearly all that was touched lies in pieces of about 2 MiB.
+    /// Whether nearly all that was touched lies in such pieces, each of about 2 MiB that lie together in the file.
     pub are_blocks: bool,
 }
 
-/// Pages of a piece, at least and at most, that is best read in one request of 2 MiB.
-const BLOCK: std::ops::RangeInclusive<u64> = 192..=1024;
+/// Pages of 2 MiB.
+const BLOCK: u64 = 512;
 /// Pieces from which on they are a pattern.
 const MANY: usize = 8;
 
 /// Tells the pieces among runs that were new, in order. `is_mapped`: a page before a run that goes on where an earlier look ended.
-pub fn pieces(runs: &[Run], is_mapped: impl Fn(u64) -> bool) -> Pieces {
+/// `offset`: the mapping's first page in the file.
+pub fn pieces(runs: &[Run], offset: u64, is_mapped: impl Fn(u64) -> bool) -> Pieces {
     let joined = join(runs, &[]);
     let is_begun = |piece: &&Piece| piece.at == 0 || !is_mapped(piece.at - 1);
-    let mut begun: Vec<u64> = joined.iter().filter(is_begun).map(|piece| piece.len).collect();
-    begun.sort_unstable();
-    let (all, in_pieces) = (joined.iter().map(|piece| piece.len).sum::<u64>(), begun.iter().sum::<u64>());
+    let begun: Vec<&Piece> = joined.iter().filter(is_begun).collect();
+    let (all, in_pieces) =
+        (joined.iter().map(|piece| piece.len).sum::<u64>(), begun.iter().map(|piece| piece.len).sum::<u64>());
+    // Those that are read while it is looked at are cut.
+    let blocks = |piece: &&Piece| (piece.end() + offset).div_ceil(BLOCK) - (piece.at + offset) / BLOCK;
+    let touched: u64 = begun.iter().map(blocks).sum();
     let are_many = begun.len() >= MANY && in_pieces * 10 >= all * 7;
-    let len = begun.get(begun.len() / 2).copied().unwrap_or(0);
-    Pieces { len, are_blocks: are_many && BLOCK.contains(&len) }
+    Pieces {
+        are_blocks: are_many && in_pieces * 10 >= touched * BLOCK * 8 && in_pieces <= begun.len() as u64 * 2 * BLOCK,
+    }
 }
 
 /// Windows in which runs lie.
@@ -290,12 +293,14 @@ mod tests {
     #[test]
     fn blocks_are_told_from_walks_and_from_single_places() {
         let blocks: Vec<Run> = [3, 9, 17, 20, 31, 44, 58, 70, 91].map(|at| Run { at: at * 512, len: 512 }).to_vec();
-        assert_eq!(pieces(&blocks, |_| false), Pieces { len: 512, are_blocks: true });
+        assert_eq!(pieces(&blocks, 0, |_| false), Pieces { are_blocks: true });
         // Nine walks that go on.
-        assert_eq!(pieces(&blocks, |_| true), Pieces { len: 0, are_blocks: false });
-        assert!(!pieces(&blocks[..5], |_| false).are_blocks);
-        assert!(!pieces(&singles(random(1, 1000, 262144)), |_| false).are_blocks);
-        assert!(!pieces(&[Run { at: 0, len: 5000 }], |_| false).are_blocks);
+        assert_eq!(pieces(&blocks, 0, |_| true), Pieces { are_blocks: false });
+        // At an odd place each lies in two blocks.
+        assert!(!pieces(&blocks, 200, |_| false).are_blocks);
+        assert!(!pieces(&blocks[..5], 0, |_| false).are_blocks);
+        assert!(!pieces(&singles(random(1, 1000, 262144)), 0, |_| false).are_blocks);
+        assert!(!pieces(&[Run { at: 0, len: 5000 }], 0, |_| false).are_blocks);
     }
 
     #[test]
