@@ -70,12 +70,12 @@ class memmap(np.memmap, metaclass=Told):
     io.UnsupportedOperation, OSError
         Of an object: see `open`. ESTALE also when a pickled array is of another version of the object than there is now.
     BlockingIOError
-        With a cache and for writing, while another process has the file so.
+        With a cache and for writing, while a process has the file in a cache of its own and does not give it back within 2 s (a Rust program's).
 
     Notes
     -----
-    Pickled, it is the file's name, or the URL as it was given, and the place in it: whoever unpickles maps the file, in a cache as large. One process at a time writes
-    through a cache. A system call that is given memory of a cache fails with EFAULT where a page is absent: `tofile`, `numpy.save` and
+    Pickled, it is the file's name, or the URL as it was given, and the place in it: whoever unpickles maps the file, in a cache as large. If that is another process,
+    and both may write, the file becomes the kernel's in both. A system call that is given memory of a cache fails with EFAULT where a page is absent: `tofile`, `numpy.save` and
     pickles copy; elsewhere use `Mapping.pin`, a copy, or `fastmap run`, under which all of them work. Where a file
     is cut while it is mapped, `gather` and `prefetch` raise OSError, and so does the main thread after any other access past its end, which would end
     the interpreter with `numpy.memmap` (SIGBUS). `faulthandler.enable` and `disable` belong where
