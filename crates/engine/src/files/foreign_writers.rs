@@ -250,6 +250,8 @@ fn opens_to_write(identity: Identity) -> impl Fn(u32, u32, i32) -> bool {
         mode != libc::O_RDONLY
             && is_another(pid)
             && !own.iter().any(|one| process::have_same_file(*one, pid, descriptor))
+            // A process that has ended meanwhile has nothing to be compared.
+            && file::identity_of(Path::new(&format!("/proc/{pid}/fd/{descriptor}"))) == Some(identity)
     }
 }
 
@@ -369,8 +371,11 @@ fn elsewhere(
         if path.join("exe").read_link().is_err() {
             continue;
         }
+        let maps_it = |file| maps::of_process(&path, file).iter().any(|one| counts(pid, Use::Mapped(&path, one)));
+        // Twice: a child of vfork(2) may execute a program between the look at its mappings and that at its memory.
         if let Some(file) = mapped
-            && maps::of_process(&path, file).iter().any(|one| counts(pid, Use::Mapped(&path, one)))
+            && maps_it(file)
+            && maps_it(file)
             && !is_keeper(&path)
         {
             return Some(pid);
