@@ -10,6 +10,8 @@ struct Wanted {
     always: bool,
     /// A file for what was done, JSON.
     stats: Option<&'static CStr>,
+    /// The process that writes it: the one that `fastmap run` became.
+    first: Option<u32>,
 }
 
 static WANTED: OnceLock<Wanted> = OnceLock::new();
@@ -18,14 +20,11 @@ static WANTED: OnceLock<Wanted> = OnceLock::new();
 pub(crate) fn prepare() {
     let is_steer = |list: &CStr| list.to_bytes().split(|byte| *byte == b',').any(|word| word == b"steer");
     let always = crate::variable(c"FASTMAP_LOG").is_some_and(is_steer);
-    // With a cache the engine's library writes the file. Of several processes it is the one that `fastmap run` became.
-    let is_first = || {
-        let first = crate::variable(c"FASTMAP_RUN_PID").and_then(|pid| pid.to_str().ok()?.parse().ok());
-        first == Some(std::process::id())
-    };
+    // With a cache the engine's library writes the file.
     let has_engine = crate::variable(c"FASTMAP_CACHE").is_some();
-    let stats = crate::variable(c"FASTMAP_STATS").filter(|_| !has_engine && is_first());
-    let _ = WANTED.set(Wanted { always, stats });
+    let stats = crate::variable(c"FASTMAP_STATS").filter(|_| !has_engine);
+    let first = crate::variable(c"FASTMAP_RUN_PID").and_then(|pid| pid.to_str().ok()?.parse().ok());
+    let _ = WANTED.set(Wanted { always, stats, first });
     // SAFETY: a function that lives as long as the process.
     unsafe { libc::atexit(tell) };
 }
@@ -35,7 +34,7 @@ extern "C" fn tell() {
     let mut line = [0u8; 1024];
     let len = crate::REPORT.read(&mut line);
     let line = &line[..len];
-    if let Some(path) = wanted.stats.filter(|_| crate::is_the_program()) {
+    if let Some(path) = wanted.stats.filter(|_| wanted.first == Some(std::process::id())) {
         write_stats(path, line);
     }
     // SAFETY: has no preconditions.

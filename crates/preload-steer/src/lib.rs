@@ -16,9 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 static REPORT: Report = Report::new();
-/// The program, as /proc numbers it.
-static PROGRAM: AtomicU32 = AtomicU32::new(0);
-static LOADED: AtomicU32 = AtomicU32::new(0);
 /// The process whose memory this is.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static OVERRIDES: AtomicBool = AtomicBool::new(false);
@@ -30,7 +27,6 @@ static BEGIN: extern "C" fn() = begin;
 /// Runs when the library is loaded, before `main`.
 extern "C" fn begin() {
     OVERRIDES.store(variable(c"FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == c"1"), Ordering::Relaxed);
-    LOADED.store(std::process::id(), Ordering::Relaxed);
     prepare();
     mapped::prepare();
     at_exit::prepare();
@@ -60,13 +56,7 @@ fn is_own() -> bool {
 
 /// Starts the watcher of this process.
 fn watch() {
-    PROGRAM.store(std::process::id(), Ordering::Relaxed);
     thread::start(body);
-}
-
-/// Whether this is the process that the library was loaded into, not a child of its.
-fn is_the_program() -> bool {
-    LOADED.load(Ordering::Relaxed) == std::process::id()
 }
 
 /// A watcher that has gone wrong ends alone.
@@ -81,7 +71,7 @@ extern "C" fn body(_: *mut c_void) -> c_int {
     }
     let _ = rustix::thread::set_name(c"fastmap-steer");
     let settings = Settings { overrides: OVERRIDES.load(Ordering::Relaxed) };
-    let program = PROGRAM.load(Ordering::Relaxed);
+    let program = PROCESS.load(Ordering::Relaxed);
     let mut since = Duration::ZERO;
     Watcher::new(program, settings, &REPORT).run(|pause| {
         since += pause;

@@ -49,9 +49,8 @@ struct Held {
     readahead: u64,
     /// Touches to read ahead of a walk at most.
     window: u64,
-    /// Advice of ours is on it, and has ever been.
-    is_advised: bool,
-    is_blocks: bool,
+    /// What of ours is on it; and what has ever been.
+    advice: Advice,
     had_blocks: bool,
     was_random: bool,
     streams: Vec<Stream>,
@@ -297,13 +296,18 @@ impl<'a> Watcher<'a> {
             }
             let mut found = shape(&first, &second);
             let mut touched = windows(&before) + found.windows;
-            let all = merge(before.clone(), merge(first.clone(), second.clone()));
-            let seen = &one.seen;
-            let begun =
-                pieces(&all, one.mapping.offset / PAGE, |page| seen.as_ref().is_some_and(|seen| seen.has(page)));
-            if found.windows < ENOUGH && !before.is_empty() {
-                found = shape(&merge(before, first), &second);
-                touched = found.windows;
+            let is_few = found.windows < ENOUGH && !before.is_empty();
+            let mut begun = Pieces::default();
+            // Touches at single places are no pieces.
+            if is_few || !found.is_scattered() {
+                let first = merge(before, first);
+                if is_few {
+                    found = shape(&first, &second);
+                    touched = found.windows;
+                }
+                if let Some(seen) = &one.seen {
+                    begun = pieces(&merge(first, second), one.mapping.offset / PAGE, |page| seen.has(page));
+                }
             }
             shapes.push((found, touched, begun));
         }
@@ -325,7 +329,7 @@ impl<'a> Watcher<'a> {
             if let Some(advice) = self.held[index].case.judge(&look) {
                 self.advise(index, advice, at);
             }
-            if !self.held[index].case.is_random() && !self.held[index].is_blocks {
+            if !self.held[index].case.is_random() && self.held[index].advice != Advice::Blocks {
                 self.find_walks(index, shape, look.waits(), at);
             }
         }
@@ -340,17 +344,14 @@ impl<'a> Watcher<'a> {
             return;
         }
         let one = &mut self.held[index];
-        self.hand.advise(one.mapping.at.clone(), advice, one.is_blocks);
-        one.is_blocks = advice == Advice::Blocks;
-        one.had_blocks |= one.is_blocks;
-        one.is_advised = advice != Advice::Normal;
-        if one.is_blocks {
+        self.hand.advise(one.mapping.at.clone(), advice, one.advice == Advice::Blocks);
+        one.advice = advice;
+        one.had_blocks |= advice == Advice::Blocks;
+        if advice == Advice::Blocks || one.case.is_random() {
             one.streams.clear();
             one.round = None;
         }
-        if advice == Advice::Random && one.case.is_random() {
-            one.streams.clear();
-            one.round = None;
+        if one.case.is_random() {
             let since = at - self.began;
             let done = self.done.random.get_or_insert(Advised { at: since, mappings: 0, before: 0.0, after: 0.0 });
             done.mappings += u32::from(!one.was_random);
@@ -365,7 +366,7 @@ impl<'a> Watcher<'a> {
             let ranges: Vec<Range<u64>> = self.held.iter().map(|one| one.mapping.at.clone()).collect();
             for (one, flags) in self.held.iter_mut().zip(self.mappings.flags(&ranges)) {
                 // Advice of ours is not the program's.
-                if !one.is_advised {
+                if one.advice == Advice::Normal {
                     one.flags = Some((flags, at));
                 }
             }
@@ -415,7 +416,7 @@ impl<'a> Watcher<'a> {
                 let new = pages.look(seen, look.at..look.end());
                 add(&mut one.pending, new);
                 let goes_on = stream.follow(|page| seen.has(page), at);
-                for run in &stream.ask().runs {
+                for run in &stream.ask() {
                     self.hand.read_ahead(range(run));
                 }
                 if !goes_on && stream.is_sure() {
@@ -510,8 +511,7 @@ impl Held {
             case: Case::default(),
             flags: None,
             window: WIDEST,
-            is_advised: false,
-            is_blocks: false,
+            advice: Advice::Normal,
             had_blocks: false,
             was_random: false,
             streams: Vec::new(),

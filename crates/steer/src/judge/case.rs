@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     fn scattered(windows: u64) -> Shape {
-        Shape { windows, scattered: windows, scattered_pages: windows, ..Shape::default() }
+        Shape { windows, scattered: windows, ..Shape::default() }
     }
 
     fn walk(windows: u64) -> Shape {

@@ -20,8 +20,6 @@ pub struct Shape {
     pub windows: u64,
     /// Of these, windows that no walk and no stride explains.
     pub scattered: u64,
-    /// Pages that lie in such windows.
-    pub scattered_pages: u64,
     /// Walks and strides whose direction is known.
     pub fronts: Vec<Front>,
     /// Whether the strides are blurred by what the kernel maps around a touch.
@@ -137,7 +135,6 @@ pub fn shape(first: &[Run], second: &[Run]) -> Shape {
             // One at a time: a stride may begin at the next.
             shape.windows += 1;
             shape.scattered += 1;
-            shape.scattered_pages += rest[0].len;
             index += 1;
         }
     }

@@ -22,13 +22,6 @@ pub struct Stream {
     steps: u64,
 }
 
-/// What is to be read next.
-#[derive(Debug, Default, PartialEq)]
-pub struct Ask {
-    /// Pages, each run in one request.
-    pub runs: Vec<Run>,
-}
-
 /// Strides up to this are read with what lies between.
 const DENSE: i64 = 4;
 /// Pages that one request has at most: 1 MiB.
@@ -109,9 +102,9 @@ impl Stream {
         self.stride.abs() > 1 || self.steps >= SURE
     }
 
-    /// What to read now.
-    pub fn ask(&mut self) -> Ask {
-        let mut ask = Ask::default();
+    /// Pages to read now, each run in one request.
+    pub fn ask(&mut self) -> Vec<Run> {
+        let mut ask = Vec::new();
         if !self.is_sure() {
             return ask;
         }
@@ -119,13 +112,13 @@ impl Stream {
             self.ahead = self.front;
         }
         if self.stride.abs() > DENSE {
-            while self.lead() < self.depth && ask.runs.len() < AT_ONCE {
+            while self.lead() < self.depth && ask.len() < AT_ONCE {
                 let next = self.ahead + self.stride;
                 if !(0..self.pages).contains(&next) {
                     break;
                 }
                 self.ahead = next;
-                ask.runs.push(Run { at: next as u64, len: 1 });
+                ask.push(Run { at: next as u64, len: 1 });
             }
             return ask;
         }
@@ -137,7 +130,7 @@ impl Stream {
                 break;
             }
             self.ahead = next;
-            ask.runs.push(Run { at: from as u64, len: (to - from) as u64 });
+            ask.push(Run { at: from as u64, len: (to - from) as u64 });
         }
         ask
     }
@@ -162,11 +155,6 @@ impl Stream {
         self.stride
     }
 
-    /// Touches a second since it was found.
-    pub fn progress(&self, now: Duration) -> f64 {
-        self.steps as f64 / now.saturating_sub(self.began).as_secs_f64().max(1e-3)
-    }
-
     /// The page touched last.
     pub fn front(&self) -> u64 {
         self.front as u64
@@ -187,10 +175,10 @@ mod tests {
     fn a_backward_walk_is_read_ahead_of_in_order_and_deeper_while_it_keeps_up() {
         let mut stream = Stream::new(&Front { at: 50_000, stride: -1, span: 700 }, PAGES, 8192, at(0));
         let (mut asked, mut reached) = (50_000 - 40, 50_000);
-        assert!(stream.ask().runs.is_empty());
+        assert!(stream.ask().is_empty());
         assert!(stream.follow(|page| page >= 50_000 - 40, at(0)));
         for step in 0..9 {
-            for run in stream.ask().runs {
+            for run in stream.ask() {
                 assert_eq!(run.end(), asked);
                 asked = run.at;
             }
@@ -199,7 +187,7 @@ mod tests {
             assert!(stream.follow(|page| page >= asked, at(step)), "step {step}");
             assert_eq!(stream.front(), reached);
         }
-        let more: u64 = stream.ask().runs.iter().map(|run| run.len).sum();
+        let more: u64 = stream.ask().iter().map(|run| run.len).sum();
         assert_eq!(more, 4096, "{reached}");
     }
 
@@ -207,12 +195,12 @@ mod tests {
     fn a_stride_is_asked_for_page_by_page() {
         let mut stream = Stream::new(&Front { at: 160, stride: 16, span: 160 }, PAGES, 8192, at(0));
         let ask = stream.ask();
-        assert_eq!(ask.runs.len(), 64);
-        assert_eq!((ask.runs[0], ask.runs[1]), (Run { at: 176, len: 1 }, Run { at: 192, len: 1 }));
-        assert!(stream.ask().runs.is_empty());
+        assert_eq!(ask.len(), 64);
+        assert_eq!((ask[0], ask[1]), (Run { at: 176, len: 1 }, Run { at: 192, len: 1 }));
+        assert!(stream.ask().is_empty());
         assert!(stream.follow(|page| page <= 400, at(1)));
         assert_eq!(stream.front(), 400);
-        assert!(!stream.ask().runs.is_empty());
+        assert!(!stream.ask().is_empty());
     }
 
     #[test]
@@ -228,10 +216,10 @@ mod tests {
     fn nothing_beyond_the_mapping_or_beyond_what_memory_allows_is_asked_for() {
         let mut stream = Stream::new(&Front { at: 300, stride: -1, span: 700 }, PAGES, 8192, at(0));
         stream.follow(|page| page >= 260, at(1));
-        assert_eq!(stream.ask().runs, [Run { at: 4, len: 256 }, Run { at: 0, len: 4 }]);
+        assert_eq!(stream.ask(), [Run { at: 4, len: 256 }, Run { at: 0, len: 4 }]);
         stream.follow(|page| page >= 20, at(1));
-        assert!(stream.ask().runs.is_empty());
+        assert!(stream.ask().is_empty());
         let mut stream = Stream::new(&Front { at: 160, stride: 16, span: 160 }, PAGES, 10, at(0));
-        assert_eq!(stream.ask().runs.len(), 10);
+        assert_eq!(stream.ask().len(), 10);
     }
 }

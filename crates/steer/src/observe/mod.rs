@@ -1,5 +1,6 @@
 //! What /proc shows of a program, one reader each.
 
+mod descriptor;
 mod effort;
 mod mappings;
 mod memory;
@@ -8,6 +9,7 @@ mod readahead;
 mod rights;
 mod text;
 
+pub use descriptor::Descriptor;
 pub use effort::{Effort, Spent};
 pub use mappings::{Flags, Mapping, Mappings, has_library};
 pub use memory::Memory;

@@ -1,9 +1,8 @@
 //! Which pages of a mapping are mapped, and which are new since the last look: /proc/PID/pagemap.
 
+use super::descriptor::Descriptor;
 use crate::PAGE;
 use crate::judge::Run;
-use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use std::ffi::c_void;
@@ -12,7 +11,7 @@ use std::ops::Range;
 /// One program's page tables.
 #[derive(Debug)]
 pub struct Pages {
-    file: OwnedFd,
+    file: Descriptor,
     regions: Vec<Region>,
     /// Linux 6.7 has PAGEMAP_SCAN; before, each page's word is read.
     scans: bool,
@@ -130,8 +129,7 @@ fn add(new: &mut Vec<Run>, at: u64, len: u64) {
 impl Pages {
     /// Of `process`: a number, or `self`. `None` where its page tables may not be read.
     pub fn of(process: &str) -> Option<Pages> {
-        let path = format!("/proc/{process}/pagemap");
-        let file = rustix::fs::openat(CWD, path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let file = Descriptor::open(&format!("/proc/{process}/pagemap"))?;
         Some(Pages { file, regions: vec![Region::default(); REGIONS], scans: true })
     }
 

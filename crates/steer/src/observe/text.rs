@@ -1,11 +1,11 @@
 //! Text files of /proc.
 
-use rustix::fs::{CWD, Mode, OFlags};
+use super::descriptor::Descriptor;
 
 /// A whole file, into a buffer that is used again. `false` if it cannot be read.
 pub(super) fn read(path: &str, into: &mut Vec<u8>) -> bool {
     into.clear();
-    let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let Some(file) = Descriptor::open(path) else { return false };
     loop {
         let filled = into.len();
         into.resize(filled + 16384, 0);

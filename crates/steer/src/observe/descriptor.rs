@@ -1,0 +1,37 @@
+//! A descriptor that is opened and closed by bare system calls. The standard library's close(2) would be the engine's where
+//! its library is loaded, too, which would take a file of the program's for closed.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+/// An open file.
+#[derive(Debug)]
+pub struct Descriptor(RawFd);
+
+impl Descriptor {
+    /// Opens a file to read it, or a folder. `None` where that cannot be done.
+    pub fn open(path: &str) -> Option<Descriptor> {
+        let opened = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        Some(Descriptor(opened.ok()?.into_raw_fd()))
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as this lives.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: this one's own, and not used again.
+        unsafe { rustix::io::close(self.0) };
+    }
+}
