@@ -72,7 +72,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
 /// Variables with their values.
 type Variables = Vec<(&'static str, OsString)>;
 
-/// What the engine's library is told.
+/// The variables of the engine's library.
 fn engine_variables(
     args: &RunArgs,
     cache: Option<Given<Capacity>>,

@@ -3,7 +3,6 @@
 //! if they have two.)
 
 use fastmap_steer::observe::Memory;
-
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 

@@ -2,8 +2,13 @@
 
 #[path = "../../engine/tests/suite/effort.rs"]
 mod effort;
+#[path = "../../preload/tests/suite/group.rs"]
+mod group;
+#[path = "../../preload/tests/suite/library.rs"]
+mod library;
 
 use effort::skip;
+use group::Group;
 use std::io::{BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -14,25 +19,9 @@ const PAGE: usize = 4096;
 /// Of the memory group; a file has five times as much.
 const MEMORY: usize = 32 << 20;
 
-/// The library, built first: cargo builds no cdylib for tests of its package.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        const FILE: &str = "libfastmap_steer.so";
-        if let Some(built) = std::env::var_os("FASTMAP_BUILT") {
-            return Path::new(&built).join(FILE);
-        }
-        let own = std::env::current_exe().expect("this executable");
-        let profile = own.parent().and_then(Path::parent).expect("target/PROFILE/deps");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", env!("CARGO_PKG_NAME"), "--target-dir"]);
-        cargo.arg(profile.parent().expect("target")).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo").success(), "the library builds");
-        profile.join(FILE)
-    })
+    LIBRARY.get_or_init(|| library::built(env!("CARGO_PKG_NAME"), "libfastmap_steer.so"))
 }
 
 /// Compiles the program, with more flags of the compiler.
@@ -73,31 +62,6 @@ fn file() -> tempfile::NamedTempFile {
     file
 }
 
-/// A memory group that is gone with this.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(name: &str, memory: usize) -> Result<Group, String> {
-        let (old, new) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-        let (folder, limit) = match old.join("memory.limit_in_bytes").exists() {
-            true => (old, "memory.limit_in_bytes"),
-            false => (new, "memory.max"),
-        };
-        let group = Group(folder.join(format!("fastmap-steer-{}-{name}", std::process::id())));
-        std::fs::create_dir(&group.0).map_err(|why| format!("no memory group: {}: {why}", group.0.display()))?;
-        std::fs::write(group.0.join(limit), memory.to_string()).map_err(|why| format!("no limit: {why}"))?;
-        Ok(group)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        while std::fs::remove_dir(&self.0).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
-            std::thread::yield_now();
-        }
-    }
-}
-
 /// Runs a case, in a memory group if there is one, and expects that it passes.
 fn run(case: &str, group: Option<&Group>) -> Output {
     run_program(program(), case, group)
@@ -120,7 +84,7 @@ fn run_program(program: &Path, case: &str, group: Option<&Group>) -> Output {
 }
 
 fn in_group(case: &str, memory: usize) -> Option<String> {
-    match Group::new(case, memory) {
+    match Group::new(memory) {
         Ok(group) => Some(String::from_utf8_lossy(&run(case, Some(&group)).stderr).into_owned()),
         Err(why) => {
             skip(why);
@@ -149,7 +113,7 @@ fn one_that_maps_a_large_file_sees_nothing_of_it_but_a_thread() {
 fn programs_with_a_sanitizer_run_as_they_are() {
     for kind in ["address", "thread", "undefined"] {
         let program = compile(kind, &[&format!("-fsanitize={kind}")]);
-        let group = match Group::new(kind, 8 * MEMORY) {
+        let group = match Group::new(8 * MEMORY) {
             Ok(group) => group,
             Err(why) => return skip(why),
         };

@@ -195,7 +195,7 @@ fn show_stores(identity: Identity) -> Option<Arc<dyn Store>> {
     let is_its = |region: &registry::InUse<'_>| region.store().identity() == identity;
     let region = registry::all().filter(is_its).find(|region| region.is_ours() && region.is_writable())?;
     region.store().write_to_page_cache(true);
-    // What cannot be written stays dirty, and the conversion tries again.
+    // A page that cannot be written stays dirty, and the conversion tries again.
     let _ = flush::write_out(&region, 0..region.span() / PAGE);
     Some(region.store().clone())
 }

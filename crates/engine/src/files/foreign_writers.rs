@@ -57,7 +57,7 @@ const OWN_PAUSE: Duration = Duration::from_micros(500);
 /// was found.
 pub type GiveBack = fn(Identity, Change) -> bool;
 
-/// What another process has done to a file.
+/// A change that another process made to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Opened it, to read it perhaps: its process, if that is known.

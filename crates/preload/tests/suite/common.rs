@@ -27,26 +27,14 @@ pub fn ready() -> bool {
     true
 }
 
-/// The library under test, built first: cargo builds no cdylib for tests of its package. The Makefile has built it already, with all
-/// that is installed, and says where (`FASTMAP_BUILT`): alone it has other features, and the engine is compiled once more.
+#[path = "library.rs"]
+mod library;
+
+/// The library under test.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let file = format!("lib{}.so", env!("CARGO_PKG_NAME").replace('-', "_"));
-        if let Some(built) = std::env::var_os("FASTMAP_BUILT") {
-            return Path::new(&built).join(file);
-        }
-        let own = std::env::current_exe().expect("this executable");
-        let profile = own.parent().and_then(Path::parent).expect("target/PROFILE/deps");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", env!("CARGO_PKG_NAME"), "--target-dir"]);
-        cargo.arg(profile.parent().expect("target")).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo").success(), "the library builds");
-        profile.join(file)
-    })
+    let package = env!("CARGO_PKG_NAME");
+    LIBRARY.get_or_init(|| library::built(package, &format!("lib{}.so", package.replace('-', "_"))))
 }
 
 /// Compiles a program of `tests/programs` into a folder; with more flags of the compiler. Programs have many cases: what needs no

@@ -12,6 +12,7 @@ mod by_number;
 mod coherence;
 mod descriptors;
 mod direct;
+mod group;
 mod io;
 mod limits;
 mod maps;

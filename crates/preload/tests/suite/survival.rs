@@ -3,46 +3,13 @@
 
 use crate::common;
 use crate::effort::{quick_or_full, skip};
+use crate::group::Group;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const PAGE: usize = 4096;
 const PAGES: usize = (8 << 20) / PAGE;
-
-/// A memory group that is gone with this.
-struct Group(PathBuf);
-
-impl Group {
-    fn new() -> Result<Self, String> {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let name = format!("fastmap-survival-{}-{count}", std::process::id());
-        let limit = (64 << 20).to_string();
-        let (old, new) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-        let (folder, limits) = if old.join("memory.limit_in_bytes").exists() {
-            (old.join(name), ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"])
-        } else {
-            (new.join(name), ["memory.max", "memory.swap.max"])
-        };
-        std::fs::create_dir(&folder).map_err(|why| format!("no memory group: {}: {why}", folder.display()))?;
-        let group = Group(folder);
-        let swap = if limits[1] == "memory.swap.max" { "0" } else { &limit };
-        std::fs::write(group.0.join(limits[0]), &limit).map_err(|why| format!("no limit on a memory group: {why}"))?;
-        // Where swap is not counted there is none to count, or the memory takes longer to fill.
-        let _ = std::fs::write(group.0.join(limits[1]), swap);
-        Ok(group)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Those that were killed in it leave it a moment later.
-        while std::fs::remove_dir(&self.0).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
-            std::thread::yield_now();
-        }
-    }
-}
 
 /// The program with the library and without what the tests risk elsewhere; `before`: words of a command that runs it.
 fn started(before: &[&str], program: &Path, case: &str, file: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
@@ -86,7 +53,7 @@ fn the_oom_killer_of_a_group_loses_nothing() {
     let folder = common::folder();
     let program = common::compile(folder.path(), "survive.c", &[]);
     for round in 0..quick_or_full(2, 20) {
-        let group = match Group::new() {
+        let group = match Group::new(64 << 20) {
             Ok(group) => group,
             Err(why) => return skip(why),
         };
