@@ -8,6 +8,7 @@ mod mapped;
 mod sanitizers;
 mod thread;
 
+use fastmap_steer::act::Own;
 use fastmap_steer::observe::Rights;
 use fastmap_steer::{Report, Settings, Watcher};
 use rustix::thread::{Timespec, nanosleep};
@@ -73,7 +74,7 @@ extern "C" fn body(_: *mut c_void) -> c_int {
     let settings = Settings { overrides: OVERRIDES.load(Ordering::Relaxed) };
     let program = PROCESS.load(Ordering::Relaxed);
     let mut since = Duration::ZERO;
-    Watcher::new(program, settings, &REPORT).run(|pause| {
+    Watcher::new(program, Own, settings, &REPORT).run(|pause| {
         since += pause;
         if since > RIGHTS {
             since = Duration::ZERO;

@@ -36,7 +36,7 @@ pub fn start() {
         }
         let body = || {
             let pid = std::process::id();
-            Watcher::new(pid, Settings::default(), &REPORT).run(|pause| {
+            Watcher::new(pid, act::Own, Settings::default(), &REPORT).run(|pause| {
                 std::thread::sleep(pause);
                 true
             });

@@ -1,9 +1,9 @@
 //! The loop: sleeps while nothing is wrong, looks, has it judged, acts.
 
 use crate::PAGE;
-use crate::act::{Hand, Own};
+use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Advice, Case, Front, Look, Pieces, Round, Run, Shape, Stream, pieces, shape, windows};
+use crate::judge::{Advice, Case, Front, Look, Pieces, Round, Run, Shape, Stream, WIDE, pieces, shape, windows};
 use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, readahead};
 use crate::report::Report;
 use std::fmt::Write;
@@ -19,9 +19,11 @@ pub struct Settings {
 
 /// Watches one program and steers its mappings.
 #[derive(Debug)]
-pub struct Watcher<'a> {
+pub struct Watcher<'a, H> {
     settings: Settings,
-    hand: Own,
+    hand: H,
+    /// The process's number, for /proc.
+    process: String,
     effort: Effort,
     mappings: Mappings,
     memory: Memory,
@@ -67,7 +69,8 @@ struct Held {
 #[derive(Debug, Default)]
 struct Done {
     random: Option<Advised>,
-    backward: u64,
+    /// Pages a second, before and after.
+    backward: Option<(f64, f64)>,
     strided: u64,
     kept: Option<(f64, f64)>,
     blocks: Option<(f64, f64)>,
@@ -107,16 +110,18 @@ const WIDEST: u64 = 4096;
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
 
-impl<'a> Watcher<'a> {
-    /// Watches process `pid`, whose memory the caller shares.
-    pub fn new(pid: u32, settings: Settings, report: &'a Report) -> Watcher<'a> {
+impl<'a, H: Hand> Watcher<'a, H> {
+    /// Watches process `pid`, whose mappings `hand` can reach.
+    pub fn new(pid: u32, hand: H, settings: Settings, report: &'a Report) -> Watcher<'a, H> {
+        let process = pid.to_string();
         Watcher {
             settings,
-            hand: Own,
+            hand,
             effort: Effort::of(pid),
-            mappings: Mappings::of("self"),
+            mappings: Mappings::of(&process),
             memory: Memory::of(pid),
             pages: None,
+            process,
             held: Vec::new(),
             listed: Duration::ZERO,
             room: 0,
@@ -217,7 +222,7 @@ impl<'a> Watcher<'a> {
     /// Learns what is mapped and how much memory there is. `false` where there is nothing to look at.
     fn prepare(&mut self) -> bool {
         if self.pages.is_none() {
-            self.pages = Pages::of("self");
+            self.pages = Pages::of(&self.process);
         }
         if self.listed.is_zero() || now() - self.listed > Duration::from_secs(1) {
             self.listed = now();
@@ -338,13 +343,12 @@ impl<'a> Watcher<'a> {
     fn advise(&mut self, index: usize, advice: Advice, at: Duration) {
         let is_possible = advice == Advice::Normal
             || self.may_act(index) && !(advice == Advice::Blocks && self.held[index].has_huge());
-        if !is_possible {
-            self.held[index].case = Case::default();
-            self.held[index].rests_until = at + Duration::from_secs(10);
+        let one = &mut self.held[index];
+        if !is_possible || !self.hand.advise(&one.mapping, advice, one.advice == Advice::Blocks) {
+            one.case = Case::default();
+            one.rests_until = at + Duration::from_secs(10);
             return;
         }
-        let one = &mut self.held[index];
-        self.hand.advise(one.mapping.at.clone(), advice, one.advice == Advice::Blocks);
         one.advice = advice;
         one.had_blocks |= advice == Advice::Blocks;
         if advice == Advice::Blocks || one.case.is_random() {
@@ -394,7 +398,11 @@ impl<'a> Watcher<'a> {
                 if is_loop && shape.fronts.len() == 1 && self.may_act(index) {
                     self.held[index].round = Some(Round::new(front.at, front.span, at));
                 }
-            } else if one.streams.len() < STREAMS && is_new(one, front) && self.may_act(index) {
+            } else if front.stride.abs() >= WIDE
+                && one.streams.len() < STREAMS
+                && is_new(one, front)
+                && self.may_act(index)
+            {
                 let most = (self.room / 8).max(WINDOW) / (self.held[index].streams.len() as u64 + 1);
                 let most = most.min(self.held[index].window);
                 self.held[index].streams.push(Stream::new(front, pages, most, at));
@@ -408,25 +416,22 @@ impl<'a> Watcher<'a> {
         let mut ended = false;
         for one in &mut self.held {
             let Some(seen) = &mut one.seen else { continue };
-            let start = one.mapping.at.start;
-            let range = |run: &Run| start + run.at * PAGE..start + run.end() * PAGE;
             let at = now();
             one.streams.retain_mut(|stream| {
                 let look = stream.ahead();
                 let new = pages.look(seen, look.at..look.end());
+                let goes_on = stream.follow(&new, |page| seen.has(page), at);
                 add(&mut one.pending, new);
-                let goes_on = stream.follow(|page| seen.has(page), at);
                 for run in &stream.ask() {
-                    self.hand.read_ahead(range(run));
+                    self.hand.read_ahead(&one.mapping, run);
                 }
-                if !goes_on && stream.is_sure() {
+                if !goes_on {
                     ended = true;
                     let (steps, in_vain) = stream.account();
                     // Reading in vain makes the next walk's window smaller.
                     one.window =
                         if in_vain > steps { (one.window / 2).max(WINDOW) } else { (one.window * 2).min(WIDEST) };
-                    let count = if stream.stride() == -1 { &mut self.done.backward } else { &mut self.done.strided };
-                    *count += steps;
+                    self.done.strided += steps;
                 }
                 goes_on
             });
@@ -445,7 +450,7 @@ impl<'a> Watcher<'a> {
                 continue;
             }
             if let Some(run) = round.drop() {
-                self.hand.drop(range(&run));
+                self.hand.drop(&one.mapping, &run);
                 seen.forget(run.at..run.end());
             }
         }
@@ -475,12 +480,18 @@ impl<'a> Watcher<'a> {
             let (before, after) = (before / 1e3, after / 1e3);
             let _ = write!(line, "pieces of 2 MiB, read at once: {before:.0} -> {after:.0} thousand pages a second; ");
         }
-        let mut followed = [("a walk backward", self.done.backward), ("strides", self.done.strided)];
-        for stream in self.held.iter().flat_map(|one| &one.streams).filter(|stream| stream.is_sure()) {
-            followed[usize::from(stream.stride() != -1)].1 += stream.account().0;
+        self.done.backward = self.held.iter().find_map(|one| one.case.backward()).or(self.done.backward);
+        if let Some((before, after)) = self.done.backward {
+            let (before, after) = (before / 1e3, after / 1e3);
+            let _ = write!(
+                line,
+                "a walk backward, read in pieces of 2 MiB: {before:.0} -> {after:.0} thousand pages a second; "
+            );
         }
-        for (what, touches) in followed.iter().filter(|(_, touches)| *touches > 0) {
-            let _ = write!(line, "{what}, read ahead: {touches} touches; ");
+        let streams = self.held.iter().flat_map(|one| &one.streams);
+        let strided = self.done.strided + streams.map(|stream| stream.account().0).sum::<u64>();
+        if strided > 0 {
+            let _ = write!(line, "strides, read ahead: {strided} touches; ");
         }
         if let Some((before, after)) = self.done.kept {
             let _ = write!(
@@ -490,7 +501,7 @@ impl<'a> Watcher<'a> {
                 after / 1e3
             );
         }
-        if self.done.kept.is_some() || followed.iter().any(|(_, touches)| *touches > 0) {
+        if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
             // The engine has such walks at the device's speed.
             let mapped: u64 = self.held.iter().map(|one| one.mapping.pages() * PAGE).sum();
             let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;

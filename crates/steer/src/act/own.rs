@@ -1,7 +1,8 @@
 //! The hand of who shares the program's memory: plain madvise(2).
 
 use super::Hand;
-use crate::judge::Advice;
+use crate::judge::{Advice, Run};
+use crate::observe::Mapping;
 use rustix::mm::Advice as Kernels;
 use std::ops::Range;
 
@@ -10,22 +11,22 @@ use std::ops::Range;
 pub struct Own;
 
 impl Hand for Own {
-    fn advise(&self, at: Range<u64>, advice: Advice, was_blocks: bool) -> bool {
+    fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
         let pages = match advice {
             Advice::Blocks => Some(Kernels::LinuxHugepage),
             _ if was_blocks => Some(Kernels::LinuxNoHugepage),
             _ => None,
         };
         let order = if advice == Advice::Normal { Kernels::Normal } else { Kernels::Random };
-        pages.is_none_or(|pages| madvise(at.clone(), pages)) && madvise(at, order)
+        pages.is_none_or(|pages| madvise(mapping.at.clone(), pages)) && madvise(mapping.at.clone(), order)
     }
 
-    fn read_ahead(&self, at: Range<u64>) -> bool {
-        madvise(at, Kernels::WillNeed)
+    fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {
+        madvise(mapping.addresses(pages), Kernels::WillNeed)
     }
 
-    fn drop(&self, at: Range<u64>) -> bool {
-        madvise(at, Kernels::LinuxPageOut)
+    fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool {
+        madvise(mapping.addresses(pages), Kernels::LinuxPageOut)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The advice of one mapping.
 
-use super::{Pieces, Shape};
+use super::{Pieces, Shape, WINDOW};
 use std::time::Duration;
 
 /// What the kernel is told of a mapping: madvise(2).
@@ -52,7 +52,7 @@ pub struct Case {
     rest: Duration,
     before: Rate,
     now: Rate,
-    /// When strides were seen last.
+    /// When strides, or a walk backward, were seen last.
     ordered: Duration,
 }
 
@@ -67,8 +67,10 @@ enum State {
     /// Advised random; judged when half a second has passed.
     Tried(Duration),
     Random,
-    /// Advised to be read in blocks, since then.
+    /// Pieces of 2 MiB, advised to be read in blocks, since then.
     Blocks(Duration),
+    /// A walk backward, advised so, since then.
+    Backward(Duration),
     Resting(Duration),
 }
 
@@ -133,10 +135,17 @@ impl Case {
 
     /// Whether it is advised random for any reason.
     pub fn is_on(&self) -> bool {
-        self.is_random() || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_))
+        self.is_random()
+            || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_) | State::Backward(_))
     }
 
-    /// Pages read a second, before it was advised to be read in blocks and now, if it is.
+    /// Pages a second, before a walk backward was advised to be read in blocks and now, if it is.
+    pub fn backward(&self) -> Option<(f64, f64)> {
+        let pages = |rate: &Rate| rate.progress() * WINDOW as f64;
+        matches!(self.state, State::Backward(_)).then(|| (pages(&self.before), pages(&self.now)))
+    }
+
+    /// Pages read a second, before pieces were advised to be read in blocks and now, if they are.
     pub fn blocks(&self) -> Option<(f64, f64)> {
         matches!(self.state, State::Blocks(_)).then(|| (self.before.reading(), self.now.reading()))
     }
@@ -172,6 +181,24 @@ impl Case {
                 let pays = self.now.reading() >= self.before.reading() * 1.1;
                 if look.at < since + BLOCKS_TRIAL || pays { None } else { self.give_up(look.at) }
             }
+            State::Backward(since) => {
+                self.now.add(look);
+                let goes_on = if shape.is_backward() {
+                    self.ordered = look.at;
+                    look.at < since + TRIAL || self.pays()
+                } else {
+                    // Anything else would read blocks in vain.
+                    shape.fronts.is_empty() && shape.scattered < FEW && look.at < self.ordered + PAUSE
+                };
+                match goes_on {
+                    true => None,
+                    false if look.at >= since + TRIAL && self.pays() => {
+                        self.rest = Duration::ZERO;
+                        self.normal(look.at)
+                    }
+                    false => self.give_up(look.at),
+                }
+            }
             State::Looked(_) | State::Strided(_) if says_something && shape.has_strides() && !shape.is_blurred => {
                 self.ordered = look.at;
                 let since = match self.state {
@@ -189,7 +216,12 @@ impl Case {
                 if says_something && shape.is_scattered() && look.is_short {
                     return self.begin(look).map_or_else(|| self.give_up(look.at), |_| None);
                 }
-                if look.at < since + LONGEST_LOOK { None } else { self.give_up(look.at) }
+                match look.at < since + LONGEST_LOOK {
+                    true => None,
+                    // What is in memory already shows no single touches.
+                    false if !look.waits() => self.normal(look.at),
+                    false => self.give_up(look.at),
+                }
             }
             // It may have come to an end of the file, and begin anew.
             State::Strided(_) if look.at < self.ordered + PAUSE => None,
@@ -232,6 +264,12 @@ impl Case {
             self.state = State::Blocks(look.at);
             return Some(Advice::Blocks);
         }
+        if shape.is_backward() {
+            self.now = Rate::default();
+            self.ordered = look.at;
+            self.state = State::Backward(look.at);
+            return Some(Advice::Blocks);
+        }
         // The kernel reads ahead of a walk before it comes. Where a walk forward waits all the same, it is none.
         let is_forward = shape.fronts.iter().all(|front| front.stride == 1);
         if shape.has_strides() || is_forward && shape.is_ordered() && look.waits() {
@@ -263,6 +301,7 @@ impl Case {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Front;
     use super::*;
 
     fn scattered(windows: u64) -> Shape {
@@ -391,6 +430,23 @@ mod tests {
     fn blocks_that_do_not_pay_are_given_up() {
         let made = blocks(&mut Case::default(), |_| 10_000, 25);
         assert_eq!(made, [(0, Advice::Blocks), (20, Advice::Normal)]);
+    }
+
+    #[test]
+    fn a_walk_backward_is_read_in_blocks_until_anything_else_is_seen() {
+        let backward = |windows| Shape { fronts: vec![Front { at: 500, stride: -1, span: 500 }], ..walk(windows) };
+        let mut case = Case::default();
+        let mut looks = vec![(backward(500), 8000)];
+        looks.extend(vec![(backward(1500), 24000); 20]);
+        looks.push((scattered(50), 1600));
+        let made = decisions(&mut case, &looks, true, 0);
+        assert_eq!(made[0], Some(Advice::Blocks));
+        assert!(made[1..21].iter().all(Option::is_none), "{made:?}");
+        assert_eq!(made[21], Some(Advice::Normal));
+        // It does not pay.
+        let made = decisions(&mut Case::default(), &vec![(backward(500), 8000); 12], true, 0);
+        assert_eq!((made[0], made[5]), (Some(Advice::Blocks), Some(Advice::Normal)));
+        assert_eq!(made.iter().flatten().count(), 2);
     }
 
     #[test]

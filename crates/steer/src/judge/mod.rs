@@ -12,7 +12,7 @@ mod stream;
 pub use case::{Advice, Case, Look};
 pub use round::Round;
 pub use shape::{Front, Pieces, Shape, pieces, shape, windows};
-pub use stream::Stream;
+pub use stream::{Stream, WIDE};
 
 /// Adjoining pages of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

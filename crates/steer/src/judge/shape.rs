@@ -1,5 +1,6 @@
 //! The pattern of what was touched: walks, strides, and single places.
 
+use super::stream::WIDE;
 use super::{Run, WINDOW};
 
 /// A place from which touches move on.
@@ -32,9 +33,15 @@ impl Shape {
         self.scattered * 4 >= self.windows * 3
     }
 
-    /// Whether a walk in strides is among them.
+    /// Whether a walk in wide strides is among them.
     pub fn has_strides(&self) -> bool {
-        self.fronts.iter().any(|front| front.stride.abs() > 1)
+        self.fronts.iter().any(|front| front.stride.abs() >= WIDE)
+    }
+
+    /// Whether nearly all touches belong to walks backward, of which most pages are used, or many.
+    pub fn is_backward(&self) -> bool {
+        let are_backward = self.fronts.iter().all(|front| -WIDE < front.stride && front.stride < 0);
+        !self.fronts.is_empty() && are_backward && self.scattered * 8 < self.windows
     }
 
     /// Whether most touches belong to walks or strides.

@@ -1,9 +1,9 @@
-//! What to read ahead of a walk that the kernel does not read ahead of.
+//! What to read ahead of a walk in strides.
 
 use super::{Front, Run};
 use std::time::Duration;
 
-/// Follows one walk: backward, or in strides.
+/// Follows one walk in strides, forward or backward.
 #[derive(Debug)]
 pub struct Stream {
     /// Pages from one touch to the next; below zero where the walk is backward.
@@ -17,37 +17,41 @@ pub struct Stream {
     /// Touches to be ahead by: doubled while the walk keeps up.
     depth: i64,
     most: i64,
+    /// It has come to the mapping's end, and may begin anew: a column follows another.
+    is_over: bool,
     moved: Duration,
     began: Duration,
     steps: u64,
 }
 
-/// Strides up to this are read with what lies between.
-const DENSE: i64 = 4;
-/// Pages that one request has at most: 1 MiB.
-const REQUEST: i64 = 256;
-/// Requests of single pages at a time.
+/// Strides from which on single pages are read; the kernel, or blocks, serve closer ones.
+pub const WIDE: i64 = 8;
+/// Touches to be ahead by at first, and at most.
+const DEPTH: i64 = 64;
+const DEEPEST: i64 = 512;
+/// Requests at a time.
 const AT_ONCE: usize = 256;
 /// Touches that may be missing in a row: another thread's, or what the look was too early for.
 const MISSING: i64 = 4;
-/// Touches in order, after it was found, that make a walk without a stride sure: more than the kernel maps for one.
-const SURE: u64 = 32;
 /// A walk that has not moved for so long has ended.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// And one that may begin anew.
+const BREATH: Duration = Duration::from_millis(200);
+/// Touches that begin it anew.
+const AGAIN: i64 = 4;
 
 impl Stream {
     /// A walk that was found just now, in a mapping of `pages`; at most `most` pages may be read ahead.
     pub fn new(front: &Front, pages: u64, most: u64, now: Duration) -> Stream {
-        let stride = front.stride;
-        let depth = if stride.abs() > DENSE { 64 } else { REQUEST / stride.abs() };
-        let most = (most as i64).min(if stride.abs() > DENSE { 512 } else { 4096 / stride.abs() });
+        let most = (most as i64).clamp(1, DEEPEST);
         Stream {
-            stride,
+            stride: front.stride,
             front: front.at as i64,
             ahead: front.at as i64,
             pages: pages as i64,
-            depth: depth.min(most.max(1)),
-            most: most.max(1),
+            depth: DEPTH.min(most),
+            most,
+            is_over: false,
             moved: now,
             began: now,
             steps: 0,
@@ -57,14 +61,22 @@ impl Stream {
     /// Where the next touches are to be looked for.
     pub fn ahead(&self) -> Run {
         let reach = (self.depth * 2 * self.stride.abs()).clamp(1024, self.pages);
-        let (from, to) =
-            if self.stride > 0 { (self.front, self.front + reach) } else { (self.front - reach, self.front) };
+        let (from, to) = match (self.stride > 0, self.is_over) {
+            (true, false) => (self.front, self.front + reach),
+            (false, false) => (self.front - reach, self.front),
+            (true, true) => (0, reach),
+            (false, true) => (self.pages - reach, self.pages),
+        };
         let (from, to) = (from.clamp(0, self.pages), (to + 1).clamp(0, self.pages));
         Run { at: from as u64, len: (to - from) as u64 }
     }
 
-    /// Moves on to the last touch in order that `is_touched` knows. `false` once the walk has ended.
-    pub fn follow(&mut self, is_touched: impl Fn(u64) -> bool, now: Duration) -> bool {
+    /// Moves on to the last touch in order that `is_touched` knows; `new`: those of them that no look has seen before.
+    /// `false` once the walk has ended.
+    pub fn follow(&mut self, new: &[Run], is_touched: impl Fn(u64) -> bool, now: Duration) -> bool {
+        if self.is_over && !self.begins_anew(new) {
+            return now.saturating_sub(self.moved) < BREATH;
+        }
         let before = self.front;
         let mut missing = 0;
         let mut page = self.front;
@@ -88,7 +100,22 @@ impl Stream {
                 self.depth = (self.depth * 2).min(self.most);
             }
         }
-        now.saturating_sub(self.moved) < PATIENCE && (0..self.pages).contains(&(self.front + self.stride))
+        self.is_over = !(0..self.pages).contains(&(self.front + self.stride * MISSING));
+        now.saturating_sub(self.moved) < PATIENCE
+    }
+
+    /// Finds the walk at the mapping's other end.
+    fn begins_anew(&mut self, new: &[Run]) -> bool {
+        let is_new = |page: i64| {
+            let before = new.partition_point(|run| run.at as i64 <= page);
+            before > 0 && page < new[before - 1].end() as i64
+        };
+        let is_first = |run: &&Run| (1..AGAIN).all(|step| is_new(run.at as i64 + step * self.stride));
+        let Some(first) = new.iter().find(is_first) else { return false };
+        self.front = first.at as i64;
+        self.ahead = self.front;
+        self.is_over = false;
+        true
     }
 
     /// Touches by which reading is ahead.
@@ -96,41 +123,22 @@ impl Stream {
         ((self.ahead - self.front) / self.stride).max(0)
     }
 
-    /// Whether it has moved on since it was found. Pieces that are read forward one after the other, each below the one
-    /// before, look like a walk backward.
-    pub fn is_sure(&self) -> bool {
-        self.stride.abs() > 1 || self.steps >= SURE
-    }
-
-    /// Pages to read now, each run in one request.
+    /// Pages to read now, each in a request of its own.
     pub fn ask(&mut self) -> Vec<Run> {
         let mut ask = Vec::new();
-        if !self.is_sure() {
+        if self.is_over {
             return ask;
         }
         if (self.ahead - self.front) * self.stride.signum() < 0 {
             self.ahead = self.front;
         }
-        if self.stride.abs() > DENSE {
-            while self.lead() < self.depth && ask.len() < AT_ONCE {
-                let next = self.ahead + self.stride;
-                if !(0..self.pages).contains(&next) {
-                    break;
-                }
-                self.ahead = next;
-                ask.push(Run { at: next as u64, len: 1 });
-            }
-            return ask;
-        }
-        while self.lead() + REQUEST / self.stride.abs() <= self.depth {
-            let next = self.ahead + REQUEST * self.stride.signum();
-            let (from, to) = if self.stride > 0 { (self.ahead + 1, next + 1) } else { (next, self.ahead) };
-            let (from, to) = (from.clamp(0, self.pages), to.clamp(0, self.pages));
-            if from >= to {
+        while self.lead() < self.depth && ask.len() < AT_ONCE {
+            let next = self.ahead + self.stride;
+            if !(0..self.pages).contains(&next) {
                 break;
             }
             self.ahead = next;
-            ask.push(Run { at: from as u64, len: (to - from) as u64 });
+            ask.push(Run { at: next as u64, len: 1 });
         }
         ask
     }
@@ -171,54 +179,57 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    #[test]
-    fn a_backward_walk_is_read_ahead_of_in_order_and_deeper_while_it_keeps_up() {
-        let mut stream = Stream::new(&Front { at: 50_000, stride: -1, span: 700 }, PAGES, 8192, at(0));
-        let (mut asked, mut reached) = (50_000 - 40, 50_000);
-        assert!(stream.ask().is_empty());
-        assert!(stream.follow(|page| page >= 50_000 - 40, at(0)));
-        for step in 0..9 {
-            for run in stream.ask() {
-                assert_eq!(run.end(), asked);
-                asked = run.at;
-            }
-            // All that was read ahead is used.
-            reached = asked;
-            assert!(stream.follow(|page| page >= asked, at(step)), "step {step}");
-            assert_eq!(stream.front(), reached);
-        }
-        let more: u64 = stream.ask().iter().map(|run| run.len).sum();
-        assert_eq!(more, 4096, "{reached}");
+    fn strides(at: u64) -> Stream {
+        Stream::new(&Front { at, stride: 16, span: 160 }, PAGES, 8192, Duration::ZERO)
     }
 
     #[test]
-    fn a_stride_is_asked_for_page_by_page() {
-        let mut stream = Stream::new(&Front { at: 160, stride: 16, span: 160 }, PAGES, 8192, at(0));
+    fn a_stride_is_asked_for_page_by_page_and_deeper_while_the_walk_keeps_up() {
+        let mut stream = strides(160);
         let ask = stream.ask();
         assert_eq!(ask.len(), 64);
         assert_eq!((ask[0], ask[1]), (Run { at: 176, len: 1 }, Run { at: 192, len: 1 }));
         assert!(stream.ask().is_empty());
-        assert!(stream.follow(|page| page <= 400, at(1)));
+        assert!(stream.follow(&[], |page| page <= 400, at(1)));
         assert_eq!(stream.front(), 400);
         assert!(!stream.ask().is_empty());
+        for step in 2..9 {
+            let reached = stream.ahead as u64;
+            assert!(stream.follow(&[], |page| page <= reached, at(step)));
+            stream.ask();
+        }
+        assert!(stream.account().1 >= 256, "{stream:?}");
     }
 
     #[test]
     fn a_walk_that_stands_has_ended() {
-        let mut stream = Stream::new(&Front { at: 160, stride: 16, span: 160 }, PAGES, 8192, at(0));
+        let mut stream = strides(160);
         stream.ask();
-        assert!(stream.follow(|_| false, at(10)));
-        assert!(!stream.follow(|_| false, at(30)));
+        assert!(stream.follow(&[], |_| false, at(10)));
+        assert!(!stream.follow(&[], |_| false, at(30)));
         assert_eq!(stream.account(), (0, 64));
     }
 
     #[test]
-    fn nothing_beyond_the_mapping_or_beyond_what_memory_allows_is_asked_for() {
-        let mut stream = Stream::new(&Front { at: 300, stride: -1, span: 700 }, PAGES, 8192, at(0));
-        stream.follow(|page| page >= 260, at(1));
-        assert_eq!(stream.ask(), [Run { at: 4, len: 256 }, Run { at: 0, len: 4 }]);
-        stream.follow(|page| page >= 20, at(1));
-        assert!(stream.ask().is_empty());
+    fn a_walk_that_comes_to_the_end_is_found_again_at_the_beginning() {
+        for (stride, end, again) in [(16, PAGES - 10, 5), (-16, 9, PAGES - 3)] {
+            let mut stream = Stream::new(&Front { at: end, stride, span: 160 }, PAGES, 8192, at(0));
+            assert!(stream.follow(&[], |_| false, at(1)));
+            assert!(stream.ask().is_empty());
+            assert!(stream.ahead().at <= again && again < stream.ahead().end(), "{stream:?}");
+            let mut new: Vec<Run> =
+                (0..6).map(|step| Run { at: again.wrapping_add_signed(step * stride), len: 1 }).collect();
+            new.sort_by_key(|run| run.at);
+            let is_touched = |page| new.iter().any(|run| run.at == page);
+            assert!(stream.follow(&new, is_touched, at(2)));
+            assert_eq!(stream.front(), again.wrapping_add_signed(5 * stride));
+            assert_eq!(stream.ask().first().map(|run| run.at), Some(again.wrapping_add_signed(6 * stride)));
+            assert!(!stream.follow(&[], |_| false, at(300)));
+        }
+    }
+
+    #[test]
+    fn nothing_beyond_what_memory_allows_is_asked_for() {
         let mut stream = Stream::new(&Front { at: 160, stride: 16, span: 160 }, PAGES, 10, at(0));
         assert_eq!(stream.ask().len(), 10);
     }

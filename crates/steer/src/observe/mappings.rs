@@ -2,6 +2,7 @@
 
 use super::text::{hex, number, read};
 use crate::PAGE;
+use crate::judge::Run;
 use std::ffi::CStr;
 use std::ops::Range;
 
@@ -28,6 +29,11 @@ impl Mapping {
     /// Its length in pages.
     pub fn pages(&self) -> u64 {
         (self.at.end - self.at.start) / PAGE
+    }
+
+    /// Where pages of it lie.
+    pub fn addresses(&self, pages: &Run) -> Range<u64> {
+        self.at.start + pages.at * PAGE..self.at.start + pages.end() * PAGE
     }
 }
 

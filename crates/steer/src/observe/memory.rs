@@ -12,10 +12,13 @@ struct Group {
     others: &'static [&'static str],
 }
 
-/// Reads the memory of one program's group.
+/// A limit from which on there is none: version 1 has a number for it.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// Reads the memory of one program's group, and of those that it lies in.
 #[derive(Debug)]
 pub struct Memory {
-    group: Option<Group>,
+    groups: Vec<Group>,
     text: Vec<u8>,
 }
 
@@ -23,11 +26,12 @@ impl Memory {
     /// Of process `pid`.
     pub fn of(pid: u32) -> Memory {
         let mut text = Vec::new();
-        let mut group = None;
+        let mut groups = Vec::new();
         if read(&format!("/proc/{pid}/cgroup"), &mut text) {
-            group = groups(&text).into_iter().find(|group| read(&group.limit, &mut Vec::new()));
+            groups = groups_of(&text);
+            groups.retain(|group| read(&group.limit, &mut Vec::new()));
         }
-        Memory { group, text }
+        Memory { groups, text }
     }
 
     /// Bytes of files that can be in memory at once.
@@ -37,45 +41,41 @@ impl Memory {
         } else {
             u64::MAX
         };
-        machine.min(self.in_group().unwrap_or(u64::MAX))
+        let Memory { groups, text } = self;
+        groups.iter().filter_map(|group| group.for_files(text)).fold(machine, u64::min)
     }
+}
 
-    fn in_group(&mut self) -> Option<u64> {
-        let group = self.group.as_ref()?;
-        let limit = read(&group.limit, &mut self.text).then(|| number(&self.text)).flatten()?;
-        if !read(&group.stat, &mut self.text) {
+impl Group {
+    fn for_files(&self, text: &mut Vec<u8>) -> Option<u64> {
+        let limit = read(&self.limit, text).then(|| number(text)).flatten().filter(|limit| *limit < NO_LIMIT)?;
+        if !read(&self.stat, text) {
             return None;
         }
-        let others: u64 = group.others.iter().filter_map(|name| number_after(&self.text, name)).sum();
+        let others: u64 = self.others.iter().filter_map(|name| number_after(text, name)).sum();
         Some(limit.saturating_sub(others))
     }
 }
 
-/// The groups that may hold the limit: of version 1, then of version 2, as the program sees them, then as a container
-/// does, which sees its own group as the root.
-fn groups(text: &[u8]) -> Vec<Group> {
+/// The groups that may hold a limit, of version 1 and of version 2: the program's and all above it. A container sees
+/// its own as the root, under a name from outside or none.
+fn groups_of(text: &[u8]) -> Vec<Group> {
     let mut found = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
         let mut fields = line.splitn(3, |byte| *byte == b':').map(|field| String::from_utf8_lossy(field).into_owned());
         let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else { continue };
-        if controllers.split(',').any(|one| one == "memory") {
-            for path in [path.trim_end_matches('/'), ""] {
-                let at = format!("/sys/fs/cgroup/memory{path}");
-                found.push(Group {
-                    limit: format!("{at}/memory.limit_in_bytes"),
-                    stat: format!("{at}/memory.stat"),
-                    others: &["total_rss ", "total_shmem "],
-                });
+        let (root, limit, others): (_, _, &'static [&'static str]) = match controllers.as_str() {
+            "" => ("/sys/fs/cgroup", "memory.max", &["anon ", "shmem ", "kernel "]),
+            list if list.split(',').any(|one| one == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", &["total_rss ", "total_shmem "])
             }
-        } else if controllers.is_empty() {
-            for path in [path.trim_end_matches('/'), ""] {
-                let at = format!("/sys/fs/cgroup{path}");
-                found.push(Group {
-                    limit: format!("{at}/memory.max"),
-                    stat: format!("{at}/memory.stat"),
-                    others: &["anon ", "shmem ", "kernel "],
-                });
-            }
+            _ => continue,
+        };
+        let mut path = Some(path.trim_end_matches('/'));
+        while let Some(one) = path {
+            let at = format!("{root}{one}");
+            found.push(Group { limit: format!("{at}/{limit}"), stat: format!("{at}/memory.stat"), others });
+            path = one.rsplit_once('/').map(|(above, _)| above);
         }
     }
     found
@@ -86,13 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_of_version_1_comes_before_one_of_version_2() {
-        let found = groups(b"4:memory:/a/b\n0::/c\n");
+    fn all_groups_above_count() {
+        let found = groups_of(b"4:memory:/a/b\n0::/c\n");
         let limits: Vec<&str> = found.iter().map(|group| group.limit.as_str()).collect();
         assert_eq!(
             limits,
             [
                 "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
                 "/sys/fs/cgroup/memory/memory.limit_in_bytes",
                 "/sys/fs/cgroup/c/memory.max",
                 "/sys/fs/cgroup/memory.max"
