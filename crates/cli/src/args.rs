@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 
@@ -20,6 +21,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage; of run: the program's own, 126 it 
 Examples:
   fastmap run -- PROGRAM ARGS    a program, unchanged, with what the kernel reads and keeps of its mapped files steered
   fastmap run --cache 1GiB -- PROGRAM ARGS    the same with its mapped files in a cache of 1 GiB
+  fastmap attach PID             the same for one that is running
   fastmap top                    what the programs here that use FastMap are doing
   fastmap doctor                 what this machine offers and what it lacks
   fastmap bench                  FastMap beside kernel mmap, about two minutes
@@ -34,6 +36,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(RunArgs),
+    Attach(AttachArgs),
     Top(TopArgs),
     /// Measure FastMap beside kernel mmap: a tour of about two minutes, or one experiment in detail (`bench micro`)
     #[command(disable_help_flag = true, override_usage = "fastmap bench [EXPERIMENT] [OPTIONS]")]
@@ -221,6 +224,52 @@ choices! {
     Persist, "make stores last": Auto = "auto", CacheLines = "cache-lines";
 }
 
+/// Steer the mapped files of programs that are running
+#[derive(Debug, ClapArgs)]
+#[command(override_usage = "fastmap attach [OPTIONS] [PID]...")]
+#[command(group = clap::ArgGroup::new("who").required(true).multiple(true).args(["pid", "name", "group"]))]
+#[command(long_about = "\
+Steer the mapped files of programs that are running: your own, as root all.
+
+It looks from outside at which pages a program touches, and has one of its threads, stopped for a fraction of a millisecond (ptrace(2)), make the \
+madvise(2) that fits. Nothing stays of it: when it ends, by --for or a signal, the advice is taken back.")]
+#[command(after_help = "\
+Not possible: a program that another traces, one of another user's, one that is not dumpable (setuid), one with filters for its system calls \
+(seccomp) other than its container's, and where kernel.yama.ptrace_scope is 1 or more all that is no child of this command, unless it is run as root. \
+Each is said, with the remedy.
+
+Reading ahead needs the program's own memory group: run it there.
+
+Exit status: 0; 1 if nobody could be steered; 2 wrong usage.
+
+Examples:
+  fastmap attach --dry-run 4711
+  fastmap attach --name prometheus --for 10m
+  fastmap attach --group system.slice/etcd.service --children")]
+pub struct AttachArgs {
+    /// These processes
+    #[arg(value_name = "PID", value_parser = process)]
+    pub pid: Vec<u32>,
+    /// All processes of this name: of the program's file, or as ps(1) shows it; those to come, too
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// All processes of this cgroup and those in it: its path as in /proc/PID/cgroup, or its folder
+    #[arg(long, value_name = "CGROUP")]
+    pub group: Option<PathBuf>,
+    /// Their children, too
+    #[arg(long)]
+    pub children: bool,
+    /// For so long [default: until they have ended]
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub lasting: Option<Duration>,
+    /// See and say, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Undo advice of the programs (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
+    #[arg(long)]
+    pub r#override: bool,
+}
+
 /// Show what programs that use FastMap are doing
 #[derive(Debug, ClapArgs)]
 #[command(long_about = "\
@@ -371,6 +420,18 @@ pub struct RmArgs {
 
 fn process(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("\"{text}\" is no process id: give one as ps(1) shows it"))
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let seconds = match &text[digits..] {
+        "s" | "" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        _ => None,
+    };
+    let time = seconds.and_then(|unit| text[..digits].parse::<u64>().ok()?.checked_mul(unit)).filter(|time| *time > 0);
+    time.map(Duration::from_secs).ok_or_else(|| format!("\"{text}\" is no time: give 60s, 10m or 2h"))
 }
 
 fn interval(text: &str) -> Result<f64, String> {

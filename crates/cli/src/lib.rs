@@ -1,6 +1,7 @@
-//! The command `fastmap`: `run`, `top`, `doctor`, `cache`; and what it shares with `fastmap-bench`, which `bench` and `report` start.
+//! The command `fastmap`: `run`, `attach`, `top`, `doctor`, `cache`; and what it shares with `fastmap-bench`, which `bench` and `report` start.
 
 mod args;
+mod attach;
 mod cache;
 pub mod cgroup;
 mod doctor;
@@ -52,6 +53,7 @@ pub fn command() -> clap::Command {
 
 fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
+        Command::Attach(args) => attach::run(&args),
         Command::Cache(args) => cache::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Run(args) => match run::run(&args)? {},

@@ -1,5 +1,7 @@
 //! `fastmap run`: checks what can be checked, and becomes the program, with the preload libraries in it.
 
+mod beside;
+mod companion;
 mod glob;
 mod heap;
 pub(crate) mod objects;
@@ -46,7 +48,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     }
     let libraries = libraries(engine)?;
     let program = program::find(&args.program[0])?;
-    let kind = program::check(&program)?;
+    let kind = program::check(&program, engine.is_some())?;
     variables.extend(objects::start(&args.objects)?);
     // Last, since it makes a file.
     let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
@@ -55,13 +57,18 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
         variables.push(("FASTMAP_STATS", path.clone().into()));
     }
     variables.push(("FASTMAP_RUN_PID", std::process::id().to_string().into()));
-    variables.push(("LD_PRELOAD", preload(&libraries, env::var_os("LD_PRELOAD"))));
+    let preloaded = if kind == Kind::Foreign { &[][..] } else { &libraries };
+    let (before, list) = (env::var_os("LD_PRELOAD"), preload(preloaded, env::var_os("LD_PRELOAD")));
+    if before.is_some() || !list.is_empty() {
+        variables.push(("LD_PRELOAD", list));
+    }
     if let Some(Made { path, .. }) = &made {
         write_unfinished(path, &program);
     }
     if kind == Kind::Go && engine.is_some() {
         eprintln!("{}", program::OF_GO.replace("PROGRAM", &program.display().to_string()));
     }
+    companion::start(args.r#override || env::var_os("FASTMAP_STEER_OVERRIDE").is_some());
     let error = become_program(&program, &args.program, &variables);
     if let Some(Made { path, fresh: true }) = &made {
         let _ = fs::remove_file(path);

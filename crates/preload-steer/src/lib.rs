@@ -71,7 +71,7 @@ extern "C" fn body(_: *mut c_void) -> c_int {
         return 0;
     }
     let _ = rustix::thread::set_name(c"fastmap-steer");
-    let settings = Settings { overrides: OVERRIDES.load(Ordering::Relaxed) };
+    let settings = Settings { overrides: OVERRIDES.load(Ordering::Relaxed), ..Settings::default() };
     let program = PROCESS.load(Ordering::Relaxed);
     let mut since = Duration::ZERO;
     Watcher::new(program, Own, settings, &REPORT).run(|pause| {

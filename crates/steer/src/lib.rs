@@ -8,6 +8,7 @@
 //! memory ([`Watcher`]). It makes bare system calls, which leave `errno` alone, and takes no lock of the program's.
 
 pub mod act;
+pub mod attach;
 mod clock;
 pub mod judge;
 pub mod observe;

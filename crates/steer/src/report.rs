@@ -63,6 +63,13 @@ impl Report {
         }
         0
     }
+
+    /// The line, if something was done.
+    pub fn text(&self) -> Option<String> {
+        let mut bytes = [0; BYTES];
+        let len = self.read(&mut bytes);
+        (len > 0).then(|| String::from_utf8_lossy(&bytes[..len]).into_owned())
+    }
 }
 
 #[cfg(test)]

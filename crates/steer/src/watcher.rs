@@ -3,8 +3,10 @@
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Advice, Case, Front, Look, Pieces, Round, Run, Shape, Stream, WIDE, pieces, shape, windows};
-use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, readahead};
+use crate::judge::{
+    Advice, Case, Depth, Front, Load, Look, Pieces, Round, Run, Shape, Stream, WIDE, is_dense, pieces, shape, windows,
+};
+use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, Waits, readahead};
 use crate::report::Report;
 use std::fmt::Write;
 use std::ops::Range;
@@ -15,6 +17,10 @@ use std::time::Duration;
 pub struct Settings {
     /// Advice of the program's own that is plainly wrong may be replaced.
     pub overrides: bool,
+    /// Loads from slow storage are all that is helped: another watcher does the rest.
+    pub only_loads: bool,
+    /// Nothing is done, and the report says what would be.
+    pub is_dry: bool,
 }
 
 /// Watches one program and steers its mappings.
@@ -27,6 +33,8 @@ pub struct Watcher<'a, H> {
     effort: Effort,
     mappings: Mappings,
     memory: Memory,
+    waits: Waits,
+    depth: Depth,
     pages: Option<Pages>,
     held: Vec<Held>,
     listed: Duration,
@@ -57,6 +65,9 @@ struct Held {
     was_random: bool,
     streams: Vec<Stream>,
     round: Option<Round>,
+    load: Option<Load>,
+    /// A load that did not go on rests until then.
+    loads_rest_until: Duration,
     /// New pages that streams and rounds came upon.
     pending: Vec<Run>,
     before: Vec<Run>,
@@ -72,7 +83,11 @@ struct Done {
     /// Pages a second, before and after.
     backward: Option<(f64, f64)>,
     strided: u64,
+    /// What would be, where nothing may be done.
+    would: Vec<String>,
     kept: Option<(f64, f64)>,
+    /// Pages that readers brought, and the most requests at a time.
+    loaded: (u64, usize),
     blocks: Option<(f64, f64)>,
 }
 
@@ -102,6 +117,8 @@ const ENOUGH: u64 = 20;
 /// A second's faults, or pages read, below which nothing is wrong.
 const FAULTS: f64 = 30.0;
 const READ: f64 = 2000.0;
+/// A second's faults that may wait without a request of their own, below which nothing is slow.
+const MINOR_FAULTS: f64 = 100.0;
 /// How long what is known of a mapping's advice holds: all of smaps(5) is read for it.
 const FLAGS: Duration = Duration::from_secs(10);
 /// Touches to read ahead of a walk, at least and at most.
@@ -120,6 +137,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
             effort: Effort::of(pid),
             mappings: Mappings::of(&process),
             memory: Memory::of(pid),
+            waits: Waits::of(pid),
+            depth: Depth::new(now()),
             pages: None,
             process,
             held: Vec::new(),
@@ -134,7 +153,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
     }
 
     /// Watches until `nap`, which sleeps for a time, says that the program has ended, or the program is gone.
-    pub fn run(mut self, mut nap: impl FnMut(Duration) -> bool) {
+    pub fn run(&mut self, mut nap: impl FnMut(Duration) -> bool) {
         let Some(mut spent) = self.effort.look() else { return };
         let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
         let mut soon = 0u32;
@@ -153,7 +172,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let Some(now_spent) = self.effort.look() else { return };
             let (cost, lasted) = (now_spent.since(&spent), now() - turned);
             (spent, turned) = (now_spent, now());
-            if !is_wrong(&cost, lasted) && !self.is_acting() {
+            if !is_wrong(&cost, lasted) && !self.is_acting() && !self.is_waiting(&cost, lasted) {
                 calm = (calm + CALM / 10).min(CALMEST);
                 self.held.iter_mut().for_each(Held::forget);
                 (is_watching, carried) = (false, Default::default());
@@ -198,6 +217,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
+    /// Takes back what was advised.
+    pub fn undo(&mut self) {
+        for one in self.held.iter_mut().filter(|one| one.advice != Advice::Normal) {
+            self.hand.advise(&one.mapping, Advice::Normal, one.advice == Advice::Blocks);
+            one.advice = Advice::Normal;
+        }
+    }
+
     /// Sleeps, following what is followed meanwhile. `None` once the program has ended; else whether a walk did.
     fn rest(&mut self, time: Duration, nap: &mut impl FnMut(Duration) -> bool) -> Option<bool> {
         let until = now() + time;
@@ -212,11 +239,19 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 return None;
             }
             ended |= self.follow();
+            self.load();
         }
     }
 
     fn is_acting(&self) -> bool {
         self.held.iter().any(|one| one.case.is_on() || one.is_followed())
+    }
+
+    /// Whether loads wait for what is being read ahead, and readers could help.
+    fn is_waiting(&mut self, cost: &Spent, lasted: Duration) -> bool {
+        cost.minor_faults as f64 > MINOR_FAULTS * lasted.as_secs_f64()
+            && self.hand.readers().is_some()
+            && self.waits.is_blocked()
     }
 
     /// Learns what is mapped and how much memory there is. `false` where there is nothing to look at.
@@ -276,6 +311,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
 
     fn judge(&mut self, second: Vec<Vec<Run>>, cost: &Spent, lasted: Duration) {
         let at = now();
+        self.find_loads(&second, at);
         let mut shapes: Vec<(Shape, u64, Pieces)> = Vec::with_capacity(second.len());
         let mut extent = 0;
         for (one, second) in self.held.iter_mut().zip(second) {
@@ -318,7 +354,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
         let all: u64 = shapes.iter().map(|(_, touched, _)| touched).sum();
         let is_short = extent > self.room;
+        if self.settings.only_loads {
+            return;
+        }
         for (index, (shape, windows, pieces)) in shapes.iter().enumerate() {
+            // Readers are ahead of it.
+            if self.held[index].load.is_some() {
+                continue;
+            }
             let (windows, share) = (*windows, *windows as f64 / all.max(1) as f64);
             let look = Look {
                 at,
@@ -340,9 +383,68 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
+    /// Begins to load what the program reads densely from slow storage, and ends what it does not.
+    fn find_loads(&mut self, second: &[Vec<Run>], at: Duration) {
+        if self.hand.readers().is_none() {
+            return;
+        }
+        let is_slow = self.waits.look().is_some_and(|wait| wait > SLOW);
+        for (index, second) in second.iter().enumerate() {
+            let one = &mut self.held[index];
+            let runs = merge(merge(one.before.clone(), one.first.clone()), second.clone());
+            let pages = one.mapping.pages();
+            match is_dense(&runs) {
+                Some(false) if one.load.take().is_some() => one.loads_rest_until = at + Duration::from_secs(10),
+                Some(true) if is_slow && one.may_load(at) && pages <= may_load(self.room) => {
+                    let front = second.last().or(runs.last()).map_or(0, Run::end);
+                    if !self.only_notes(index, "a load from slow storage, for which readers would be ahead") {
+                        self.held[index].load = Some(Load::new(front, pages, at));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Keeps the readers busy.
+    fn load(&mut self) {
+        let at = now();
+        let room = may_load(self.room);
+        let Some((readers, files)) = self.hand.readers() else { return };
+        if self.held.iter().all(|one| one.load.is_none()) {
+            return;
+        }
+        let (mut waiting, brought) = readers.state();
+        // What they are reading cannot be let go of.
+        let most = self.depth.judge(brought, at).min((room / 16 / PIECE) as usize).max(1);
+        readers.allow(most);
+        self.done.loaded = (brought / PAGE, self.done.loaded.1.max(most));
+        for one in &mut self.held {
+            let (Some(load), Some(seen), Some(pages)) = (&mut one.load, &mut one.seen, &mut self.pages) else {
+                continue;
+            };
+            let new = pages.look(seen, 0..one.mapping.pages());
+            let goes_on = load.follow(&new, at);
+            add(&mut one.pending, new);
+            let Some(file) = files.get(&one.mapping) else {
+                one.load = None;
+                continue;
+            };
+            for run in load.ask(room, (4 * most).saturating_sub(waiting)) {
+                readers.bring(file, one.mapping.offset + run.at * PAGE, (run.len * PAGE) as usize);
+                waiting += 1;
+            }
+            if !goes_on {
+                one.load = None;
+                one.loads_rest_until = at + Duration::from_secs(1);
+            }
+        }
+    }
+
     fn advise(&mut self, index: usize, advice: Advice, at: Duration) {
         let is_possible = advice == Advice::Normal
             || self.may_act(index) && !(advice == Advice::Blocks && self.held[index].has_huge());
+        let is_possible = is_possible && !self.only_notes(index, self.held[index].case.why());
         let one = &mut self.held[index];
         if !is_possible || !self.hand.advise(&one.mapping, advice, one.advice == Advice::Blocks) {
             one.case = Case::default();
@@ -361,6 +463,17 @@ impl<'a, H: Hand> Watcher<'a, H> {
             done.mappings += u32::from(!one.was_random);
             one.was_random = true;
         }
+    }
+
+    /// Where nothing may be done, notes what would be.
+    fn only_notes(&mut self, index: usize, what: &str) -> bool {
+        if self.settings.is_dry {
+            let line = format!("{}: {what}", self.held[index].mapping.path);
+            if !self.done.would.contains(&line) && self.done.would.len() < 8 {
+                self.done.would.push(line);
+            }
+        }
+        self.settings.is_dry
     }
 
     /// Whether the program has left the mapping's advice to others.
@@ -395,13 +508,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room, one.readahead));
                 let may_come_round = !one.mapping.is_writable && is_fit && one.round.is_none();
                 let is_loop = may_come_round && !waits && !one.case.is_on();
-                if is_loop && shape.fronts.len() == 1 && self.may_act(index) {
+                if is_loop && shape.fronts.len() == 1 && self.may_act(index) && !self.settings.is_dry {
                     self.held[index].round = Some(Round::new(front.at, front.span, at));
                 }
             } else if front.stride.abs() >= WIDE
                 && one.streams.len() < STREAMS
                 && is_new(one, front)
                 && self.may_act(index)
+                && !self.only_notes(index, "strides, which would be read ahead")
             {
                 let most = (self.room / 8).max(WINDOW) / (self.held[index].streams.len() as u64 + 1);
                 let most = most.min(self.held[index].window);
@@ -501,6 +615,16 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 after / 1e3
             );
         }
+        for would in &self.done.would {
+            let _ = write!(line, "{would}; ");
+        }
+        if let (pages @ 1.., most) = self.done.loaded {
+            let _ = write!(
+                line,
+                "a load from slow storage: {} MiB brought, {most} requests at a time; ",
+                pages * PAGE >> 20
+            );
+        }
         if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
             // The engine has such walks at the device's speed.
             let mapped: u64 = self.held.iter().map(|one| one.mapping.pages() * PAGE).sum();
@@ -527,6 +651,8 @@ impl Held {
             was_random: false,
             streams: Vec::new(),
             round: None,
+            load: None,
+            loads_rest_until: Duration::ZERO,
             pending: Vec::new(),
             before: Vec::new(),
             first: Vec::new(),
@@ -551,15 +677,20 @@ impl Held {
         !self.had_blocks && self.flags.is_some_and(|(flags, _)| flags.huge)
     }
 
+    fn may_load(&self, at: Duration) -> bool {
+        self.load.is_none() && self.loads_rest_until <= at && !self.case.is_on()
+    }
+
     fn is_followed(&self) -> bool {
-        !self.streams.is_empty() || self.round.is_some()
+        !self.streams.is_empty() || self.round.is_some() || self.load.is_some()
     }
 
     /// How long each of what is followed can be left alone.
     fn pauses(&self) -> impl Iterator<Item = Duration> {
         let at = now();
         let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
-        self.streams.iter().map(move |stream| stream.pause(at)).chain(loops)
+        let loads = self.load.iter().map(|_| Duration::from_millis(10));
+        self.streams.iter().map(move |stream| stream.pause(at)).chain(loops).chain(loads)
     }
 }
 
@@ -567,6 +698,16 @@ impl Held {
 /// the beginning of the next, for what is dropped late, and for what else there is.
 fn may_keep(room: u64, readahead: u64) -> u64 {
     room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
+}
+
+/// A fault that waits for longer is one of slow storage.
+const SLOW: Duration = Duration::from_micros(300);
+/// Pages that a reader brings at a time.
+const PIECE: u64 = 64;
+
+/// Pages of a file that may be brought before they are touched.
+fn may_load(room: u64) -> u64 {
+    room - room / 8
 }
 
 /// Whether faults cost enough to look at what is touched.

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, PipeWriter, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -171,37 +171,11 @@ fn fork(prepare: impl FnOnce() -> Result<Session, Failure>) -> Result<OsString, 
     let failed = |what: &str, error: io::Error| {
         Failure::new("--object", format!("{what}: {error}"), "see what limits processes here (ulimit -a)")
     };
-    let (mut reader, writer) = io::pipe().map_err(|error| failed("no pipe", error))?;
-    // SAFETY: numbers only; a descriptor that is nobody else's.
-    let program = unsafe {
-        match libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as i32 {
-            -1 => return Err(failed("pidfd_open(2)", io::Error::last_os_error())),
-            fd => OwnedFd::from_raw_fd(fd),
-        }
+    let body = |answer, program| {
+        let _ = run(prepare, answer, program);
     };
-    // SAFETY: this process has one thread.
-    match unsafe { libc::fork() } {
-        -1 => return Err(failed("fork(2)", io::Error::last_os_error())),
-        0 => {
-            // So that it is no child of the program's, which may wait for all it has.
-            // SAFETY: as above; this process has nothing to be tidied up.
-            unsafe {
-                libc::setsid();
-                if libc::fork() != 0 {
-                    libc::_exit(0);
-                }
-            }
-            drop(reader);
-            // Whatever happens, nothing of the caller's is done here.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(prepare, writer, program)));
-            std::process::exit(1)
-        }
-        child => {
-            drop(writer);
-            // SAFETY: takes no memory.
-            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-        }
-    }
+    let mut reader = super::beside::start(c"fastmap-objects", false, body)
+        .map_err(|error| failed("no process can be made that fetches objects", error))?;
     let mut answer = Vec::new();
     let read = reader.read_to_end(&mut answer);
     match answer.split_first() {
@@ -222,7 +196,6 @@ fn run(
     mut answer: PipeWriter,
     program: OwnedFd,
 ) -> Option<Infallible> {
-    detach(&mut answer, &program).ok()?;
     let session = match prepare() {
         Ok(session) => session,
         Err(failure) => {
@@ -247,27 +220,6 @@ fn run(
     fastmap::live::offer();
     let _ = serve(asking, &objects, &stop);
     std::process::exit(0)
-}
-
-/// Lets go of everything that the caller has open, or is in: whoever waits for its end is not to wait for this process.
-fn detach(answer: &mut PipeWriter, program: &OwnedFd) -> io::Result<()> {
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    let kept = [answer.as_raw_fd(), program.as_raw_fd()];
-    // SAFETY: numbers only. What is closed is nobody's in this process, which has one thread and uses only what is kept.
-    unsafe {
-        for fd in 0..3 {
-            libc::dup2(null.as_raw_fd(), fd);
-        }
-        drop(null);
-        let (first, second) = (kept[0].min(kept[1]) as u32, kept[0].max(kept[1]) as u32);
-        for (from, to) in [(3, first - 1), (first + 1, second - 1), (second + 1, u32::MAX)] {
-            if from <= to {
-                libc::syscall(libc::SYS_close_range, from, to, 0);
-            }
-        }
-        libc::prctl(libc::PR_SET_NAME, c"fastmap-objects".as_ptr());
-    }
-    std::env::set_current_dir("/")
 }
 
 /// Waits until the program has ended, and nobody else has the session open. A process that executes a program has it not for a moment.

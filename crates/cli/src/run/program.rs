@@ -67,9 +67,9 @@ fn executable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails if a preload library would not be in the program, or not in the one that a script names on its first line. One
-/// that may not be read is taken as it is.
-pub fn check(program: &Path) -> Result<Kind, Failure> {
+/// What kind of program this is, or the one that a script names on its first line; fails if it runs with rights that are not the caller's, and,
+/// where it `needs_library`, if none can be in it. One that may not be read is taken as it is.
+pub fn check(program: &Path, needs_library: bool) -> Result<Kind, Failure> {
     /// Scripts whose interpreter is a script, as far as Linux goes.
     const MOST_SCRIPTS: usize = 5;
     let mut path = program.to_owned();
@@ -79,7 +79,9 @@ pub fn check(program: &Path) -> Result<Kind, Failure> {
         if (&file).take(256).read_to_end(&mut start).is_err() {
             return Ok(Kind::Plain);
         }
-        let Some(line) = start.strip_prefix(b"#!") else { return check_binary(program, &path, &file, &start) };
+        let Some(line) = start.strip_prefix(b"#!") else {
+            return check_binary(program, &path, &file, &start, needs_library);
+        };
         match interpreter(line) {
             Some(next) => path = next,
             None => return Ok(Kind::Plain),
@@ -100,7 +102,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     words.find(is_program).and_then(|name| find(name).ok()).or_else(|| Some(path.to_owned()))
 }
 
-fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8]) -> Result<Kind, Failure> {
+fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8], needs_library: bool) -> Result<Kind, Failure> {
     let name = if program == path {
         program.display().to_string()
     } else {
@@ -114,6 +116,8 @@ fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8]) -> Resul
     match Elf::of(file, start) {
         Elf::None => Ok(Kind::Plain),
         Elf::Dynamic(kind) => Ok(kind),
+        Elf::Static if !needs_library => Ok(Kind::Plain),
+        Elf::Bits32 | Elf::OtherMachine(_) | Elf::OtherLoader(_) if !needs_library => Ok(Kind::Foreign),
         Elf::Bits32 => {
             refuse("is a 32-bit program, and FastMap's libraries are for 64-bit ones", "use the program's 64-bit build")
         }
@@ -161,12 +165,14 @@ fn privileged(path: &Path, file: &File) -> Option<&'static str> {
     (size > 0 && user != 0).then_some("file capabilities")
 }
 
-/// What of a program matters beside that the library can be in it.
+/// What of a program matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Plain,
     /// Its runtime makes system calls itself.
     Go,
+    /// Its loader would fail over a library of ours.
+    Foreign,
 }
 
 /// Said of a Go program.

@@ -1,13 +1,22 @@
 //! What is done to a program's mappings: one face, with a hand for each way in.
 
+mod files;
+mod outside;
 mod own;
+mod readers;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
+mod traced;
 
+pub use files::Files;
+pub use outside::Outside;
 pub use own::Own;
+pub use readers::Readers;
+pub use traced::{Refusal, Traced};
 
 use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
 
-/// A way to a program's mappings. A call that fails changes nothing.
+/// A way to a program's mappings. A call that fails changes nothing, or a part of what was asked for: it may be repeated.
 pub trait Hand {
     /// Advises a mapping: MADV_NORMAL, MADV_RANDOM, or both that and MADV_HUGEPAGE (which MADV_NORMAL does not take back:
     /// MADV_NOHUGEPAGE does, if it `was_blocks`).
@@ -19,4 +28,9 @@ pub trait Hand {
     /// Lets go of pages of a mapping: they are read again at the next touch (MADV_PAGEOUT, Linux 5.4). Nothing
     /// happens to pages that other processes have mapped, or of a file that the caller could not write.
     fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool;
+
+    /// Readers beside the program, if there are any, and the files that they read.
+    fn readers(&mut self) -> Option<(&mut Readers, &mut Files)> {
+        None
+    }
 }

@@ -139,6 +139,19 @@ impl Case {
             || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_) | State::Backward(_))
     }
 
+    /// What was seen, and what is advised for it.
+    pub fn why(&self) -> &'static str {
+        match self.state {
+            State::Normal | State::Resting(_) => "nothing that needs advice",
+            State::Looked(_) | State::Strided(_) => "a walk that waits: single touches looked at under MADV_RANDOM",
+            State::Tried(_) | State::Random => {
+                "scattered touches, most of what is read around them unused: MADV_RANDOM"
+            }
+            State::Blocks(_) => "pieces of 2 MiB: MADV_HUGEPAGE and MADV_RANDOM",
+            State::Backward(_) => "a walk backward: MADV_HUGEPAGE and MADV_RANDOM",
+        }
+    }
+
     /// Pages a second, before a walk backward was advised to be read in blocks and now, if it is.
     pub fn backward(&self) -> Option<(f64, f64)> {
         let pages = |rate: &Rate| rate.progress() * WINDOW as f64;

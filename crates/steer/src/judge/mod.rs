@@ -2,14 +2,16 @@
 //!
 //! [`shape`] tells the pattern of what was touched in two looks that followed one another. [`Case`] follows one mapping
 //! and decides on its advice. [`Stream`] says what to read ahead of a walk, [`Round`] what to drop behind one that
-//! comes round.
+//! comes round, [`Load`] what to bring of a file that is loaded from slow storage.
 
 mod case;
+mod load;
 mod round;
 mod shape;
 mod stream;
 
 pub use case::{Advice, Case, Look};
+pub use load::{Depth, Load, is_dense};
 pub use round::Round;
 pub use shape::{Front, Pieces, Shape, pieces, shape, windows};
 pub use stream::{Stream, WIDE};

@@ -3,6 +3,7 @@
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 
 /// An open file.
 #[derive(Debug)]
@@ -11,8 +12,13 @@ pub struct Descriptor(RawFd);
 impl Descriptor {
     /// Opens a file to read it, or a folder. `None` where that cannot be done.
     pub fn open(path: &str) -> Option<Descriptor> {
-        let opened = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        Some(Descriptor(opened.ok()?.into_raw_fd()))
+        Descriptor::open_with(path, OFlags::empty()).ok()
+    }
+
+    /// The same, with more flags, or the error.
+    pub(crate) fn open_with(path: &str, flags: OFlags) -> Result<Descriptor, Errno> {
+        let opened = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty());
+        Ok(Descriptor(opened?.into_raw_fd()))
     }
 }
 

@@ -57,6 +57,16 @@ impl Group {
     }
 }
 
+/// Whether process `pid` is in the memory group of this one: pages that one reads are charged to it.
+pub fn same_group(pid: u32) -> bool {
+    let group = |process: &str| {
+        let mut text = Vec::new();
+        let is_read = read(&format!("/proc/{process}/cgroup"), &mut text);
+        is_read.then(|| groups_of(&text).into_iter().map(|group| group.limit).collect::<Vec<_>>())
+    };
+    group("self").is_some_and(|own| group(&pid.to_string()) == Some(own))
+}
+
 /// The groups that may hold a limit, of version 1 and of version 2: the program's and all above it. A container sees
 /// its own as the root, under a name from outside or none.
 fn groups_of(text: &[u8]) -> Vec<Group> {

@@ -1,18 +1,24 @@
 //! What /proc shows of a program, one reader each.
 
+mod at_address;
 mod descriptor;
 mod effort;
 mod mappings;
 mod memory;
 mod pages;
+mod processes;
 mod readahead;
 mod rights;
-mod text;
+pub(crate) mod text;
+mod waits;
 
+pub use at_address::at_address;
 pub use descriptor::Descriptor;
 pub use effort::{Effort, Spent};
 pub use mappings::{Flags, Mapping, Mappings, has_library};
-pub use memory::Memory;
+pub use memory::{Memory, same_group};
 pub use pages::{Pages, Seen};
+pub use processes::{Process, in_group, processes, with_children};
 pub use readahead::readahead;
 pub use rights::Rights;
+pub use waits::Waits;

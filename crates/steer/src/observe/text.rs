@@ -3,7 +3,7 @@
 use super::descriptor::Descriptor;
 
 /// A whole file, into a buffer that is used again. `false` if it cannot be read.
-pub(super) fn read(path: &str, into: &mut Vec<u8>) -> bool {
+pub(crate) fn read(path: &str, into: &mut Vec<u8>) -> bool {
     into.clear();
     let Some(file) = Descriptor::open(path) else { return false };
     loop {
@@ -25,19 +25,19 @@ pub(super) fn read(path: &str, into: &mut Vec<u8>) -> bool {
 }
 
 /// The number that follows `name` at the beginning of a line.
-pub(super) fn number_after(text: &[u8], name: &str) -> Option<u64> {
+pub(crate) fn number_after(text: &[u8], name: &str) -> Option<u64> {
     let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name.as_bytes()))?;
     number(line[name.len()..].trim_ascii_start())
 }
 
 /// The decimal digits at the beginning.
-pub(super) fn number(text: &[u8]) -> Option<u64> {
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }
 
 /// The hexadecimal digits at the beginning, and what follows them.
-pub(super) fn hex(text: &[u8]) -> Option<(u64, &[u8])> {
+pub(crate) fn hex(text: &[u8]) -> Option<(u64, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let number = u64::from_str_radix(std::str::from_utf8(&text[..digits]).ok()?, 16).ok()?;
     Some((number, &text[digits..]))

@@ -1,0 +1,123 @@
+//! `fastmap attach`: steers running programs, from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fastmap_steer::Settings;
+use fastmap_steer::attach::Party;
+use fastmap_steer::observe::{Process, in_group, processes, with_children};
+
+use crate::args::AttachArgs;
+use crate::failure::Failure;
+use crate::interrupt;
+
+/// How often it is looked who is there.
+const OFTEN: Duration = Duration::from_millis(500);
+
+/// Steers until all have ended, the time is over, or a signal comes.
+pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
+    interrupt::watch();
+    let until = args.lasting.map(|time| Instant::now() + time);
+    let mut who = Who::of(args)?;
+    let mut party = Party::new(Settings { overrides: args.r#override, is_dry: args.dry_run, ..Settings::default() });
+    let (mut refused, mut steered) = (BTreeSet::new(), BTreeSet::new());
+    let mut told = BTreeMap::new();
+    while !interrupt::requested() && until.is_none_or(|until| Instant::now() < until) {
+        let wanted: BTreeSet<Process> = who.now()?.difference(&refused).copied().collect();
+        for (process, refusal) in party.watch(&wanted) {
+            eprintln!("fastmap: {} {}: {refusal}", process.pid, process.name());
+            refused.insert(process);
+        }
+        steered.extend(wanted.difference(&refused).map(|process| (*process, process.name())));
+        if !who.may_come() && steered.iter().all(|(process, _)| !process.is_there()) {
+            break;
+        }
+        sleep(OFTEN);
+        told.extend(party.reports());
+    }
+    for (process, name) in &steered {
+        let line = told.get(process).map_or("nothing was to be done", String::as_str);
+        println!("{} {name}: {line}", process.pid);
+    }
+    // Those that were there and could not be steered were named.
+    Ok(if steered.is_empty() && !refused.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Who is to be steered.
+struct Who<'a> {
+    args: &'a AttachArgs,
+    /// Those that were named, with their children if these are wanted.
+    family: BTreeSet<Process>,
+    group: Option<PathBuf>,
+}
+
+impl Who<'_> {
+    fn of(args: &AttachArgs) -> Result<Who<'_>, Failure> {
+        let mut family = BTreeSet::new();
+        for pid in &args.pid {
+            let missing = || Failure::new(pid, "no such process", "give one that ps(1) shows");
+            family.insert(Process::of(*pid).ok_or_else(missing)?);
+        }
+        let group = args.group.as_deref().map(folder).transpose()?;
+        let who = Who { args, family, group };
+        if let Some(name) = args.name.as_deref().filter(|name| named(name).is_empty()) {
+            return Err(Failure::new(name, "no process has this name", "give one that ps(1) shows"));
+        }
+        Ok(who)
+    }
+
+    fn now(&mut self) -> Result<BTreeSet<Process>, Failure> {
+        if let Some(name) = &self.args.name {
+            self.family.extend(named(name));
+        }
+        if let Some(folder) = &self.group {
+            match in_group(folder) {
+                Ok(found) => self.family.extend(found),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.group = None,
+                Err(error) => return Err(Failure::new(folder.display(), error, "name a cgroup that you may read")),
+            }
+        }
+        if self.args.children {
+            with_children(&mut self.family);
+        } else {
+            self.family.retain(|process| process.is_there());
+        }
+        Ok(self.family.clone())
+    }
+
+    /// Whether others may come.
+    fn may_come(&self) -> bool {
+        self.args.name.is_some() || self.group.is_some() || !self.family.is_empty()
+    }
+}
+
+fn named(name: &str) -> Vec<Process> {
+    let own = std::process::id();
+    let is_named = |process: &Process| process.pid != own && (process.name() == name || process.short_name() == name);
+    processes().into_iter().filter(is_named).collect()
+}
+
+/// The folder of a cgroup.
+fn folder(group: &Path) -> Result<PathBuf, Failure> {
+    let inside = group.strip_prefix("/").unwrap_or(group);
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified"];
+    let places = roots.iter().map(|root| Path::new(root).join(inside)).chain([group.to_owned()]);
+    let is_group = |folder: &PathBuf| folder.join("cgroup.procs").is_file();
+    let missing =
+        || Failure::new(group.display(), "no such cgroup", "give its path as /proc/PID/cgroup has it, or its folder");
+    places.into_iter().find(is_group).ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_group_is_refused() {
+        assert!(folder(Path::new("/no/such/group")).is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! The hand from outside: advice by ptrace(2), reading by descriptors of our own.
+
+use super::{Files, Hand, Readers, Refusal, Traced};
+use crate::PAGE;
+use crate::judge::{Advice, Run};
+use crate::observe::{Mapping, same_group};
+
+/// Acts on another process's mappings.
+#[derive(Debug)]
+pub struct Outside {
+    /// None where only loads are helped.
+    traced: Option<Traced>,
+    files: Files,
+    readers: Readers,
+    /// Whether what we read is charged to the memory that the process may have.
+    may_read: bool,
+}
+
+impl Outside {
+    /// Of process `pid`; fails where advice is needed and cannot be given.
+    pub fn of(pid: u32, only_loads: bool) -> Result<Outside, Refusal> {
+        let traced = if only_loads { None } else { Some(Traced::of(pid)?) };
+        Ok(Outside { traced, files: Files::of(pid), readers: Readers::default(), may_read: same_group(pid) })
+    }
+}
+
+impl Hand for Outside {
+    fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
+        self.traced.as_mut().is_some_and(|traced| traced.advise(mapping, advice, was_blocks))
+    }
+
+    fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {
+        let Some(file) = self.files.get(mapping).filter(|_| self.may_read) else { return false };
+        let len = std::num::NonZeroU64::new(pages.len * PAGE);
+        rustix::fs::fadvise(file, mapping.offset + pages.at * PAGE, len, rustix::fs::Advice::WillNeed).is_ok()
+    }
+
+    fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool {
+        self.traced.as_mut().is_some_and(|traced| traced.drop(mapping, pages))
+    }
+
+    fn readers(&mut self) -> Option<(&mut Readers, &mut Files)> {
+        self.may_read.then_some((&mut self.readers, &mut self.files))
+    }
+}

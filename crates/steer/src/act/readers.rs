@@ -1,0 +1,155 @@
+//! Readers beside a program: they bring pages of files into the page cache, several at a time, where advice does not
+//! (FUSE and NFS read what they are asked to read ahead one request at a time).
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Threads that read, as many as there may be requests.
+#[derive(Debug, Default)]
+pub struct Readers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    work: Mutex<Work>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Work {
+    queue: VecDeque<Piece>,
+    /// Requests that there may be, and that there are.
+    most: usize,
+    active: usize,
+    /// Bytes read.
+    brought: u64,
+    has_ended: bool,
+}
+
+/// Bytes of a file to be read.
+#[derive(Debug)]
+struct Piece {
+    file: Arc<File>,
+    at: u64,
+    len: usize,
+}
+
+/// A reader reads so much at a time.
+const BUFFER: usize = 256 << 10;
+
+impl Readers {
+    /// Has `len` bytes of `file` read.
+    pub fn bring(&mut self, file: &Arc<File>, at: u64, len: usize) {
+        self.shared.lock().queue.push_back(Piece { file: Arc::clone(file), at, len });
+        self.shared.changed.notify_one();
+    }
+
+    /// Lets there be so many requests at a time.
+    pub fn allow(&mut self, most: usize) {
+        self.shared.lock().most = most;
+        while self.threads.len() < most {
+            let shared = Arc::clone(&self.shared);
+            let reader = std::thread::Builder::new().name("fastmap-reader".into()).stack_size(64 << 10);
+            let Ok(thread) = reader.spawn(move || shared.read()) else { break };
+            self.threads.push(thread);
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Pieces that are not read yet, and bytes that are.
+    pub fn state(&self) -> (usize, u64) {
+        let work = self.shared.lock();
+        (work.queue.len() + work.active, work.brought)
+    }
+
+    /// Forgets what is not being read yet.
+    pub fn clear(&mut self) {
+        self.shared.lock().queue.clear();
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        let mut work = self.shared.lock();
+        work.queue.clear();
+        work.has_ended = true;
+        drop(work);
+        // Storage may not answer: nobody waits for it.
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self) {
+        let mut buffer = vec![0; BUFFER];
+        let mut work = self.lock();
+        while !work.has_ended {
+            let piece = if work.active < work.most { work.queue.pop_front() } else { None };
+            let Some(piece) = piece else {
+                work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            work.active += 1;
+            drop(work);
+            let brought = piece.read(&mut buffer);
+            work = self.lock();
+            work.active -= 1;
+            work.brought += brought;
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Piece {
+    /// The bytes that were read. Those that the page cache has are not.
+    fn read(&self, buffer: &mut [u8]) -> u64 {
+        if super::files::is_cached(&self.file, self.at, self.len) {
+            return 0;
+        }
+        let mut done = 0;
+        while done < self.len {
+            let part = &mut buffer[..BUFFER.min(self.len - done)];
+            match self.file.read_at(part, self.at + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // The program will see what is wrong with it.
+                Err(_) => break,
+            }
+        }
+        done as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_brought_is_read_and_what_goes_beyond_the_end_is_not() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&vec![1; 3 << 20], 0).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let file = Arc::new(file);
+        let mut readers = Readers::default();
+        for at in 0..5 {
+            readers.bring(&file, at << 20, 1 << 20);
+        }
+        assert_eq!(readers.state().0, 5);
+        readers.allow(4);
+        while readers.state().0 > 0 {
+            std::thread::yield_now();
+        }
+        assert!(readers.state().1 <= 3 << 20);
+    }
+}

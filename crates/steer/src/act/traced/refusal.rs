@@ -1,0 +1,248 @@
+//! Why a process cannot be reached from outside, and what would help.
+
+use super::filters::Filters;
+use super::status::Status;
+use rustix::io::Errno;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+
+/// Why [`Traced::of`](super::Traced::of) refuses a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The machine's registers are not known here.
+    Machine,
+    /// There is no such process.
+    NoProcess(u32),
+    /// It is the caller.
+    Itself,
+    /// It has ended, and its parent has not asked for its status.
+    Ended(u32),
+    /// It is a thread of the kernel.
+    Kernels(u32),
+    /// It is a 32-bit program.
+    Bits32(u32),
+    /// It belongs to another user.
+    OtherUser {
+        /// The process.
+        pid: u32,
+        /// Its user.
+        theirs: u64,
+        /// The caller's.
+        ours: u64,
+    },
+    /// Another process traces it: a debugger, strace(1).
+    Traced {
+        /// The process.
+        pid: u32,
+        /// Its tracer.
+        by: u64,
+    },
+    /// It has capabilities that the caller lacks.
+    MoreRights(u32),
+    /// It has asked not to be looked into (PR_SET_DUMPABLE), or its executable may not be read.
+    Protected(u32),
+    /// Yama's `ptrace_scope` forbids it.
+    Yama {
+        /// The process.
+        pid: u32,
+        /// `kernel.yama.ptrace_scope`: 1, 2 or 3.
+        scope: u64,
+    },
+    /// It runs in seccomp(2)'s strict mode.
+    Strict(u32),
+    /// Its system calls are filtered, by filters that nobody else has.
+    Filtered(u32),
+    /// No `syscall` instruction was found in it.
+    NoInstruction(u32),
+    /// The kernel refuses, for a reason that it does not tell.
+    Denied {
+        /// The process.
+        pid: u32,
+        /// The error's number.
+        error: i32,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Machine => to.write_str(
+                "only programs on x86-64 can be steered from outside; start the program with the steering library instead",
+            ),
+            Refusal::NoProcess(pid) => write!(to, "there is no process {pid} to be seen; check the number with ps"),
+            Refusal::Itself => to.write_str("a process cannot be steered from outside by itself; name another process"),
+            Refusal::Ended(pid) => write!(to, "process {pid} has ended; start it again"),
+            Refusal::Kernels(pid) => write!(to, "process {pid} is a thread of the kernel; name a program's process"),
+            Refusal::Bits32(pid) => write!(to, "process {pid} is a 32-bit program; use its 64-bit build"),
+            Refusal::OtherUser { pid, theirs, ours } => write!(
+                to,
+                "process {pid} belongs to user {theirs}, and you are user {ours}; attach as user {theirs} or as root"
+            ),
+            Refusal::Traced { pid, by } => write!(
+                to,
+                "process {pid} is traced by process {by} (a debugger or strace), and only one can trace; end that first"
+            ),
+            Refusal::MoreRights(pid) => {
+                write!(to, "process {pid} has capabilities that you do not have; attach as root")
+            }
+            Refusal::Protected(pid) => write!(
+                to,
+                "process {pid} does not let other processes look into it (PR_SET_DUMPABLE, or a program file that you may not read); attach as root"
+            ),
+            Refusal::Yama { pid, scope } => to.write_str(&yama(*pid, *scope)),
+            Refusal::Strict(pid) => write!(
+                to,
+                "process {pid} may only read, write and exit (seccomp strict mode): the kernel would kill it for any advice; it cannot be steered"
+            ),
+            Refusal::Filtered(pid) => write!(
+                to,
+                "process {pid} filters its own system calls (seccomp): advice could kill it; start it without its sandbox, or with the steering library"
+            ),
+            Refusal::NoInstruction(pid) => write!(
+                to,
+                "process {pid} has no system call instruction that can be read; start it with the steering library instead"
+            ),
+            Refusal::Denied { pid, error } => write!(
+                to,
+                "the kernel does not let you trace process {pid} ({}): a security module or another user namespace forbids it; attach as root in the process's container",
+                std::io::Error::from_raw_os_error(*error)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+fn yama(pid: u32, scope: u64) -> String {
+    let why = match scope {
+        1 => "lets a process trace only what it has started",
+        2 => "lets only root trace",
+        _ => "forbids tracing until the next boot",
+    };
+    let help = match scope {
+        1 => {
+            "start the program from here, or let it call prctl(PR_SET_PTRACER), or attach as root, or set it to 0 with \
+              `sysctl kernel.yama.ptrace_scope=0`"
+        }
+        2 => "attach as root, or set it to 0 with `sysctl kernel.yama.ptrace_scope=0`",
+        _ => "boot with it set to 2 or less",
+    };
+    format!("process {pid} cannot be traced: kernel.yama.ptrace_scope is {scope}, which {why}; {help}")
+}
+
+/// CAP_SYS_PTRACE.
+const MAY_TRACE: u64 = 1 << 19;
+
+/// What can be told before the process is touched.
+pub(super) fn at_first_sight(pid: u32) -> Result<(), Refusal> {
+    let status = Status::of(pid).ok_or(Refusal::NoProcess(pid))?;
+    let known = Filters::known(pid);
+    judge(pid, std::process::id(), &status, &known)
+}
+
+fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), Refusal> {
+    if pid == own || status.number("Tgid:") == Some(own.into()) {
+        return Err(Refusal::Itself);
+    }
+    // A thread's number is no process's.
+    if status.number("Tgid:") != Some(pid.into()) {
+        return Err(Refusal::NoProcess(pid));
+    }
+    if matches!(status.state(), b'Z' | b'X') {
+        return Err(Refusal::Ended(pid));
+    }
+    if status.is_kernels() {
+        return Err(Refusal::Kernels(pid));
+    }
+    if let Some(by) = status.number("TracerPid:").filter(|by| *by != 0) {
+        return Err(Refusal::Traced { pid, by });
+    }
+    match Filters::of(status) {
+        Filters::Strict => Err(Refusal::Strict(pid)),
+        filters if !filters.let_pass(known) => Err(Refusal::Filtered(pid)),
+        _ => Ok(()),
+    }
+}
+
+/// Why the kernel said `error` when the process's memory was to be read, which takes the same rights as to trace it.
+pub(super) fn of_denial(pid: u32, error: Errno) -> Refusal {
+    let (Some(theirs), Some(ours)) = (Status::of(pid), Status::own()) else { return Refusal::NoProcess(pid) };
+    let owner = std::fs::metadata(format!("/proc/{pid}/stat")).ok().map(|file| u64::from(file.uid()));
+    let mut text = Vec::new();
+    let is_there = crate::observe::text::read("/proc/sys/kernel/yama/ptrace_scope", &mut text);
+    let scope = is_there.then(|| crate::observe::text::number(&text)).flatten().unwrap_or(0);
+    denial(pid, &theirs, &ours, owner, scope, error)
+}
+
+fn denial(pid: u32, theirs: &Status, ours: &Status, owner: Option<u64>, scope: u64, error: Errno) -> Refusal {
+    let may_trace = ours.bits("CapEff:") & MAY_TRACE != 0;
+    let (users, user) = (theirs.numbers("Uid:"), ours.numbers("Uid:").get(1).copied().unwrap_or(0));
+    if let Some(other) = users.iter().take(3).find(|one| **one != user && !may_trace) {
+        return Refusal::OtherUser { pid, theirs: *other, ours: user };
+    }
+    if theirs.bits("CapPrm:") & !ours.bits("CapPrm:") != 0 && !may_trace {
+        return Refusal::MoreRights(pid);
+    }
+    // The files in /proc/PID of a process that may not be looked into are root's.
+    if owner.is_some_and(|owner| users.get(1).is_some_and(|user| *user != owner)) && !may_trace {
+        return Refusal::Protected(pid);
+    }
+    if scope >= 3 || scope > 0 && !may_trace {
+        return Refusal::Yama { pid, scope };
+    }
+    Refusal::Denied { pid, error: error.raw_os_error() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDINARY: &str = "State:\tS\nTgid:\t7\nPPid:\t1\nTracerPid:\t0\nUid:\t5\t5\t5\t5\nVmSize:\t1 kB\nCapPrm:\t0\nCapEff:\t0\nSeccomp:\t0\n";
+
+    fn with(from: &str, to: &str) -> Status {
+        Status::made_up(&ORDINARY.replace(from, to))
+    }
+
+    #[test]
+    fn what_a_process_is_tells_whether_it_can_be_reached() {
+        let sight = |status: &Status| judge(7, 1, status, &[]);
+        assert_eq!(sight(&with("", "")), Ok(()));
+        assert_eq!(judge(7, 7, &with("", ""), &[]), Err(Refusal::Itself));
+        assert_eq!(sight(&with("Tgid:\t7", "Tgid:\t6")), Err(Refusal::NoProcess(7)));
+        assert_eq!(sight(&with("State:\tS", "State:\tZ")), Err(Refusal::Ended(7)));
+        assert_eq!(sight(&with("VmSize:\t1 kB\n", "")), Err(Refusal::Kernels(7)));
+        assert_eq!(sight(&with("TracerPid:\t0", "TracerPid:\t9")), Err(Refusal::Traced { pid: 7, by: 9 }));
+        assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t1")), Err(Refusal::Strict(7)));
+        assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t2\nSeccomp_filters:\t1")), Err(Refusal::Filtered(7)));
+    }
+
+    #[test]
+    fn a_denial_has_a_cause() {
+        let ours = with("", "");
+        let because = |theirs: &Status, owner, scope| denial(7, theirs, &ours, owner, scope, Errno::PERM);
+        assert_eq!(
+            because(&with("\t5\t5\t5\t5", "\t5\t6\t6\t6"), Some(6), 0),
+            Refusal::OtherUser { pid: 7, theirs: 6, ours: 5 }
+        );
+        assert_eq!(because(&with("CapPrm:\t0", "CapPrm:\t1"), Some(5), 0), Refusal::MoreRights(7));
+        assert_eq!(because(&ours, Some(0), 0), Refusal::Protected(7));
+        assert_eq!(because(&ours, Some(5), 1), Refusal::Yama { pid: 7, scope: 1 });
+        assert_eq!(because(&ours, Some(5), 0), Refusal::Denied { pid: 7, error: 1 });
+        let root = with("CapEff:\t0", "CapEff:\tffffffff");
+        assert_eq!(denial(7, &ours, &root, Some(5), 2, Errno::PERM), Refusal::Denied { pid: 7, error: 1 });
+        assert_eq!(denial(7, &ours, &root, Some(5), 3, Errno::PERM), Refusal::Yama { pid: 7, scope: 3 });
+    }
+
+    #[test]
+    fn yama_is_named_with_what_helps() {
+        assert!(yama(7, 1).contains("ptrace_scope is 1") && yama(7, 1).contains("PR_SET_PTRACER"));
+        assert!(yama(7, 2).contains("as root") && !yama(7, 2).contains("PR_SET_PTRACER"));
+        assert!(yama(7, 3).contains("boot"));
+    }
+
+    #[test]
+    fn processes_that_are_not_there_and_the_caller_are_refused() {
+        assert_eq!(at_first_sight(u32::MAX), Err(Refusal::NoProcess(u32::MAX)));
+        assert_eq!(at_first_sight(std::process::id()), Err(Refusal::Itself));
+    }
+}

@@ -1,0 +1,82 @@
+//! /proc/PID/status and /proc/PID/task/TID/status: what a process is, and what it may do.
+
+use crate::observe::text::{number, read};
+
+/// The text of one status file.
+#[derive(Debug)]
+pub(super) struct Status(Vec<u8>);
+
+impl Status {
+    /// Of process `pid`. `None` if it is not there.
+    pub(super) fn of(pid: u32) -> Option<Status> {
+        Status::read(&format!("/proc/{pid}/status"))
+    }
+
+    /// Of one of its threads.
+    pub(super) fn of_thread(pid: u32, thread: u32) -> Option<Status> {
+        Status::read(&format!("/proc/{pid}/task/{thread}/status"))
+    }
+
+    /// Of the calling thread.
+    pub(super) fn own() -> Option<Status> {
+        Status::read("/proc/thread-self/status")
+    }
+
+    fn read(path: &str) -> Option<Status> {
+        let mut text = Vec::new();
+        (read(path, &mut text) && !text.is_empty()).then_some(Status(text))
+    }
+
+    #[cfg(test)]
+    pub(super) fn made_up(text: &str) -> Status {
+        Status(text.into())
+    }
+
+    /// What follows `name`, with its colon.
+    fn field(&self, name: &str) -> Option<&[u8]> {
+        let lines = || self.0.split(|byte| *byte == b'\n');
+        lines().find_map(|line| line.strip_prefix(name.as_bytes())).map(<[u8]>::trim_ascii)
+    }
+
+    /// The first number of a field.
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        number(self.field(name)?)
+    }
+
+    /// The numbers of a field.
+    pub(super) fn numbers(&self, name: &str) -> Vec<u64> {
+        let field = self.field(name).unwrap_or_default();
+        field.split(u8::is_ascii_whitespace).filter_map(number).collect()
+    }
+
+    /// A field of bits, in hexadecimal.
+    pub(super) fn bits(&self, name: &str) -> u64 {
+        let text = self.field(name).and_then(|field| std::str::from_utf8(field).ok());
+        text.and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0)
+    }
+
+    /// The letter of the state: `R`, `S`, `D`, `T`, `t`, `Z`, `X`.
+    pub(super) fn state(&self) -> u8 {
+        self.field("State:").and_then(|field| field.first().copied()).unwrap_or(b'X')
+    }
+
+    /// Whether it has no memory of its own: a thread of the kernel.
+    pub(super) fn is_kernels(&self) -> bool {
+        self.field("VmSize:").is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let status = Status::made_up(
+            "State:\tS (sleeping)\nPid:\t7\nUid:\t1\t2\t3\t4\nSeccomp:\t2\nCapPrm:\t00000000000000ff\n",
+        );
+        assert_eq!((status.state(), status.number("Pid:"), status.number("Seccomp_filters:")), (b'S', Some(7), None));
+        assert_eq!((status.numbers("Uid:"), status.bits("CapPrm:")), (vec![1, 2, 3, 4], 255));
+        assert!(status.is_kernels());
+    }
+}

@@ -1,0 +1,217 @@
+//! One thread of another process, held by ptrace(2): each request, and what each stop means.
+//!
+//! No wait(2) is used: it could take a status that another thread of this process waits for. PTRACE_GETSIGINFO tells whether
+//! the thread has stopped, and why. All requests come from the thread that seized, and when that one ends the kernel lets go
+//! of what it holds, whether that has stopped, runs or is a zombie.
+
+use crate::clock::now;
+use libc::{c_long, c_void, user_regs_struct as Registers};
+use std::mem::size_of;
+use std::time::Duration;
+
+/// A thread that is held. Dropping this does not let go: [`Tracee::let_go`] and the end of the calling thread do.
+#[derive(Debug)]
+pub(super) struct Tracee(libc::pid_t);
+
+/// Why a thread has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// It was asked to.
+    Asked,
+    /// Its whole process stops or has stopped, by a signal.
+    Group,
+    /// It is at the beginning or the end of a system call.
+    Call,
+    /// It is about to get a signal: its number, and whether an instruction of the thread's has raised it.
+    Signal(i32, bool),
+    /// It has not stopped in time.
+    Late,
+    /// It has ended.
+    Gone,
+}
+
+/// `PTRACE_EVENT_STOP` in `si_code`.
+const EVENT_STOP: i32 = 128;
+/// `si_code` of a stop at a system call: SIGTRAP, with the bit of PTRACE_O_TRACESYSGOOD.
+const CALL: i32 = libc::SIGTRAP | 0x80;
+/// Looks before the waiting thread sleeps between them: a thread that runs on another processor stops within a few.
+const LOOKS: u32 = 10;
+const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+
+/// Signals that an instruction raises.
+const RAISED: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
+fn is_raised(info: &libc::siginfo_t) -> bool {
+    // Memory that went bad elsewhere, and a counter that ran over, are told by such signals too: BUS_MCEERR_AO, TRAP_PERF.
+    let comes_from_elsewhere = matches!((info.si_signo, info.si_code), (libc::SIGBUS, 5) | (libc::SIGTRAP, 6));
+    info.si_code > 0 && RAISED.contains(&info.si_signo) && !comes_from_elsewhere
+}
+
+/// Sleep before a look: short at first, so that the thread stands no longer than it must. (To yield the processor instead
+/// would be to give it to all others first: on one that has much to do, threads stood four times as long.)
+fn nap(looks: u32) -> Duration {
+    let looks = u64::from(looks.min(200));
+    Duration::from_micros(5 + looks * looks / 20).min(Duration::from_millis(1))
+}
+
+impl Tracee {
+    /// Holds a thread without stopping it (PTRACE_SEIZE). `None` where another process does, or it is gone.
+    pub(super) fn seize(thread: u32) -> Option<Tracee> {
+        let tracee = Tracee(thread as libc::pid_t);
+        let options = libc::PTRACE_O_TRACESYSGOOD as usize;
+        tracee.request(libc::PTRACE_SEIZE, 0, options as *mut c_void).ok().map(|_| tracee)
+    }
+
+    fn request(&self, request: u32, address: usize, data: *mut c_void) -> Result<c_long, i32> {
+        // SAFETY: the requests of this file read and write what `data` points to, if they take a pointer, and it is as large
+        // as they take it for.
+        let done = unsafe { libc::ptrace(request as _, self.0, address as *mut c_void, data) };
+        if done == -1 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(done) }
+    }
+
+    /// Asks it to stop (PTRACE_INTERRUPT); if it has stopped, once more as soon as it goes on.
+    pub(super) fn interrupt(&self) -> bool {
+        self.request(libc::PTRACE_INTERRUPT, 0, std::ptr::null_mut()).is_ok()
+    }
+
+    /// Lets it go on until the next beginning or end of a system call.
+    pub(super) fn go_to_call(&self) -> bool {
+        self.request(libc::PTRACE_SYSCALL, 0, std::ptr::null_mut()).is_ok()
+    }
+
+    /// Lets it go on.
+    pub(super) fn go_on(&self) -> bool {
+        self.request(libc::PTRACE_CONT, 0, std::ptr::null_mut()).is_ok()
+    }
+
+    /// Lets go of it, with the signal that it was about to get, or 0.
+    pub(super) fn let_go(&self, signal: i32) {
+        // It fails for a thread that was killed, which needs nothing more.
+        let _ = self.request(libc::PTRACE_DETACH, 0, signal as usize as *mut c_void);
+    }
+
+    /// Waits for it to stop: why it has, and when it was last seen running.
+    pub(super) fn wait(&self, bound: Duration) -> (Stop, Duration) {
+        let began = now();
+        let mut ran = began;
+        for look in 0u32.. {
+            if let Some(stop) = self.look() {
+                return (stop, ran);
+            }
+            ran = now();
+            if look >= LOOKS {
+                std::thread::sleep(nap(look - LOOKS));
+                if self.has_ended() {
+                    return (Stop::Gone, ran);
+                }
+            }
+            if ran - began > bound {
+                break;
+            }
+        }
+        (Stop::Late, ran)
+    }
+
+    /// Why it has stopped. `None` while it runs, or once it has ended.
+    fn look(&self) -> Option<Stop> {
+        // SAFETY: any bytes are a siginfo_t.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        self.request(libc::PTRACE_GETSIGINFO, 0, (&raw mut info).cast()).ok()?;
+        Some(match (info.si_code >> 8, info.si_code) {
+            (EVENT_STOP, _) if info.si_signo == libc::SIGTRAP => Stop::Asked,
+            (EVENT_STOP, _) => Stop::Group,
+            (_, CALL) => Stop::Call,
+            _ => Stop::Signal(info.si_signo, is_raised(&info)),
+        })
+    }
+
+    /// Whether it has ended, or is no longer held. It stays as it is (WNOWAIT).
+    fn has_ended(&self) -> bool {
+        // SAFETY: as above.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let which = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
+        // SAFETY: `info` is there to be written.
+        let done = unsafe { libc::waitid(libc::P_PID, self.0 as libc::id_t, &mut info, which) };
+        done != 0 || matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
+    }
+
+    /// Its registers, if they are those of 64-bit code.
+    pub(super) fn registers(&self) -> Option<Registers> {
+        /// The selector of 64-bit code.
+        const CODE: u64 = 0x33;
+        // SAFETY: any bytes are registers.
+        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        let mut part = libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<Registers>() };
+        self.request(libc::PTRACE_GETREGSET, libc::NT_PRSTATUS as usize, (&raw mut part).cast()).ok()?;
+        (part.iov_len == size_of::<Registers>() && registers.cs == CODE).then_some(registers)
+    }
+
+    /// Sets its registers.
+    pub(super) fn set(&self, registers: &Registers) -> bool {
+        let mut registers = *registers;
+        let mut part = libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of::<Registers>() };
+        self.request(libc::PTRACE_SETREGSET, libc::NT_PRSTATUS as usize, (&raw mut part).cast()).is_ok()
+    }
+
+    /// Eight bytes of its memory.
+    fn memory(&self, address: u64) -> Option<u64> {
+        let mut word = 0u64;
+        let part = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
+        let there = libc::iovec { iov_base: address as usize as *mut c_void, iov_len: 8 };
+        // SAFETY: `word` is there to be written.
+        let read = unsafe { libc::process_vm_readv(self.0, &part, 1, &there, 1, 0) };
+        (read == 8).then_some(word)
+    }
+
+    /// Whether a `syscall` instruction lies there.
+    pub(super) fn has_instruction(&self, address: u64) -> bool {
+        // The two bytes may be the last of a page.
+        let (at, shift) = (address & !7, (address & 7) * 8);
+        let Some(low) = self.memory(at) else { return false };
+        let high = if shift > 48 { self.memory(at + 8) } else { Some(0) };
+        high.is_some_and(|high| ((u128::from(high) << 64 | u128::from(low)) >> shift) & 0xffff == 0x050f)
+    }
+
+    /// Whether a signal that one of its instructions has raised waits for it: a fault that the device failed, say.
+    pub(super) fn has_raised(&self) -> bool {
+        const MOST: usize = 64;
+        // SAFETY: any bytes are a siginfo_t.
+        let mut infos: [libc::siginfo_t; MOST] = unsafe { std::mem::zeroed() };
+        let mut which = libc::ptrace_peeksiginfo_args { off: 0, flags: 0, nr: MOST as i32 };
+        let asked =
+            self.request(libc::PTRACE_PEEKSIGINFO, (&raw mut which).expose_provenance(), infos.as_mut_ptr().cast());
+        let Ok(count) = asked else { return true };
+        infos[..(count as usize).min(MOST)].iter().any(is_raised) || count as usize >= MOST
+    }
+
+    /// Whether it is inside a restartable sequence (rseq(2)), which the kernel would abort. Where the kernel does not tell
+    /// (before 5.13), only a thread in a system call is surely in none.
+    pub(super) fn is_in_sequence(&self, registers: &Registers) -> bool {
+        /// `struct ptrace_rseq_configuration`.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Configuration {
+            at: u64,
+            size: u32,
+            signature: u32,
+            flags: u32,
+            pad: u32,
+        }
+        let mut of = Configuration::default();
+        let data = (&raw mut of).cast();
+        if self.request(PTRACE_GET_RSEQ_CONFIGURATION, size_of::<Configuration>(), data).is_err() {
+            return registers.orig_rax as i64 == -1;
+        }
+        if of.at == 0 {
+            return false;
+        }
+        // `rseq_cs` in `struct rseq`; what it points to: `version`, `flags`, `start_ip`, `post_commit_offset`.
+        let Some(sequence) = self.memory(of.at + 8) else { return true };
+        if sequence == 0 {
+            return false;
+        }
+        let (Some(start), Some(length)) = (self.memory(sequence + 8), self.memory(sequence + 16)) else { return true };
+        // Programs leave the pointer set after a sequence; the kernel clears it when it next looks.
+        registers.rip.wrapping_sub(start) < length
+    }
+}

@@ -1,0 +1,111 @@
+//! Processes that are steered from outside: a thread of ours watches each.
+
+use crate::act::{Outside, Refusal};
+use crate::observe::Process;
+use crate::{Report, Settings, Watcher};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Those that are watched now.
+#[derive(Debug)]
+pub struct Party {
+    settings: Settings,
+    watched: BTreeMap<Process, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    only_loads: bool,
+    image: Option<(u64, u64)>,
+    report: Arc<Report>,
+    has_ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Party {
+    /// Nobody yet.
+    pub fn new(settings: Settings) -> Party {
+        Party { settings, watched: BTreeMap::new() }
+    }
+
+    /// Watches these processes and no others. Those that cannot be steered are named, with the reason.
+    pub fn watch(&mut self, wanted: &BTreeSet<Process>) -> Vec<(Process, Refusal)> {
+        self.watched.retain(|process, watched| {
+            // One that has a watcher of its own needs readers only; one that has executed another program is another.
+            let stays = wanted.contains(process)
+                && !watched.is_over()
+                && (self.settings.only_loads || has_own_watcher(*process)) == watched.only_loads
+                && process.image() == watched.image;
+            if !stays {
+                watched.end();
+            }
+            stays
+        });
+        let mut refused = Vec::new();
+        for process in wanted {
+            if !self.watched.contains_key(process) {
+                match self.begin(*process) {
+                    Ok(watched) => drop(self.watched.insert(*process, watched)),
+                    Err(refusal) => refused.push((*process, refusal)),
+                }
+            }
+        }
+        refused
+    }
+
+    fn begin(&self, process: Process) -> Result<Watched, Refusal> {
+        let only_loads = self.settings.only_loads || has_own_watcher(process);
+        let image = process.image();
+        let report = Arc::new(Report::new());
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let hand = Outside::of(process.pid, only_loads)?;
+        let settings = Settings { only_loads, ..self.settings };
+        let (to_report, ends) = (Arc::clone(&report), Arc::clone(&has_ended));
+        let body = move || {
+            let mut watcher = Watcher::new(process.pid, hand, settings, &to_report);
+            watcher.run(|pause| {
+                std::thread::park_timeout(pause);
+                !ends.load(Ordering::Relaxed)
+            });
+            if process.is_there() {
+                watcher.undo();
+            }
+        };
+        let thread = std::thread::Builder::new().name("fastmap-watch".into()).stack_size(256 << 10).spawn(body).ok();
+        Ok(Watched { only_loads, image, report, has_ended, thread })
+    }
+
+    /// What was seen and done of each so far, where anything was.
+    pub fn reports(&self) -> Vec<(Process, String)> {
+        let told = |(process, watched): (&Process, &Watched)| Some((*process, watched.report.text()?));
+        self.watched.iter().filter_map(told).collect()
+    }
+}
+
+impl Drop for Party {
+    fn drop(&mut self) {
+        self.watched.values_mut().for_each(Watched::end);
+    }
+}
+
+impl Watched {
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Takes back what was advised.
+    fn end(&mut self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a thread of `libfastmap_steer.so`, or of the crate, is in the process.
+fn has_own_watcher(process: Process) -> bool {
+    process.has_thread("fastmap-steer")
+}

@@ -1,0 +1,190 @@
+//! What to bring of a file that a program loads from slow storage, while memory is free.
+
+use super::Run;
+use std::time::Duration;
+
+/// Follows the load of one mapping, which readers beside the program are ahead of.
+#[derive(Debug)]
+pub struct Load {
+    /// The mapping's length in pages.
+    pages: u64,
+    /// The page to bring next; after the last comes the first.
+    next: u64,
+    /// Pages that were not asked for yet.
+    left: u64,
+    brought: u64,
+    /// Pages that the program has touched since.
+    touched: u64,
+    moved: Duration,
+}
+
+/// Pages that a reader brings at a time: 256 KiB.
+const CHUNK: u64 = 64;
+/// A load that has not gone on for so long has ended.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pages that say whether touches are dense, and the length of a row that does.
+const ENOUGH: u64 = 256;
+const ROW: u64 = 48;
+
+impl Load {
+    /// A load that goes on after page `front` of a mapping of `pages`.
+    pub fn new(front: u64, pages: u64, now: Duration) -> Load {
+        Load { pages, next: front.min(pages), left: pages, brought: 0, touched: 0, moved: now }
+    }
+
+    /// Notes what the program has touched, in order. `false` once all is asked for, or if the load does not go on.
+    pub fn follow(&mut self, new: &[Run], now: Duration) -> bool {
+        if let Some(last) = new.last() {
+            self.moved = now;
+            self.touched += new.iter().map(|run| run.len).sum::<u64>();
+            // The program has passed the readers.
+            let is_near = |run: &&Run| run.at <= self.next + CHUNK && self.next < run.end();
+            if let Some(run) = new.iter().find(is_near).filter(|run| run.end() <= last.end()) {
+                self.skip(run.end() - self.next);
+            }
+        }
+        self.left > 0 && now.saturating_sub(self.moved) < PATIENCE
+    }
+
+    fn skip(&mut self, pages: u64) {
+        let pages = pages.min(self.left);
+        self.left -= pages;
+        self.next = if self.next + pages >= self.pages { 0 } else { self.next + pages };
+    }
+
+    /// Pieces to bring now, at most `count`; of what is brought and not touched yet `room` pages at most.
+    pub fn ask(&mut self, room: u64, count: usize) -> Vec<Run> {
+        let mut ask = Vec::new();
+        while ask.len() < count && self.left > 0 && self.brought < self.touched + room {
+            if self.next >= self.pages {
+                self.next = 0;
+            }
+            let len = CHUNK.min(self.pages - self.next).min(self.left);
+            ask.push(Run { at: self.next, len });
+            self.brought += len;
+            self.skip(len);
+        }
+        ask
+    }
+
+    /// Pages brought so far.
+    pub fn brought(&self) -> u64 {
+        self.brought
+    }
+}
+
+/// Whether touches are dense: nearly all in rows longer than what the kernel maps for one. `None` if there are too few.
+pub fn is_dense(runs: &[Run]) -> Option<bool> {
+    let (mut all, mut in_rows) = (0, 0);
+    let mut row = Run { at: 0, len: 0 };
+    for run in runs.iter().chain([&Run { at: u64::MAX / 2, len: 0 }]) {
+        all += run.len;
+        // One page may be left out: the kernel's marker.
+        if run.at <= row.end() + 1 {
+            row.len = run.end() - row.at;
+            continue;
+        }
+        if row.len >= ROW {
+            in_rows += row.len;
+        }
+        row = *run;
+    }
+    (all >= ENOUGH).then_some(in_rows * 10 >= all * 7)
+}
+
+/// Requests of readers at a time: as many as pay.
+#[derive(Debug)]
+pub struct Depth {
+    now: usize,
+    /// Bytes brought until then, and bytes a second before.
+    since: (Duration, u64),
+    before: f64,
+}
+
+const LEAST: usize = 8;
+const MOST: usize = 64;
+/// How long each depth is tried.
+const TRIAL: Duration = Duration::from_millis(60);
+
+impl Depth {
+    /// The least.
+    pub fn new(now: Duration) -> Depth {
+        Depth { now: LEAST, since: (now, 0), before: 0.0 }
+    }
+
+    /// How many requests there may be, once so many bytes are brought in all.
+    pub fn judge(&mut self, brought: u64, now: Duration) -> usize {
+        let lasted = now.saturating_sub(self.since.0);
+        if lasted >= TRIAL {
+            let rate = (brought - self.since.1) as f64 / lasted.as_secs_f64();
+            if rate > self.before * 1.15 {
+                self.now = (self.now * 2).min(MOST);
+            } else if rate < self.before * 0.7 {
+                self.now = (self.now / 2).max(LEAST);
+            }
+            self.before = rate;
+            self.since = (now, brought);
+        }
+        self.now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn all_of_a_file_is_brought_once_from_where_the_program_is() {
+        let mut load = Load::new(300, 1000, at(0));
+        let asked = load.ask(10_000, 100);
+        assert_eq!(asked[0], Run { at: 300, len: 64 });
+        assert_eq!(asked.iter().map(|run| run.len).sum::<u64>(), 1000);
+        let mut pages: Vec<u64> = asked.iter().flat_map(|run| run.at..run.end()).collect();
+        pages.sort_unstable();
+        assert!(pages.into_iter().eq(0..1000));
+        assert!(!load.follow(&[], at(1)));
+    }
+
+    #[test]
+    fn no_more_is_ahead_than_there_is_room_and_readers_that_are_passed_go_on_ahead() {
+        let mut load = Load::new(0, 100_000, at(0));
+        assert_eq!(load.ask(640, 100).len(), 10);
+        assert!(load.ask(640, 100).is_empty());
+        assert!(load.follow(&[Run { at: 0, len: 128 }], at(1)));
+        assert_eq!(load.ask(640, 100), [Run { at: 640, len: 64 }, Run { at: 704, len: 64 }]);
+        assert!(load.follow(&[Run { at: 700, len: 5000 }], at(2)));
+        assert_eq!(load.ask(6400, 1), [Run { at: 5700, len: 64 }]);
+        assert!(load.follow(&[], at(4000)) && !load.follow(&[], at(6000)));
+    }
+
+    #[test]
+    fn rows_are_dense_and_single_places_with_what_is_mapped_around_them_are_not() {
+        let rows: Vec<Run> = (0..20).map(|index| Run { at: index * 1000, len: 64 }).collect();
+        assert_eq!(is_dense(&rows), Some(true));
+        assert_eq!(is_dense(&rows[..3]), None);
+        let around: Vec<Run> = (0..40).map(|index| Run { at: index * 1000, len: 16 }).collect();
+        assert_eq!(is_dense(&around), Some(false));
+        // The kernel's markers lie between.
+        let marked: Vec<Run> = (0..40).map(|index| Run { at: index * 32, len: 31 }).collect();
+        assert_eq!(is_dense(&marked), Some(true));
+    }
+
+    #[test]
+    fn requests_become_more_while_that_pays() {
+        let storage = |most: usize| {
+            let (mut depth, mut brought, mut now) = (Depth::new(at(0)), 0, 0);
+            let mut count = 8;
+            for _ in 0..100 {
+                now += 20;
+                brought += count.min(most) as u64 * 1000;
+                count = depth.judge(brought, at(now));
+            }
+            count
+        };
+        assert_eq!((storage(64), storage(8)), (64, 16));
+    }
+}

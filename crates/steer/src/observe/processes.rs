@@ -1,0 +1,123 @@
+//! Which processes there are: /proc/PID.
+
+use super::effort::fields;
+use super::text::{number, read};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A process: its number, and when it began, since numbers come again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// In clock ticks since the machine started (field 22 of proc_pid_stat(5)).
+    pub began: u64,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Option<Process> {
+        let mut text = Vec::new();
+        if !read(&format!("/proc/{pid}/stat"), &mut text) {
+            return None;
+        }
+        let mut fields = fields(&text)?;
+        let state = fields.next()?;
+        let began = number(fields.nth(18)?)?;
+        (state != b"Z" && state != b"X").then_some(Process { pid, began })
+    }
+
+    /// Tells its program apart from the one that it executes next: where its code and its stack begin.
+    pub fn image(self) -> Option<(u64, u64)> {
+        let mut text = Vec::new();
+        if !read(&format!("/proc/{}/stat", self.pid), &mut text) {
+            return None;
+        }
+        let mut fields = fields(&text)?;
+        Some((number(fields.nth(23)?)?, number(fields.nth(1)?)?))
+    }
+
+    /// Whether it has not ended.
+    pub fn is_there(self) -> bool {
+        Process::of(self.pid) == Some(self)
+    }
+
+    /// The name of its program's file, or of itself where that may not be seen.
+    pub fn name(self) -> String {
+        let program = std::fs::read_link(format!("/proc/{}/exe", self.pid)).ok();
+        let name = program.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        name.map(|name| name.trim_end_matches(" (deleted)").to_owned()).unwrap_or_else(|| self.short_name())
+    }
+
+    /// Its first thread's name.
+    pub fn short_name(self) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        text.trim_end().to_owned()
+    }
+
+    /// Whether one of its threads has this name.
+    pub fn has_thread(self, name: &str) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        let mut names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.any(|one| one.trim_end() == name)
+    }
+
+    /// Its children (`/proc/PID/task/TID/children`).
+    pub fn children(self) -> Vec<u32> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        lists
+            .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+/// All processes.
+pub fn processes() -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Process::of(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// These processes, their children, those of these, and so on. What was found once stays as long as it lives, also when its parent has
+/// ended.
+pub fn with_children(found: &mut BTreeSet<Process>) {
+    found.retain(|process| process.is_there());
+    let mut new: Vec<Process> = found.iter().copied().collect();
+    while let Some(process) = new.pop() {
+        for child in process.children().into_iter().filter_map(Process::of) {
+            if found.insert(child) {
+                new.push(child);
+            }
+        }
+    }
+}
+
+/// The processes of a memory group and of all groups in it, by its folder (`cgroup.procs`).
+pub fn in_group(folder: &Path) -> std::io::Result<Vec<Process>> {
+    let list = std::fs::read_to_string(folder.join("cgroup.procs"))?;
+    let mut found: Vec<Process> = list.lines().filter_map(|line| Process::of(line.parse().ok()?)).collect();
+    for entry in std::fs::read_dir(folder)?.flatten().filter(|entry| entry.path().is_dir()) {
+        found.extend(in_group(&entry.path()).unwrap_or_default());
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_with_its_children_and_ends() {
+        let own = Process::of(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let its = Process::of(child.id()).unwrap();
+        let mut found = BTreeSet::from([own]);
+        with_children(&mut found);
+        assert!(found.contains(&own) && found.contains(&its) && its.is_there());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        with_children(&mut found);
+        assert!(!found.contains(&its));
+        assert!(processes().contains(&own));
+    }
+}
