@@ -18,9 +18,11 @@
 //! *Calls that begin again.* The kernel decides about that on the way out of the stop that was asked for. The end of the call put in
 //! is not on that way, so the thread is asked to stop once more there.
 //!
-//! *Our own death.* The kernel lets go of the thread. If that is between a call's registers and the end of the call, which
-//! takes some microseconds, the program is lost. So a program that attaches must not be ended there: the thread that does it
-//! blocks all signals, and its other threads should take those that end the process, and wait.
+//! *Our own death.* The kernel lets go of the thread, which never stays stopped. But if its registers are a call's just then,
+//! for some tens of microseconds of each attachment, the program crashes. So the thread that attaches blocks all signals,
+//! and a process that attaches should have its other threads take those that would end it, and wait. SIGKILL is what
+//! remains: of 729 processes that did nothing but attach and were killed at random, 71 took the program along; four stops a second make
+//! that one in some thousands.
 
 use super::calls::{AGAIN_WITHOUT_HANDLER, Fitness, fitness, is_to_begin_again};
 use super::tracee::{Stop, Tracee};

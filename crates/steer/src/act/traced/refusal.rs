@@ -167,6 +167,9 @@ fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), R
 /// Why the kernel said `error` when the process's memory was to be read, which takes the same rights as to trace it.
 pub(super) fn of_denial(pid: u32, error: Errno) -> Refusal {
     let (Some(theirs), Some(ours)) = (Status::of(pid), Status::own()) else { return Refusal::NoProcess(pid) };
+    if matches!(error, Errno::SRCH | Errno::NOENT) {
+        return Refusal::Ended(pid);
+    }
     let owner = std::fs::metadata(format!("/proc/{pid}/stat")).ok().map(|file| u64::from(file.uid()));
     let mut text = Vec::new();
     let is_there = crate::observe::text::read("/proc/sys/kernel/yama/ptrace_scope", &mut text);
