@@ -107,8 +107,8 @@ Objects: PATH is a file for what the program, and all that it executes, opens, l
 there is hidden. What would change it fails with EROFS. Directories do not list it, static programs do not see it. Another process fetches \
 what is asked for, and ends when the last process of the program has. Credentials are found as the store's own tools find them.
 
-Not possible: programs that are statically linked, setuid, setgid or with file capabilities (of other users), 32-bit, or \
-built for another C library than glibc.
+Not possible: programs that are setuid, setgid or with file capabilities (of other users); with a cache also those that are statically linked, 32-bit, or \
+built for another C library than glibc. Without one a process beside the program, fastmap-beside, steers what no library reaches.
 
 Exit status: the program's own; 126 if it cannot be executed, 127 if it is not found, 2 wrong usage, 1 anything else that \
 keeps it from running.

@@ -37,7 +37,7 @@ pub fn start() {
         }
         let body = || {
             let pid = std::process::id();
-            Watcher::new(pid, act::Own, Settings::default(), &REPORT).run(|pause| {
+            Watcher::new(pid, act::OwnAndReaders::new(), Settings::default(), &REPORT).run(|pause| {
                 std::thread::sleep(pause);
                 true
             });

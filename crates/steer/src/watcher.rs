@@ -372,6 +372,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 is_short,
                 read: cost.read_bytes / PAGE,
                 waited: cost.major_faults,
+                faults: cost.major_faults + cost.minor_faults,
                 share,
             };
             if let Some(advice) = self.held[index].case.judge(&look) {
@@ -582,7 +583,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         if let Some(Advised { at, mappings, before, after }) = &self.done.random {
             let _ = write!(
                 line,
-                "random at {:.1} s in {mappings} mapping{}: {:.1} -> {:.1} thousand places a second; ",
+                "random at {:.1} s in {mappings} mapping{}: {:.1} -> {:.1} thousand touches a second; ",
                 at.as_secs_f64(),
                 if *mappings == 1 { "" } else { "s" },
                 before / 1e3,

@@ -9,7 +9,7 @@ mod traced;
 
 pub use files::Files;
 pub use outside::Outside;
-pub use own::Own;
+pub use own::{Own, OwnAndReaders};
 pub use readers::Readers;
 pub use traced::{Refusal, Traced};
 

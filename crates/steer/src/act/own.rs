@@ -1,6 +1,6 @@
 //! The hand of who shares the program's memory: plain madvise(2).
 
-use super::Hand;
+use super::{Files, Hand, Readers};
 use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
 use rustix::mm::Advice as Kernels;
@@ -27,6 +27,44 @@ impl Hand for Own {
 
     fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool {
         madvise(mapping.addresses(pages), Kernels::LinuxPageOut)
+    }
+}
+
+/// The same, with readers beside the program's threads.
+#[derive(Debug)]
+pub struct OwnAndReaders {
+    readers: Readers,
+    files: Files,
+}
+
+impl OwnAndReaders {
+    /// Of the calling process.
+    pub fn new() -> OwnAndReaders {
+        OwnAndReaders { readers: Readers::default(), files: Files::of(std::process::id()) }
+    }
+}
+
+impl Default for OwnAndReaders {
+    fn default() -> OwnAndReaders {
+        OwnAndReaders::new()
+    }
+}
+
+impl Hand for OwnAndReaders {
+    fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
+        Own.advise(mapping, advice, was_blocks)
+    }
+
+    fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {
+        Own.read_ahead(mapping, pages)
+    }
+
+    fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool {
+        Hand::drop(&mut Own, mapping, pages)
+    }
+
+    fn readers(&mut self) -> Option<(&mut Readers, &mut Files)> {
+        Some((&mut self.readers, &mut self.files))
     }
 }
 

@@ -31,8 +31,10 @@ pub struct Look<'a> {
     pub is_short: bool,
     /// Pages that the program had read from devices meanwhile.
     pub read: u64,
-    /// Faults of the program that waited for a device meanwhile.
+    /// Faults of the program meanwhile: those that waited for a device, and all. (Windows are less: of those that were
+    /// touched before, what is new may be gone again by the next look.)
     pub waited: u64,
+    pub faults: u64,
     /// Of all windows that were touched in all mappings, the share of this one.
     pub share: f64,
 }
@@ -74,10 +76,11 @@ enum State {
     Resting(Duration),
 }
 
-/// Windows touched and pages read, in a time.
+/// Windows touched, faults, and pages read, in a time.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 struct Rate {
     windows: f64,
+    faults: f64,
     read: f64,
     seconds: f64,
 }
@@ -86,11 +89,23 @@ impl Rate {
     fn add(&mut self, look: &Look) {
         // What is older counts less and less.
         if self.seconds > 1.0 {
-            *self = Rate { windows: self.windows / 2.0, read: self.read / 2.0, seconds: self.seconds / 2.0 };
+            let half = |sum| sum / 2.0;
+            *self = Rate {
+                windows: half(self.windows),
+                faults: half(self.faults),
+                read: half(self.read),
+                seconds: half(self.seconds),
+            };
         }
         self.windows += look.windows as f64;
+        self.faults += look.faults as f64 * look.share;
         self.read += look.read as f64 * look.share;
         self.seconds += look.lasted.as_secs_f64();
+    }
+
+    /// Faults a second: each is a touch, where pages are mapped one by one.
+    fn touches(&self) -> f64 {
+        self.faults / self.seconds.max(1e-3)
     }
 
     /// Windows a second.
@@ -163,9 +178,9 @@ impl Case {
         matches!(self.state, State::Blocks(_)).then(|| (self.before.reading(), self.now.reading()))
     }
 
-    /// Windows a second, before the advice and now.
+    /// Touches a second, before the advice and now.
     pub fn progress(&self) -> (f64, f64) {
-        (self.before.progress(), self.now.progress())
+        (self.before.touches(), self.now.touches())
     }
 
     /// New advice, if the mapping should have another.
@@ -293,7 +308,11 @@ impl Case {
     }
 
     fn pays(&self) -> bool {
-        let (before, now) = self.progress();
+        // Of what is read in blocks many pages are mapped by a fault.
+        let (before, now) = match self.state {
+            State::Backward(_) => (self.before.progress(), self.now.progress()),
+            _ => self.progress(),
+        };
         now >= before * 1.1 || now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price()
     }
 
@@ -339,6 +358,7 @@ mod tests {
                 is_short,
                 read: *read,
                 waited: 0,
+                faults: shape.windows,
                 share: 1.0,
             })
         };
@@ -374,6 +394,7 @@ mod tests {
                 is_short: true,
                 read,
                 waited: 0,
+                faults: shape.windows,
                 share: 1.0,
             }) {
                 Some(Advice::Random) => tried.push(at),
@@ -424,6 +445,7 @@ mod tests {
                 is_short: true,
                 read,
                 waited: 0,
+                faults: shape.windows,
                 share: 1.0,
             };
             made.extend(case.judge(&look).map(|advice| (index, advice)));
