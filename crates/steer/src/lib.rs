@@ -13,6 +13,7 @@ mod clock;
 pub mod judge;
 pub mod observe;
 mod report;
+pub mod warm;
 mod watcher;
 
 pub use report::Report;

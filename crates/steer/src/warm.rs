@@ -1,0 +1,416 @@
+//! What of a file is in memory, remembered over a restart: of the machine, or where memory was taken away meanwhile.
+//!
+//! [`Records::save`] asks the kernel which pages of a file the page cache has, and writes them down as runs. [`load`] reads
+//! them back, those first that were *hot*: mapped by a program, or in memory at the save before, too. A file that has
+//! changed in length or modification time since is forgotten. Nothing is kept of what the pages hold.
+
+mod load;
+mod page_set;
+mod record;
+mod residency;
+
+pub use load::{Loaded, load};
+pub use page_set::PageSet;
+pub use record::{Remembered, Version, Warm};
+pub use residency::add_mapped;
+
+use std::fmt;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A folder of records: one a file, `HASH.pages`, and one a program, `HASH.files`.
+#[derive(Debug, Clone)]
+pub struct Records {
+    folder: PathBuf,
+}
+
+/// Why a file is not remembered, or not read back.
+#[derive(Debug)]
+pub enum Error {
+    /// Neither `$XDG_CACHE_HOME` nor `$HOME` says where records are.
+    NoFolder,
+    /// The folder of records.
+    Folder(PathBuf, io::Error),
+    /// The file itself.
+    File(io::Error),
+    /// It is no regular file.
+    Irregular,
+    /// It is on a file system that is memory.
+    InMemory,
+    /// The kernel does not say what of it is in memory.
+    Untold,
+    /// There is no record of it.
+    Unknown,
+    /// It was written to since.
+    Changed,
+    /// Its record makes no sense.
+    Damaged(&'static str),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoFolder => f.write_str("neither XDG_CACHE_HOME nor HOME says where records are"),
+            Error::Folder(folder, error) => write!(f, "{}: {error}", folder.display()),
+            Error::File(error) => error.fmt(f),
+            Error::Irregular => f.write_str("no regular file"),
+            Error::InMemory => f.write_str("on a file system that is memory"),
+            Error::Untold => f.write_str("the kernel does not say what of it is in memory"),
+            Error::Unknown => f.write_str("nothing is remembered of it"),
+            Error::Changed => f.write_str("it has changed since it was remembered"),
+            Error::Damaged(why) => write!(f, "its record is damaged ({why})"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Error {
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Error::NoFolder => "set one",
+            Error::Folder(..) => "make it a folder that you may write, with room, or set XDG_CACHE_HOME to one",
+            Error::File(_) | Error::Irregular => "name a file that you may read",
+            Error::InMemory => "it needs none of this: nothing of it is read from a disk",
+            Error::Untold => "do this as the file's owner, or as a user who may write it",
+            Error::Unknown | Error::Changed | Error::Damaged(_) => {
+                "save it while it is in memory: fastmap warm save FILE"
+            }
+        }
+    }
+}
+
+impl Records {
+    /// What all records take at most, in bytes, and how many there are at most. The oldest go.
+    pub const MOST: (u64, usize) = (64 << 20, 1024);
+
+    /// Those of this user: in `fastmap/warm` of `$XDG_CACHE_HOME`, or of `~/.cache`.
+    ///
+    /// # Errors
+    /// Neither variable is set.
+    pub fn of_user() -> Result<Records, Error> {
+        let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        cache.map(|cache| Records::at(cache.join("fastmap/warm"))).ok_or(Error::NoFolder)
+    }
+
+    /// Those in this folder, which is made when it is needed.
+    pub fn at(folder: PathBuf) -> Records {
+        Records { folder }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Remembers what of a file, named by an absolute path without symbolic links, is in memory. `mapped`: the pages that a program has
+    /// mapped, or had last, where that is known.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no regular one, or one in memory; the kernel does not say; the record cannot be written.
+    pub fn save(&self, path: &Path, mapped: Option<&PageSet>) -> Result<Remembered, Error> {
+        let file = open(path)?;
+        let version = Version::of(&file.metadata().map_err(Error::File)?);
+        let told = residency::in_memory(&file, version.length).map_err(Error::File)?;
+        let present = told.or_else(|| mapped.cloned()).ok_or(Error::Untold)?;
+        let hot = mapped.cloned().unwrap_or_else(|| {
+            let before = self.find(path).ok().filter(|before| before.version == version);
+            before.map(|before| before.pages()).unwrap_or_default()
+        });
+        let saved = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let remembered = Remembered::new(path, version, saved, &present, &hot);
+        self.write(&name(path, "pages"), &remembered.encode())?;
+        Ok(remembered)
+    }
+
+    /// What is remembered of a file, as it was.
+    ///
+    /// # Errors
+    /// There is no record, or it is damaged.
+    pub fn find(&self, path: &Path) -> Result<Remembered, Error> {
+        let remembered = self.read_pages(&self.folder.join(name(path, "pages")))?;
+        if remembered.path == path { Ok(remembered) } else { Err(Error::Unknown) }
+    }
+
+    /// A file with what is remembered of it, to be [loaded](load).
+    ///
+    /// # Errors
+    /// The same, or the file cannot be read, or has changed since.
+    pub fn open(&self, path: &Path) -> Result<(Arc<File>, Remembered), Error> {
+        let remembered = self.find(path)?;
+        let file = open(path)?;
+        let version = Version::of(&file.metadata().map_err(Error::File)?);
+        if version != remembered.version {
+            return Err(Error::Changed);
+        }
+        // Pieces are read as they are asked for, and nothing around them.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).map_err(|error| Error::File(error.into()))?;
+        Ok((Arc::new(file), remembered))
+    }
+
+    /// All that is remembered of files; of a damaged record its path.
+    ///
+    /// # Errors
+    /// The folder is there and cannot be read.
+    pub fn all(&self) -> Result<Vec<Result<Remembered, (PathBuf, Error)>>, Error> {
+        let records = self.entries()?.into_iter().map(|(path, _)| path);
+        let records = records.filter(|path| path.extension().is_some_and(|kind| kind == "pages"));
+        Ok(records.map(|path| self.read_pages(&path).map_err(|error| (path, error))).collect())
+    }
+
+    /// Bytes that all records take.
+    ///
+    /// # Errors
+    /// The folder is there and cannot be read.
+    pub fn used(&self) -> Result<u64, Error> {
+        Ok(self.entries()?.iter().map(|(_, entry)| entry.len()).sum())
+    }
+
+    /// Remembers which files a program had mapped. `key` tells it from others: see [`key`].
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn note_files(&self, key: &str, files: &[PathBuf]) -> Result<(), Error> {
+        self.write(&format!("{key}.files"), &record::encode_files(files))
+    }
+
+    /// The files that a program had mapped. None where nothing is known.
+    pub fn files_of(&self, key: &str) -> Vec<PathBuf> {
+        let bytes = self.read(&self.folder.join(format!("{key}.files"))).ok();
+        bytes.and_then(|bytes| record::decode_files(&bytes).ok()).unwrap_or_default()
+    }
+
+    fn read_pages(&self, record: &Path) -> Result<Remembered, Error> {
+        Remembered::decode(&self.read(record)?).map_err(Error::Damaged)
+    }
+
+    fn read(&self, record: &Path) -> Result<Vec<u8>, Error> {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Error::Unknown,
+            _ => Error::Folder(record.to_owned(), error),
+        };
+        let file = OpenOptions::new().read(true).custom_flags(PLAIN).open(record).map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.take(record::MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > record::MOST_BYTES { Err(Error::Damaged("it is too long")) } else { Ok(bytes) }
+    }
+
+    /// Puts a record in the place of the one before: another process sees the one or the other.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let temporary = self.folder.join(format!("{name}.{}", std::process::id()));
+        let written = || {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+            // A process of this number may have been killed here.
+            let _ = std::fs::remove_file(&temporary);
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+            file.write_all(bytes)?;
+            std::fs::rename(&temporary, self.folder.join(name))
+        };
+        written().map_err(|error| {
+            let _ = std::fs::remove_file(&temporary);
+            Error::Folder(self.folder.clone(), error)
+        })?;
+        self.drop_oldest(Self::MOST)
+    }
+
+    fn drop_oldest(&self, (bytes, count): (u64, usize)) -> Result<(), Error> {
+        let mut entries = self.entries()?;
+        entries.sort_by_key(|(_, entry)| std::cmp::Reverse((entry.mtime(), entry.mtime_nsec())));
+        let mut used = 0;
+        for (index, (path, entry)) in entries.iter().enumerate() {
+            used += entry.len();
+            if index >= count || used > bytes {
+                // Another process may have been faster.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in the folder. Nothing where it is not there.
+    fn entries(&self) -> Result<Vec<(PathBuf, std::fs::Metadata)>, Error> {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|error| Error::Folder(self.folder.clone(), error))?,
+        };
+        let with_metadata = |entry: std::fs::DirEntry| Some((entry.path(), entry.metadata().ok()?));
+        Ok(entries.flatten().filter_map(with_metadata).filter(|(_, entry)| entry.is_file()).collect())
+    }
+}
+
+/// Tells a program's command from others: by its path, its arguments, and the folder that it is started in.
+pub fn key<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let all: Vec<u8> = words.into_iter().flat_map(|word| word.iter().chain(&[0])).copied().collect();
+    format!("{:016x}", record::hash(&all))
+}
+
+/// The name of a file's record.
+fn name(path: &Path, kind: &str) -> String {
+    format!("{:016x}.{kind}", record::hash(path.as_os_str().as_bytes()))
+}
+
+/// Nothing waits, and nothing becomes a terminal of ours.
+const PLAIN: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
+
+/// Opens a file of which pages can be remembered.
+fn open(path: &Path) -> Result<File, Error> {
+    let with = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    // Times of access stay as they are where the file is ours.
+    let file = with(PLAIN | libc::O_NOATIME).or_else(|_| with(PLAIN)).map_err(Error::File)?;
+    if !file.metadata().map_err(Error::File)?.is_file() {
+        return Err(Error::Irregular);
+    }
+    if is_memory(&file).map_err(Error::File)? { Err(Error::InMemory) } else { Ok(file) }
+}
+
+/// Whether a file's pages are the file: tmpfs, ramfs, hugetlbfs.
+fn is_memory(file: &File) -> io::Result<bool> {
+    const KINDS: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+    // SAFETY: all-zero bytes are a valid statfs, which the call fills.
+    unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        match libc::fstatfs(file.as_raw_fd(), &mut found) {
+            0 => Ok(KINDS.contains(&(found.f_type as u64 & 0xffff_ffff))),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    struct Place {
+        folder: tempfile::TempDir,
+        records: Records,
+    }
+
+    impl Place {
+        /// On the disk that the sources are on.
+        fn new() -> Place {
+            let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let records = Records::at(folder.path().join("cache/warm"));
+            Place { folder, records }
+        }
+
+        fn file(&self, name: &str, pages: u64) -> PathBuf {
+            let path = self.folder.path().canonicalize().unwrap().join(name);
+            let mut file = File::create(&path).unwrap();
+            file.write_all(&vec![1; (pages * PAGE) as usize]).unwrap();
+            file.sync_all().unwrap();
+            path
+        }
+    }
+
+    #[test]
+    fn what_was_saved_is_found_and_read_back() {
+        let place = Place::new();
+        let path = place.file("a", 600);
+        assert!(matches!(place.records.find(&path), Err(Error::Unknown)));
+        // Memory may be short where tests run: all of it is read again.
+        std::fs::read(&path).unwrap();
+        let saved = place.records.save(&path, None).unwrap();
+        assert_eq!(place.records.find(&path).unwrap(), saved);
+        assert_eq!((saved.version.length, saved.hot_bytes()), (600 * PAGE, 0));
+        let again = place.records.save(&path, None).unwrap();
+        assert!(again.hot_bytes() <= again.bytes() && again.bytes() <= 600 * PAGE);
+        assert!(again.hot_bytes() > 0, "what two saves had is hot");
+        let files = [place.records.open(&path).unwrap()];
+        let loaded = load(&files, &mut crate::observe::Memory::of(std::process::id()), || true);
+        assert_eq!(loaded.asked, loaded.wanted);
+        let mode = std::fs::metadata(place.records.folder()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_a_program_has_mapped_is_hot() {
+        let place = Place::new();
+        let path = place.file("a", 600);
+        let mapped = std::iter::once(100..120).collect();
+        let saved = place.records.save(&path, Some(&mapped)).unwrap();
+        assert!(saved.hot_bytes() <= 20 * PAGE);
+        assert!(saved.runs.iter().all(|run| !run.is_hot || (100..120).contains(&run.pages.at)));
+    }
+
+    #[test]
+    fn a_file_that_has_changed_is_forgotten() {
+        let place = Place::new();
+        let path = place.file("a", 20);
+        place.records.save(&path, None).unwrap();
+        let before = std::fs::metadata(&path).unwrap().modified().unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(20 * PAGE + 1).unwrap();
+        assert!(matches!(place.records.open(&path), Err(Error::Changed)));
+        place.records.save(&path, None).unwrap();
+        assert!(place.records.open(&path).is_ok());
+        File::open(&path).unwrap().set_modified(before + Duration::from_nanos(1)).unwrap();
+        assert!(matches!(place.records.open(&path), Err(Error::Changed)));
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(place.records.open(&path), Err(Error::File(_))));
+    }
+
+    #[test]
+    fn a_damaged_record_says_nothing_and_is_shown() {
+        let place = Place::new();
+        let path = place.file("a", 20);
+        place.records.save(&path, None).unwrap();
+        let record = place.records.folder().join(name(&path, "pages"));
+        let mut bytes = std::fs::read(&record).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&record, bytes).unwrap();
+        assert!(matches!(place.records.open(&path), Err(Error::Damaged(_))));
+        let all = place.records.all().unwrap();
+        assert!(matches!(&all[..], [Err((at, Error::Damaged(_)))] if *at == record), "{all:?}");
+        place.records.save(&path, None).unwrap();
+        assert!(place.records.all().unwrap()[0].is_ok());
+    }
+
+    #[test]
+    fn the_oldest_records_go() {
+        let place = Place::new();
+        let path = place.file("a", 1);
+        for index in 0..5 {
+            place.records.note_files(&format!("{index}"), std::slice::from_ref(&path)).unwrap();
+            let record = File::open(place.records.folder().join(format!("{index}.files"))).unwrap();
+            record.set_modified(SystemTime::now() - Duration::from_secs(100 - index)).unwrap();
+        }
+        let left =
+            || -> Vec<bool> { (0..5).map(|index| !place.records.files_of(&format!("{index}")).is_empty()).collect() };
+        assert_eq!(left(), [true; 5]);
+        place.records.drop_oldest((1 << 20, 3)).unwrap();
+        assert_eq!(left(), [false, false, true, true, true]);
+        place.records.drop_oldest((place.records.used().unwrap() / 3, 3)).unwrap();
+        assert_eq!(left(), [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn what_cannot_be_remembered_is_told() {
+        let place = Place::new();
+        assert!(matches!(place.records.save(place.folder.path(), None), Err(Error::Irregular)));
+        assert!(matches!(place.records.save(Path::new("/dev/null"), None), Err(Error::Irregular)));
+        assert!(matches!(place.records.save(Path::new("/no/such"), None), Err(Error::File(_))));
+        if let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") {
+            assert!(matches!(place.records.save(file.path(), None), Err(Error::InMemory)));
+        }
+        let path = place.file("a", 1);
+        let records = Records::at(path.join("warm"));
+        assert!(matches!(records.save(&path, None), Err(Error::Folder(..))));
+    }
+
+    #[test]
+    fn commands_are_told_apart() {
+        let one = key([&b"a"[..], b"bc"]);
+        assert_eq!(one, key([&b"a"[..], b"bc"]));
+        assert!(one != key([&b"ab"[..], b"c"]) && one != key([&b"a"[..], b"bc", b""]));
+    }
+}

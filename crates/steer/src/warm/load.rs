@@ -1,0 +1,126 @@
+//! Reads back what was remembered, hot pages first, at the device's depth, within the memory that files can have.
+
+use super::Remembered;
+use crate::PAGE;
+use crate::act::Readers;
+use crate::clock::now;
+use crate::judge::{Depth, Run};
+use crate::observe::Memory;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What was read back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Bytes that were remembered, with what lies between them and is read along.
+    pub wanted: u64,
+    /// Of these, those that there was memory for.
+    pub asked: u64,
+    /// Of these, those that were not in memory yet, and are read.
+    pub brought: u64,
+}
+
+/// Pages that are read at a time: 256 KiB.
+const PIECE: u64 = 64;
+/// Runs at most so many pages apart are read together: one request costs as much as they do.
+const GAP: u64 = 8;
+/// How often the readers are given work, and how often it is looked how much memory there is.
+const PAUSE: Duration = Duration::from_millis(2);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Has all of these read, as long as it `goes_on`, in at most seven eighths of the memory that files can have.
+pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: impl Fn() -> bool) -> Loaded {
+    let pieces = pieces(files);
+    let wanted = pieces.iter().map(|(_, piece)| piece.len * PAGE).sum();
+    let (mut pieces, mut loaded) = (pieces.into_iter().peekable(), Loaded { wanted, ..Loaded::default() });
+    let (mut readers, mut depth) = (Readers::default(), Depth::new(now()));
+    let (mut room, mut looked) = (0, None::<Duration>);
+    while goes_on() {
+        let at = now();
+        if looked.is_none_or(|looked| at - looked >= LOOK) {
+            let all = memory.for_files();
+            (room, looked) = (all - all / 8, Some(at));
+        }
+        let (mut waiting, brought) = readers.state();
+        let most = depth.judge(brought, at).min((room / 16 / (PIECE * PAGE)) as usize).max(1);
+        readers.allow(most);
+        let fits = |asked: u64, piece: &Run| asked + piece.len * PAGE <= room;
+        while let Some((file, piece)) = pieces.next_if(|(_, piece)| waiting < 8 * most && fits(loaded.asked, piece)) {
+            readers.bring(&files[file].0, piece.at * PAGE, (piece.len * PAGE) as usize);
+            loaded.asked += piece.len * PAGE;
+            waiting += 1;
+        }
+        // All is asked for, or nothing more may be.
+        if waiting == 0 {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    loaded.brought = readers.state().1;
+    loaded
+}
+
+/// What to read of which file: all that is hot, then the rest.
+fn pieces(files: &[(Arc<File>, Remembered)]) -> Vec<(usize, Run)> {
+    let of_heat = |is_hot: bool| {
+        let of_file = move |(index, (_, remembered)): (usize, &(Arc<File>, Remembered))| {
+            merged(remembered, is_hot).into_iter().flat_map(cut).map(move |piece| (index, piece)).collect::<Vec<_>>()
+        };
+        files.iter().enumerate().flat_map(of_file)
+    };
+    of_heat(true).chain(of_heat(false)).collect()
+}
+
+/// Runs of one heat; those that are near one another are one.
+fn merged(remembered: &Remembered, is_hot: bool) -> Vec<Run> {
+    let mut found: Vec<Run> = Vec::new();
+    for run in remembered.runs.iter().filter(|run| run.is_hot == is_hot).map(|run| run.pages) {
+        match found.last_mut().filter(|last| run.at - last.end() <= GAP) {
+            Some(last) => last.len = run.end() - last.at,
+            None => found.push(run),
+        }
+    }
+    found
+}
+
+fn cut(run: Run) -> impl Iterator<Item = Run> {
+    let starts = (run.at..run.end()).step_by(PIECE as usize);
+    starts.map(move |at| Run { at, len: PIECE.min(run.end() - at) })
+}
+
+#[cfg(test)]
+// Sets of one run are meant.
+#[allow(clippy::single_range_in_vec_init)]
+mod tests {
+    use super::super::{PageSet, Version};
+    use super::*;
+    use std::path::Path;
+
+    fn remembered(present: &[std::ops::Range<u64>], hot: &[std::ops::Range<u64>]) -> (Arc<File>, Remembered) {
+        let set = |runs: &[std::ops::Range<u64>]| runs.iter().cloned().collect::<PageSet>();
+        let version = Version { length: 1000 * PAGE, modified: (0, 0) };
+        let one = Remembered::new(Path::new("/a"), version, 0, &set(present), &set(hot));
+        (Arc::new(File::open("/dev/null").unwrap()), one)
+    }
+
+    #[test]
+    fn what_is_hot_comes_first_of_all_files_and_what_is_near_is_read_together() {
+        let files = [remembered(&[0..10, 15..20, 100..250], &[15..20]), remembered(&[0..3], &[0..3])];
+        let run = |file, at, len| (file, Run { at, len });
+        let expected = [run(0, 15, 5), run(1, 0, 3), run(0, 0, 10), run(0, 100, 64), run(0, 164, 64), run(0, 228, 22)];
+        assert_eq!(pieces(&files), expected);
+        assert_eq!(pieces(&[remembered(&[0..1, 9..10, 19..20], &[])]), [run(0, 0, 10), run(0, 19, 1)]);
+    }
+
+    #[test]
+    fn it_ends_when_it_is_told_to_and_when_there_is_nothing() {
+        let mut memory = Memory::of(std::process::id());
+        let files = [remembered(&[0..1000], &[])];
+        assert_eq!(load(&files, &mut memory, || false), Loaded { wanted: 1000 * PAGE, ..Loaded::default() });
+        assert_eq!(load(&[], &mut memory, || true), Loaded::default());
+        // /dev/null has none of it.
+        let loaded = load(&files, &mut memory, || true);
+        assert_eq!((loaded.wanted, loaded.brought), (1000 * PAGE, 0));
+    }
+}
