@@ -69,7 +69,7 @@ install:
 uninstall:
 	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
 	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_{preload,preload_heap,steer}.so
-	rm -f $(TO)/share/man/man1/fastmap{,-run,-top,-doctor,-cache,-cache-*,-report,-bench,-bench-*}.1
+	rm -f $(TO)/share/man/man1/fastmap{,-run,-attach,-warm,-warm-*,-top,-doctor,-cache,-cache-*,-report,-bench,-bench-*}.1
 	rm -f $(TO)/share/{bash-completion/completions/fastmap,zsh/site-functions/_fastmap,fish/vendor_completions.d/fastmap.fish}
 
 # What is in it, and where, stands in crates/cli/Cargo.toml: there `target/release` is the build directory's, whatever the profile.

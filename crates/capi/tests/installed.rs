@@ -153,6 +153,7 @@ fn this_is_installed_and_nothing_else() {
         "share/bash-completion/completions/fastmap",
         "share/fish/vendor_completions.d/fastmap.fish",
         "share/man/man1/fastmap.1",
+        "share/man/man1/fastmap-attach.1",
         "share/man/man1/fastmap-bench.1",
         "share/man/man1/fastmap-cache.1",
         "share/man/man1/fastmap-cache-ls.1",
@@ -162,6 +163,10 @@ fn this_is_installed_and_nothing_else() {
         "share/man/man1/fastmap-report.1",
         "share/man/man1/fastmap-run.1",
         "share/man/man1/fastmap-top.1",
+        "share/man/man1/fastmap-warm.1",
+        "share/man/man1/fastmap-warm-load.1",
+        "share/man/man1/fastmap-warm-save.1",
+        "share/man/man1/fastmap-warm-show.1",
         "share/zsh/site-functions/_fastmap",
     ];
     let of_experiment = |name: &String| name.starts_with("share/man/man1/fastmap-bench-");

@@ -22,6 +22,7 @@ Examples:
   fastmap run -- PROGRAM ARGS    a program, unchanged, with what the kernel reads and keeps of its mapped files steered
   fastmap run --cache 1GiB -- PROGRAM ARGS    the same with its mapped files in a cache of 1 GiB
   fastmap attach PID             the same for one that is running
+  fastmap run --warm -- PROGRAM ARGS    with what it had of its files in memory the last time read back beside its start
   fastmap top                    what the programs here that use FastMap are doing
   fastmap doctor                 what this machine offers and what it lacks
   fastmap bench                  FastMap beside kernel mmap, about two minutes
@@ -37,6 +38,7 @@ pub struct Args {
 pub enum Command {
     Run(RunArgs),
     Attach(AttachArgs),
+    Warm(WarmArgs),
     Top(TopArgs),
     /// Measure FastMap beside kernel mmap: a tour of about two minutes, or one experiment in detail (`bench micro`)
     #[command(disable_help_flag = true, override_usage = "fastmap bench [EXPERIMENT] [OPTIONS]")]
@@ -102,6 +104,8 @@ Files: beside this command, or else in ../lib of its directory.
   libfastmap_steer.so         loaded into every program
   libfastmap_preload.so       loaded before it with --cache or --object
   libfastmap_preload_heap.so  the same with --heap
+With --warm, in $XDG_CACHE_HOME or ~/.cache:
+  fastmap/warm                what was in memory, 64 MiB at most; see fastmap warm --help
 
 Objects: PATH is a file for what the program, and all that it executes, opens, looks at, maps and reads through the C library; a file that is \
 there is hidden. What would change it fails with EROFS. Directories do not list it, static programs do not see it. Another process fetches \
@@ -116,6 +120,7 @@ keeps it from running.
 Examples:
   fastmap run -- mdb_stat -e /data/db
   FASTMAP_LOG=steer fastmap run -- mdb_stat -e /data/db
+  fastmap run --warm -- prometheus --storage.tsdb.path /data/tsdb
   fastmap run --cache 4GiB --map '/data/**' --stats stats.json -- python3 train.py
   fastmap run --object s3://bucket/texts=texts --tier /fast/objects -- grep -c word texts
   fastmap run --heap /fast/heap:64GiB -- sort --parallel 2 large.txt")]
@@ -157,6 +162,10 @@ pub struct RunArgs {
     /// Let FastMap undo advice of the program (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
     #[arg(long)]
     pub r#override: bool,
+    /// Remember what of the program's mapped files is in memory, every minute and at its end, and read it back beside its next start: that of the
+    /// same program with the same arguments, in the same folder. Files of less than 4 MiB are left out. Not with a cache
+    #[arg(long)]
+    pub warm: bool,
     /// Write counters here as JSON when the program ends; until then, and where it is killed, the file says that they are not complete
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub stats: Option<OsString>,
@@ -268,6 +277,85 @@ pub struct AttachArgs {
     /// Undo advice of the programs (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
     #[arg(long)]
     pub r#override: bool,
+}
+
+/// Remember what of files is in memory, and read it back
+#[derive(Debug, ClapArgs)]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(long_about = "\
+Remember what of files is in memory, and read it back after a restart of the machine, or once it was taken away. fastmap run --warm does both for the files \
+that a program maps.
+
+What is remembered is which pages, of 4 KiB, and not what they hold. A file that has changed in length or modification time since is forgotten.")]
+#[command(after_help = "\
+Files:
+  ~/.cache/fastmap/warm    a record for each file, 64 MiB and 1024 in all, of which the oldest go; $XDG_CACHE_HOME/fastmap/warm where that is set
+
+Exit status: 0; 1 if it failed for one of the files, each with a line that says why; 2 wrong usage.
+
+Examples:
+  fastmap warm save /data/db/data.mdb
+  fastmap warm load /data/db/data.mdb
+  fastmap warm show --json")]
+pub struct WarmArgs {
+    #[command(subcommand)]
+    pub command: WarmCommand,
+}
+
+/// What to do with records of what was in memory.
+#[derive(Debug, Subcommand)]
+pub enum WarmCommand {
+    /// Remember which pages of these files are in memory now
+    #[command(after_help = "\
+Pages that were in memory at the save before, too, are hot: they are read back first.
+
+Of another user's file that may not be written the kernel does not say what is in memory (but Linux 6.5 to 6.12 do).
+
+Exit status: 0; 1 if it failed for one of the files; 2 wrong usage.
+
+Examples:
+  fastmap warm save /data/db/*.mdb")]
+    Save(WarmFiles),
+    /// Read what is remembered of these files: hot pages first, by 8 to 64 requests at once, in seven eighths of the memory that files can have
+    #[command(after_help = "\
+The memory is that of the group (cgroup) that this runs in: run it in the group of the program that needs the files.
+
+Exit status: 0; 1 if nothing is remembered of one of the files, or it has changed, or a signal ended it; 2 wrong usage.
+
+Examples:
+  fastmap warm load /data/db/*.mdb")]
+    Load(WarmFiles),
+    /// Show what is remembered
+    #[command(after_help = "\
+REMEMBERED is what was in memory, HOT what is read back first. STATE: ok; changed or gone: of no use any more; damaged: the record, which is ignored.
+
+With --json:
+  {\"folder\", \"used_bytes\", \"limit_bytes\",
+   \"files\": [{\"path\", \"length_bytes\", \"remembered_bytes\", \"hot_bytes\", \"runs\", \"saved_unix_s\", \"state\"}],
+   \"damaged\": [{\"path\", \"why\"}]}
+
+Exit status: 0; 1 if nothing is remembered of one of the files, or the folder cannot be read; 2 wrong usage.
+
+Examples:
+  fastmap warm show")]
+    Show(ShowArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct WarmFiles {
+    /// The files
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ShowArgs {
+    /// Of these files [default: all]
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Show what programs that use FastMap are doing

@@ -67,7 +67,7 @@ fn version_of(one: &Listed) -> &str {
 }
 
 /// How long ago that was, in one unit.
-fn ago(then: SystemTime, now: SystemTime) -> String {
+pub fn ago(then: SystemTime, now: SystemTime) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let seconds = now.duration_since(then).unwrap_or_default().as_secs();
     // Two of a unit before its number is shown: 119 min rather than 1 h.

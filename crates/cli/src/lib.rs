@@ -1,4 +1,4 @@
-//! The command `fastmap`: `run`, `attach`, `top`, `doctor`, `cache`; and what it shares with `fastmap-bench`, which `bench` and `report` start.
+//! The command `fastmap`: `run`, `attach`, `warm`, `top`, `doctor`, `cache`; and what it shares with `fastmap-bench`, which `bench` and `report` start.
 
 mod args;
 mod attach;
@@ -13,6 +13,7 @@ pub mod size;
 mod start;
 pub mod table;
 mod top;
+mod warm;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Run(args) => match run::run(&args)? {},
         Command::Top(args) => top::run(&args),
+        Command::Warm(args) => warm::run(&args),
         Command::Bench { args } => match start::bench(&[], &args)? {},
         Command::Report { args } => match start::bench(&["report"], &args)? {},
     }

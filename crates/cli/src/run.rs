@@ -6,6 +6,7 @@ mod glob;
 mod heap;
 pub(crate) mod objects;
 mod program;
+mod warm;
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -43,6 +44,14 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
         Some(_) => engine_variables(args, cache, heap)?,
         None => check_without_engine(args)?,
     };
+    if args.warm && engine.is_some() {
+        let what = "is about pages that the kernel keeps, and with a cache FastMap keeps them";
+        return Err(Failure::usage(
+            "--warm",
+            what,
+            "leave out the one or the other (FASTMAP_CACHE and FASTMAP_HEAP, too)",
+        ));
+    }
     if args.r#override {
         variables.push(("FASTMAP_STEER_OVERRIDE", "1".into()));
     }
@@ -68,7 +77,8 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     if kind == Kind::Go && engine.is_some() {
         eprintln!("{}", program::OF_GO.replace("PROGRAM", &program.display().to_string()));
     }
-    companion::start(args.r#override || env::var_os("FASTMAP_STEER_OVERRIDE").is_some());
+    let warm = args.warm.then(|| warm::command(&program, &args.program[1..]));
+    companion::start(args.r#override || env::var_os("FASTMAP_STEER_OVERRIDE").is_some(), warm);
     let error = become_program(&program, &args.program, &variables);
     if let Some(Made { path, fresh: true }) = &made {
         let _ = fs::remove_file(path);

@@ -1,5 +1,5 @@
 //! The process that steers a program from outside: static ones, Go's, those of other C libraries, all that the program starts, and loads
-//! from slow storage of each.
+//! from slow storage of each. With `--warm` it remembers what of its files is in memory.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use fastmap_steer::Settings;
 use fastmap_steer::attach::Party;
-use fastmap_steer::observe::{Mappings, Process, with_children};
+use fastmap_steer::observe::{Mapping, Mappings, Process, with_children};
+
+use super::warm::Warmth;
+use crate::interrupt;
 
 /// Bytes of mapped files from which on a process is looked at.
 const LEAST: u64 = 32 << 20;
@@ -17,39 +20,59 @@ const OFTEN: Duration = Duration::from_millis(100);
 const SELDOM: Duration = Duration::from_secs(2);
 const AT_FIRST: Duration = Duration::from_secs(3);
 
-/// Starts it beside this process, and what this becomes. Where there can be none, the program runs as it is.
-pub fn start(overrides: bool) {
+/// Starts it beside this process, and what this becomes. Where there can be none, the program runs as it is. `warm`: the command whose files
+/// are to be warm.
+pub fn start(overrides: bool, warm: Option<String>) {
     // SAFETY: no preconditions.
     let (own, is_terminal) = unsafe { (libc::getpid(), libc::isatty(libc::STDERR_FILENO) == 1) };
     // The first process of a namespace is the parent of whoever has none, and may wait for all.
     if own == 1 {
+        if warm.is_some() {
+            tell_cold("the program is the first process of its PID namespace, which has no process beside it");
+        }
         return;
     }
     let log = std::env::var_os("FASTMAP_LOG").unwrap_or_default();
-    let tells = is_terminal || log.as_encoded_bytes().split(|byte| *byte == b',').any(|word| word == b"steer");
+    let logs = log.as_encoded_bytes().split(|byte| *byte == b',').any(|word| word == b"steer");
+    let (tells, is_warm) = (is_terminal || logs, warm.is_some());
     let settings = Settings { overrides, ..Settings::default() };
     let reader = super::beside::start(c"fastmap-beside", tells, |mut answer, program| {
         // SAFETY: no preconditions.
         let pid = unsafe { libc::getpid() };
         if answer.write_all(&pid.to_ne_bytes()).is_ok() {
             drop(answer);
-            accompany(own as u32, settings, &program, tells);
+            let warm = warm.and_then(|command| Warmth::begin(command, own as u32, logs, tells));
+            accompany(own as u32, settings, &program, tells, warm);
         }
         std::process::exit(0);
     });
     let mut pid = [0; 4];
-    if reader.and_then(|mut reader| reader.read_exact(&mut pid)).is_err() {
+    if let Err(error) = reader.and_then(|mut reader| reader.read_exact(&mut pid)) {
+        if is_warm {
+            tell_cold(&format!("no process could be started beside the program: {error}"));
+        }
         return;
     }
     // SAFETY: numbers only. Yama lets the named process trace this one, and what it becomes; without Yama the call is refused.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(u32::from_ne_bytes(pid)), 0, 0, 0) };
 }
 
-fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool) {
+/// Says that `--warm` does nothing.
+fn tell_cold(why: &str) {
+    eprintln!(
+        "fastmap: --warm: does nothing here: {why}: run `fastmap warm load FILE` before it, and `fastmap warm save FILE` after"
+    );
+}
+
+fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut warm: Option<Warmth>) {
     let Some(root) = Process::of(program) else { return };
     let (mut family, mut party) = (BTreeSet::from([root]), Party::new(settings));
     let mut told: BTreeSet<Process> = BTreeSet::new();
     let began = Instant::now();
+    if warm.is_some() {
+        // A service that is stopped, and a machine that is shut down, send SIGTERM to all: what is in memory now is remembered.
+        interrupt::watch();
+    }
     loop {
         wait(end, if began.elapsed() < AT_FIRST { OFTEN } else { SELDOM });
         with_children(&mut family);
@@ -58,20 +81,36 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool) {
                 eprintln!("fastmap: {line}");
             }
         }
-        if family.is_empty() {
-            return;
+        if family.is_empty() || interrupt::requested() {
+            break;
         }
-        let large = family.iter().copied().filter(|process| maps_enough(*process)).collect();
+        let mut large = BTreeSet::new();
+        for process in &family {
+            let mappings = Mappings::of(&process.pid.to_string()).look();
+            if is_enough(&mappings) {
+                large.insert(*process);
+            }
+            if let Some(warm) = &mut warm {
+                warm.note(&mappings);
+            }
+        }
         for (process, refusal) in party.watch(&large) {
             if tells && told.insert(process) {
                 eprintln!("fastmap: {}: {refusal}", process.name());
             }
         }
+        if let Some(warm) = &mut warm {
+            warm.remember_now_and_then(&family);
+        }
+    }
+    // Advice is taken back first.
+    drop(party);
+    if let Some(warm) = warm {
+        warm.remember_at_the_end();
     }
 }
 
-fn maps_enough(process: Process) -> bool {
-    let mappings = Mappings::of(&process.pid.to_string()).look();
+fn is_enough(mappings: &[Mapping]) -> bool {
     mappings.iter().map(|mapping| mapping.at.end - mapping.at.start).sum::<u64>() >= LEAST
 }
 

@@ -7,6 +7,7 @@ mod prompt;
 mod run;
 mod terminal;
 mod top;
+mod warm;
 
 /// What is tested.
 pub const FASTMAP: &str = env!("CARGO_BIN_EXE_fastmap");
