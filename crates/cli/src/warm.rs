@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use fastmap_steer::observe::Memory;
-use fastmap_steer::warm::{Error, Loaded, Records, Remembered, load};
+use fastmap_steer::warm::{Error, Found, Loaded, Records, Remembered, Version, load};
 use serde_json::{Value, json};
 
 use crate::args::{ShowArgs, WarmArgs, WarmCommand, WarmFiles};
@@ -74,6 +74,10 @@ fn read_back(records: &Records, args: &WarmFiles) -> ExitCode {
     }
     let (count, began) = (files.len(), Instant::now());
     let loaded = load(&files, &mut Memory::of(std::process::id()), || !interrupt::requested());
+    if interrupt::requested() {
+        eprintln!("fastmap: warm load: interrupted: run it again; what was read stays in memory");
+        return ExitCode::FAILURE;
+    }
     if count > 0 {
         let seconds = began.elapsed().as_secs_f64();
         crate::print(&format!(
@@ -82,7 +86,7 @@ fn read_back(records: &Records, args: &WarmFiles) -> ExitCode {
             if count == 1 { "" } else { "s" }
         ));
     }
-    status(count == args.files.len() && !interrupt::requested())
+    status(count == args.files.len())
 }
 
 /// What was read back, in words.
@@ -118,12 +122,8 @@ fn show(records: &Records, args: &ShowArgs) -> Result<ExitCode, Failure> {
     Ok(status(is_all))
 }
 
-/// What is remembered of a file; or the file or its record, and what is wrong.
-type Found = Result<Remembered, (PathBuf, Error)>;
-
 /// Whether the record can be used.
 fn state(remembered: &Remembered) -> &'static str {
-    use fastmap_steer::warm::Version;
     match std::fs::metadata(&remembered.path) {
         Ok(file) if Version::of(&file) == remembered.version => "ok",
         Ok(_) => "changed",

@@ -30,6 +30,9 @@ pub struct Records {
     folder: PathBuf,
 }
 
+/// What is remembered of a file; or a record of which nothing can be told, and why.
+pub type Found = Result<Remembered, (PathBuf, Error)>;
+
 /// Why a file is not remembered, or not read back.
 #[derive(Debug)]
 pub enum Error {
@@ -160,7 +163,7 @@ impl Records {
     ///
     /// # Errors
     /// The folder is there and cannot be read.
-    pub fn all(&self) -> Result<Vec<Result<Remembered, (PathBuf, Error)>>, Error> {
+    pub fn all(&self) -> Result<Vec<Found>, Error> {
         let records = self.entries()?.into_iter().map(|(path, _)| path);
         let records = records.filter(|path| path.extension().is_some_and(|kind| kind == "pages"));
         Ok(records.map(|path| self.read_pages(&path).map_err(|error| (path, error))).collect())
