@@ -316,9 +316,9 @@ Exit status: 0; 1 if it failed for one of the files; 2 wrong usage.
 Examples:
   fastmap warm save /data/db/*.mdb")]
     Save(WarmFiles),
-    /// Read what is remembered of these files: hot pages first, by 8 to 64 requests at once, in seven eighths of the memory that files can have
+    /// Read what is remembered of these files, hot pages first
     #[command(after_help = "\
-The memory is that of the group (cgroup) that this runs in: run it in the group of the program that needs the files.
+It is read by 2 to 64 requests at once, as many as pay, in seven eighths of the memory that files can have: that of the group (cgroup) that this runs in. Run it in the group of the program that needs the files.
 
 Exit status: 0; 1 if nothing is remembered of one of the files, or it has changed, or a signal ended it; 2 wrong usage.
 

@@ -4,7 +4,7 @@ use super::Remembered;
 use crate::PAGE;
 use crate::act::Readers;
 use crate::clock::now;
-use crate::judge::{Depth, Run};
+use crate::judge::Run;
 use crate::observe::Memory;
 use std::fs::File;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ const GAP: u64 = 8;
 /// How often the readers are given work, and how often it is looked how much memory there is.
 const PAUSE: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(100);
+/// Pieces that wait for a reader at least: small ones are read soon.
+const QUEUE: usize = 64;
 
 /// Has all of these read, as long as it `goes_on`, in at most seven eighths of the memory that files can have.
 pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: impl Fn() -> bool) -> Loaded {
@@ -46,7 +48,9 @@ pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: imp
         let most = depth.judge(brought, at).min((room / 16 / (PIECE * PAGE)) as usize).max(1);
         readers.allow(most);
         let fits = |asked: u64, piece: &Run| asked + piece.len * PAGE <= room;
-        while let Some((file, piece)) = pieces.next_if(|(_, piece)| waiting < 8 * most && fits(loaded.asked, piece)) {
+        while let Some((file, piece)) =
+            pieces.next_if(|(_, piece)| waiting < (8 * most).max(QUEUE) && fits(loaded.asked, piece))
+        {
             readers.bring(&files[file].0, piece.at * PAGE, (piece.len * PAGE) as usize);
             loaded.asked += piece.len * PAGE;
             waiting += 1;
@@ -59,6 +63,56 @@ pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: imp
     }
     loaded.brought = readers.state().1;
     loaded
+}
+
+/// How many requests there are at once: as many as pay and no more, since the program's own reads wait behind them. (Those of
+/// [`judge`](crate::judge) begin at 8, where a program reads what they read. A local disk is busy with 2 of 256 KiB; with 8 a program
+/// that reads at random went 10 times slower meanwhile, and nothing was sooner there.)
+#[derive(Debug)]
+struct Depth {
+    now: usize,
+    /// When the last trial began, and the bytes brought until then.
+    since: (Duration, u64),
+    /// Bytes a second at half as many.
+    at_half: Option<f64>,
+    rests_until: Duration,
+}
+
+const LEAST: usize = 2;
+const MOST: usize = 64;
+/// How long each depth is tried, how much more twice as many have to bring, and how long it is left at what pays.
+const TRIAL: Duration = Duration::from_millis(60);
+const PAYS: f64 = 1.25;
+const REST: Duration = Duration::from_secs(2);
+
+impl Depth {
+    fn new(now: Duration) -> Depth {
+        Depth { now: LEAST, since: (now, 0), at_half: None, rests_until: now }
+    }
+
+    /// How many there may be, once so many bytes are brought in all.
+    fn judge(&mut self, brought: u64, now: Duration) -> usize {
+        let lasted = now.saturating_sub(self.since.0);
+        if lasted < TRIAL {
+            return self.now;
+        }
+        let rate = (brought - self.since.1) as f64 / lasted.as_secs_f64();
+        self.since = (now, brought);
+        if now < self.rests_until {
+            return self.now;
+        }
+        let has_paid = self.at_half.take().is_none_or(|at_half| rate > at_half * PAYS);
+        if has_paid && self.now < MOST {
+            self.now *= 2;
+            self.at_half = Some(rate);
+            return self.now;
+        }
+        if !has_paid {
+            self.now = (self.now / 2).max(LEAST);
+        }
+        self.rests_until = now + REST;
+        self.now
+    }
 }
 
 /// What to read of which file: all that is hot, then the rest.
@@ -111,6 +165,23 @@ mod tests {
         let expected = [run(0, 15, 5), run(1, 0, 3), run(0, 0, 10), run(0, 100, 64), run(0, 164, 64), run(0, 228, 22)];
         assert_eq!(pieces(&files), expected);
         assert_eq!(pieces(&[remembered(&[0..1, 9..10, 19..20], &[])]), [run(0, 0, 10), run(0, 19, 1)]);
+    }
+
+    #[test]
+    fn there_are_as_many_requests_as_pay_and_no_more() {
+        // Storage that is busy with so many; how often there were how many.
+        let storage = |busy: usize| {
+            let (mut depth, mut brought, mut count) = (Depth::new(Duration::ZERO), 0, LEAST);
+            let mut seen = [0; MOST + 1];
+            for step in 1..500 {
+                brought += count.min(busy) as u64 * 1000;
+                count = depth.judge(brought, Duration::from_millis(20 * step));
+                seen[count] += 1;
+            }
+            seen
+        };
+        assert!(storage(2)[2] > 450 && storage(2)[8..].iter().all(|count| *count == 0));
+        assert!(storage(16)[16] > 400 && storage(64)[64] > 450);
     }
 
     #[test]
