@@ -80,11 +80,8 @@ fn read_back(records: &Records, args: &WarmFiles) -> ExitCode {
     }
     if count > 0 {
         let seconds = began.elapsed().as_secs_f64();
-        crate::print(&format!(
-            "{} of {count} file{} in {seconds:.1} s\n",
-            told(&loaded),
-            if count == 1 { "" } else { "s" }
-        ));
+        let plural = if count == 1 { "" } else { "s" };
+        crate::print(&format!("{count} file{plural}: {} in {seconds:.1} s\n", told(&loaded)));
     }
     status(count == args.files.len())
 }

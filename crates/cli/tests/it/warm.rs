@@ -164,7 +164,7 @@ fn what_was_in_memory_is_there_again() {
     place.drop_pages();
     let ran = place.warm("load data");
     ran.succeeded();
-    assert!(ran.stdout.starts_with("16.0M read back of 1 file in "), "{}", ran.stdout);
+    assert!(ran.stdout.starts_with("1 file: 16.0M read back in "), "{}", ran.stdout);
     // Others may take the memory meanwhile.
     until("all is in memory", || {
         place.present() == PAGES || {
