@@ -1,6 +1,6 @@
 //! What of a file is in memory, remembered over a restart: of the machine, or where memory was taken away meanwhile.
 //!
-//! [`Records::save`] asks the kernel which pages of a file the page cache has, and writes them down as runs. [`load`] reads
+//! [`Records::save`] asks the kernel which pages of a file the page cache has, and writes them down as runs. [`load`](fn@load) reads
 //! them back, those first that were *hot*: mapped by a program, or in memory at the save before, too. A file that has
 //! changed in length or modification time since is forgotten. Nothing is kept of what the pages hold.
 
@@ -143,7 +143,7 @@ impl Records {
         if remembered.path == path { Ok(remembered) } else { Err(Error::Unknown) }
     }
 
-    /// A file with what is remembered of it, to be [loaded](load).
+    /// A file with what is remembered of it, to be [loaded](fn@load).
     ///
     /// # Errors
     /// The same, or the file cannot be read, or has changed since.
