@@ -14,7 +14,7 @@ use fastmap_steer::observe::{Mappings, Process, with_children};
 const LEAST: u64 = 32 << 20;
 /// How often it is looked who is there: at first, and later.
 const OFTEN: Duration = Duration::from_millis(100);
-const SELDOM: Duration = Duration::from_secs(2);
+const SELDOM: Duration = Duration::from_secs(1);
 const AT_FIRST: Duration = Duration::from_secs(3);
 
 /// Starts it beside this process, and what this becomes. Where there can be none, the program runs as it is.
@@ -72,7 +72,7 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool) {
 
 fn maps_enough(process: Process) -> bool {
     let mappings = Mappings::of(&process.pid.to_string()).look();
-    mappings.iter().map(|mapping| mapping.at.end - mapping.at.start).sum::<u64>() >= LEAST
+    mappings.iter().map(|mapping| mapping.pages).sum::<u64>() * 4096 >= LEAST
 }
 
 /// Sleeps; wakes when the program ends.

@@ -91,7 +91,7 @@ mod tests {
         let start = map.as_ptr().addr() as u64;
         let (device, inode) = at_address("self", start).unwrap();
         let (at, path) = (start..start + 64 * PAGE, path.to_str().unwrap().to_owned());
-        let mapping = Mapping { at, offset: 0, device, inode, is_shared: true, is_writable: false, path };
+        let mapping = Mapping { at, offset: 0, device, inode, is_shared: true, is_writable: false, path, pages: 64 };
         let mut files = Files::of(std::process::id());
         assert_eq!(files.get(&mapping).unwrap().metadata().unwrap().len(), 64 * PAGE);
         assert!(files.get(&Mapping { inode: inode + 1, ..mapping }).is_none());

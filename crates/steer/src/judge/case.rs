@@ -31,9 +31,10 @@ pub struct Look<'a> {
     pub is_short: bool,
     /// Pages that the program had read from devices meanwhile.
     pub read: u64,
-    /// Faults of the program meanwhile: those that waited for a device, and all. (Windows are less: of those that were
-    /// touched before, what is new may be gone again by the next look.)
+    /// Faults of the program that waited for a device meanwhile.
     pub waited: u64,
+    /// All its faults. (Windows say less: of those that were
+    /// touched before, what is new may be gone again by the next look.)
     pub faults: u64,
     /// Of all windows that were touched in all mappings, the share of this one.
     pub share: f64,
@@ -152,6 +153,11 @@ impl Case {
     pub fn is_on(&self) -> bool {
         self.is_random()
             || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_) | State::Backward(_))
+    }
+
+    /// Whether single touches are looked at, which is not to last.
+    pub fn is_looked_at(&self) -> bool {
+        matches!(self.state, State::Looked(_))
     }
 
     /// What was seen, and what is advised for it.

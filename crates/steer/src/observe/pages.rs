@@ -74,10 +74,9 @@ unsafe impl Ioctl for &mut Scan {
 }
 
 impl Seen {
-    /// None of the pages of `at` is known.
-    pub fn nothing(at: &Range<u64>) -> Seen {
-        let pages = (at.end - at.start) / PAGE;
-        Seen { start: at.start, bits: vec![0; pages.div_ceil(64) as usize], pages }
+    /// None of the `pages` from address `start` on is known.
+    pub fn nothing(start: u64, pages: u64) -> Seen {
+        Seen { start, bits: vec![0; pages.div_ceil(64) as usize], pages }
     }
 
     /// Whether page `page` was mapped.
@@ -196,7 +195,7 @@ mod tests {
 
     #[test]
     fn new_pages_are_runs_and_are_new_once() {
-        let mut seen = Seen::nothing(&(0..1000 * PAGE));
+        let mut seen = Seen::nothing(0, 1000);
         let mut new = Vec::new();
         seen.note(60..70, true, &mut new);
         seen.note(128..192, true, &mut new);
@@ -220,7 +219,7 @@ mod tests {
             let map = unsafe { memmap2::MmapOptions::new().map(&file).unwrap() };
             map.advise(memmap2::Advice::Random).unwrap();
             let at = map.as_ptr().addr() as u64;
-            let mut seen = Seen::nothing(&(at..at + 256 * PAGE));
+            let mut seen = Seen::nothing(at, 256);
             let mut pages = Pages::of("self").unwrap();
             pages.scans = scans;
             pages.look(&mut seen, 0..256);
