@@ -78,6 +78,10 @@ struct Held {
     first: Vec<Run>,
     /// Streams and rounds that did not pay rest until then.
     rests_until: Duration,
+    /// Streams in a row whose walk was none; until when strides are taken for chance, and for how long the next time.
+    in_vain: u32,
+    no_strides_until: Duration,
+    no_strides_for: Duration,
 }
 
 /// What was done, for the report.
@@ -135,6 +139,10 @@ const WINDOW: u64 = 64;
 const WIDEST: u64 = 4096;
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
+/// Touches that make sure of a stride, streams without as many after which strides are taken for chance, and for how long.
+const SURE: u64 = 16;
+const CHANCES: u32 = 4;
+const NO_STRIDES: Duration = Duration::from_secs(4);
 
 impl<'a, H: Hand> Watcher<'a, H> {
     /// Watches process `pid`, whose mappings `hand` can reach.
@@ -391,6 +399,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
                     begun = pieces(&merge(first, second), one.mapping.offset / PAGE, |page| seen.has(page));
                 }
             }
+            if at < one.no_strides_until {
+                found = found.without_strides();
+            }
             shapes.push((found, touched, begun));
         }
         let all: u64 = shapes.iter().map(|(_, touched, _)| touched).sum();
@@ -576,10 +587,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
     /// Follows streams and loops by a step. Whether a stream has ended.
     fn follow(&mut self) -> bool {
         let Some(pages) = &mut self.pages else { return false };
-        let mut ended = false;
+        let (mut ended, at) = (false, now());
         for one in &mut self.held {
             let Some(seen) = &mut one.seen else { continue };
-            let at = now();
             one.streams.retain_mut(|stream| {
                 let look = stream.ahead();
                 let new = pages.look(seen, look.at..look.end());
@@ -591,6 +601,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 if !goes_on {
                     ended = true;
                     let (steps, in_vain) = stream.account();
+                    one.in_vain = if steps < SURE { one.in_vain + 1 } else { 0 };
                     // Reading in vain makes the next walk's window smaller.
                     one.window =
                         if in_vain > steps { (one.window / 2).max(WINDOW) } else { (one.window * 2).min(WIDEST) };
@@ -598,6 +609,12 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 }
                 goes_on
             });
+            if one.in_vain >= CHANCES {
+                one.streams.clear();
+                one.in_vain = 0;
+                one.no_strides_until = at + one.no_strides_for;
+                one.no_strides_for = (one.no_strides_for * 2).min(NO_STRIDES * 16);
+            }
             let Some(round) = one.round.as_mut().filter(|round| round.is_loop()) else { continue };
             let mut new = Vec::new();
             for part in round.ahead() {
@@ -707,6 +724,9 @@ impl Held {
             before: Vec::new(),
             first: Vec::new(),
             rests_until: Duration::ZERO,
+            in_vain: 0,
+            no_strides_until: Duration::ZERO,
+            no_strides_for: NO_STRIDES,
         }
     }
 

@@ -261,7 +261,7 @@ impl Case {
             State::Strided(_) if look.at < self.ordered + PAUSE => None,
             State::Strided(_) => self.normal(look.at),
             // A walk gains by being read ahead of, whatever the touches between cost.
-            State::Tried(_) | State::Random if says_something && shape.is_ordered() => self.normal(look.at),
+            State::Tried(_) | State::Random if says_something && shape.is_walked() => self.normal(look.at),
             State::Tried(since) => {
                 self.now.add(look);
                 if look.at < since + TRIAL {

@@ -21,6 +21,8 @@ pub struct Shape {
     pub windows: u64,
     /// Of these, windows that no walk and no stride explains.
     pub scattered: u64,
+    /// And windows that wide strides explain.
+    pub strided: u64,
     /// Walks and strides whose direction is known.
     pub fronts: Vec<Front>,
     /// Whether the strides are blurred by what the kernel maps around a touch.
@@ -47,6 +49,18 @@ impl Shape {
     /// Whether most touches belong to walks or strides.
     pub fn is_ordered(&self) -> bool {
         self.scattered * 2 < self.windows
+    }
+
+    /// Whether most touches belong to walks that the kernel can read ahead of.
+    pub fn is_walked(&self) -> bool {
+        (self.scattered + self.strided) * 2 < self.windows
+    }
+
+    /// Takes strides for chance: reading ahead of them was in vain.
+    pub fn without_strides(mut self) -> Shape {
+        self.fronts.retain(|front| front.stride.abs() < WIDE);
+        self.scattered += std::mem::take(&mut self.strided);
+        self
     }
 }
 
@@ -135,6 +149,7 @@ pub fn shape(first: &[Run], second: &[Run]) -> Shape {
             let step = steps[steps.len() / 2];
             let exact = steps.iter().filter(|one| **one == step).count();
             shape.is_blurred |= exact * 4 < steps.len() * 3;
+            shape.strided += if step as i64 >= WIDE { windows } else { 0 };
             front(&mut shape, &rest[..count], step as i64);
             continue;
         }
