@@ -122,6 +122,8 @@ const USUAL: f64 = 24.0;
 /// Looks of a turn, and how much longer than they take it lasts: 0.7 % of a processor.
 const LOOKS: u32 = 3;
 const EFFORT: u32 = 150;
+/// Turns that are short, after nothing was wrong.
+const FIRST: u32 = 4;
 /// How long few touches are waited for to be more, and how many are few.
 const PATIENCE: Duration = Duration::from_secs(1);
 const FEW: u64 = 12;
@@ -174,7 +176,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
     pub fn run(&mut self, mut nap: impl FnMut(Duration) -> bool) {
         let Some(mut spent) = self.effort.look() else { return };
         let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
-        let mut soon = 0u32;
+        let (mut soon, mut turns) = (0u32, 0u32);
         let mut carried = (Spent::default(), Duration::ZERO);
         loop {
             let is_soon = soon > 0 && is_watching;
@@ -182,6 +184,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 _ if is_soon => Duration::ZERO,
                 // A round may be over in a moment.
                 true if self.held.iter().any(|one| one.round.is_some() || one.case.is_looked_at()) => LONG,
+                // At first it matters more to find out soon.
+                true if turns < FIRST => LONG,
                 true => LONG.max(self.cost * LOOKS * EFFORT),
                 false => calm,
             };
@@ -213,7 +217,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 // The first look only tells what was mapped before.
                 self.held.iter_mut().for_each(Held::forget);
                 self.look();
-                is_watching = true;
+                (is_watching, turns) = (true, 0);
                 continue;
             }
             if !is_soon {
@@ -238,6 +242,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 continue;
             }
             carried = Default::default();
+            turns = turns.saturating_add(1);
             self.judge(second, &cost, lasted);
             self.tell();
         }
