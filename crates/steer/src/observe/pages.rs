@@ -84,6 +84,11 @@ impl Seen {
         page < self.pages && self.bits[(page / 64) as usize] >> (page % 64) & 1 != 0
     }
 
+    /// How many pages were mapped.
+    pub fn count(&self) -> u64 {
+        self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
     /// Takes `pages` for not mapped.
     pub fn forget(&mut self, pages: Range<u64>) {
         self.note(pages, false, &mut Vec::new());
@@ -205,6 +210,7 @@ mod tests {
         assert_eq!(new, [Run { at: 58, len: 2 }, Run { at: 70, len: 2 }]);
         seen.note(0..100, false, &mut new);
         assert!(!seen.has(60) && seen.has(130));
+        assert_eq!(seen.count(), 64);
         new.clear();
         seen.note(999..2000, true, &mut new);
         assert_eq!(new, [Run { at: 999, len: 1 }]);
