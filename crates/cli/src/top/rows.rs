@@ -1,17 +1,21 @@
-//! The rows of the view: a program, what its traps were, its files.
+//! The rows of the view: a program, what its traps were, its files; below, processes whose files the kernel serves.
 
 use fastmap::Stats;
 use fastmap::live::{CacheSnapshot, MapStats, Objects};
 
+use super::process_rows;
 use super::watch::{Watch, Watched};
 use crate::size::{scaled, short as bytes};
 use crate::table::printable;
 
-/// Headings of the figures.
-pub const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
+/// Headings of the figures of programs.
+const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
 
 /// A row.
 pub enum Row {
+    /// Headings of what follows.
+    Headings(Headings),
+    /// A program, or a process.
     Program {
         name: String,
         figures: Vec<String>,
@@ -25,9 +29,34 @@ pub enum Row {
     },
 }
 
-/// The rows of all programs.
+/// Of the names, and of the figures.
+#[derive(Clone, Copy)]
+pub struct Headings(pub &'static str, pub [&'static str; 9]);
+
+const OF_PROGRAMS: Headings = Headings("PROGRAM, FILES", HEADINGS);
+const OF_PROCESSES: Headings = Headings(process_rows::NAME, process_rows::HEADINGS);
+
+/// The headings of the first rows.
+pub fn headings(watch: &Watch) -> Headings {
+    if watch.programs().is_empty() { OF_PROCESSES } else { OF_PROGRAMS }
+}
+
+/// The rows of all programs and processes, after the first headings.
 pub fn of(watch: &Watch) -> Vec<Row> {
-    watch.programs().into_iter().flat_map(of_program).collect()
+    let mut rows: Vec<Row> = watch.programs().into_iter().flat_map(of_program).collect();
+    let processes = watch.processes();
+    if !rows.is_empty() && !processes.is_empty() {
+        rows.push(Row::Headings(OF_PROCESSES));
+    }
+    rows.extend(processes.into_iter().flat_map(process_rows::of));
+    rows.extend(hidden(watch.hidden()).map(Row::Remark));
+    rows
+}
+
+/// Says how many processes this user may not look at.
+pub fn hidden(count: usize) -> Option<String> {
+    let processes = if count == 1 { "process" } else { "processes" };
+    (count > 0).then(|| format!("{count} {processes} of other users left out: look as root"))
 }
 
 /// What was fetched of objects, and used; nothing where there are none.
@@ -161,7 +190,7 @@ fn pages(count: u64) -> String {
 }
 
 /// As [`short`](crate::size::short), in units of 1000.
-fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     scaled(value, 1000.0, ["", "k", "M", "G", "T"])
 }
 
@@ -169,6 +198,7 @@ impl Row {
     /// For a table of text: the name and the figures, or nothing but the name.
     pub fn plain(self) -> Vec<String> {
         let (name, figures) = match self {
+            Row::Headings(Headings(name, figures)) => (name.into(), figures.map(String::from).into()),
             Row::Program { name, figures } => (name, figures),
             Row::Remark(text) => (format!("  {text}"), vec![String::new(); HEADINGS.len()]),
             Row::Map { mark, path, figures } => (format!("  {mark} {path}"), figures),
@@ -177,9 +207,11 @@ impl Row {
     }
 }
 
-/// The headings for [`Row::plain`].
-pub fn plain_headings() -> Vec<&'static str> {
-    ["PROGRAM, FILES"].into_iter().chain(HEADINGS).collect()
+impl Headings {
+    /// For the same table.
+    pub fn plain(self) -> Vec<&'static str> {
+        [self.0].into_iter().chain(self.1).collect()
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +226,13 @@ mod tests {
             assert_eq!(figure(value), text);
         }
         assert_eq!([figure(12_345.0), figure(1e9), figure(1e20)], ["12.3k", "1.0G", "100000000T"]);
+    }
+
+    #[test]
+    fn those_left_out_are_counted() {
+        assert_eq!(hidden(0), None);
+        assert_eq!(hidden(1).unwrap(), "1 process of other users left out: look as root");
+        assert!(hidden(12).unwrap().starts_with("12 processes "));
     }
 
     #[test]
