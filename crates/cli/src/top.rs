@@ -25,7 +25,6 @@ use fastmap_steer::observe::Process;
 
 use crate::args::{TopArgs, What};
 use crate::failure::Failure;
-use crate::table;
 use watch::Watch;
 
 /// Shows the programs; fails if there are none.
@@ -62,8 +61,7 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     if args.json {
         crate::print(&json::text(&watch));
     } else {
-        let rows: Vec<_> = rows::of(&watch).into_iter().map(rows::Row::plain).collect();
-        crate::print(&table::render(&rows::headings(&watch).plain(), &rows));
+        crate::print(&rows::table(rows::headings(&watch), rows::of(&watch)));
     }
     Ok(ExitCode::SUCCESS)
 }

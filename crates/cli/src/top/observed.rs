@@ -86,6 +86,8 @@ pub struct Observed {
     new_pages: u64,
     /// Of the last looks, those that saw a thread wait for storage.
     blocked_looks: u32,
+    /// A fault waited since the last look, or a thread was seen to. Else threads have slept for other reasons.
+    may_have_waited: bool,
     room_bytes: u64,
     pattern: Pattern,
     pub steered: Option<Steered>,
@@ -131,6 +133,7 @@ impl Observed {
             before: None,
             new_pages: 0,
             blocked_looks: 0,
+            may_have_waited: false,
             room_bytes: u64::MAX,
             pattern: Pattern::Idle,
             steered: None,
@@ -175,10 +178,13 @@ impl Observed {
         self.name = self.process.name();
         self.new_pages += self.look_at_pages(0);
         let before = (self.looks > 0).then_some(self.now);
+        let since = spent.since(&self.now.spent);
+        let is_blocked = since.major_faults + since.minor_faults > 0 && self.waits.is_blocked();
+        self.may_have_waited = since.major_faults > 0 || is_blocked || self.blocked_looks > 0;
         self.now = self.count(spent);
         self.before = before;
         self.room_bytes = self.memory.for_files();
-        self.blocked_looks = u32::from(self.is_busy() && self.waits.is_blocked());
+        self.blocked_looks = u32::from(is_blocked);
         self.cost = began.elapsed();
         self.looks += 1;
         true
@@ -193,13 +199,14 @@ impl Observed {
             self.new_pages = 0;
             return Totals { taken, spent, refaults, ..before };
         }
+        let slept = if self.may_have_waited { waited.slept } else { Duration::ZERO };
         let touched = std::mem::take(&mut self.new_pages).max(spent.since(&before.spent).major_faults);
         Totals {
             taken,
             spent,
             touched_pages: before.touched_pages + touched,
             faults: before.faults + waited.faults,
-            blocked: before.blocked + waited.blocked.unwrap_or(waited.slept),
+            blocked: before.blocked + waited.blocked.unwrap_or(slept),
             refaults,
         }
     }
@@ -408,6 +415,7 @@ pub mod tests {
             before: Some(before),
             new_pages: 0,
             blocked_looks: 2,
+            may_have_waited: true,
             room_bytes: 16 << 20,
             pattern: Pattern::Scattered,
             steered: None,

@@ -28,8 +28,10 @@ pub fn of(observed: &Observed) -> Vec<Row> {
         let mark = if file.is_writable { "rw" } else { "r-" };
         Row::Map { mark, path: printable(&file.path), figures }
     }));
-    if files.len() > FILES {
-        rows.push(Row::Remark(format!("and {} more files", files.len() - FILES)));
+    match files.len().saturating_sub(FILES) {
+        0 => {}
+        1 => rows.push(Row::Remark("and 1 more file".into())),
+        more => rows.push(Row::Remark(format!("and {more} more files"))),
     }
     rows
 }

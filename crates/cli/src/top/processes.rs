@@ -40,11 +40,10 @@ impl Processes {
 
     /// Looks: processes that have ended go, new ones come. Takes two short naps if any is at work.
     pub fn look(&mut self) {
-        let found = match self.only {
-            Some(pid) => Glance::of(pid).into_iter().collect(),
-            None => glances(),
-        };
-        self.find(&found);
+        let all = glances();
+        let is_anew = self.looks.is_multiple_of(SELDOM);
+        self.find(&all, is_anew);
+        self.tell_steered(&all, is_anew);
         self.shown.retain(|_, one| one.look());
         for look in 1..3 {
             if self.shown.values().any(Observed::is_at_work) {
@@ -56,13 +55,15 @@ impl Processes {
         self.looks += 1;
     }
 
-    fn find(&mut self, found: &[Glance]) {
-        let is_anew = self.looks.is_multiple_of(SELDOM);
+    /// `is_anew`: those that mapped less may map more, without having grown.
+    fn find(&mut self, all: &[Glance], is_anew: bool) {
+        let own = std::process::id();
+        let is_wanted = |one: &&Glance| one.process.pid != own && self.only.is_none_or(|only| one.process.pid == only);
+        let found: Vec<&Glance> = all.iter().filter(is_wanted).collect();
         let there: BTreeSet<Process> = found.iter().map(|one| one.process).collect();
         self.shown.retain(|process, _| there.contains(process));
         self.small.retain(|process, _| there.contains(process));
-        let own = std::process::id();
-        for one in found.iter().filter(|one| one.process.pid != own) {
+        for one in found {
             let is_known = self.small.get(&one.process).is_some_and(|known| known.virtual_bytes == one.virtual_bytes);
             if one.virtual_bytes < self.least || is_known && !is_anew || self.shown.contains_key(&one.process) {
                 continue;
@@ -85,11 +86,10 @@ impl Processes {
             }
             is_large
         });
-        self.tell_steered(found, is_anew);
     }
 
-    fn tell_steered(&mut self, found: &[Glance], is_anew: bool) {
-        let by = steered_by(found);
+    fn tell_steered(&mut self, all: &[Glance], is_anew: bool) {
+        let by = steered_by(all);
         for (process, one) in &mut self.shown {
             one.steered = match by.get(&process.pid) {
                 Some(pid) => Some(Steered::By(*pid)),
@@ -123,8 +123,8 @@ pub fn is_hidden(pid: u32) -> bool {
 }
 
 /// The processes that others steer from outside, with these: by the descriptors that they hold of them.
-fn steered_by(found: &[Glance]) -> BTreeMap<u32, u32> {
-    let ours = found.iter().filter(|one| one.name == "fastmap" || one.name == "fastmap-beside");
+fn steered_by(all: &[Glance]) -> BTreeMap<u32, u32> {
+    let ours = all.iter().filter(|one| one.name == "fastmap" || one.name == "fastmap-beside");
     let steer = ours.filter(|one| one.process.has_thread("fastmap-watch"));
     steer.flat_map(|one| held_by(one.process.pid).into_iter().map(|held| (held, one.process.pid))).collect()
 }

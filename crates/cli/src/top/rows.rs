@@ -6,7 +6,7 @@ use fastmap::live::{CacheSnapshot, MapStats, Objects};
 use super::process_rows;
 use super::watch::{Watch, Watched};
 use crate::size::{scaled, short as bytes};
-use crate::table::printable;
+use crate::table::{self, printable};
 
 /// Headings of the figures of programs.
 const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
@@ -55,8 +55,11 @@ pub fn of(watch: &Watch) -> Vec<Row> {
 
 /// Says how many processes this user may not look at.
 pub fn hidden(count: usize) -> Option<String> {
-    let processes = if count == 1 { "process" } else { "processes" };
-    (count > 0).then(|| format!("{count} {processes} of other users left out: look as root"))
+    match count {
+        0 => None,
+        1 => Some("1 process that you may not look at is left out: root may".into()),
+        _ => Some(format!("{count} processes that you may not look at are left out: root may")),
+    }
 }
 
 /// What was fetched of objects, and used; nothing where there are none.
@@ -194,8 +197,24 @@ pub fn figure(value: f64) -> String {
     scaled(value, 1000.0, ["", "k", "M", "G", "T"])
 }
 
+/// A table of text. Remarks are as long as they are, and make no column wider.
+pub fn table(headings: Headings, rows: Vec<Row>) -> String {
+    let remarks: Vec<Option<String>> = rows.iter().map(Row::remark).collect();
+    let cells: Vec<_> = rows.into_iter().filter(|row| row.remark().is_none()).map(Row::plain).collect();
+    let table = table::render(&headings.plain(), &cells);
+    let mut lines = table.lines();
+    let heading = lines.next().map(str::to_owned);
+    let lines = remarks.into_iter().filter_map(|remark| remark.or_else(|| lines.next().map(str::to_owned)));
+    heading.into_iter().chain(lines).map(|line| line + "\n").collect()
+}
+
 impl Row {
-    /// For a table of text: the name and the figures, or nothing but the name.
+    /// A line that has no figures.
+    fn remark(&self) -> Option<String> {
+        if let Row::Remark(text) = self { Some(format!("  {text}")) } else { None }
+    }
+
+    /// The name and the figures, or nothing but the name.
     pub fn plain(self) -> Vec<String> {
         let (name, figures) = match self {
             Row::Headings(Headings(name, figures)) => (name.into(), figures.map(String::from).into()),
@@ -209,7 +228,7 @@ impl Row {
 
 impl Headings {
     /// For the same table.
-    pub fn plain(self) -> Vec<&'static str> {
+    fn plain(self) -> Vec<&'static str> {
         [self.0].into_iter().chain(self.1).collect()
     }
 }
@@ -229,9 +248,24 @@ mod tests {
     }
 
     #[test]
+    fn remarks_make_no_column_wider() {
+        let row = |name: &str| Row::Program { name: name.into(), figures: vec!["1".into(); 9] };
+        let rows =
+            vec![Row::Remark("x".repeat(50)), row("7 db"), Row::Remark("last".into()), Row::Headings(OF_PROCESSES)];
+        let text = table(OF_PROGRAMS, rows);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("PROGRAM, FILES  SIZE  RES "), "{text}");
+        assert_eq!((lines[1], lines[3], lines.len()), (format!("  {}", "x".repeat(50)).as_str(), "  last", 5));
+        assert!(
+            lines[2].starts_with("7 db               1    1 ") && lines[4].starts_with("PROCESS, FILES  SIZE "),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn those_left_out_are_counted() {
         assert_eq!(hidden(0), None);
-        assert_eq!(hidden(1).unwrap(), "1 process of other users left out: look as root");
+        assert_eq!(hidden(1).unwrap(), "1 process that you may not look at is left out: root may");
         assert!(hidden(12).unwrap().starts_with("12 processes "));
     }
 
