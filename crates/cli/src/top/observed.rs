@@ -66,8 +66,8 @@ pub struct OfFile {
     pub path: String,
     pub is_writable: bool,
     pub mapped_bytes: u64,
-    /// Mapped now, and so in memory.
-    pub resident_bytes: u64,
+    /// Mapped now, and so in memory. `None` where the process's page tables may not be read.
+    pub resident_bytes: Option<u64>,
 }
 
 /// One process and the last two looks at it.
@@ -291,11 +291,12 @@ impl Observed {
     pub fn files(&self) -> Vec<OfFile> {
         let mut all: Vec<OfFile> = Vec::new();
         for one in &self.files {
-            let (mapped, resident) = (one.mapping.pages() * PAGE, one.seen.count() * PAGE);
+            let mapped = one.mapping.pages() * PAGE;
+            let resident = self.pages.as_ref().map(|_| one.seen.count() * PAGE);
             match all.iter_mut().find(|file| file.path == one.mapping.path) {
                 Some(file) => {
                     file.mapped_bytes += mapped;
-                    file.resident_bytes += resident;
+                    file.resident_bytes = file.resident_bytes.zip(resident).map(|(one, other)| one + other);
                     file.is_writable |= one.mapping.is_writable;
                 }
                 None => all.push(OfFile {

@@ -17,14 +17,15 @@ const FILES: usize = 4;
 pub fn of(observed: &Observed) -> Vec<Row> {
     let rates = observed.rates();
     let name = format!("{} {}", observed.pid(), printable(observed.name()));
-    let resident = observed.resident_bytes().map_or_else(|| "-".into(), bytes);
-    let figures = [bytes(observed.mapped_bytes()), resident].into_iter().chain(of_rates(rates.as_ref())).collect();
+    let or_none = |resident: Option<u64>| resident.map_or_else(|| "-".into(), bytes);
+    let sizes = [bytes(observed.mapped_bytes()), or_none(observed.resident_bytes())];
+    let figures = sizes.into_iter().chain(of_rates(rates.as_ref())).collect();
     let mut rows = vec![Row::Program { name, figures }];
     rows.extend(remark(observed, rates.is_some()).map(Row::Remark));
     let files = observed.files();
     rows.extend(files.iter().take(FILES).map(|file| {
         let blank = std::iter::repeat_n(String::new(), HEADINGS.len() - 2);
-        let figures = [bytes(file.mapped_bytes), bytes(file.resident_bytes)].into_iter().chain(blank).collect();
+        let figures = [bytes(file.mapped_bytes), or_none(file.resident_bytes)].into_iter().chain(blank).collect();
         let mark = if file.is_writable { "rw" } else { "r-" };
         Row::Map { mark, path: printable(&file.path), figures }
     }));
