@@ -107,7 +107,7 @@ fn data_of(process: Process, mut found: Vec<Mapping>) -> Vec<Mapping> {
 }
 
 fn bytes_of(found: &[Mapping]) -> u64 {
-    found.iter().map(|one| one.pages() * PAGE).sum()
+    found.iter().map(|one| one.pages * PAGE).sum()
 }
 
 impl Observed {
@@ -149,14 +149,16 @@ impl Observed {
         let is_large = bytes_of(&found) >= least;
         let mut before = std::mem::take(&mut self.files);
         for mapping in found {
-            let is_same = |one: &Mapped| one.mapping.at == mapping.at && one.mapping.inode == mapping.inode;
+            // A file that has grown is looked at anew.
+            let key = |one: &Mapping| (one.at.clone(), one.inode, one.pages);
+            let is_same = |one: &Mapped| key(&one.mapping) == key(&mapping);
             match before.iter().position(is_same) {
                 Some(index) => self.files.push(before.swap_remove(index)),
                 None => {
-                    let mut seen = Seen::nothing(&mapping.at);
+                    let mut seen = Seen::nothing(mapping.at.start, mapping.pages);
                     // What is mapped before the first look is not new.
                     if let Some(pages) = &mut self.pages {
-                        pages.look(&mut seen, 0..mapping.pages());
+                        pages.look(&mut seen, 0..mapping.pages);
                     }
                     self.files.push(Mapped { mapping, seen, new: Default::default() });
                 }
@@ -215,7 +217,7 @@ impl Observed {
         let Some(pages) = &mut self.pages else { return 0 };
         let mut count = 0;
         for one in &mut self.files {
-            one.new[look] = pages.look(&mut one.seen, 0..one.mapping.pages());
+            one.new[look] = pages.look(&mut one.seen, 0..one.mapping.pages);
             count += one.new[look].iter().map(|run| run.len).sum::<u64>();
         }
         count
@@ -279,7 +281,7 @@ impl Observed {
     }
 
     pub fn mapped_bytes(&self) -> u64 {
-        self.files.iter().map(|one| one.mapping.pages() * PAGE).sum()
+        self.files.iter().map(|one| one.mapping.pages * PAGE).sum()
     }
 
     /// `None` where its page tables may not be read.
@@ -291,7 +293,7 @@ impl Observed {
     pub fn files(&self) -> Vec<OfFile> {
         let mut all: Vec<OfFile> = Vec::new();
         for one in &self.files {
-            let mapped = one.mapping.pages() * PAGE;
+            let mapped = one.mapping.pages * PAGE;
             let resident = self.pages.as_ref().map(|_| one.seen.count() * PAGE);
             match all.iter_mut().find(|file| file.path == one.mapping.path) {
                 Some(file) => {
@@ -384,6 +386,7 @@ pub mod tests {
             is_shared: true,
             is_writable: false,
             path: "/data/db".into(),
+            pages: 16384,
         };
         let spent = |major_faults, read_bytes| Spent { major_faults, minor_faults: 0, read_bytes };
         let later = Instant::now();
@@ -411,7 +414,7 @@ pub mod tests {
             memory: Memory::of(pid),
             mappings: Mappings::of("none"),
             pages: Pages::of("self"),
-            files: vec![Mapped { mapping, seen: Seen::nothing(&at), new: Default::default() }],
+            files: vec![Mapped { mapping, seen: Seen::nothing(at.start, 16384), new: Default::default() }],
             now,
             before: Some(before),
             new_pages: 0,
