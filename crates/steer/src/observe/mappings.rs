@@ -90,6 +90,15 @@ impl Mappings {
         found
     }
 
+    /// The mappings of one file, of any size, by its device and inode as [`identity`](super::identity) tells them.
+    pub fn of_file(&mut self, device: (u64, u64), inode: u64) -> Vec<Mapping> {
+        if !read(&self.maps, &mut self.text) {
+            return Vec::new();
+        }
+        let all = self.text.split(|byte| *byte == b'\n').filter_map(mapping);
+        all.map(|(one, _)| one).filter(|one| (one.device, one.inode) == (device, inode)).collect()
+    }
+
     /// The advice of what is mapped at each of `at`, in their order. A mapping that is gone has none.
     pub fn flags(&mut self, at: &[Range<u64>]) -> Vec<Flags> {
         let mut found = vec![Flags::default(); at.len()];
