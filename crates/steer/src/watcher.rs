@@ -693,7 +693,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let _ = write!(
                 line,
                 "a load from slow storage: {} MiB brought, {most} requests at a time; ",
-                pages * PAGE >> 20
+                (pages * PAGE) >> 20
             );
         }
         if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
