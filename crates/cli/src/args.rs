@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,7 +24,7 @@ Examples:
   fastmap run --cache 1GiB -- PROGRAM ARGS    the same with its mapped files in a cache of 1 GiB
   fastmap attach PID             the same for one that is running
   fastmap run --warm -- PROGRAM ARGS    with what it had of its files in memory the last time read back beside its start
-  fastmap top                    what the programs here that use FastMap are doing
+  fastmap top                    which programs here wait for files that they have mapped, and what would help
   fastmap doctor                 what this machine offers and what it lacks
   fastmap bench                  FastMap beside kernel mmap, about two minutes
   fastmap bench micro --help     one load, in every detail
@@ -358,26 +359,40 @@ pub struct ShowArgs {
     pub json: bool,
 }
 
-/// Show what programs that use FastMap are doing
+/// Show what programs do with files that they have mapped, and what would help
 #[derive(Debug, ClapArgs)]
 #[command(long_about = "\
-Show what programs that use FastMap are doing: your own, as root all. In full screen, until q is pressed; arrows and page \
-keys scroll.
+Show what programs do with files that they have mapped: your own programs, as root all. In full screen, until q is pressed; arrows and page \
+keys scroll. Of a FILE: what of it is in memory, once.
 
-Under each program are its files. A size of a program is its cache's capacity, of a file what is mapped. There is no hit \
+First come programs with files in a FastMap cache. Under each are its files. A size of a program is its cache's capacity, of a file what is mapped. There is no hit \
 rate, and no tool can show one: a load that finds its page in memory does not trap, and the kernel tells nobody of it. What \
 there is: misses (a load or store that found its page absent; pins count too), how many of these found a page that had been \
 evicted a short while before (ghosts: a larger cache would have kept it), traps that found a page read ahead, and first \
 stores to clean pages. Of objects (s3://BUCKET/KEY) also the bytes that were fetched, that were read from the local copy (hit), and \
-that were fetched and given up unread (wasted).")]
+that were fetched and given up unread (wasted).
+
+Then come processes, FastMap's or not, that have 32 MiB or more of data files mapped by the kernel: what their faults cost, how they touch the files \
+(forward, backward, stride, scattered, pieces, load: all of it from slow storage; mixed, idle), who steers them, and one line of advice where something \
+is wrong. A named process is shown from 4 MiB on.")]
 #[command(after_help = "\
-Columns, rates by the second:
+Columns of programs, rates by the second:
   SIZE RES DIRTY     bytes: capacity or mapped, in memory, newer than the file
   MISS READ          misses; bytes: read together at a miss where rows are
   EVICT WRITE        pages dropped; pages written back
   AHEAD WASTE        pages read ahead and used; dropped unused
 rw and r- are files mapped for writing and for reading, -- files that were mapped. Queue depth: writes under way when \
 another is begun, on average.
+
+Columns of processes, rates by the second:
+  SIZE RES           bytes of data files: mapped; mapped into the process now, and so in memory (/proc/PID/pagemap)
+  FAULT              faults that waited for a device (/proc/PID/stat)
+  READ               bytes read from devices (/proc/PID/io)
+  TOUCH R/T          bytes of pages that came to be mapped, or of faults that waited where these are more; bytes read for each \
+byte touched
+  WAIT BLOCK         time of threads with faults neither on a processor nor waiting for one (schedstat; with kernel.task_delayacct: waiting for a device): for \
+each fault; in all, 100% is one thread. At most: a thread may have slept for other reasons, too
+  REFLT              pages read again soon after they were dropped, in the process's memory group (memory.stat)
 
 With --once --json:
   {\"programs\": [{\"pid\", \"name\", \"interval_s\", \"traps_per_second\", \"ghost_share\", \"staged_share\", \"run_used_share\",
@@ -386,32 +401,65 @@ With --once --json:
     \"maps\": [{\"path\", \"cache\", \"mapped_bytes\", \"writable\", \"totals\", \"per_second\"}], \"maps_left_out\",
     \"objects\": {\"fetched_bytes\", \"hit_bytes\", \"wasted_bytes\", \"fetched_bytes_per_second\", \"hit_bytes_per_second\",
                 \"wasted_bytes_per_second\"},
-    \"flushed_bytes\", \"flushed_bytes_per_second\"}]}
+    \"flushed_bytes\", \"flushed_bytes_per_second\"}],
+   \"processes\": [{\"pid\", \"name\", \"interval_s\", \"mapped_bytes\", \"resident_bytes\", \"waited_faults\", \"read_bytes\",
+    \"waited_faults_per_second\", \"read_bytes_per_second\", \"touched_bytes_per_second\", \"read_per_touched\", \"wait_per_fault_s\",
+    \"blocked_share\", \"group_refaults_per_second\", \"pattern\", \"steered\": {\"by\", \"pid\"}, \"advice\",
+    \"files\": [{\"path\", \"writable\", \"mapped_bytes\", \"resident_bytes\"}]}], \"processes_left_out\"}
 Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
 found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. objects: bytes fetched from stores, read from the local copy, \
-and given up unread; null where there are none.
+and given up unread; null where there are none. waited_faults and read_bytes are since the process began; blocked_share is seconds a second, of all threads; \
+group_refaults are pages; steered is by \"thread\" (its own) or \"process\" (from outside), or null; advice and what is not known are null. processes_left_out: those of others that you may not look at.
 
-Exit status: 0; 1 if there is no such program, or you may not look at it; 2 wrong usage.
+Of a FILE, with --json:
+  {\"file\": {\"path\", \"size_bytes\", \"cached_bytes\", \"dirty_bytes\", \"cells\": [SHARE], \"mapped_by\": [{\"pid\", \"name\", \"writable\", \"shared\", \
+\"mapped_bytes\"}],
+   \"processes_left_out\", \"readahead_bytes\", \"file_system\", \"device\"}}
+cells are up to 64 equal parts of the file, each with the share of it that is in memory, 0 to 1.
+
+With --metrics, http://ADDRESS/metrics is OpenMetrics text: for each process, by pid and name, fastmap_process_ mapped_bytes, resident_bytes, waited_faults, \
+read_bytes, touched_bytes, blocked_seconds, group_refaults, steered, needs_advice.
+
+Exit status: 0; 1 if there is nothing to show, or you may not look at it; 2 wrong usage.
 
 Files:
   /proc/PID/fd  where each program's page of counters is looked for: a memfd, fastmap-stats
 
 Examples:
   fastmap top
+  fastmap top /data/index
+  fastmap top --metrics 127.0.0.1:9742
   fastmap top --once --json --interval 5 $(pidof db_bench)")]
 pub struct TopArgs {
-    /// Only this program
-    #[arg(value_name = "PID", value_parser = process)]
-    pub pid: Option<u32>,
+    /// Only this process, or what of this file is in memory (a file whose name is a number: ./4711)
+    #[arg(value_name = "PID|FILE", value_parser = what, value_hint = ValueHint::FilePath)]
+    pub what: Option<What>,
     /// Print one table and end
     #[arg(long)]
     pub once: bool,
-    /// Print JSON
-    #[arg(long, requires = "once")]
+    /// Print JSON, once
+    #[arg(long)]
     pub json: bool,
-    /// Seconds between two looks, over which rates are taken
+    /// Serve the figures of processes as OpenMetrics at http://ADDRESS/metrics, until interrupted: IP:PORT, or a PORT of this machine's
+    /// own (127.0.0.1). Anybody who reaches the address may read them
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::top::serve::address, conflicts_with_all = ["once", "json"])]
+    #[arg(num_args = 0..=1, default_missing_value = "9742")]
+    pub metrics: Option<SocketAddr>,
+    /// Seconds between two looks, over which rates are taken; with --metrics, at least
     #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
     pub interval: f64,
+}
+
+/// What `top` is to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    Process(u32),
+    File(PathBuf),
+}
+
+fn what(text: &str) -> Result<What, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { process(text).map(What::Process) } else { Ok(What::File(text.into())) }
 }
 
 #[derive(Debug, ClapArgs)]
@@ -533,6 +581,14 @@ fn interval(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn digits_are_a_process_and_all_else_is_a_file() {
+        assert_eq!(what("4711"), Ok(What::Process(4711)));
+        assert_eq!(what("./4711"), Ok(What::File("./4711".into())));
+        assert_eq!(what("x"), Ok(What::File("x".into())));
+        assert!(what("99999999999").unwrap_err().contains("is no process id"));
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

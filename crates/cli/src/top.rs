@@ -1,26 +1,51 @@
-//! `fastmap top`: what programs that use FastMap are doing.
+//! `fastmap top`: what programs do with files that they have mapped, by FastMap or by the kernel.
 //!
-//! `watch` finds them and takes rates between two looks, `rows` makes rows of that, `screen` shows them until it is told to
-//! stop.
+//! `watch` finds them and takes rates between two looks: of programs with a FastMap cache from their counters, of others
+//! (`processes`, `observed`) from /proc, with a `pattern` and `advice`. `rows`, `json` and `metrics` make text of that; `screen` shows it until it is
+//! told to stop, `serve` answers those who ask for it. `file` looks at one file instead.
 
+mod advice;
+mod file;
 mod json;
+mod metrics;
+mod observed;
+mod pattern;
+mod process_rows;
+mod processes;
 mod rows;
 mod screen;
+pub mod serve;
 mod watch;
 
 use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::args::TopArgs;
+use fastmap_steer::observe::Process;
+
+use crate::args::{TopArgs, What};
 use crate::failure::Failure;
-use crate::table;
 use watch::Watch;
 
 /// Shows the programs; fails if there are none.
 pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
+    let pid = match &args.what {
+        Some(What::File(path)) => return of_file(args, path),
+        Some(What::Process(pid)) => Some(*pid),
+        None => None,
+    };
     let interval = Duration::from_secs_f64(args.interval);
-    let mut watch = Watch::new(args.pid)?;
+    if args.json && !args.once {
+        return Err(Failure::usage("--json", "is for one look", "give --once, too"));
+    }
+    let mut watch = Watch::new(pid)?;
+    if let Some(address) = args.metrics {
+        serve::run(&mut watch, address, interval)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if watch.is_empty() {
+        return Err(none(&watch));
+    }
     if !args.once {
         if !stdout().is_terminal() {
             return Err(Failure::usage("top", "standard output is no terminal", "give --once for one table"));
@@ -30,26 +55,39 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     }
     std::thread::sleep(interval);
     watch.look();
-    if watch.programs().is_empty() {
-        return Err(none(args.pid));
+    if watch.is_empty() {
+        return Err(none(&watch));
     }
     if args.json {
         crate::print(&json::text(&watch));
     } else {
-        let rows: Vec<_> = rows::of(&watch).into_iter().map(rows::Row::plain).collect();
-        crate::print(&table::render(&rows::plain_headings(), &rows));
+        crate::print(&rows::table(rows::headings(&watch), rows::of(&watch)));
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn of_file(args: &TopArgs, path: &std::path::Path) -> Result<ExitCode, Failure> {
+    if args.metrics.is_some() {
+        return Err(Failure::usage("--metrics", "is of processes", "leave out the file"));
+    }
+    let told = file::Told::of(path)?;
+    crate::print(&if args.json { told.json() } else { told.text() });
+    Ok(ExitCode::SUCCESS)
+}
+
 /// There is nothing to show, any more.
-fn none(pid: Option<u32>) -> Failure {
-    match pid {
+fn none(watch: &Watch) -> Failure {
+    match watch.only() {
+        Some(pid) if Process::of(pid).is_some() => Failure::new(
+            format!("process {pid}"),
+            "maps no data file of 4 MiB or more, and has no files in a FastMap cache",
+            "wait until it does, or start it with fastmap run --cache",
+        ),
         Some(pid) => Failure::new(format!("process {pid}"), "has ended", "name one that runs"),
         None => Failure::new(
             "top",
-            "no program that you may look at has files in a FastMap cache",
-            "start one (fastmap run --cache SIZE -- PROGRAM), or look as root for those of others",
+            "no program that you may look at maps 32 MiB of data files or more, or has files in a FastMap cache",
+            "start one, or look as root for those of others",
         ),
     }
 }

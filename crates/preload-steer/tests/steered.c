@@ -173,31 +173,24 @@ static void walk(char *path) {
         }
 }
 
-// Bytes that the watcher has had read.
-static long long read_ahead(void) {
-    char name[300], line[256];
-    long long bytes = 0;
-    snprintf(name, sizeof name, "/proc/self/task/%d/io", watcher());
-    FILE *file = fopen(name, "r");
-    if (!file) return 0;
-    while (fgets(line, sizeof line, file)) sscanf(line, "read_bytes: %lld", &bytes);
-    fclose(file);
-    return bytes;
-}
-
-// Walks backward until enough is read ahead.
+// Walks backward until that is advised for, and a moment more; then forward.
 static void backward(char *path) {
     size_t pages, count = 0;
     volatile uint64_t *at = map(path, &pages, MAP_SHARED, PROT_READ);
-    for (double end = now() + 100, enough = 0;;)
+    double end = now() + 100, enough = 0;
+    while (!enough || now() < enough)
         for (size_t page = pages; page-- > 0;) {
             touch(at, page);
             if (++count % 2000) continue;
-            if (!enough && read_ahead() > 8 << 20) enough = now() + 1;
+            if (!enough && has_flag(at, " hg ")) enough = now() + 1;
             // What was done is written down a moment later.
-            if (enough && now() > enough) return;
-            CHECK(now() < end, "nothing was read ahead in 100 s");
+            if (enough && now() > enough) break;
+            CHECK(now() < end, "nothing was advised in 100 s");
         }
+    for (size_t page = 0; has_flag(at, " hg ");) {
+        CHECK(now() < end, "a walk forward was not told from one backward in 100 s");
+        for (int i = 0; i < 2000; i++, page = (page + 1) % pages) touch(at, page);
+    }
 }
 
 // A loop over one and a quarter memories: at the end of a round its beginning is in memory, which the kernel would have dropped.

@@ -8,12 +8,17 @@ mod group;
 mod library;
 
 use effort::skip;
+use fastmap_steer::Settings;
+use fastmap_steer::attach::Party;
+use fastmap_steer::observe::Process;
 use group::Group;
+use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 /// Of the memory group; a file has five times as much.
@@ -109,6 +114,40 @@ fn one_that_maps_a_large_file_sees_nothing_of_it_but_a_thread() {
     assert_eq!(said, "");
 }
 
+/// Runs a case in a memory group, in a static program that a party steers from outside.
+fn from_outside(case: &str) {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| compile("static", &["-static"]));
+    let group = match Group::new(MEMORY) {
+        Ok(group) => group,
+        Err(why) => return skip(why),
+    };
+    let file = file();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo $$ >\"$0/cgroup.procs\" || exit 99; exec \"$@\""]).arg(&group.0);
+    let mut child = command.arg(program).arg(case).arg(file.path()).spawn().expect("a shell");
+    let process = Process::of(child.id()).expect("a child");
+    let mut party = Party::new(Settings::default());
+    // Its stops are no ends: wait(2) would see them, too.
+    while process.is_there() {
+        let refused = party.watch(&BTreeSet::from([process]));
+        assert!(refused.iter().all(|(process, _)| !process.is_there()), "{refused:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(party);
+    assert!(child.wait().expect("a child").success(), "{case}");
+}
+
+#[test]
+fn touches_at_random_are_advised_from_outside() {
+    from_outside("random");
+}
+
+#[test]
+fn a_walk_backward_is_advised_from_outside() {
+    from_outside("backward");
+}
+
 #[test]
 fn programs_with_a_sanitizer_run_as_they_are() {
     for kind in ["address", "thread", "undefined"] {
@@ -144,9 +183,9 @@ fn a_walk_forward_is_never_advised_random() {
 }
 
 #[test]
-fn a_walk_backward_is_read_ahead_of() {
+fn a_walk_backward_is_read_in_blocks() {
     let Some(said) = in_group("backward", MEMORY) else { return };
-    assert!(said.contains("a walk backward, read ahead"), "{said}");
+    assert!(said.contains("a walk backward, read in pieces"), "{said}");
 }
 
 #[test]

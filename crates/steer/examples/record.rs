@@ -14,15 +14,15 @@ fn main() {
     };
     let mut pages = Pages::of(process).expect("the process's page tables cannot be read");
     let mappings = Mappings::of(process).look();
-    let mut seen: Vec<Seen> = mappings.iter().map(|one| Seen::nothing(&one.at)).collect();
+    let mut seen: Vec<Seen> = mappings.iter().map(|one| Seen::nothing(one.at.start, one.pages)).collect();
     let mut before = vec![Vec::new(); mappings.len()];
     let began = Instant::now();
     for look in 0..=looks {
         for ((mapping, seen), before) in mappings.iter().zip(&mut seen).zip(&mut before) {
-            let new = pages.look(seen, 0..mapping.pages());
+            let new = pages.look(seen, 0..mapping.pages);
             if look > 0 && !new.is_empty() {
                 let runs: Vec<String> = new.iter().map(|run| format!("{}+{}", run.at, run.len)).collect();
-                println!("{} {} {}", began.elapsed().as_millis(), mapping.pages(), runs.join(" "));
+                println!("{} {} {}", began.elapsed().as_millis(), mapping.pages, runs.join(" "));
                 eprintln!("{}: {:?}", mapping.path, shape(before, &new));
             }
             *before = new;

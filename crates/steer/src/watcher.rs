@@ -35,6 +35,8 @@ pub struct Watcher<'a, H> {
     memory: Memory,
     waits: Waits,
     depth: Depth,
+    /// The device that a load was found on last.
+    loaded_from: Option<(u64, u64)>,
     pages: Option<Pages>,
     held: Vec<Held>,
     listed: Duration,
@@ -61,6 +63,8 @@ struct Held {
     window: u64,
     /// What of ours is on it; and what has ever been.
     advice: Advice,
+    /// New pages that a step of touches at random usually shows in a part of the mapping.
+    usual: f64,
     had_blocks: bool,
     was_random: bool,
     streams: Vec<Stream>,
@@ -74,6 +78,10 @@ struct Held {
     first: Vec<Run>,
     /// Streams and rounds that did not pay rest until then.
     rests_until: Duration,
+    /// Streams in a row whose walk was none; until when strides are taken for chance, and for how long the next time.
+    in_vain: u32,
+    no_strides_until: Duration,
+    no_strides_for: Duration,
 }
 
 /// What was done, for the report.
@@ -106,9 +114,16 @@ const CALMEST: Duration = Duration::from_millis(400);
 /// after a walk has ended another may have begun: then there is no long one.
 const LONG: Duration = Duration::from_millis(80);
 const SHORT: Duration = Duration::from_millis(6);
+/// A long look that lasts longer is cut into steps, in which one of so many parts of what is advised random is looked at, where so many new pages are
+/// usual: enough to tell that they stay away.
+const STEP: Duration = Duration::from_millis(80);
+const PARTS: u64 = 8;
+const USUAL: f64 = 24.0;
 /// Looks of a turn, and how much longer than they take it lasts: 0.7 % of a processor.
 const LOOKS: u32 = 3;
 const EFFORT: u32 = 150;
+/// Turns that are short, after nothing was wrong.
+const FIRST: u32 = 4;
 /// How long few touches are waited for to be more, and how many are few.
 const PATIENCE: Duration = Duration::from_secs(1);
 const FEW: u64 = 12;
@@ -126,6 +141,10 @@ const WINDOW: u64 = 64;
 const WIDEST: u64 = 4096;
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
+/// Touches that make sure of a stride, streams without as many after which strides are taken for chance, and for how long.
+const SURE: u64 = 16;
+const CHANCES: u32 = 4;
+const NO_STRIDES: Duration = Duration::from_secs(4);
 
 impl<'a, H: Hand> Watcher<'a, H> {
     /// Watches process `pid`, whose mappings `hand` can reach.
@@ -139,6 +158,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             memory: Memory::of(pid),
             waits: Waits::of(pid),
             depth: Depth::new(now()),
+            loaded_from: None,
             pages: None,
             process,
             held: Vec::new(),
@@ -156,18 +176,28 @@ impl<'a, H: Hand> Watcher<'a, H> {
     pub fn run(&mut self, mut nap: impl FnMut(Duration) -> bool) {
         let Some(mut spent) = self.effort.look() else { return };
         let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
-        let mut soon = 0u32;
+        let (mut soon, mut turns) = (0u32, 0u32);
         let mut carried = (Spent::default(), Duration::ZERO);
         loop {
             let is_soon = soon > 0 && is_watching;
             let long = match is_watching {
                 _ if is_soon => Duration::ZERO,
                 // A round may be over in a moment.
-                true if self.held.iter().any(|one| one.round.is_some()) => LONG,
+                true if self.held.iter().any(|one| one.round.is_some() || one.case.is_looked_at()) => LONG,
+                // At first it matters more to find out soon.
+                true if turns < FIRST => LONG,
                 true => LONG.max(self.cost * LOOKS * EFFORT),
                 false => calm,
             };
-            let Some(ended) = self.rest(long, &mut nap) else { return };
+            let until = now() + long;
+            let mut ended = false;
+            loop {
+                let Some(has_ended) = self.rest(STEP.min(until.saturating_sub(now())), &mut nap) else { return };
+                ended |= has_ended;
+                if now() >= until || self.has_changed() {
+                    break;
+                }
+            }
             soon = if ended { 20 } else { soon.saturating_sub(1) };
             let Some(now_spent) = self.effort.look() else { return };
             let (cost, lasted) = (now_spent.since(&spent), now() - turned);
@@ -187,7 +217,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 // The first look only tells what was mapped before.
                 self.held.iter_mut().for_each(Held::forget);
                 self.look();
-                is_watching = true;
+                (is_watching, turns) = (true, 0);
                 continue;
             }
             if !is_soon {
@@ -212,6 +242,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 continue;
             }
             carried = Default::default();
+            turns = turns.saturating_add(1);
             self.judge(second, &cost, lasted);
             self.tell();
         }
@@ -243,6 +274,22 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
+    /// Whether touches at random have stopped where they were usual: a walk may have begun. A part of each mapping tells.
+    fn has_changed(&mut self) -> bool {
+        let Some(pages) = &mut self.pages else { return false };
+        let mut has_changed = false;
+        for one in self.held.iter_mut().filter(|one| one.case.is_random()) {
+            let Some(seen) = &mut one.seen else { continue };
+            let part = one.mapping.pages / PARTS;
+            let new = pages.look(seen, part..2 * part);
+            let count = new.iter().map(|run| run.len).sum::<u64>() as f64;
+            has_changed |= one.usual >= USUAL && count * 4.0 < one.usual;
+            one.usual = if one.usual == 0.0 { count } else { one.usual * 0.8 + count * 0.2 };
+            add(&mut one.pending, new);
+        }
+        has_changed
+    }
+
     fn is_acting(&self) -> bool {
         self.held.iter().any(|one| one.case.is_on() || one.is_followed())
     }
@@ -265,7 +312,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let mut before = std::mem::take(&mut self.held);
             for mapping in found {
                 match before.iter().position(|one| one.mapping.at == mapping.at && one.mapping.inode == mapping.inode) {
-                    Some(index) => self.held.push(before.swap_remove(index)),
+                    Some(index) => {
+                        let mut one = before.swap_remove(index);
+                        if one.mapping.pages != mapping.pages {
+                            one.mapping.pages = mapping.pages;
+                            one.forget();
+                        }
+                        self.held.push(one);
+                    }
                     None => self.held.push(Held::new(mapping)),
                 }
             }
@@ -283,11 +337,11 @@ impl<'a, H: Hand> Watcher<'a, H> {
         let Some(pages) = &mut self.pages else { return Vec::new() };
         let mut found = Vec::with_capacity(self.held.len());
         for one in &mut self.held {
-            let all = 0..one.mapping.pages();
+            let all = 0..one.mapping.pages;
             match &mut one.seen {
                 Some(seen) => found.push(pages.look(seen, all)),
                 none => {
-                    pages.look(none.insert(Seen::nothing(&one.mapping.at)), all);
+                    pages.look(none.insert(Seen::nothing(one.mapping.at.start, one.mapping.pages)), all);
                     found.push(Vec::new());
                 }
             }
@@ -350,6 +404,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
                     begun = pieces(&merge(first, second), one.mapping.offset / PAGE, |page| seen.has(page));
                 }
             }
+            if at < one.no_strides_until {
+                found = found.without_strides();
+            }
             shapes.push((found, touched, begun));
         }
         let all: u64 = shapes.iter().map(|(_, touched, _)| touched).sum();
@@ -390,15 +447,20 @@ impl<'a, H: Hand> Watcher<'a, H> {
             return;
         }
         let is_slow = self.waits.look().is_some_and(|wait| wait > SLOW);
+        let loaded = |one: &Held| if one.load.is_some() { one.mapping.pages } else { 0 };
         for (index, second) in second.iter().enumerate() {
+            let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
             let one = &mut self.held[index];
             let runs = merge(merge(one.before.clone(), one.first.clone()), second.clone());
-            let pages = one.mapping.pages();
-            match is_dense(&runs) {
+            let pages = one.mapping.pages;
+            // After one file of a device the next is wanted as a whole, too.
+            let goes_on = self.loaded_from == Some(one.mapping.device) && !runs.is_empty();
+            match is_dense(&runs).or(goes_on.then_some(true)) {
                 Some(false) if one.load.take().is_some() => one.loads_rest_until = at + Duration::from_secs(10),
-                Some(true) if is_slow && one.may_load(at) && pages <= may_load(self.room) => {
+                Some(true) if is_slow && one.may_load(at) && pages <= free => {
                     let front = second.last().or(runs.last()).map_or(0, Run::end);
                     if !self.only_notes(index, "a load from slow storage, for which readers would be ahead") {
+                        self.loaded_from = Some(self.held[index].mapping.device);
                         self.held[index].load = Some(Load::new(front, pages, at));
                     }
                 }
@@ -424,7 +486,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let (Some(load), Some(seen), Some(pages)) = (&mut one.load, &mut one.seen, &mut self.pages) else {
                 continue;
             };
-            let new = pages.look(seen, 0..one.mapping.pages());
+            let new = pages.look(seen, 0..one.mapping.pages);
             let goes_on = load.follow(&new, at);
             add(&mut one.pending, new);
             let Some(file) = files.get(&one.mapping) else {
@@ -440,6 +502,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 one.loads_rest_until = at + Duration::from_secs(1);
             }
         }
+        self.tell();
     }
 
     fn advise(&mut self, index: usize, advice: Advice, at: Duration) {
@@ -453,6 +516,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             return;
         }
         one.advice = advice;
+        one.usual = 0.0;
         one.had_blocks |= advice == Advice::Blocks;
         if advice == Advice::Blocks || one.case.is_random() {
             one.streams.clear();
@@ -498,7 +562,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         if self.held[index].rests_until > at || shape.fronts.is_empty() {
             return;
         }
-        let pages = self.held[index].mapping.pages();
+        let pages = self.held[index].mapping.pages;
         let is_new = |one: &Held, front: &Front| {
             let near = |stream: &Stream| stream.front().abs_diff(front.at) < 4096 + front.span;
             !one.streams.iter().any(near)
@@ -528,10 +592,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
     /// Follows streams and loops by a step. Whether a stream has ended.
     fn follow(&mut self) -> bool {
         let Some(pages) = &mut self.pages else { return false };
-        let mut ended = false;
+        let (mut ended, at) = (false, now());
         for one in &mut self.held {
             let Some(seen) = &mut one.seen else { continue };
-            let at = now();
             one.streams.retain_mut(|stream| {
                 let look = stream.ahead();
                 let new = pages.look(seen, look.at..look.end());
@@ -543,6 +606,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 if !goes_on {
                     ended = true;
                     let (steps, in_vain) = stream.account();
+                    one.in_vain = if steps < SURE { one.in_vain + 1 } else { 0 };
                     // Reading in vain makes the next walk's window smaller.
                     one.window =
                         if in_vain > steps { (one.window / 2).max(WINDOW) } else { (one.window * 2).min(WIDEST) };
@@ -550,6 +614,12 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 }
                 goes_on
             });
+            if one.in_vain >= CHANCES {
+                one.streams.clear();
+                one.in_vain = 0;
+                one.no_strides_until = at + one.no_strides_for;
+                one.no_strides_for = (one.no_strides_for * 2).min(NO_STRIDES * 16);
+            }
             let Some(round) = one.round.as_mut().filter(|round| round.is_loop()) else { continue };
             let mut new = Vec::new();
             for part in round.ahead() {
@@ -623,12 +693,12 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let _ = write!(
                 line,
                 "a load from slow storage: {} MiB brought, {most} requests at a time; ",
-                pages * PAGE >> 20
+                (pages * PAGE) >> 20
             );
         }
         if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
             // The engine has such walks at the device's speed.
-            let mapped: u64 = self.held.iter().map(|one| one.mapping.pages() * PAGE).sum();
+            let mapped: u64 = self.held.iter().map(|one| one.mapping.pages * PAGE).sum();
             let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;
             let _ = write!(line, "--cache {room}MiB may serve it faster; ");
         }
@@ -648,6 +718,7 @@ impl Held {
             flags: None,
             window: WIDEST,
             advice: Advice::Normal,
+            usual: 0.0,
             had_blocks: false,
             was_random: false,
             streams: Vec::new(),
@@ -658,6 +729,9 @@ impl Held {
             before: Vec::new(),
             first: Vec::new(),
             rests_until: Duration::ZERO,
+            in_vain: 0,
+            no_strides_until: Duration::ZERO,
+            no_strides_for: NO_STRIDES,
         }
     }
 

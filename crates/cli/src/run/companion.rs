@@ -17,7 +17,7 @@ use crate::interrupt;
 const LEAST: u64 = 32 << 20;
 /// How often it is looked who is there: at first, and later.
 const OFTEN: Duration = Duration::from_millis(100);
-const SELDOM: Duration = Duration::from_secs(2);
+const SELDOM: Duration = Duration::from_secs(1);
 const AT_FIRST: Duration = Duration::from_secs(3);
 
 /// Starts it beside this process, and what this becomes. Where there can be none, the program runs as it is. `warm`: the command whose files
@@ -111,7 +111,7 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut w
 }
 
 fn is_enough(mappings: &[Mapping]) -> bool {
-    mappings.iter().map(|mapping| mapping.at.end - mapping.at.start).sum::<u64>() >= LEAST
+    mappings.iter().map(|mapping| mapping.pages).sum::<u64>() * 4096 >= LEAST
 }
 
 /// Sleeps; wakes when the program ends.

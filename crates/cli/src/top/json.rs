@@ -3,6 +3,7 @@
 use fastmap::live::Objects;
 use serde_json::{Map, Value, json};
 
+use super::observed::{Observed, Steered};
 use super::rows::{share, traps};
 use super::watch::{Watch, Watched};
 
@@ -12,7 +13,46 @@ const GAUGES: [&str; 5] = ["resident_pages", "dirty_pages", "pinned_pages", "wri
 /// All of it, with a line's end.
 pub fn text(watch: &Watch) -> String {
     let programs: Vec<_> = watch.programs().into_iter().map(program).collect();
-    format!("{:#}\n", json!({ "programs": programs }))
+    let processes: Vec<_> = watch.processes().into_iter().map(process).collect();
+    let all = json!({ "programs": programs, "processes": processes, "processes_left_out": watch.hidden() });
+    format!("{all:#}\n")
+}
+
+/// A process that has large files mapped.
+fn process(observed: &Observed) -> Value {
+    let (rates, totals) = (observed.rates(), observed.totals());
+    let steered = observed.steered.map(|steered| match steered {
+        Steered::Thread => json!({ "by": "thread" }),
+        Steered::By(pid) => json!({ "by": "process", "pid": pid }),
+    });
+    let files = observed.files().into_iter().map(|file| {
+        json!({
+            "path": file.path,
+            "writable": file.is_writable,
+            "mapped_bytes": file.mapped_bytes,
+            "resident_bytes": file.resident_bytes,
+        })
+    });
+    json!({
+        "pid": observed.pid(),
+        "name": observed.name(),
+        "interval_s": rates.map(|rates| rates.seconds),
+        "mapped_bytes": observed.mapped_bytes(),
+        "resident_bytes": observed.resident_bytes(),
+        "waited_faults": totals.spent.major_faults,
+        "read_bytes": totals.spent.read_bytes,
+        "waited_faults_per_second": rates.map(|rates| rates.waited_faults),
+        "read_bytes_per_second": rates.map(|rates| rates.read_bytes),
+        "touched_bytes_per_second": rates.map(|rates| rates.touched_bytes),
+        "read_per_touched": rates.and_then(|rates| rates.read_per_touched()),
+        "wait_per_fault_s": rates.and_then(|rates| rates.wait).map(|wait| wait.as_secs_f64()),
+        "blocked_share": rates.map(|rates| rates.blocked),
+        "group_refaults_per_second": rates.and_then(|rates| rates.refaults),
+        "pattern": rates.map(|_| observed.pattern().name()),
+        "steered": steered,
+        "advice": observed.advice(),
+        "files": files.collect::<Vec<_>>(),
+    })
 }
 
 fn program(watched: &Watched) -> Value {
@@ -80,4 +120,19 @@ fn rates(numbers: impl Iterator<Item = (&'static str, u64)>, seconds: Option<f64
     let Some(seconds) = seconds else { return Value::Null };
     let counters = numbers.filter(|(name, _)| !GAUGES.contains(name));
     counters.map(|(name, number)| (name.to_owned(), (number as f64 / seconds).into())).collect::<Map<_, _>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::observed::tests::made_up;
+
+    #[test]
+    fn a_process_has_totals_rates_and_files() {
+        let one = process(&made_up(7, "db"));
+        assert_eq!((&one["pid"], &one["mapped_bytes"]), (&7.into(), &(64 << 20).into()));
+        assert_eq!((&one["read_per_touched"], &one["wait_per_fault_s"]), (&16.0.into(), &0.001.into()));
+        assert_eq!((&one["pattern"], &one["files"][0]["path"]), (&"scattered".into(), &"/data/db".into()));
+        assert!(one["steered"].is_null() && one["advice"].is_string(), "{one}");
+    }
 }

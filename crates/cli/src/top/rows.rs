@@ -1,17 +1,21 @@
-//! The rows of the view: a program, what its traps were, its files.
+//! The rows of the view: a program, what its traps were, its files; below, processes whose files the kernel serves.
 
 use fastmap::Stats;
 use fastmap::live::{CacheSnapshot, MapStats, Objects};
 
+use super::process_rows;
 use super::watch::{Watch, Watched};
 use crate::size::{scaled, short as bytes};
-use crate::table::printable;
+use crate::table::{self, printable};
 
-/// Headings of the figures.
-pub const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
+/// Headings of the figures of programs.
+const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
 
 /// A row.
 pub enum Row {
+    /// Headings of what follows.
+    Headings(Headings),
+    /// A program, or a process.
     Program {
         name: String,
         figures: Vec<String>,
@@ -25,9 +29,37 @@ pub enum Row {
     },
 }
 
-/// The rows of all programs.
+/// Of the names, and of the figures.
+#[derive(Clone, Copy)]
+pub struct Headings(pub &'static str, pub [&'static str; 9]);
+
+const OF_PROGRAMS: Headings = Headings("PROGRAM, FILES", HEADINGS);
+const OF_PROCESSES: Headings = Headings(process_rows::NAME, process_rows::HEADINGS);
+
+/// The headings of the first rows.
+pub fn headings(watch: &Watch) -> Headings {
+    if watch.programs().is_empty() { OF_PROCESSES } else { OF_PROGRAMS }
+}
+
+/// The rows of all programs and processes, after the first headings.
 pub fn of(watch: &Watch) -> Vec<Row> {
-    watch.programs().into_iter().flat_map(of_program).collect()
+    let mut rows: Vec<Row> = watch.programs().into_iter().flat_map(of_program).collect();
+    let processes = watch.processes();
+    if !rows.is_empty() && !processes.is_empty() {
+        rows.push(Row::Headings(OF_PROCESSES));
+    }
+    rows.extend(processes.into_iter().flat_map(process_rows::of));
+    rows.extend(hidden(watch.hidden()).map(Row::Remark));
+    rows
+}
+
+/// Says how many processes this user may not look at.
+pub fn hidden(count: usize) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some("1 process that you may not look at is left out: root may".into()),
+        _ => Some(format!("{count} processes that you may not look at are left out: root may")),
+    }
 }
 
 /// What was fetched of objects, and used; nothing where there are none.
@@ -161,14 +193,31 @@ fn pages(count: u64) -> String {
 }
 
 /// As [`short`](crate::size::short), in units of 1000.
-fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     scaled(value, 1000.0, ["", "k", "M", "G", "T"])
 }
 
+/// A table of text. Remarks are as long as they are, and make no column wider.
+pub fn table(headings: Headings, rows: Vec<Row>) -> String {
+    let remarks: Vec<Option<String>> = rows.iter().map(Row::remark).collect();
+    let cells: Vec<_> = rows.into_iter().filter(|row| row.remark().is_none()).map(Row::plain).collect();
+    let table = table::render(&headings.plain(), &cells);
+    let mut lines = table.lines();
+    let heading = lines.next().map(str::to_owned);
+    let lines = remarks.into_iter().filter_map(|remark| remark.or_else(|| lines.next().map(str::to_owned)));
+    heading.into_iter().chain(lines).map(|line| line + "\n").collect()
+}
+
 impl Row {
-    /// For a table of text: the name and the figures, or nothing but the name.
+    /// A line that has no figures.
+    fn remark(&self) -> Option<String> {
+        if let Row::Remark(text) = self { Some(format!("  {text}")) } else { None }
+    }
+
+    /// The name and the figures, or nothing but the name.
     pub fn plain(self) -> Vec<String> {
         let (name, figures) = match self {
+            Row::Headings(Headings(name, figures)) => (name.into(), figures.map(String::from).into()),
             Row::Program { name, figures } => (name, figures),
             Row::Remark(text) => (format!("  {text}"), vec![String::new(); HEADINGS.len()]),
             Row::Map { mark, path, figures } => (format!("  {mark} {path}"), figures),
@@ -177,9 +226,11 @@ impl Row {
     }
 }
 
-/// The headings for [`Row::plain`].
-pub fn plain_headings() -> Vec<&'static str> {
-    ["PROGRAM, FILES"].into_iter().chain(HEADINGS).collect()
+impl Headings {
+    /// For the same table.
+    fn plain(self) -> Vec<&'static str> {
+        [self.0].into_iter().chain(self.1).collect()
+    }
 }
 
 #[cfg(test)]
@@ -194,6 +245,28 @@ mod tests {
             assert_eq!(figure(value), text);
         }
         assert_eq!([figure(12_345.0), figure(1e9), figure(1e20)], ["12.3k", "1.0G", "100000000T"]);
+    }
+
+    #[test]
+    fn remarks_make_no_column_wider() {
+        let row = |name: &str| Row::Program { name: name.into(), figures: vec!["1".into(); 9] };
+        let rows =
+            vec![Row::Remark("x".repeat(50)), row("7 db"), Row::Remark("last".into()), Row::Headings(OF_PROCESSES)];
+        let text = table(OF_PROGRAMS, rows);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("PROGRAM, FILES  SIZE  RES "), "{text}");
+        assert_eq!((lines[1], lines[3], lines.len()), (format!("  {}", "x".repeat(50)).as_str(), "  last", 5));
+        assert!(
+            lines[2].starts_with("7 db               1    1 ") && lines[4].starts_with("PROCESS, FILES  SIZE "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn those_left_out_are_counted() {
+        assert_eq!(hidden(0), None);
+        assert_eq!(hidden(1).unwrap(), "1 process that you may not look at is left out: root may");
+        assert!(hidden(12).unwrap().starts_with("12 processes "));
     }
 
     #[test]

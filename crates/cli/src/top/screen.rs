@@ -10,7 +10,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::rows::{HEADINGS, Row};
+use super::rows::{Headings, Row};
 use super::watch::Watch;
 use super::{none, rows};
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ pub fn run(watch: &mut Watch, interval: Duration) -> Result<(), Failure> {
     match shown.map_err(failed)? {
         End::Asked => Ok(()),
         End::Gone => {
-            eprintln!("fastmap: {}", none(watch.only()));
+            eprintln!("fastmap: {}", none(watch));
             Ok(())
         }
     }
@@ -51,12 +51,12 @@ fn show(terminal: &mut ratatui::DefaultTerminal, watch: &mut Watch, interval: Du
     let mut next = Instant::now() + interval.min(Duration::from_millis(500));
     let mut first = 0usize;
     loop {
-        let lines = rows::of(watch);
+        let (headings, lines) = (rows::headings(watch), rows::of(watch));
         let mut page = 1;
         terminal.draw(|frame| {
             page = usize::from(frame.area().height).saturating_sub(2).max(1);
             first = first.min(lines.len().saturating_sub(page));
-            draw(frame, &lines, first, watch.programs().len(), interval);
+            draw(frame, headings, &lines, first, &title(watch, interval));
         })?;
         loop {
             if interrupt::requested() {
@@ -65,7 +65,7 @@ fn show(terminal: &mut ratatui::DefaultTerminal, watch: &mut Watch, interval: Du
             let left = next.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 watch.look();
-                if watch.programs().is_empty() && watch.only().is_some() {
+                if watch.is_empty() && watch.only().is_some() {
                     return Ok(End::Gone);
                 }
                 next = Instant::now() + interval;
@@ -97,26 +97,41 @@ fn show(terminal: &mut ratatui::DefaultTerminal, watch: &mut Watch, interval: Du
     }
 }
 
-fn draw(frame: &mut Frame<'_>, lines: &[Row], first: usize, programs: usize, interval: Duration) {
-    let [title, headings, body] =
+fn title(watch: &Watch, interval: Duration) -> String {
+    let mut counts = Vec::new();
+    for (count, one, many) in
+        [(watch.programs().len(), "program", "programs"), (watch.processes().len(), "process", "processes")]
+    {
+        if count > 0 {
+            counts.push(format!("{count} {}", if count == 1 { one } else { many }));
+        }
+    }
+    let counts = if counts.is_empty() { "nothing to show".into() } else { counts.join(", ") };
+    format!("fastmap top: {counts}, every {} s", interval.as_secs_f64())
+}
+
+fn draw(frame: &mut Frame<'_>, headings: Headings, lines: &[Row], first: usize, left: &str) {
+    let [title, top, body] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Min(0)]).areas(frame.area());
     let width = usize::from(frame.area().width);
-    let count = if programs == 1 { "1 program".into() } else { format!("{programs} programs") };
-    let left = format!("fastmap top: {count}, every {} s", interval.as_secs_f64());
     let hidden = lines.len().saturating_sub(first + usize::from(body.height));
     let right = if hidden > 0 { format!("{hidden} more below, q quits") } else { "q quits".into() };
     let space = width.saturating_sub(left.chars().count() + right.chars().count());
     frame.render_widget(Paragraph::new(format!("{left}{}{right}", " ".repeat(space))), title);
-    let name = width.saturating_sub(HEADINGS.len() * FIGURE).max(LEAST_NAME);
+    let name = width.saturating_sub(headings.1.len() * FIGURE).max(LEAST_NAME);
     let cells = |first: String, figures: &[String]| {
         let figures: String = figures.iter().map(|figure| format!("{figure:>FIGURE$}")).collect();
         format!("{first:<name$}{figures}")
     };
+    let heading = |Headings(text, figures): Headings| {
+        let cells = cells(text.into(), &figures.map(String::from));
+        format!("{cells:<width$}")
+    };
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
-    let heading = cells("PROGRAM, FILES".into(), &HEADINGS.map(String::from));
-    frame.render_widget(Paragraph::new(format!("{heading:<width$}")).style(reversed), headings);
+    frame.render_widget(Paragraph::new(heading(headings)).style(reversed), top);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let line = |row: &Row| match row {
+        Row::Headings(headings) => Line::from(Span::styled(heading(*headings), reversed)),
         Row::Program { name: text, figures } => {
             Line::from(Span::styled(cells(text.chars().take(name).collect(), figures), bold))
         }
@@ -146,12 +161,15 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn drawn(width: u16, height: u16, first: usize) -> Vec<String> {
-        let figures = || vec!["12.3k".to_owned(); HEADINGS.len()];
+        let headings =
+            Headings("PROGRAM, FILES", ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"]);
+        let figures = || vec!["12.3k".to_owned(); headings.1.len()];
         let map = |number| Row::Map { mark: "rw", path: format!("/data/where/file-{number}"), figures: figures() };
         let mut lines = vec![Row::Program { name: "4711 db".into(), figures: figures() }, Row::Remark("idle".into())];
-        lines.extend((0..40).map(map));
+        lines.extend((0..39).map(map));
+        lines.push(Row::Headings(Headings("PROCESS, FILES", headings.1)));
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &lines, first, 1, Duration::from_secs(1))).unwrap();
+        terminal.draw(|frame| draw(frame, headings, &lines, first, "fastmap top: 1 program, every 1 s")).unwrap();
         let buffer = terminal.backend().buffer();
         let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
         (0..height).map(row).collect()
@@ -166,7 +184,9 @@ mod tests {
         assert!(rows[1].starts_with("PROGRAM, FILES") && rows[1].ends_with(" AHEAD WASTE"), "{}", rows[1]);
         assert!(rows[2].starts_with("4711 db ") && rows[2].ends_with(" 12.3k 12.3k"), "{}", rows[2]);
         assert!(rows[4].starts_with("  rw /data/where/file-0 ") && rows[4].ends_with(" 12.3k"), "{}", rows[4]);
-        assert!(drawn(80, 24, 20)[23].contains("file-39"));
+        let rows = drawn(80, 24, 20);
+        assert!(rows[22].contains("file-38"), "{rows:?}");
+        assert!(rows[23].starts_with("PROCESS, FILES") && rows[23].ends_with(" AHEAD WASTE"), "{rows:?}");
     }
 
     #[test]

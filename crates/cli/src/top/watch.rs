@@ -1,4 +1,4 @@
-//! The programs that are watched: two looks at each, and what lies between.
+//! The programs that are watched, and the processes whose files the kernel serves: two looks at each, and what lies between.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -7,6 +7,8 @@ use std::time::Duration;
 use fastmap::Stats;
 use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Objects, Program, Snapshot, programs};
 
+use super::observed::Observed;
+use super::processes::{LEAST, Processes};
 use crate::failure::Failure;
 
 /// How long a program may take to answer. One that is stopped does not.
@@ -16,6 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub struct Watch {
     only: Option<u32>,
     programs: BTreeMap<u32, Watched>,
+    processes: Processes,
 }
 
 /// A program and the last two looks at it.
@@ -30,28 +33,26 @@ pub struct Watched {
 impl Watch {
     /// Finds the programs, or the one, and has a first look.
     pub fn new(only: Option<u32>) -> Result<Watch, Failure> {
-        let mut watch = Watch { only, programs: BTreeMap::new() };
-        match only {
-            Some(pid) => watch.add(open(pid)?),
-            None => watch.find()?,
+        let mut programs = BTreeMap::new();
+        if let Some(program) = only.map(open).transpose()?.flatten() {
+            programs.insert(program.pid(), Watched::new(program));
         }
-        if watch.programs.is_empty() { Err(super::none(only)) } else { Ok(watch) }
+        // The one that was asked for is shown however little it maps, unless it has a cache to be shown.
+        let least = if only.is_some() && programs.is_empty() { 1 } else { LEAST };
+        let mut watch = Watch { only, programs, processes: Processes::new(only, least) };
+        if only.is_none() {
+            watch.find()?;
+        }
+        watch.processes.look();
+        Ok(watch)
     }
 
     fn find(&mut self) -> Result<(), Failure> {
         let found = programs().map_err(|error| Failure::new("/proc", error, "mount it: programs are found there"))?;
         for program in found {
-            if !self.programs.contains_key(&program.pid()) {
-                self.add(program);
-            }
+            self.programs.entry(program.pid()).or_insert_with(|| Watched::new(program));
         }
         Ok(())
-    }
-
-    fn add(&mut self, program: Program) {
-        let now = program.look(PATIENCE);
-        let answers = now.is_some();
-        self.programs.insert(program.pid(), Watched { program, before: None, now: now.unwrap_or_default(), answers });
     }
 
     /// Looks again: programs that have ended go, new ones come.
@@ -72,6 +73,12 @@ impl Watch {
         }
         // Those that ended while they were looked at.
         self.programs.retain(|_, watched| watched.answers || watched.program.is_alive());
+        self.processes.look();
+    }
+
+    /// Whether there is nothing to show.
+    pub fn is_empty(&self) -> bool {
+        self.programs.is_empty() && self.processes().is_empty()
     }
 
     /// The one that was asked for.
@@ -83,17 +90,23 @@ impl Watch {
     pub fn programs(&self) -> Vec<&Watched> {
         self.programs.values().collect()
     }
+
+    /// Processes that have large files mapped, those that suffer most first.
+    pub fn processes(&self) -> Vec<&Observed> {
+        self.processes.all()
+    }
+
+    /// How many more there may be, which this user may not look at.
+    pub fn hidden(&self) -> usize {
+        self.processes.hidden()
+    }
 }
 
-fn open(pid: u32) -> Result<Program, Failure> {
+/// The program with this number; `None` if it has no FastMap cache.
+fn open(pid: u32) -> Result<Option<Program>, Failure> {
     let process = || format!("process {pid}");
     match Program::open(pid) {
-        Ok(Some(program)) => Ok(program),
-        Ok(None) => Err(Failure::new(
-            process(),
-            "has no files in a FastMap cache",
-            "start it with fastmap run --cache, or wait until it maps one",
-        )),
+        Ok(found) => Ok(found),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(Failure::new(process(), "there is none", "see ps(1) for those that run"))
         }
@@ -105,6 +118,13 @@ fn open(pid: u32) -> Result<Program, Failure> {
 }
 
 impl Watched {
+    /// The first look.
+    fn new(program: Program) -> Watched {
+        let now = program.look(PATIENCE);
+        let answers = now.is_some();
+        Watched { program, before: None, now: now.unwrap_or_default(), answers }
+    }
+
     pub fn pid(&self) -> u32 {
         self.program.pid()
     }

@@ -1,13 +1,13 @@
 //! `fastmap top`, over a child of the tests that maps a file and touches it all the time.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::FASTMAP;
 use crate::prompt::{dir, fastmap, is_root, run_in, skipped};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, gcc};
 use fastmap::live::{Objects, count_objects};
 use fastmap::{Advice, Cache, Fallback, MapOptions};
 use serde_json::Value;
@@ -100,9 +100,17 @@ fn json_has_totals_and_rates() {
     for line in
         [format!("top --once --json --interval 0.5 {}", worker.pid()), "top --once --json --interval 0.5".into()]
     {
-        let ran = fastmap(worker.path.parent().unwrap(), &line);
-        ran.succeeded();
-        let program = program_of(&ran.stdout, worker.pid());
+        // Until it has written something back within an interval.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let program = loop {
+            let ran = fastmap(worker.path.parent().unwrap(), &line);
+            ran.succeeded();
+            let program = program_of(&ran.stdout, worker.pid());
+            let written = program["caches"][0]["per_second"]["writeback_pages"].as_f64();
+            if written.is_some_and(|pages| pages > 0.0) || std::time::Instant::now() > deadline {
+                break program;
+            }
+        };
         assert!(program["interval_s"].as_f64().unwrap() >= 0.5, "{program}");
         assert!(program["traps_per_second"].as_f64().unwrap() > 0.0);
         assert!(program["ghost_share"].is_number() && program["staged_share"].is_number());
@@ -152,13 +160,210 @@ fn nothing_to_see() {
     let dir = dir();
     fastmap(dir.path(), "top --once --interval 0.1 4194304").failed_with(1, &["process 4194304: there is none"]);
     let own = format!("top --once {}", std::process::id());
-    fastmap(dir.path(), &own).failed_with(1, &["has no files in a FastMap cache", "fastmap run"]);
+    fastmap(dir.path(), &own).failed_with(1, &["maps no data file", "no files in a FastMap cache", "fastmap run"]);
     fastmap(dir.path(), "top --json").failed_with(2, &["--once"]);
     fastmap(dir.path(), "top --once --interval 0").failed_with(2, &["--interval: \"0\" is no interval"]);
-    fastmap(dir.path(), "top x").failed_with(2, &["is no process id"]);
+    fastmap(dir.path(), "top 99999999999").failed_with(2, &["is no process id"]);
+    fastmap(dir.path(), "top x").failed_with(1, &["x: No such file", "name a file, or a process"]);
+    fastmap(dir.path(), "top .").failed_with(1, &["is no regular file"]);
+    fastmap(dir.path(), "top --metrics example").failed_with(2, &["--metrics: \"example\" is no address", "IP:PORT"]);
+    fastmap(dir.path(), "top --metrics 0 --once").failed_with(2, &["--metrics", "--once"]);
+    fastmap(dir.path(), "top --metrics 192.0.2.1:9742").failed_with(1, &["192.0.2.1:9742: ", "of this machine"]);
     let help = fastmap(dir.path(), "top --help");
     help.succeeded();
     assert!(help.stdout.contains("no hit rate") && help.stdout.contains("\"per_second\""));
+    assert!(help.stdout.contains("\"processes\"") && help.stdout.contains("OpenMetrics"));
+}
+
+/// A program that has a file of 64 MiB mapped and reads of it at random, until it is dropped.
+struct Mapper {
+    child: Child,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+/// Pages of its file.
+const MAPPED: u64 = 16384;
+
+impl Mapper {
+    fn start() -> Mapper {
+        let dir = dir();
+        let path = dir.path().canonicalize().unwrap().join("mapped");
+        fs::write(&path, vec![7; MAPPED as usize * 4096]).unwrap();
+        let (program, source) = (dir.path().join("mapper"), dir.path().join("mapper.c"));
+        fs::write(&source, MAPPER).unwrap();
+        gcc(&["-o", program.to_str().unwrap(), source.to_str().unwrap()]);
+        let mut command = Command::new(program);
+        let mut child = command.arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "at work");
+        Mapper { child, path, _dir: dir }
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Ends with its parent, at the latest after two minutes. It lets go of pages all the time, so that there are touches to be seen.
+const MAPPER: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+int main(int count, char **arguments) {
+    size_t length = 16384 * 4096;
+    alarm(120);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int file = open(arguments[count - 1], O_RDONLY);
+    volatile char *map = mmap(0, length, PROT_READ, MAP_SHARED, file, 0);
+    if (map == MAP_FAILED || madvise((void *)map, length, MADV_RANDOM) != 0) return 1;
+    puts("at work");
+    fflush(stdout);
+    for (unsigned step = 0;; step++) {
+        map[(size_t)(rand() % 16384) * 4096];
+        if (step % 64 == 0) usleep(1000);
+        if (step % 4096 == 0) madvise((void *)map, length, MADV_DONTNEED);
+    }
+}
+"#;
+
+/// The process of a number in what `top --once --json` printed.
+fn process_of(text: &str, pid: u32) -> Value {
+    let out: Value = serde_json::from_str(text).unwrap();
+    let processes = out["processes"].as_array().unwrap();
+    processes.iter().find(|one| one["pid"] == pid).unwrap_or_else(|| panic!("no {pid} in {text}")).clone()
+}
+
+#[test]
+fn a_process_that_fastmap_has_nothing_to_do_with_is_shown() {
+    let mapper = Mapper::start();
+    let pid = mapper.child.id();
+    for line in ["top --once --json --interval 0.5".into(), format!("top --once --json --interval 0.5 {pid}")] {
+        let ran = fastmap(Path::new("/"), &line);
+        ran.succeeded();
+        let process = process_of(&ran.stdout, pid);
+        assert_eq!((&process["name"], &process["mapped_bytes"]), (&"mapper".into(), &(MAPPED * 4096).into()));
+        assert!(process["resident_bytes"].as_u64().unwrap() <= MAPPED * 4096);
+        assert!(process["interval_s"].as_f64().unwrap() >= 0.5 && process["steered"].is_null(), "{process}");
+        assert!(process["pattern"].is_string() && process["waited_faults_per_second"].is_number(), "{process}");
+        let file = &process["files"][0];
+        assert_eq!((&file["path"], &file["writable"]), (&mapper.path.to_str().unwrap().into(), &false.into()));
+    }
+    let ran = fastmap(Path::new("/"), &format!("top --once --interval 0.2 {pid}"));
+    ran.succeeded();
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("PROCESS, FILES ") && lines[0].ends_with("REFLT"), "{}", ran.stdout);
+    assert!(lines[1].starts_with(&format!("{pid} mapper ")) && lines[1].contains(" 64.0M "), "{}", ran.stdout);
+    assert!(lines.last().unwrap().starts_with(&format!("  r- {} ", mapper.path.display())), "{}", ran.stdout);
+}
+
+#[test]
+fn one_that_is_attached_to_says_so() {
+    let mapper = Mapper::start();
+    let pid = mapper.child.id().to_string();
+    let mut attach = Command::new(FASTMAP);
+    attach.args(["attach", &pid]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut attach = attach.spawn().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let steered = loop {
+        if attach.try_wait().unwrap().is_some() {
+            return skipped("nothing can be attached to here");
+        }
+        let ran = fastmap(Path::new("/"), &format!("top --once --json --interval 0.1 {pid}"));
+        let steered = process_of(&ran.stdout, mapper.child.id())["steered"].clone();
+        if !steered.is_null() || std::time::Instant::now() > deadline {
+            break steered;
+        }
+    };
+    // SAFETY: the child is this function's and not waited for yet.
+    assert_eq!(unsafe { libc::kill(attach.id() as i32, libc::SIGTERM) }, 0);
+    attach.wait().unwrap();
+    assert_eq!((&steered["by"], &steered["pid"]), (&"process".into(), &attach.id().into()));
+}
+
+#[test]
+fn the_screen_shows_processes_too() {
+    let mapper = Mapper::start();
+    let mut terminal = top(Some(mapper.child.id()), 24, 80);
+    terminal.until("PROCESS, FILES");
+    terminal.until(" mapper ");
+    terminal.until("1 process, every 0.2 s");
+    drop(mapper);
+    assert_eq!(terminal.wait().code(), Some(0));
+    assert!(terminal.contents().contains("has ended"), "{}", terminal.contents());
+}
+
+#[test]
+fn what_of_a_file_is_in_memory_is_told() {
+    let mapper = Mapper::start();
+    // All of it was written just now, and is read again.
+    assert_eq!(fs::read(&mapper.path).unwrap().len() as u64, MAPPED * 4096);
+    let place = mapper.path.parent().unwrap();
+    let ran = fastmap(place, "top --json mapped");
+    ran.succeeded();
+    let out: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let file = &out["file"];
+    assert_eq!((&file["path"], &file["size_bytes"]), (&"mapped".into(), &(MAPPED * 4096).into()));
+    // Others may need the memory.
+    assert!(file["cached_bytes"].as_u64().unwrap() > 0, "{file}");
+    let cells: Vec<f64> = file["cells"].as_array().unwrap().iter().map(|cell| cell.as_f64().unwrap()).collect();
+    assert!(cells.len() == 64 && cells.iter().all(|cell| (0.0..=1.0).contains(cell)), "{file}");
+    let by = file["mapped_by"].as_array().unwrap();
+    assert!(by.iter().any(|one| one["pid"] == mapper.child.id() && one["mapped_bytes"] == MAPPED * 4096), "{file}");
+    let ran = fastmap(place, "top mapped");
+    ran.succeeded();
+    assert!(ran.stdout.starts_with("mapped: 64.0M, of which "), "{}", ran.stdout);
+    assert!(ran.stdout.contains(&format!("  {} mapper: r- shared, 64.0M\n", mapper.child.id())), "{}", ran.stdout);
+    fs::write(place.join("empty"), "").unwrap();
+    let ran = fastmap(place, "top empty");
+    ran.succeeded();
+    assert!(ran.stdout.starts_with("empty: 0B, of which 0B in memory (0%)\n"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("no process maps it\n"), "{}", ran.stdout);
+}
+
+/// The answer of a server at `address` to `request`.
+fn ask(address: &str, request: &str) -> String {
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    client.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn metrics_are_served_until_a_signal_comes() {
+    let mapper = Mapper::start();
+    let mut command = Command::new(FASTMAP);
+    command.args(["top", "--metrics", "127.0.0.1:0", "--interval", "0.1"]).stdout(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let line = BufReader::new(server.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let address = line.strip_prefix("http://").and_then(|line| line.strip_suffix("/metrics")).unwrap();
+    assert!(address.starts_with("127.0.0.1:"), "{line}");
+    // A client that says nothing keeps nobody else waiting for ever.
+    let silent = std::net::TcpStream::connect(address).unwrap();
+    let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    drop(silent);
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0;"),
+        "{answer}"
+    );
+    let labels = format!("{{pid=\"{}\",name=\"mapper\"}}", mapper.child.id());
+    assert!(answer.contains(&format!("fastmap_process_mapped_bytes{labels} {}\n", MAPPED * 4096)), "{answer}");
+    assert!(answer.contains(&format!("fastmap_process_waited_faults_total{labels} ")), "{answer}");
+    assert!(answer.ends_with("\n# EOF\n"), "{answer}");
+    assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    // SAFETY: the child is this function's and not waited for yet.
+    assert_eq!(unsafe { libc::kill(server.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! Descriptors of our own for the files that a program has mapped.
 
 use crate::PAGE;
-use crate::observe::{Mapping, at_address};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use crate::observe::{Mapping, cached, identity};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
@@ -43,41 +41,23 @@ fn open(pid: u32, mapping: &Mapping) -> Option<Arc<File>> {
     // Times of access stay as they are where the file is ours.
     let ways = [(&name, plain | libc::O_NOATIME), (&name, plain), (&link, plain)];
     let with = |(path, flags): &(&String, i32)| OpenOptions::new().read(true).custom_flags(*flags).open(path).ok();
-    let file = ways.iter().filter_map(with).find(|file| is_file(file, mapping))?;
+    let file = ways.iter().filter_map(with).find(|file| identity(file) == Some((mapping.device, mapping.inode)))?;
     // Pieces are read as they are asked for, and nothing around them.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).ok()?;
     Some(Arc::new(file))
 }
 
-/// Whether a descriptor is of the file that is mapped. The numbers of fstat(2) and of proc_pid_maps(5) differ on some file systems
-/// (btrfs, overlayfs), so the file is mapped here too, and the same table read.
-fn is_file(file: &File, mapping: &Mapping) -> bool {
-    let length = PAGE as usize;
-    // SAFETY: a fresh mapping, that nobody touches.
-    let here =
-        unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE, file, mapping.offset) };
-    let Ok(here) = here else { return false };
-    let found = at_address("self", here.addr() as u64);
-    // SAFETY: the mapping of just now.
-    let _ = unsafe { munmap(here, length) };
-    found == Some((mapping.device, mapping.inode))
-}
-
-/// Whether the page cache has all of these bytes. `false` where that cannot be told (cachestat(2), Linux 6.5).
+/// Whether the page cache has all of these bytes. `false` where that cannot be told.
 pub(super) fn is_cached(file: &File, at: u64, len: usize) -> bool {
-    const SYS_CACHESTAT: libc::c_long = 451;
-    let range = [at, len as u64];
-    let mut found = [0u64; 5];
-    // SAFETY: the kernel reads a range and writes five counts.
-    let done = unsafe {
-        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0 as libc::c_uint)
-    };
-    done == 0 && found[0] >= (len as u64).div_ceil(PAGE)
+    let pages = at / PAGE..(at + len as u64).div_ceil(PAGE);
+    let all = pages.end - pages.start;
+    cached(file, pages).is_ok_and(|cached| cached.pages >= all)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::at_address;
     use std::io::Write;
 
     #[test]
@@ -91,7 +71,7 @@ mod tests {
         let start = map.as_ptr().addr() as u64;
         let (device, inode) = at_address("self", start).unwrap();
         let (at, path) = (start..start + 64 * PAGE, path.to_str().unwrap().to_owned());
-        let mapping = Mapping { at, offset: 0, device, inode, is_shared: true, is_writable: false, path };
+        let mapping = Mapping { at, offset: 0, device, inode, is_shared: true, is_writable: false, path, pages: 64 };
         let mut files = Files::of(std::process::id());
         assert_eq!(files.get(&mapping).unwrap().metadata().unwrap().len(), 64 * PAGE);
         assert!(files.get(&Mapping { inode: inode + 1, ..mapping }).is_none());

@@ -31,9 +31,10 @@ pub struct Look<'a> {
     pub is_short: bool,
     /// Pages that the program had read from devices meanwhile.
     pub read: u64,
-    /// Faults of the program meanwhile: those that waited for a device, and all. (Windows are less: of those that were
-    /// touched before, what is new may be gone again by the next look.)
+    /// Faults of the program that waited for a device meanwhile.
     pub waited: u64,
+    /// All its faults. (Windows say less: of those that were
+    /// touched before, what is new may be gone again by the next look.)
     pub faults: u64,
     /// Of all windows that were touched in all mappings, the share of this one.
     pub share: f64,
@@ -154,6 +155,11 @@ impl Case {
             || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_) | State::Backward(_))
     }
 
+    /// Whether single touches are looked at, which is not to last.
+    pub fn is_looked_at(&self) -> bool {
+        matches!(self.state, State::Looked(_))
+    }
+
     /// What was seen, and what is advised for it.
     pub fn why(&self) -> &'static str {
         match self.state {
@@ -255,7 +261,7 @@ impl Case {
             State::Strided(_) if look.at < self.ordered + PAUSE => None,
             State::Strided(_) => self.normal(look.at),
             // A walk gains by being read ahead of, whatever the touches between cost.
-            State::Tried(_) | State::Random if says_something && shape.is_ordered() => self.normal(look.at),
+            State::Tried(_) | State::Random if says_something && shape.is_walked() => self.normal(look.at),
             State::Tried(since) => {
                 self.now.add(look);
                 if look.at < since + TRIAL {

@@ -21,6 +21,8 @@ pub struct Shape {
     pub windows: u64,
     /// Of these, windows that no walk and no stride explains.
     pub scattered: u64,
+    /// And windows that wide strides explain.
+    pub strided: u64,
     /// Walks and strides whose direction is known.
     pub fronts: Vec<Front>,
     /// Whether the strides are blurred by what the kernel maps around a touch.
@@ -47,6 +49,18 @@ impl Shape {
     /// Whether most touches belong to walks or strides.
     pub fn is_ordered(&self) -> bool {
         self.scattered * 2 < self.windows
+    }
+
+    /// Whether most touches belong to walks that the kernel can read ahead of.
+    pub fn is_walked(&self) -> bool {
+        (self.scattered + self.strided) * 2 < self.windows
+    }
+
+    /// Takes strides for chance: reading ahead of them was in vain.
+    pub fn without_strides(mut self) -> Shape {
+        self.fronts.retain(|front| front.stride.abs() < WIDE);
+        self.scattered += std::mem::take(&mut self.strided);
+        self
     }
 }
 
@@ -122,19 +136,28 @@ pub fn shape(first: &[Run], second: &[Run]) -> Shape {
         let rest = &pieces[index..];
         if let Some(count) = equal_distances(rest) {
             let windows = rest[..count].windows(2).filter(|two| two[0].at / WINDOW != two[1].at / WINDOW).count();
-            shape.windows += windows as u64 + 1;
+            let windows = windows as u64 + 1;
+            shape.windows += windows;
+            index += count;
+            // Equal distances alone are no walk: a good hash has them, too.
+            if is_mixed(&rest[..count]) {
+                shape.scattered += windows;
+                continue;
+            }
             let mut steps: Vec<u64> = rest[..count].windows(2).map(|two| two[1].at - two[0].at).collect();
             steps.sort_unstable();
             let step = steps[steps.len() / 2];
             let exact = steps.iter().filter(|one| **one == step).count();
             shape.is_blurred |= exact * 4 < steps.len() * 3;
+            shape.strided += if step as i64 >= WIDE { windows } else { 0 };
             front(&mut shape, &rest[..count], step as i64);
-            index += count;
             continue;
         }
         let near = rest.windows(2).take_while(|two| two[1].at - two[0].end() <= NEAR).count() + 1;
         let (span, pages) = (rest[near - 1].end() - rest[0].at, rest[..near].iter().map(|one| one.len).sum::<u64>());
-        if pages >= WALK && pages * 4 >= span {
+        // Many touches at random lie as close.
+        let is_random = pages * 4 < span * 3 && is_mixed(&rest[..near]);
+        if pages >= WALK && pages * 4 >= span && !is_random {
             shape.windows += pages.div_ceil(WINDOW);
             front(&mut shape, &rest[..near], 1);
             index += near;
@@ -192,22 +215,27 @@ fn equal_distances(pieces: &[Piece]) -> Option<usize> {
     (step >= 2 && equal >= EQUAL).then_some(equal + 1)
 }
 
+/// Of each look: the mean number of its pages. `None` where it has none.
+fn means(pieces: &[Piece]) -> [Option<u64>; 2] {
+    [0, 1].map(|look| {
+        let (count, sum) =
+            pieces.iter().fold((0, 0), |(count, sum), piece| (count + piece.looks[look].0, sum + piece.looks[look].1));
+        (count > 0).then(|| sum / count)
+    })
+}
+
+/// Whether the pages of the second look lie among those of the first. Those of a walk lie beyond: their means are half of
+/// the span apart.
+fn is_mixed(pieces: &[Piece]) -> bool {
+    let span = pieces[pieces.len() - 1].end() - pieces[0].at;
+    matches!(means(pieces), [Some(first), Some(second)] if first.abs_diff(second) * 4 < span)
+}
+
 /// Notes the front of pieces that belong together: they moved from where the first look saw them to where the second did.
 fn front(shape: &mut Shape, pieces: &[Piece], step: i64) {
-    let mut looks = [(0u64, 0u64); 2];
-    for piece in pieces {
-        for (all, one) in looks.iter_mut().zip(piece.looks) {
-            all.0 += one.0;
-            all.1 += one.1;
-        }
-    }
-    let [(first, first_sum), (second, second_sum)] = looks;
-    if first == 0 || second == 0 {
-        return;
-    }
-    let is_up = second_sum / second > first_sum / first;
+    let [Some(first), Some(second)] = means(pieces) else { return };
     let (start, end) = (pieces[0].at, pieces[pieces.len() - 1].end() - 1);
-    let (at, stride) = if is_up { (end, step) } else { (start, -step) };
+    let (at, stride) = if second > first { (end, step) } else { (start, -step) };
     shape.fronts.push(Front { at, stride, span: end - start });
 }
 
@@ -280,6 +308,21 @@ mod tests {
             assert_eq!(shape.fronts.len(), 1, "{step}: {shape:?}");
             assert_eq!((shape.fronts[0].at, shape.fronts[0].stride), (1000 + 79 * step, step as i64));
             assert!(shape.is_ordered());
+        }
+    }
+
+    #[test]
+    fn many_touches_at_random_are_no_walk() {
+        let shape = shape(&singles(random(1, 8000, 30_000)), &singles(random(2, 8000, 30_000)));
+        assert!(shape.is_scattered(), "{} of {}", shape.scattered, shape.windows);
+    }
+
+    #[test]
+    fn the_equal_distances_of_a_hash_are_no_stride() {
+        let place = |number: u64| (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16) % 196_608;
+        for count in [40, 200, 1000] {
+            let shape = shape(&singles((0..count).map(place)), &singles((count..2 * count).map(place)));
+            assert!(shape.is_scattered() && !shape.has_strides(), "{count}: {shape:?}");
         }
     }
 

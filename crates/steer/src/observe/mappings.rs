@@ -3,6 +3,7 @@
 use super::text::{hex, number, read};
 use crate::PAGE;
 use crate::judge::Run;
+use rustix::fs::stat;
 use std::ffi::CStr;
 use std::ops::Range;
 
@@ -23,14 +24,11 @@ pub struct Mapping {
     pub is_writable: bool,
     /// The file's name.
     pub path: String,
+    /// Pages of it that the file has: a database may map more, to grow.
+    pub pages: u64,
 }
 
 impl Mapping {
-    /// Its length in pages.
-    pub fn pages(&self) -> u64 {
-        (self.at.end - self.at.start) / PAGE
-    }
-
     /// Where pages of it lie.
     pub fn addresses(&self, pages: &Run) -> Range<u64> {
         self.at.start + pages.at * PAGE..self.at.start + pages.end() * PAGE
@@ -55,6 +53,8 @@ pub struct Flags {
 pub struct Mappings {
     maps: String,
     smaps: String,
+    /// Stands before the paths: the process may have another root.
+    root: String,
     text: Vec<u8>,
 }
 
@@ -67,7 +67,12 @@ const LEAST: u64 = 4 << 20;
 impl Mappings {
     /// Of `process`: a number, or `self`.
     pub fn of(process: &str) -> Mappings {
-        Mappings { maps: format!("/proc/{process}/maps"), smaps: format!("/proc/{process}/smaps"), text: Vec::new() }
+        Mappings {
+            maps: format!("/proc/{process}/maps"),
+            smaps: format!("/proc/{process}/smaps"),
+            root: format!("/proc/{process}/root"),
+            text: Vec::new(),
+        }
     }
 
     /// The mappings of files that may be steered: large ones of data, which no program runs from and no runtime brings
@@ -76,7 +81,22 @@ impl Mappings {
         if !read(&self.maps, &mut self.text) {
             return Vec::new();
         }
-        candidates(&self.text)
+        let mut found = candidates(&self.text);
+        for one in &mut found {
+            let size = stat(format!("{}{}", self.root, one.path)).map_or(u64::MAX, |file| file.st_size as u64);
+            one.pages = size.saturating_sub(one.offset).div_ceil(PAGE).min((one.at.end - one.at.start) / PAGE);
+        }
+        found.retain(|one| one.pages * PAGE >= LEAST);
+        found
+    }
+
+    /// The mappings of one file, of any size, by its device and inode as [`identity`](super::identity) tells them.
+    pub fn of_file(&mut self, device: (u64, u64), inode: u64) -> Vec<Mapping> {
+        if !read(&self.maps, &mut self.text) {
+            return Vec::new();
+        }
+        let all = self.text.split(|byte| *byte == b'\n').filter_map(mapping);
+        all.map(|(one, _)| one).filter(|one| (one.device, one.inode) == (device, inode)).collect()
     }
 
     /// The advice of what is mapped at each of `at`, in their order. A mapping that is gone has none.
@@ -128,6 +148,7 @@ fn mapping(line: &[u8]) -> Option<(Mapping, bool)> {
     let inode = number(rest)?;
     let path = &rest[rest.iter().position(|byte| *byte == b'/')?..];
     let mapping = Mapping {
+        pages: (at.end - at.start) / PAGE,
         at,
         offset,
         device: (major, minor),
@@ -166,6 +187,7 @@ fn candidates(text: &[u8]) -> Vec<Mapping> {
             let goes_on = last.at.end == one.at.start && last.offset + (last.at.end - last.at.start) == one.offset;
             if goes_on && (last.device, last.inode) == (one.device, one.inode) && last.is_shared == one.is_shared {
                 last.at.end = one.at.end;
+                last.pages += one.pages;
                 last.is_writable |= one.is_writable;
                 continue;
             }

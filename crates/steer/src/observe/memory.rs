@@ -44,6 +44,13 @@ impl Memory {
         let Memory { groups, text } = self;
         groups.iter().filter_map(|group| group.for_files(text)).fold(machine, u64::min)
     }
+
+    /// Pages of files that the program's own group had read again a short while after they were dropped, since the group was
+    /// made. `None` where the group does not tell.
+    pub fn refaults(&mut self) -> Option<u64> {
+        let group = self.groups.first()?;
+        read(&group.stat, &mut self.text).then(|| number_after(&self.text, "workingset_refault_file ")).flatten()
+    }
 }
 
 impl Group {

@@ -1,6 +1,7 @@
 //! What /proc shows of a program, one reader each.
 
 mod at_address;
+mod cached;
 mod descriptor;
 mod effort;
 mod mappings;
@@ -13,12 +14,13 @@ pub(crate) mod text;
 mod waits;
 
 pub use at_address::at_address;
+pub use cached::{Cached, cached, identity};
 pub use descriptor::Descriptor;
 pub use effort::{Effort, Spent};
 pub use mappings::{Flags, Mapping, Mappings, has_library};
 pub use memory::{Memory, same_group};
 pub use pages::{Pages, Seen};
-pub use processes::{Process, in_group, processes, with_children};
+pub use processes::{Glance, Process, glances, in_group, processes, with_children};
 pub use readahead::readahead;
 pub use rights::Rights;
-pub use waits::Waits;
+pub use waits::{Waited, Waits};

@@ -74,15 +74,19 @@ unsafe impl Ioctl for &mut Scan {
 }
 
 impl Seen {
-    /// None of the pages of `at` is known.
-    pub fn nothing(at: &Range<u64>) -> Seen {
-        let pages = (at.end - at.start) / PAGE;
-        Seen { start: at.start, bits: vec![0; pages.div_ceil(64) as usize], pages }
+    /// None of the `pages` from address `start` on is known.
+    pub fn nothing(start: u64, pages: u64) -> Seen {
+        Seen { start, bits: vec![0; pages.div_ceil(64) as usize], pages }
     }
 
     /// Whether page `page` was mapped.
     pub fn has(&self, page: u64) -> bool {
         page < self.pages && self.bits[(page / 64) as usize] >> (page % 64) & 1 != 0
+    }
+
+    /// How many pages were mapped.
+    pub fn count(&self) -> u64 {
+        self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
     /// Takes `pages` for not mapped.
@@ -170,7 +174,9 @@ impl Pages {
             seen.note(first..last, true, new);
             at = last;
         }
-        let next = (scan.walk_end - seen.start) / PAGE;
+        // Where the kernel has walked in several steps its end may be that of a step before: what was told is not asked for again, since
+        // what has changed meanwhile would be out of order.
+        let next = ((scan.walk_end - seen.start) / PAGE).max(at);
         seen.note(at..next, false, new);
         Ok(next)
     }
@@ -196,7 +202,7 @@ mod tests {
 
     #[test]
     fn new_pages_are_runs_and_are_new_once() {
-        let mut seen = Seen::nothing(&(0..1000 * PAGE));
+        let mut seen = Seen::nothing(0, 1000);
         let mut new = Vec::new();
         seen.note(60..70, true, &mut new);
         seen.note(128..192, true, &mut new);
@@ -206,6 +212,7 @@ mod tests {
         assert_eq!(new, [Run { at: 58, len: 2 }, Run { at: 70, len: 2 }]);
         seen.note(0..100, false, &mut new);
         assert!(!seen.has(60) && seen.has(130));
+        assert_eq!(seen.count(), 64);
         new.clear();
         seen.note(999..2000, true, &mut new);
         assert_eq!(new, [Run { at: 999, len: 1 }]);
@@ -220,7 +227,7 @@ mod tests {
             let map = unsafe { memmap2::MmapOptions::new().map(&file).unwrap() };
             map.advise(memmap2::Advice::Random).unwrap();
             let at = map.as_ptr().addr() as u64;
-            let mut seen = Seen::nothing(&(at..at + 256 * PAGE));
+            let mut seen = Seen::nothing(at, 256);
             let mut pages = Pages::of("self").unwrap();
             pages.scans = scans;
             pages.look(&mut seen, 0..256);
@@ -230,5 +237,36 @@ mod tests {
             assert!(seen.has(200));
             assert_eq!(pages.look(&mut seen, 0..256), []);
         }
+    }
+
+    #[test]
+    fn what_changes_during_a_look_is_in_order() {
+        const COUNT: u64 = 16384;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(COUNT * PAGE).unwrap();
+        // SAFETY: a fresh mapping of a file that nobody cuts.
+        let map = unsafe { memmap2::MmapOptions::new().map(&file).unwrap() };
+        map.advise(memmap2::Advice::Random).unwrap();
+        let at = map.as_ptr().addr() as u64;
+        let rounds = std::sync::atomic::AtomicU64::new(0);
+        let count_rounds = |more| rounds.fetch_add(more, std::sync::atomic::Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut page = 1;
+                while count_rounds(1) < 100 {
+                    // SAFETY: pages of a file that nobody stores to.
+                    unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed).unwrap() };
+                    for _ in 0..4000 {
+                        page = (page * 48271) % 0x7fff_ffff;
+                        std::hint::black_box(map[(page % COUNT * PAGE) as usize]);
+                    }
+                }
+            });
+            let (mut seen, mut pages) = (Seen::nothing(at, COUNT), Pages::of("self").unwrap());
+            while count_rounds(0) < 100 {
+                let new = pages.look(&mut seen, 0..COUNT);
+                assert!(new.is_sorted_by(|one, next| one.end() <= next.at), "{new:?}");
+            }
+        });
     }
 }

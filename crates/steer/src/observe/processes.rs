@@ -72,6 +72,42 @@ impl Process {
     }
 }
 
+/// What one line of a process tells everybody (proc_pid_stat(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glance {
+    /// Which it is.
+    pub process: Process,
+    /// Its first thread's name.
+    pub name: String,
+    /// Bytes of its addresses that are in use; none of a thread of the kernel.
+    pub virtual_bytes: u64,
+}
+
+impl Glance {
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Option<Glance> {
+        let mut text = Vec::new();
+        if read(&format!("/proc/{pid}/stat"), &mut text) { glance(pid, &text) } else { None }
+    }
+}
+
+fn glance(pid: u32, stat: &[u8]) -> Option<Glance> {
+    let from = stat.iter().position(|byte| *byte == b'(')? + 1;
+    let to = stat.iter().rposition(|byte| *byte == b')')?;
+    let name = String::from_utf8_lossy(stat.get(from..to)?).into_owned();
+    let mut fields = fields(stat)?;
+    let state = fields.next()?;
+    let began = number(fields.nth(18)?)?;
+    let virtual_bytes = number(fields.next()?)?;
+    (state != b"Z" && state != b"X").then_some(Glance { process: Process { pid, began }, name, virtual_bytes })
+}
+
+/// All processes, at a glance.
+pub fn glances() -> Vec<Glance> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Glance::of(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
 /// All processes.
 pub fn processes() -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -119,5 +155,16 @@ mod tests {
         with_children(&mut found);
         assert!(!found.contains(&its));
         assert!(processes().contains(&own));
+    }
+
+    #[test]
+    fn a_glance_tells_the_name_and_the_size() {
+        let fields = (4..=23).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        let of = |state| glance(7, format!("7 (a) (b) {state} {fields} 24\n").as_bytes());
+        let process = Process { pid: 7, began: 22 };
+        assert_eq!(of("S"), Some(Glance { process, name: "a) (b".into(), virtual_bytes: 23 }));
+        assert_eq!(of("Z"), None);
+        let own = Process::of(std::process::id()).unwrap();
+        assert!(glances().iter().any(|one| one.process == own && one.virtual_bytes > 0));
     }
 }

@@ -6,12 +6,27 @@ use crate::clock::now;
 use std::collections::HashMap;
 use std::time::Duration;
 
+/// What threads waited between two looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Waited {
+    /// Faults of all threads, of either kind.
+    pub faults: u64,
+    /// Time in which threads with faults were neither on a processor nor waiting for one: at most so long for faults, since a
+    /// thread may have slept for other reasons, too.
+    pub slept: Duration,
+    /// Time in which threads with faults waited for a device. `None` where the kernel does not count it
+    /// (`kernel.task_delayacct`).
+    pub blocked: Option<Duration>,
+}
+
 /// Looks at the threads of one program.
 #[derive(Debug)]
 pub struct Waits {
     folder: String,
     threads: HashMap<String, Thread>,
     looked: Duration,
+    /// The kernel counts how long threads wait for devices.
+    counts: bool,
     text: Vec<u8>,
 }
 
@@ -20,7 +35,12 @@ struct Thread {
     faults: u64,
     /// Time on a processor, and waiting for one.
     ran: Duration,
+    /// Ticks in which it waited for a device.
+    blocked: u64,
 }
+
+/// Ticks of proc_pid_stat(5) in a second (`USER_HZ`).
+const TICKS: u64 = 100;
 
 /// Threads whose state is looked at.
 const THREADS: usize = 64;
@@ -29,25 +49,35 @@ impl Waits {
     /// Of process `pid`.
     pub fn of(pid: u32) -> Waits {
         let folder = format!("/proc/{pid}/task");
-        Waits { folder, threads: HashMap::new(), looked: Duration::ZERO, text: Vec::new() }
+        let mut text = Vec::new();
+        let counts = read("/proc/sys/kernel/task_delayacct", &mut text) && number(&text) == Some(1);
+        Waits { folder, threads: HashMap::new(), looked: Duration::ZERO, counts, text }
     }
 
     /// How long each fault has waited since the last look, on average: at most so long, since a thread may have slept for other
     /// reasons, too. `None` where there were none. (A fault that waits for what is being read ahead is a minor one.)
     pub fn look(&mut self) -> Option<Duration> {
+        let Waited { faults, slept, .. } = self.waited();
+        (faults > 0).then(|| slept / u32::try_from(faults).unwrap_or(u32::MAX))
+    }
+
+    /// What threads with faults have waited since the last look, of this kind or of [`look`](Waits::look).
+    pub fn waited(&mut self) -> Waited {
         let (before, at) = (std::mem::take(&mut self.threads), now());
         let lasted = at - std::mem::replace(&mut self.looked, at);
-        let (mut faults, mut slept) = (0, Duration::ZERO);
+        let (mut faults, mut slept, mut blocked) = (0, Duration::ZERO, 0);
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
             let Some(thread) = self.thread(&name) else { continue };
             if let Some(before) = before.get(&name).filter(|before| before.faults < thread.faults) {
                 faults += thread.faults - before.faults;
                 slept += lasted.saturating_sub(thread.ran.saturating_sub(before.ran));
+                blocked += thread.blocked.saturating_sub(before.blocked);
             }
             self.threads.insert(name, thread);
         }
-        (faults > 0).then(|| slept / u32::try_from(faults).unwrap_or(u32::MAX))
+        let blocked = self.counts.then(|| Duration::from_millis(blocked * 1000 / TICKS));
+        Waited { faults, slept, blocked }
     }
 
     /// Whether one of its threads waits as for storage now.
@@ -66,9 +96,11 @@ impl Waits {
         file("stat", &mut self.text)?;
         let (minor, major) = faults(&self.text)?;
         let faults = minor + major;
+        // Field 42.
+        let blocked = fields(&self.text)?.nth(39).and_then(number).unwrap_or(0);
         file("schedstat", &mut self.text)?;
         let (ran, waited) = self.text.split_at(self.text.iter().position(|byte| *byte == b' ')? + 1);
-        Some(Thread { faults, ran: Duration::from_nanos(number(ran)? + number(waited)?) })
+        Some(Thread { faults, ran: Duration::from_nanos(number(ran)? + number(waited)?), blocked })
     }
 }
 
@@ -79,7 +111,10 @@ mod tests {
     #[test]
     fn this_process_can_be_looked_at() {
         let mut waits = Waits::of(std::process::id());
-        waits.look();
+        assert_eq!(waits.waited().faults, 0, "the first look is a beginning");
         assert!(!waits.threads.is_empty());
+        waits.look();
+        let waited = waits.waited();
+        assert_eq!(waited.blocked.is_some(), waits.counts);
     }
 }

@@ -2,13 +2,12 @@
 
 use super::PageSet;
 use crate::PAGE;
-use crate::observe::{Mappings, Pages, Seen};
+use crate::observe::{Mappings, Pages, Seen, cached};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 
 /// Pages that mincore(2) is asked about at a time: 1 GiB.
 const PART: u64 = 1 << 18;
@@ -56,7 +55,7 @@ fn by_cachestat(file: &File, pages: u64) -> Option<PageSet> {
     let mut found = PageSet::default();
     let mut open = Vec::from_iter(std::iter::once(0..pages));
     while let Some(Range { start, end }) = open.pop() {
-        match cached(file, start..end)? {
+        match cached(file, start..end).ok()?.pages {
             0 => {}
             count if count >= end - start => found.add(start..end),
             _ => {
@@ -68,28 +67,16 @@ fn by_cachestat(file: &File, pages: u64) -> Option<PageSet> {
     Some(found)
 }
 
-/// How many of these pages are in memory (cachestat(2), Linux 6.5).
-fn cached(file: &File, pages: Range<u64>) -> Option<u64> {
-    const SYS_CACHESTAT: libc::c_long = 451;
-    let range = [pages.start * PAGE, (pages.end - pages.start) * PAGE];
-    let mut found = [0u64; 5];
-    // SAFETY: the kernel reads a range and writes five counts.
-    let done = unsafe {
-        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0 as libc::c_uint)
-    };
-    (done == 0).then_some(found[0])
-}
-
 /// Adds the pages of each file that process `pid` has mapped now, by the file's path. Nothing where its page tables may not be read.
 pub fn add_mapped(pid: u32, into: &mut BTreeMap<String, PageSet>) {
     let process = pid.to_string();
     let Some(mut pages) = Pages::of(&process) else { return };
     for mapping in Mappings::of(&process).look() {
-        let mut seen = Seen::nothing(&mapping.at);
-        pages.look(&mut seen, 0..mapping.pages());
+        let mut seen = Seen::nothing(mapping.at.start, mapping.pages);
+        pages.look(&mut seen, 0..mapping.pages);
         let first = mapping.offset / PAGE;
         let set = into.entry(mapping.path.clone()).or_default();
-        let mapped = (0..mapping.pages()).filter(|page| seen.has(*page));
+        let mapped = (0..mapping.pages).filter(|page| seen.has(*page));
         mapped.for_each(|page| set.add(first + page..first + page + 1));
     }
 }

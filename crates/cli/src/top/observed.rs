@@ -1,0 +1,452 @@
+//! One process that has large files mapped, as /proc shows it: two looks, and what lies between.
+
+use std::time::{Duration, Instant};
+
+use fastmap_steer::judge::Run;
+use fastmap_steer::observe::{Effort, Mapping, Mappings, Memory, Pages, Process, Seen, Spent, Waits};
+
+use super::advice::{Facts, SLOW};
+use super::pattern::Pattern;
+
+/// A look that took longer than this has no short ones after it.
+const CHEAP: Duration = Duration::from_millis(5);
+/// How much longer than a look it is until the next: a hundredth of a processor.
+const EFFORT: u32 = 100;
+/// Bytes in a page.
+pub const PAGE: u64 = 4096;
+
+/// Who steers a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steered {
+    /// A thread of its own.
+    Thread,
+    /// This process of FastMap's, from outside.
+    By(u32),
+}
+
+/// What was counted of a process until a look.
+#[derive(Debug, Clone, Copy)]
+pub struct Totals {
+    taken: Instant,
+    /// Since the process began.
+    pub spent: Spent,
+    /// Since it is watched: pages that came to be mapped, or faults that waited where these are more.
+    pub touched_pages: u64,
+    /// Since it is watched: faults of either kind, and time of threads with faults.
+    pub faults: u64,
+    pub blocked: Duration,
+    /// Since its memory group was made.
+    pub refaults: Option<u64>,
+}
+
+/// A second's, between two looks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    pub seconds: f64,
+    pub waited_faults: f64,
+    pub read_bytes: f64,
+    pub touched_bytes: f64,
+    pub refaults: Option<f64>,
+    /// Seconds.
+    pub blocked: f64,
+    /// Of one fault.
+    pub wait: Option<Duration>,
+}
+
+/// A mapping, and what is known of its pages.
+pub struct Mapped {
+    pub mapping: Mapping,
+    seen: Seen,
+    new: [Vec<Run>; 3],
+}
+
+/// A file of a process: all mappings of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OfFile {
+    pub path: String,
+    pub is_writable: bool,
+    pub mapped_bytes: u64,
+    /// Mapped now, and so in memory. `None` where the process's page tables may not be read.
+    pub resident_bytes: Option<u64>,
+}
+
+/// One process and the last two looks at it.
+pub struct Observed {
+    process: Process,
+    name: String,
+    effort: Effort,
+    waits: Waits,
+    memory: Memory,
+    mappings: Mappings,
+    pages: Option<Pages>,
+    files: Vec<Mapped>,
+    now: Totals,
+    before: Option<Totals>,
+    /// Since the last look: pages that came to be mapped.
+    new_pages: u64,
+    /// Of the last looks, those that saw a thread wait for storage.
+    blocked_looks: u32,
+    /// A fault waited since the last look, or a thread was seen to. Else threads have slept for other reasons.
+    may_have_waited: bool,
+    room_bytes: u64,
+    pattern: Pattern,
+    pub steered: Option<Steered>,
+    /// What the last look took.
+    cost: Duration,
+    /// The last look was not left out because of what it costs.
+    is_fresh: bool,
+    looks: u32,
+}
+
+/// What of these counts: not the program's own file, of which a part is data.
+fn data_of(process: Process, mut found: Vec<Mapping>) -> Vec<Mapping> {
+    if let Ok(program) = std::fs::read_link(format!("/proc/{}/exe", process.pid)) {
+        found.retain(|one| std::path::Path::new(&one.path) != program);
+    }
+    found
+}
+
+fn bytes_of(found: &[Mapping]) -> u64 {
+    found.iter().map(|one| one.pages * PAGE).sum()
+}
+
+impl Observed {
+    /// `None` where it maps less than `least`, or may not be looked at.
+    pub fn new(process: Process, least: u64) -> Option<Observed> {
+        let mut mappings = Mappings::of(&process.pid.to_string());
+        if bytes_of(&data_of(process, mappings.look())) < least {
+            return None;
+        }
+        let spent = Spent::default();
+        let taken = Instant::now();
+        let now = Totals { taken, spent, touched_pages: 0, faults: 0, blocked: Duration::ZERO, refaults: None };
+        Some(Observed {
+            process,
+            name: process.name(),
+            effort: Effort::of(process.pid),
+            waits: Waits::of(process.pid),
+            memory: Memory::of(process.pid),
+            mappings,
+            pages: Pages::of(&process.pid.to_string()),
+            files: Vec::new(),
+            now,
+            before: None,
+            new_pages: 0,
+            blocked_looks: 0,
+            may_have_waited: false,
+            room_bytes: u64::MAX,
+            pattern: Pattern::Idle,
+            steered: None,
+            cost: Duration::ZERO,
+            is_fresh: false,
+            looks: 0,
+        })
+    }
+
+    /// Learns what is mapped; `false` if that is less than `least`.
+    pub fn list(&mut self, least: u64) -> bool {
+        let found = data_of(self.process, self.mappings.look());
+        let is_large = bytes_of(&found) >= least;
+        let mut before = std::mem::take(&mut self.files);
+        for mapping in found {
+            // A file that has grown is looked at anew.
+            let key = |one: &Mapping| (one.at.clone(), one.inode, one.pages);
+            let is_same = |one: &Mapped| key(&one.mapping) == key(&mapping);
+            match before.iter().position(is_same) {
+                Some(index) => self.files.push(before.swap_remove(index)),
+                None => {
+                    let mut seen = Seen::nothing(mapping.at.start, mapping.pages);
+                    // What is mapped before the first look is not new.
+                    if let Some(pages) = &mut self.pages {
+                        pages.look(&mut seen, 0..mapping.pages);
+                    }
+                    self.files.push(Mapped { mapping, seen, new: Default::default() });
+                }
+            }
+        }
+        is_large
+    }
+
+    /// The long look. `false` if the process is gone.
+    pub fn look(&mut self) -> bool {
+        let began = Instant::now();
+        self.files.iter_mut().for_each(|one| one.new = Default::default());
+        // Two looks make the first figures.
+        self.is_fresh = self.looks < 2 || began >= self.now.taken + self.cost * EFFORT;
+        if !self.is_fresh {
+            return self.process.is_there();
+        }
+        let Some(spent) = self.effort.look() else { return false };
+        self.name = self.process.name();
+        self.new_pages += self.look_at_pages(0);
+        let before = (self.looks > 0).then_some(self.now);
+        let since = spent.since(&self.now.spent);
+        let is_blocked = since.major_faults + since.minor_faults > 0 && self.waits.is_blocked();
+        self.may_have_waited = since.major_faults > 0 || is_blocked || self.blocked_looks > 0;
+        self.now = self.count(spent);
+        self.before = before;
+        self.room_bytes = self.memory.for_files();
+        self.blocked_looks = u32::from(is_blocked);
+        self.cost = began.elapsed();
+        self.looks += 1;
+        true
+    }
+
+    /// What is counted now, what came since the last look included.
+    fn count(&mut self, spent: Spent) -> Totals {
+        let (before, waited) = (self.now, self.waits.waited());
+        let taken = Instant::now();
+        let refaults = self.memory.refaults();
+        if self.looks == 0 {
+            self.new_pages = 0;
+            return Totals { taken, spent, refaults, ..before };
+        }
+        let slept = if self.may_have_waited { waited.slept } else { Duration::ZERO };
+        let touched = std::mem::take(&mut self.new_pages).max(spent.since(&before.spent).major_faults);
+        Totals {
+            taken,
+            spent,
+            touched_pages: before.touched_pages + touched,
+            faults: before.faults + waited.faults,
+            blocked: before.blocked + waited.blocked.unwrap_or(slept),
+            refaults,
+        }
+    }
+
+    fn look_at_pages(&mut self, look: usize) -> u64 {
+        let Some(pages) = &mut self.pages else { return 0 };
+        let mut count = 0;
+        for one in &mut self.files {
+            one.new[look] = pages.look(&mut one.seen, 0..one.mapping.pages);
+            count += one.new[look].iter().map(|run| run.len).sum::<u64>();
+        }
+        count
+    }
+
+    /// A short look: the first or the second.
+    pub fn look_shortly(&mut self, look: usize) {
+        self.new_pages += self.look_at_pages(look);
+        self.blocked_looks += u32::from(self.waits.is_blocked());
+    }
+
+    /// Whether it had faults, so that another short look may tell something.
+    fn is_busy(&self) -> bool {
+        let since = |before: Totals| self.now.spent.since(&before.spent);
+        self.before.map(since).is_some_and(|since| since.major_faults + since.minor_faults > 0)
+    }
+
+    /// Whether short looks may tell something, and are cheap.
+    pub fn is_at_work(&self) -> bool {
+        self.is_fresh && self.is_busy() && self.cost < CHEAP
+    }
+
+    /// Tells the pattern, after the looks.
+    pub fn judge(&mut self) {
+        if self.before.is_none() || !self.is_fresh {
+            return;
+        }
+        let is_slow = self.is_slow();
+        let touched = |one: &&Mapped| one.new.iter().flatten().map(|run| run.len).sum::<u64>();
+        let most = self.files.iter().max_by_key(touched);
+        self.pattern = most.map_or(Pattern::Idle, |one| {
+            let [before, first, second] = &one.new;
+            Pattern::of([before, first, second], is_slow, one.mapping.offset / PAGE, |page| one.seen.has(page))
+        });
+    }
+
+    fn is_slow(&self) -> bool {
+        let facts = self.facts();
+        facts.fits() && facts.is_blocked && facts.wait.is_some_and(|wait| wait >= SLOW)
+    }
+
+    /// Whether it was not looked at yet.
+    pub fn is_new(&self) -> bool {
+        self.looks == 0
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn totals(&self) -> &Totals {
+        &self.now
+    }
+
+    pub fn pattern(&self) -> Pattern {
+        self.pattern
+    }
+
+    pub fn mapped_bytes(&self) -> u64 {
+        self.files.iter().map(|one| one.mapping.pages * PAGE).sum()
+    }
+
+    /// `None` where its page tables may not be read.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        self.pages.as_ref().map(|_| self.files.iter().map(|one| one.seen.count() * PAGE).sum())
+    }
+
+    /// Its files, the largest first.
+    pub fn files(&self) -> Vec<OfFile> {
+        let mut all: Vec<OfFile> = Vec::new();
+        for one in &self.files {
+            let mapped = one.mapping.pages * PAGE;
+            let resident = self.pages.as_ref().map(|_| one.seen.count() * PAGE);
+            match all.iter_mut().find(|file| file.path == one.mapping.path) {
+                Some(file) => {
+                    file.mapped_bytes += mapped;
+                    file.resident_bytes = file.resident_bytes.zip(resident).map(|(one, other)| one + other);
+                    file.is_writable |= one.mapping.is_writable;
+                }
+                None => all.push(OfFile {
+                    path: one.mapping.path.clone(),
+                    is_writable: one.mapping.is_writable,
+                    mapped_bytes: mapped,
+                    resident_bytes: resident,
+                }),
+            }
+        }
+        all.sort_by_key(|file| std::cmp::Reverse(file.mapped_bytes));
+        all
+    }
+
+    /// `None` after the first look.
+    pub fn rates(&self) -> Option<Rates> {
+        rates(&self.now, self.before.as_ref()?)
+    }
+
+    /// What the advice is made of.
+    fn facts(&self) -> Facts {
+        let rates = self.rates();
+        let of = |rate: fn(&Rates) -> f64| rates.as_ref().map_or(0.0, rate);
+        Facts {
+            pid: self.pid(),
+            pattern: self.pattern,
+            waited_faults: of(|rates| rates.waited_faults),
+            read_bytes: of(|rates| rates.read_bytes),
+            read_per_touched: rates.and_then(|rates| rates.read_per_touched()),
+            wait: rates.and_then(|rates| rates.wait),
+            is_blocked: self.blocked_looks >= 2,
+            refaults: rates.and_then(|rates| rates.refaults),
+            mapped_bytes: self.mapped_bytes(),
+            room_bytes: self.room_bytes,
+            is_steered: self.steered.is_some(),
+        }
+    }
+
+    /// What would help, if anything.
+    pub fn advice(&self) -> Option<String> {
+        self.facts().advice()
+    }
+}
+
+fn rates(now: &Totals, before: &Totals) -> Option<Rates> {
+    let seconds = now.taken.saturating_duration_since(before.taken).as_secs_f64();
+    if seconds <= 0.0 {
+        return None;
+    }
+    let spent = now.spent.since(&before.spent);
+    let blocked = now.blocked.saturating_sub(before.blocked);
+    let faults = u32::try_from(now.faults.saturating_sub(before.faults)).unwrap_or(u32::MAX);
+    let refaults = now.refaults.zip(before.refaults).map(|(now, before)| now.saturating_sub(before) as f64 / seconds);
+    Some(Rates {
+        seconds,
+        waited_faults: spent.major_faults as f64 / seconds,
+        read_bytes: spent.read_bytes as f64 / seconds,
+        touched_bytes: (now.touched_pages.saturating_sub(before.touched_pages) * PAGE) as f64 / seconds,
+        refaults,
+        blocked: blocked.as_secs_f64() / seconds,
+        wait: (faults > 0).then(|| blocked / faults),
+    })
+}
+
+impl Rates {
+    /// Bytes read for each byte touched.
+    pub fn read_per_touched(&self) -> Option<f64> {
+        (self.touched_bytes > 0.0).then(|| self.read_bytes / self.touched_bytes)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A process that maps one file, with two looks a second apart.
+    pub fn made_up(pid: u32, name: &str) -> Observed {
+        let process = Process { pid, began: 7 };
+        let at = 0x7f00_0000_0000..0x7f00_0400_0000;
+        let mapping = Mapping {
+            at: at.clone(),
+            offset: 0,
+            device: (8, 1),
+            inode: 12,
+            is_shared: true,
+            is_writable: false,
+            path: "/data/db".into(),
+            pages: 16384,
+        };
+        let spent = |major_faults, read_bytes| Spent { major_faults, minor_faults: 0, read_bytes };
+        let later = Instant::now();
+        let before = Totals {
+            taken: later,
+            spent: spent(1000, 1 << 30),
+            touched_pages: 0,
+            faults: 0,
+            blocked: Duration::ZERO,
+            refaults: Some(50),
+        };
+        let now = Totals {
+            taken: later + Duration::from_secs(1),
+            spent: spent(1512, (1 << 30) + (64 << 20)),
+            touched_pages: 1024,
+            faults: 512,
+            blocked: Duration::from_millis(512),
+            refaults: Some(250),
+        };
+        Observed {
+            process,
+            name: name.into(),
+            effort: Effort::of(pid),
+            waits: Waits::of(pid),
+            memory: Memory::of(pid),
+            mappings: Mappings::of("none"),
+            pages: Pages::of("self"),
+            files: vec![Mapped { mapping, seen: Seen::nothing(at.start, 16384), new: Default::default() }],
+            now,
+            before: Some(before),
+            new_pages: 0,
+            blocked_looks: 2,
+            may_have_waited: true,
+            room_bytes: 16 << 20,
+            pattern: Pattern::Scattered,
+            steered: None,
+            cost: Duration::ZERO,
+            is_fresh: true,
+            looks: 2,
+        }
+    }
+
+    #[test]
+    fn rates_are_what_came_between_two_looks() {
+        let one = made_up(7, "db");
+        let rates = one.rates().unwrap();
+        assert_eq!((rates.seconds, rates.waited_faults), (1.0, 512.0));
+        assert_eq!((rates.read_bytes, rates.touched_bytes), ((64 << 20) as f64, (4 << 20) as f64));
+        assert_eq!((rates.read_per_touched(), rates.refaults), (Some(16.0), Some(200.0)));
+        assert_eq!((rates.blocked, rates.wait), (0.512, Some(Duration::from_millis(1))));
+        assert_eq!(one.advice().unwrap(), "reads 16 MB for each MB touched: `fastmap attach 7`");
+        assert_eq!(Observed { before: None, ..made_up(7, "db") }.rates(), None);
+        let steered = Observed { steered: Some(Steered::Thread), ..made_up(7, "db") };
+        assert_eq!(steered.advice(), None);
+    }
+
+    #[test]
+    fn mappings_of_one_file_are_one() {
+        let mut one = made_up(7, "db");
+        one.files.extend(made_up(7, "db").files);
+        assert_eq!((one.files().len(), one.files()[0].mapped_bytes), (1, 128 << 20));
+    }
+}

@@ -1,0 +1,124 @@
+//! The pattern in which a mapping is touched, in one word.
+
+use fastmap_steer::judge::{Pieces, Run, Shape, is_dense, pieces, shape};
+
+/// How pages of a mapping were touched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pattern {
+    /// Nothing was, or too little to tell.
+    #[default]
+    Idle,
+    Forward,
+    Backward,
+    Stride,
+    Scattered,
+    /// Pieces of about 2 MiB, read forward, each at another place.
+    Pieces,
+    /// All of it, row by row, from storage that is slow, while memory is free.
+    Load,
+    /// Several of these.
+    Mixed,
+}
+
+/// Windows in two short looks that tell the order.
+const ENOUGH: u64 = 20;
+
+impl Pattern {
+    /// As it is shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pattern::Idle => "idle",
+            Pattern::Forward => "forward",
+            Pattern::Backward => "backward",
+            Pattern::Stride => "stride",
+            Pattern::Scattered => "scattered",
+            Pattern::Pieces => "pieces",
+            Pattern::Load => "load",
+            Pattern::Mixed => "mixed",
+        }
+    }
+
+    /// Of what was new in a long look and in two short ones after it. `is_slow`: faults wait as for slow storage, and memory is free.
+    /// `offset`: the mapping's first page in the file. `is_mapped`: whether a page is mapped now.
+    pub fn of(looks: [&[Run]; 3], is_slow: bool, offset: u64, is_mapped: impl Fn(u64) -> bool) -> Pattern {
+        let [before, first, second] = looks;
+        let all = merge(&[before, first, second]);
+        if is_slow && is_dense(&all) == Some(true) {
+            return Pattern::Load;
+        }
+        let mut found = shape(first, second);
+        if found.windows < ENOUGH && !before.is_empty() {
+            found = shape(&merge(&[before, first]), second);
+        }
+        let begun = if found.is_scattered() { Pieces::default() } else { pieces(&all, offset, is_mapped) };
+        Pattern::told(&found, begun)
+    }
+
+    fn told(shape: &Shape, pieces: Pieces) -> Pattern {
+        match shape {
+            shape if shape.windows == 0 => Pattern::Idle,
+            _ if pieces.are_blocks => Pattern::Pieces,
+            shape if shape.is_scattered() => Pattern::Scattered,
+            shape if shape.has_strides() => Pattern::Stride,
+            shape if shape.is_backward() => Pattern::Backward,
+            shape if shape.is_ordered() && shape.fronts.iter().all(|front| front.stride > 0) => Pattern::Forward,
+            _ => Pattern::Mixed,
+        }
+    }
+}
+
+/// Runs of several looks, in order, as one list.
+fn merge(looks: &[&[Run]]) -> Vec<Run> {
+    let mut all: Vec<Run> = looks.iter().flat_map(|runs| runs.iter().copied()).collect();
+    all.sort_by_key(|run| run.at);
+    all.dedup_by(|next, last| {
+        let goes_on = next.at <= last.end();
+        if goes_on {
+            last.len = last.len.max(next.end() - last.at);
+        }
+        goes_on
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(runs: &[(u64, u64)]) -> Vec<Run> {
+        runs.iter().map(|(at, len)| Run { at: *at, len: *len }).collect()
+    }
+
+    fn told(before: &[(u64, u64)], first: &[(u64, u64)], second: &[(u64, u64)], is_slow: bool) -> &'static str {
+        let (before, first, second) = (runs(before), runs(first), runs(second));
+        Pattern::of([&before, &first, &second], is_slow, 0, |_| false).name()
+    }
+
+    #[test]
+    fn each_pattern_has_its_word() {
+        assert_eq!(told(&[], &[], &[], false), "idle");
+        assert_eq!(told(&[], &[(5000, 400)], &[(5400, 300)], false), "forward");
+        assert_eq!(told(&[], &[(5400, 300)], &[(5000, 400)], false), "backward");
+        let every = |from: u64, step| (0..40).map(|index: u64| (from + index * step, 1)).collect::<Vec<_>>();
+        assert_eq!(told(&[], &every(1000, 64), &every(1000 + 40 * 64, 64), false), "stride");
+        let odd: Vec<_> = (1..40).map(|index: u64| (index * index * 97, 1)).collect();
+        assert_eq!(told(&odd, &odd[..20], &odd[20..], false), "scattered");
+        let blocks: Vec<_> = [3, 9, 17, 20, 31, 44, 58, 70, 91].map(|at| (at * 512, 512)).to_vec();
+        assert_eq!(told(&[], &blocks[..5], &blocks[5..], false), "pieces");
+        assert_eq!(told(&[(0, 300)], &[(300, 200)], &[(500, 200)], true), "load");
+        assert_eq!(told(&[(0, 300)], &[(300, 200)], &[(500, 200)], false), "forward");
+    }
+
+    #[test]
+    fn few_touches_are_told_from_the_long_look() {
+        let odd: Vec<_> = (1..40).map(|index: u64| (index * index * 97, 1)).collect();
+        assert_eq!(told(&odd, &[(3, 1)], &[(900_000, 1)], false), "scattered");
+        assert_eq!(told(&[], &[], &[(4, 1)], false), "scattered");
+    }
+
+    #[test]
+    fn lists_become_one() {
+        let (one, other) = (runs(&[(0, 4), (10, 2)]), runs(&[(2, 4), (12, 1), (20, 1)]));
+        assert_eq!(merge(&[&one, &other]), runs(&[(0, 6), (10, 3), (20, 1)]));
+    }
+}
