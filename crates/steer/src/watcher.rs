@@ -163,7 +163,13 @@ impl<'a, H: Hand> Watcher<'a, H> {
     }
 
     /// Watches until `nap`, which sleeps for a time, says that the program has ended, or the program is gone.
-    pub fn run(&mut self, mut nap: impl FnMut(Duration) -> bool) {
+    pub fn run(&mut self, nap: impl FnMut(Duration) -> bool) {
+        self.watch(nap);
+        // A load may be over before the turn is.
+        self.tell();
+    }
+
+    fn watch(&mut self, mut nap: impl FnMut(Duration) -> bool) {
         let Some(mut spent) = self.effort.look() else { return };
         let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
         let mut soon = 0u32;

@@ -1,7 +1,7 @@
 //! The process that steers a program from outside: static ones, Go's, those of other C libraries, all that the program starts, and loads
 //! from slow storage of each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -48,24 +48,27 @@ pub fn start(overrides: bool) {
 fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool) {
     let Some(root) = Process::of(program) else { return };
     let (mut family, mut party) = (BTreeSet::from([root]), Party::new(settings));
-    let mut told: BTreeSet<Process> = BTreeSet::new();
+    let (mut refused, mut lines) = (BTreeSet::new(), BTreeMap::new());
     let began = Instant::now();
     loop {
         wait(end, if began.elapsed() < AT_FIRST { OFTEN } else { SELDOM });
         with_children(&mut family);
-        for (process, line) in party.reports() {
-            if tells && !family.contains(&process) && told.insert(process) {
-                eprintln!("fastmap: {line}");
-            }
-        }
-        if family.is_empty() {
-            return;
-        }
         let large = family.iter().copied().filter(|process| maps_enough(*process)).collect();
         for (process, refusal) in party.watch(&large) {
-            if tells && told.insert(process) {
+            if tells && refused.insert(process) {
                 eprintln!("fastmap: {}: {refusal}", process.name());
             }
+        }
+        lines.extend(party.reports());
+        lines.retain(|process, line| {
+            let has_ended = !family.contains(process);
+            if has_ended && tells {
+                eprintln!("fastmap: {line}");
+            }
+            !has_ended
+        });
+        if family.is_empty() {
+            return;
         }
     }
 }
