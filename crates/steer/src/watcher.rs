@@ -171,7 +171,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
 
     fn watch(&mut self, mut nap: impl FnMut(Duration) -> bool) {
         let Some(mut spent) = self.effort.look() else { return };
-        let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
+        // Who has just mapped a file is likely to load it.
+        let (mut turned, mut calm, mut is_watching) = (now(), CALM / 4, false);
         let mut soon = 0u32;
         let mut carried = (Spent::default(), Duration::ZERO);
         loop {
@@ -208,9 +209,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 continue;
             }
             if !is_watching {
-                // The first look only tells what was mapped before.
+                // The first look only tells what was mapped before, and how long was waited.
                 self.held.iter_mut().for_each(Held::forget);
                 self.look();
+                self.waits.look();
                 is_watching = true;
                 continue;
             }
@@ -677,7 +679,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let _ = write!(
                 line,
                 "a load from slow storage: {} MiB brought, {most} requests at a time; ",
-                pages * PAGE >> 20
+                (pages * PAGE) >> 20
             );
         }
         if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {

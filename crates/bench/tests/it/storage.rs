@@ -181,7 +181,7 @@ int main(int count, char **words) {
 
 #[test]
 fn a_load_under_fastmap_run_has_readers_beside_it_and_loads_the_same() {
-    let beside = |name| Path::new(FASTMAP).with_file_name(name);
+    let beside = |name: &str| Path::new(FASTMAP).with_file_name(name);
     if !["fastmap", "libfastmap_steer.so"].iter().all(|name| beside(name).exists()) {
         return skipped("fastmap and its library are not beside fastmap-bench: `make build PROFILE=dev`");
     }

@@ -13,7 +13,7 @@ use fastmap_steer::observe::{Mappings, Process, with_children};
 /// Bytes of mapped files from which on a process is looked at.
 const LEAST: u64 = 32 << 20;
 /// How often it is looked who is there: at first, and later.
-const OFTEN: Duration = Duration::from_millis(100);
+const OFTEN: Duration = Duration::from_millis(30);
 const SELDOM: Duration = Duration::from_secs(1);
 const AT_FIRST: Duration = Duration::from_secs(3);
 
