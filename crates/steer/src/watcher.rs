@@ -438,7 +438,12 @@ impl<'a, H: Hand> Watcher<'a, H> {
         if self.hand.readers().is_none() {
             return;
         }
-        let is_slow = self.waits.look().is_some_and(|wait| wait > SLOW);
+        let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
+        let touched: u64 = looks.map(|runs| windows(runs)).sum();
+        let is_slow = self.waits.look().is_some_and(|(faults, slept)| {
+            // Who copies what it loads has faults of new memory, too, which wait for nothing.
+            slept > SLOW * u32::try_from(faults.min(touched)).unwrap_or(u32::MAX).max(1)
+        });
         let loaded = |one: &Held| if one.load.is_some() { one.mapping.pages } else { 0 };
         for (index, second) in second.iter().enumerate() {
             let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
@@ -758,7 +763,7 @@ fn may_keep(room: u64, readahead: u64) -> u64 {
     room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
 }
 
-/// A fault that waits for longer is one of slow storage.
+/// A fault that waits for longer, or a window that does, is one of slow storage.
 const SLOW: Duration = Duration::from_micros(300);
 /// Pages that a reader brings at a time.
 const PIECE: u64 = 64;

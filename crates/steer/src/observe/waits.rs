@@ -32,9 +32,9 @@ impl Waits {
         Waits { folder, threads: HashMap::new(), looked: Duration::ZERO, text: Vec::new() }
     }
 
-    /// How long each fault has waited since the last look, on average: at most so long, since a thread may have slept for other
-    /// reasons, too. `None` where there were none. (A fault that waits for what is being read ahead is a minor one.)
-    pub fn look(&mut self) -> Option<Duration> {
+    /// Faults since the last look, and how long their threads have slept: at most so long did they wait, since a thread may have slept for
+    /// other reasons, too. `None` where there were none. (A fault that waits for what is being read ahead is a minor one.)
+    pub fn look(&mut self) -> Option<(u64, Duration)> {
         let (before, at) = (std::mem::take(&mut self.threads), now());
         let lasted = at - std::mem::replace(&mut self.looked, at);
         let (mut faults, mut slept) = (0, Duration::ZERO);
@@ -47,7 +47,7 @@ impl Waits {
             }
             self.threads.insert(name, thread);
         }
-        (faults > 0).then(|| slept / u32::try_from(faults).unwrap_or(u32::MAX))
+        (faults > 0).then_some((faults, slept))
     }
 
     /// Whether one of its threads waits as for storage now.
