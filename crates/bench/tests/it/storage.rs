@@ -201,6 +201,7 @@ fn a_load_under_fastmap_run_has_readers_beside_it_and_loads_the_same() {
     let alone = run_in(dir.path(), Command::new(&program).arg("near/file"));
     assert_eq!((alone.status, &alone.stdout), (Some(0), &steered.stdout));
     let said = storage.end();
-    assert!(at_a_time(&said) >= 4, "{said}{}", steered.stderr);
+    // The kernel reads ahead by four at most.
+    assert!(at_a_time(&said) >= 8, "{said}{}", steered.stderr);
     assert!(steered.stderr.contains("a load from slow storage: "), "{said}{}", steered.stderr);
 }
