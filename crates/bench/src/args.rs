@@ -1,5 +1,7 @@
 //! What values on the command line may be.
 
+use std::time::Duration;
+
 use crate::substrates::Engine;
 
 /// An engine that is one of `known`.
@@ -79,5 +81,54 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err(format!("\"{text}\" is no number of seconds: give 0.01 to 86400")),
+    }
+}
+
+/// A time: up to a minute.
+///
+/// # Errors
+///
+/// Anything else, with what to give.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let seconds = measured(text, &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)]);
+    let known = seconds.filter(|seconds| *seconds <= 60.0).map(Duration::from_secs_f64);
+    known.ok_or_else(|| format!("\"{text}\" is no time: give up to a minute, such as 500us, 2ms or 1s"))
+}
+
+/// Bytes a second: from 1 MB/s to 1000 GB/s.
+///
+/// # Errors
+///
+/// Anything else, with what to give.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let units = [("GiB/s", f64::from(1 << 30)), ("MiB/s", f64::from(1 << 20)), ("GB/s", 1e9), ("MB/s", 1e6)];
+    let known = measured(text, &units).filter(|rate| (1e6..=1e12).contains(rate));
+    known.ok_or_else(|| format!("\"{text}\" is no bandwidth: give 1MB/s to 1000GB/s"))
+}
+
+/// A number of one of some units.
+fn measured(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    number.parse::<f64>().ok().filter(|_| is_plain).map(|number| number * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_rates_have_units() {
+        assert_eq!(
+            [time("2ms"), time("500us"), time("1.5s")],
+            [2000, 500, 1_500_000].map(|us| Ok(Duration::from_micros(us)))
+        );
+        assert_eq!([rate("1GB/s"), rate("0.5GiB/s"), rate("20MB/s")], [Ok(1e9), Ok(536_870_912.0), Ok(2e7)]);
+        for text in ["2", "ms", "-2ms", "2 ms", "61s", "1e-3s", "nans"] {
+            assert!(time(text).unwrap_err().contains("give up to a minute"), "{text}");
+        }
+        for text in ["1GB", "0MB/s", "9999GB/s", "infGB/s", ""] {
+            assert!(rate(text).unwrap_err().contains("give 1MB/s to"), "{text}");
+        }
     }
 }

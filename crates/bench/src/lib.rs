@@ -2,7 +2,8 @@
 //!
 //! An `experiment` is one file in `experiments`: what to run, and columns. The `driver` has the one loop over repetitions and
 //! engines, `show` makes tables, plots, claims and JSON of the columns, `report` shows them. `runner` makes a fresh process for each
-//! run, which `worker` is; `target` makes the file, `volume` and `fast` what it can be on. `try_it` is `fastmap bench try`, which is no experiment. `substrates` has the loads, and what is larger than an experiment.
+//! run, which `worker` is; `target` makes the file, `volume` and `fast` what it can be on. `try_it` is `fastmap bench try`, which is no experiment; nor is
+//! `storage`, a slow file system. `substrates` has the loads, and what is larger than an experiment.
 
 mod args;
 mod driver;
@@ -15,6 +16,7 @@ mod requests;
 mod results;
 mod runner;
 mod show;
+mod storage;
 mod substrates;
 mod target;
 mod try_it;
@@ -48,6 +50,7 @@ pub fn main() -> ExitCode {
             .map_err(|e| Failure::told(e.to_string()))
             .and_then(|args| report::run(&args)),
         Some((try_it::NAME, args)) => try_it::run(args),
+        Some((storage::NAME, args)) => storage::run(args),
         Some((name, args)) => match experiments::ALL.iter().find(|known| known.name == name) {
             Some(known) => (known.run)(args),
             None => unreachable!("clap knows the experiments alone"),
@@ -75,6 +78,7 @@ pub fn cli() -> Command {
         .subcommand_help_heading("Experiments")
         .subcommand(try_it::command())
         .subcommands(experiments)
+        .subcommand(storage::command())
         .subcommand(report)
         .subcommand(worker)
         .subcommand(monetdb)

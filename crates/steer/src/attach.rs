@@ -13,6 +13,8 @@ use std::thread::JoinHandle;
 pub struct Party {
     settings: Settings,
     watched: BTreeMap<Process, Watched>,
+    /// Lines of those that are not watched any more.
+    last: BTreeMap<Process, String>,
 }
 
 #[derive(Debug)]
@@ -27,7 +29,7 @@ struct Watched {
 impl Party {
     /// Nobody yet.
     pub fn new(settings: Settings) -> Party {
-        Party { settings, watched: BTreeMap::new() }
+        Party { settings, watched: BTreeMap::new(), last: BTreeMap::new() }
     }
 
     /// Watches these processes and no others. Those that cannot be steered are named, with the reason.
@@ -40,6 +42,7 @@ impl Party {
                 && process.image() == watched.image;
             if !stays {
                 watched.end();
+                self.last.extend(watched.report.text().map(|line| (*process, line)));
             }
             stays
         });
@@ -77,10 +80,12 @@ impl Party {
         Ok(Watched { only_loads, image, report, has_ended, thread })
     }
 
-    /// What was seen and done of each so far, where anything was.
-    pub fn reports(&self) -> Vec<(Process, String)> {
+    /// What was seen and done of each so far, where anything was; of one that is not watched any more once.
+    pub fn reports(&mut self) -> BTreeMap<Process, String> {
+        let mut lines = std::mem::take(&mut self.last);
         let told = |(process, watched): (&Process, &Watched)| Some((*process, watched.report.text()?));
-        self.watched.iter().filter_map(told).collect()
+        lines.extend(self.watched.iter().filter_map(told));
+        lines
     }
 }
 

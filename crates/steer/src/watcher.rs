@@ -6,7 +6,7 @@ use crate::clock::now;
 use crate::judge::{
     Advice, Case, Depth, Front, Load, Look, Pieces, Round, Run, Shape, Stream, WIDE, is_dense, pieces, shape, windows,
 };
-use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, Waits, readahead};
+use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, Waited, Waits, readahead};
 use crate::report::Report;
 use std::fmt::Write;
 use std::ops::Range;
@@ -173,9 +173,16 @@ impl<'a, H: Hand> Watcher<'a, H> {
     }
 
     /// Watches until `nap`, which sleeps for a time, says that the program has ended, or the program is gone.
-    pub fn run(&mut self, mut nap: impl FnMut(Duration) -> bool) {
+    pub fn run(&mut self, nap: impl FnMut(Duration) -> bool) {
+        self.watch(nap);
+        // A load may be over before the turn is.
+        self.tell();
+    }
+
+    fn watch(&mut self, mut nap: impl FnMut(Duration) -> bool) {
         let Some(mut spent) = self.effort.look() else { return };
-        let (mut turned, mut calm, mut is_watching) = (now(), CALM, false);
+        // Who has just mapped a file is likely to load it.
+        let (mut turned, mut calm, mut is_watching) = (now(), CALM / 4, false);
         let (mut soon, mut turns) = (0u32, 0u32);
         let mut carried = (Spent::default(), Duration::ZERO);
         loop {
@@ -214,9 +221,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 continue;
             }
             if !is_watching {
-                // The first look only tells what was mapped before.
+                // The first look only tells what was mapped before, and how long was waited.
                 self.held.iter_mut().for_each(Held::forget);
                 self.look();
+                self.waits.waited();
                 (is_watching, turns) = (true, 0);
                 continue;
             }
@@ -446,7 +454,11 @@ impl<'a, H: Hand> Watcher<'a, H> {
         if self.hand.readers().is_none() {
             return;
         }
-        let is_slow = self.waits.look().is_some_and(|wait| wait > SLOW);
+        let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
+        let touched: u64 = looks.map(|runs| windows(runs)).sum();
+        let Waited { faults, slept, .. } = self.waits.waited();
+        // Who copies what it loads has faults of new memory, too, which wait for nothing.
+        let is_slow = faults > 0 && slept > SLOW * u32::try_from(faults.min(touched)).unwrap_or(u32::MAX).max(1);
         let loaded = |one: &Held| if one.load.is_some() { one.mapping.pages } else { 0 };
         for (index, second) in second.iter().enumerate() {
             let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
@@ -775,7 +787,7 @@ fn may_keep(room: u64, readahead: u64) -> u64 {
     room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
 }
 
-/// A fault that waits for longer is one of slow storage.
+/// A fault that waits for longer, or a window that does, is one of slow storage.
 const SLOW: Duration = Duration::from_micros(300);
 /// Pages that a reader brings at a time.
 const PIECE: u64 = 64;

@@ -43,6 +43,7 @@ experiments! {
     sync::Sync,
     updates::Async,
     calls::Calls,
+    loads::Loads,
     scale::Scale,
     breakdown::Breakdown,
     ablation::Ablation,

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -132,14 +133,54 @@ pub fn is_tmpfs(file: &File) -> bool {
     }
 }
 
-/// Has the kernel kill what is started when the thread that starts it ends. PR_SET_PDEATHSIG(2const).
+/// Has the kernel kill what is started when the thread that starts it ends.
 pub fn dies_with_parent(command: &mut Command) {
+    ends_with_parent(command, libc::SIGKILL);
+}
+
+/// Has the kernel send what is started a signal when the thread that starts it ends. PR_SET_PDEATHSIG(2const).
+pub fn ends_with_parent(command: &mut Command, signal: libc::c_int) {
     // SAFETY: between fork and exec one system call is made, and no memory handed over.
     unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+        command.pre_exec(move || match libc::prctl(libc::PR_SET_PDEATHSIG, signal) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         });
+    }
+}
+
+/// Has what is started keep a descriptor of this process.
+pub fn keeps_open(command: &mut Command, kept: &impl AsRawFd) {
+    let kept = kept.as_raw_fd();
+    // SAFETY: between fork and exec one system call is made, and no memory handed over.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(kept, libc::F_SETFD, 0) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+}
+
+/// Waits for a descriptor that another process hands over, with a byte. unix(7)
+pub fn receive_file(socket: &UnixStream) -> io::Result<File> {
+    let mut byte = 0_u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // Room for one descriptor, aligned as its header.
+    let mut control = [0_u64; 3];
+    // SAFETY: msghdr is plain numbers and addresses, for which zero is a value; what it leads to lives as long as the call. The header of
+    // the message that was received is within `control`, and its descriptor nobody else's.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        (message.msg_control, message.msg_controllen) = ((&raw mut control).cast(), size_of_val(&control));
+        if libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(File::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned()))
     }
 }
 

@@ -8,6 +8,7 @@ mod programs;
 mod prompt;
 mod report;
 mod smoke;
+mod storage;
 mod tour;
 mod try_it;
 

@@ -23,6 +23,7 @@ const ALL: &[(&str, &str, &str, bool)] = &[
     ("graph", "--scale 12 --sources 2 --iterations 2 --threads 2 --repeat 1", "24MiB", true),
     ("oltp", "--file-systems here --warehouses 1 --seconds 0.3 --repeat 1", "24MiB", true),
     ("calls", "--seconds 0.01 --repeat 1", "", true),
+    ("loads", "--size 8MiB --repeat 1", "", true),
     (
         "programs",
         "--programs search,files,monetdb --memory all,half --size 4MiB --seconds 0.02 --warm-up 0.05 --repeat 1",
@@ -96,6 +97,10 @@ fn each_experiment_refuses_what_makes_no_sense() {
         ("programs --programs lmdb,emacs", &["--programs", "no program here", "search, files"]),
         ("programs --memory third", &["--memory"]),
         ("programs --size 5000", &["--size", "no multiple of 1 MiB: give 1MiB"]),
+        ("loads --size 5000", &["--size", "no multiple of 4096: give 8KiB"]),
+        ("storage --latency 2 .", &["--latency", "is no time: give up to a minute"]),
+        ("storage --bandwidth 1GB .", &["--bandwidth", "is no bandwidth: give 1MB/s to"]),
+        ("storage --size 1MiB --source . .", &["--size", "cannot be used with", "--source"]),
         ("olap --queries 23", &["--queries"]),
         ("olap --scale 0", &["--scale", "give 0.01 to 1000"]),
     ] {
@@ -114,7 +119,12 @@ fn help_documents_every_flag_of_every_experiment() {
         "{}",
         help.stdout
     );
-    for (name, ..) in ALL.iter().chain(&[("try", "", "", false), ("micro", "", "", false), ("report", "", "", false)]) {
+    for (name, ..) in ALL.iter().chain(&[
+        ("try", "", "", false),
+        ("micro", "", "", false),
+        ("storage", "", "", false),
+        ("report", "", "", false),
+    ]) {
         assert!(help.stdout.contains(&format!("\n  {name} ")), "{name}: {}", help.stdout);
         let ran = fastmap(dir.path(), &format!("{name} --help"));
         ran.succeeded();

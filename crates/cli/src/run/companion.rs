@@ -1,7 +1,7 @@
 //! The process that steers a program from outside: static ones, Go's, those of other C libraries, all that the program starts, and loads
 //! from slow storage of each. With `--warm` it remembers what of its files is in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::interrupt;
 /// Bytes of mapped files from which on a process is looked at.
 const LEAST: u64 = 32 << 20;
 /// How often it is looked who is there: at first, and later.
-const OFTEN: Duration = Duration::from_millis(100);
+const OFTEN: Duration = Duration::from_millis(30);
 const SELDOM: Duration = Duration::from_secs(1);
 const AT_FIRST: Duration = Duration::from_secs(3);
 
@@ -67,23 +67,14 @@ fn tell_cold(why: &str) {
 fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut warm: Option<Warmth>) {
     let Some(root) = Process::of(program) else { return };
     let (mut family, mut party) = (BTreeSet::from([root]), Party::new(settings));
-    let mut told: BTreeSet<Process> = BTreeSet::new();
+    let (mut refused, mut lines) = (BTreeSet::new(), BTreeMap::new());
     let began = Instant::now();
-    if warm.is_some() {
-        // A service that is stopped, and a machine that is shut down, send SIGTERM to all: what is in memory now is remembered.
-        interrupt::watch();
-    }
+    // A service that is stopped, and a machine that is shut down, send SIGTERM to all: no call is left half put in, and what is in memory now
+    // is remembered.
+    interrupt::watch();
     loop {
         wait(end, if began.elapsed() < AT_FIRST { OFTEN } else { SELDOM });
         with_children(&mut family);
-        for (process, line) in party.reports() {
-            if tells && !family.contains(&process) && told.insert(process) {
-                eprintln!("fastmap: {line}");
-            }
-        }
-        if family.is_empty() || interrupt::requested() {
-            break;
-        }
         let mut large = BTreeSet::new();
         for process in &family {
             let mappings = Mappings::of(&process.pid.to_string()).look();
@@ -95,9 +86,20 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut w
             }
         }
         for (process, refusal) in party.watch(&large) {
-            if tells && told.insert(process) {
+            if tells && refused.insert(process) {
                 eprintln!("fastmap: {}: {refusal}", process.name());
             }
+        }
+        lines.extend(party.reports());
+        lines.retain(|process, line| {
+            let has_ended = !family.contains(process);
+            if has_ended && tells {
+                eprintln!("fastmap: {line}");
+            }
+            !has_ended
+        });
+        if family.is_empty() || interrupt::requested() {
+            break;
         }
         if let Some(warm) = &mut warm {
             warm.remember_now_and_then(&family);

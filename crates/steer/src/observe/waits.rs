@@ -54,14 +54,7 @@ impl Waits {
         Waits { folder, threads: HashMap::new(), looked: Duration::ZERO, counts, text }
     }
 
-    /// How long each fault has waited since the last look, on average: at most so long, since a thread may have slept for other
-    /// reasons, too. `None` where there were none. (A fault that waits for what is being read ahead is a minor one.)
-    pub fn look(&mut self) -> Option<Duration> {
-        let Waited { faults, slept, .. } = self.waited();
-        (faults > 0).then(|| slept / u32::try_from(faults).unwrap_or(u32::MAX))
-    }
-
-    /// What threads with faults have waited since the last look, of this kind or of [`look`](Waits::look).
+    /// What threads with faults have waited since the last look. (A fault that waits for what is being read ahead is a minor one.)
     pub fn waited(&mut self) -> Waited {
         let (before, at) = (std::mem::take(&mut self.threads), now());
         let lasted = at - std::mem::replace(&mut self.looked, at);
@@ -113,7 +106,7 @@ mod tests {
         let mut waits = Waits::of(std::process::id());
         assert_eq!(waits.waited().faults, 0, "the first look is a beginning");
         assert!(!waits.threads.is_empty());
-        waits.look();
+        waits.waited();
         let waited = waits.waited();
         assert_eq!(waited.blocked.is_some(), waits.counts);
     }

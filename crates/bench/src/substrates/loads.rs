@@ -1,0 +1,143 @@
+//! A file that is loaded: every page of it read once, as programs do that map a model's weights or an index when they start.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+
+use crate::substrates::pattern::Scatter;
+use crate::substrates::{Engine, Error, Meter, PAGE, Reading, Result, stamp};
+
+/// Pages of a piece: 256 KiB.
+const PIECE: u64 = 64;
+/// Threads that read where nothing is mapped.
+pub const THREADS: usize = 32;
+
+/// In which order its pieces are loaded; the pages of each are upwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// From the beginning to the end.
+    Forward,
+    /// As a model's tensors are asked for: shuffled.
+    Pieces,
+}
+
+/// One load.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LoadSpec {
+    /// [`Engine::Pread`] reads by [`THREADS`] threads; all others map the file, and one thread touches it.
+    pub engine: Engine,
+    /// In which order.
+    pub order: Order,
+    /// A stamped file.
+    pub path: PathBuf,
+    /// Its length.
+    pub pages: u64,
+}
+
+impl LoadSpec {
+    fn pieces(&self) -> u64 {
+        self.pages.div_ceil(PIECE)
+    }
+
+    /// The pages of the piece that comes at a place in the order.
+    fn piece(&self, place: u64, scatter: &Scatter) -> std::ops::Range<u64> {
+        let piece = if self.order == Order::Forward { place } else { scatter.page_of(place) };
+        piece * PIECE..((piece + 1) * PIECE).min(self.pages)
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        let thing = self.path.display().to_string();
+        Error::Io { thing, what: "cannot be loaded", source, remedy: "check the file and its device" }
+    }
+}
+
+/// Loads it, and checks every byte.
+///
+/// # Errors
+///
+/// The first wrong byte, and what the system answers.
+pub fn run(spec: &LoadSpec, meter: &Meter) -> Result<Reading> {
+    let file = File::open(&spec.path).map_err(|error| spec.failed(error))?;
+    let scatter = Scatter::over(spec.pieces());
+    let window = meter.start(&spec.path);
+    match spec.engine {
+        Engine::Pread => read(spec, &file, &scatter)?,
+        _ => map(spec, &file, &scatter)?,
+    }
+    let took = window.at.elapsed();
+    Ok(window.end().counting(spec.pages, took, None))
+}
+
+fn map(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
+    // SAFETY: the file is the bench's own, which cuts it at no time.
+    let map = unsafe { memmap2::Mmap::map(file) }.map_err(|error| spec.failed(error))?;
+    for page in (0..spec.pieces()).flat_map(|place| spec.piece(place, scatter)) {
+        stamp::check_fresh(page, &map[page as usize * PAGE..][..PAGE])?;
+    }
+    Ok(())
+}
+
+fn read(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
+    let next = AtomicU64::new(0);
+    let one = || {
+        let mut buffer = vec![0; PIECE as usize * PAGE];
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            if place >= spec.pieces() {
+                return Ok(());
+            }
+            let pages = spec.piece(place, scatter);
+            let bytes = &mut buffer[..(pages.end - pages.start) as usize * PAGE];
+            file.read_exact_at(bytes, pages.start * PAGE as u64).map_err(|error| spec.failed(error))?;
+            pages.zip(bytes.chunks_exact(PAGE)).try_for_each(|(page, bytes)| stamp::check_fresh(page, bytes))?;
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(one)).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).fold(Ok(()), Result::and)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::substrates::prepare;
+
+    fn spec(engine: Engine, order: Order, path: PathBuf) -> LoadSpec {
+        LoadSpec { engine, order, path, pages: 1000 }
+    }
+
+    #[test]
+    fn all_pages_are_loaded_once_and_a_wrong_byte_is_found() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        prepare::fill(file.as_file(), "file", 0, 1000, prepare::stamp_page, |_| true).unwrap();
+        let all = || {
+            [Order::Forward, Order::Pieces]
+                .into_iter()
+                .flat_map(|order| [(Engine::Mmap, order), (Engine::Pread, order)])
+        };
+        for (engine, order) in all() {
+            let spec = spec(engine, order, file.path().to_owned());
+            let scatter = Scatter::over(spec.pieces());
+            let mut pages: Vec<u64> = (0..spec.pieces()).flat_map(|place| spec.piece(place, &scatter)).collect();
+            assert_eq!(pages.is_sorted(), order == Order::Forward);
+            pages.sort_unstable();
+            assert!(pages.into_iter().eq(0..1000));
+            assert_eq!(run(&spec, &Meter::default()).unwrap().ops, 1000);
+        }
+        file.as_file().write_all_at(&[1], 999 * PAGE as u64 + 77).unwrap();
+        for (engine, order) in all() {
+            let why = run(&spec(engine, order, file.path().to_owned()), &Meter::default()).unwrap_err();
+            assert!(matches!(why, Error::Stamp { page: 999, .. }), "{why}");
+        }
+    }
+}
