@@ -305,8 +305,7 @@ impl Case {
             return Some(Advice::Blocks);
         }
         // The kernel reads ahead of a walk before it comes. Where a walk forward waits all the same, it is none.
-        let is_forward = shape.fronts.iter().all(|front| front.stride == 1);
-        if shape.has_strides() || is_forward && shape.is_ordered() && look.waits() {
+        if shape.has_strides() || shape.is_one_walk() && look.waits() {
             self.state = State::Looked(look.at);
             return Some(Advice::Random);
         }

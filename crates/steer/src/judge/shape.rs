@@ -40,6 +40,13 @@ impl Shape {
         self.fronts.iter().any(|front| front.stride.abs() >= WIDE)
     }
 
+    /// Whether most touches belong to long walks forward, and not to pieces here and there.
+    pub fn is_one_walk(&self) -> bool {
+        let long = self.fronts.iter().filter(|front| front.stride == 1 && front.span >= LONG);
+        let walked: u64 = long.map(|front| front.span / WINDOW).sum();
+        self.fronts.iter().all(|front| front.stride == 1) && walked * 2 >= self.windows.max(1)
+    }
+
     /// Whether nearly all touches belong to walks backward, of which most pages are used, or many.
     pub fn is_backward(&self) -> bool {
         let are_backward = self.fronts.iter().all(|front| -WIDE < front.stride && front.stride < 0);
@@ -68,6 +75,8 @@ impl Shape {
 const NEAR: u64 = 32;
 /// Pages that make a walk.
 const WALK: u64 = 64;
+/// Pages that make a walk which goes on.
+const LONG: u64 = 256;
 /// Equal distances that make a stride.
 const EQUAL: usize = 8;
 
@@ -287,6 +296,14 @@ mod tests {
         assert_eq!(up.scattered, 0);
         let down = shape(&high, &low);
         assert_eq!(down.fronts, [Front { at: 5000, stride: -1, span: 699 }]);
+    }
+
+    #[test]
+    fn pieces_here_and_there_are_no_walk_that_goes_on() {
+        assert!(shape(&[Run { at: 5000, len: 400 }], &[Run { at: 5400, len: 300 }]).is_one_walk());
+        let pieces = |from: u64| -> Vec<Run> { (0..6).map(|at| Run { at: 4000 * at + from, len: 40 }).collect() };
+        assert!(!shape(&pieces(0), &pieces(40)).is_one_walk());
+        assert!(!Shape::default().is_one_walk());
     }
 
     #[test]

@@ -81,10 +81,15 @@ impl Traced {
         if code::is_32_bit(pid) {
             return Err(Refusal::Bits32(pid));
         }
+        let Some(code) = code else {
+            // One that ends has no memory any more.
+            refusal::at_first_sight(pid)?;
+            return Err(Refusal::NoInstruction(pid));
+        };
         Ok(Traced {
             pid,
             process,
-            code: code.ok_or(Refusal::NoInstruction(pid))?,
+            code,
             known: Filters::known(pid),
             may_drop: true,
             budget: Budget::default(),

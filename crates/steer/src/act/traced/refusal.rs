@@ -151,8 +151,10 @@ fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), R
     if matches!(status.state(), b'Z' | b'X') {
         return Err(Refusal::Ended(pid));
     }
-    if status.is_kernels() {
-        return Err(Refusal::Kernels(pid));
+    if status.has_no_memory() {
+        // The kernel's threads are children of its second one.
+        let is_kernels = pid == 2 || status.number("PPid:") == Some(2);
+        return Err(if is_kernels { Refusal::Kernels(pid) } else { Refusal::Ended(pid) });
     }
     if let Some(by) = status.number("TracerPid:").filter(|by| *by != 0) {
         return Err(Refusal::Traced { pid, by });
@@ -213,7 +215,8 @@ mod tests {
         assert_eq!(judge(7, 7, &with("", ""), &[]), Err(Refusal::Itself));
         assert_eq!(sight(&with("Tgid:\t7", "Tgid:\t6")), Err(Refusal::NoProcess(7)));
         assert_eq!(sight(&with("State:\tS", "State:\tZ")), Err(Refusal::Ended(7)));
-        assert_eq!(sight(&with("VmSize:\t1 kB\n", "")), Err(Refusal::Kernels(7)));
+        assert_eq!(sight(&with("VmSize:\t1 kB\n", "")), Err(Refusal::Ended(7)));
+        assert_eq!(sight(&with("VmSize:\t1 kB\n", "PPid:\t2\n")), Err(Refusal::Kernels(7)));
         assert_eq!(sight(&with("TracerPid:\t0", "TracerPid:\t9")), Err(Refusal::Traced { pid: 7, by: 9 }));
         assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t1")), Err(Refusal::Strict(7)));
         assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t2\nSeccomp_filters:\t1")), Err(Refusal::Filtered(7)));

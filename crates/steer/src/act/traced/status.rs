@@ -60,8 +60,8 @@ impl Status {
         self.field("State:").and_then(|field| field.first().copied()).unwrap_or(b'X')
     }
 
-    /// Whether it has no memory of its own: a thread of the kernel.
-    pub(super) fn is_kernels(&self) -> bool {
+    /// Whether it has no memory of its own: a thread of the kernel, or one that ends.
+    pub(super) fn has_no_memory(&self) -> bool {
         self.field("VmSize:").is_none()
     }
 }
@@ -77,6 +77,6 @@ mod tests {
         );
         assert_eq!((status.state(), status.number("Pid:"), status.number("Seccomp_filters:")), (b'S', Some(7), None));
         assert_eq!((status.numbers("Uid:"), status.bits("CapPrm:")), (vec![1, 2, 3, 4], 255));
-        assert!(status.is_kernels());
+        assert!(status.has_no_memory());
     }
 }
