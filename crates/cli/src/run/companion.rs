@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fastmap_steer::Settings;
@@ -39,22 +40,24 @@ pub fn start(overrides: bool, warm: Option<String>) {
     let reader = super::beside::start(c"fastmap-beside", tells, |mut answer, program| {
         // SAFETY: no preconditions.
         let pid = unsafe { libc::getpid() };
-        if answer.write_all(&pid.to_ne_bytes()).is_ok() {
-            drop(answer);
-            let warm = warm.and_then(|command| Warmth::begin(command, own as u32, logs, tells));
-            accompany(own as u32, settings, &program, tells, warm);
-        }
+        // Nobody may listen.
+        let _ = answer.write_all(&pid.to_ne_bytes());
+        drop(answer);
+        let warm = warm.and_then(|command| Warmth::begin(command, own as u32, logs, tells));
+        accompany(own as u32, settings, &program, tells, warm);
         std::process::exit(0);
     });
+    let mut reader = match reader {
+        Ok(reader) => reader,
+        Err(error) if is_warm => return tell_cold(&format!("no process could be started beside the program: {error}")),
+        Err(_) => return,
+    };
+    // Yama lets the named process trace this one, and what it becomes. Where there is no Yama nobody waits.
     let mut pid = [0; 4];
-    if let Err(error) = reader.and_then(|mut reader| reader.read_exact(&mut pid)) {
-        if is_warm {
-            tell_cold(&format!("no process could be started beside the program: {error}"));
-        }
-        return;
+    if Path::new("/proc/sys/kernel/yama").exists() && reader.read_exact(&mut pid).is_ok() {
+        // SAFETY: numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(u32::from_ne_bytes(pid)), 0, 0, 0) };
     }
-    // SAFETY: numbers only. Yama lets the named process trace this one, and what it becomes; without Yama the call is refused.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(u32::from_ne_bytes(pid)), 0, 0, 0) };
 }
 
 /// Says that `--warm` does nothing.

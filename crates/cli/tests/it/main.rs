@@ -1,5 +1,6 @@
 //! The command as a user meets it: one test program.
 
+mod attach;
 mod bench;
 mod cache;
 mod doctor;
