@@ -33,7 +33,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
             refused.insert(process);
         }
         steered.extend(wanted.difference(&refused).map(|process| (*process, process.name())));
-        if !who.may_come() && steered.iter().all(|(process, _)| !process.is_there()) {
+        if !who.may_come() && wanted.difference(&refused).next().is_none() {
             break;
         }
         sleep(OFTEN);
@@ -91,7 +91,7 @@ impl Who<'_> {
 
     /// Whether others may come.
     fn may_come(&self) -> bool {
-        self.args.name.is_some() || self.group.is_some() || !self.family.is_empty()
+        self.args.name.is_some() || self.group.is_some()
     }
 }
 

@@ -99,6 +99,16 @@ fn in_group(case: &str, memory: usize) -> Option<String> {
 }
 
 #[test]
+fn the_library_reads_no_folder_by_the_c_library() {
+    // Which takes memory by malloc(3), whose locks are free in a program that the C library takes for one of a single thread.
+    let bytes = std::fs::read(library()).expect("the library");
+    for name in ["opendir", "readdir64", "closedir"] {
+        let name = [b"\0", name.as_bytes(), b"\0"].concat();
+        assert!(!bytes.windows(name.len()).any(|part| part == name), "{}", String::from_utf8_lossy(&name));
+    }
+}
+
+#[test]
 fn a_program_that_maps_nothing_has_no_thread() {
     assert!(run("small", None).stderr.is_empty());
 }

@@ -20,6 +20,8 @@ pub struct Party {
 #[derive(Debug)]
 struct Watched {
     only_loads: bool,
+    /// It cannot be advised, and readers are all that it gets.
+    is_refused: bool,
     image: Option<(u64, u64)>,
     report: Arc<Report>,
     has_ended: Arc<AtomicBool>,
@@ -38,7 +40,8 @@ impl Party {
             // One that has a watcher of its own needs readers only; one that has executed another program is another.
             let stays = wanted.contains(process)
                 && !watched.is_over()
-                && (self.settings.only_loads || has_own_watcher(*process)) == watched.only_loads
+                && (watched.is_refused
+                    || (self.settings.only_loads || has_own_watcher(*process)) == watched.only_loads)
                 && process.image() == watched.image;
             if !stays {
                 watched.end();
@@ -50,7 +53,10 @@ impl Party {
         for process in wanted {
             if !self.watched.contains_key(process) {
                 match self.begin(*process) {
-                    Ok(watched) => drop(self.watched.insert(*process, watched)),
+                    Ok((watched, refusal)) => {
+                        self.watched.insert(*process, watched);
+                        refused.extend(refusal.map(|refusal| (*process, refusal)));
+                    }
                     Err(refusal) => refused.push((*process, refusal)),
                 }
             }
@@ -58,12 +64,16 @@ impl Party {
         refused
     }
 
-    fn begin(&self, process: Process) -> Result<Watched, Refusal> {
+    fn begin(&self, process: Process) -> Result<(Watched, Option<Refusal>), Refusal> {
         let only_loads = self.settings.only_loads || has_own_watcher(process);
         let image = process.image();
         let report = Arc::new(Report::new());
         let has_ended = Arc::new(AtomicBool::new(false));
-        let hand = Outside::of(process.pid, only_loads)?;
+        let (hand, refusal) = match Outside::of(process.pid, only_loads) {
+            Ok(hand) => (hand, None),
+            Err(refusal) => (Outside::of(process.pid, true)?, Some(refusal)),
+        };
+        let (only_loads, is_refused) = (only_loads || refusal.is_some(), refusal.is_some());
         let settings = Settings { only_loads, ..self.settings };
         let (to_report, ends) = (Arc::clone(&report), Arc::clone(&has_ended));
         let body = move || {
@@ -77,7 +87,7 @@ impl Party {
             }
         };
         let thread = std::thread::Builder::new().name("fastmap-watch".into()).stack_size(256 << 10).spawn(body).ok();
-        Ok(Watched { only_loads, image, report, has_ended, thread })
+        Ok((Watched { only_loads, is_refused, image, report, has_ended, thread }, refusal))
     }
 
     /// What was seen and done of each so far, where anything was; of one that is not watched any more once.

@@ -37,6 +37,8 @@ pub struct Watcher<'a, H> {
     depth: Depth,
     /// The device that a load was found on last.
     loaded_from: Option<(u64, u64)>,
+    /// When loads are looked at next.
+    loads_next: Duration,
     pages: Option<Pages>,
     held: Vec<Held>,
     listed: Duration,
@@ -129,6 +131,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const FEW: u64 = 12;
 /// Windows in two short looks that tell the order.
 const ENOUGH: u64 = 20;
+/// How long it is tried to take advice back at the end.
+const UNDONE: Duration = Duration::from_secs(3);
 /// A second's faults, or pages read, below which nothing is wrong.
 const FAULTS: f64 = 30.0;
 const READ: f64 = 2000.0;
@@ -159,6 +163,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             waits: Waits::of(pid),
             depth: Depth::new(now()),
             loaded_from: None,
+            loads_next: Duration::ZERO,
             pages: None,
             process,
             held: Vec::new(),
@@ -190,7 +195,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let long = match is_watching {
                 _ if is_soon => Duration::ZERO,
                 // A round may be over in a moment.
-                true if self.held.iter().any(|one| one.round.is_some() || one.case.is_looked_at()) => LONG,
+                true if self.held.iter().any(Held::is_short_lived) => LONG,
                 // At first it matters more to find out soon.
                 true if turns < FIRST => LONG,
                 true => LONG.max(self.cost * LOOKS * EFFORT),
@@ -209,6 +214,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let Some(now_spent) = self.effort.look() else { return };
             let (cost, lasted) = (now_spent.since(&spent), now() - turned);
             (spent, turned) = (now_spent, now());
+            self.take_back();
             if !is_wrong(&cost, lasted) && !self.is_acting() && !self.is_waiting(&cost, lasted) {
                 calm = (calm + CALM / 10).min(CALMEST);
                 self.held.iter_mut().for_each(Held::forget);
@@ -224,7 +230,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 // The first look only tells what was mapped before, and how long was waited.
                 self.held.iter_mut().for_each(Held::forget);
                 self.look();
-                self.waits.waited();
+                // (Not in a program whose C library does not know of this thread: folders are read by the standard library.)
+                if self.hand.readers().is_some() {
+                    self.waits.waited();
+                }
                 (is_watching, turns) = (true, 0);
                 continue;
             }
@@ -256,12 +265,28 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
-    /// Takes back what was advised.
+    /// Takes back what was advised. From outside that may take a moment: not every thread can be stopped at every time. What stays
+    /// is told.
     pub fn undo(&mut self) {
-        for one in self.held.iter_mut().filter(|one| one.advice != Advice::Normal) {
-            self.hand.advise(&one.mapping, Advice::Normal, one.advice == Advice::Blocks);
-            one.advice = Advice::Normal;
+        let until = now() + UNDONE;
+        self.held.iter_mut().for_each(|one| one.case = Case::default());
+        while !self.take_back() && now() < until {
+            std::thread::sleep(UNDONE / 60);
         }
+        for one in self.held.iter().filter(|one| one.advice != Advice::Normal) {
+            self.done.would.push(format!("{}: its advice could not be taken back", one.mapping.path));
+        }
+        self.tell();
+    }
+
+    /// Takes back advice that nothing asks for any more. Whether none is left.
+    fn take_back(&mut self) -> bool {
+        for one in self.held.iter_mut().filter(|one| one.advice != Advice::Normal && !one.case.is_on()) {
+            if self.hand.advise(&one.mapping, Advice::Normal, one.advice == Advice::Blocks) {
+                one.advice = Advice::Normal;
+            }
+        }
+        self.held.iter().all(|one| one.advice == Advice::Normal || one.case.is_on())
     }
 
     /// Sleeps, following what is followed meanwhile. `None` once the program has ended; else whether a walk did.
@@ -330,6 +355,24 @@ impl<'a, H: Hand> Watcher<'a, H> {
                     }
                     None => self.held.push(Held::new(mapping)),
                 }
+            }
+            // Advice stays on what is left of a mapping that was changed.
+            for old in before.iter().filter(|old| old.advice != Advice::Normal) {
+                let is_part = |one: &&mut Held| {
+                    let (one, old) = (&one.mapping, &old.mapping);
+                    let overlaps = one.at.start < old.at.end && old.at.start < one.at.end;
+                    overlaps && (one.device, one.inode) == (old.device, old.inode)
+                };
+                for one in self.held.iter_mut().filter(is_part) {
+                    (one.advice, one.flags) = (old.advice, old.flags);
+                    one.had_blocks |= old.had_blocks;
+                }
+            }
+            let held = &self.held;
+            if let Some((_, files)) = self.hand.readers() {
+                files.keep(|device, inode| {
+                    held.iter().any(|one| (one.mapping.device, one.mapping.inode) == (device, inode))
+                });
             }
         }
         if self.asked.is_zero() || now() - self.asked > Duration::from_millis(500) {
@@ -468,7 +511,12 @@ impl<'a, H: Hand> Watcher<'a, H> {
             // After one file of a device the next is wanted as a whole, too.
             let goes_on = self.loaded_from == Some(one.mapping.device) && !runs.is_empty();
             match is_dense(&runs).or(goes_on.then_some(true)) {
-                Some(false) if one.load.take().is_some() => one.loads_rest_until = at + Duration::from_secs(10),
+                Some(false) if one.load.take().is_some() => {
+                    one.loads_rest_until = at + Duration::from_secs(10);
+                    if let Some((readers, _)) = self.hand.readers() {
+                        readers.clear();
+                    }
+                }
                 Some(true) if is_slow && one.may_load(at) && pages <= free => {
                     let front = second.last().or(runs.last()).map_or(0, Run::end);
                     if !self.only_notes(index, "a load from slow storage, for which readers would be ahead") {
@@ -484,9 +532,13 @@ impl<'a, H: Hand> Watcher<'a, H> {
     /// Keeps the readers busy.
     fn load(&mut self) {
         let at = now();
+        if at < self.loads_next {
+            return;
+        }
         let room = may_load(self.room);
         let Some((readers, files)) = self.hand.readers() else { return };
         if self.held.iter().all(|one| one.load.is_none()) {
+            readers.rest();
             return;
         }
         let (mut waiting, brought) = readers.state();
@@ -499,6 +551,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 continue;
             };
             let new = pages.look(seen, 0..one.mapping.pages);
+            // Of a long mapping a look takes long.
+            self.loads_next = at + LOADS.max((now() - at) * 20);
             let goes_on = load.follow(&new, at);
             add(&mut one.pending, new);
             let Some(file) = files.get(&one.mapping) else {
@@ -523,6 +577,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
         let is_possible = is_possible && !self.only_notes(index, self.held[index].case.why());
         let one = &mut self.held[index];
         if !is_possible || !self.hand.advise(&one.mapping, advice, one.advice == Advice::Blocks) {
+            if advice == Advice::Normal {
+                // It is asked for again.
+                return;
+            }
             one.case = Case::default();
             one.rests_until = at + Duration::from_secs(10);
             return;
@@ -612,8 +670,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 let new = pages.look(seen, look.at..look.end());
                 let goes_on = stream.follow(&new, |page| seen.has(page), at);
                 add(&mut one.pending, new);
-                for run in &stream.ask() {
-                    self.hand.read_ahead(&one.mapping, run);
+                if !stream.ask().iter().all(|run| self.hand.read_ahead(&one.mapping, run)) {
+                    one.rests_until = at + Duration::from_secs(10);
+                    return false;
                 }
                 if !goes_on {
                     ended = true;
@@ -640,15 +699,19 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let keep = may_keep(self.room, one.readahead);
             let goes_on = round.follow(&new, keep, at) && Round::is_worth(round.pages(), keep);
             add(&mut one.pending, new);
-            self.done.kept = round.progress(at).or(self.done.kept);
             if !goes_on {
                 one.round = None;
                 one.rests_until = at + Duration::from_secs(10);
                 continue;
             }
             if let Some(run) = round.drop() {
-                self.hand.drop(&one.mapping, &run);
-                seen.forget(run.at..run.end());
+                if self.hand.drop(&one.mapping, &run) {
+                    self.done.kept = round.progress(at).or(self.done.kept);
+                    seen.forget(run.at..run.end());
+                } else {
+                    one.round = None;
+                    one.rests_until = at + Duration::from_secs(10);
+                }
             }
         }
         ended
@@ -768,6 +831,11 @@ impl Held {
         self.load.is_none() && self.loads_rest_until <= at && !self.case.is_on()
     }
 
+    /// Whether what it needs may be over in a moment.
+    fn is_short_lived(&self) -> bool {
+        self.round.is_some() || self.load.is_some() || self.case.is_looked_at()
+    }
+
     fn is_followed(&self) -> bool {
         !self.streams.is_empty() || self.round.is_some() || self.load.is_some()
     }
@@ -776,7 +844,7 @@ impl Held {
     fn pauses(&self) -> impl Iterator<Item = Duration> {
         let at = now();
         let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
-        let loads = self.load.iter().map(|_| Duration::from_millis(10));
+        let loads = self.load.iter().map(|_| LOADS);
         self.streams.iter().map(move |stream| stream.pause(at)).chain(loops).chain(loads)
     }
 }
@@ -786,6 +854,9 @@ impl Held {
 fn may_keep(room: u64, readahead: u64) -> u64 {
     room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
 }
+
+/// How often loads are looked at.
+const LOADS: Duration = Duration::from_millis(10);
 
 /// A fault that waits for longer, or a window that does, is one of slow storage.
 const SLOW: Duration = Duration::from_micros(300);

@@ -2,6 +2,7 @@
 //! from slow storage of each. With `--warm` it remembers what of its files is in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -26,10 +27,15 @@ const AT_FIRST: Duration = Duration::from_secs(3);
 pub fn start(overrides: bool, warm: Option<String>) {
     // SAFETY: no preconditions.
     let (own, is_terminal) = unsafe { (libc::getpid(), libc::isatty(libc::STDERR_FILENO) == 1) };
-    // The first process of a namespace is the parent of whoever has none, and may wait for all.
-    if own == 1 {
+    // The first process of a namespace is the parent of whoever has none, and may wait for all; so is one that has asked for that.
+    let mut reaps = 0;
+    // SAFETY: the kernel writes one number.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut reaps) };
+    if own == 1 || reaps != 0 {
         if warm.is_some() {
-            tell_cold("the program is the first process of its PID namespace, which has no process beside it");
+            tell_cold(
+                "the program is the first process of its PID namespace, or the parent of orphans (PR_SET_CHILD_SUBREAPER), which has no process beside it",
+            );
         }
         return;
     }
@@ -67,7 +73,7 @@ fn tell_cold(why: &str) {
     );
 }
 
-fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut warm: Option<Warmth>) {
+fn accompany(program: u32, settings: Settings, end: &OwnedFd, mut tells: bool, mut warm: Option<Warmth>) {
     let Some(root) = Process::of(program) else { return };
     let (mut family, mut party) = (BTreeSet::from([root]), Party::new(settings));
     let (mut refused, mut lines) = (BTreeSet::new(), BTreeMap::new());
@@ -75,8 +81,17 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut w
     // A service that is stopped, and a machine that is shut down, send SIGTERM to all: no call is left half put in, and what is in memory now
     // is remembered.
     interrupt::watch();
+    let (mut has_ended, mut cost) = (false, Duration::ZERO);
     loop {
-        wait(end, if began.elapsed() < AT_FIRST { OFTEN } else { SELDOM });
+        let pause = if began.elapsed() < AT_FIRST { OFTEN } else { SELDOM };
+        let pause = pause.max(cost * 100).min(SELDOM * 10);
+        if has_ended {
+            std::thread::sleep(pause);
+        } else if wait(end, pause) {
+            has_ended = true;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let looked = Instant::now();
         with_children(&mut family);
         let mut large = BTreeSet::new();
         for process in &family {
@@ -104,9 +119,14 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut w
         if family.is_empty() || interrupt::requested() {
             break;
         }
+        if has_ended && tells {
+            // Whoever waits for the end of standard error waits for the program, not for this process.
+            tells = !let_go_of_standard_error();
+        }
         if let Some(warm) = &mut warm {
             warm.remember_now_and_then(&family);
         }
+        cost = looked.elapsed();
     }
     // Advice is taken back first.
     drop(party);
@@ -115,17 +135,19 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, tells: bool, mut w
     }
 }
 
+fn let_go_of_standard_error() -> bool {
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return false };
+    // SAFETY: numbers only.
+    unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) != -1 }
+}
+
 fn is_enough(mappings: &[Mapping]) -> bool {
     mappings.iter().map(|mapping| mapping.pages).sum::<u64>() * 4096 >= LEAST
 }
 
-/// Sleeps; wakes when the program ends.
-fn wait(end: &OwnedFd, time: Duration) {
+/// Sleeps; wakes when the program ends, and tells that it has. Others of its family may go on.
+fn wait(end: &OwnedFd, time: Duration) -> bool {
     let mut end = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure of this function's.
-    let has_ended = unsafe { libc::poll(&mut end, 1, time.as_millis() as i32) } == 1;
-    if has_ended {
-        // Others of its family may go on.
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    unsafe { libc::poll(&mut end, 1, time.as_millis() as i32) == 1 }
 }

@@ -2,7 +2,8 @@
 
 use crate::PAGE;
 use crate::observe::{Mapping, cached, identity};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Files {
     pid: u32,
-    open: HashMap<(u64, u64, u64), Option<Arc<File>>>,
+    open: BTreeMap<(u64, u64, u64), Arc<File>>,
 }
 
 /// Files that are kept open at most.
@@ -20,7 +21,7 @@ const MOST: usize = 64;
 impl Files {
     /// Of process `pid`.
     pub fn of(pid: u32) -> Files {
-        Files { pid, open: HashMap::new() }
+        Files { pid, open: BTreeMap::new() }
     }
 
     /// The file of a mapping. `None` where it cannot be read, or its path leads to another by now.
@@ -29,7 +30,15 @@ impl Files {
         if self.open.len() >= MOST && !self.open.contains_key(&key) {
             self.open.clear();
         }
-        self.open.entry(key).or_insert_with(|| open(self.pid, mapping)).as_ref()
+        match self.open.entry(key) {
+            Entry::Occupied(entry) => Some(entry.into_mut()),
+            Entry::Vacant(entry) => Some(entry.insert(open(self.pid, mapping)?)),
+        }
+    }
+
+    /// Closes those that the program has not mapped any more: by device and inode.
+    pub fn keep(&mut self, is_mapped: impl Fn((u64, u64), u64) -> bool) {
+        self.open.retain(|(major, minor, inode), _| is_mapped((*major, *minor), *inode));
     }
 }
 

@@ -73,6 +73,17 @@ impl Readers {
     }
 }
 
+impl Readers {
+    /// Lets the threads end where there is nothing to read.
+    pub fn rest(&mut self) {
+        let (waiting, brought) = self.state();
+        if waiting == 0 && !self.threads.is_empty() {
+            *self = Readers::default();
+            self.shared.lock().brought = brought;
+        }
+    }
+}
+
 impl Drop for Readers {
     fn drop(&mut self) {
         let mut work = self.shared.lock();

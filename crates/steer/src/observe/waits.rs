@@ -3,7 +3,7 @@
 use super::effort::{faults, fields};
 use super::text::{number, read};
 use crate::clock::now;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What threads waited between two looks.
@@ -23,7 +23,7 @@ pub struct Waited {
 #[derive(Debug)]
 pub struct Waits {
     folder: String,
-    threads: HashMap<String, Thread>,
+    threads: BTreeMap<String, Thread>,
     looked: Duration,
     /// The kernel counts how long threads wait for devices.
     counts: bool,
@@ -51,7 +51,7 @@ impl Waits {
         let folder = format!("/proc/{pid}/task");
         let mut text = Vec::new();
         let counts = read("/proc/sys/kernel/task_delayacct", &mut text) && number(&text) == Some(1);
-        Waits { folder, threads: HashMap::new(), looked: Duration::ZERO, counts, text }
+        Waits { folder, threads: BTreeMap::new(), looked: Duration::ZERO, counts, text }
     }
 
     /// What threads with faults have waited since the last look. (A fault that waits for what is being read ahead is a minor one.)

@@ -33,10 +33,23 @@ impl Filters {
         }
     }
 
-    /// Those of the caller, and of the first process in the PID namespace of `pid`.
+    /// Those of the caller, if it is in the PID namespace of `pid`, and of the first process of that above `pid`.
     pub(super) fn known(pid: u32) -> Vec<Filters> {
-        [Status::own(), first(pid)].iter().flatten().map(Filters::of).collect()
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+        let is_near = namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own));
+        let own = Status::own().filter(|_| is_near);
+        // A process that is the first itself has only its container's if it has one alone.
+        let above = Status::of(pid).and_then(|status| u32::try_from(status.number("PPid:")?).ok());
+        let one = Filters::Programs(Some(1));
+        let first = above.filter(|above| *above != 0 && !is_first(pid)).and_then(first);
+        let found = [own, first];
+        let found = found.iter().flatten().map(Filters::of);
+        found.chain(is_first(pid).then_some(one)).collect()
     }
+}
+
+fn is_first(pid: u32) -> bool {
+    Status::of(pid).is_some_and(|status| status.numbers("NSpid:").last() == Some(&1))
 }
 
 /// The process that is number 1 in its own PID namespace and an ancestor of `pid`.

@@ -53,6 +53,9 @@ pub struct Traced {
 #[derive(Debug, Default)]
 struct Budget(Vec<Duration>);
 
+/// How long a program may take to be there.
+const MOMENT: Duration = Duration::from_millis(5);
+const MOMENTS: u32 = 40;
 /// Stops in a second at most.
 const STOPS: usize = 4;
 
@@ -77,7 +80,15 @@ impl Traced {
         refusal::at_first_sight(pid)?;
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Refusal::NoProcess(pid))?;
         let process = pidfd_open(raw, PidfdFlags::empty()).map_err(|error| refusal::of_denial(pid, error))?;
-        let code = code::find(pid).map_err(|error| refusal::of_denial(pid, error))?;
+        let mut code = code::find(pid).map_err(|error| refusal::of_denial(pid, error))?;
+        // One that is just executing a program has nothing mapped for a moment.
+        for _ in 0..MOMENTS {
+            if code.is_some() {
+                break;
+            }
+            std::thread::sleep(MOMENT);
+            code = code::find(pid).map_err(|error| refusal::of_denial(pid, error))?;
+        }
         if code::is_32_bit(pid) {
             return Err(Refusal::Bits32(pid));
         }

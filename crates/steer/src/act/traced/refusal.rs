@@ -216,7 +216,8 @@ mod tests {
         assert_eq!(sight(&with("Tgid:\t7", "Tgid:\t6")), Err(Refusal::NoProcess(7)));
         assert_eq!(sight(&with("State:\tS", "State:\tZ")), Err(Refusal::Ended(7)));
         assert_eq!(sight(&with("VmSize:\t1 kB\n", "")), Err(Refusal::Ended(7)));
-        assert_eq!(sight(&with("VmSize:\t1 kB\n", "PPid:\t2\n")), Err(Refusal::Kernels(7)));
+        let kernels = ORDINARY.replace("VmSize:\t1 kB\n", "").replace("PPid:\t1", "PPid:\t2");
+        assert_eq!(sight(&Status::made_up(&kernels)), Err(Refusal::Kernels(7)));
         assert_eq!(sight(&with("TracerPid:\t0", "TracerPid:\t9")), Err(Refusal::Traced { pid: 7, by: 9 }));
         assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t1")), Err(Refusal::Strict(7)));
         assert_eq!(sight(&with("Seccomp:\t0", "Seccomp:\t2\nSeccomp_filters:\t1")), Err(Refusal::Filtered(7)));
