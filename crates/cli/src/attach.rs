@@ -24,13 +24,15 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     let until = args.lasting.map(|time| Instant::now() + time);
     let mut who = Who::of(args)?;
     let mut party = Party::new(Settings { overrides: args.r#override, is_dry: args.dry_run, ..Settings::default() });
-    let (mut refused, mut steered) = (BTreeSet::new(), BTreeSet::new());
+    let (mut refused, mut steered, mut is_any_refused) = (BTreeSet::new(), BTreeSet::new(), false);
     let mut told = BTreeMap::new();
     while !interrupt::requested() && until.is_none_or(|until| Instant::now() < until) {
         let wanted: BTreeSet<Process> = who.now()?.difference(&refused).copied().collect();
+        refused.retain(|process: &Process| process.is_there());
         for (process, refusal) in party.watch(&wanted) {
             eprintln!("fastmap: {} {}: {refusal}", process.pid, process.name());
             refused.insert(process);
+            is_any_refused = true;
         }
         steered.extend(wanted.difference(&refused).map(|process| (*process, process.name())));
         if !who.may_come() && wanted.difference(&refused).next().is_none() {
@@ -44,7 +46,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
         println!("{} {name}: {line}", process.pid);
     }
     // Those that were there and could not be steered were named.
-    Ok(if steered.is_empty() && !refused.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if steered.is_empty() && is_any_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Who is to be steered.

@@ -126,18 +126,23 @@ pub fn is_hidden(pid: u32) -> bool {
 fn steered_by(all: &[Glance]) -> BTreeMap<u32, u32> {
     let ours = all.iter().filter(|one| one.name == "fastmap" || one.name == "fastmap-beside");
     let steer = ours.filter(|one| one.process.has_thread("fastmap-watch"));
-    steer.flat_map(|one| held_by(one.process.pid).into_iter().map(|held| (held, one.process.pid))).collect()
+    let held = |one: &Glance| held_by(one.process.pid, one.name == "fastmap-beside");
+    steer.flat_map(|one| held(one).into_iter().map(|held| (held, one.process.pid))).collect()
 }
 
-/// The processes of which process `pid` has a pidfd, or the page table.
-fn held_by(pid: u32) -> Vec<u32> {
+/// The processes of which process `pid` has a pidfd, or the page table. The one beside a program waits for its end by a pidfd of its own, the
+/// first.
+fn held_by(pid: u32, mut is_beside: bool) -> Vec<u32> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut entries: Vec<_> = entries.collect();
+    entries.sort_by_key(|entry| entry.file_name().to_str().and_then(|number| number.parse::<u32>().ok()));
+    for entry in entries {
         let Ok(link) = std::fs::read_link(entry.path()) else { continue };
         let link = link.to_string_lossy();
         if let Some(held) = link.strip_prefix("/proc/").and_then(|link| link.strip_suffix("/pagemap")) {
             found.extend(held.parse::<u32>().ok());
-        } else if link.contains("pidfd") {
+        } else if link.contains("pidfd") && !std::mem::take(&mut is_beside) {
             let info = format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy());
             let text = std::fs::read_to_string(info).unwrap_or_default();
             found.extend(text.lines().filter_map(|line| line.strip_prefix("Pid:")?.trim().parse::<u32>().ok()));

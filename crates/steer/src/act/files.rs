@@ -48,7 +48,7 @@ fn open(pid: u32, mapping: &Mapping) -> Option<Arc<File>> {
     let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.at.start, mapping.at.end);
     let plain = libc::O_NONBLOCK | libc::O_NOCTTY;
     // Times of access stay as they are where the file is ours.
-    let ways = [(&name, plain | libc::O_NOATIME), (&name, plain), (&link, plain)];
+    let ways = [(&name, plain | libc::O_NOATIME), (&name, plain), (&mapping.path, plain), (&link, plain)];
     let with = |(path, flags): &(&String, i32)| OpenOptions::new().read(true).custom_flags(*flags).open(path).ok();
     let file = ways.iter().filter_map(with).find(|file| identity(file) == Some((mapping.device, mapping.inode)))?;
     // Pieces are read as they are asked for, and nothing around them.

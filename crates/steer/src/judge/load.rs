@@ -66,11 +66,6 @@ impl Load {
         }
         ask
     }
-
-    /// Pages brought so far.
-    pub fn brought(&self) -> u64 {
-        self.brought
-    }
 }
 
 /// Whether touches are dense: nearly all in rows longer than what the kernel maps for one. `None` if there are too few.

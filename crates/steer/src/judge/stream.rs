@@ -158,11 +158,6 @@ impl Stream {
         (self.steps, self.lead() as u64)
     }
 
-    /// Pages from one touch to the next.
-    pub fn stride(&self) -> i64 {
-        self.stride
-    }
-
     /// The page touched last.
     pub fn front(&self) -> u64 {
         self.front as u64

@@ -83,7 +83,9 @@ impl Mappings {
         }
         let mut found = candidates(&self.text);
         for one in &mut found {
-            let size = stat(format!("{}{}", self.root, one.path)).map_or(u64::MAX, |file| file.st_size as u64);
+            // Of a program with another root, but in the reader's, maps has the whole path.
+            let file = stat(format!("{}{}", self.root, one.path)).or_else(|_| stat(&one.path[..]));
+            let size = file.map_or(u64::MAX, |file| file.st_size as u64);
             one.pages = size.saturating_sub(one.offset).div_ceil(PAGE).min((one.at.end - one.at.start) / PAGE);
         }
         found.retain(|one| one.pages * PAGE >= LEAST);

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// Pages that a set can have: 1 TiB, 32 MiB of bits. What lies beyond is not remembered.
+pub const MOST: u64 = 1 << 28;
+
 /// Pages of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PageSet {
@@ -16,8 +19,12 @@ impl PageSet {
 
     /// Adds `pages`.
     pub fn add(&mut self, pages: Range<u64>) {
+        let pages = pages.start..pages.end.min(MOST);
+        if pages.start >= pages.end {
+            return;
+        }
         let words = pages.end.div_ceil(64) as usize;
-        if self.bits.len() < words && !pages.is_empty() {
+        if self.bits.len() < words {
             self.bits.resize(words, 0);
         }
         let mut page = pages.start;

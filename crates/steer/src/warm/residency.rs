@@ -1,6 +1,7 @@
 //! Which pages of a file are in memory: mincore(2), or cachestat(2) where that does not say. And which a program has mapped.
 
 use super::PageSet;
+use super::page_set::MOST;
 use crate::PAGE;
 use crate::observe::{Mappings, Pages, Seen, cached};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -15,13 +16,13 @@ const PART: u64 = 1 << 18;
 /// The pages of the first `length` bytes that are in memory. `None` where the kernel does not say: of a file that the caller neither owns
 /// nor may write (but Linux 6.5 to 6.12 do).
 pub(super) fn in_memory(file: &File, length: u64) -> io::Result<Option<PageSet>> {
-    let pages = length.div_ceil(PAGE);
+    let pages = length.div_ceil(PAGE).min(MOST);
     if pages == 0 {
         return Ok(Some(PageSet::default()));
     }
     // Where it does not say, it has all pages in memory: also the one after the end, which cannot be.
     let mut after = [0];
-    mincore(file, pages, &mut after)?;
+    mincore(file, length.div_ceil(PAGE), &mut after)?;
     if after[0] & 1 == 0 { by_mincore(file, pages).map(Some) } else { Ok(by_cachestat(file, pages)) }
 }
 
