@@ -24,7 +24,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     let until = args.lasting.map(|time| Instant::now() + time);
     let mut who = Who::of(args)?;
     let mut party = Party::new(Settings { overrides: args.r#override, is_dry: args.dry_run, ..Settings::default() });
-    let (mut refused, mut steered, mut is_any_refused) = (BTreeSet::new(), BTreeSet::new(), false);
+    let (mut refused, mut steered, mut is_any_refused) = (BTreeSet::new(), BTreeMap::new(), false);
     let mut told = BTreeMap::new();
     while !interrupt::requested() && until.is_none_or(|until| Instant::now() < until) {
         let wanted: BTreeSet<Process> = who.now()?.difference(&refused).copied().collect();
@@ -34,7 +34,9 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
             refused.insert(process);
             is_any_refused = true;
         }
-        steered.extend(wanted.difference(&refused).map(|process| (*process, process.name())));
+        for process in wanted.difference(&refused) {
+            steered.entry(*process).or_insert_with(|| process.name());
+        }
         if !who.may_come() && wanted.difference(&refused).next().is_none() {
             break;
         }

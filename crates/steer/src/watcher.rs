@@ -4,7 +4,8 @@ use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
 use crate::judge::{
-    Advice, Case, Depth, Front, Load, Look, Pieces, Round, Run, Shape, Stream, WIDE, is_dense, pieces, shape, windows,
+    Advice, Case, Depth, Front, Load, Look, PIECE, Pieces, Round, Run, SLOW, Shape, Stream, WIDE, is_dense, may_load,
+    pieces, shape, windows,
 };
 use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, Waited, Waits, readahead};
 use crate::report::Report;
@@ -506,6 +507,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
         for (index, second) in second.iter().enumerate() {
             let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
             let one = &mut self.held[index];
+            if !is_slow && one.load.is_none() {
+                continue;
+            }
             let runs = merge(merge(one.before.clone(), one.first.clone()), second.clone());
             let pages = one.mapping.pages;
             // After one file of a device the next is wanted as a whole, too.
@@ -773,7 +777,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
         if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
             // The engine has such walks at the device's speed.
-            let mapped: u64 = self.held.iter().map(|one| one.mapping.pages * PAGE).sum();
+            let mapped: u64 = self.held.iter().map(|one| one.mapping.bytes()).sum();
             let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;
             let _ = write!(line, "--cache {room}MiB may serve it faster; ");
         }
@@ -857,16 +861,6 @@ fn may_keep(room: u64, readahead: u64) -> u64 {
 
 /// How often loads are looked at.
 const LOADS: Duration = Duration::from_millis(10);
-
-/// A fault that waits for longer, or a window that does, is one of slow storage.
-const SLOW: Duration = Duration::from_micros(300);
-/// Pages that a reader brings at a time.
-const PIECE: u64 = 64;
-
-/// Pages of a file that may be brought before they are touched.
-fn may_load(room: u64) -> u64 {
-    room - room / 8
-}
 
 /// Whether faults cost enough to look at what is touched.
 fn is_wrong(cost: &Spent, lasted: Duration) -> bool {

@@ -134,7 +134,7 @@ fn far_away(dir: &Path, bytes: u64) -> Result<Beside, String> {
     Beside::start(LATENCY, BANDWIDTH, bytes, dir)
 }
 
-/// What is loaded. It is unmounted before its folder goes.
+/// The files that are loaded. They are unmounted before their folder goes.
 struct Files {
     _beside: Option<Beside>,
     _place: TempDir,

@@ -62,7 +62,7 @@ impl Shown {
     ///
     /// # Errors
     ///
-    /// What the system answers; a file that was cut.
+    /// The system's error, or a file that was cut.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
         match &self.content {
             Some(file) => file.read_exact_at(bytes, at),

@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::substrates::sys;
 
-/// What the kernel and a file system of this kind talk through. fuse(4)
+/// The device through which the kernel and a file system of this kind talk. fuse(4)
 pub const DEVICE: &str = "/dev/fuse";
 /// How it is called in /proc/mounts.
 const NAME: &str = "fastmap-storage";
@@ -31,7 +31,7 @@ impl Mount {
     ///
     /// # Errors
     ///
-    /// What the system, or fusermount3, says.
+    /// The words of the system, or of fusermount3.
     pub fn at(dir: &Path) -> io::Result<(Mount, File)> {
         let (by_helper, device) = match mount(dir) {
             Ok(device) => (false, device),
@@ -83,7 +83,7 @@ fn mount_by_helper(dir: &Path) -> io::Result<File> {
     let device = sys::receive_file(&ours);
     let mut said = String::new();
     if let Some(stderr) = &mut helper.stderr {
-        // What it says is read where it failed.
+        // Its words are read where it failed.
         let _ = stderr.read_to_string(&mut said);
     }
     helper.wait()?;

@@ -44,7 +44,7 @@ pub struct Slow {
     road: Mutex<Road>,
 }
 
-/// What all reads share.
+/// State that all reads share.
 #[derive(Debug)]
 struct Road {
     /// When the bytes of all reads so far have passed.
@@ -54,7 +54,7 @@ struct Road {
     seen: Seen,
 }
 
-/// What was asked for.
+/// A read that was asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     reads: u64,
@@ -92,7 +92,7 @@ impl Slow {
         (0..AT_ONCE).map(one).collect()
     }
 
-    /// What was asked for so far.
+    /// Reads that were asked for so far.
     pub fn seen(&self) -> Seen {
         self.road().seen
     }

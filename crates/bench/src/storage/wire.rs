@@ -50,7 +50,7 @@ pub struct AnswerHead {
     pub unique: u64,
 }
 
-/// What INIT asks, as far as all versions have it.
+/// A request INIT, as far as all versions have it.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Init {
@@ -60,7 +60,7 @@ pub struct Init {
     pub flags: u32,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct InitAnswer {
@@ -76,7 +76,7 @@ pub struct InitAnswer {
     pub rest: [u32; 9],
 }
 
-/// What READ and READDIR ask.
+/// A request READ or READDIR.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Read {
@@ -105,7 +105,7 @@ pub struct Attributes {
     pub flags: u32,
 }
 
-/// What LOOKUP is answered.
+/// The answer to LOOKUP.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Entry {
@@ -118,7 +118,7 @@ pub struct Entry {
     pub attributes: Attributes,
 }
 
-/// What GETATTR is answered.
+/// The answer to GETATTR.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct AttributesAnswer {
@@ -127,7 +127,7 @@ pub struct AttributesAnswer {
     pub attributes: Attributes,
 }
 
-/// What OPEN and OPENDIR are answered.
+/// The answer to OPEN and OPENDIR.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Open {
@@ -136,7 +136,7 @@ pub struct Open {
     pub rest: u32,
 }
 
-/// What STATFS is answered: statfs(2).
+/// The answer to STATFS: statfs(2).
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Space {

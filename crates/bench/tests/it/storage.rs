@@ -42,7 +42,7 @@ impl Storage {
         Some(Storage { child: Some(child), at })
     }
 
-    /// Has it end by SIGTERM; the line that it says then.
+    /// Ends it by SIGTERM; the line that it says then.
     fn end(mut self) -> String {
         let mut child = self.child.take().unwrap();
         terminate(&child);

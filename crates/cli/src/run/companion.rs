@@ -142,7 +142,7 @@ fn let_go_of_standard_error() -> bool {
 }
 
 fn is_enough(mappings: &[Mapping]) -> bool {
-    mappings.iter().map(|mapping| mapping.pages).sum::<u64>() * 4096 >= LEAST
+    mappings.iter().map(Mapping::bytes).sum::<u64>() >= LEAST
 }
 
 /// Sleeps; wakes when the program ends, and tells that it has. Others of its family may go on.

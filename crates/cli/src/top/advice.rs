@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fastmap_steer::judge::{SLOW, may_load};
+
 use super::pattern::Pattern;
 
 /// What is known of a process, a second each where it is a rate.
@@ -31,8 +33,6 @@ const FAULTS: f64 = 30.0;
 const READ: f64 = 8e6;
 /// Bytes read for each byte touched from which on reading is in vain.
 const DEAR: f64 = 4.0;
-/// A fault that waits for longer is one of slow storage.
-pub const SLOW: Duration = Duration::from_micros(300);
 
 impl Facts {
     /// More is mapped than fits into memory.
@@ -47,7 +47,7 @@ impl Facts {
 
     /// All that is mapped fits into memory, with room to spare.
     pub fn fits(&self) -> bool {
-        self.mapped_bytes <= self.room_bytes - self.room_bytes / 8
+        self.mapped_bytes <= may_load(self.room_bytes)
     }
 
     /// The line.

@@ -149,7 +149,7 @@ impl MappedBy {
             name: process.name(),
             is_writable: mappings.iter().any(|one| one.is_writable),
             is_shared: first.is_shared,
-            mapped_bytes: mappings.iter().map(|one| one.pages * PAGE).sum(),
+            mapped_bytes: mappings.iter().map(|one| one.bytes()).sum(),
         })
     }
 

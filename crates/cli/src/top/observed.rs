@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use fastmap_steer::judge::Run;
+use fastmap_steer::judge::{Run, SLOW};
 use fastmap_steer::observe::{Effort, Mapping, Mappings, Memory, Pages, Process, Seen, Spent, Waits};
 
-use super::advice::{Facts, SLOW};
+use super::advice::Facts;
 use super::pattern::Pattern;
 
 /// A look that took longer than this has no short ones after it.
@@ -107,7 +107,7 @@ fn data_of(process: Process, mut found: Vec<Mapping>) -> Vec<Mapping> {
 }
 
 fn bytes_of(found: &[Mapping]) -> u64 {
-    found.iter().map(|one| one.pages * PAGE).sum()
+    found.iter().map(Mapping::bytes).sum()
 }
 
 impl Observed {
@@ -281,7 +281,7 @@ impl Observed {
     }
 
     pub fn mapped_bytes(&self) -> u64 {
-        self.files.iter().map(|one| one.mapping.pages * PAGE).sum()
+        self.files.iter().map(|one| one.mapping.bytes()).sum()
     }
 
     /// `None` where its page tables may not be read.
@@ -293,7 +293,7 @@ impl Observed {
     pub fn files(&self) -> Vec<OfFile> {
         let mut all: Vec<OfFile> = Vec::new();
         for one in &self.files {
-            let mapped = one.mapping.pages * PAGE;
+            let mapped = one.mapping.bytes();
             let resident = self.pages.as_ref().map(|_| one.seen.count() * PAGE);
             match all.iter_mut().find(|file| file.path == one.mapping.path) {
                 Some(file) => {

@@ -15,6 +15,18 @@ pub use traced::{Refusal, Traced};
 
 use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
+use rustix::mm::Advice as Kernels;
+
+/// The calls of madvise(2) that make an advice, in their order.
+fn calls(advice: Advice, was_blocks: bool) -> impl Iterator<Item = Kernels> {
+    let pages = match advice {
+        Advice::Blocks => Some(Kernels::LinuxHugepage),
+        _ if was_blocks => Some(Kernels::LinuxNoHugepage),
+        _ => None,
+    };
+    let order = if advice == Advice::Normal { Kernels::Normal } else { Kernels::Random };
+    pages.into_iter().chain([order])
+}
 
 /// A way to a program's mappings. A call that fails changes nothing, or a part of what was asked for: it may be repeated.
 pub trait Hand {

@@ -1,6 +1,6 @@
 //! The hand of who shares the program's memory: plain madvise(2).
 
-use super::{Files, Hand, Readers};
+use super::{Files, Hand, Readers, calls};
 use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
 use rustix::mm::Advice as Kernels;
@@ -12,13 +12,7 @@ pub struct Own;
 
 impl Hand for Own {
     fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
-        let pages = match advice {
-            Advice::Blocks => Some(Kernels::LinuxHugepage),
-            _ if was_blocks => Some(Kernels::LinuxNoHugepage),
-            _ => None,
-        };
-        let order = if advice == Advice::Normal { Kernels::Normal } else { Kernels::Random };
-        pages.is_none_or(|pages| madvise(mapping.at.clone(), pages)) && madvise(mapping.at.clone(), order)
+        calls(advice, was_blocks).all(|advice| madvise(mapping.at.clone(), advice))
     }
 
     fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool {

@@ -1,6 +1,8 @@
 //! Readers beside a program: they bring pages of files into the page cache, several at a time, where advice does not
 //! (FUSE and NFS read what they are asked to read ahead one request at a time).
 
+use crate::PAGE;
+use crate::judge::PIECE;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -40,7 +42,7 @@ struct Piece {
 }
 
 /// A reader reads so much at a time.
-const BUFFER: usize = 256 << 10;
+const BUFFER: usize = (PIECE * PAGE) as usize;
 
 impl Readers {
     /// Has `len` bytes of `file` read.
@@ -71,9 +73,7 @@ impl Readers {
     pub fn clear(&mut self) {
         self.shared.lock().queue.clear();
     }
-}
 
-impl Readers {
     /// Lets the threads end where there is nothing to read.
     pub fn rest(&mut self) {
         let (waiting, brought) = self.state();

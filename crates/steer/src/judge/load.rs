@@ -19,7 +19,9 @@ pub struct Load {
 }
 
 /// Pages that a reader brings at a time: 256 KiB.
-const CHUNK: u64 = 64;
+pub const PIECE: u64 = 64;
+/// A fault that waits for longer is one of slow storage.
+pub const SLOW: Duration = Duration::from_micros(300);
 /// A load that has not gone on for so long has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pages that say whether touches are dense, and the length of a row that does.
@@ -38,7 +40,7 @@ impl Load {
             self.moved = now;
             self.touched += new.iter().map(|run| run.len).sum::<u64>();
             // The program has passed the readers.
-            let is_near = |run: &&Run| run.at <= self.next + CHUNK && self.next < run.end();
+            let is_near = |run: &&Run| run.at <= self.next + PIECE && self.next < run.end();
             if let Some(run) = new.iter().find(is_near).filter(|run| run.end() <= last.end()) {
                 self.skip(run.end() - self.next);
             }
@@ -59,13 +61,18 @@ impl Load {
             if self.next >= self.pages {
                 self.next = 0;
             }
-            let len = CHUNK.min(self.pages - self.next).min(self.left);
+            let len = PIECE.min(self.pages - self.next).min(self.left);
             ask.push(Run { at: self.next, len });
             self.brought += len;
             self.skip(len);
         }
         ask
     }
+}
+
+/// Of the memory that files can have, so much may be brought before it is touched.
+pub fn may_load(room: u64) -> u64 {
+    room - room / 8
 }
 
 /// Whether touches are dense: nearly all in rows longer than what the kernel maps for one. `None` if there are too few.

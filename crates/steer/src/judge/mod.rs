@@ -11,7 +11,7 @@ mod shape;
 mod stream;
 
 pub use case::{Advice, Case, Look};
-pub use load::{Depth, Load, is_dense};
+pub use load::{Depth, Load, PIECE, SLOW, is_dense, may_load};
 pub use round::Round;
 pub use shape::{Front, Pieces, Shape, pieces, shape, windows};
 pub use stream::{Stream, WIDE};

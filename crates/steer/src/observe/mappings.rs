@@ -29,6 +29,11 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// The same in bytes: of what the file has.
+    pub fn bytes(&self) -> u64 {
+        self.pages * PAGE
+    }
+
     /// Where pages of it lie.
     pub fn addresses(&self, pages: &Run) -> Range<u64> {
         self.at.start + pages.at * PAGE..self.at.start + pages.end() * PAGE
@@ -88,7 +93,7 @@ impl Mappings {
             let size = file.map_or(u64::MAX, |file| file.st_size as u64);
             one.pages = size.saturating_sub(one.offset).div_ceil(PAGE).min((one.at.end - one.at.start) / PAGE);
         }
-        found.retain(|one| one.pages * PAGE >= LEAST);
+        found.retain(|one| one.bytes() >= LEAST);
         found
     }
 

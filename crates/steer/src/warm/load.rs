@@ -4,7 +4,7 @@ use super::Remembered;
 use crate::PAGE;
 use crate::act::Readers;
 use crate::clock::now;
-use crate::judge::Run;
+use crate::judge::{PIECE, Run, may_load};
 use crate::observe::Memory;
 use std::fs::File;
 use std::sync::Arc;
@@ -21,8 +21,6 @@ pub struct Loaded {
     pub brought: u64,
 }
 
-/// Pages that are read at a time: 256 KiB.
-const PIECE: u64 = 64;
 /// Runs at most so many pages apart are read together: one request costs as much as they do.
 const GAP: u64 = 8;
 /// How often the readers are given work, and how often it is looked how much memory there is.
@@ -41,8 +39,7 @@ pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: imp
     while goes_on() {
         let at = now();
         if looked.is_none_or(|looked| at - looked >= LOOK) {
-            let all = memory.for_files();
-            (room, looked) = (all - all / 8, Some(at));
+            (room, looked) = (may_load(memory.for_files()), Some(at));
         }
         let (mut waiting, brought) = readers.state();
         let most = depth.judge(brought, at).min((room / 16 / (PIECE * PAGE)) as usize).max(1);

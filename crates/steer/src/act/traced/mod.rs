@@ -165,15 +165,9 @@ impl Traced {
     /// now, and it may be tried again.
     #[cfg(target_arch = "x86_64")]
     pub fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
-        let pages = match advice {
-            Advice::Blocks => Some(libc::MADV_HUGEPAGE),
-            _ if was_blocks => Some(libc::MADV_NOHUGEPAGE),
-            _ => None,
-        };
-        let order = if advice == Advice::Normal { libc::MADV_NORMAL } else { libc::MADV_RANDOM };
         let (address, length) = (mapping.at.start, mapping.at.end - mapping.at.start);
-        let call = |advice| attachment::Call { address, length, advice };
-        let calls: Vec<attachment::Call> = pages.into_iter().chain([order]).map(call).collect();
+        let call = |advice| attachment::Call { address, length, advice: advice as i32 };
+        let calls: Vec<attachment::Call> = super::calls(advice, was_blocks).map(call).collect();
         self.has(mapping) && self.make(&calls)
     }
 
