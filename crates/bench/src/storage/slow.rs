@@ -54,7 +54,7 @@ struct Road {
     seen: Seen,
 }
 
-/// A read that was asked for.
+/// Counts of the reads that were asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     reads: u64,

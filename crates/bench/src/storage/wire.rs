@@ -60,7 +60,7 @@ pub struct Init {
     pub flags: u32,
 }
 
-/// An answer.
+/// The answer to INIT.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct InitAnswer {
