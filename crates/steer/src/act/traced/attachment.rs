@@ -71,14 +71,23 @@ const MADVISE: u64 = 28;
 /// Bytes of a `syscall` instruction.
 const INSTRUCTION: u64 = 2;
 
-/// Has a thread make `calls`, by the instruction at `code`. `reads_pipe` tells of a descriptor of the process's.
-pub(super) fn attach(thread: u32, code: u64, calls: &[Call], reads_pipe: impl Fn(u64) -> bool + Sync) -> Outcome {
+/// What is seen of a process from outside.
+pub(super) trait View: Sync {
+    /// Whether a thread may be stopped where it is.
+    fn is_fit(&self, thread: u32) -> bool;
+
+    /// Whether a read(2) of a descriptor begins again unnoticed.
+    fn reads_pipe(&self, descriptor: u64) -> bool;
+}
+
+/// Has a thread of a process that is seen so make `calls`, by the instruction at `code`.
+pub(super) fn attach(thread: u32, code: u64, calls: &[Call], view: &impl View) -> Outcome {
     let mut outcome = Outcome { end: End::Gone, made: 0, stood: Duration::ZERO };
     // The kernel lets go of what is still held when this thread ends.
     std::thread::scope(|scope| {
         let body = || {
             be_prompt();
-            (outcome.end, outcome.stood) = hold(thread, code, calls, &mut outcome.made, &reads_pipe);
+            (outcome.end, outcome.stood) = hold(thread, code, calls, &mut outcome.made, view);
         };
         // Without the thread nothing is done.
         let _ =
@@ -98,14 +107,19 @@ fn be_prompt() {
     }
 }
 
-fn hold(thread: u32, code: u64, calls: &[Call], made: &mut usize, reads_pipe: &dyn Fn(u64) -> bool) -> (End, Duration) {
+fn hold(thread: u32, code: u64, calls: &[Call], made: &mut usize, view: &dyn View) -> (End, Duration) {
     let Some(tracee) = Tracee::seize(thread) else { return (End::Gone, Duration::ZERO) };
+    // To be held has taken a while. What enters such a call between this look and the stop is told apart below, but for a write(2) to a full
+    // pipe or socket, which returns what it has written.
+    if !view.is_fit(thread) {
+        return (End::Unfit, Duration::ZERO);
+    }
     if !tracee.interrupt() {
         return (End::Gone, Duration::ZERO);
     }
     let (stop, since) = tracee.wait(BOUND);
     let (end, signal) = match stop {
-        Stop::Asked => visit(&tracee, code, calls, made, reads_pipe),
+        Stop::Asked => visit(&tracee, code, calls, made, view),
         Stop::Group | Stop::Call => (End::Signalled, 0),
         Stop::Signal(signal, _) => (End::Signalled, signal),
         Stop::Late => return (End::Late, Duration::ZERO),
@@ -116,10 +130,10 @@ fn hold(thread: u32, code: u64, calls: &[Call], made: &mut usize, reads_pipe: &d
 }
 
 /// What is done with a thread that has stopped as it was asked to; and the signal to let it go with.
-fn visit(tracee: &Tracee, code: u64, calls: &[Call], made: &mut usize, reads_pipe: &dyn Fn(u64) -> bool) -> (End, i32) {
+fn visit(tracee: &Tracee, code: u64, calls: &[Call], made: &mut usize, view: &dyn View) -> (End, i32) {
     let Some(saved) = tracee.registers() else { return (End::Unfit, 0) };
     let (number, result) = (saved.orig_rax as i64, saved.rax as i64);
-    match fitness(number, [saved.rdi, saved.rsi], result, reads_pipe) {
+    match fitness(number, [saved.rdi, saved.rsi], result, |descriptor| view.reads_pipe(descriptor)) {
         Fitness::Unfit => return (End::Unfit, 0),
         Fitness::Interrupted => {
             tracee.set(&Registers { rax: AGAIN_WITHOUT_HANDLER as u64, ..saved });

@@ -152,8 +152,7 @@ impl Traced {
     }
 
     fn attach(&mut self, thread: u32, calls: &[attachment::Call]) -> attachment::Outcome {
-        let pid = self.pid;
-        let outcome = attachment::attach(thread, self.code, calls, |descriptor| threads::reads_pipe(pid, descriptor));
+        let outcome = attachment::attach(thread, self.code, calls, &threads::Process(self.pid));
         self.stops += u64::from(!outcome.stood.is_zero());
         self.longest = self.longest.max(outcome.stood);
         outcome

@@ -1,5 +1,6 @@
 //! Which thread of a process is stopped: one that can be, and that loses least.
 
+use super::attachment::View;
 use super::calls::{At, at};
 use super::filters::Filters;
 use super::status::Status;
@@ -42,6 +43,19 @@ fn efforts(pid: u32, thread: u32) -> Option<[u64; 3]> {
     Some([slept, count("syscr:"), count("syscw:")])
 }
 
+/// A process, by its number.
+pub(super) struct Process(pub(super) u32);
+
+impl View for Process {
+    fn is_fit(&self, thread: u32) -> bool {
+        place(self.0, thread).is_some()
+    }
+
+    fn reads_pipe(&self, descriptor: u64) -> bool {
+        reads_pipe(self.0, descriptor)
+    }
+}
+
 /// Where a thread is, if it may be stopped there.
 pub(super) fn place(pid: u32, thread: u32) -> Option<At> {
     let mut text = Vec::new();
@@ -59,7 +73,7 @@ pub(super) fn is_free(pid: u32, thread: u32, known: &[Filters]) -> bool {
 
 /// Whether read(2) of a descriptor sleeps without having read a part, and begins again unnoticed. A socket may have a time
 /// limit, and fails then; devices and FUSE's files do as their drivers please.
-pub(super) fn reads_pipe(pid: u32, descriptor: u64) -> bool {
+fn reads_pipe(pid: u32, descriptor: u64) -> bool {
     let Ok(to) = std::fs::read_link(format!("/proc/{pid}/fd/{}", descriptor as u32)) else { return false };
     let to = to.to_string_lossy();
     to.starts_with("pipe:") || matches!(&*to, "anon_inode:[eventfd]" | "anon_inode:[timerfd]")

@@ -87,7 +87,7 @@ struct one {
     sem_t go;
     aio_context_t aio;
     struct sockaddr_un name;
-    long rounds, wrong;
+    long rounds, wrong, cut;
 };
 static struct one all[KINDS];
 static const struct timespec PAUSE = { 0, 50000000 };
@@ -257,7 +257,7 @@ static void *sleeper(void *a) {
         /* Some limits are counted in ticks of the kernel's clock. */
         int early = o->kind != WRITE && took < (o->kind < FIT ? .0495 : .040);
         if (!ok || early) {
-            o->wrong++;
+            *(ok || o->kind != WRITE ? &o->wrong : &o->cut) += 1;
             fprintf(stderr, "%s: %s after %.1f ms (%s)\n", names[o->kind], ok ? "early" : "failed", took * 1e3, strerror(error));
         }
         o->rounds++;
@@ -280,14 +280,15 @@ static int blocked(void) {
     ready();
     wait_for_end();
     while (begun > 0) usleep(1000);
-    long wrong = 0, least = 1 << 30;
+    long wrong = 0, cut = 0, least = 1 << 30;
     for (int k = 0; k < KINDS; k++) {
         wrong += all[k].wrong;
+        cut += all[k].cut;
         if (all[k].rounds < least) least = all[k].rounds;
     }
     semctl(all[SEMOP].queue, 0, IPC_RMID);
     msgctl(all[MESSAGE].queue, IPC_RMID, 0);
-    printf("kinds %d rounds %ld wrong %ld\n", KINDS, least, wrong);
+    printf("kinds %d rounds %ld cut %ld wrong %ld\n", KINDS, least, cut, wrong);
     return wrong != 0;
 }
 
