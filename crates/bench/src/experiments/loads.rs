@@ -31,12 +31,15 @@ const BANDWIDTH: &str = "1GB/s";
 Measure how long a program takes to load a file that it maps, as servers of models do when they start: every page once, nothing of the file \
 in memory before, memory for all of it.
 
+Forward; by pieces of 256 KiB in a shuffled order; and a thousand rows of a page, whose list is known before.
+
 From a disk, --dir, and from storage far away, where each read takes 2 ms and many go on at once: `fastmap bench storage`, which needs \
 /dev/fuse, and to be root, or fusermount3. Without them only the disk is measured, and that is said.")]
 #[command(after_help = "\
 Ways:
   mmap         as it is
   fastmap run  under `fastmap run`, which steers from outside, and brings pages by many reads at once
+  fastmap      mapped by the engine, with a cache for all of it; rows by its `gather`
   pread        32 threads that read 256 KiB each at a time, and map nothing: what the storage can do
 
 Every byte is checked by whoever loads it.
@@ -94,12 +97,22 @@ impl Experiment for Loads {
         let group = |storage: &str, path: &Path, order: Order| {
             let spec = |engine| LoadSpec { engine, order, path: path.to_owned(), pages: disk.pages };
             let named = |name: &str, engine| Arm { name: name.to_owned(), ..Arm::of(engine, spec(engine)) };
+            let told = if order == Order::Gather {
+                Arm::of(Engine::MmapWillneed, spec(Engine::MmapWillneed))
+            } else {
+                named("fastmap run", Engine::Steered)
+            };
             let arms = vec![
                 Arm::of(Engine::Mmap, spec(Engine::Mmap)),
-                named("fastmap run", Engine::Steered),
+                told,
+                Arm::of(Engine::Fastmap, spec(Engine::Fastmap)),
                 named(&format!("pread, {THREADS} threads"), Engine::Pread),
             ];
-            let order_in_words = if order == Order::Forward { "forward" } else { "256 KiB each, shuffled" };
+            let order_in_words = match order {
+                Order::Forward => "forward",
+                Order::Pieces => "256 KiB each, shuffled",
+                Order::Gather => "a gather of rows",
+            };
             let labels = vec![("storage", json!(storage)), ("order", json!(order))];
             Group::new(format!("{storage}, {order_in_words}"), labels, arms)
         };
@@ -107,7 +120,7 @@ impl Experiment for Loads {
         if beside.is_some() {
             storages.insert(0, ("far away", far.join(storage::DATA)));
         }
-        let orders = [Order::Forward, Order::Pieces];
+        let orders = [Order::Forward, Order::Pieces, Order::Gather];
         let groups = storages.iter().flat_map(|(name, path)| orders.map(|order| group(name, path, order))).collect();
         Ok(Plan {
             about: format!("loads; far away each read takes {LATENCY}, all together {BANDWIDTH} at most"),
@@ -125,7 +138,7 @@ impl Experiment for Loads {
     }
 
     fn claims() -> Vec<Claim<Nothing>> {
-        vec![Claim::new("seconds").between(&[Engine::Steered], MMAP)]
+        vec![Claim::new("seconds").between(&[Engine::Steered, Engine::Fastmap], MMAP)]
     }
 }
 

@@ -1,4 +1,5 @@
-//! A file that is loaded: every page of it read once, as programs do that map a model's weights or an index when they start.
+//! A file that is loaded: every page of it read once, as programs do that map a model's weights or an index when they start; or some rows of
+//! it, all of which are known beforehand.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +11,14 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 
 use crate::substrates::pattern::Scatter;
-use crate::substrates::{Engine, Error, Meter, PAGE, Reading, Result, stamp};
+use crate::substrates::{Engine, Error, Meter, PAGE, Reading, Result, engine, stamp};
 
 /// Pages of a piece: 256 KiB.
 const PIECE: u64 = 64;
 /// Threads that read where nothing is mapped.
 pub const THREADS: usize = 32;
+/// Pages that are gathered, at most.
+const ROWS: u64 = 1000;
 
 /// In which order its pieces are loaded; the pages of each are upwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,12 +28,14 @@ pub enum Order {
     Forward,
     /// As a model's tensors are asked for: shuffled.
     Pieces,
+    /// A thousand pages by chance, each once, whose list is known: as the neighbours of a vector are.
+    Gather,
 }
 
 /// One load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoadSpec {
-    /// [`Engine::Pread`] reads by [`THREADS`] threads; all others map the file, and one thread touches it.
+    /// [`Engine::Pread`] reads by [`THREADS`] threads; all others map the file, and one thread touches it, or calls the engine's gather.
     pub engine: Engine,
     /// In which order.
     pub order: Order,
@@ -41,14 +46,30 @@ pub struct LoadSpec {
 }
 
 impl LoadSpec {
+    /// Pages of each piece but the last.
+    fn each(&self) -> u64 {
+        if self.order == Order::Gather { 1 } else { PIECE }
+    }
+
+    /// Pieces that the file has.
+    fn all_pieces(&self) -> u64 {
+        self.pages.div_ceil(self.each())
+    }
+
+    /// Pieces that are loaded.
     fn pieces(&self) -> u64 {
-        self.pages.div_ceil(PIECE)
+        if self.order == Order::Gather { self.pages.min(ROWS) } else { self.all_pieces() }
+    }
+
+    /// Pages that are loaded.
+    pub fn touched(&self) -> u64 {
+        if self.order == Order::Gather { self.pieces() } else { self.pages }
     }
 
     /// The pages of the piece that comes at a place in the order.
     fn piece(&self, place: u64, scatter: &Scatter) -> std::ops::Range<u64> {
         let piece = if self.order == Order::Forward { place } else { scatter.page_of(place) };
-        piece * PIECE..((piece + 1) * PIECE).min(self.pages)
+        piece * self.each()..((piece + 1) * self.each()).min(self.pages)
     }
 
     fn failed(&self, source: io::Error) -> Error {
@@ -64,20 +85,49 @@ impl LoadSpec {
 /// The first wrong byte, and what the system answers.
 pub fn run(spec: &LoadSpec, meter: &Meter) -> Result<Reading> {
     let file = File::open(&spec.path).map_err(|error| spec.failed(error))?;
-    let scatter = Scatter::over(spec.pieces());
+    let scatter = Scatter::over(spec.all_pieces());
     let window = meter.start(&spec.path);
     match spec.engine {
         Engine::Pread => read(spec, &file, &scatter)?,
+        Engine::Fastmap => map_by_engine(spec, &file, &scatter)?,
         _ => map(spec, &file, &scatter)?,
     }
     let took = window.at.elapsed();
-    Ok(window.end().counting(spec.pages, took, None))
+    Ok(window.end().counting(spec.touched(), took, None))
+}
+
+/// All pages in the order in which they are loaded.
+fn order<'a>(spec: &'a LoadSpec, scatter: &'a Scatter) -> impl Iterator<Item = u64> + 'a {
+    (0..spec.pieces()).flat_map(|place| spec.piece(place, scatter))
+}
+
+fn map_by_engine(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
+    // Memory for all of it, as the others have.
+    let capacity = (spec.pages + spec.pages / 8) as usize * PAGE;
+    let cache = fastmap::Cache::new(capacity.max(fastmap::Cache::MIN_CAPACITY))?;
+    // SAFETY: the file is the bench's own, which cuts it at no time.
+    let map = unsafe { engine::options(file, &cache, spec.pages).0.map(file) }?;
+    if spec.order == Order::Gather {
+        let rows: Vec<_> = order(spec, scatter).map(|page| (page as usize * PAGE, PAGE)).collect();
+        let mut bytes = vec![0; rows.len() * PAGE];
+        map.gather(&rows, &mut bytes)?;
+        return order(spec, scatter)
+            .zip(bytes.chunks_exact(PAGE))
+            .try_for_each(|(page, bytes)| stamp::check_fresh(page, bytes));
+    }
+    order(spec, scatter).try_for_each(|page| stamp::check_fresh(page, &map[page as usize * PAGE..][..PAGE]))
 }
 
 fn map(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
     // SAFETY: the file is the bench's own, which cuts it at no time.
     let map = unsafe { memmap2::Mmap::map(file) }.map_err(|error| spec.failed(error))?;
-    for page in (0..spec.pieces()).flat_map(|place| spec.piece(place, scatter)) {
+    if spec.engine == Engine::MmapWillneed {
+        for page in order(spec, scatter) {
+            map.advise_range(memmap2::Advice::WillNeed, page as usize * PAGE, PAGE)
+                .map_err(|error| spec.failed(error))?;
+        }
+    }
+    for page in order(spec, scatter) {
         stamp::check_fresh(page, &map[page as usize * PAGE..][..PAGE])?;
     }
     Ok(())
@@ -86,7 +136,7 @@ fn map(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
 fn read(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
     let next = AtomicU64::new(0);
     let one = || {
-        let mut buffer = vec![0; PIECE as usize * PAGE];
+        let mut buffer = vec![0; spec.each() as usize * PAGE];
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             if place >= spec.pieces() {
@@ -123,7 +173,7 @@ mod tests {
         let all = || {
             [Order::Forward, Order::Pieces]
                 .into_iter()
-                .flat_map(|order| [(Engine::Mmap, order), (Engine::Pread, order)])
+                .flat_map(|order| [(Engine::Mmap, order), (Engine::Pread, order), (Engine::Fastmap, order)])
         };
         for (engine, order) in all() {
             let spec = spec(engine, order, file.path().to_owned());

@@ -7,8 +7,7 @@ use crate::page::claims::Loading;
 use crate::page::entry::FRAME_PAGES;
 use crate::page::word::{Ghost, State};
 use crate::pool::read_buffers::{BUFFERS, Buffer};
-use crate::pool::read_times::ReadTimes;
-use crate::readahead::detect;
+use crate::readahead::{detect, prefetch};
 use crate::region::arrivals::clear_tail;
 use crate::region::install::Outcome;
 use crate::region::page_ref::PageRef;
@@ -75,6 +74,10 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     if is_run && region.store().origin().is_some() {
         // What would have to be fetched is left to those who want it.
         end = (number + 1..end).find(|page| !region.store().is_near(*page, 1)).unwrap_or(end);
+    }
+    if end > number + 1 && region.hints().read_times().are_long() && prefetch::ask(region, number + 1..end) {
+        // While this thread waits for the page that was missed.
+        end = number + 1;
     }
     let is_run = end > number + 1;
     let run = if is_run { Run::claim(region, number + 1..end, 1, core) } else { None };
@@ -213,7 +216,7 @@ fn timed<T>(
 ) -> T {
     let counters = region.pool().counters_at(core);
     let hits = || counters.page_cache_hits.get();
-    let before = ReadTimes::is_due(pages, counters.misses.get()).then(|| (Instant::now(), hits()));
+    let before = region.hints().read_times().is_due(pages, counters.misses.get()).then(|| (Instant::now(), hits()));
     let read = read();
     // Another thread of this core may have had one meanwhile: one measurement less.
     if let Some((began, _)) = before.filter(|(_, before)| hits() == *before && is_all(&read)) {

@@ -11,9 +11,11 @@ use crate::pool::runs::OpenRuns;
 use crate::pool::staging::{SlotNumber, Staging};
 use crate::pool::streams::Streams;
 use crate::sys::aio::Aio;
+use crate::sys::preads::Preads;
 use crate::sys::sync::{AtomicU64, Ordering, fence};
 use crate::sys::userfaultfd::Userfaultfd;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Batches evicted for misses since anything was staged or touched, after which staging memory goes before pages do.
@@ -25,6 +27,8 @@ pub struct Ahead {
     /// Before the memory that they read into, which goes when the device is done with it.
     pub readers: Box<[Reader]>,
     pub staging: Staging,
+    /// For reads that the kernel is not asked for ahead.
+    pub preads: Arc<Preads>,
     pub streams: Streams,
     pub runs: OpenRuns,
     pub stop: AtomicBool,
@@ -38,9 +42,11 @@ pub struct Ahead {
 impl Ahead {
     /// Nothing yet, for readers that have contexts, or none; `userfaultfd`: of staging memory.
     pub fn new(contexts: Vec<Option<Aio>>, userfaultfd: &'static Userfaultfd) -> io::Result<Self> {
-        let readers = contexts.into_iter().enumerate().map(|(number, aio)| Reader::new(number, aio));
+        let preads = Preads::new(contexts.len());
+        let readers = contexts.into_iter().enumerate().map(|(number, aio)| Reader::new(number, aio, &preads));
         Ok(Ahead {
             readers: readers.collect::<io::Result<_>>()?,
+            preads,
             staging: Staging::new(userfaultfd)?,
             streams: Streams::default(),
             runs: OpenRuns::default(),
@@ -55,6 +61,7 @@ impl Ahead {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.readers.iter().for_each(Reader::wake);
+        self.preads.stop();
     }
 
     /// The reader of a stream.

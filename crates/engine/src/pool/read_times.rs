@@ -3,8 +3,10 @@
 //! Threads that miss take the times of reads that they do themselves; what the page cache had is left out. They are averages, in which
 //! no read counts for more than four times what was expected: what is beyond is another's work on the processor or the device, or a pause.
 
+use crate::pool::reader::LARGE_PIECE_PAGES;
+use crate::sys::preads::THREADS;
 use crate::sys::sync::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a miss takes beside its read, ns: the trap and one UFFDIO_COPY of a page.
 const TRAP: u64 = 4_000;
@@ -18,6 +20,12 @@ const CACHED: (u64, u64) = (1_500, 500);
 const LEAST_PAGES: usize = 4;
 /// One read of a page in so many is timed: two looks at the clock are 50 ns.
 const RARELY: u64 = 16;
+/// First reads of a page by itself, all of which are timed; the least of them counts.
+const FIRST: u32 = 4;
+/// Of them, those with which it is known whether reads take long.
+const KNOWN: u32 = 2;
+/// A page by itself that takes so long comes from storage far away, ns: disks of today take a third.
+const LONG: u32 = 300_000;
 /// What a measurement adds of its difference to the average.
 const PART: i64 = 16;
 
@@ -26,6 +34,19 @@ const PART: i64 = 16;
 pub struct ReadTimes {
     page: AtomicU32,
     further: AtomicU32,
+    /// Reads of a page by itself, up to [`FIRST`].
+    first: AtomicU32,
+    /// Reads that were asked for alone.
+    tried: AtomicU32,
+    lost: Lost,
+}
+
+/// Misses of a file whose reads take long.
+#[derive(Debug, Default)]
+struct Lost {
+    misses: AtomicU32,
+    /// Of them, those beside earlier ones.
+    near: AtomicU32,
 }
 
 /// What a miss costs, and a further page that is read with it, ns.
@@ -33,25 +54,63 @@ pub struct ReadTimes {
 pub struct Costs {
     pub miss: u64,
     pub page: u64,
+    /// [`ReadTimes::are_long`].
+    pub are_long: bool,
 }
 
 impl ReadTimes {
     /// Whether to time a read of so many pages, the n-th.
     #[inline]
-    pub fn is_due(pages: usize, number: u64) -> bool {
-        pages >= LEAST_PAGES || pages == 1 && number.is_multiple_of(RARELY)
+    pub fn is_due(&self, pages: usize, number: u64) -> bool {
+        let is_first = || self.first.load(Ordering::Relaxed) < FIRST;
+        pages >= LEAST_PAGES || pages == 1 && (number.is_multiple_of(RARELY) || is_first())
+    }
+
+    /// Whether reads take so long that many are to be under way at a time, each by a thread.
+    #[inline]
+    pub fn are_long(&self) -> bool {
+        self.page.load(Ordering::Relaxed) > LONG && self.first.load(Ordering::Relaxed) >= KNOWN
+    }
+
+    /// Whether it is not known whether the call that asks for a read waits for it: so many are asked for alone.
+    pub fn is_untried(&self) -> bool {
+        self.tried.load(Ordering::Relaxed) < KNOWN && self.first.load(Ordering::Relaxed) < KNOWN
+    }
+
+    /// Notes a read that was asked for alone, and how long the call took if it waited.
+    pub fn note_tried(&self, waited: Option<Duration>) {
+        self.tried.fetch_add(1, Ordering::Relaxed);
+        if let Some(waited) = waited {
+            self.note_took(1, in_ns(waited));
+        }
+    }
+
+    /// Notes a miss where reads take long; whether all misses so far have cost as much as to read so many pages, all of the file, at once.
+    /// `is_near`: it is beside an earlier one. Where few are, and few pages of the file were missed, it never has: they may be all that is wanted.
+    pub fn has_lost_as_much(&self, pages: usize, is_near: bool) -> bool {
+        /// Of a file that is read here and there: one page in so many.
+        const SPARSE: usize = 256;
+        let misses = self.lost.misses.fetch_add(1, Ordering::Relaxed) as usize + 1;
+        let near = self.lost.near.fetch_add(u32::from(is_near), Ordering::Relaxed) as usize;
+        let Costs { miss, page, .. } = self.costs();
+        // A page is a part of a request that takes as long as a page by itself, beside others.
+        let page = page.min(miss / LARGE_PIECE_PAGES as u64) / THREADS as u64 + MAPPED;
+        misses as u64 * miss > pages as u64 * page && (2 * near > misses || misses > pages / SPARSE)
     }
 
     /// Notes a read of so many pages that began then, and was the device's.
     #[cold]
     pub fn note(&self, pages: usize, began: Instant) {
-        let took = began.elapsed().as_nanos().min(u128::from(u32::MAX / 8)) as u32;
-        self.note_took(pages, took);
+        self.note_took(pages, in_ns(began.elapsed()));
     }
 
     fn note_took(&self, pages: usize, took: u32) {
         let page = self.page.load(Ordering::Relaxed);
         match (pages, page) {
+            (1, _) if self.first.load(Ordering::Relaxed) < FIRST => {
+                self.first.fetch_add(1, Ordering::Relaxed);
+                self.page.store(if page == 0 { took } else { page.min(took) }.max(PART as u32), Ordering::Relaxed);
+            }
             (1, _) => average(&self.page, took),
             (_, 0) => {}
             _ => average(&self.further, took.saturating_sub(page) / (pages - 1) as u32),
@@ -65,8 +124,12 @@ impl ReadTimes {
             Some(page) => (page, known(&self.further).unwrap_or(UNKNOWN)),
             None => CACHED,
         };
-        Costs { miss: page + TRAP, page: further + MAPPED }
+        Costs { miss: page + TRAP, page: further + MAPPED, are_long: self.are_long() }
     }
+}
+
+fn in_ns(time: Duration) -> u32 {
+    time.as_nanos().min(u128::from(u32::MAX / 8)) as u32
 }
 
 fn average(time: &AtomicU32, now: u32) {
@@ -90,13 +153,41 @@ mod tests {
     #[test]
     fn latency_and_further_pages_are_told_apart() {
         let times = ReadTimes::default();
-        assert_eq!(times.costs(), Costs { miss: 5_500, page: 2_000 });
+        assert_eq!(times.costs(), Costs { miss: 5_500, page: 2_000, are_long: false });
         note(&times, 16, |_| 100_000);
-        assert_eq!(times.costs(), Costs { miss: 5_500, page: 2_000 }, "without a page by itself");
+        assert_eq!(times.costs(), Costs { miss: 5_500, page: 2_000, are_long: false }, "without a page by itself");
         note(&times, 1, |_| 60_000);
-        assert_eq!(times.costs(), Costs { miss: 64_000, page: UNKNOWN + MAPPED });
+        assert_eq!(times.costs(), Costs { miss: 64_000, page: UNKNOWN + MAPPED, are_long: false });
         note(&times, 16, |_| 60_000 + 15 * 1_800);
-        assert_eq!(times.costs(), Costs { miss: 64_000, page: 3_300 });
+        assert_eq!(times.costs(), Costs { miss: 64_000, page: 3_300, are_long: false });
+    }
+
+    #[test]
+    fn storage_far_away_is_known_by_its_first_reads() {
+        let far = ReadTimes::default();
+        assert!(far.is_due(1, 7) && !far.are_long());
+        far.note_took(1, 2_100_000);
+        assert!(!far.are_long(), "by one");
+        far.note_took(1, 2_000_000);
+        assert!(far.are_long() && far.costs().miss > 2_000_000);
+        let disk = ReadTimes::default();
+        [3_000_000, 90_000, 80_000].into_iter().for_each(|took| disk.note_took(1, took));
+        assert!(!disk.are_long(), "a first read that waited for something else");
+        (0..100).for_each(|_| disk.note_took(1, 90_000));
+        assert!(!disk.is_due(1, 7) && disk.is_due(1, 16));
+    }
+
+    #[test]
+    fn files_that_are_loaded_are_told_from_those_that_are_read_here_and_there() {
+        let after = |is_near: bool, misses: usize| {
+            let far = ReadTimes::default();
+            (0..4).for_each(|_| far.note_took(1, 2_000_000));
+            (0..misses).any(|_| far.has_lost_as_much(1 << 18, is_near))
+        };
+        assert!(!after(true, 100), "0.2 s, and all of the GiB takes longer");
+        assert!(after(true, 400));
+        assert!(!after(false, 900));
+        assert!(after(false, 1100));
     }
 
     #[test]
@@ -115,7 +206,7 @@ mod tests {
         let times = ReadTimes::default();
         note(&times, 1, |_| 2_500);
         note(&times, 32, |_| 2_500 + 31 * 2_000);
-        assert_eq!(times.costs(), Costs { miss: 6_500, page: 3_500 });
+        assert_eq!(times.costs(), Costs { miss: 6_500, page: 3_500, are_long: false });
         note(&times, 32, |_| 1_000);
         assert!(times.costs().page < 1_600, "never below nothing");
         // Nor for good, if the first one came to nothing.

@@ -16,16 +16,21 @@ use crate::sys::PAGE;
 use crate::sys::aio::{self, Aio};
 use crate::sys::lock::Lock;
 use crate::sys::memory::Zeroed;
+use crate::sys::preads::{self, Asked, Preads};
 use crate::sys::uring::Bell;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Chunks and pieces on their way, at most.
 pub const TRANSFERS: usize = 128;
 /// Neighbouring pages that are mapped as soon as they are there, in one request, at most.
 pub const PIECE_PAGES: usize = 4;
+/// The same, where reads take long and memory is free.
+pub const LARGE_PIECE_PAGES: usize = 32;
 /// Submissions in a row that have ended in the call, after which the reader's thread does them; after half as many that have not,
 /// threads that trap do.
 pub const INLINE: i32 = 4;
@@ -58,6 +63,8 @@ pub struct Transfer {
     pub destination: Destination,
     /// How many there were before it.
     pub order: u64,
+    /// Pages of each request but, perhaps, the last.
+    pub each: usize,
     /// Requests that have not ended.
     pub left: usize,
     /// Bytes that are there: from the front, where there is one request.
@@ -105,12 +112,20 @@ pub struct Position {
 /// What belongs to the thread that has the turn.
 #[derive(Debug)]
 pub struct Reading {
-    /// None: every read is a pread(2).
+    /// None: threads do all reads; if there are none either, every read is a pread(2).
     pub aio: Option<Aio>,
+    /// What threads read.
+    pub asked: Asked,
     pub positions: Box<[Position]>,
     pub transfers: Box<[Option<Transfer>]>,
     /// A buffer for each transfer.
     pieces: Zeroed<[u8; PAGE]>,
+    /// And one for each that is a large piece.
+    large_pieces: Zeroed<[u8; PAGE]>,
+    /// Large pieces under way.
+    large: usize,
+    /// Transfers whose large buffer has memory, a bit each: free frames are held for it.
+    large_held: u128,
     /// Transfers begun so far.
     begun: u64,
     /// Submissions of late that ended in the call, less those that did not.
@@ -118,7 +133,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    fn new(aio: Option<Aio>) -> io::Result<Self> {
+    fn new(aio: Option<Aio>, asked: Asked) -> io::Result<Self> {
         let start = Start { region: RegionId(0), next: 0, step: 1, window: 0, tag: u64::MAX };
         let idle = Position {
             start,
@@ -134,26 +149,64 @@ impl Reading {
             positions: vec![idle; STREAMS].into(),
             transfers: (0..TRANSFERS).map(|_| None).collect(),
             pieces: Zeroed::new(TRANSFERS * PIECE_PAGES)?,
+            large_pieces: Zeroed::new(TRANSFERS * LARGE_PIECE_PAGES)?,
+            large: 0,
+            large_held: 0,
             begun: 0,
-            inline_calls: if aio.is_none() { INLINE } else { 0 },
+            inline_calls: 0,
             aio,
+            asked,
         })
     }
 
-    /// Requests that the device has.
+    /// Requests under way.
     pub fn in_flight(&self) -> usize {
-        self.aio.as_ref().map_or(0, Aio::in_flight)
+        self.aio.as_ref().map_or(0, Aio::in_flight) + self.asked.in_flight()
+    }
+
+    /// A request that has ended: its tag, and the count of bytes or a negative error number.
+    pub fn next_done(&mut self) -> Option<(u64, i32)> {
+        self.aio.as_mut().and_then(Aio::next_done).or_else(|| self.asked.next_done())
+    }
+
+    /// Waits until so many requests have ended, if as many are under way, or for a while.
+    pub fn wait(&mut self, wanted: usize) {
+        /// While both the kernel and threads have some: of the one that ends first the other does not tell.
+        const BOTH: Duration = Duration::from_micros(200);
+        let others = self.asked.in_flight();
+        match &mut self.aio {
+            Some(aio) if others == 0 => aio.wait(wanted),
+            Some(aio) if aio.in_flight() > 0 => {
+                aio.submit();
+                self.asked.wait(1, Some(BOTH));
+            }
+            // No thread is left without a request for long.
+            _ => self.asked.wait(wanted.min(others.saturating_sub(preads::THREADS)), None),
+        }
     }
 
     /// A transfer's place, if there is one, and room for as many requests.
     pub fn room_for(&self, requests: usize) -> Option<usize> {
-        let fits = self.in_flight() + requests <= aio::DEPTH;
+        let fits = self.in_flight() + requests <= aio::DEPTH.min(preads::DEPTH);
         self.transfers.iter().position(Option::is_none).filter(|_| fits)
     }
 
-    /// Where a transfer's piece is read into.
-    pub fn piece_memory(&self, transfer: usize) -> *mut u8 {
+    /// Where a transfer's piece of so many pages is read into.
+    pub fn piece_memory(&self, transfer: usize, pages: usize) -> *mut u8 {
+        if pages > PIECE_PAGES {
+            return self.large_pieces.as_mut_ptr().wrapping_add(transfer * LARGE_PIECE_PAGES).cast();
+        }
         self.pieces.as_mut_ptr().wrapping_add(transfer * PIECE_PAGES).cast()
+    }
+
+    /// Whether so many large pieces are under way.
+    pub fn has_large(&self, pieces: usize) -> bool {
+        self.large >= pieces
+    }
+
+    /// Free frames that a transfer's large buffer needs.
+    pub fn frames_for_large(&self, transfer: usize) -> usize {
+        if self.large_held >> transfer & 1 == 0 { LARGE_PIECE_PAGES } else { 0 }
     }
 }
 
@@ -171,8 +224,12 @@ pub struct Reader {
     queued: AtomicUsize,
     /// Transfers on their way.
     open: AtomicUsize,
+    /// Large pieces are among them: its thread takes notice of them.
+    has_large: AtomicBool,
     /// Reads end in the call that asks for them: its thread does them.
     pub reads_inline: AtomicBool,
+    /// Its thread is to look at what there is to do.
+    called: AtomicBool,
     /// Its thread waits, or is about to, and wants the bell rung.
     asleep: AtomicBool,
     bell: Bell,
@@ -183,21 +240,23 @@ unsafe impl Sync for Reader {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Reader {}
 
-const _: () = assert!(STREAMS == u64::BITS as usize);
+const _: () = assert!(STREAMS == u64::BITS as usize && TRANSFERS == u128::BITS as usize);
 
 impl Reader {
     /// One that has nothing to do.
-    pub fn new(number: usize, aio: Option<Aio>) -> io::Result<Self> {
+    pub fn new(number: usize, aio: Option<Aio>, preads: &Arc<Preads>) -> io::Result<Self> {
         Ok(Reader {
             turn: Turn::new(Futex),
-            reads_inline: AtomicBool::new(aio.is_none()),
-            reading: UnsafeCell::new(Reading::new(aio)?),
+            reads_inline: AtomicBool::new(false),
+            reading: UnsafeCell::new(Reading::new(aio, Asked::of(preads))?),
             number,
             pending: AtomicU64::new(0),
             lock: Lock::new(),
             requests: UnsafeCell::new(VecDeque::with_capacity(REQUESTS)),
             queued: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
+            has_large: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             bell: Bell::default(),
         })
@@ -226,6 +285,13 @@ impl Reader {
     /// Whether something waits to be asked of the device.
     pub fn has_work(&self) -> bool {
         self.pending.load(Ordering::SeqCst) != 0 || self.queued.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether its thread has something to do: what it was called for, what ends in the call, or to take notice of large pieces. All else
+    /// is better done by threads that need it.
+    pub fn needs_thread(&self) -> bool {
+        let is_inline = || self.reads_inline.load(Ordering::Relaxed) && self.has_work();
+        self.called.load(Ordering::SeqCst) || self.has_large.load(Ordering::SeqCst) || is_inline()
     }
 
     /// Whether something is on its way.
@@ -272,17 +338,23 @@ impl Reader {
 
     /// Wakes its thread. SeqCst pairs with `rest`: either this sees it asleep, or that sees what is new.
     pub fn wake(&self) {
+        self.called.store(true, Ordering::SeqCst);
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.bell.ring();
         }
     }
 
-    /// Its thread's sleep, until there is something to do, or `stop`.
-    pub fn rest(&self, stop: &AtomicBool) {
+    /// Notes that its thread looks at what there is to do.
+    pub fn note_looked(&self) {
+        self.called.store(false, Ordering::SeqCst);
+    }
+
+    /// Its thread's sleep, until there is something to do, or something else that it is woken for.
+    pub fn rest(&self, is_wanted: impl FnOnce() -> bool) {
         // Before this thread says that it sleeps: a ring of the bell that comes after that is not missed.
         let rung = self.bell.rung();
         self.asleep.store(true, Ordering::SeqCst);
-        if !self.has_work() && !stop.load(Ordering::SeqCst) {
+        if !self.needs_thread() && !is_wanted() {
             self.bell.wait(rung, None);
         }
         self.asleep.store(false, Ordering::SeqCst);
@@ -300,12 +372,31 @@ pub struct OnTurn<'a> {
 }
 
 impl OnTurn<'_> {
-    /// Begins a transfer of so many requests.
-    pub fn begin(&mut self, place: usize, held: RegionUse, destination: Destination, requests: usize) {
+    /// Begins a transfer of so many requests of so many pages each.
+    pub fn begin(&mut self, place: usize, held: RegionUse, destination: Destination, each: usize, requests: usize) {
         self.reading.begun += 1;
-        let transfer = Transfer { held, destination, order: self.reading.begun, left: requests, filled: 0 };
+        let transfer = Transfer { held, destination, order: self.reading.begun, each, left: requests, filled: 0 };
         self.reading.transfers[place] = Some(transfer);
         self.reader.open.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Notes that a large piece begins, whose buffer has its free frames.
+    pub fn note_large_begun(&mut self, place: usize) {
+        self.reading.large += 1;
+        self.reading.large_held |= 1 << place;
+        self.reader.has_large.store(true, Ordering::SeqCst);
+        self.reader.wake();
+    }
+
+    /// Notes that one has ended. The memory of all goes with the last of them.
+    pub fn note_large_ended(&mut self) {
+        self.reading.large -= 1;
+        if self.reading.large == 0 {
+            self.reading.large_pieces.clear();
+            let held = std::mem::take(&mut self.reading.large_held).count_ones() as usize;
+            self.pool.give_free_frames(self.pool.here(), held * LARGE_PIECE_PAGES);
+            self.reader.has_large.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Ends a transfer, all of whose requests have ended, for those who wait for what came.

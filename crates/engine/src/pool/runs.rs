@@ -20,12 +20,16 @@ const MOST_LONG: usize = 512;
 /// Measured runs between two decisions. Of so many, of which one in 32 has a second page by chance (random reads in 32 MiB: 256 pages of 8192 are
 /// where a run would have gone on), those that have come to a quarter once in a hundred thousand.
 const SAMPLES: u32 = 32;
+/// The same where reads take long: to measure a long run page by page takes as long as dozens of others.
+const FEW_SAMPLES: u32 = 8;
 /// What it costs to read runs page by page is such a part of what all others cost.
 const PART: u32 = 16;
 /// Measured runs of a page each, one after the other, with which rows are over: what is read in vain until that is known is dear.
 const MOST_SINGLE: u32 = 4;
 /// One run in so many is measured while pages are read one by one (that keeps streams waiting), and of long runs.
 const RARELY: u32 = 4;
+/// Of long runs where reads take long: a measured one has a miss more.
+const MORE_RARELY: u32 = 16;
 /// A page in vain takes the place of one that would have saved a third of what it costs to read one: at random places, with memory for a quarter,
 /// a page is found in memory a third as often as it is read.
 const DISPLACED: u64 = 3;
@@ -91,12 +95,18 @@ impl RunLengths {
             return Begun::Read(pages);
         }
         let is_long = pages >= LEAST_LONG;
-        let every = if pages == 1 || is_long { RARELY } else { PART * pages as u32 };
+        let costs = costs();
+        let (samples, rarely) = if costs.are_long { (FEW_SAMPLES, MORE_RARELY) } else { (SAMPLES, RARELY) };
+        let every = match pages {
+            1 => RARELY,
+            _ if is_long => rarely,
+            _ => PART * pages as u32,
+        };
         if self.begun.fetch_add(1, Ordering::Relaxed) % every != every - 1 {
             return Begun::Read(pages);
         }
-        if self.measured.fetch_add(1, Ordering::Relaxed) == SAMPLES {
-            self.decide(costs());
+        if self.measured.fetch_add(1, Ordering::Relaxed) >= samples {
+            self.decide(costs, samples, samples * (rarely - 1));
         }
         if self.single.fetch_add(1, Ordering::Relaxed) >= MOST_SINGLE && pages > 1 {
             self.change_to(if is_long { pages / 2 } else { 1 });
@@ -143,17 +153,17 @@ impl RunLengths {
     }
 
     #[cold]
-    fn decide(&self, costs: Costs) {
+    fn decide(&self, costs: Costs, samples: u32, others: u32) {
         // All of them, to begin anew.
         let reached: [u32; MOST_RUN - 1] = std::array::from_fn(|page| self.reached[page].swap(0, Ordering::Relaxed));
         let went_on = self.went_on.swap(0, Ordering::Relaxed);
-        let long = reached[MOST_RUN - 2].min(SAMPLES);
+        let long = reached[MOST_RUN - 2].min(samples);
         let pages = self.pages();
         self.change_to(if pages >= LEAST_LONG {
-            self.longer_or_shorter(pages, long, went_on, costs)
-        } else if SAMPLES - long > SAMPLES / 4 {
+            self.longer_or_shorter(pages, (long, samples), (went_on, others), costs)
+        } else if samples - long > samples / 4 {
             self.walked.store(false, Ordering::Relaxed);
-            let (pages, used, read) = cheapest(&reached, costs);
+            let (pages, used, read) = cheapest(&reached, costs, samples);
             self.note_used(used, read);
             pages
         } else if self.walked.load(Ordering::Relaxed) {
@@ -166,15 +176,20 @@ impl RunLengths {
         self.measured.store(1, Ordering::Relaxed);
     }
 
-    /// Pages that long runs are to be read in, of which so many of the measured ones have come behind half of what others were read in, and
-    /// so many others behind all of it.
-    fn longer_or_shorter(&self, pages: usize, half: u32, went_on: u32, costs: Costs) -> usize {
+    /// Pages that long runs are to be read in, of which so many, of so many measured ones, have come behind half of what others were read in, and
+    /// so many of so many others behind all of it.
+    fn longer_or_shorter(
+        &self,
+        pages: usize,
+        (half, samples): (u32, u32),
+        (went_on, others): (u32, u32),
+        costs: Costs,
+    ) -> usize {
         // Whether as many further pages pay when so many of some runs need them: each of those saves a miss.
         let pays = |further: usize, needed: u32, of: u32| {
             let in_vain = u64::from(of.saturating_sub(needed)) * further as u64 * costs.page;
             u64::from(needed) * costs.miss > in_vain + in_vain / DISPLACED
         };
-        let others = SAMPLES * (RARELY - 1);
         if pays(pages, went_on, others) {
             if pages < MOST_LONG {
                 self.note_used(u64::from(others + went_on), 2 * u64::from(others));
@@ -183,16 +198,16 @@ impl RunLengths {
             self.walked.store(true, Ordering::Relaxed);
             return 1;
         }
-        self.note_used(u64::from(SAMPLES + half), 2 * u64::from(SAMPLES));
-        if pays(pages / 2, half, SAMPLES) { pages } else { pages / 2 }
+        self.note_used(u64::from(samples + half), 2 * u64::from(samples));
+        if pays(pages / 2, half, samples) { pages } else { pages / 2 }
     }
 }
 
 /// As many pages as it would have been cheapest to read the measured runs in, all but long ones: so many of them have come as far as to each page but the
-/// first, of [`SAMPLES`]. And how many pages of theirs would have been used then, of those read with the first.
-fn cheapest(reached: &[u32; MOST_RUN - 1], costs: Costs) -> (usize, u64, u64) {
+/// first, of so many. And how many pages of theirs would have been used then, of those read with the first.
+fn cheapest(reached: &[u32; MOST_RUN - 1], costs: Costs, samples: u32) -> (usize, u64, u64) {
     let long = reached[MOST_RUN - 2];
-    let mut rows = SAMPLES - long;
+    let mut rows = samples.saturating_sub(long);
     let reaching: [u64; MOST_RUN - 1] = std::array::from_fn(|page| {
         // What has reached a page has reached those before it, whatever threads have noted meanwhile.
         rows = if page == 0 { rows } else { reached[page - 1].saturating_sub(long).min(rows) };
@@ -292,9 +307,9 @@ impl OpenRuns {
 mod tests {
     use super::*;
 
-    const DISK: Costs = Costs { miss: 64_000, page: 3_300 };
+    const DISK: Costs = Costs { miss: 64_000, page: 3_300, are_long: false };
     /// A page costs as much as a miss.
-    const EVEN: Costs = Costs { miss: 4_000, page: 4_000 };
+    const EVEN: Costs = Costs { miss: 4_000, page: 4_000, are_long: false };
 
     /// Has a page missed; how many from it on are read.
     fn miss(lengths: &RunLengths, open: &OpenRuns, here: u64, costs: Costs) -> usize {

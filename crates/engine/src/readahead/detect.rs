@@ -39,6 +39,9 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let now = ahead.clock.load(Ordering::Relaxed);
     let time = || hints.runs().begun().wrapping_add(now as u32);
     let goes_on = if has_runs { ahead.runs.goes_on(here, time()) } else { None };
+    if has_runs && hints.read_times().are_long() {
+        fill_far(ahead, region, page, goes_on.is_some());
+    }
     if let Some(GoesOn::Measured(reached)) = goes_on {
         hints.runs().note_reached(reached);
         match hints.runs().rest_of_long() {
@@ -84,9 +87,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     if has_runs {
         ahead.runs.begin(here, time(), goes_on, begun);
         let pages = region.store().size() as usize / PAGE;
-        // What is elsewhere is fetched for those alone who want it.
-        let is_local = region.store().origin().is_none();
-        if is_local && pages <= pool.capacity() && hints.runs().begun() as usize > pages / MISS {
+        if fits(region) && hints.runs().begun() as usize > pages / MISS {
             fill(ahead, region, page);
         }
     }
@@ -101,6 +102,20 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     }
 }
 
+/// Whether all of a file may be read. What is elsewhere is fetched for those alone who want it.
+fn fits(region: &Region) -> bool {
+    region.store().origin().is_none() && region.store().size() as usize / PAGE <= region.pool().capacity()
+}
+
+/// Has it read from storage far away when what misses have cost says so. A thread of the reader's goes on with it.
+#[cold]
+fn fill_far(ahead: &Ahead, region: &Region, page: usize, is_near: bool) {
+    let pages = region.store().size() as usize / PAGE;
+    if region.hints().read_times().has_lost_as_much(pages, is_near) && fits(region) {
+        fill(ahead, region, page);
+    }
+}
+
 /// Has the rest of a file read, once, all of which fits into the cache, when misses at random have taken about as long as that will: so it
 /// takes at most twice what would have been best, whatever comes. Each miss goes on with it.
 #[cold]
@@ -111,7 +126,10 @@ fn fill(ahead: &Ahead, region: &Region, page: usize) {
         let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
         reader.ask(&mut std::iter::once(ReadRequest::Fill(pages)), false);
     }
-    ahead.readers.iter().filter(|reader| reader.has_work()).for_each(|reader| ahead.go_on(region.pool(), reader));
+    let are_long = region.hints().read_times().are_long();
+    for reader in ahead.readers.iter().filter(|reader| reader.has_work()) {
+        if are_long { reader.wake() } else { ahead.go_on(region.pool(), reader) }
+    }
 }
 
 /// Whether a frame that begins or ends with a page is about to be read for a stream, which a thread that misses had

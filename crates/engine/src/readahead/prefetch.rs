@@ -21,6 +21,21 @@ pub fn offer(region: &Region, ranges: &[Range<usize>]) -> usize {
     }
 }
 
+/// Asks for pages that are read along with one that was missed, first of all; whether a reader has it. Called by fault handlers.
+pub fn ask(region: &Region, pages: Range<usize>) -> bool {
+    let Some(ahead) = region.pool().ahead() else { return false };
+    let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
+    ahead.prefetches.note_asked(pages.len());
+    let request = ReadRequest::Pages(Pages { region: region.id(), first: pages.start, count: pages.len() });
+    let is_asked = reader.ask(&mut std::iter::once(request), true);
+    if is_asked {
+        ahead.go_on(region.pool(), reader);
+    } else {
+        ahead.prefetches.note_done(pages.len());
+    }
+    is_asked
+}
+
 fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let prefetches = &ahead.prefetches;
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);

@@ -1,5 +1,5 @@
 //! The start of a pool's readers (`pool/reader.rs`), and of a thread for each, for devices that read inside the call. Where Linux AIO is not
-//! to be had they read with pread(2), and there are more of them. What is done with a reader's turn is in `reads.rs`, and how it goes
+//! to be had threads read for them. What is done with a reader's turn is in `reads.rs`, and how it goes
 //! on with a stream in `window.rs`.
 
 use crate::pool::ahead::Ahead;
@@ -11,17 +11,18 @@ use crate::sys::{cpu, threads};
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// Readers with contexts, at most.
+/// Readers, at most.
 const MOST_READERS: usize = 4;
-/// Readers without: each has one read under way.
-const READERS_WITHOUT_CONTEXTS: usize = 16;
 
 /// Makes the readers and starts the threads. Where that is not possible nothing is read ahead.
 pub fn start(pool: Weak<Pool>, userfaultfd: &'static Userfaultfd) -> Option<Arc<Ahead>> {
     let failed = |error: &io::Error| tracing::warn!(%error, "nothing is read ahead in this cache");
-    let contexts = (0..cpu::count().min(MOST_READERS)).map(|_| Aio::open().map(Some)).collect::<io::Result<_>>();
-    let contexts = contexts.unwrap_or_else(|_| (0..READERS_WITHOUT_CONTEXTS).map(|_| None).collect());
+    let contexts: Vec<_> = (0..cpu::count().min(MOST_READERS)).map(|_| Aio::open().ok()).collect();
+    let are_all = contexts.iter().all(Option::is_some);
     let ahead = Arc::new(Ahead::new(contexts, userfaultfd).inspect_err(failed).ok()?);
+    if !are_all {
+        ahead.preads.start();
+    }
     for number in 0..ahead.readers.len() {
         let (of_thread, pool) = (ahead.clone(), pool.clone());
         let body = move || reads::run(&of_thread, number, &pool);

@@ -7,7 +7,9 @@ use crate::page::entry::FRAME_PAGES;
 use crate::page::word::State;
 use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
-use crate::pool::reader::{Destination, INLINE, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader, Reading};
+use crate::pool::reader::{
+    Destination, INLINE, LARGE_PIECE_PAGES, OnTurn, PIECE_PAGES, Pages, ReadRequest, Reader, Reading,
+};
 use crate::pool::staging::{BUFFER_PAGES, Chunk, SlotNumber};
 use crate::region::install::claim_run;
 use crate::region::page_ref::PageRef;
@@ -18,7 +20,7 @@ use crate::sys::aio::Aio;
 use crate::sys::signal::Blocked;
 use crate::sys::sync::Ordering;
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pieces of files that are read whole which a thread begins with at a time: the page cache may have all of them.
 const MOST_FILLS: usize = 32;
@@ -91,12 +93,18 @@ pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
     let _blocked = Blocked::all();
     let reader = &ahead.readers[number];
     while !ahead.stop.load(Ordering::SeqCst) {
-        match pool.upgrade().filter(|_| reader.has_work()) {
-            Some(pool) => match reader.take_turn_or_call(ahead, &pool) {
-                Some(turn) => turn.work_and_wait(),
-                None => reader.sleep_unless(|| !reader.has_work()),
-            },
-            None => reader.rest(&ahead.stop),
+        if ahead.preads.are_wanted() {
+            ahead.preads.start();
+        }
+        match pool.upgrade().filter(|_| reader.needs_thread()) {
+            Some(pool) => {
+                reader.note_looked();
+                match reader.take_turn_or_call(ahead, &pool) {
+                    Some(turn) => turn.work_and_wait(),
+                    None => reader.sleep_unless(|| !reader.needs_thread()),
+                }
+            }
+            None => reader.rest(|| ahead.stop.load(Ordering::SeqCst) || ahead.preads.are_wanted()),
         }
     }
 }
@@ -140,7 +148,8 @@ impl OnTurn<'_> {
             }
         }
         let mut fills = 0;
-        while self.has_room() {
+        // Threads that are to read are about to be made; the reader's goes on when they are there.
+        while self.has_room() && !self.ahead.preads.are_wanted() {
             if fills >= MOST_FILLS && self.reading.in_flight() == 0 {
                 // The page cache has all of it at once, and this thread would go on to the file's end.
                 self.reader.wake();
@@ -163,6 +172,9 @@ impl OnTurn<'_> {
                     fills += 1;
                     self.carry_out(pages, false);
                 }
+            }
+            if self.reading.has_large(self.most_large()) {
+                break;
             }
         }
         loop {
@@ -192,17 +204,19 @@ impl OnTurn<'_> {
         has_room(self.reading)
     }
 
-    /// Has the device begin with what it was asked for, and notes whether that has ended in the call, and all else.
-    pub fn submit(&mut self) {
-        if let Some(aio) = &mut self.reading.aio
-            && aio.submit()
-        {
-            let is_inline = aio.has_all_done();
-            self.note_inline(is_inline);
-            if is_inline {
-                self.finish_ended();
-            }
+    /// Has the device begin with what it was asked for, and notes whether that has ended in the call, and all else; whether it has.
+    pub fn submit(&mut self) -> bool {
+        self.reading.asked.submit();
+        let Some(aio) = self.reading.aio.as_mut() else { return false };
+        if !aio.submit() {
+            return false;
         }
+        let is_inline = aio.has_all_done();
+        self.note_inline(is_inline);
+        if is_inline {
+            self.finish_ended();
+        }
+        is_inline
     }
 
     /// Notes whether reads have ended in the call that asked for them.
@@ -217,11 +231,20 @@ impl OnTurn<'_> {
         // From here on a region that ends waits for the slot (`Staging::may_hold`).
         self.ahead.staging.fill(number, chunk, 0);
         let memory = self.ahead.staging.memory(number);
-        let (requests, pages) = if chunk.step == 1 { (1, chunk.count) } else { (chunk.count, 1) };
-        let places =
-            (0..requests).map(|index| (chunk.first + index * chunk.step, pages, memory.wrapping_add(index * PAGE)));
-        let place = self.reading.room_for(requests).expect("there is room for a chunk of any kind");
-        self.read(region, place, Destination::Chunk(number, chunk), places);
+        // In parts, where it is the part that takes long.
+        let most = if region.hints().read_times().are_long() { BUFFER_PAGES } else { chunk.count };
+        let each = if chunk.step == 1 { most } else { 1 };
+        let places = (0..chunk.count).step_by(each).map(|index| {
+            let pages = each.min(chunk.count - index);
+            (chunk.first + index * chunk.step, pages, memory.wrapping_add(index * PAGE))
+        });
+        let place = self.reading.room_for(places.len()).expect("there is room for a chunk of any kind");
+        self.read(region, place, Destination::Chunk(number, chunk), each, places);
+    }
+
+    /// Large pieces under way, at most: a thirty-second part of the cache.
+    fn most_large(&self) -> usize {
+        (self.pool.capacity() / 32 / LARGE_PIECE_PAGES).max(1)
     }
 
     /// Reads some of the pages that were asked for, and leaves the rest as a request of its own. `is_awaited`: by the program, which makes
@@ -230,17 +253,25 @@ impl OnTurn<'_> {
         let (pool, reader) = (self.pool, self.reader);
         let all = request.first..request.first + request.count;
         let done = |pages: usize| self.ahead.prefetches.note_done(if is_awaited { pages } else { 0 });
-        if !is_awaited && pool.free_frames.idle() <= pool.capacity() / 8 {
-            return;
-        }
         let region = registry::enter(request.region).filter(|region| std::ptr::eq(&**region.pool(), pool));
         let Some(region) = region else { return done(all.len()) };
+        let are_long = region.hints().read_times().are_long();
+        // What is missing in the end costs more where reads take long.
+        if !is_awaited && pool.free_frames.idle() <= pool.capacity() / if are_long { 64 } else { 8 } {
+            return;
+        }
         let end = region.ahead_of(all.start).end.min(all.end);
         let absent = |page: &usize| region.is_in_file(*page) && region.word(*page).look().state() == State::Absent;
         let Some(first) = (all.start..end).find(absent) else { return done(all.len()) };
         // All of it in one stripe of the region.
-        let most = (end - first).min(PIECE_PAGES).min(FRAME_PAGES - first % FRAME_PAGES);
-        if pool.take_ahead(pool.here(), most, None) == Room::None {
+        let most = (end - first).min(FRAME_PAGES - first % FRAME_PAGES);
+        let place = self.reading.room_for(1).expect("there is room for a chunk of any kind");
+        let for_buffer = self.reading.frames_for_large(place);
+        let large = most.min(LARGE_PIECE_PAGES);
+        let is_large = are_long && large > PIECE_PAGES && !self.reading.has_large(self.most_large());
+        let is_large = is_large && pool.take_ahead(pool.here(), large + for_buffer, None) != Room::None;
+        let most = if is_large { large } else { most.min(PIECE_PAGES) };
+        if !is_large && pool.take_ahead(pool.here(), most, None) == Room::None {
             return done(all.len());
         }
         let (count, protected_queue) = claim_run(&region, first, most, Some(reader.number), pool.here());
@@ -248,11 +279,15 @@ impl OnTurn<'_> {
         let passed_over = usize::from(count == 0);
         let rest = first + count + passed_over..all.end;
         done(first - all.start + passed_over);
+        if is_large && count > PIECE_PAGES {
+            self.note_large_begun(place);
+        } else if is_large {
+            pool.give_free_frames(pool.here(), for_buffer);
+        }
         if count > 0 {
-            let place = self.reading.room_for(1).expect("there is room for a chunk of any kind");
-            let memory = self.reading.piece_memory(place);
+            let memory = self.reading.piece_memory(place, count);
             let destination = Destination::Piece { first, count, protected_queue, is_awaited };
-            self.read(&region, place, destination, std::iter::once((first, count, memory)));
+            self.read(&region, place, destination, count, std::iter::once((first, count, memory)));
         }
         let rest_of_it = Pages { first: rest.start, count: rest.len(), ..request };
         let request = if is_awaited { ReadRequest::Pages(rest_of_it) } else { ReadRequest::Fill(rest_of_it) };
@@ -261,19 +296,25 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Writes reads down, each of some pages from one on to a place in memory; without a context, does them.
+    /// Writes reads down, each of some pages from one on to a place in memory, `each` of them but the last; where that cannot be, does them.
     fn read(
         &mut self,
         region: &InUse<'static>,
         place: usize,
         destination: Destination,
+        each: usize,
         places: impl ExactSizeIterator<Item = (usize, usize, *mut u8)>,
     ) {
         let store = region.store();
         // A thread that writes to this file, and holds its lock, may be one whose fault in another file waits for this reader.
         let waits = !userfaultfds::by_service();
         let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
-        self.begin(place, region.held(), destination, places.len());
+        let by_threads = self.reading.aio.is_none() || region.hints().read_times().are_long();
+        let by_threads = by_threads && self.ahead.preads.are_there_or_wanted();
+        if self.ahead.preads.are_wanted() {
+            self.reader.wake();
+        }
+        self.begin(place, region.held(), destination, each, places.len());
         for (index, (page, pages, memory)) in places.enumerate() {
             if !store.is_near(page, pages) && (!self.waits || store.bring(page, pages, Some(PATIENCE)).is_err()) {
                 // Whoever needs it fetches it, and learns why that fails.
@@ -281,15 +322,30 @@ impl OnTurn<'_> {
                 continue;
             }
             match (&mut self.reading.aio, store.direct_reads()) {
-                (Some(aio), Some(file)) => {
+                (aio, Some(file)) if by_threads || aio.is_some() => {
                     // SAFETY: the slot, or the transfer's buffer, is this turn's, and has room for as many pages.
                     if let Some(filled) = unsafe { store.read_cached(page, pages, memory, hits) } {
                         self.note_read(region, place, filled);
                         continue;
                     }
-                    let tag = (place * FRAME_PAGES + index) as u64;
-                    // SAFETY: likewise, until the transfer ends.
-                    unsafe { aio.read(file, memory, pages * PAGE, (page * PAGE) as u64, tag, waits) };
+                    let (len, offset, tag) = (pages * PAGE, (page * PAGE) as u64, (place * FRAME_PAGES + index) as u64);
+                    match aio.as_mut().filter(|_| !by_threads) {
+                        Some(aio) => {
+                            let times = region.hints().read_times();
+                            let is_alone = times.is_untried() && !aio.has_queued();
+                            // SAFETY: likewise, until the transfer ends.
+                            unsafe { aio.read(file, memory, len, offset, tag, waits) };
+                            if is_alone {
+                                let began = Instant::now();
+                                times.note_tried(self.submit().then(|| began.elapsed()));
+                            }
+                        }
+                        None => {
+                            // SAFETY: likewise; the region keeps the file as long.
+                            unsafe { self.reading.asked.read(file, memory, len, offset, tag) };
+                            self.note_inline(false);
+                        }
+                    }
                 }
                 _ => {
                     // SAFETY: likewise.

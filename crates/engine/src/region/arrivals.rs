@@ -6,7 +6,7 @@ use crate::page::entry::{FRAME_PAGES, RegionId};
 use crate::page::word::Seen;
 use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
-use crate::pool::reader::{Destination, OnTurn, Transfer};
+use crate::pool::reader::{Destination, OnTurn, PIECE_PAGES, Transfer};
 use crate::pool::staging::{Chunk, SlotNumber};
 use crate::region::install::{self, unclaim};
 use crate::region::page_ref::PageRef;
@@ -14,7 +14,6 @@ use crate::region::region::Region;
 use crate::region::registry::{self, InUse};
 use crate::region::userfaultfds;
 use crate::sys::PAGE;
-use crate::sys::aio::Aio;
 use crate::sys::signal::Blocked;
 use crate::sys::sync::{Ordering, fence};
 use std::ops::Range;
@@ -25,7 +24,7 @@ const MORE: usize = 16;
 impl OnTurn<'_> {
     /// Takes notice of reads that have ended.
     pub fn finish_ended(&mut self) {
-        while let Some((tag, result)) = self.reading.aio.as_mut().and_then(Aio::next_done) {
+        while let Some((tag, result)) = self.reading.next_done() {
             self.ended(tag as usize, result);
         }
     }
@@ -35,7 +34,7 @@ impl OnTurn<'_> {
     fn finish_until(&mut self, is_over: impl Fn() -> bool) {
         let mut more = MORE;
         while more > 0
-            && let Some((tag, result)) = self.reading.aio.as_mut().and_then(Aio::next_done)
+            && let Some((tag, result)) = self.reading.next_done()
         {
             self.ended(tag as usize, result);
             more -= usize::from(is_over());
@@ -44,14 +43,8 @@ impl OnTurn<'_> {
 
     /// Waits until so many reads have ended, if as many are under way, and takes notice.
     pub fn await_some(&mut self, wanted: usize) {
-        self.wait(wanted);
+        self.reading.wait(wanted);
         self.finish_ended();
-    }
-
-    fn wait(&mut self, wanted: usize) {
-        if let Some(aio) = &mut self.reading.aio {
-            aio.wait(wanted);
-        }
     }
 
     /// Requests of its file that were made before a page's, and its own: about as many end before it is there.
@@ -70,13 +63,13 @@ impl OnTurn<'_> {
         let Some(transfer) = &self.reading.transfers[number] else { return };
         let Some(region) = registry::resume(transfer.held.clone()) else { return };
         let staging = &self.ahead.staging;
-        let (page, pages, memory) = match transfer.destination {
-            Destination::Chunk(slot, Chunk { first, step: 1, count, .. }) => (first, count, staging.memory(slot)),
-            Destination::Chunk(slot, Chunk { first, step, .. }) => {
-                (first + index * step, 1, staging.memory(slot).wrapping_add(index * PAGE))
-            }
-            Destination::Piece { first, count, .. } => (first, count, self.reading.piece_memory(number)),
+        let (first, step, count, memory) = match transfer.destination {
+            Destination::Chunk(slot, Chunk { first, step, count, .. }) => (first, step, count, staging.memory(slot)),
+            Destination::Piece { first, count, .. } => (first, 1, count, self.reading.piece_memory(number, count)),
         };
+        let before = index * transfer.each;
+        let (page, pages) = (first + before * step, transfer.each.min(count - before));
+        let memory = memory.wrapping_add(before * PAGE);
         // SAFETY: the kernel has ended with the memory, all of which it has filled.
         let is_right = || unsafe { region.store().is_right(page, memory, pages * PAGE) };
         let filled = if result == (pages * PAGE) as i32 && is_right() {
@@ -105,8 +98,11 @@ impl OnTurn<'_> {
         match destination {
             Destination::Chunk(slot, chunk) => self.stage(region, slot, chunk, filled),
             Destination::Piece { first, count, protected_queue, is_awaited } => {
-                let memory = self.reading.piece_memory(number);
+                let memory = self.reading.piece_memory(number, count);
                 let mapped = self.map_piece(region, first..first + count, protected_queue, filled, memory);
+                if count > PIECE_PAGES {
+                    self.note_large_ended();
+                }
                 let counters = self.pool.counters_at(self.pool.here());
                 if is_awaited {
                     counters.prefetched_pages.add(mapped);
@@ -195,7 +191,8 @@ impl Ahead {
                         std::thread::yield_now();
                     } else if !is_over() {
                         // Reads end in about their order: half of those that come first, and then half of the rest, is few sleeps.
-                        turn.wait(turn.requests_until(page) / 2);
+                        let wanted = turn.requests_until(page) / 2;
+                        turn.reading.wait(wanted);
                         turn.finish_until(is_over);
                     }
                     then(turn);

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod memory_look;
 pub mod page_cache;
 pub mod pagemap;
+pub mod preads;
 pub mod proc_files;
 pub mod process;
 pub mod record_locks;

@@ -1,6 +1,7 @@
 //! Tests that reach into several rooms: loom models, the engine over a disk that fails.
 
 #[cfg(not(loom))]
+mod far;
 mod faulty;
 #[cfg(loom)]
 mod models;
