@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fastmap_steer::Settings;
 use fastmap_steer::attach::Party;
-use fastmap_steer::observe::{Process, in_group, processes, with_children};
+use fastmap_steer::observe::{Mappings, Process, are_worth, in_group, processes, with_children};
 
 use crate::args::AttachArgs;
 use crate::failure::Failure;
@@ -17,6 +17,8 @@ use crate::interrupt;
 
 /// How often it is looked who is there.
 const OFTEN: Duration = Duration::from_millis(500);
+/// Less often where the look takes longer than such a part of the time.
+const SELDOM: u32 = 100;
 
 /// Steers until all have ended, the time is over, or a signal comes.
 pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
@@ -24,9 +26,10 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     let until = args.lasting.map(|time| Instant::now() + time);
     let mut who = Who::of(args)?;
     let mut party = Party::new(Settings { overrides: args.r#override, is_dry: args.dry_run, ..Settings::default() });
-    let (mut refused, mut steered, mut is_any_refused) = (BTreeSet::new(), BTreeMap::new(), false);
-    let mut told = BTreeMap::new();
+    let (mut refused, mut is_any_refused, mut is_any_steered) = (BTreeSet::new(), false, false);
+    let (mut steered, mut told) = (BTreeMap::new(), BTreeMap::new());
     while !interrupt::requested() && until.is_none_or(|until| Instant::now() < until) {
+        let looked = Instant::now();
         let wanted: BTreeSet<Process> = who.now()?.difference(&refused).copied().collect();
         refused.retain(|process: &Process| process.is_there());
         for (process, refusal) in party.watch(&wanted) {
@@ -36,24 +39,37 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
         }
         for process in wanted.difference(&refused) {
             steered.entry(*process).or_insert_with(|| process.name());
+            is_any_steered = true;
         }
         if !who.may_come() && wanted.difference(&refused).next().is_none() {
             break;
         }
-        sleep(OFTEN);
+        sleep(OFTEN.max(looked.elapsed() * SELDOM));
         told.extend(party.reports());
+        // Of a service whose processes come and go.
+        steered.retain(|process, name| {
+            let stays = process.is_there() || !who.may_come();
+            if !stays {
+                tell(*process, name, told.remove(process));
+            }
+            stays
+        });
+        told.retain(|process, _| steered.contains_key(process));
     }
-    for (process, name) in &steered {
-        let line = told.get(process).map_or("nothing was to be done", String::as_str);
-        println!("{} {name}: {line}", process.pid);
-    }
+    steered.iter().for_each(|(process, name)| tell(*process, name, told.remove(process)));
     // Those that were there and could not be steered were named.
-    Ok(if steered.is_empty() && is_any_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if !is_any_steered && is_any_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn tell(process: Process, name: &str, line: Option<String>) {
+    println!("{} {name}: {}", process.pid, line.as_deref().unwrap_or("nothing was to be done"));
 }
 
 /// Who is to be steered.
 struct Who<'a> {
     args: &'a AttachArgs,
+    /// Those that were named by number.
+    named: BTreeSet<Process>,
     /// Those that were named, with their children if these are wanted.
     family: BTreeSet<Process>,
     group: Option<PathBuf>,
@@ -67,7 +83,7 @@ impl Who<'_> {
             family.insert(Process::of(*pid).ok_or_else(missing)?);
         }
         let group = args.group.as_deref().map(folder).transpose()?;
-        let who = Who { args, family, group };
+        let who = Who { args, named: family.clone(), family, group };
         if let Some(name) = args.name.as_deref().filter(|name| named(name).is_empty()) {
             return Err(Failure::new(name, "no process has this name", "give one that ps(1) shows"));
         }
@@ -90,7 +106,9 @@ impl Who<'_> {
         } else {
             self.family.retain(|process| process.is_there());
         }
-        Ok(self.family.clone())
+        // Those that were found are watched from when they have enough mapped.
+        let is_worth = |process: &Process| are_worth(&Mappings::of(&process.pid.to_string()).look());
+        Ok(self.family.iter().filter(|process| self.named.contains(process) || is_worth(process)).copied().collect())
     }
 
     /// Whether others may come.

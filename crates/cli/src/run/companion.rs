@@ -10,13 +10,11 @@ use std::time::{Duration, Instant};
 
 use fastmap_steer::Settings;
 use fastmap_steer::attach::Party;
-use fastmap_steer::observe::{Mapping, Mappings, Process, with_children};
+use fastmap_steer::observe::{Mappings, Process, are_worth, with_children};
 
 use super::warm::Warmth;
 use crate::interrupt;
 
-/// Bytes of mapped files from which on a process is looked at.
-const LEAST: u64 = 32 << 20;
 /// How often it is looked who is there: at first, and later.
 const OFTEN: Duration = Duration::from_millis(30);
 const SELDOM: Duration = Duration::from_secs(1);
@@ -96,7 +94,7 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, mut tells: bool, m
         let mut large = BTreeSet::new();
         for process in &family {
             let mappings = Mappings::of(&process.pid.to_string()).look();
-            if is_enough(&mappings) {
+            if are_worth(&mappings) {
                 large.insert(*process);
             }
             if let Some(warm) = &mut warm {
@@ -139,10 +137,6 @@ fn let_go_of_standard_error() -> bool {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return false };
     // SAFETY: numbers only.
     unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) != -1 }
-}
-
-fn is_enough(mappings: &[Mapping]) -> bool {
-    mappings.iter().map(Mapping::bytes).sum::<u64>() >= LEAST
 }
 
 /// Sleeps; wakes when the program ends, and tells that it has. Others of its family may go on.

@@ -8,8 +8,6 @@ use fastmap_steer::observe::{Glance, Process, glances};
 
 use super::observed::{Observed, Steered};
 
-/// Bytes of mapped data files from which on a process is shown.
-pub const LEAST: u64 = 32 << 20;
 /// Sleep between the short looks, which tell the order of touches.
 const SHORT: Duration = Duration::from_millis(8);
 /// Every so many looks all processes are looked at anew.

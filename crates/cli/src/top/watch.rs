@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use fastmap::Stats;
 use fastmap::live::{CacheSnapshot, MapSnapshot, MapStats, Objects, Program, Snapshot, programs};
+use fastmap_steer::observe::WORTH;
 
 use super::observed::Observed;
-use super::processes::{LEAST, Processes};
+use super::processes::Processes;
 use crate::failure::Failure;
 
 /// How long a program may take to answer. One that is stopped does not.
@@ -38,7 +39,7 @@ impl Watch {
             programs.insert(program.pid(), Watched::new(program));
         }
         // The one that was asked for is shown however little it maps, unless it has a cache to be shown.
-        let least = if only.is_some() && programs.is_empty() { 1 } else { LEAST };
+        let least = if only.is_some() && programs.is_empty() { 1 } else { WORTH };
         let mut watch = Watch { only, programs, processes: Processes::new(only, least) };
         if only.is_none() {
             watch.find()?;

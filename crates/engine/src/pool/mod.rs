@@ -13,7 +13,8 @@
 //! threads read at once (2 MiB at a time from eight cores on, in huge pages), 12 KiB to put batches together; for runs (`runs.rs`) 2 MiB
 //! of read buffers if 8 of 64 pages or more are read at once, and 16 KiB of notes; with each
 //! mapped file 128 bytes of counters. Per ring, two a core and 16 at most: 24 KiB. Per reader: a context of 32 KiB for its reads, and once
-//! something was prefetched 2 MiB of buffers and up to 256 KiB of requests. Per fill thread: a ring, and up to 3 MiB of store buffers; per region that
+//! something was prefetched 2 MiB of buffers and up to 256 KiB of requests. Large pieces from storage far away have free frames for their buffers; the 64
+//! threads that read from there have stacks of 64 KiB, of which a page or two is used. Per fill thread: a ring, and up to 3 MiB of store buffers; per region that
 //! uses it a bit a page and 4 bytes a block. Large tables use huge pages.
 //!
 //! A cache needs two pages for every thread that stores or loads across a page border at the same time, better four:

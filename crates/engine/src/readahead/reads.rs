@@ -107,6 +107,8 @@ pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
             None => reader.rest(|| ahead.stop.load(Ordering::SeqCst) || ahead.preads.are_wanted()),
         }
     }
+    // Here, and not in the thread that drops the cache.
+    reader.close();
 }
 
 impl OnTurn<'_> {

@@ -849,8 +849,9 @@ fn come_and_go() {
     let after = settled();
     println!("threads, descriptors, mappings: {before:?}, {after:?}");
     assert_eq!(before[..2], after[..2], "threads and descriptors");
-    // The C library keeps the stacks of up to 20 threads that have ended, two mappings each.
-    assert!(after[2] <= before[2] + 50, "mappings: {before:?} {after:?}");
+    // The C library keeps the stacks of up to 20 threads that have ended, two mappings each; and those of the 64 that read where a disk
+    // had much to do for others.
+    assert!(after[2] <= before[2] + 200, "mappings: {before:?} {after:?}");
 }
 
 /// mlockall(2) brings no page into a map and keeps none there.

@@ -400,7 +400,9 @@ fn going(path: &Path) {
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
         names.filter(|name| is_wanted(name)).count()
     };
-    let threads = || named(|name| name.starts_with("fastmap"));
+    // A cache has these from when a disk has much to do for others on.
+    let preads = || named(|name| name.trim_end() == "fastmap-pread");
+    let threads = || named(|name| name.starts_with("fastmap") && name.trim_end() != "fastmap-pread");
     let others = || named(|name| !name.starts_with("fastmap") && !name.starts_with("iou-"));
     let at_first = others();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -432,5 +434,5 @@ fn going(path: &Path) {
         drop(map);
         assert_eq!(cache.stats().resident_pages, 0, "round {round}: {:?}", cache.stats());
     }
-    until("the end of the readers", || (threads(), descriptors()) == before);
+    until("the end of the readers", || (threads(), descriptors()) == before && preads() <= 64);
 }

@@ -69,6 +69,14 @@ const LIBRARIES: u32 = 3;
 /// Mappings smaller than this are left alone.
 const LEAST: u64 = 4 << 20;
 
+/// Bytes of mapped files from which on a process is worth a look now and then.
+pub const WORTH: u64 = 32 << 20;
+
+/// Whether a process that has these mapped is.
+pub fn are_worth(mappings: &[Mapping]) -> bool {
+    mappings.iter().map(Mapping::bytes).sum::<u64>() >= WORTH
+}
+
 impl Mappings {
     /// Of `process`: a number, or `self`.
     pub fn of(process: &str) -> Mappings {

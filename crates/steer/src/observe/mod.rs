@@ -17,7 +17,7 @@ pub use at_address::at_address;
 pub use cached::{Cached, cached, identity};
 pub use descriptor::Descriptor;
 pub use effort::{Effort, Spent};
-pub use mappings::{Flags, Mapping, Mappings, has_library};
+pub use mappings::{Flags, Mapping, Mappings, WORTH, are_worth, has_library};
 pub use memory::{Memory, same_group};
 pub use pages::{Pages, Seen};
 pub use processes::{Glance, Process, glances, in_group, processes, with_children};
