@@ -2,6 +2,7 @@
 
 #[cfg(not(loom))]
 mod far;
+#[cfg(not(loom))]
 mod faulty;
 #[cfg(loom)]
 mod models;
