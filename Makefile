@@ -15,7 +15,7 @@
 # make wheel     the Python package, in target/wheels: for PYTHON (python3), with the command and the preload libraries
 # make python    the wheel in an environment of its own (target/python), and its tests
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: try build bench install uninstall deb test test-all lint docs loom header programs fio evidence packages vm wheel python
+.PHONY: try build bench install uninstall deb test test-all lint docs loom header readme programs fio evidence packages vm wheel python
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -91,11 +91,15 @@ test: lint docs loom
 test-all: export FASTMAP_EFFORT = full
 test-all: test
 	$(CARGO) test -p fastmap-bench -p fastmap-io --test suite without_any_one
+	$(MAKE) readme PROFILE=dev
 	$(MAKE) programs PROFILE=dev
 	$(MAKE) fio PROFILE=dev
 	$(MAKE) vm PROFILE=dev
 	$(MAKE) packages PROFILE=dev
 	$(MAKE) python PROFILE=dev
+
+readme: build
+	FASTMAP=$(abspath $(BUILT))/fastmap tests/readme/run
 
 programs: build
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/programs/run

@@ -1,6 +1,7 @@
 """Dask, xarray, joblib and Ray on mapped arrays."""
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -365,6 +366,26 @@ def test_the_examples_do_what_they_say(tmp_path, request, name, arguments, said)
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout.strip()) == (0, said), done.stdout + done.stderr
     assert f"examples/{name}.py" in (EXAMPLES.parent.parent.parent / "README.md").read_text()
+
+
+def test_the_readme_says_what_works(tmp_path, monkeypatch):
+    text = (EXAMPLES.parent.parent.parent / "README.md").read_text()
+    block = text.split("```python\n")[1].split("```")[0]
+    # All but the line that needs a store.
+    lines = [line for line in block.splitlines() if "s3://" not in line]
+    assert len(lines) == 4
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    model = len(header).to_bytes(8, "little") + header + np.array([3, 4], np.float32).tobytes()
+    (tmp_path / "model.safetensors").write_bytes(model)
+    with open(tmp_path / "table.f32", "wb") as table:
+        table.truncate(1_000_000 * 128 * 4)
+        table.seek(7 * 128 * 4)
+        table.write(np.full(128, 7, np.float32).tobytes())
+    monkeypatch.chdir(tmp_path)
+    names = {"ids": [123_456, 7]}
+    # The budgets are as large as memory may be.
+    exec("\n".join(lines).replace("8GiB", "64MiB").replace("1GiB", "64MiB"), names)
+    assert names["rows"][:, 5].tolist() == [0, 7] and names["weights"]["w"].tolist() == [3, 4]
 
 
 def test_only_numpy_is_imported():
