@@ -299,10 +299,11 @@ fn text<E: Experiment>(plan: &Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], repo
     let seconds = if E::FLAGS.seconds.is_some() { format!(" x {} s", ctx.seconds) } else { String::new() };
     let about = if plan.about.is_empty() { String::new() } else { format!("{}, ", plan.about) };
     let mut text = format!(
-        "{about}{} ({} on {}){limit}; {}{seconds}\n",
+        "{about}{} ({} on {}, {}){limit}; {}{seconds}\n",
         in_mib(report.file_bytes),
         report.machine.file_system,
         report.machine.device,
+        report.machine.readahead(),
         ctx.repeat
     );
     text.push_str(&Shown::<E>::new(rows).tables());

@@ -1,10 +1,13 @@
-//! What machine this is, for the JSON: processors, kernel, memory, and the file system under the file.
+//! What machine this is, for the JSON: processors, kernel, memory, and the file system under the file, with its disk.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use fastmap_steer::observe::readahead;
 use serde::{Deserialize, Serialize};
+
+use crate::size::Size;
 
 /// The machine a result was measured on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -21,12 +24,23 @@ pub struct Machine {
     pub file_system: String,
     /// What that file system is mounted from, or the block device.
     pub device: String,
+    /// How much the kernel reads ahead there, KiB: most of what kernel mmap does hangs on it.
+    #[serde(default)]
+    pub read_ahead_kb: Option<u64>,
+    /// The disk's scheduler of requests.
+    #[serde(default)]
+    pub scheduler: Option<String>,
+    /// Whether the disk says that it turns.
+    #[serde(default)]
+    pub rotational: Option<bool>,
 }
 
 impl Machine {
     /// This machine, with the file system that `place` (a file's directory, or a block device) is on.
     pub fn of(place: &Path) -> Machine {
         let FileSystem { kind, device } = FileSystem::of(place);
+        let numbers = numbers_of(place);
+        let of_queue = |name| numbers.and_then(|numbers| queue(numbers, name));
         Machine {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             model: model(&read("/proc/cpuinfo")),
@@ -34,8 +48,39 @@ impl Machine {
             memory_bytes: meminfo("MemTotal"),
             file_system: kind,
             device,
+            read_ahead_kb: numbers.and_then(readahead).map(|pages| pages * PAGE_KIB),
+            scheduler: of_queue("scheduler").map(|all| chosen(&all).to_owned()),
+            rotational: of_queue("rotational").map(|text| text == "1"),
         }
     }
+
+    /// The readahead in words, for the first line of a table.
+    pub fn readahead(&self) -> String {
+        self.read_ahead_kb
+            .map_or_else(|| "readahead unknown".to_owned(), |kib| format!("readahead {}", Size(kib << 10)))
+    }
+}
+
+/// Of a page.
+const PAGE_KIB: u64 = 4;
+
+/// The device under a place: its major and minor numbers.
+fn numbers_of(place: &Path) -> Option<(u64, u64)> {
+    let facts = place.metadata().ok()?;
+    let number = if facts.file_type().is_block_device() { facts.rdev() } else { facts.dev() };
+    Some((u64::from(libc::major(number)), u64::from(libc::minor(number))))
+}
+
+/// What sysfs says of a disk's queue. A partition has none of its own.
+fn queue((major, minor): (u64, u64), name: &str) -> Option<String> {
+    let folder = format!("/sys/dev/block/{major}:{minor}");
+    let places = [format!("{folder}/queue/{name}"), format!("{folder}/../queue/{name}")];
+    places.iter().find_map(|place| Some(fs::read_to_string(place).ok()?.trim().to_owned()))
+}
+
+/// Of several words the one in brackets.
+fn chosen(all: &str) -> &str {
+    all.split(['[', ']']).nth(1).unwrap_or(all)
 }
 
 /// The file system a path is on.
@@ -144,5 +189,9 @@ mod tests {
         let machine = Machine::of(Path::new("."));
         assert!(machine.cpus > 0 && machine.memory_bytes > 1 << 20);
         assert!(!machine.kernel.is_empty() && machine.file_system != "unknown");
+        assert_eq!((chosen("none [mq-deadline] kyber"), chosen("none")), ("mq-deadline", "none"));
+        if machine.device.starts_with("/dev/") {
+            assert!(machine.read_ahead_kb.is_some() && machine.readahead().starts_with("readahead "), "{machine:?}");
+        }
     }
 }

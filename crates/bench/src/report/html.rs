@@ -205,11 +205,12 @@ pub fn facts(results: &Results) -> Vec<(&'static str, String)> {
         (
             "Data",
             format!(
-                "{}, {} on {} ({})",
+                "{}, {} on {} ({}, {})",
                 bytes(results.file_bytes),
                 results.file,
                 machine_of.file_system,
-                machine_of.device
+                machine_of.device,
+                machine_of.readahead()
             ),
         ),
         ("Memory", limit),
