@@ -67,7 +67,7 @@ fn end_thread() {
 }
 
 extern "C" fn body(_: *mut c_void) -> c_int {
-    if !thread::close_descriptors() {
+    if !fastmap_steer::observe::close_descriptors() {
         return 0;
     }
     let _ = rustix::thread::set_name(c"fastmap-steer");

@@ -1,8 +1,5 @@
 //! A thread that the C library does not know of: clone(2).
 
-use fastmap_steer::observe::Descriptor;
-use rustix::fd::AsRawFd;
-use rustix::fs::RawDir;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -66,23 +63,4 @@ fn stack() -> Option<*mut c_void> {
         libc::mprotect(at, PAGE, libc::PROT_NONE);
         Some(at.wrapping_byte_add(STACK))
     }
-}
-
-/// Lets go of what the program's descriptors hold open. `false` where that cannot be done: the thread must end then.
-///
-/// One by one: the C library's close_range(2) and syscall(2) are the engine's where its library is loaded, too, and it would
-/// take all of the program's files for closed.
-pub(crate) fn close_descriptors() -> bool {
-    let Some(folder) = Descriptor::open("/proc/thread-self/fd") else { return false };
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut all = RawDir::new(&folder, &mut buffer);
-    while let Some(one) = all.next() {
-        let Ok(one) = one else { return false };
-        let number = one.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if let Some(number) = number.filter(|number| *number != folder.as_raw_fd()) {
-            // SAFETY: of this thread's own table, of which nothing is used here.
-            unsafe { rustix::io::close(number) };
-        }
-    }
-    true
 }

@@ -2,8 +2,9 @@
 //! its library is loaded, too, which would take a file of the program's for closed.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
 use rustix::io::Errno;
+use std::mem::MaybeUninit;
 
 /// An open file.
 #[derive(Debug)]
@@ -40,4 +41,24 @@ impl Drop for Descriptor {
         // SAFETY: this one's own, and not used again.
         unsafe { rustix::io::close(self.0) };
     }
+}
+
+/// Lets go of what the program's descriptors hold open, in a thread with a table of its own. `false` where that cannot be done: the thread
+/// must end then.
+///
+/// One by one: the C library's close_range(2) and syscall(2) are the engine's where its library is loaded, too, and it would
+/// take all of the program's files for closed.
+pub fn close_descriptors() -> bool {
+    let Some(folder) = Descriptor::open("/proc/thread-self/fd") else { return false };
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut all = RawDir::new(&folder, &mut buffer);
+    while let Some(one) = all.next() {
+        let Ok(one) = one else { return false };
+        let number = one.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if let Some(number) = number.filter(|number| *number != folder.as_raw_fd()) {
+            // SAFETY: of this thread's own table, of which nothing is used here.
+            unsafe { rustix::io::close(number) };
+        }
+    }
+    true
 }
