@@ -19,6 +19,7 @@ use crate::interrupt;
 const OFTEN: Duration = Duration::from_millis(500);
 /// Less often where the look takes longer than such a part of the time.
 const SELDOM: u32 = 100;
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Steers until all have ended, the time is over, or a signal comes.
 pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
@@ -41,10 +42,15 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
             steered.entry(*process).or_insert_with(|| process.name());
             is_any_steered = true;
         }
-        if !who.may_come() && wanted.difference(&refused).next().is_none() {
+        if !who.may_come() && who.family.difference(&refused).next().is_none() {
             break;
         }
-        sleep(OFTEN.max(looked.elapsed() * SELDOM));
+        let pause = OFTEN.max(looked.elapsed() * SELDOM).min(LONGEST);
+        let now = Instant::now();
+        let end = until.map_or(now + pause, |until| until.min(now + pause));
+        while !interrupt::requested() && Instant::now() < end {
+            sleep(OFTEN.min(end.saturating_duration_since(Instant::now())));
+        }
         told.extend(party.reports());
         // Of a service whose processes come and go.
         steered.retain(|process, name| {

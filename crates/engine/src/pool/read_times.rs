@@ -77,11 +77,14 @@ impl ReadTimes {
         self.tried.load(Ordering::Relaxed) < KNOWN && self.first.load(Ordering::Relaxed) < KNOWN
     }
 
-    /// Notes a read that was asked for alone, and how long the call took if it waited.
-    pub fn note_tried(&self, waited: Option<Duration>) {
+    /// Notes a read of so many pages that was asked for alone, and how long the call took if it waited. What took no longer than a disk may
+    /// have been put off, or be another's.
+    pub fn note_tried(&self, pages: usize, waited: Option<Duration>) {
         self.tried.fetch_add(1, Ordering::Relaxed);
-        if let Some(waited) = waited {
-            self.note_took(1, in_ns(waited));
+        let further = (pages as u32 - 1) * UNKNOWN as u32;
+        let alone = waited.map(|waited| in_ns(waited).saturating_sub(further));
+        if let Some(took) = alone.filter(|took| *took > LONG) {
+            self.note_took(1, took);
         }
     }
 

@@ -15,6 +15,7 @@ use crate::pool::turn::{Futex, Turn};
 use crate::sys::PAGE;
 use crate::sys::aio::{self, Aio};
 use crate::sys::lock::Lock;
+use crate::sys::madvise;
 use crate::sys::memory::Zeroed;
 use crate::sys::preads::{self, Asked, Preads};
 use crate::sys::signal::Blocked;
@@ -150,7 +151,7 @@ impl Reading {
             positions: vec![idle; STREAMS].into(),
             transfers: (0..TRANSFERS).map(|_| None).collect(),
             pieces: Zeroed::new(TRANSFERS * PIECE_PAGES)?,
-            large_pieces: Zeroed::new(TRANSFERS * LARGE_PIECE_PAGES)?,
+            large_pieces: Zeroed::sparse(TRANSFERS * LARGE_PIECE_PAGES, 0)?,
             large: 0,
             large_held: 0,
             begun: 0,
@@ -200,9 +201,14 @@ impl Reading {
         self.pieces.as_mut_ptr().wrapping_add(transfer * PIECE_PAGES).cast()
     }
 
-    /// Whether so many large pieces are under way.
-    pub fn has_large(&self, pieces: usize) -> bool {
-        self.large >= pieces
+    /// A transfer's place for a large piece, if there is one: of so many at most, their idle buffers counted.
+    pub fn room_for_large(&self, most: usize) -> Option<usize> {
+        self.room_for(1)?;
+        let is_free = |place: &usize| self.transfers[*place].is_none();
+        let has_buffer = |place: &usize| self.frames_for_large(*place) == 0;
+        let with_buffer = (0..TRANSFERS).filter(has_buffer).find(is_free);
+        let is_room = (self.large_held.count_ones() as usize) < most;
+        with_buffer.or_else(|| (0..TRANSFERS).find(is_free).filter(|_| is_room))
     }
 
     /// Free frames that a transfer's large buffer needs.
@@ -400,14 +406,19 @@ impl OnTurn<'_> {
         self.reader.wake();
     }
 
-    /// Notes that one has ended. The memory of all goes with the last of them.
+    /// Notes that one has ended. The memory of all goes with the last of them, where the kernel lets it go.
     pub fn note_large_ended(&mut self) {
         self.reading.large -= 1;
-        if self.reading.large == 0 {
-            self.reading.large_pieces.clear();
+        if self.reading.large > 0 {
+            return;
+        }
+        self.reader.has_large.store(false, Ordering::SeqCst);
+        let buffers = self.reading.large_pieces.as_mut_ptr().cast();
+        let buffers = libc::iovec { iov_base: buffers, iov_len: TRANSFERS * LARGE_PIECE_PAGES * PAGE };
+        // SAFETY: no transfer has a buffer there.
+        if unsafe { madvise::drop_pages(&[buffers]) } {
             let held = std::mem::take(&mut self.reading.large_held).count_ones() as usize;
             self.pool.give_free_frames(self.pool.here(), held * LARGE_PIECE_PAGES);
-            self.reader.has_large.store(false, Ordering::SeqCst);
         }
     }
 

@@ -105,7 +105,9 @@ impl RunLengths {
         if self.begun.fetch_add(1, Ordering::Relaxed) % every != every - 1 {
             return Begun::Read(pages);
         }
-        if self.measured.fetch_add(1, Ordering::Relaxed) >= samples {
+        let measured = self.measured.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_ours = || self.measured.compare_exchange(measured, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if measured > samples && is_ours() {
             self.decide(costs, samples, samples * (rarely - 1));
         }
         if self.single.fetch_add(1, Ordering::Relaxed) >= MOST_SINGLE && pages > 1 {
@@ -173,7 +175,6 @@ impl RunLengths {
             self.note_used(1, 2);
             LEAST_LONG
         });
-        self.measured.store(1, Ordering::Relaxed);
     }
 
     /// Pages that long runs are to be read in, of which so many, of so many measured ones, have come behind half of what others were read in, and

@@ -169,15 +169,21 @@ impl OnTurn<'_> {
                         self.read_chunk(&region, number, chunk);
                     }
                 }
-                ReadRequest::Pages(pages) => self.carry_out(pages, true),
+                ReadRequest::Pages(pages) => {
+                    if !self.carry_out(pages, true) {
+                        break;
+                    }
+                }
                 ReadRequest::Fill(pages) => {
                     fills += 1;
-                    self.carry_out(pages, false);
+                    if !self.carry_out(pages, false) {
+                        break;
+                    }
                 }
             }
-            if self.reading.has_large(self.most_large()) {
-                break;
-            }
+        }
+        if self.ahead.preads.are_wanted() && self.reader.has_work() {
+            self.reader.wake();
         }
         loop {
             // In this order: what has ended is mapped while the device works.
@@ -193,8 +199,11 @@ impl OnTurn<'_> {
     /// Whether a request is for a thread that may wait for what has to be fetched.
     fn leaves(&self, request: &ReadRequest) -> bool {
         let (ReadRequest::Pages(pages) | ReadRequest::Fill(pages)) = request else { return false };
-        let count = pages.count.min(PIECE_PAGES);
-        !self.waits && registry::enter(pages.region).is_some_and(|region| !region.store().is_near(pages.first, count))
+        let is_far = |region: InUse<'_>| {
+            let most = if region.hints().read_times().are_long() { LARGE_PIECE_PAGES } else { PIECE_PAGES };
+            !region.store().is_near(pages.first, pages.count.min(most))
+        };
+        !self.waits && registry::enter(pages.region).is_some_and(is_far)
     }
 
     /// Whether there is room for a chunk of any kind, when notice is taken of what has ended if need be.
@@ -244,34 +253,41 @@ impl OnTurn<'_> {
         self.read(region, place, Destination::Chunk(number, chunk), each, places);
     }
 
-    /// Large pieces under way, at most: a thirty-second part of the cache.
-    fn most_large(&self) -> usize {
-        (self.pool.capacity() / 32 / LARGE_PIECE_PAGES).max(1)
-    }
-
     /// Reads some of the pages that were asked for, and leaves the rest as a request of its own. `is_awaited`: by the program, which makes
-    /// room for them.
-    fn carry_out(&mut self, request: Pages, is_awaited: bool) {
+    /// room for them. False: nothing was done, since it waits for a large piece to end.
+    fn carry_out(&mut self, request: Pages, is_awaited: bool) -> bool {
         let (pool, reader) = (self.pool, self.reader);
         let all = request.first..request.first + request.count;
-        let done = |pages: usize| self.ahead.prefetches.note_done(if is_awaited { pages } else { 0 });
+        let done = |pages: usize| {
+            self.ahead.prefetches.note_done(if is_awaited { pages } else { 0 });
+            true
+        };
+        let again = |request| if is_awaited { ReadRequest::Pages(request) } else { ReadRequest::Fill(request) };
         let region = registry::enter(request.region).filter(|region| std::ptr::eq(&**region.pool(), pool));
         let Some(region) = region else { return done(all.len()) };
         let are_long = region.hints().read_times().are_long();
         // What is missing in the end costs more where reads take long.
-        if !is_awaited && pool.free_frames.idle() <= pool.capacity() / if are_long { 64 } else { 8 } {
-            return;
+        let idle = pool.free_frames.idle();
+        if !is_awaited && idle <= pool.capacity() / if are_long { 64 } else { 8 } {
+            return true;
         }
         let end = region.ahead_of(all.start).end.min(all.end);
         let absent = |page: &usize| region.is_in_file(*page) && region.word(*page).look().state() == State::Absent;
         let Some(first) = (all.start..end).find(absent) else { return done(all.len()) };
         // All of it in one stripe of the region.
         let most = (end - first).min(FRAME_PAGES - first % FRAME_PAGES);
-        let place = self.reading.room_for(1).expect("there is room for a chunk of any kind");
-        let for_buffer = self.reading.frames_for_large(place);
-        let large = most.min(LARGE_PIECE_PAGES);
-        let is_large = are_long && large > PIECE_PAGES && !self.reading.has_large(self.most_large());
-        let is_large = is_large && pool.take_ahead(pool.here(), large + for_buffer, None) != Room::None;
+        // A thirty-second part of the cache.
+        let most_large = pool.capacity() / 32 / LARGE_PIECE_PAGES;
+        let large = if are_long && most > PIECE_PAGES && most_large > 0 { most.min(LARGE_PIECE_PAGES) } else { 0 };
+        let place = if large > 0 { self.reading.room_for_large(most_large) } else { self.reading.room_for(1) };
+        let Some(place) = place else {
+            // When one has ended the reader's thread goes on.
+            return !reader.ask(&mut std::iter::once(again(request)), true) && done(all.len());
+        };
+        let for_buffer = if large > 0 { self.reading.frames_for_large(place) } else { 0 };
+        // What fits is read whole: it evicts nothing.
+        let fits = large > 0 && (is_awaited || idle >= large + for_buffer);
+        let is_large = fits && pool.take_ahead(pool.here(), large + for_buffer, None) != Room::None;
         let most = if is_large { large } else { most.min(PIECE_PAGES) };
         if !is_large && pool.take_ahead(pool.here(), most, None) == Room::None {
             return done(all.len());
@@ -292,10 +308,14 @@ impl OnTurn<'_> {
             self.read(&region, place, destination, count, std::iter::once((first, count, memory)));
         }
         let rest_of_it = Pages { first: rest.start, count: rest.len(), ..request };
-        let request = if is_awaited { ReadRequest::Pages(rest_of_it) } else { ReadRequest::Fill(rest_of_it) };
-        if !rest.is_empty() && !reader.ask(&mut std::iter::once(request), is_awaited) {
+        if !rest.is_empty() && !reader.ask(&mut std::iter::once(again(rest_of_it)), is_awaited) {
             done(rest.len());
         }
+        if self.waits && region.store().origin().is_some() {
+            // Nobody else goes on with what has to be fetched.
+            reader.wake();
+        }
+        true
     }
 
     /// Writes reads down, each of some pages from one on to a place in memory, `each` of them but the last; where that cannot be, does them.
@@ -312,6 +332,8 @@ impl OnTurn<'_> {
         let waits = !userfaultfds::by_service();
         let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
         let by_threads = self.reading.aio.is_none() || region.hints().read_times().are_long();
+        // A thread that waits for a lock that a waiting program holds would keep others' requests waiting.
+        let by_threads = by_threads && (waits || self.reading.aio.is_none());
         let by_threads = by_threads && self.ahead.preads.are_there_or_wanted();
         if self.ahead.preads.are_wanted() {
             self.reader.wake();
@@ -339,7 +361,7 @@ impl OnTurn<'_> {
                             unsafe { aio.read(file, memory, len, offset, tag, waits) };
                             if is_alone {
                                 let began = Instant::now();
-                                times.note_tried(self.submit().then(|| began.elapsed()));
+                                times.note_tried(pages, self.submit().then(|| began.elapsed()));
                             }
                         }
                         None => {

@@ -4,6 +4,7 @@
 //! The threads are a cache's. Each of its readers has a [`Mailbox`] for what has ended.
 
 use super::file;
+use super::fork;
 use super::futex;
 use super::lock::Lock;
 use super::signal::Blocked;
@@ -270,7 +271,8 @@ impl Drop for Asked {
     /// Nobody writes to the memory of a read any more.
     fn drop(&mut self) {
         let _blocked = Blocked::all();
-        while self.in_flight > 0 {
+        // In a child there are no threads, and the memory is a copy.
+        while self.in_flight > 0 && !fork::is_child() {
             self.wait(1, None);
             while self.next_done().is_some() {}
         }

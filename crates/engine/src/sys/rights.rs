@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const KEPT: u64 = 1 << 4 | 1 << 6 | 1 << 7 | 1 << 14 | 1 << 28;
 
 /// The engine's threads by their ids; zero: room for one. A thread that finds none is one that [`follow`] does not reach.
-static THREADS: [AtomicI32; 256] = [const { AtomicI32::new(0) }; 256];
+static THREADS: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 
 /// The capabilities of the program's threads, all of them together: permitted, effective.
 static PROGRAMS: [AtomicU64; 2] = [const { AtomicU64::new(u64::MAX) }; 2];

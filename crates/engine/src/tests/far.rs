@@ -32,7 +32,7 @@ fn say_that_reads_take_long(at: *const u8) {
     let region = unsafe { registry::find(at as usize) }.expect("it is mapped");
     let times = region.hints().read_times();
     while !times.are_long() {
-        times.note_tried(Some(Duration::from_millis(2)));
+        times.note_tried(1, Some(Duration::from_millis(2)));
     }
 }
 
