@@ -339,13 +339,13 @@ pub fn child(role: &str, argument: &Path) -> Command {
     command
 }
 
-/// The role that this process was given by [`child`], and its argument. Such a process ends after a minute, and leaves no
+/// The role that this process was given by [`child`], and its argument. Such a process ends after three minutes, and leaves no
 /// core file.
 pub fn role_of_child() -> Option<(String, PathBuf)> {
     let role = std::env::var("FASTMAP_TEST_ROLE").ok()?;
     // SAFETY: no preconditions.
     unsafe {
-        libc::alarm(60);
+        libc::alarm(180);
         libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
     }
     Some((role, PathBuf::from(std::env::var_os("FASTMAP_TEST_ARGUMENT").unwrap_or_default())))

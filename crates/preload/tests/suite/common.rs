@@ -70,11 +70,11 @@ fn compile_to(program: &Path, name: &str, flags: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A command that ends, if not by itself then after a minute; with the library, a small cache and these variables, or without; what
-/// is not the library's is set in any case.
+/// A command that ends, if not by itself then after five minutes (some take one where there is much else to do); with the library, a small
+/// cache and these variables, or without; what is not the library's is set in any case.
 pub fn command(program: &Path, library: Option<&Path>, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "60"]);
+    command.args(["-s", "KILL", "300"]);
     if let Some(library) = library {
         // Through env: timeout itself does without.
         command.arg("env").arg(format!("LD_PRELOAD={}", library.display()));
