@@ -18,8 +18,9 @@ def value(key, version):
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
+# Each version that a slow reader still looks at takes room.
 environment = lmdb.open(
-    path, map_size=40 << 20, writemap=mode != "file", map_async=mode == "async", subdir=True, max_readers=16
+    path, map_size=80 << 20, writemap=mode != "file", map_async=mode == "async", subdir=True, max_readers=16
 )
 done = threading.Event()
 wrong, checked = [], [0] * 3
@@ -55,16 +56,18 @@ def write(transaction, key, version):
     transaction.put(b"%06d" % key, value(key, version))
 
 
-for version in range(ROUNDS):
-    if version == 1:
-        for reader in readers:
-            reader.start()
-    keys = list(range(KEYS)) if version == 0 else chance.sample(range(KEYS), 1000)
-    for start in range(0, len(keys), 500):
-        with environment.begin(write=True) as transaction:
-            for key in keys[start : start + 500]:
-                write(transaction, key, version)
-done.set()
+try:
+    for version in range(ROUNDS):
+        if version == 1:
+            for reader in readers:
+                reader.start()
+        keys = list(range(KEYS)) if version == 0 else chance.sample(range(KEYS), 1000)
+        for start in range(0, len(keys), 500):
+            with environment.begin(write=True) as transaction:
+                for key in keys[start : start + 500]:
+                    write(transaction, key, version)
+finally:
+    done.set()
 for reader in readers:
     reader.join()
 
