@@ -1,4 +1,4 @@
-//! What machine this is, for the JSON: processors, kernel, memory, and the file system under the file, with its disk.
+//! This machine, for the JSON: processors, kernel, memory, and the file system under the file, with its disk.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -71,7 +71,7 @@ fn numbers_of(place: &Path) -> Option<(u64, u64)> {
     Some((u64::from(libc::major(number)), u64::from(libc::minor(number))))
 }
 
-/// What sysfs says of a disk's queue. A partition has none of its own.
+/// An attribute of a disk's queue, by sysfs. A partition has none of its own.
 fn queue((major, minor): (u64, u64), name: &str) -> Option<String> {
     let folder = format!("/sys/dev/block/{major}:{minor}");
     let places = [format!("{folder}/queue/{name}"), format!("{folder}/../queue/{name}")];

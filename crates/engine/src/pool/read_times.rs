@@ -77,8 +77,8 @@ impl ReadTimes {
         self.tried.load(Ordering::Relaxed) < KNOWN && self.first.load(Ordering::Relaxed) < KNOWN
     }
 
-    /// Notes a read of so many pages that was asked for alone, and how long the call took if it waited. What took no longer than a disk may
-    /// have been put off, or be another's.
+    /// Notes a read of so many pages that was asked for alone, and how long the call took if it waited. A time that a disk may take
+    /// is left out: the read may have been put off.
     pub fn note_tried(&self, pages: usize, waited: Option<Duration>) {
         self.tried.fetch_add(1, Ordering::Relaxed);
         let further = (pages as u32 - 1) * UNKNOWN as u32;

@@ -116,7 +116,7 @@ pub struct Position {
 pub struct Reading {
     /// None: threads do all reads; if there are none either, every read is a pread(2).
     pub aio: Option<Aio>,
-    /// What threads read.
+    /// Reads by threads.
     pub asked: Asked,
     pub positions: Box<[Position]>,
     pub transfers: Box<[Option<Transfer>]>,

@@ -102,7 +102,7 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     }
 }
 
-/// Whether all of a file may be read. What is elsewhere is fetched for those alone who want it.
+/// Whether all of a file may be read. A file that is elsewhere is fetched for those alone who want it.
 fn fits(region: &Region) -> bool {
     region.store().origin().is_none() && region.store().size() as usize / PAGE <= region.pool().capacity()
 }

@@ -2,7 +2,7 @@
 
 use crate::page::word::State;
 use crate::pool::ahead::Ahead;
-use crate::pool::reader::{Pages, ReadRequest};
+use crate::pool::reader::{Pages, ReadRequest, Reader};
 use crate::region::region::Region;
 use crate::sys::cpu;
 use crate::sys::signal::Blocked;
@@ -24,14 +24,29 @@ pub fn offer(region: &Region, ranges: &[Range<usize>]) -> usize {
 /// Asks for pages that are read along with one that was missed, first of all; whether a reader has it. Called by fault handlers.
 pub fn ask(region: &Region, pages: Range<usize>) -> bool {
     let Some(ahead) = region.pool().ahead() else { return false };
-    let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
-    ahead.prefetches.note_asked(pages.len());
-    let request = ReadRequest::Pages(Pages { region: region.id(), first: pages.start, count: pages.len() });
-    let is_asked = reader.ask(&mut std::iter::once(request), true);
+    let request = Pages { region: region.id(), first: pages.start, count: pages.len() };
+    hand_over(ahead, region, here(ahead), std::iter::once(request), pages.len(), true)
+}
+
+fn here(ahead: &Ahead) -> &Reader {
+    &ahead.readers[cpu::current() % ahead.readers.len()]
+}
+
+/// Asks a reader for so many pages, and has it begin; false: it has no room. Signals are blocked.
+fn hand_over(
+    ahead: &Ahead,
+    region: &Region,
+    reader: &Reader,
+    requests: impl ExactSizeIterator<Item = Pages>,
+    pages: usize,
+    first: bool,
+) -> bool {
+    ahead.prefetches.note_asked(pages);
+    let is_asked = reader.ask(&mut requests.map(ReadRequest::Pages), first);
     if is_asked {
         ahead.go_on(region.pool(), reader);
     } else {
-        ahead.prefetches.note_done(pages.len());
+        ahead.prefetches.note_done(pages);
     }
     is_asked
 }
@@ -39,7 +54,7 @@ pub fn ask(region: &Region, pages: Range<usize>) -> bool {
 fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let prefetches = &ahead.prefetches;
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
-    let reader = &ahead.readers[cpu::current() % ahead.readers.len()];
+    let reader = here(ahead);
     let mut requests = Vec::new();
     // Pages in them.
     let mut asked = 0;
@@ -85,12 +100,9 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     }
     if !requests.is_empty() {
         let _blocked = Blocked::all();
-        prefetches.note_asked(asked);
-        if !reader.ask(&mut requests.into_iter().map(ReadRequest::Pages), false) {
-            prefetches.note_done(asked);
+        if !hand_over(ahead, region, reader, requests.into_iter(), asked, false) {
             return 0;
         }
-        ahead.go_on(region.pool(), reader);
     }
     taken
 }

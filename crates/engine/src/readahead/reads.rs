@@ -162,24 +162,22 @@ impl OnTurn<'_> {
                 self.reader.wake();
                 break;
             }
-            match request {
+            let goes_on = match request {
                 ReadRequest::Chunk(held, number, chunk) => {
                     // There, since it is in use.
                     if let Some(region) = registry::resume(held) {
                         self.read_chunk(&region, number, chunk);
                     }
+                    true
                 }
-                ReadRequest::Pages(pages) => {
-                    if !self.carry_out(pages, true) {
-                        break;
-                    }
-                }
+                ReadRequest::Pages(pages) => self.carry_out(pages, true),
                 ReadRequest::Fill(pages) => {
                     fills += 1;
-                    if !self.carry_out(pages, false) {
-                        break;
-                    }
+                    self.carry_out(pages, false)
                 }
+            };
+            if !goes_on {
+                break;
             }
         }
         if self.ahead.preads.are_wanted() && self.reader.has_work() {
@@ -266,7 +264,7 @@ impl OnTurn<'_> {
         let region = registry::enter(request.region).filter(|region| std::ptr::eq(&**region.pool(), pool));
         let Some(region) = region else { return done(all.len()) };
         let are_long = region.hints().read_times().are_long();
-        // What is missing in the end costs more where reads take long.
+        // Pages that are left out cost more where reads take long.
         let idle = pool.free_frames.idle();
         if !is_awaited && idle <= pool.capacity() / if are_long { 64 } else { 8 } {
             return true;
@@ -331,10 +329,9 @@ impl OnTurn<'_> {
         // A thread that writes to this file, and holds its lock, may be one whose fault in another file waits for this reader.
         let waits = !userfaultfds::by_service();
         let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
-        let by_threads = self.reading.aio.is_none() || region.hints().read_times().are_long();
         // A thread that waits for a lock that a waiting program holds would keep others' requests waiting.
-        let by_threads = by_threads && (waits || self.reading.aio.is_none());
-        let by_threads = by_threads && self.ahead.preads.are_there_or_wanted();
+        let suits_threads = self.reading.aio.is_none() || waits && region.hints().read_times().are_long();
+        let by_threads = suits_threads && self.ahead.preads.are_there_or_wanted();
         if self.ahead.preads.are_wanted() {
             self.reader.wake();
         }
