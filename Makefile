@@ -8,6 +8,7 @@
 # make test-all  everything there is, and longer (FASTMAP_EFFORT=full): what CI runs
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
 # make fio       the engine for fio: does it move the right bytes?
+# make papers    the experiments of the papers: the command fastmap-papers, beside the others
 # make evidence  every experiment of the papers at its default size, about an hour: evidence/report.html
 # make packages  the crate as cargo would upload it, man pages, completions, the .deb in a root of its own: do they work?
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
@@ -15,7 +16,7 @@
 # make wheel     the Python package, in target/wheels: for PYTHON (python3), with the command and the preload libraries
 # make python    the wheel in an environment of its own (target/python), and its tests
 # make header    fastmap.h anew from crates/capi/src
-.PHONY: try build bench install uninstall deb test test-all lint docs loom header readme programs fio evidence packages vm wheel python
+.PHONY: try build bench papers install uninstall deb test test-all test-papers lint docs loom header readme programs fio evidence packages vm wheel python
 SHELL := /bin/bash
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
@@ -32,10 +33,9 @@ MAJOR = $(firstword $(subst ., ,$(VERSION)))
 TO = $(DESTDIR)$(PREFIX)
 DEB = $(BUILT)/fastmap_$(VERSION)_amd64.deb
 
-# fastmap-bench in an invocation of its own: features that it sets must not reach the libraries.
 build:
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer
-	$(CARGO) build --profile $(PROFILE) -p fastmap-bench --bins --example pages
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer -p fastmap-bench \
+		--lib --bins --example pages
 	$(BUILT)/examples/pages $(BUILT)/share
 
 bench: build
@@ -43,8 +43,7 @@ bench: build
 
 # Only what it needs.
 try:
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload-steer
-	$(CARGO) build --profile $(PROFILE) -p fastmap-bench
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload-steer -p fastmap-bench
 	$(BUILT)/fastmap bench try
 
 # Not after `build`: on the machine that it is installed on there may be no Rust. The command is stripped; fastmap-bench keeps its
@@ -84,13 +83,13 @@ deb: build
 
 test: lint docs loom
 	$(MAKE) build PROFILE=dev
-	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --exclude fastmap-bench
-	$(CARGO) test -p fastmap-bench
+	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
 
 # The same tests, many of them for longer, and those that need packages.
 test-all: export FASTMAP_EFFORT = full
 test-all: test
-	$(CARGO) test -p fastmap-bench -p fastmap-io --test suite without_any_one
+	$(CARGO) test -p fastmap-io --features ablation --test suite without_any_one
+	$(MAKE) test-papers PROFILE=dev
 	$(MAKE) readme PROFILE=dev
 	$(MAKE) programs PROFILE=dev
 	$(MAKE) fio PROFILE=dev
@@ -107,7 +106,14 @@ programs: build
 fio: build
 	FASTMAP=$(abspath $(BUILT))/fastmap fio/test
 
-evidence: build
+# A workspace of its own; it shares what is built of the same crates.
+papers: build
+	cd papers && $(CARGO) build --profile $(PROFILE) --target-dir $(abspath $(CARGO_TARGET_DIR))
+
+test-papers: papers
+	cd papers && $(CARGO) test --target-dir $(abspath $(CARGO_TARGET_DIR))
+
+evidence: papers
 	FASTMAP=$(abspath $(BUILT))/fastmap scripts/evidence
 
 packages: deb
@@ -115,16 +121,18 @@ packages: deb
 
 # With it go the engine's own tests of direct mappings.
 vm: build
-	SUITE=$$($(CARGO) test --workspace --exclude fastmap-bench --test suite --no-run --message-format=json | \
+	SUITE=$$($(CARGO) test --workspace --test suite --no-run --message-format=json | \
 		sed -n '/crates\/engine#/s/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
 
-# fastmap-bench sets the feature `ablation`: the engine is read with it and without. (crates/features: with the same dependencies.)
+# The papers' experiments set the feature `ablation`: the engine is read with it and without. (crates/features: with the same dependencies.)
 lint:
 	$(CARGO) fmt --all --check
+	cd papers && $(CARGO) fmt --check
 	CARGO=$(CARGO) scripts/features
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p fastmap-io -p fastmap-features --all-targets -- -D warnings
+	$(CARGO) clippy -p fastmap-io -p fastmap-features --features fastmap-io/ablation --all-targets -- -D warnings
+	cd papers && $(CARGO) clippy --target-dir $(abspath $(CARGO_TARGET_DIR)) --all-targets -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

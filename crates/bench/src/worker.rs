@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::experiment::Experiment;
+use crate::experiments::Known;
 use crate::substrates::{Meter, resident_peak};
 
 /// What the bench asks of a worker, as JSON in its argument.
@@ -38,14 +39,14 @@ pub enum Answer {
 }
 
 /// Does what `order` says.
-pub fn run(order: &str) -> ExitCode {
+pub fn run(order: &str, known: &[Known]) -> ExitCode {
     // Whatever fails in one thread ends the run: the others may wait for it.
     panic::set_hook(Box::new(|panicked| {
         eprintln!("{}", panicked.to_string().replace('\n', " "));
         std::process::exit(101);
     }));
     let answer = match serde_json::from_str::<Order>(order) {
-        Ok(order) => obey(order).map_or_else(Answer::Failed, Answer::Done),
+        Ok(order) => obey(order, known).map_or_else(Answer::Failed, Answer::Done),
         Err(error) => Answer::Failed(format!("bench worker: {error}: it is started by `fastmap bench`, not by hand")),
     };
     let failed = matches!(answer, Answer::Failed(_));
@@ -53,14 +54,14 @@ pub fn run(order: &str) -> ExitCode {
     ExitCode::from(u8::from(failed))
 }
 
-fn obey(order: Order) -> Result<Value, String> {
+fn obey(order: Order, known: &[Known]) -> Result<Value, String> {
     if let Some(join) = &order.join {
         fs::write(join, "0").map_err(|error| format!("{}: cannot join: {error}: {REMEDY}", join.display()))?;
     }
     die_with_parent(order.parent);
     let peak = order.peak;
     let meter = Meter::new(move || peak_of(peak.as_deref()));
-    let known = crate::experiments::ALL.iter().find(|known| known.name == order.experiment);
+    let known = known.iter().find(|known| known.name == order.experiment);
     let known = known.ok_or_else(|| format!("{}: no such experiment", order.experiment))?;
     (known.work)(order.case, &meter)
 }

@@ -10,7 +10,7 @@ pub mod interrupt;
 pub mod machine;
 mod run;
 pub mod size;
-mod start;
+pub mod start;
 pub mod table;
 mod top;
 mod warm;

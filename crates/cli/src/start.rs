@@ -1,4 +1,4 @@
-//! Starting `fastmap-bench`, which measures: it is large, and not everybody wants it.
+//! Starting `fastmap-bench`, which measures, and `fastmap-papers`, which repeats the papers' experiments: they are large, and not everybody wants them.
 
 use std::convert::Infallible;
 use std::env;
@@ -10,26 +10,33 @@ use std::process::Command;
 
 use crate::failure::Failure;
 
-/// Its name.
-const BENCH: &str = "fastmap-bench";
-
-/// Becomes `fastmap-bench` with these arguments: the one beside this executable, else the one in PATH.
+/// Becomes `fastmap-bench` with these arguments.
 ///
 /// # Errors
 ///
-/// If there is none, or it cannot be run.
+/// As [`become_other`].
 pub fn bench(first: &[&str], args: &[OsString]) -> Result<Infallible, Failure> {
-    let beside = beside();
-    let program = beside.as_deref().map_or(OsStr::new(BENCH), |path| path.as_os_str());
-    let error = Command::new(program).args(first).args(args).exec();
+    let args = first.iter().map(OsString::from).chain(args.iter().cloned());
+    become_other("fastmap-bench", args, "build and install it with this command: `make && make install`")
+}
+
+/// Becomes the command `name`: the one beside this executable, else the one in PATH.
+///
+/// # Errors
+///
+/// If there is none, with the remedy, or it cannot be run.
+pub fn become_other(name: &str, args: impl Iterator<Item = OsString>, remedy: &str) -> Result<Infallible, Failure> {
+    let beside = beside(name);
+    let program = beside.as_deref().map_or(OsStr::new(name), |path| path.as_os_str());
+    let error = Command::new(program).args(args).exec();
     let what = match error.kind() {
         ErrorKind::NotFound => "is neither beside this command nor in PATH".to_owned(),
         _ => format!("cannot be run: {error}"),
     };
-    Err(Failure::new(BENCH, what, "build and install it with this command: `make && make install`"))
+    Err(Failure::new(name, what, remedy))
 }
 
-fn beside() -> Option<PathBuf> {
-    let path = env::current_exe().ok()?.with_file_name(BENCH);
+fn beside(name: &str) -> Option<PathBuf> {
+    let path = env::current_exe().ok()?.with_file_name(name);
     path.exists().then_some(path)
 }

@@ -21,7 +21,8 @@ pub struct Known {
 }
 
 impl Known {
-    const fn of<E: Experiment>() -> Known {
+    /// Of an experiment.
+    pub const fn of<E: Experiment>() -> Known {
         Known { name: E::NAME, command: driver::command::<E>, run: driver::run::<E>, work: worker::work::<E> }
     }
 }
@@ -38,20 +39,10 @@ macro_rules! experiments {
 experiments! {
     tour::Tour,
     micro::Micro,
-    random_64k::Random64k,
     replacement::Replacement,
-    sync::Sync,
-    updates::Async,
     calls::Calls,
     loads::Loads,
     scale::Scale,
-    breakdown::Breakdown,
-    ablation::Ablation,
     peers::Peers,
-    kv::Kv,
-    graph::Graph,
-    oltp::Oltp,
-    olap::Olap,
     programs::Programs,
-    study::Study,
 }

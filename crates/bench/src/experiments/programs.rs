@@ -23,7 +23,7 @@ use crate::experiment::{
 use crate::results::{Kind, Report};
 use crate::runner::{self, Limit};
 use crate::substrates::programs::{self, ALL, Advice, Order, Program, Tool, WarmUp, Way, Workshop, difference, named};
-use crate::substrates::{self, Engine, Meter, PAGE, cold, olap};
+use crate::substrates::{self, Engine, Meter, PAGE, cold};
 
 mod together;
 
@@ -348,7 +348,7 @@ impl Stage<Programs> for Runs {
             self.made = Some(program.name);
         }
         // A run may have made more of them.
-        let left = cold::drop_all(&olap::files(&case.data)?.0).map_err(|e| Failure::new(self.place.path().display(), e, "check the device"))?;
+        let left = cold::drop_all(&cold::files(&case.data)?).map_err(|e| Failure::new(self.place.path().display(), e, "check the device"))?;
         if left > 0 {
             eprintln!("fastmap: {left} pages of {}'s data stay in the page cache, and favour the kernel", program.name);
         }

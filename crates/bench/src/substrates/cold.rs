@@ -3,14 +3,14 @@
 //! This matters beyond speed. Page-cache pages are charged to the memory cgroup that first touched them: pages left by
 //! an earlier process would serve kernel mmap for free, outside its limit, and make it look a hundred times faster.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::substrates::{PAGE, sys};
+use crate::substrates::{Error, PAGE, Result, sys};
 
 /// How often eviction is tried; pages still under write-back or in another core's LRU batch go at a later try.
 const TRIES: u32 = 8;
@@ -52,6 +52,32 @@ pub fn drop_all(paths: &[PathBuf]) -> io::Result<u64> {
         }
     }
     Ok(left)
+}
+
+/// All files below a directory.
+///
+/// # Errors
+///
+/// What keeps it from being listed.
+pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    fn walk(directory: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => walk(&entry.path(), found)?,
+                false => found.push(entry.path()),
+            }
+        }
+        Ok(())
+    }
+    let mut found = Vec::new();
+    walk(directory, &mut found).map_err(|source| Error::Io {
+        thing: directory.display().to_string(),
+        what: "cannot list the data",
+        source,
+        remedy: "name another place with --dir",
+    })?;
+    Ok(found)
 }
 
 /// Writes back everything on the file's file system: of many files made just now, faster than one after the other.

@@ -12,7 +12,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use self::calls::Calls;
 use self::hinted::Hinted;
 use self::pinned::{Face, Pinned};
-use crate::substrates::ablation::Off;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{Advice, Counters, Engine, Error, FastmapReport, PAGE, Result, Sequence, Spec, stamp};
 
@@ -160,13 +159,27 @@ impl Cached<'_> {
     }
 }
 
-/// Opens the spec's file through its engine, runs the load and lets go of the file.
-pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
-    with_off(spec, None, load)
+/// How the fastmap engine is set up where not by default.
+pub struct Setup {
+    /// Changes the cache.
+    pub cache: fn(fastmap::CacheBuilder) -> fastmap::CacheBuilder,
+    /// Whether pages are read ahead.
+    pub readahead: bool,
 }
 
-/// The same; the fastmap engine does without some mechanism.
-pub fn with_off<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Output> {
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { cache: |cache| cache, readahead: true }
+    }
+}
+
+/// Opens the spec's file through its engine, runs the load and lets go of the file.
+pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
+    with_setup(spec, &Setup::default(), load)
+}
+
+/// The same with another set-up of the fastmap engine.
+pub fn with_setup<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Output> {
     match spec.engine {
         Engine::Pread | Engine::Direct => {
             let flags = if spec.engine == Engine::Direct { libc::O_DIRECT } else { 0 };
@@ -192,19 +205,18 @@ pub fn with_off<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Ou
         | Engine::MmapFadvise
         | Engine::MmapPopulate
         | Engine::Steered => kernel::with(spec, load),
-        Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, off, load),
+        Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, setup, load),
         other => unreachable!("{other} is no engine of pages, and no experiment over pages takes it"),
     }
 }
 
-fn with_fastmap<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Output> {
+fn with_fastmap<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Output> {
     let file = open(spec, 0)?;
     let capacity = match spec.memory {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes())?,
         None => unlimited_capacity(spec.pages),
     };
-    let cache = fastmap::Cache::builder().capacity(capacity);
-    let cache = off.iter().fold(cache, |cache, off| off.of_cache(cache)).build()?;
+    let cache = (setup.cache)(fastmap::Cache::builder().capacity(capacity)).build()?;
     let (options, direct_io) = options(&file, &cache, spec.pages);
     let cached = Some(&Cached { cache: &cache, direct_io });
     let advice = match spec.advice {
@@ -218,7 +230,7 @@ fn with_fastmap<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Ou
             // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
             let map = unsafe { options.map_mut(&file) }?;
             map.advise(advice)?;
-            if off == Some(Off::Readahead) {
+            if !setup.readahead {
                 map.set_readahead(0)?;
             }
             Ok(map)
@@ -238,7 +250,7 @@ fn with_fastmap<L: Load>(spec: &Spec, off: Option<Off>, load: L) -> Result<L::Ou
         // SAFETY: as above.
         let map = unsafe { options.map(&file) }?;
         map.advise(advice)?;
-        if off == Some(Off::Readahead) {
+        if !setup.readahead {
             map.set_readahead(0)?;
         }
         let ahead = |_: &[Range<usize>], far: &[Range<usize>]| Ok(map.prefetch(far)?);

@@ -6,46 +6,32 @@
 //! ([`Meter`]), lets go of the map, and, where the load wrote, reads the whole file back and checks it. Isolation (a fresh process, a
 //! memory limit, a cold cache) is the driver's affair; [`cold`] and [`prepare`] help with it.
 
-pub mod ablation;
-pub mod btree;
 pub mod calls;
 pub mod cold;
-mod device;
+pub mod device;
 pub mod engine;
-mod error;
+pub mod error;
 pub mod faults;
-pub mod graph;
-mod heap;
-pub mod kv;
 pub mod loads;
 pub mod measure;
-mod meter;
-pub mod olap;
+pub mod meter;
 pub mod pattern;
 pub mod peers;
-mod persist;
 pub mod prepare;
 pub mod programs;
-mod readback;
+pub mod readback;
 pub mod replay;
 pub mod run;
-mod spec;
+pub mod spec;
 pub mod stamp;
-pub mod study;
-pub mod sync;
 pub mod sys;
-pub mod tpcc;
-mod traces;
-pub mod updates;
-pub mod ycsb;
-mod zipf;
+pub mod traces;
+pub mod zipf;
 
 pub use engine::capacity_for;
 pub use engine::{least_memory, memory_for};
 pub use error::{Error, Result};
-#[cfg(test)]
-pub use meter::MachineTime;
-pub use meter::{Meter, Reading, resident_peak};
+pub use meter::{MachineTime, Meter, Reading, resident_peak};
 pub use pattern::{Pattern, STRIDE_PAGES, Sequence};
 pub use run::run;
 pub use spec::{Advice, Counters, DeviceReport, Engine, FastmapReport, Hits, LatencyUs, Op, Readahead, Spec};

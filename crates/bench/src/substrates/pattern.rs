@@ -166,6 +166,7 @@ pub struct Scatter {
 }
 
 impl Scatter {
+    /// Of so many pages.
     pub fn over(pages: u64) -> Scatter {
         Scatter { pages, bits: (64 - (pages - 1).leading_zeros()).max(2) }
     }

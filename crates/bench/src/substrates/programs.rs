@@ -23,7 +23,6 @@ use crate::substrates::{Error, Meter, Reading, Result, sys};
 
 mod known;
 pub mod lookups;
-pub mod monetdb;
 mod tool;
 
 pub use known::{ALL, LOOKUPS, Program, named};
@@ -179,7 +178,7 @@ fn read_all(data: &Path) -> Result<()> {
         remedy: "check the device, or name another place with --dir",
     };
     let mut buffer = vec![0; 1 << 20];
-    for file in super::olap::files(data)?.0 {
+    for file in super::cold::files(data)? {
         let mut file = File::open(file).map_err(failed)?;
         while file.read(&mut buffer).map_err(failed)? > 0 {}
     }

@@ -1,6 +1,5 @@
 //! One measurement from opening the file to the last byte checked.
 
-use crate::substrates::ablation::{self, Off};
 use crate::substrates::engine::{self, Access, Cached, Load};
 use crate::substrates::measure::{self, Shadow};
 use crate::substrates::readback;
@@ -12,14 +11,18 @@ use crate::substrates::{Meter, Reading, Result, Spec};
 ///
 /// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back.
 pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
-    run_off(spec, None, false, meter)
+    checked(spec, meter, |shadow| engine::with(spec, Measure { spec, shadow, meter }))
 }
 
-/// The same; the fastmap engine does without some mechanism. With `flushes`, an operation is a few stores and a flush.
-pub fn run_off(spec: &Spec, off: Option<Off>, flushes: bool, meter: &Meter) -> Result<Reading> {
+/// Measures by `measure`, and reads back what it wrote.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn checked(spec: &Spec, meter: &Meter, measure: impl FnOnce(&Shadow) -> Result<Reading>) -> Result<Reading> {
     let writes = spec.op.writes();
     let shadow = Shadow::new(spec.epoch, if writes { spec.pages } else { 0 });
-    let reading = engine::with_off(spec, off, Measure { spec, flushes, shadow: &shadow, meter })?;
+    let reading = measure(&shadow)?;
     meter.let_go();
     if writes {
         readback::read_back(spec, &shadow)?;
@@ -29,7 +32,6 @@ pub fn run_off(spec: &Spec, off: Option<Off>, flushes: bool, meter: &Meter) -> R
 
 struct Measure<'a> {
     spec: &'a Spec,
-    flushes: bool,
     shadow: &'a Shadow,
     meter: &'a Meter,
 }
@@ -38,14 +40,7 @@ impl Load for Measure<'_> {
     type Output = Reading;
 
     fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Reading> {
-        match self.flushes {
-            true => {
-                let reading = ablation::store_and_flush(self.spec, access, self.shadow, cached, self.meter)?;
-                access.flush()?;
-                Ok(reading)
-            }
-            false => measure::measure(self.spec, access, self.shadow, cached, self.meter),
-        }
+        measure::measure(self.spec, access, self.shadow, cached, self.meter)
     }
 }
 

@@ -20,6 +20,7 @@ pub struct Unknown {
 }
 
 /// Gives an enum its names on the command line and in JSON: `NAMES`, `name`, `Display`, `FromStr`.
+#[macro_export]
 macro_rules! names {
     ($type:ty, $kind:literal, { $($variant:ident => $name:literal),* $(,)? }) => {
         impl $type {
@@ -54,7 +55,7 @@ macro_rules! names {
         }
     };
 }
-pub(crate) use names;
+pub use crate::names;
 
 /// Who reaches the data, in every experiment; each takes those that can do its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -369,7 +370,7 @@ pub struct LatencyUs {
 
 impl LatencyUs {
     /// Of a histogram of nanoseconds.
-    pub(crate) fn of(histogram: &Histogram<u32>) -> LatencyUs {
+    pub fn of(histogram: &Histogram<u32>) -> LatencyUs {
         let us = |ns: u64| ns as f64 / 1e3;
         let at = |quantile| us(histogram.value_at_quantile(quantile));
         let mean = if histogram.is_empty() { 0.0 } else { histogram.mean() / 1e3 };

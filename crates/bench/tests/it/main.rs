@@ -9,44 +9,45 @@ mod prompt;
 mod report;
 mod smoke;
 mod storage;
+mod told;
 mod tour;
 mod try_it;
+
+pub use told::{check_told, memory_flag};
 
 /// What is tested.
 pub const FASTMAP: &str = env!("CARGO_BIN_EXE_fastmap-bench");
 
-/// Whether this machine lets the tests make memory cgroups: then what is limited is tested with limits.
-pub fn memory_flag(limit: &'static str) -> &'static str {
-    let dir = prompt::dir();
-    let probe =
-        prompt::fastmap(dir.path(), "micro --engines pread --size 1MiB --memory 64MiB --seconds 0.01 --repeat 1");
-    if probe.status == Some(0) { limit } else { "none" }
-}
+/// What is run, with the memory of each where memory can be limited; what needs `fastmap` and its libraries beside this command.
+pub const ALL: &[(&str, &str, &str, bool)] = &[
+    ("replacement", "--traces loop,scan-mixed --size 16MiB --touches 1 --repeat 1", "12MiB", false),
+    ("scale", "--size 64MiB --threads 1,2 --seconds 0.05 --repeat 1", "32MiB", false),
+    ("peers", "--size 96MiB --threads 2 --seconds 0.05 --repeat 1", "56MiB", false),
+    ("calls", "--seconds 0.01 --repeat 1", "", true),
+    ("loads", "--size 8MiB --repeat 1", "", true),
+    (
+        "programs",
+        "--programs search,files --memory all,half --size 4MiB --seconds 0.02 --warm-up 0.05 --repeat 1",
+        "",
+        true,
+    ),
+];
 
-/// What every experiment tells beside its rows: how it was checked, headlines and figures that `fastmap report` can show, and where
-/// and when it was.
-#[track_caller]
-pub fn check_told(report: &serde_json::Value) {
-    let list = |of: &serde_json::Value, name: &str| of[name].as_array().unwrap().clone();
-    assert!(!report["verified"].as_str().unwrap().is_empty());
-    assert!(report["began_unix_s"].as_f64().unwrap() > 1.7e9 && report["took_s"].as_f64().unwrap() > 0.0);
-    assert!(report["command"].as_str().unwrap().starts_with("fastmap bench"));
-    for headline in list(report, "headlines") {
-        let ratio = |which: &str| headline["ratio"][which].as_f64().unwrap();
-        assert!(
-            0.0 < ratio("low") && ratio("low") <= ratio("median") && ratio("median") <= ratio("high"),
-            "{headline}"
-        );
-        assert!(!headline["what"].as_str().unwrap().is_empty());
-    }
-    assert!(list(report, "figures").len() >= 2);
-    for figure in list(report, "figures") {
-        let series = list(&figure, "series");
-        assert!((1..=8).contains(&series.len()), "{figure}");
-        for point in series.iter().flat_map(|s| list(s, "points")) {
-            let y = point["y"].as_f64().unwrap();
-            let range = |n: usize| point["range"][n].as_f64().unwrap_or(y);
-            assert!(range(0) <= y && y <= range(1), "{point}");
-        }
-    }
-}
+/// What makes no sense, and what is said of it.
+pub const REFUSED: &[(&str, &[&str])] = &[
+    ("replacement --traces lop", &["--traces", "no trace", "zipf-0.6"]),
+    ("replacement --size 64MiB --memory 60MiB", &["--size", "four times"]),
+    ("replacement --touches 0", &["--touches", "touches a page"]),
+    ("scale --engines pread", &["--engines", "choose from mmap, mmap-random, fastmap"]),
+    ("scale --fast-dir /dev/shm --size 1MiB --memory none", &["--fast-dir", "in memory already"]),
+    ("programs --programs lmdb,emacs", &["--programs", "no program here", "search, files"]),
+    ("programs --memory third", &["--memory"]),
+    ("programs --size 5000", &["--size", "no multiple of 1 MiB: give 1MiB"]),
+    ("loads --size 5000", &["--size", "no multiple of 4096: give 8KiB"]),
+    ("storage --latency 2 .", &["--latency", "is no time: give up to a minute"]),
+    ("storage --bandwidth 1GB .", &["--bandwidth", "is no bandwidth: give 1MB/s to"]),
+    ("storage --size 1MiB --source . .", &["--size", "cannot be used with", "--source"]),
+];
+
+/// What has help and is no experiment, or has no name as one.
+pub const OTHERS: &[&str] = &["try", "micro", "storage", "report"];

@@ -30,8 +30,6 @@ pub enum From {
     Ripgrep,
     /// fio.
     Fio,
-    /// MonetDB, in a process of this command's.
-    MonetDb,
 }
 
 const fn program(name: &'static str, title: &'static str, own_mib: u64, from: &'static [From]) -> Program {
@@ -114,7 +112,6 @@ pub const ALL: &[Program] = &[
     program("java", "Java's mapped buffers, rows at random", 48, &[From::Java(include_str!("Rows.java"))])
         .of("a JDK (default-jdk-headless)"),
     program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
-    program("monetdb", "MonetDB, the 22 queries of TPC-H", 64, &[From::MonetDb]).of("it with scripts/monetdb"),
 ];
 
 /// The program of `fastmap bench try`, which is none of the others' kind: it says how it gets on while it runs.

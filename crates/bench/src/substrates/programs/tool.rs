@@ -2,7 +2,6 @@
 
 use super::known::From;
 use super::*;
-use crate::substrates::olap;
 
 /// How a program is started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -176,14 +175,6 @@ impl Workshop {
             }
             From::Ripgrep => in_path("rg").map(Tool::Ripgrep),
             From::Fio => in_path("fio").map(Tool::Fio),
-            From::MonetDb => {
-                let folder = olap::usual_folder();
-                if !olap::is_monetdb_in(&folder) {
-                    return Err(format!("not in {}", folder.display()));
-                }
-                let own = std::env::current_exe().map_err(|e| e.to_string())?;
-                Ok(Tool::Ours(vec![own, monetdb::NAME.into(), folder.canonicalize().unwrap_or(folder)]))
-            }
         }
     }
 

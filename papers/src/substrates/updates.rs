@@ -16,8 +16,8 @@ pub use engine::{capacity_for, least_memory};
 
 use self::lines::{Expected, LINE, PAGE_LINES};
 use crate::substrates::measure::Shadow;
-use crate::substrates::spec::names;
 use crate::substrates::{Engine, Meter, PAGE, Pattern, Reading, Result, readback};
+use fastmap_bench::names;
 
 /// Bytes in a record.
 pub const RECORD: usize = 1024;

@@ -24,9 +24,9 @@ pub use self::engine::{RECORD, capacity_for, room_for, stored_bytes};
 pub use self::rocksdb::why_missing as why_rocksdb_is_missing;
 
 use self::ledger::Ledger;
-use crate::substrates::spec::names;
 use crate::substrates::ycsb::{SEQUENCE, Workload};
 use crate::substrates::{Engine, Error, FastmapReport, Meter, Reading, Result};
+use fastmap_bench::names;
 
 /// The store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

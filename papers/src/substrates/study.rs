@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::small::{make_cold, make_small};
 
-use crate::substrates::spec::names;
 use crate::substrates::{Engine, Meter, Reading, Result};
+use fastmap_bench::names;
 
 /// The engines that pass over files.
 pub const ENGINES: &[Engine] =

@@ -6,7 +6,7 @@ use fastmap_cli::machine::FileSystem;
 use fastmap_cli::size::Size;
 use serde_json::json;
 
-use super::micro::{Pages, VERIFIED};
+use fastmap_bench::experiments::micro::{Pages, VERIFIED};
 use crate::args::{once_each, threads};
 use crate::driver::Ctx;
 use crate::experiment::columns::{cpu, merged, p99, peak, rate, times_mmap};

@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 pub use database::Scale;
 
-use crate::substrates::spec::names;
 use crate::substrates::{Engine, LatencyUs, Meter, Reading, Result, heap};
+use fastmap_bench::names;
 
 /// The five transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -214,7 +214,8 @@ impl Experiment for Olap {
                 cache.map_or("a cache of what MonetDB leaves of its memory".to_owned(), |cache| format!("a cache of {}", Size(cache)))
             ));
         }
-        let bytes = olap::files(&original(&place))?.1;
+        let files = cold::files(&original(&place))?;
+        let bytes: u64 = files.iter().filter_map(|file| file.metadata().ok()).map(|facts| facts.len()).sum();
         let arm = |engine| {
             let (monetdb, database, queries) = (monetdb.clone(), place.path().join("copy"), queries.clone());
             Arm::of(engine, Case::Run(Order { monetdb, database, threads, queries }))
@@ -321,7 +322,7 @@ impl Databases {
         if to.exists() {
             fs::remove_dir_all(&to).map_err(|e| failed(&to, e))?;
         }
-        let files = olap::files(&from)?.0;
+        let files = cold::files(&from)?;
         let copy = |file: &Path| to.join(file.strip_prefix(&from).expect("a file of the database"));
         for file in &files {
             interrupt::check()?;

@@ -9,7 +9,7 @@ use fastmap_cli::size::Size;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::scale::{ENGINES, FAULTING, Faulting, Place, VERIFIED, ready, tell};
+use fastmap_bench::experiments::scale::{ENGINES, FAULTING, Faulting, Place, VERIFIED, ready, tell};
 use crate::args::{once_each, one_of, threads};
 use crate::driver::Ctx;
 use crate::experiment::columns::rate;

@@ -9,7 +9,7 @@ use fastmap_cli::failure::Failure;
 use fastmap_cli::size::Size;
 use serde_json::json;
 
-use super::micro::{Pages, VERIFIED};
+use fastmap_bench::experiments::micro::{Pages, VERIFIED};
 use crate::args::{once_each, one_of, threads};
 use crate::driver::Ctx;
 use crate::experiment::columns::{cpu, p50, p99, peak, queue, rate, times_mmap};

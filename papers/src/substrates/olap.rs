@@ -5,14 +5,12 @@
 //! the columns and heaps of tables from 256 KiB on, shared and writable, and intermediate results from a sixteenth of the memory
 //! on that it may use. Smaller ones are on its heap, and count against the same limit.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::substrates::{Error, Meter, Reading, Result};
+use crate::substrates::{Meter, Reading, Result};
 
 mod monetdb;
 mod queries;
@@ -20,7 +18,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use monetdb::{Database, Rows, check as check_monetdb, is_in as is_monetdb_in, usual_folder};
+pub use monetdb::{Database, Rows, check as check_monetdb, usual_folder};
 pub use queries::{QUERIES, difference, from_official, query};
 pub use tables::TEXT_BYTES;
 
@@ -120,34 +118,4 @@ pub fn run(order: &Order, meter: &Meter) -> Result<Outcome> {
     meter.let_go();
     database.close()?;
     Ok(Outcome { open_seconds, answers, all })
-}
-
-/// The files below a directory, and how many bytes they have together.
-///
-/// # Errors
-///
-/// What the system answers.
-pub fn files(directory: &Path) -> Result<(Vec<PathBuf>, u64)> {
-    fn walk(directory: &Path, found: &mut Vec<PathBuf>, bytes: &mut u64) -> io::Result<()> {
-        for entry in fs::read_dir(directory)? {
-            let entry = entry?;
-            let facts = entry.metadata()?;
-            match facts.is_dir() {
-                true => walk(&entry.path(), found, bytes)?,
-                false => {
-                    found.push(entry.path());
-                    *bytes += facts.len();
-                }
-            }
-        }
-        Ok(())
-    }
-    let (mut found, mut bytes) = (Vec::new(), 0);
-    walk(directory, &mut found, &mut bytes).map_err(|source| Error::Io {
-        thing: directory.display().to_string(),
-        what: "cannot list the database",
-        source,
-        remedy: "name another place with --dir",
-    })?;
-    Ok((found, bytes))
 }

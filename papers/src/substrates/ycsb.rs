@@ -15,7 +15,7 @@ use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 
 use crate::substrates::Zipf;
-use crate::substrates::spec::names;
+use fastmap_bench::names;
 
 /// Bytes of a key.
 pub const KEY: usize = 30;

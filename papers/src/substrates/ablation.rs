@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
-use fastmap::Mechanism;
+use fastmap::{CacheBuilder, Mechanism};
 use serde::{Deserialize, Serialize};
 
-use crate::substrates::engine::{Access, Cached};
-use crate::substrates::measure::{Shadow, histogram};
+use crate::substrates::engine::{self, Access, Cached, Load, Setup};
+use crate::substrates::measure::{self, Shadow, histogram};
 use crate::substrates::pattern::Scatter;
-use crate::substrates::run::run_off;
-use crate::substrates::spec::names;
+use crate::substrates::run::checked;
 use crate::substrates::{Engine, Meter, Op, Pattern, Reading, Result, Sequence, Spec};
+use fastmap_bench::names;
 
 /// Stores before each flush of [`Work::Flush`], each to a page of its own, more or less.
 pub const STORES: u64 = 16;
@@ -54,19 +54,20 @@ names!(Off, "mechanism", {
 });
 
 impl Off {
-    /// The cache's settings without it. Readahead is a setting of maps.
-    pub(crate) fn of_cache(self, cache: fastmap::CacheBuilder) -> fastmap::CacheBuilder {
-        match self {
-            Off::PerCore => cache.without(Mechanism::PerCore),
-            Off::Batch64 => cache.evict_batch(64),
-            Off::Batch1 => cache.evict_batch(1),
-            Off::Protection => cache.without(Mechanism::BatchedProtection),
-            Off::Stripes => cache.without(Mechanism::Stripes),
-            Off::Merging => cache.without(Mechanism::MergedWrites),
-            Off::Tracking => cache.without(Mechanism::DirtyBitmap),
-            Off::Habits => cache.without(Mechanism::StorePrediction),
-            Off::Readahead => cache,
-        }
+    /// The engine's set-up without it.
+    fn setup(self) -> Setup {
+        let cache: fn(CacheBuilder) -> CacheBuilder = match self {
+            Off::PerCore => |cache| cache.without(Mechanism::PerCore),
+            Off::Batch64 => |cache| cache.evict_batch(64),
+            Off::Batch1 => |cache| cache.evict_batch(1),
+            Off::Protection => |cache| cache.without(Mechanism::BatchedProtection),
+            Off::Stripes => |cache| cache.without(Mechanism::Stripes),
+            Off::Merging => |cache| cache.without(Mechanism::MergedWrites),
+            Off::Tracking => |cache| cache.without(Mechanism::DirtyBitmap),
+            Off::Habits => |cache| cache.without(Mechanism::StorePrediction),
+            Off::Readahead => return Setup { readahead: false, ..Setup::default() },
+        };
+        Setup { cache, ..Setup::default() }
     }
 }
 
@@ -157,11 +158,34 @@ pub struct Order {
 ///
 /// As [`crate::substrates::run()`].
 pub fn run(order: &Order, meter: &Meter) -> Result<Reading> {
-    run_off(&order.spec, order.off, order.work == Work::Flush, meter)
+    let Order { spec, work, off } = order;
+    let setup = off.map_or_else(Setup::default, Off::setup);
+    checked(spec, meter, |shadow| engine::with_setup(spec, &setup, Measure { spec, work: *work, shadow, meter }))
+}
+
+struct Measure<'a> {
+    spec: &'a Spec,
+    work: Work,
+    shadow: &'a Shadow,
+    meter: &'a Meter,
+}
+
+impl Load for Measure<'_> {
+    type Output = Reading;
+
+    fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Reading> {
+        let Measure { spec, work, shadow, meter } = self;
+        if work != Work::Flush {
+            return measure::measure(spec, access, shadow, cached, meter);
+        }
+        let reading = store_and_flush(spec, access, shadow, cached, meter)?;
+        access.flush()?;
+        Ok(reading)
+    }
 }
 
 /// Stores to a few pages and flushes, by turns, for as long as the spec says; the pages have been stored to before.
-pub fn store_and_flush<A: Access>(
+fn store_and_flush<A: Access>(
     spec: &Spec,
     access: &A,
     shadow: &Shadow,

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::substrates::device::Device;
 use crate::substrates::measure::{Shadow, histogram};
-use crate::substrates::spec::names;
 use crate::substrates::{
     Engine, Error, Meter, PAGE, Pattern, Reading, Result, Sequence, persist, readback, stamp, sys,
 };
+use fastmap_bench::names;
 
 /// The engines that flush.
 pub const ENGINES: &[Engine] = &[Engine::Msync, Engine::Fastmap, Engine::FastmapPersist, Engine::Persist];

@@ -1,0 +1,5 @@
+//! The `fastmap-papers` command.
+
+fn main() -> std::process::ExitCode {
+    fastmap_papers::main()
+}
