@@ -17,8 +17,14 @@ use crate::report::Place;
 use crate::results::{JsonFile, Report};
 use crate::runner::Limit;
 use crate::show::{Shown, line};
+use crate::storages::{Kind, Storage};
 use crate::substrates::{PAGE, capacity_for, least_memory, prepare};
 use crate::target::count_threads;
+
+/// Help of `--storage`.
+const STORAGE: &str = "What the files are on: disk, with the readahead of 128 KiB that most disks have (as root a loop device with direct I/O on \
+                       the disk of --dir; else that disk as it is); slow, where each request takes 2 ms and all together 1 GB/s at most (as root); \
+                       fast, compressed memory behind the block layer (zram; as root); here, the folder as it is";
 
 /// The command line of an experiment.
 pub fn command<E: Experiment>() -> Command {
@@ -27,6 +33,11 @@ pub fn command<E: Experiment>() -> Command {
     let path = || value_parser!(PathBuf);
     if let Some(what) = flags.dir {
         command = command.arg(Arg::new("dir").long("dir").value_name("DIR").value_parser(path()).help(what));
+    }
+    if flags.has_storage() {
+        let parser = |text: &str| text.parse::<Kind>();
+        let storage = Arg::new("storage").long("storage").value_name("KIND").value_parser(parser).default_value("disk");
+        command = command.arg(storage.help(STORAGE));
     }
     if let Some(default) = flags.memory {
         let help = format!(
@@ -58,6 +69,10 @@ pub fn command<E: Experiment>() -> Command {
 pub struct Ctx {
     /// `--dir`
     pub dir: Option<PathBuf>,
+    /// `--storage`
+    pub storage: Kind,
+    /// The storage that was made.
+    made: Option<Storage>,
     /// `--memory`
     pub memory: Option<Memory>,
     /// `--seconds`
@@ -73,6 +88,8 @@ impl Ctx {
         let flags = E::FLAGS;
         Ctx {
             dir: flags.dir.and_then(|_| matches.get_one("dir").cloned()),
+            storage: flags.has_storage().then(|| matches.get_one("storage").copied()).flatten().unwrap_or_default(),
+            made: None,
             memory: flags.memory.and_then(|_| matches.get_one("memory").copied()),
             seconds: flags.seconds.and_then(|_| matches.get_one("seconds").copied()).unwrap_or_default(),
             repeat: matches.get_one("repeat").copied().unwrap_or(1),
@@ -80,9 +97,25 @@ impl Ctx {
         }
     }
 
-    /// Where to put so many bytes.
-    pub fn dir_for(&self, bytes: u64) -> PathBuf {
+    /// The folder of `--dir`, else one with room for so many bytes.
+    pub fn folder_for(&self, bytes: u64) -> PathBuf {
         self.dir.clone().unwrap_or_else(|| crate::target::directory_for(bytes))
+    }
+
+    /// Where to put so many bytes: a folder on the storage that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub fn dir_for(&mut self, bytes: u64) -> Result<PathBuf, Failure> {
+        let (made, not_made) = Storage::make(self.storage, &self.folder_for(bytes), bytes)?;
+        if let Some(why) = not_made {
+            self.notes.push(format!(
+                "The disk is the folder's as it is, with the readahead that the first line names, since no device with the usual one can be \
+                 made over it: {why}."
+            ));
+        }
+        Ok(self.made.insert(made).root.clone())
     }
 
     /// `--memory`, else `default`. `suits` says whether the engines can work within some limit.
@@ -122,6 +155,9 @@ pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     let page = if E::FLAGS.page || page.is_some() { Some(Place::of(page)?) } else { None };
     let mut plan = E::plan(&args, &mut ctx)?;
     let mut report = Report::new(E::NAME, &plan.place, &plan.file, plan.bytes, &plan.limit);
+    if let Some(under) = ctx.made.as_ref().and_then(|made| made.under.clone()) {
+        report.machine.device = under;
+    }
     touch_memory(&plan.limit, plan.bytes)?;
     let rows = measure(&mut plan, ctx.repeat, |rows, (done, all)| {
         let Some(json) = &mut json else { return Ok(()) };
@@ -162,13 +198,19 @@ pub fn measure<E: Experiment>(
     repeat: u32,
     mut keep: impl FnMut(&[Row<E::Outcome>], (u64, u64)) -> Result<(), Failure>,
 ) -> Result<Vec<Row<E::Outcome>>, Failure> {
-    let Plan { groups, stage, limit, .. } = plan;
+    let Plan { groups, stage, limit, until_steady, .. } = plan;
+    let until_steady = *until_steady;
     let times = |group: &Group<E::Case>| group.repeat.unwrap_or(repeat);
     let runs: u64 = groups.iter().map(|group| group.arms.len() as u64 * u64::from(times(group))).sum();
     let bar = progress_bar(runs, "{msg:44} {bar:30} {pos}/{len} runs, {eta} left");
     let mut rows: Vec<Row<E::Outcome>> = Vec::new();
     for (at, group) in groups.iter().enumerate() {
-        for repetition in 1..=times(group) {
+        let mut repetition = 0;
+        while repetition < times(group) || is_to_go_on::<E>(until_steady, repetition, &rows, at) {
+            repetition += 1;
+            if repetition > times(group) {
+                bar.inc_length(group.arms.len() as u64);
+            }
             for turn in 0..group.arms.len() {
                 let first = if group.rotate { repetition as usize - 1 } else { 0 };
                 let number = (turn + first) % group.arms.len();
@@ -216,6 +258,12 @@ pub fn measure<E: Experiment>(
     Ok(rows)
 }
 
+/// Whether the group's repetitions do not agree yet, and there may be more.
+fn is_to_go_on<E: Experiment>(most: Option<u32>, repetition: u32, rows: &[Row<E::Outcome>], group: usize) -> bool {
+    let shown = Shown::<E>::new(rows);
+    most.is_some_and(|most| repetition < most) && rows.iter().any(|row| row.group == group && !shown.is_steady(row))
+}
+
 /// The row that a part of a run belongs to.
 fn row_of<'a, C, O>(
     rows: &'a mut Vec<Row<O>>,
@@ -251,8 +299,8 @@ fn row_of<'a, C, O>(
 fn in_full<C>(group: &Group<C>) -> String {
     let threads = group.labels.iter().find(|(name, _)| *name == "threads").and_then(|(_, number)| number.as_u64());
     match threads {
-        Some(threads) => format!("{}, {}", group.what, count_threads(threads as u32)),
-        None => group.what.clone(),
+        Some(threads) if !group.named_whole => format!("{}, {}", group.what, count_threads(threads as u32)),
+        _ => group.what.clone(),
     }
 }
 
@@ -279,7 +327,9 @@ fn tell<E: Experiment>(plan: &mut Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], 
             )
         }));
     }
-    report.notes.extend(shown.notes());
+    if E::page(rows).is_none() {
+        report.notes.extend(shown.notes());
+    }
     if plan.limit.bytes().is_none() && E::FLAGS.memory.is_some() {
         report.notes.push(
             "Nothing limited memory: kernel mmap may use all there is, FastMap only its cache. The comparison favours mmap.".to_owned(),
@@ -306,10 +356,15 @@ fn text<E: Experiment>(plan: &Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], repo
         report.machine.readahead(),
         ctx.repeat
     );
-    text.push_str(&Shown::<E>::new(rows).tables());
-    text.push_str(&E::summary(rows));
-    text.push('\n');
-    text.extend(report.headlines.iter().map(line));
+    match E::page(rows) {
+        Some(page) => text.push_str(&page),
+        None => {
+            text.push_str(&Shown::<E>::new(rows).tables());
+            text.push_str(&E::summary(rows));
+            text.push('\n');
+            text.extend(report.headlines.iter().map(line));
+        }
+    }
     text.extend(report.notes.iter().map(|note| format!("\n{note}\n")));
     text
 }

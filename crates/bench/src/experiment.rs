@@ -53,6 +53,11 @@ pub trait Experiment: Sized + 'static {
     /// What is said beside what a paper says.
     fn claims() -> Vec<Claim<Self::Outcome>>;
 
+    /// What is printed in place of the tables, the headlines and the notes on rows, where one table says all.
+    fn page(_: &[Row<Self::Outcome>]) -> Option<String> {
+        None
+    }
+
     /// What is printed below the tables: one that is over all groups. Nothing by default.
     fn summary(_: &[Row<Self::Outcome>]) -> String {
         String::new()
@@ -73,6 +78,13 @@ pub struct Flags {
     pub page: bool,
 }
 
+impl Flags {
+    /// Whether its files can be on several storages.
+    pub fn has_storage(&self) -> bool {
+        self.dir.is_none_or(|what| what == TEMPORARY)
+    }
+}
+
 /// Where in the world `--dir` looks by default.
 pub const TEMPORARY: &str = "Where to put temporary files [default: the first of the current directory, /var/tmp and $HOME that is on a disk and has room]";
 
@@ -90,6 +102,8 @@ pub struct Plan<E: Experiment> {
     pub limit: Limit,
     /// What is compared with each other, in the order in which it is run.
     pub groups: Vec<Group<E::Case>>,
+    /// A group whose repetitions do not agree is repeated, until there are so many.
+    pub until_steady: Option<u32>,
     /// The data, and what is done with them around each run.
     pub stage: Box<dyn Stage<E>>,
 }
@@ -106,6 +120,8 @@ pub struct Group<C> {
     pub repeat: Option<u32>,
     /// Each arm begins a repetition once: who is first meets what the group before left behind.
     pub rotate: bool,
+    /// Its name says how many threads there are.
+    pub named_whole: bool,
     /// A trial run, of which the slower one counts: it decides something, and is compared with nothing.
     pub trial: bool,
 }
@@ -113,7 +129,7 @@ pub struct Group<C> {
 impl<C> Group<C> {
     /// Arms under a name.
     pub fn new(what: impl Into<String>, labels: Labels, arms: Vec<Arm<C>>) -> Group<C> {
-        Group { what: what.into(), labels, arms, repeat: None, rotate: false, trial: false }
+        Group { what: what.into(), labels, arms, repeat: None, rotate: false, named_whole: false, trial: false }
     }
 }
 

@@ -1,11 +1,10 @@
-//! A fast device made for the tour: a file system on zram, compressed memory behind the block layer, mounted nowhere.
+//! A fast device made for an experiment: zram, compressed memory behind the block layer.
 //!
 //! A device stays when nobody has it open, so a process of its own, the keeper, makes it and removes it again when the bench ends: the
 //! keeper reads a pipe that nobody writes to, which the kernel closes however the bench ends. No device that was there before is touched.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,8 +14,6 @@ use std::time::{Duration, Instant};
 use fastmap_cli::failure::Failure;
 use fastmap_cli::size::Size;
 use fastmap_cli::{interrupt, machine};
-
-use crate::volume::{self, FileSystem};
 
 /// The keeper's subcommand.
 pub const NAME: &str = "zram-keeper";
@@ -28,16 +25,14 @@ const HOT_REMOVE: &str = "/sys/class/zram-control/hot_remove";
 /// Time in which whoever looks at a device, or writes to it, should have let go of it.
 const LONGEST_REMOVAL: Duration = Duration::from_secs(20);
 
-/// A fast place for files while this value lives.
+/// A fast block device while this value lives.
 pub struct FastDevice {
-    /// Where its root can be reached, by any process of this user.
-    pub root: PathBuf,
-    mount: Option<OwnedFd>,
+    path: PathBuf,
     keeper: Child,
 }
 
 impl FastDevice {
-    /// A fresh file system of `bytes`.
+    /// One of `bytes`.
     ///
     /// # Errors
     ///
@@ -62,18 +57,18 @@ impl FastDevice {
         if !Path::new(HOT_ADD).exists() {
             return Err("the kernel has no zram".to_owned());
         }
-        let (device, keeper) = keep(bytes)?;
-        let mut made = FastDevice { root: PathBuf::new(), mount: None, keeper };
-        let mount = volume::fresh(FileSystem::Ext4, &device)?;
-        made.root = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), mount.as_raw_fd()));
-        made.mount = Some(mount);
-        Ok(made)
+        let (path, keeper) = keep(bytes)?;
+        Ok(FastDevice { path, keeper })
+    }
+
+    /// Where it is.
+    pub fn device(&self) -> &Path {
+        &self.path
     }
 }
 
 impl Drop for FastDevice {
     fn drop(&mut self) {
-        self.mount = None;
         self.keeper.stdin = None;
         let _ = self.keeper.wait();
     }

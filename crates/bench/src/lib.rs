@@ -17,6 +17,7 @@ pub mod results;
 pub mod runner;
 pub mod show;
 mod storage;
+pub mod storages;
 pub mod substrates;
 pub mod target;
 mod try_it;

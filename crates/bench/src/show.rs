@@ -163,6 +163,11 @@ impl<'a, E: Experiment> Shown<'a, E> {
         Some((high - low) / median * 100.0).filter(|apart| *apart > AGREE)
     }
 
+    /// Whether a row's repetitions agree at the first column.
+    pub fn is_steady(&self, row: &RowOf<E>) -> bool {
+        is_steady(&self.each(row, &E::COLUMNS[0]).into_iter().map(|(_, figure)| figure).collect::<Vec<_>>())
+    }
+
     /// What must be known of some rows: that their repetitions do not agree, that memory was not full.
     pub fn notes(&self) -> Vec<String> {
         let named = |rows: Vec<String>| rows.join("; ");
@@ -403,6 +408,18 @@ impl<'a, E: Experiment> Shown<'a, E> {
         }
         Value::Object(object)
     }
+}
+
+/// Whether the middle half of some figures is no further apart than [`AGREE`]. Of one figure nothing is known.
+pub fn is_steady(figures: &[f64]) -> bool {
+    let mut figures = figures.to_vec();
+    figures.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let place = share * figures.len().saturating_sub(1) as f64;
+        let (below, above) = (figures[place.floor() as usize], figures[place.ceil() as usize]);
+        below + (above - below) * place.fract()
+    };
+    figures.is_empty() || (at(0.75) - at(0.25)) / at(0.5) * 100.0 <= AGREE
 }
 
 fn same_work<O>(a: &Row<O>, b: &Row<O>) -> bool {

@@ -37,7 +37,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Mount storage that is far away: each read takes its time, many are served at once
 #[derive(Debug, clap::Args)]
 #[command(long_about = "\
-Mount storage that is far away, as network file systems and mounts of object stores are: a FUSE file system in which each read takes \
+Mount storage that is far away, as network file systems and mounts of object stores are: a FUSE file system in which each request takes \
 a time, and many are served at once.
 
 It holds one made-up file, `data`, or the files of a folder, to be read and mapped by any program; the page cache keeps what was read, as of other \
@@ -64,6 +64,9 @@ pub struct Args {
     /// Hold the files of this folder instead, without those of its subfolders
     #[arg(long, value_name = "FOLDER")]
     source: Option<PathBuf>,
+    /// Let files be written to, within their lengths; the folder's files are then changed
+    #[arg(long, requires = "source")]
+    writable: bool,
     /// Where to mount it: an empty folder
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -83,13 +86,13 @@ pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
     let args = Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
     interrupt::watch();
     let files = match &args.source {
-        Some(folder) => Shown::of_folder(folder)?,
+        Some(folder) => Shown::of_folder(folder, args.writable)?,
         None => vec![Shown::made_up(DATA, args.size.0)],
     };
     let dir = empty_folder(&args.dir)?;
     let bytes = files.iter().map(|file| file.bytes).sum();
     let count = if files.len() == 1 { "1 file".to_owned() } else { format!("{} files", files.len()) };
-    let (mounted, device) = mount(&dir)?;
+    let (mounted, device) = mount(&dir, args.writable)?;
     let slow = Arc::new(Slow::new(files, Speed { latency: args.latency, bandwidth: args.bandwidth }, device));
     let threads = slow.serve().map_err(|e| Failure::new("threads", e, "check `ulimit -u` and free memory"))?;
     fastmap_cli::print(&format!(
@@ -117,11 +120,11 @@ fn empty_folder(dir: &Path) -> Result<PathBuf, Failure> {
     dir.canonicalize().map_err(|error| refused(error.to_string()))
 }
 
-fn mount(dir: &Path) -> Result<(Mount, File), Failure> {
+fn mount(dir: &Path, writable: bool) -> Result<(Mount, File), Failure> {
     if !Path::new(DEVICE).exists() {
         return Err(Failure::new(DEVICE, "is not there", "`modprobe fuse`; in a container, have it given the device"));
     }
-    Mount::at(dir).map_err(|error| {
+    Mount::at(dir, writable).map_err(|error| {
         let remedy = match rustix::process::geteuid().is_root() {
             true => "mounting takes CAP_SYS_ADMIN, which containers seldom have",
             false => "run it as root, or install fusermount3 (package fuse3)",

@@ -137,9 +137,9 @@ impl Target {
         memory: Option<u64>,
         seconds: f64,
     ) -> Spec {
-        let (path, label, pages, advice, epoch) =
-            (self.path.clone(), self.label.clone(), self.pages, Advice::Normal, 0);
-        Spec { engine, pattern, op, threads, advice, path, label, pages, memory, seconds, epoch }
+        let (path, label, pages) = (self.path.clone(), self.label.clone(), self.pages);
+        let (advice, epoch, cold) = (Advice::Normal, 0, false);
+        Spec { engine, pattern, op, threads, advice, path, label, pages, memory, seconds, epoch, cold }
     }
 
     /// Makes it ready for a run: counted, if that writes; empty, if that fills it; out of the page cache.

@@ -96,6 +96,11 @@ impl Image {
         file.sync_all().map_err(failed)?;
         Ok(Image { file, dir: dir.to_owned() })
     }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
 }
 
 /// A place for heaps.
@@ -108,7 +113,7 @@ pub struct Volume {
     pub device: PathBuf,
     // Dropped in this order: the mount lets go of the device, which then clears itself.
     mount: Option<OwnedFd>,
-    _loop_device: Option<File>,
+    _loop_device: Option<LoopDevice>,
 }
 
 impl Volume {
@@ -128,11 +133,11 @@ impl Volume {
             let thing = format!("{kind} in {}", image.dir.display());
             Failure::new(thing, what, "see `fastmap bench oltp --help`, or give --file-systems here")
         };
-        let (loop_device, device) =
-            attach(&image.file).map_err(|error| failed(format!("cannot attach a loop device: {error}")))?;
-        let mount = fresh(kind, &device).map_err(failed)?;
+        let device =
+            LoopDevice::over(&image.file).map_err(|error| failed(format!("cannot attach a loop device: {error}")))?;
+        let mount = fresh(kind, &device.path).map_err(failed)?;
         let root = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), mount.as_raw_fd()));
-        Ok(Volume { kind, root, device, mount: Some(mount), _loop_device: Some(loop_device) })
+        Ok(Volume { kind, root, device: device.path.clone(), mount: Some(mount), _loop_device: Some(device) })
     }
 
     /// Has what the last run left to write, or to free, done before the next one, which wants `room` bytes: file systems free files
@@ -219,8 +224,25 @@ const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// A free loop device over a file, past the page cache, which would serve reads outside of any limit. It is gone when neither
-/// this descriptor nor a mount has it open. loop(4)
+/// A loop device over a file, past the page cache, which would serve reads outside of any limit. It is gone when neither this value nor a
+/// mount has it open. loop(4)
+pub struct LoopDevice {
+    /// Where it is.
+    pub path: PathBuf,
+    _open: File,
+}
+
+impl LoopDevice {
+    /// A free one.
+    ///
+    /// # Errors
+    ///
+    /// What the system answers.
+    pub fn over(file: &File) -> io::Result<LoopDevice> {
+        attach(file).map(|(open, path)| LoopDevice { path, _open: open })
+    }
+}
+
 fn attach(file: &File) -> io::Result<(File, PathBuf)> {
     /// Others look for free devices too.
     const TRIES: u32 = 64;

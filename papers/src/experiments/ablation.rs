@@ -136,7 +136,7 @@ impl Experiment for Ablation {
         enough_for(bytes, &args.threads)?;
         // Pages all over the file are stored to and flushed.
         enough_for(bytes, &[4])?;
-        let dir = ctx.dir_for(bytes);
+        let dir = ctx.dir_for(bytes)?;
         let in_memory = FileSystem::of(&dir).is_memory();
         let mut loads: Vec<(Work, Vec<Off>)> = Vec::new();
         for work in once_each(&args.loads) {
@@ -190,6 +190,7 @@ impl Experiment for Ablation {
             bytes,
             limit,
             groups,
+            until_steady: None,
             stage: Box::new(Pages { target, spec: |case: &mut Order| &mut case.spec }),
         })
     }

@@ -1,7 +1,6 @@
 //! `fastmap bench breakdown`: where the time of random page faults goes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use fastmap_cli::failure::Failure;
@@ -71,9 +70,6 @@ pub struct Args {
         value_parser = one_of(ENGINES)
     )]
     pub engines: Vec<Engine>,
-    /// A directory on a device that is memory, or nearly as fast; no tmpfs, where there is nothing to cache
-    #[arg(long, value_name = "DIR")]
-    pub fast_dir: Option<PathBuf>,
     /// Size of the file, a multiple of 4096
     #[arg(long, default_value = "512MiB")]
     pub size: Size,
@@ -211,7 +207,7 @@ impl Experiment for Breakdown {
 
     fn plan(args: &Args, ctx: &mut Ctx) -> Result<Plan<Breakdown>, Failure> {
         let numbers = once_each(&args.threads);
-        let faulting = Faulting::plan(ctx, args.size, &numbers, args.fast_dir.as_deref())?;
+        let faulting = Faulting::plan(ctx, args.size, &numbers)?;
         let sampled = if args.no_perf { Err("--no-perf was given".to_owned()) } else { allowed() };
         ctx.notes.push(match &sampled {
             Ok(()) => format!(

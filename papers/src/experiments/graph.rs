@@ -158,7 +158,7 @@ impl Experiment for Graph {
         // What the allocator has not yet given back lies beside what is in use.
         let heap = (2 * footprint + (64 << 20)).next_multiple_of(1 << 20);
         let limit = ctx.limit(footprint / 8 + PROCESS, |limit| Ok(cache_for(Some(limit), heap).map(drop)?))?;
-        let dir = ctx.dir_for(2 * footprint + heap);
+        let dir = ctx.dir_for(2 * footprint + heap)?;
         let files = Files::make(args, &dir)?;
         let engines = match args.engines.as_slice() {
             [] if readahead_kib(&files.dir) > MOST_READAHEAD_KIB => {
@@ -192,6 +192,7 @@ impl Experiment for Graph {
             file: format!("heap in {}", dir.display()),
             bytes: footprint,
             groups: once_each(&args.threads).into_iter().map(group).collect(),
+            until_steady: None,
             stage: Box::new(Heap { files, heap, cache: cache_for(limit.bytes(), heap)? }),
             limit,
         })

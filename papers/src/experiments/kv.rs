@@ -204,7 +204,7 @@ impl Experiment for Kv {
         let data = stores.iter().map(|&store| records_of(store) * kv::RECORD).max().unwrap_or(0);
         let limit = limit(args, stores.iter().map(|&store| kv::stored_bytes(store, records_of(store)) / 6).min())?;
         // Two stores of one run at a time; LMDB's are half empty, RocksDB's are written anew.
-        let dir = ctx.dir_for(data * 6);
+        let dir = ctx.dir_for(data * 6)?;
         let mut groups = Vec::new();
         for &store in &stores {
             let records = records_of(store);
@@ -257,6 +257,7 @@ impl Experiment for Kv {
             bytes: data,
             limit,
             groups,
+            until_steady: None,
             stage: Box::new(Stores { place: own_directory(&dir, 0)?, run: None, limits }),
         })
     }

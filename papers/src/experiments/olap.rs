@@ -191,7 +191,7 @@ impl Experiment for Olap {
             return Err(Failure::usage("--cache", what, format!("give less, such as {}", Size(usual))));
         }
         let on_disk = (text_bytes as f64 * ON_DISK) as u64;
-        let dir = ctx.dir_for(on_disk);
+        let dir = ctx.dir_for(on_disk)?;
         let place = own_directory(&dir, on_disk)?;
         let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32));
         let mut queries = if args.queries.is_empty() { (1..=QUERIES).collect() } else { args.queries.clone() };
@@ -231,6 +231,7 @@ impl Experiment for Olap {
             bytes,
             limit,
             groups: vec![group],
+            until_steady: None,
             stage: Box::new(Databases { place, cache, checks: Checks { official: scale == 1.0, first: None } }),
         })
     }

@@ -17,6 +17,7 @@ use crate::experiment::{
 use crate::results::Kind as Drawn;
 use crate::substrates::tpcc::{self, Kind, Order, Scale};
 use crate::substrates::{self, Engine, Meter, PAGE, Reading, capacity_for};
+use fastmap_bench::storages;
 use crate::volume::{FileSystem, Image, Volume, missing};
 
 /// Bytes that a thread's transactions add in a second, at most.
@@ -165,7 +166,8 @@ impl Experiment for Oltp {
         let kinds = file_systems(&args.file_systems, ctx)?;
         // A file system's own tables and journal, and blocks that btrfs keeps until all of an extent is stored to anew.
         let image_bytes = heap + heap / 4 + (128 << 20);
-        let dir = ctx.dir_for(image_bytes);
+        // Each file system has a loop device of its own, with the usual readahead, which is what a disk's is.
+        let dir = if ctx.storage == storages::Kind::Disk { ctx.folder_for(image_bytes) } else { ctx.dir_for(image_bytes + image_bytes / 16)? };
         ctx.notes.push(match kinds.iter().any(|kind| *kind != FileSystem::Here) {
             true => "File systems are on a loop device over a file in --dir, past the page cache there; its kernel readahead is a loop \
                      device's, not that of the disk beneath."
@@ -197,6 +199,7 @@ impl Experiment for Oltp {
             bytes: data,
             limit,
             groups,
+            until_steady: None,
             stage: Box::new(Volumes { dir, kind_of, image_bytes, heap, cache, image: None, volume: None }),
         })
     }

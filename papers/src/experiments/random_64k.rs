@@ -76,7 +76,7 @@ impl Experiment for Random64k {
         let bytes = length_for(None, Some(args.size), 0)?;
         enough_for(bytes, &args.threads)?;
         let limit = ctx.limit_of_file(bytes, false, true)?;
-        let target = Target::temporary(&ctx.dir_for(bytes), args.size, prepare::stamp_page)?;
+        let target = Target::temporary(&ctx.dir_for(bytes)?, args.size, prepare::stamp_page)?;
         let group = |threads| {
             let spec = |engine| target.spec(engine, Pattern::Random, Op::Read, threads, limit.bytes(), ctx.seconds);
             let arms = once_each(&args.engines).into_iter().map(|engine| Arm::of(engine, spec(engine))).collect();
@@ -85,7 +85,7 @@ impl Experiment for Random64k {
         let groups = once_each(&args.threads).into_iter().map(group).collect();
         let (place, file) = (target.place.clone(), target.label.clone());
         let stage = Box::new(Pages { target, spec: |case| case });
-        Ok(Plan { about: String::new(), place, file, bytes, limit, groups, stage })
+        Ok(Plan { about: String::new(), place, file, bytes, limit, groups, until_steady: None, stage })
     }
 
     fn run(case: &Spec, meter: &Meter) -> substrates::Result<Vec<Part<Nothing>>> {

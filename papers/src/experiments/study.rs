@@ -214,7 +214,7 @@ impl Experiment for Study {
                 false => Ok(()),
             }
         })?;
-        let dir = ctx.dir_for(bytes + args.small.0);
+        let dir = ctx.dir_for(bytes + args.small.0)?;
         let big = Target::temporary(&dir, args.size, prepare::stamp_page)?;
         let small = own_directory(&dir, args.small.0)?;
         let small_label = format!("small files in {}", dir.display());
@@ -265,6 +265,7 @@ impl Experiment for Study {
             bytes,
             limit,
             groups,
+            until_steady: None,
             stage: Box::new(Passes { big, small, small_label, small_pages, tracer, untraced, traces: Vec::new() }),
         })
     }

@@ -159,6 +159,7 @@ impl Experiment for Sync {
             bytes,
             limit: Limit::none(),
             groups: once_each(&args.works).into_iter().map(group).collect(),
+            until_steady: None,
             stage: Box::new(Flushes { target }),
         })
     }

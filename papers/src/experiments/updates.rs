@@ -146,7 +146,7 @@ impl Experiment for Async {
                 false => Ok(capacity_for(limit, pages, Work::Record).map(drop)?),
             }
         })?;
-        let target = Target::temporary(&ctx.dir_for(bytes), args.size, fresh_page)?;
+        let target = Target::temporary(&ctx.dir_for(bytes)?, args.size, fresh_page)?;
         let group = |(work, threads, ops, warmup, engines): (Work, u32, u64, u64, Vec<Engine>)| {
             let (what, pattern) = match work {
                 Work::Record => (format!("reads and updates of 1 KiB records, half and half, {}", args.pattern), Some(args.pattern)),
@@ -169,6 +169,7 @@ impl Experiment for Async {
             bytes,
             groups: loads.into_iter().map(group).collect(),
             limit,
+            until_steady: None,
             stage: Box::new(Lines { target, epoch: 0 }),
         })
     }

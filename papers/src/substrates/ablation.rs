@@ -254,6 +254,7 @@ mod tests {
             memory: None,
             seconds: 0.2,
             epoch,
+            cold: false,
         };
         Order { spec, work, off }
     }

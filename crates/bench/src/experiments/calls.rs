@@ -70,7 +70,7 @@ impl Experiment for Calls {
 
     fn plan(_: &Args, ctx: &mut Ctx) -> Result<Plan<Calls>, Failure> {
         let bytes = 2 * (PAGES * PAGE) as u64;
-        let dir = ctx.dir_for(bytes);
+        let dir = ctx.dir_for(bytes)?;
         let place = own_directory(&dir, bytes)?;
         let arm = |name: &str, engine, mapped| Arm {
             engine,
@@ -94,6 +94,7 @@ impl Experiment for Calls {
             bytes,
             limit: Limit::none(),
             groups: vec![Group::new("calls", vec![], arms)],
+            until_steady: None,
             stage: Box::new(Place(place)),
         })
     }

@@ -1,7 +1,6 @@
-//! `fastmap bench loads`: how long a program takes to load a file that it maps, from storage far away and from a disk.
+//! `fastmap bench loads`: how long a program takes to load a file that it maps.
 
-use std::fs::{self, File};
-use std::path::Path;
+use std::fs::File;
 
 use clap::Args as ClapArgs;
 use fastmap_cli::failure::Failure;
@@ -17,13 +16,10 @@ use crate::experiment::{
 use crate::results::Kind;
 use crate::runner::Limit;
 use crate::storage::{self, Beside};
+use crate::storages::{BANDWIDTH, Kind as Storage, LATENCY};
 use crate::substrates::loads::{self, LoadSpec, Order, THREADS};
 use crate::substrates::{self, Engine, Meter};
 use crate::target::{Target, length_for, make_cold};
-
-/// Of the storage far away.
-const LATENCY: &str = "2ms";
-const BANDWIDTH: &str = "1GB/s";
 
 /// Measure how long a program takes to load a file that it maps: as it is, under `fastmap run`, beside many threads that read
 #[derive(Debug, ClapArgs)]
@@ -33,8 +29,8 @@ in memory before, memory for all of it.
 
 Forward; by pieces of 256 KiB in a shuffled order; and a thousand rows of a page, whose list is known before.
 
-From a disk, --dir, and from storage far away, where each read takes 2 ms and many go on at once: `fastmap bench storage`, which needs \
-/dev/fuse, and to be root, or fusermount3. Without them only the disk is measured, and that is said.")]
+With --storage slow it is a file system in which each read takes 2 ms and many go on at once, as `fastmap bench storage` mounts: it takes \
+/dev/fuse, and to be root, or fusermount3.")]
 #[command(after_help = "\
 Ways:
   mmap         as it is
@@ -46,7 +42,7 @@ Every byte is checked by whoever loads it.
 
 Examples:
   fastmap bench loads
-  fastmap bench loads --size 2GiB --repeat 5 --dir /mnt/disk --json loads.json")]
+  fastmap bench loads --storage slow --size 2GiB --repeat 5 --json loads.json")]
 pub struct Args {
     /// Size of the file, a multiple of 4096
     #[arg(long, default_value = "512MiB")]
@@ -83,19 +79,24 @@ impl Experiment for Loads {
 
     fn plan(args: &Args, ctx: &mut Ctx) -> Result<Plan<Loads>, Failure> {
         let bytes = length_for(None, Some(args.size), 0)?;
-        let dir = ctx.dir_for(bytes);
-        let place = own_directory(&dir, bytes)?;
-        let disk = Target::named(&place.path().join("disk"), Some(args.size), false)?;
-        let far = place.path().join("far");
-        let beside = match far_away(&far, bytes) {
-            Ok(beside) => Some(beside),
-            Err(why) => {
-                ctx.notes.push(format!("Nothing was loaded from storage far away: {why}."));
-                None
-            }
+        let folder = ctx.folder_for(bytes);
+        let failed = |why| Failure::new("--storage slow", why, "give another --storage");
+        // Slow storage is a file system here, as network file systems and mounts of object stores are, and holds a made-up file.
+        let (dir, place, path, beside) = if ctx.storage == Storage::Slow {
+            let place = own_directory(&folder, 0)?;
+            let beside = Beside::start(LATENCY, BANDWIDTH, bytes, place.path()).map_err(failed)?;
+            let path = place.path().join(storage::DATA);
+            (place.path().to_owned(), place, path, Some(beside))
+        } else {
+            let dir = ctx.dir_for(bytes)?;
+            let place = own_directory(&dir, bytes)?;
+            let path = place.path().join(storage::DATA);
+            Target::named(&path, Some(args.size), false)?;
+            (dir, place, path, None)
         };
-        let group = |storage: &str, path: &Path, order: Order| {
-            let spec = |engine| LoadSpec { engine, order, path: path.to_owned(), pages: disk.pages };
+        let pages = bytes / substrates::PAGE as u64;
+        let group = |order: Order| {
+            let spec = |engine| LoadSpec { engine, order, path: path.clone(), pages };
             let named = |name: &str, engine| Arm { name: name.to_owned(), ..Arm::of(engine, spec(engine)) };
             let told = if order == Order::Gather {
                 Arm::of(Engine::MmapWillneed, spec(Engine::MmapWillneed))
@@ -108,27 +109,22 @@ impl Experiment for Loads {
                 Arm::of(Engine::Fastmap, spec(Engine::Fastmap)),
                 named(&format!("pread, {THREADS} threads"), Engine::Pread),
             ];
-            let order_in_words = match order {
-                Order::Forward => "forward",
-                Order::Pieces => "256 KiB each, shuffled",
-                Order::Gather => "a gather of rows",
+            let what = match order {
+                Order::Forward => "cold load, forward",
+                Order::Pieces => "cold load, 256 KiB shuffled",
+                Order::Gather => "gather of 1000 rows",
             };
-            let labels = vec![("storage", json!(storage)), ("order", json!(order))];
-            Group::new(format!("{storage}, {order_in_words}"), labels, arms)
+            Group::new(what, vec![("order", json!(order))], arms)
         };
-        let mut storages = vec![("disk", disk.path.clone())];
-        if beside.is_some() {
-            storages.insert(0, ("far away", far.join(storage::DATA)));
-        }
-        let orders = [Order::Forward, Order::Pieces, Order::Gather];
-        let groups = storages.iter().flat_map(|(name, path)| orders.map(|order| group(name, path, order))).collect();
+        let groups = [Order::Forward, Order::Pieces, Order::Gather].map(group).into();
         Ok(Plan {
-            about: format!("loads; far away each read takes {LATENCY}, all together {BANDWIDTH} at most"),
-            file: format!("file in {}", dir.display()),
+            about: "loads".to_owned(),
+            file: format!("file in {}", folder.display()),
             place: dir,
             bytes,
             limit: Limit::none(),
             groups,
+            until_steady: None,
             stage: Box::new(Files { _beside: beside, _place: place }),
         })
     }
@@ -140,11 +136,6 @@ impl Experiment for Loads {
     fn claims() -> Vec<Claim<Nothing>> {
         vec![Claim::new("seconds").between(&[Engine::Steered, Engine::Fastmap], MMAP)]
     }
-}
-
-fn far_away(dir: &Path, bytes: u64) -> Result<Beside, String> {
-    fs::create_dir(dir).map_err(|error| error.to_string())?;
-    Beside::start(LATENCY, BANDWIDTH, bytes, dir)
 }
 
 /// The files that are loaded. They are unmounted before their folder goes.

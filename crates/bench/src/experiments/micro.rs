@@ -139,7 +139,7 @@ impl Experiment for Micro {
         let limit = ctx.limit_of_file(bytes, args.op.writes(), ours)?;
         let target = match &args.file {
             Some(path) => Target::named(path, args.size, args.op.writes())?,
-            None => Target::temporary(&ctx.dir_for(bytes), Size(bytes), prepare::stamp_page)?,
+            None => Target::temporary(&ctx.dir_for(bytes)?, Size(bytes), prepare::stamp_page)?,
         };
         if args.pattern == Pattern::Fill && !target.is_regular() {
             let what = "is a device, and fill begins with an empty file";
@@ -166,6 +166,7 @@ impl Experiment for Micro {
             bytes,
             limit,
             groups: vec![group],
+            until_steady: None,
             stage: Box::new(Pages { target, spec: |case| case }),
         })
     }

@@ -108,7 +108,7 @@ impl Experiment for Peers {
         let limit = ctx.limit_of_file(bytes, true, true)?;
         // redb's file grows with updates, to about three times what it begins with.
         let with_redb = args.engines.contains(&Engine::Redb);
-        let dir = ctx.dir_for(if with_redb { bytes * 4 } else { bytes });
+        let dir = ctx.dir_for(if with_redb { bytes * 4 } else { bytes })?;
         let target = Target::temporary(&dir, args.size, prepare::stamp_page)?;
         let database = if with_redb {
             let own = own_directory(&dir, bytes)?;
@@ -147,6 +147,7 @@ impl Experiment for Peers {
             bytes,
             limit,
             groups,
+            until_steady: None,
             stage: Box::new(Both { pages: target, database, epoch: 0 }),
         })
     }

@@ -204,7 +204,7 @@ impl Experiment for Programs {
             let up = Size(bytes.max(1).next_multiple_of(1 << 20));
             return Err(Failure::usage("--size", format!("{} is no multiple of 1 MiB", args.size), format!("give {up}")));
         }
-        let dir = ctx.dir_for(bytes * 2);
+        let dir = ctx.dir_for(bytes * 2)?;
         let place = own_directory(&dir, bytes + bytes / 2)?;
         let failed = |e: std::io::Error| Failure::new(place.path().display(), e, "name another place with --dir");
         let workshop = Workshop::new(place.path().join("programs")).map_err(failed)?;
@@ -280,7 +280,7 @@ impl Experiment for Programs {
         let within = Duration::from_secs_f64(args.at_most.unwrap_or(PATIENCE.0 * expected + PATIENCE.1));
         let stage = Box::new(Runs { place, bytes, tools, limits, settings, warm_up, within, made: None, checks: Checks::default() });
         let (place, file) = (dir.clone(), format!("temporary directory in {}", dir.display()));
-        Ok(Plan { about: "real programs".to_owned(), place, file, bytes, limit, groups, stage })
+        Ok(Plan { about: "real programs".to_owned(), place, file, bytes, limit, groups, until_steady: None, stage })
     }
 
     fn run(case: &Order, meter: &Meter) -> substrates::Result<Vec<Part<Outcome>>> {

@@ -117,7 +117,7 @@ impl Experiment for Replacement {
         }
         let target = match &args.file {
             Some(path) => Target::named(path, args.size.or(Some(Size(bytes))), false)?,
-            None => Target::temporary(&ctx.dir_for(bytes), Size(bytes), prepare::stamp_page)?,
+            None => Target::temporary(&ctx.dir_for(bytes)?, Size(bytes), prepare::stamp_page)?,
         };
         ctx.notes.push(
             "One thread, no readahead. FastMap's cache has as many pages as kernel mmap had of the file in memory at the end of its run, not \
@@ -142,6 +142,7 @@ impl Experiment for Replacement {
             bytes,
             limit,
             groups: traces.into_iter().map(group).collect(),
+            until_steady: None,
             stage: Box::new(Traces { target }),
         })
     }

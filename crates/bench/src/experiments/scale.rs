@@ -1,10 +1,8 @@
 //! `fastmap bench scale`: random page faults over the number of threads.
 
-use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use fastmap_cli::failure::Failure;
-use fastmap_cli::machine::FileSystem;
 use fastmap_cli::size::Size;
 use serde_json::{Value, json};
 
@@ -33,10 +31,8 @@ comes again. In memory: the data fit, and begin cold; a run ends when each page 
 use --memory, and its memory is full when the measurement of --seconds begins, so every fault evicts a page. How many operations were \
 faults indeed is counted.
 
-The data are on a disk, and without root on no device: a file that is one hole, so that a fault gives a page of zeros and all that \
-is measured is the software, as over the paper's null_blk (reads only, since stores need blocks). With --fast-dir, a directory on a \
-fast device such as scripts/fast-device makes (ext4 on zram, memory behind the block layer), that takes the place of the hole, for \
-reads and writes.
+The data are on --storage, and on no device: a file that is one hole, so that a fault gives a page of zeros and all that is measured is the \
+software, as over the paper's null_blk (reads only, since stores need blocks).
 
 Kernel mmap and FastMap, advised that the order is random, take turns; every run is a fresh process in a memory cgroup of its own, \
 begun with a cold file. Of mmap without advice and with MADV_RANDOM two trial runs each, at the number of threads nearest to that of processors, decides which is \
@@ -51,7 +47,7 @@ every byte checked.
 
 Examples:
   fastmap bench scale
-  sudo scripts/fast-device up && fastmap bench scale --fast-dir /mnt/fastmap-fast --json scale.json
+  fastmap bench scale --storage fast --json scale.json
   fastmap bench scale --threads 1,2,4,8,16,32,64 --size 64GiB --memory 4GiB --seconds 10 --dir /mnt/nvme")]
 pub struct Args {
     /// Numbers of threads, all on one map, separated by commas
@@ -66,9 +62,6 @@ pub struct Args {
         value_parser = one_of(ENGINES)
     )]
     pub engines: Vec<Engine>,
-    /// A directory on a device that is memory, or nearly as fast; no tmpfs, where there is nothing to cache
-    #[arg(long, value_name = "DIR")]
-    pub fast_dir: Option<PathBuf>,
     /// Size of the file, a multiple of 4096
     #[arg(long, default_value = "512MiB")]
     pub size: Size,
@@ -109,7 +102,7 @@ impl Experiment for Scale {
 
     fn plan(args: &Args, ctx: &mut Ctx) -> Result<Plan<Scale>, Failure> {
         let numbers = once_each(&args.threads);
-        let faulting = Faulting::plan(ctx, args.size, &numbers, args.fast_dir.as_deref())?;
+        let faulting = Faulting::plan(ctx, args.size, &numbers)?;
         let engines = once_each(&args.engines);
         let kernel: Vec<Engine> = engines.iter().copied().filter(|engine| engine.is_mmap()).collect();
         let nearest = numbers.iter().copied().min_by_key(|n| n.abs_diff(processors())).unwrap_or(1);
@@ -221,7 +214,7 @@ pub const ENGINES: &[Engine] = Engine::PROGRAMS;
 
 /// A file to be faulted in.
 pub struct Place {
-    /// `fast`, `no-device` (the file is one hole), or `disk`.
+    /// `no-device` (the file is one hole), or the storage.
     behind: &'static str,
     target: Target,
     /// File system and device, for people.
@@ -238,31 +231,21 @@ pub struct Faulting {
 }
 
 impl Faulting {
-    /// Checks the sizes and makes the files: on the fast device or in a hole, then on the disk.
+    /// Checks the sizes and makes the files: in a hole, then on the storage.
     ///
     /// # Errors
     ///
     /// A size that is no multiple of a page or too small, too little memory, and whatever keeps the files from being made.
-    pub fn plan(ctx: &mut Ctx, size: Size, threads: &[u32], fast: Option<&std::path::Path>) -> Result<Faulting, Failure> {
+    pub fn plan(ctx: &mut Ctx, size: Size, threads: &[u32]) -> Result<Faulting, Failure> {
         let bytes = length_for(None, Some(size), 0)?;
         enough_for(bytes, threads)?;
         let pages = bytes / PAGE as u64;
         let default = (bytes / 8).max(least_memory(pages, true) + (8 << 20));
         let limit = ctx.limit(default, |limit| Ok(capacity_for(limit, pages, true).map(drop)?))?;
         let memory = limit.bytes().unwrap_or(default);
-        let dir = ctx.dir_for(bytes);
-        let first = match fast {
-            Some(fast) => Place::stamped("fast", fast, size)?,
-            None => {
-                ctx.notes.push(
-                    "There was no fast device (--fast-dir), so in its place is a file that is one hole: a page fault gives zeros and no \
-                     device takes part, as over the paper's null_blk. Stores to a hole need blocks, so only reads are measured there."
-                        .to_owned(),
-                );
-                Place { behind: "no-device", target: Target::hole(&dir, size)?, name: "no device (a hole)".to_owned() }
-            }
-        };
-        Ok(Faulting { places: vec![first, Place::stamped("disk", &dir, size)?], limit, memory, bytes })
+        let dir = ctx.dir_for(bytes)?;
+        let hole = Place { behind: "no-device", target: Target::hole(&dir, size)?, name: "no device (a hole)".to_owned() };
+        Ok(Faulting { places: vec![hole, Place::stamped(ctx.storage.name(), &dir, size)?], limit, memory, bytes })
     }
 
     /// Places by number, rooms and operations that make sense there: stores need blocks.
@@ -303,7 +286,7 @@ impl Faulting {
         let Faulting { places, limit, bytes, .. } = self;
         let disk = &places[places.len() - 1].target;
         let (place, file) = (disk.place.clone(), disk.label.clone());
-        Plan { about: String::new(), place, file, bytes, limit, groups, stage: stage(places) }
+        Plan { about: String::new(), place, file, bytes, limit, groups, until_steady: None, stage: stage(places) }
     }
 }
 
@@ -333,17 +316,7 @@ pub fn tell(filled: impl Iterator<Item = bool>, report: &mut Report<Value>) {
 impl Place {
     /// A stamped file in `dir`.
     fn stamped(behind: &'static str, dir: &std::path::Path, size: Size) -> Result<Place, Failure> {
-        let FileSystem { kind, device } = FileSystem::of(dir);
-        let refused = |what: String, remedy| Err(Failure::usage(format!("--fast-dir: {}", dir.display()), what, remedy));
-        if behind == "fast" && FileSystem::is_memory_kind(&kind) {
-            let what = format!("is a {kind}, whose files are in memory already, so that there is nothing to cache");
-            return refused(what, "name a directory on ext4 on zram (`scripts/fast-device up`), or on another fast block device");
-        }
         let target = Target::temporary(dir, size, prepare::stamp_page)?;
-        if behind == "fast" && !target.takes_direct_io() {
-            return refused(format!("its file system ({kind}) refuses O_DIRECT"), "name a directory on another file system");
-        }
-        let what = if behind == "fast" { "fast device" } else { "disk" };
-        Ok(Place { behind, target, name: format!("{what} ({kind} on {device})") })
+        Ok(Place { behind, target, name: behind.to_owned() })
     }
 }

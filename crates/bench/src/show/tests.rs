@@ -299,6 +299,7 @@ fn arms_take_turns_and_each_begins_once_where_that_is_asked_for() {
         bytes: 0,
         limit: Limit::none(),
         groups: vec![trial, rotated],
+        until_steady: None,
         stage: Box::new(std::rc::Rc::clone(&seen)),
     };
     assert!(driver::measure(&mut plan, 2, |_, _| Ok(())).unwrap().is_empty(), "what is skipped leaves no row");

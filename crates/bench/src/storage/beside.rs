@@ -1,5 +1,6 @@
 //! Slow storage for an experiment: the command in a process of its own, which unmounts it however the bench ends.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,14 +14,32 @@ use crate::substrates::sys;
 pub struct Beside(Child);
 
 impl Beside {
-    /// With a made-up file of `bytes`, mounted at an empty folder.
+    /// With a made-up file of `bytes`, to be read, mounted at an empty folder.
     ///
     /// # Errors
     ///
     /// Why there can be none here, in words.
     pub fn start(latency: &str, bandwidth: &str, bytes: u64, dir: &Path) -> Result<Beside, String> {
+        Beside::with(latency, bandwidth, ["--size".as_ref(), bytes.to_string().as_ref()], dir)
+    }
+
+    /// With the files of a folder, which can be written to.
+    ///
+    /// # Errors
+    ///
+    /// As [`Beside::start`].
+    pub fn of_folder(latency: &str, bandwidth: &str, source: &Path, dir: &Path) -> Result<Beside, String> {
+        Beside::with(latency, bandwidth, ["--writable".as_ref(), "--source".as_ref(), source.as_os_str()], dir)
+    }
+
+    fn with<const N: usize>(
+        latency: &str,
+        bandwidth: &str,
+        holding: [&OsStr; N],
+        dir: &Path,
+    ) -> Result<Beside, String> {
         let mut command = Command::new("/proc/self/exe");
-        command.args([NAME, "--latency", latency, "--bandwidth", bandwidth, "--size", &bytes.to_string()]).arg(dir);
+        command.args([NAME, "--latency", latency, "--bandwidth", bandwidth]).args(holding).arg(dir);
         // The terminal's signals are the bench's.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         sys::ends_with_parent(&mut command, libc::SIGTERM);

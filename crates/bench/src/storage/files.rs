@@ -1,7 +1,7 @@
 //! The files that slow storage holds: a made-up one, or a folder's.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -20,6 +20,8 @@ pub struct Shown {
     pub bytes: u64,
     /// When it was changed.
     pub modified: SystemTime,
+    /// Whether it can be written to, within its length.
+    pub writable: bool,
     /// None: made up.
     content: Option<File>,
 }
@@ -27,7 +29,7 @@ pub struct Shown {
 impl Shown {
     /// One that holds what the experiments' files hold.
     pub fn made_up(name: &str, bytes: u64) -> Shown {
-        Shown { name: name.into(), bytes, modified: SystemTime::now(), content: None }
+        Shown { name: name.into(), bytes, modified: SystemTime::now(), writable: false, content: None }
     }
 
     /// The files of a folder, by name.
@@ -35,7 +37,7 @@ impl Shown {
     /// # Errors
     ///
     /// One that cannot be read, or none.
-    pub fn of_folder(folder: &Path) -> Result<Vec<Shown>, Failure> {
+    pub fn of_folder(folder: &Path, writable: bool) -> Result<Vec<Shown>, Failure> {
         let failed = |path: &Path, error: io::Error| {
             Failure::new(path.display(), format!("cannot be read: {error}"), "name a folder of files that you may read")
         };
@@ -46,15 +48,28 @@ impl Shown {
             // Links, too, to where their files are.
             let data = path.metadata().map_err(|error| failed(&path, error))?;
             if data.is_file() {
-                let content = Some(File::open(&path).map_err(|error| failed(&path, error))?);
+                let opened = OpenOptions::new().read(true).write(writable).open(&path);
+                let content = Some(opened.map_err(|error| failed(&path, error))?);
                 let modified = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                found.push(Shown { name: entry.file_name(), bytes: data.len(), modified, content });
+                found.push(Shown { name: entry.file_name(), bytes: data.len(), modified, writable, content });
             }
         }
         found.sort_by(|one, other| one.name.cmp(&other.name));
         match found.is_empty() {
             true => Err(Failure::new(folder.display(), "has no files", "name a folder that has some")),
             false => Ok(found),
+        }
+    }
+
+    /// Bytes to be there from `at` on.
+    ///
+    /// # Errors
+    ///
+    /// The system's error; EACCES if it is only to be read.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        match &self.content {
+            Some(file) if self.writable => file.write_all_at(bytes, at),
+            _ => Err(io::Error::from_raw_os_error(libc::EACCES)),
         }
     }
 
@@ -109,11 +124,11 @@ mod tests {
     #[test]
     fn a_folder_has_its_files_and_no_subfolder() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Shown::of_folder(folder.path()).unwrap_err().to_string().contains("has no files"));
+        assert!(Shown::of_folder(folder.path(), false).unwrap_err().to_string().contains("has no files"));
         fs::write(folder.path().join("b"), "second").unwrap();
         fs::write(folder.path().join("a"), "first").unwrap();
         fs::create_dir(folder.path().join("c")).unwrap();
-        let files = Shown::of_folder(folder.path()).unwrap();
+        let files = Shown::of_folder(folder.path(), false).unwrap();
         let names: Vec<_> = files.iter().map(|file| (file.name.to_str().unwrap(), file.bytes)).collect();
         assert_eq!(names, [("a", 5), ("b", 6)]);
         let mut bytes = [0; 3];

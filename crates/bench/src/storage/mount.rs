@@ -32,10 +32,10 @@ impl Mount {
     /// # Errors
     ///
     /// The words of the system, or of fusermount3.
-    pub fn at(dir: &Path) -> io::Result<(Mount, File)> {
-        let (by_helper, device) = match mount(dir) {
+    pub fn at(dir: &Path, writable: bool) -> io::Result<(Mount, File)> {
+        let (by_helper, device) = match mount(dir, writable) {
             Ok(device) => (false, device),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (true, mount_by_helper(dir)?),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (true, mount_by_helper(dir, writable)?),
             Err(error) => return Err(error),
         };
         Ok((Mount { dir: dir.to_owned(), by_helper }, device))
@@ -54,7 +54,7 @@ impl Drop for Mount {
     }
 }
 
-fn mount(dir: &Path) -> io::Result<File> {
+fn mount(dir: &Path, writable: bool) -> io::Result<File> {
     let device = File::options().read(true).write(true).open(DEVICE)?;
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let (fd, mode) = (device.as_raw_fd(), libc::S_IFDIR);
@@ -65,16 +65,20 @@ fn mount(dir: &Path) -> io::Result<File> {
         gid.as_raw()
     );
     let options = CString::new(options)?;
-    let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
+    let read_only = if writable { MountFlags::empty() } else { MountFlags::RDONLY };
+    let flags = read_only | MountFlags::NODEV | MountFlags::NOSUID;
     rustix::mount::mount(NAME, dir, "fuse", flags, options.as_c_str())?;
     Ok(device)
 }
 
 /// It hands over the device through a socket, the number of which it finds in its environment.
-fn mount_by_helper(dir: &Path) -> io::Result<File> {
+fn mount_by_helper(dir: &Path, writable: bool) -> io::Result<File> {
     let (ours, its) = UnixStream::pair()?;
     let mut command = Command::new(HELPER);
-    command.args(["-o", &format!("ro,fsname={NAME}"), "--"]).arg(dir).env("_FUSE_COMMFD", its.as_raw_fd().to_string());
+    command
+        .args(["-o", &format!("{},fsname={NAME}", if writable { "rw" } else { "ro" }), "--"])
+        .arg(dir)
+        .env("_FUSE_COMMFD", its.as_raw_fd().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     sys::keeps_open(&mut command, &its);
     let failed = |error: io::Error| io::Error::new(error.kind(), format!("{HELPER}: {error}"));

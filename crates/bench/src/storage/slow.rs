@@ -18,8 +18,10 @@ use super::wire::{self, Attributes, put, split};
 
 /// Reads at the same time.
 const AT_ONCE: u16 = 64;
-/// The longest request: a name; the kernel wants more room at least (FUSE_MIN_READ_BUFFER).
-const REQUEST: usize = 16 << 10;
+/// The longest write, as the longest read is.
+const WRITE: u32 = 128 << 10;
+/// The longest request: a write.
+const REQUEST: usize = (WRITE as usize) + (4 << 10);
 /// Seconds for which the kernel need not ask again: nothing changes.
 const FOREVER: u64 = 1 << 30;
 /// The numbers of the folder and of the first file.
@@ -141,6 +143,7 @@ impl Slow {
             wire::OPEN => put(&wire::Open { handle: 0, flags: wire::KEEP_CACHE, rest: 0 }, answer),
             wire::OPENDIR => put(&wire::Open::zeroed(), answer),
             wire::READ => self.read(head.node, split(asked).ok_or(libc::EPROTO)?.0, answer)?,
+            wire::WRITE => self.write(head.node, asked, answer)?,
             wire::READDIR => self.list(split(asked).ok_or(libc::EPROTO)?.0, answer),
             wire::STATFS => {
                 let space =
@@ -186,7 +189,7 @@ impl Slow {
             blocks: file.bytes.div_ceil(512),
             times: [modified.as_secs(); 3],
             nanoseconds: [modified.subsec_nanos(); 3],
-            mode: libc::S_IFREG | 0o444,
+            mode: libc::S_IFREG | if file.writable { 0o644 } else { 0o444 },
             ..of_all
         })
     }
@@ -200,6 +203,22 @@ impl Slow {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         self.road().open -= 1;
         read.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Within the file's length, which stays.
+    fn write(&self, node: u64, asked: &[u8], answer: &mut Vec<u8>) -> Result<(), Refused> {
+        let (asked, bytes) = split::<wire::Read>(asked).ok_or(libc::EPROTO)?;
+        let file = self.file(node)?;
+        let bytes = bytes.get(..asked.size as usize).ok_or(libc::EPROTO)?;
+        if asked.offset.saturating_add(bytes.len() as u64) > file.bytes {
+            return Err(libc::ENOSPC);
+        }
+        let due = self.road().begin(bytes.len(), &self.speed, Instant::now());
+        let written = file.write(asked.offset, bytes);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        self.road().open -= 1;
+        put(&wire::Written { size: asked.size, rest: 0 }, answer);
+        written.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
 
     fn list(&self, asked: wire::Read, answer: &mut Vec<u8>) {
@@ -219,7 +238,7 @@ impl Slow {
 }
 
 impl Road {
-    /// A read of `len` bytes has come: when it is due.
+    /// A read or write of `len` bytes has come: when it is due.
     fn begin(&mut self, len: usize, speed: &Speed, now: Instant) -> Instant {
         let Seen { reads, bytes, most } = self.seen;
         self.open += 1;
@@ -238,7 +257,7 @@ fn begin(asked: wire::Init) -> wire::InitAnswer {
         flags: asked.flags & (wire::ASYNC_READ | wire::PARALLEL_DIROPS),
         max_background: AT_ONCE,
         congestion_threshold: AT_ONCE,
-        max_write: 4096,
+        max_write: WRITE,
         time_granularity: 1,
         rest: [0; 9],
     }

@@ -1,4 +1,4 @@
-//! How the kernel and a file system of its users talk: `linux/fuse.h`, protocol 7.31, as far as files are read.
+//! How the kernel and a file system of its users talk: `linux/fuse.h`, protocol 7.31, as far as files are read, and written where they are.
 
 use bytemuck::{AnyBitPattern, NoUninit, Pod, Zeroable};
 
@@ -8,6 +8,7 @@ pub const FORGET: u32 = 2;
 pub const GETATTR: u32 = 3;
 pub const OPEN: u32 = 14;
 pub const READ: u32 = 15;
+pub const WRITE: u32 = 16;
 pub const STATFS: u32 = 17;
 pub const RELEASE: u32 = 18;
 pub const INIT: u32 = 26;
@@ -76,7 +77,7 @@ pub struct InitAnswer {
     pub rest: [u32; 9],
 }
 
-/// A request READ or READDIR.
+/// A request READ or READDIR; WRITE, behind which the bytes follow.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Read {
@@ -84,6 +85,14 @@ pub struct Read {
     pub offset: u64,
     pub size: u32,
     pub rest: [u32; 5],
+}
+
+/// The answer to WRITE.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct Written {
+    pub size: u32,
+    pub rest: u32,
 }
 
 /// Of a file, or the folder.

@@ -116,6 +116,7 @@ mod tests {
             memory: Some(memory),
             seconds: 0.3,
             epoch: 0,
+            cold: false,
         };
         Order { spec, room, hole: false }
     }

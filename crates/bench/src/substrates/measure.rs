@@ -151,7 +151,7 @@ pub fn measure<A: Access>(
         op: spec.op,
         shadow,
         warmup: Warmup { done: AtomicU64::new(0), over: AtomicBool::new(spec.warmup_bytes() == 0) },
-        stores_before: if spec.op.writes() && !fills { seconds } else { Duration::ZERO },
+        stores_before: if spec.op.writes() && !fills && !spec.cold { seconds } else { Duration::ZERO },
         barrier: Barrier::new(spec.threads as usize + 1),
         window_end: OnceLock::new(),
         failed: AtomicBool::new(false),

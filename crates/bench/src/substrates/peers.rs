@@ -127,7 +127,20 @@ mod tests {
         fn order(&self, peer: Engine, work: Work, epoch: u32) -> Spec {
             let (pattern, op, path, label) = (work.pattern(), work.op(), self.path(peer), "data".to_owned());
             let (engine, advice, memory) = (peer, Advice::Random, None);
-            Spec { engine, pattern, op, threads: 2, advice, path, label, pages: PAGES, memory, seconds: 0.1, epoch }
+            Spec {
+                engine,
+                pattern,
+                op,
+                threads: 2,
+                advice,
+                path,
+                label,
+                pages: PAGES,
+                memory,
+                seconds: 0.1,
+                epoch,
+                cold: false,
+            }
         }
     }
 

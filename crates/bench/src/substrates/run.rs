@@ -67,6 +67,7 @@ mod tests {
             memory: None,
             seconds: 0.05,
             epoch: 0,
+            cold: false,
         }
     }
 

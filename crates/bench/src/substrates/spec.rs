@@ -231,6 +231,8 @@ pub struct Spec {
     pub seconds: f64,
     /// The number of this write run in the file's life, as page 0 holds it (see [`crate::substrates::stamp`]).
     pub epoch: u32,
+    /// Whether it is measured from the start on, without a warm-up.
+    pub cold: bool,
 }
 
 impl Spec {
@@ -247,6 +249,7 @@ impl Spec {
         let bytes = self.pages * PAGE as u64;
         match self.pattern {
             Pattern::Fill => 0,
+            _ if self.cold => 0,
             _ if self.engine == Engine::Direct => 0,
             _ if bytes <= self.kept() => bytes / 20 * 19,
             Pattern::Random | Pattern::Zipf => 2 * self.kept(),

@@ -39,7 +39,6 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ("replacement --size 64MiB --memory 60MiB", &["--size", "four times"]),
     ("replacement --touches 0", &["--touches", "touches a page"]),
     ("scale --engines pread", &["--engines", "choose from mmap, mmap-random, fastmap"]),
-    ("scale --fast-dir /dev/shm --size 1MiB --memory none", &["--fast-dir", "in memory already"]),
     ("programs --programs lmdb,emacs", &["--programs", "no program here", "search, files"]),
     ("programs --memory third", &["--memory"]),
     ("programs --size 5000", &["--size", "no multiple of 1 MiB: give 1MiB"]),

@@ -1,0 +1,231 @@
+//! What an experiment's files are on: `--storage`.
+//!
+//! A made storage is mounted in a namespace of this process's own, where nobody else sees it, and which ends with it and its workers. The loop
+//! device clears itself then, and the file under it has no name: however the bench ends, an empty folder is left at most.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use fastmap_cli::failure::Failure;
+use fastmap_cli::machine;
+use rustix::fs::CWD;
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, UnmountFlags, mount_change, move_mount, unmount};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::driver::own_directory;
+use crate::fast::FastDevice;
+use crate::storage::Beside;
+use crate::substrates::spec::names;
+use crate::volume::{self, FileSystem, Image, LoopDevice};
+
+/// Of each request to slow storage.
+pub const LATENCY: &str = "2ms";
+/// Of all of them together.
+pub const BANDWIDTH: &str = "1GB/s";
+
+/// The readahead that Linux gives a disk that asks for no other, KiB.
+const USUAL_READAHEAD_KIB: &str = "128";
+
+/// Beside the files: what a file system takes for itself, and a part of its size.
+const OF_FILE_SYSTEM: u64 = 64 << 20;
+const PART_OF_FILE_SYSTEM: u64 = 16;
+
+/// The name of the file that slow storage's block device is on.
+const IMAGE: &str = "image";
+
+/// A kind of storage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A disk with the usual readahead.
+    #[default]
+    Disk,
+    /// One of which each request takes a time.
+    Slow,
+    /// Compressed memory behind the block layer.
+    Fast,
+    /// The folder as it is, with the readahead that its disk has.
+    Here,
+}
+
+names!(Kind, "storage", { Disk => "disk", Slow => "slow", Fast => "fast", Here => "here" });
+
+impl Kind {
+    /// In a sentence about its figures.
+    pub fn words(self) -> String {
+        match self {
+            Kind::Disk => "disk".to_owned(),
+            Kind::Slow => format!("slow storage, {LATENCY} a request, {BANDWIDTH} in all"),
+            Kind::Fast => "fast storage, zram".to_owned(),
+            Kind::Here => "the disk as it is".to_owned(),
+        }
+    }
+}
+
+/// A place for files while this value lives.
+pub struct Storage {
+    /// Its folder.
+    pub root: PathBuf,
+    /// What is under it, where it was made.
+    pub under: Option<String>,
+    // Dropped in this order: what is mounted last goes first.
+    _mount: Option<Mounted>,
+    _device: Option<LoopDevice>,
+    _beside: Option<(Beside, TempDir)>,
+    _zram: Option<FastDevice>,
+}
+
+impl Storage {
+    /// One for files of `bytes`, on the disk of the folder `dir` where it is on a disk. A disk for which no device can be made is the folder
+    /// itself; the second is why.
+    ///
+    /// # Errors
+    ///
+    /// Slow or fast storage that cannot be made, and a disk without room.
+    pub fn make(kind: Kind, dir: &Path, bytes: u64) -> Result<(Storage, Option<String>), Failure> {
+        let bytes = (bytes + bytes / PART_OF_FILE_SYSTEM + OF_FILE_SYSTEM).next_multiple_of(1 << 20);
+        let failed = |why: String| {
+            let remedy = "see what it needs in `fastmap bench --help`, or give another --storage";
+            Failure::new(format!("--storage {kind}"), format!("cannot be made: {why}"), remedy)
+        };
+        match kind {
+            Kind::Here => Ok((Storage::plain(dir), None)),
+            Kind::Disk if machine::FileSystem::of(dir).is_memory() => Ok((Storage::plain(dir), None)),
+            Kind::Disk => match volume::missing(FileSystem::Ext4) {
+                Some(why) => Ok((Storage::plain(dir), Some(why))),
+                None => Storage::disk(dir, bytes).map(|made| (made, None)),
+            },
+            Kind::Slow => match volume::missing(FileSystem::Ext4) {
+                Some(why) => Err(failed(why)),
+                None => Storage::slow(dir, bytes).map(|made| (made, None)),
+            },
+            Kind::Fast => Storage::fast(dir, bytes).map(|made| (made, None)).map_err(failed),
+        }
+    }
+
+    fn plain(dir: &Path) -> Storage {
+        Storage { root: dir.to_owned(), under: None, _mount: None, _device: None, _beside: None, _zram: None }
+    }
+
+    fn disk(dir: &Path, bytes: u64) -> Result<Storage, Failure> {
+        let image = Image::new(dir, bytes)?;
+        let under = machine::FileSystem::of(dir).device;
+        Storage::over(image.file(), dir, format!("a loop device with direct I/O on {under}"))
+    }
+
+    fn slow(dir: &Path, bytes: u64) -> Result<Storage, Failure> {
+        own_namespace()?;
+        let source = own_directory(dir, bytes)?;
+        let broken = |e: std::io::Error| Failure::new(dir.display(), e, "name another place with --dir");
+        let image = File::create(source.path().join(IMAGE)).map_err(broken)?;
+        image.set_len(bytes).map_err(broken)?;
+        let place = own_directory(dir, 0)?;
+        let beside = Beside::of_folder(LATENCY, BANDWIDTH, source.path(), place.path())
+            .map_err(|why| Failure::new("--storage slow", why, "give another --storage"))?;
+        let image = OpenOptions::new().read(true).write(true).open(place.path().join(IMAGE)).map_err(broken)?;
+        // The process beside holds the files open.
+        drop(source);
+        let words = format!("a loop device with direct I/O on FUSE, {LATENCY} a request, {BANDWIDTH}");
+        let made = Storage::over(&image, dir, words)?;
+        Ok(Storage { _beside: Some((beside, place)), ..made })
+    }
+
+    fn fast(dir: &Path, bytes: u64) -> Result<Storage, String> {
+        let zram = FastDevice::make(bytes)?;
+        let mount = volume::fresh(FileSystem::Ext4, zram.device())?;
+        let mounted = Mounted::new(mount, dir).map_err(|failure| failure.to_string())?;
+        let root = mounted.root();
+        Ok(Storage { root, _mount: Some(mounted), _zram: Some(zram), ..Storage::plain(dir) })
+    }
+
+    /// A fresh file system on a loop device over a file, with the usual readahead.
+    fn over(image: &File, dir: &Path, under: String) -> Result<Storage, Failure> {
+        let failed = |what: String| Failure::new("loop device", what, "give --storage here");
+        let device = LoopDevice::over(image).map_err(|error| failed(format!("cannot be attached: {error}")))?;
+        let mount = volume::fresh(FileSystem::Ext4, &device.path).map_err(failed)?;
+        let mounted = Mounted::new(mount, dir)?;
+        let queue = device.path.file_name().map(|name| Path::new("/sys/block").join(name).join("queue/read_ahead_kb"));
+        if let Some(Err(error)) = queue.map(|queue| fs::write(queue, USUAL_READAHEAD_KIB)) {
+            return Err(failed(format!("its readahead cannot be set: {error}")));
+        }
+        let root = mounted.root();
+        Ok(Storage { root, under: Some(under), _mount: Some(mounted), _device: Some(device), ..Storage::plain(dir) })
+    }
+}
+
+/// A mount at a folder of its own.
+struct Mounted {
+    folder: TempDir,
+    _mount: OwnedFd,
+}
+
+impl Mounted {
+    fn new(mount: OwnedFd, dir: &Path) -> Result<Mounted, Failure> {
+        own_namespace()?;
+        let folder = own_directory(dir, 0)?;
+        let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&mount, "", CWD, folder.path(), empty)
+            .map_err(|error| Failure::new(folder.path().display(), error, "give --storage here"))?;
+        Ok(Mounted { folder, _mount: mount })
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().to_owned()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // At worst it goes with the namespace.
+        let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// Mounts of this thread, and of the processes that it starts, are their own from now on. mount_namespaces(7)
+fn own_namespace() -> Result<(), Failure> {
+    thread_local! {
+        static OWN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+    if OWN.get() {
+        return Ok(());
+    }
+    let failed = |error| Failure::new("mount namespace", error, "give --storage here");
+    // SAFETY: mounts and the working directory's record become this thread's own; descriptors and memory stay as they are.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(failed)?;
+    OWN.set(true);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_comes_and_goes() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (made, why) = Storage::make(Kind::Disk, dir.path(), 16 << 20).unwrap();
+        if let Some(why) = why {
+            return eprintln!("not here: {why}");
+        }
+        fs::write(made.root.join("file"), "there").unwrap();
+        assert_eq!(fs::read_to_string(made.root.join("file")).unwrap(), "there");
+        let machine = machine::Machine::of(&made.root);
+        assert_eq!((machine.file_system.as_str(), machine.read_ahead_kb), ("ext4", Some(128)));
+        assert_ne!(made.root, dir.path());
+        drop(made);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_refused_with_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let why = Storage::make(Kind::Fast, dir.path(), 1 << 60).map(drop).unwrap_err().to_string();
+        assert!(why.starts_with("--storage fast: cannot be made: "), "{why}");
+        let (here, why) = Storage::make(Kind::Here, dir.path(), 1).unwrap();
+        assert_eq!((here.root.as_path(), why), (dir.path(), None));
+    }
+}
