@@ -69,8 +69,6 @@ pub struct Flags {
     pub memory: Option<&'static str>,
     /// `--dir`, and what is put there.
     pub dir: Option<&'static str>,
-    /// The page to look at is made even if nobody asks for it.
-    pub page: bool,
 }
 
 /// Where in the world `--dir` looks by default.

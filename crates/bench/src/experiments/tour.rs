@@ -55,8 +55,7 @@ when memory is full and all in it has been replaced once, and stores count when 
 best in the first repetition runs once. As root it measures six of the loads on a fast device, too: ext4 on zram, compressed memory behind \
 the block layer, which it makes (of 640 MiB, mounted nowhere) and which is gone when it ends, however it ends; without root or zram it \
 says why not. It needs nothing set up and takes about two minutes. As root (or where the user may make memory cgroups) every run is \
-limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so. It ends with a page to look at, as \
-`fastmap report` makes it.")]
+limited by a cgroup of its own; otherwise nothing limits kernel mmap, and the tour says so.")]
 #[command(after_help = "\
 Examples:
   fastmap bench
@@ -159,7 +158,7 @@ impl Experiment for Tour {
     type Args = Args;
     type Case = Spec;
     type Outcome = Nothing;
-    const FLAGS: Flags = Flags { repeat: "3", seconds: None, memory: None, dir: Some(TEMPORARY), page: true };
+    const FLAGS: Flags = Flags { repeat: "3", seconds: None, memory: None, dir: Some(TEMPORARY) };
     const COLUMNS: &'static [Column<Nothing>] = PAGES;
     const PLOTS: &'static [Plot<Nothing>] = &[
         Plot::new("Throughput", &["ops_per_s"], Kind::Bars, Over::Groups).log().of(is_here),
