@@ -89,16 +89,22 @@ fn about(experiment: &str) -> Option<String> {
     command.get_about().map(ToString::to_string)
 }
 
-/// What each experiment is called here: its name, numbered where there are several of it.
+/// What each experiment is called here: its name, and where there are several of it their storages or else their numbers.
 fn names(experiments: &[Results]) -> Vec<String> {
-    let of = |at: usize| {
-        let same = |e: &&Results| e.experiment == experiments[at].experiment;
-        match experiments.iter().filter(same).count() {
-            1 => experiments[at].experiment.clone(),
-            _ => format!("{} ({})", experiments[at].experiment, experiments[..=at].iter().filter(same).count()),
+    let name = |(at, results): (usize, &Results)| {
+        let Report { experiment, storage, .. } = results;
+        let same: Vec<&Results> = experiments.iter().filter(|other| other.experiment == *experiment).collect();
+        let by_storage = same.iter().all(|one| same.iter().filter(|other| other.storage == one.storage).count() == 1);
+        match same.len() {
+            1 => experiment.clone(),
+            _ if by_storage && !storage.is_empty() => format!("{experiment} ({storage})"),
+            _ => {
+                let number = experiments[..=at].iter().filter(|other| other.experiment == *experiment).count();
+                format!("{experiment} ({number})")
+            }
         }
     };
-    (0..experiments.len()).map(of).collect()
+    experiments.iter().enumerate().map(name).collect()
 }
 
 #[cfg(test)]
@@ -125,8 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_of_one_experiment_are_numbered() {
-        let all = ["kv", "scale", "kv"].map(|name| samples::results(name, Vec::new(), Vec::new()));
+    fn several_of_one_experiment_are_numbered_or_have_their_storages() {
+        let mut all = ["kv", "scale", "kv"].map(|name| samples::results(name, Vec::new(), Vec::new()));
+        assert_eq!(names(&all), ["kv (1)", "scale", "kv (2)"]);
+        (all[0].storage, all[2].storage) = ("disk".to_owned(), "slow".to_owned());
+        assert_eq!(names(&all), ["kv (disk)", "scale", "kv (slow)"]);
+        all[2].storage = "disk".to_owned();
         assert_eq!(names(&all), ["kv (1)", "scale", "kv (2)"]);
     }
 

@@ -211,9 +211,10 @@ fn steps(value: f64) -> impl Iterator<Item = f64> {
 
 /// Writes lines below each other; where the next one would be.
 fn texts(into: &mut String, lines: &[String], x: f64, y: f64, attributes: &str) -> f64 {
+    let gap = if attributes.is_empty() { "" } else { " " };
     for (n, line) in lines.iter().enumerate() {
         let y = round(y + n as f64 * LINE);
-        let _ = writeln!(into, "<text x=\"{}\" y=\"{y}\" {attributes}>{}</text>", round(x), escaped(line));
+        let _ = writeln!(into, "<text x=\"{}\" y=\"{y}\"{gap}{attributes}>{}</text>", round(x), escaped(line));
     }
     y + lines.len() as f64 * LINE
 }

@@ -307,9 +307,9 @@ fn evidence_gives_the_results_in_docs_by_commands_that_there_are() {
     let dir = dir();
     let mut command = Command::new(FASTMAP);
     run_in(dir.path(), command.arg("report").args(&files).args(["-o", "results.md"])).succeeded();
-    for file in files_in(dir.path()) {
+    for file in ["results.md", "results-light.svg", "results-dark.svg"] {
         let [made, kept] =
-            [dir.path(), &root.join("docs")].map(|folder| fs::read_to_string(folder.join(&file)).unwrap_or_default());
+            [dir.path(), &root.join("docs")].map(|folder| fs::read_to_string(folder.join(file)).unwrap_or_default());
         let line = made.lines().zip(kept.lines()).position(|(made, kept)| made != kept).map_or(0, |line| line + 1);
         assert!(
             made == kept,
