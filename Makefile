@@ -9,7 +9,7 @@
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
 # make fio       the engine for fio: does it move the right bytes?
 # make papers    the experiments of the papers: the command fastmap-papers, beside the others
-# make evidence  every experiment of the papers at its default size, about an hour: evidence/report.html
+# make evidence  every experiment of the papers at its default size, about an hour: evidence/results.md and its pictures
 # make packages  the crate as cargo would upload it, man pages, completions, the .deb in a root of its own: do they work?
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make loom      the models alone: page word, free frames, dirty bitmap, shared syncs

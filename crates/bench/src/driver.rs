@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::args::{repetitions, seconds};
 use crate::experiment::{Experiment, Group, Late, Part, Plan, Row, Trial, Turn};
-use crate::report::Place;
 use crate::results::{JsonFile, Report};
 use crate::runner::Limit;
 use crate::show::{Shown, line};
@@ -54,15 +53,9 @@ pub fn command<E: Experiment>() -> Command {
     }
     let repeat = Arg::new("repeat").long("repeat").value_name("R").value_parser(repetitions).help("Repetitions");
     let json = Arg::new("json").long("json").value_name("FILE").value_parser(path());
-    let report = Arg::new("report").long("report").value_name("FILE").value_parser(path());
-    command.arg(repeat.default_value(flags.repeat)).arg(json.help("Also write the results here as JSON")).arg(report.help(
-        if flags.page {
-            "Where to put the page to look at: .html, or .md for Markdown; overwritten if it is there [default: fastmap-report.html in \
-             the current directory, or fastmap-report-2.html and so on, where nothing is yet]"
-        } else {
-            "Also write a page to look at: .html, or .md for Markdown; overwritten if it is there"
-        },
-    ))
+    command
+        .arg(repeat.default_value(flags.repeat))
+        .arg(json.help("Also write the results here as JSON, for `fastmap report`"))
 }
 
 /// What an experiment plans with: the common flags, and what it wants said.
@@ -151,8 +144,6 @@ pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     let args = E::Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
     let mut ctx = Ctx::of::<E>(matches);
     let mut json = matches.get_one::<PathBuf>("json").map(|path| JsonFile::open(path)).transpose()?;
-    let page = matches.get_one::<PathBuf>("report").map(PathBuf::as_path);
-    let page = if E::FLAGS.page || page.is_some() { Some(Place::of(page)?) } else { None };
     let mut plan = E::plan(&args, &mut ctx)?;
     let mut report = Report::new(E::NAME, &plan.place, &plan.file, plan.bytes, &plan.limit);
     if let Some(under) = ctx.made.as_ref().and_then(|made| made.under.clone()) {
@@ -169,9 +160,6 @@ pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     })?;
     tell(&mut plan, &ctx, &rows, &mut report);
     fastmap_cli::print(&text::<E>(&plan, &ctx, &rows, &report));
-    if let Some(place) = page {
-        write_page(place, &report)?;
-    }
     if let Some(json) = &mut json {
         json.write(&mut report)?;
     }
@@ -375,18 +363,6 @@ fn in_mib(bytes: u64) -> String {
         true => Size(bytes).to_string(),
         false => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
     }
-}
-
-/// Writes the page to look at and says where it is. That it cannot be where nobody asked for it is said, and is no failure: the
-/// results are on the screen.
-fn write_page(place: Place, report: &Report<Value>) -> Result<(), Failure> {
-    let asked = matches!(place, Place::Named(..));
-    match place.write(report) {
-        Ok(path) => fastmap_cli::print(&format!("\nTo look at: {}\n", path.display())),
-        Err(failure) if asked => return Err(failure),
-        Err(failure) => eprintln!("fastmap: no page to look at: {failure}"),
-    }
-    Ok(())
 }
 
 /// Touches, once, as much memory as the runs will: on a virtual machine the first touch of guest memory can take the host longer

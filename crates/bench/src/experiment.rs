@@ -74,8 +74,6 @@ pub struct Flags {
     pub memory: Option<&'static str>,
     /// `--dir`, and what is put there.
     pub dir: Option<&'static str>,
-    /// The page to look at is made even if nobody asks for it.
-    pub page: bool,
 }
 
 impl Flags {

@@ -1,49 +1,50 @@
-//! `fastmap report`: what experiments measured, as a page or as Markdown.
+//! `fastmap report`: what experiments measured, as Markdown, which begins with a page for people and its picture.
 //!
-//! `read` takes the files, `summary` says what they come to, `words` writes numbers and dates for people, `table` turns a plot into
-//! rows; `html` is the page with the plots of `svg`, `markdown` the same without them.
+//! `read` takes the files, `page` makes the table for people, `picture` draws it, `summary` says what the headlines come to, `words`
+//! writes numbers and dates for people, `table` turns a figure into rows; `markdown` is the document.
 
-mod html;
 mod markdown;
+mod page;
+mod picture;
 mod read;
 mod summary;
-mod svg;
 mod table;
 mod words;
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use fastmap_cli::failure::Failure;
-use serde::Serialize;
 use serde_json::Value;
 
+use self::page::Page;
+use self::picture::Palette;
 use crate::results::Report;
 
 pub use self::summary::Verdict;
 
-/// Show what benchmarks measured: one page with plots, to look at, print or send
+/// Show what benchmarks measured: one Markdown document, and a picture of it
 #[derive(Debug, ClapArgs)]
 #[command(long_about = "\
 Show what benchmarks measured.
 
-Reads what `fastmap bench NAME --json FILE` wrote, of any experiments, in the order given, and writes one page that needs nothing \
-else, no network either: what is faster and what is not, the papers' figures beside ours, and for each experiment its plots, \
-their numbers, how its answers were checked, the machine, and the command that reproduces it. A file name that ends in .md \
-gives the same as Markdown, without the plots.")]
-#[command(override_usage = "fastmap report RESULTS... --output FILE")]
+Reads what `fastmap bench NAME --json FILE` wrote, of any experiments, in the order given, and writes one Markdown document. It begins with \
+a page for people: a table of works and storages, with what was slower than the kernel in its place. Then come the comparisons one by \
+one, the papers' figures beside ours, and for each experiment its numbers, how its answers were checked, the machine, and the command that \
+reproduces it. The page's picture goes beside the document, once for light and once for dark screens: of results.md they are \
+results-light.svg and results-dark.svg. Results that have no works for the page, as those of some experiments, give neither page nor picture.")]
+#[command(override_usage = "fastmap report RESULTS... --output FILE.md")]
 #[command(after_help = "\
 Examples:
-  fastmap bench micro --json micro.json && fastmap report micro.json -o report.html
+  fastmap bench --json tour.json && fastmap report tour.json -o tour.md
   fastmap report results/*.json -o results.md")]
 pub struct ReportArgs {
     /// Files that `fastmap bench` wrote with --json; one experiment may be there several times
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
-    /// What to write, overwritten if it is there: .html for a page, .md for Markdown
-    #[arg(short, long, value_name = "FILE")]
+    /// What to write, overwritten if it is there, as its pictures are; its name ends in .md
+    #[arg(short, long, value_name = "FILE.md")]
     pub output: PathBuf,
 }
 
@@ -56,121 +57,54 @@ type Results = Report<Value>;
 ///
 /// A file that is no result, or an output that cannot be written.
 pub fn run(args: &ReportArgs) -> Result<(), Failure> {
-    let format = Format::of(&args.output, "--output")?;
+    let output = &args.output;
+    if !output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("md")) {
+        let what = format!("\"{}\" is no name of a Markdown document: give one that ends in .md", output.display());
+        return Err(Failure::refused("--output", what));
+    }
     let experiments = args.results.iter().map(|path| read::read(path)).collect::<Result<Vec<_>, _>>()?;
-    fs::write(&args.output, format.render(&experiments)).map_err(|e| refused(&args.output, &e, "--output"))
-}
-
-/// Where `fastmap bench` puts its page.
-pub enum Place {
-    /// What the user named.
-    Named(PathBuf, Format),
-    /// A name that is free, in the current directory.
-    Here,
-}
-
-impl Place {
-    /// What is asked for, looked at before anything is measured.
-    ///
-    /// # Errors
-    ///
-    /// A name that says no format, or a directory that is not there.
-    pub fn of(named: Option<&Path>) -> Result<Place, Failure> {
-        let Some(path) = named else { return Ok(Place::Here) };
-        let format = Format::of(path, "--report")?;
-        match path.parent().filter(|dir| *dir != Path::new("") && !dir.is_dir()) {
-            Some(dir) => Err(Failure::new(dir.display(), "is no directory", "make it first, or name another --report")),
-            None => Ok(Place::Named(path.to_owned(), format)),
+    let page = Page::of(&experiments);
+    let stem = output.file_stem().unwrap_or_default().to_string_lossy();
+    let mut pictures = Vec::new();
+    if let Some(page) = &page {
+        for palette in Palette::ALL {
+            pictures.extend(picture::draw(page, &palette).map(|drawn| (palette.file(&stem), drawn)));
         }
     }
-
-    /// Writes the page of one experiment; where it is.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written.
-    pub fn write<R: Serialize>(self, results: &Report<R>) -> Result<PathBuf, Failure> {
-        let value = serde_json::to_value(results);
-        let results = value.and_then(read::results_of).map_err(|e| {
-            Failure::new("page", format!("cannot be made: {e}"), "give --json FILE, and make it with `fastmap report`")
-        })?;
-        match self {
-            Place::Named(path, format) => {
-                fs::write(&path, format.render(&[results])).map_err(|e| refused(&path, &e, "--report")).map(|()| path)
-            }
-            Place::Here => beside_others(Path::new(""), Format::Html.render(&[results]).as_bytes()),
-        }
-    }
+    let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
+    write(output, &markdown::document(&experiments, page.as_ref(), &names))?;
+    pictures.iter().try_for_each(|(name, drawn)| write(&output.with_file_name(name), drawn))
 }
 
-/// Writes a new file in a directory; what is there stays.
-fn beside_others(dir: &Path, page: &[u8]) -> Result<PathBuf, Failure> {
-    let mut others = (2..).map(|n| dir.join(format!("fastmap-report-{n}.html")));
-    let mut path = dir.join("fastmap-report.html");
-    loop {
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => path = others.next().unwrap_or_default(),
-            opened => {
-                let written = opened.and_then(|mut file| file.write_all(page));
-                return written.map_err(|e| refused(&path, &e, "--report")).map(|()| path);
-            }
-        }
-    }
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let refused =
+        |e| Failure::new(path.display(), format!("cannot be written: {e}"), "name a writable file with --output");
+    fs::write(path, text).map_err(refused)
 }
 
-/// What to write.
-#[derive(Debug, Clone, Copy)]
-pub enum Format {
-    /// A page with plots.
-    Html,
-    /// Text with tables.
-    Markdown,
-}
-
-impl Format {
-    fn of(path: &Path, flag: &str) -> Result<Format, Failure> {
-        match path.extension().map(|e| e.to_ascii_lowercase()) {
-            Some(e) if e == "html" || e == "htm" => Ok(Format::Html),
-            Some(e) if e == "md" || e == "markdown" => Ok(Format::Markdown),
-            _ => Err(Failure::refused(
-                flag,
-                format!("\"{}\" says no format: give a name that ends in .html or .md", path.display()),
-            )),
-        }
-    }
-
-    fn render(self, experiments: &[Results]) -> String {
-        match self {
-            Format::Html => html::page(experiments),
-            Format::Markdown => markdown::document(experiments),
-        }
-    }
-}
-
-fn refused(path: &Path, error: &io::Error, flag: &str) -> Failure {
-    Failure::new(path.display(), format!("cannot be written: {error}"), format!("name a writable file with {flag}"))
-}
-
-/// What an experiment is: what its command says of itself, in a line and at length. Nothing for one that this version does not have.
-fn about(experiment: &str) -> Option<(String, Vec<String>)> {
+/// What an experiment is: what its command says of itself, in a line. Nothing for one that this version does not have.
+fn about(experiment: &str) -> Option<String> {
     let bench = crate::cli();
     let command = if experiment == "tour" { &bench } else { bench.find_subcommand(experiment)? };
-    let line = command.get_about()?.to_string();
-    let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
-    let paragraphs = long.split("\n\n").map(str::to_owned).skip(1).filter(|p| !p.is_empty()).collect();
-    Some((line, paragraphs))
+    command.get_about().map(ToString::to_string)
 }
 
-/// What each experiment is called here: its name, numbered where there are several of it.
+/// What each experiment is called here: its name, and where there are several of it their storages or else their numbers.
 fn names(experiments: &[Results]) -> Vec<String> {
-    let of = |at: usize| {
-        let same = |e: &&Results| e.experiment == experiments[at].experiment;
-        match experiments.iter().filter(same).count() {
-            1 => experiments[at].experiment.clone(),
-            _ => format!("{} ({})", experiments[at].experiment, experiments[..=at].iter().filter(same).count()),
+    let name = |(at, results): (usize, &Results)| {
+        let Report { experiment, storage, .. } = results;
+        let same: Vec<&Results> = experiments.iter().filter(|other| other.experiment == *experiment).collect();
+        let by_storage = same.iter().all(|one| same.iter().filter(|other| other.storage == one.storage).count() == 1);
+        match same.len() {
+            1 => experiment.clone(),
+            _ if by_storage && !storage.is_empty() => format!("{experiment} ({storage})"),
+            _ => {
+                let number = experiments[..=at].iter().filter(|other| other.experiment == *experiment).count();
+                format!("{experiment} ({number})")
+            }
         }
     };
-    (0..experiments.len()).map(of).collect()
+    experiments.iter().enumerate().map(name).collect()
 }
 
 #[cfg(test)]
@@ -197,27 +131,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_of_one_experiment_are_numbered() {
-        let all = ["kv", "scale", "kv"].map(|name| samples::results(name, Vec::new(), Vec::new()));
+    fn several_of_one_experiment_are_numbered_or_have_their_storages() {
+        let mut all = ["kv", "scale", "kv"].map(|name| samples::results(name, Vec::new(), Vec::new()));
+        assert_eq!(names(&all), ["kv (1)", "scale", "kv (2)"]);
+        (all[0].storage, all[2].storage) = ("disk".to_owned(), "slow".to_owned());
+        assert_eq!(names(&all), ["kv (disk)", "scale", "kv (slow)"]);
+        all[2].storage = "disk".to_owned();
         assert_eq!(names(&all), ["kv (1)", "scale", "kv (2)"]);
     }
 
     #[test]
-    fn a_page_nobody_named_replaces_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |page: &str| beside_others(dir.path(), page.as_bytes());
-        let paths = ["one", "two", "three"].map(|page| write(page).unwrap());
-        let names = ["fastmap-report.html", "fastmap-report-2.html", "fastmap-report-3.html"];
-        assert_eq!(paths, names.map(|name| dir.path().join(name)));
-        assert_eq!(paths.map(|path| fs::read_to_string(path).unwrap()), ["one", "two", "three"]);
-        let refused = beside_others(&dir.path().join("gone"), b"").unwrap_err().to_string();
-        assert!(refused.contains("gone/fastmap-report.html: cannot be written: No such file"), "{refused}");
-    }
-
-    #[test]
     fn experiments_are_described_by_their_own_help() {
-        let (line, paragraphs) = about("replacement").unwrap();
-        assert!(line.starts_with("Measure which pages are kept") && paragraphs[0].starts_with("Each trace is"));
+        assert!(about("replacement").unwrap().starts_with("Measure which pages are kept"));
         assert!(about("tour").is_some() && about("no such").is_none());
     }
 }

@@ -1,7 +1,8 @@
 //! What a benchmark leaves behind: `--json` writes it, `fastmap report` shows it.
 //!
-//! Beside its own rows (`results`) every experiment says what to tell people: headlines, which are ratios to what the kernel does,
-//! with the paper's beside them, and figures, which are plots. So the report needs to know nothing of any experiment.
+//! Beside its own rows (`results`) every experiment says what to tell people: gains, which are the cells of the first page's table;
+//! headlines, which are ratios to what the kernel does, with the paper's beside them; and figures. So the report needs to know nothing
+//! of any experiment.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fastmap_cli::failure::Failure;
 use fastmap_cli::machine::Machine;
 use serde::{Deserialize, Serialize};
+use serde_json::ser::{CompactFormatter, Formatter};
 
 use crate::runner::Limit;
 
@@ -41,9 +43,15 @@ pub struct Report<R> {
     pub verified: String,
     /// What a reader must know: what was left out and why, what cannot be compared; sentences.
     pub notes: Vec<String>,
+    /// What the data were on: `disk`, `slow`, `fast` or `here`; empty in files of older versions.
+    #[serde(default)]
+    pub storage: String,
+    /// The works that the page for people has, on this storage; none in files of older versions.
+    #[serde(default)]
+    pub gains: Vec<Gain>,
     /// What it comes to.
     pub headlines: Vec<Headline>,
-    /// The same to look at.
+    /// The same in numbers.
     pub figures: Vec<Figure>,
     /// What was measured.
     pub results: Vec<R>,
@@ -64,11 +72,31 @@ impl<R> Report<R> {
             file_bytes,
             verified: String::new(),
             notes: Vec::new(),
+            storage: String::new(),
+            gains: Vec::new(),
             headlines: Vec::new(),
             figures: Vec::new(),
             results: Vec::new(),
         }
     }
+}
+
+/// What FastMap gains a work over the kernel: a cell of the table for people.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Gain {
+    /// The work, in the same words on every storage: `touches at random, 4 threads`.
+    pub work: String,
+    /// How FastMap serves it: `fastmap run` or `engine`.
+    pub way: String,
+    /// Times as good as kernel mmap as it is: above 1 FastMap is better, also where less (time, bytes) is more.
+    pub as_is: Option<Spread>,
+    /// Times as good as kernel mmap with the advice that serves this work best.
+    pub best: Option<Spread>,
+    /// That advice: `MADV_RANDOM`.
+    pub best_name: String,
+    /// The repetitions are too far apart to be relied on.
+    #[serde(default)]
+    pub unsteady: bool,
 }
 
 /// One comparison, in one sentence.
@@ -232,6 +260,92 @@ fn command_line(arguments: impl Iterator<Item = String>) -> String {
     ["fastmap".to_owned(), "bench".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
 }
 
+/// JSON that a repository can keep: a line for each field and for each entry of a field's list, and numbers as exact as they mean
+/// anything.
+#[derive(Default)]
+struct Lines {
+    depth: usize,
+    /// Nothing is in the innermost list or object yet.
+    empty: bool,
+}
+
+impl Lines {
+    /// Lists and objects deeper than this are on one line.
+    const DEPTH: usize = 2;
+
+    fn line<W: ?Sized + Write>(&self, writer: &mut W) -> io::Result<()> {
+        write!(writer, "\n{:1$}", "", self.depth)
+    }
+
+    fn open<W: ?Sized + Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        self.empty = true;
+        writer.write_all(bracket)
+    }
+
+    fn entry<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.empty = false;
+        match (first, self.depth <= Lines::DEPTH) {
+            (true, false) => Ok(()),
+            (false, false) => writer.write_all(b", "),
+            (true, true) => self.line(writer),
+            (false, true) => writer.write_all(b",").and_then(|()| self.line(writer)),
+        }
+    }
+
+    fn close<W: ?Sized + Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if !self.empty && self.depth < Lines::DEPTH {
+            self.line(writer)?;
+        }
+        self.empty = false;
+        writer.write_all(bracket)
+    }
+}
+
+impl Formatter for Lines {
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"[")
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.entry(writer, first)
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"]")
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"{")
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.entry(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"}")
+    }
+
+    fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        CompactFormatter.write_f64(writer, six_digits(value))
+    }
+}
+
+/// A number to six digits, and to its whole units at least.
+fn six_digits(value: f64) -> f64 {
+    if value == 0.0 {
+        return value;
+    }
+    let decimals = (5.0 - value.abs().log10().floor()).clamp(0.0, 300.0) as usize;
+    format!("{value:.decimals$}").parse().unwrap_or(value)
+}
+
 /// The file of `--json`, opened before anything is measured, so that an unwritable path costs no benchmark.
 pub struct JsonFile {
     file: File,
@@ -274,11 +388,13 @@ impl JsonFile {
     /// If it cannot be written after all.
     pub fn write<R: Serialize>(&mut self, report: &mut Report<R>) -> Result<(), Failure> {
         report.took_s = now() - report.began_unix_s;
-        let mut text = serde_json::to_string_pretty(&report).map_err(|e| refused(&self.path, &e.into()))?;
-        text.push('\n');
+        let mut text = Vec::new();
+        let mut serializer = serde_json::Serializer::with_formatter(&mut text, Lines::default());
+        report.serialize(&mut serializer).map_err(|e| refused(&self.path, &e.into()))?;
+        text.push(b'\n');
         let written = match self.is_file() {
-            true => self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.set_len(text.len() as u64)),
-            false => self.file.write_all(text.as_bytes()),
+            true => self.file.write_all_at(&text, 0).and_then(|()| self.file.set_len(text.len() as u64)),
+            false => self.file.write_all(&text),
         };
         written.map_err(|e| refused(&self.path, &e))?;
         self.orphan = false;
@@ -317,6 +433,30 @@ mod tests {
     fn a_command_can_be_typed_again() {
         let typed = ["/usr/bin/fastmap-bench", "kv", "--dir", "/my disk/it's", ""].map(str::to_owned);
         assert_eq!(command_line(typed.into_iter()), r"fastmap bench kv --dir '/my disk/it'\''s' ''");
+    }
+
+    #[test]
+    fn json_has_a_line_an_entry_and_six_digits() {
+        let mut text = Vec::new();
+        let value = serde_json::json!({
+            "a": [], "b": 1_795_311_255.25, "c": [{"d": [0.123456789, -1234.5678], "e": {}}, {}], "f": {"g": 18446744073709551615u64}, "h": 0.0,
+        });
+        value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Lines::default())).unwrap();
+        let lines = [
+            "{",
+            " \"a\": [],",
+            " \"b\": 1795311255.0,",
+            " \"c\": [",
+            "  {\"d\": [0.123457, -1234.57], \"e\": {}},",
+            "  {}",
+            " ],",
+            " \"f\": {",
+            "  \"g\": 18446744073709551615",
+            " },",
+            " \"h\": 0.0",
+            "}",
+        ];
+        assert_eq!(String::from_utf8(text).unwrap(), lines.join("\n"));
     }
 
     #[test]

@@ -28,7 +28,7 @@ Examples:
   fastmap doctor                 what this machine offers and what it lacks
   fastmap bench                  FastMap beside kernel mmap, about two minutes
   fastmap bench micro --help     one load, in every detail
-  fastmap report *.json -o report.html     what was measured, as a page to look at")]
+  fastmap report *.json -o results.md      what was measured, as a page to read, with a picture")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -48,8 +48,8 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         args: Vec<OsString>,
     },
-    /// Show what benchmarks measured: one page with plots, to look at, print or send
-    #[command(disable_help_flag = true, override_usage = "fastmap report RESULTS... --output FILE")]
+    /// Show what benchmarks measured: one Markdown document, and a picture of it
+    #[command(disable_help_flag = true, override_usage = "fastmap report RESULTS... --output FILE.md")]
     Report {
         /// Arguments of fastmap-bench report
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]

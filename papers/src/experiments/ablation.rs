@@ -92,7 +92,6 @@ impl Experiment for Ablation {
         seconds: Some(("0.8", "Seconds to measure each run, and at most to warm up; fill takes what it takes")),
         memory: Some("a quarter of --size"),
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Nothing>] = &[
         rate(),

@@ -114,7 +114,6 @@ impl Experiment for Graph {
         seconds: None,
         memory: Some("an eighth of graph and arrays, and 8MiB for the process itself"),
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Outcome>] = &[
         Column::new("seconds", "s", "seconds", |t: &Trial<Outcome>| Some(t.reading.seconds)).less().range(),

@@ -148,7 +148,6 @@ impl Experiment for Kv {
         seconds: Some(("2", "Most seconds of a workload that is no load")),
         memory: None,
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Outcome>] = &[
         rate(),

@@ -135,7 +135,6 @@ impl Experiment for Olap {
         seconds: None,
         memory: Some("a third of the text, 96MiB at least"),
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Outcome>] = &[
         Column::new("seconds", "s", "seconds", |t: &Trial<Outcome>| Some(t.reading.seconds)).less().range(),

@@ -99,7 +99,6 @@ impl Experiment for Oltp {
         seconds: Some(("3", "Seconds to measure each run")),
         memory: Some("two sevenths of the rows' size"),
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Outcome>] = &[
         Column::new("transactions_per_s", "tx/s", "transactions a second", |t: &Trial<Outcome>| {

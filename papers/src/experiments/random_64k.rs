@@ -63,7 +63,6 @@ impl Experiment for Random64k {
         seconds: Some(("1", "Seconds to measure each run, and at most to warm up")),
         memory: Some("a quarter of --size"),
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Nothing>] = &[rate(), times_mmap(), cpu(), p50(), p99(), queue(), peak()];
     const PLOTS: &'static [Plot<Nothing>] = &[

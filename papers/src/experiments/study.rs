@@ -165,7 +165,7 @@ impl Experiment for Study {
     type Case = Order;
     type Outcome = Outcome;
     const FLAGS: Flags =
-        Flags { repeat: "100", seconds: None, memory: Some("half of --size"), dir: Some(TEMPORARY), page: false };
+        Flags { repeat: "100", seconds: None, memory: Some("half of --size"), dir: Some(TEMPORARY) };
     const COLUMNS: &'static [Column<Outcome>] = &[
         Column::new("average_s", "average ms", "milliseconds", seconds).per(1e-3).less().stat(Stat::Mean),
         Column::new("minimum_s", "min", "milliseconds", seconds).per(1e-3).less().stat(Stat::Least),

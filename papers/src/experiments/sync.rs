@@ -87,7 +87,6 @@ impl Experiment for Sync {
         seconds: Some(("2", "Seconds to measure each run")),
         memory: None,
         dir: Some("Where to put a temporary file [default: /dev/shm]"),
-        page: false,
     };
     const COLUMNS: &'static [Column<Synced>] = &[
         Column::new("ops_per_s", "ops/s", "stores with their flush a second", |t| Some(t.reading.ops_per_s)).range(),

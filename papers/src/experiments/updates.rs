@@ -87,7 +87,6 @@ impl Experiment for Async {
             seconds: Some(("10", "Most seconds of a run's operations, and of those before them")),
             memory: Some("a quarter of --size"),
             dir: Some(TEMPORARY),
-            page: false,
         };
     const COLUMNS: &'static [Column<Outcome>] = &[
         rate(),

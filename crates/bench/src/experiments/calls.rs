@@ -49,7 +49,6 @@ impl Experiment for Calls {
         seconds: Some(("0.1", "Seconds of each kind of call")),
         memory: None,
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Nothing>] = &[
         Column::new("ns", "ns a call", "nanoseconds a call, all threads together", |t: &Trial<Nothing>| {

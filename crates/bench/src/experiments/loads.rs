@@ -57,7 +57,7 @@ impl Experiment for Loads {
     type Args = Args;
     type Case = LoadSpec;
     type Outcome = Nothing;
-    const FLAGS: Flags = Flags { repeat: "3", seconds: None, memory: None, dir: Some(TEMPORARY), page: false };
+    const FLAGS: Flags = Flags { repeat: "3", seconds: None, memory: None, dir: Some(TEMPORARY) };
     const COLUMNS: &'static [Column<Nothing>] = &[
         Column::new("seconds", "s", "seconds to load all", |t: &Trial<Nothing>| Some(t.reading.seconds)).less().range(),
         Column::from("times_best_mmap", "x mmap", "times as fast as kernel mmap", Of::TimesMmap("seconds")),

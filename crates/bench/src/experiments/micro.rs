@@ -112,7 +112,6 @@ impl Experiment for Micro {
         seconds: Some(("5", "Seconds to measure each run; warming up takes four times that at most, or 2 s; fill takes what it takes")),
         memory: Some("a quarter of --size"),
         dir: None,
-        page: false,
     };
     const COLUMNS: &'static [Column<Nothing>] = PAGES;
     const PLOTS: &'static [Plot<Nothing>] = &[

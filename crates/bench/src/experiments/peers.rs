@@ -90,7 +90,6 @@ impl Experiment for Peers {
         seconds: Some(("0.5", "Seconds to measure each run; warming up takes four times that at most, or 2 s")),
         memory: Some("a quarter of --size"),
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Nothing>] =
         &[rate(), times_mmap(), cpu(), p50(), p99(), p999(), longest(), peak(), queue()];

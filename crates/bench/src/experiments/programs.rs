@@ -180,7 +180,6 @@ impl Experiment for Programs {
         seconds: Some(("4", "Seconds to measure each run cold, and as many warm")),
         memory: None,
         dir: Some(TEMPORARY),
-        page: false,
     };
     const COLUMNS: &'static [Column<Outcome>] = &[
         rate(),

@@ -74,7 +74,6 @@ impl Experiment for Replacement {
         seconds: Some(("5", "Most seconds of the touches in the window, and of those before it")),
         memory: Some("a quarter of --size"),
         dir: None,
-        page: false,
     };
     const COLUMNS: &'static [Column<Replayed>] = &[
         Column::new("hit_percent", "hits %", "per cent of touches that find their page in memory", |t: &Trial<Replayed>| Some(t.outcome.hit_percent))

@@ -203,7 +203,7 @@ fn rival(rows: &[Row<Outcome>]) -> Option<Engine> {
 
 /// The flags of `scale` and `breakdown`.
 pub const FAULTING: Flags =
-    Flags { repeat: "2", seconds: None, memory: Some("an eighth of --size"), dir: Some(TEMPORARY), page: false };
+    Flags { repeat: "2", seconds: None, memory: Some("an eighth of --size"), dir: Some(TEMPORARY) };
 
 /// How both are verified.
 pub const VERIFIED: &str = "Every operation checked its page's stamp (in the hole, that it is zero); after each run that stores, the whole \

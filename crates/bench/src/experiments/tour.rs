@@ -98,7 +98,7 @@ impl Experiment for Tour {
     type Case = Spec;
     type Outcome = Nothing;
     const FLAGS: Flags =
-        Flags { repeat: "3", seconds: Some(("2.5", "Seconds of each run")), memory: None, dir: Some(TEMPORARY), page: false };
+        Flags { repeat: "3", seconds: Some(("2.5", "Seconds of each run")), memory: None, dir: Some(TEMPORARY) };
     const COLUMNS: &'static [Column<Nothing>] = PAGES;
     const PLOTS: &'static [Plot<Nothing>] = &[
         Plot::new("Throughput", &["ops_per_s"], Kind::Bars, Over::Groups).log(),

@@ -1,22 +1,30 @@
-//! The same as Markdown: what a repository keeps.
+//! The document: what a repository keeps.
 
-use super::html::{facts, verified};
+use super::page::Page;
 use super::summary::{self, HOW_TO_READ, Said, Verdict, in_short, why_level};
-use super::words::{date, duration, parts, times, times_of};
-use super::{Results, about, names, table};
+use super::words::{bytes, date, duration, machine, parts, times, times_of};
+use super::{Results, about, names, table as rows};
 use crate::results::Figure;
 
 /// Rows of a plot's table; more than these are to be looked at, not read.
 const ROWS: usize = 40;
 
-/// All of it.
-pub fn document(experiments: &[Results]) -> String {
+/// All of it, with the pictures' names.
+pub fn document(experiments: &[Results], page: Option<&Page<'_>>, pictures: &[&str]) -> String {
     let names = names(experiments);
     let all = summary::all(experiments);
     let mut text =
         "# FastMap measured\n\nWritten by `fastmap report` from the results of the commands below; not by hand.\n"
             .to_owned();
-    text.push_str(&format!("\n{}\n", escaped(&in_short(experiments))));
+    if let Some(page) = page {
+        text.push_str(&page.section(pictures));
+    }
+    if page.is_some() && !all.is_empty() {
+        text.push_str("\n## All comparisons\n");
+    }
+    if page.is_none() || !all.is_empty() {
+        text.push_str(&format!("\n{}\n", escaped(&in_short(experiments))));
+    }
     if !all.is_empty() {
         text.push_str(&format!("\n{HOW_TO_READ}\n"));
     }
@@ -55,7 +63,7 @@ fn papers(all: &[Said<'_>], names: &[String]) -> String {
 
 fn experiment(results: &Results, name: &str) -> String {
     let mut text = format!("\n## {}\n\n", escaped(name));
-    if let Some((line, _)) = about(&results.experiment) {
+    if let Some(line) = about(&results.experiment) {
         text.push_str(&format!("{}.\n\n", escaped(&line)));
     }
     text.push_str(&format!("    {}\n\n", results.command.replace('\n', " ")));
@@ -70,7 +78,7 @@ fn experiment(results: &Results, name: &str) -> String {
 }
 
 fn figure(figure: &Figure) -> String {
-    let table = table::of(figure, ROWS);
+    let table = rows::of(figure, ROWS);
     let mut text = format!(
         "\n### {}\n\n{} Numbers are {}.",
         escaped(&figure.title),
@@ -88,16 +96,40 @@ fn figure(figure: &Figure) -> String {
     text
 }
 
-/// A table; columns from the second to `numbers` are figures.
+/// Where and within what limits it was measured.
+fn facts(results: &Results) -> [(&'static str, String); 3] {
+    let on = &results.machine;
+    let limit = match results.memory_limit_bytes {
+        Some(limit) => format!("{} for each run ({})", bytes(limit), results.memory_limit),
+        None => "no limit".to_owned(),
+    };
+    let size = bytes(results.file_bytes);
+    let data = format!("{size}, {} on {} ({}, {})", results.file, on.file_system, on.device, on.readahead());
+    [("Machine", machine(on)), ("Data", data), ("Memory", limit)]
+}
+
+/// How answers were checked; a result that does not say is not to be trusted silently.
+fn verified(results: &Results) -> &str {
+    if results.verified.is_empty() { "The result does not say." } else { &results.verified }
+}
+
+/// A table of texts; columns from the second to `numbers` are figures.
 fn rendered(headings: &[String], rows: &[Vec<String>], numbers: usize) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.iter().map(|c| escaped(c)).collect::<Vec<_>>().join(" | "));
+    let all_escaped = |cells: &[String]| cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>();
+    let rows: Vec<_> = rows.iter().map(|row| all_escaped(row)).collect();
+    table(&all_escaped(headings), &rows, numbers)
+}
+
+/// A table of Markdown.
+pub fn table(headings: &[String], rows: &[Vec<String>], numbers: usize) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let rule =
         (0..headings.len()).map(|n| if (1..numbers).contains(&n) { "---:|" } else { "---|" }).collect::<String>();
     format!("{}|{rule}\n{}", line(headings), rows.iter().map(|row| line(row)).collect::<String>())
 }
 
 /// Text that means nothing but itself, on one line; code stays code.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (code, part) in parts(text) {
         match code {
@@ -111,7 +143,7 @@ fn escaped(text: &str) -> String {
 fn escape(c: char, out: &mut String) {
     match c {
         '\n' | '\r' => out.push(' '),
-        '\\' | '`' | '*' | '_' | '|' | '[' | ']' | '#' => out.extend(['\\', c]),
+        '\\' | '`' | '*' | '_' | '|' | '[' | ']' | '#' | '~' => out.extend(['\\', c]),
         '<' => out.push_str("&lt;"),
         '>' => out.push_str("&gt;"),
         '&' => out.push_str("&amp;"),
@@ -125,7 +157,7 @@ mod tests {
 
     #[test]
     fn text_cannot_become_markup() {
-        assert_eq!(escaped("a|b\n<i>*c*_d_`e_`&[f]"), r"a\|b &lt;i&gt;\*c\*\_d\_`e_`&amp;\[f\]");
+        assert_eq!(escaped("a|b\n<i>*c*_d_`e_`&[f]~g~"), r"a\|b &lt;i&gt;\*c\*\_d\_`e_`&amp;\[f\]\~g\~");
         let rows = [vec!["a|b".to_owned(), "1".to_owned()]];
         assert_eq!(rendered(&["x".into(), "y".into()], &rows, 2), "| x | y |\n|---|---:|\n| a\\|b | 1 |\n");
     }

@@ -18,7 +18,7 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
     let remedy = "name files that `fastmap bench NAME --json FILE` wrote";
     let text = fs::read(path).map_err(|e| Failure::new(name, format!("cannot be read: {e}"), remedy))?;
     let no_result = |e: serde_json::Error| Failure::new(path.display(), format!("is no result: {e}"), remedy);
-    let value: Value = serde_json::from_slice(&text).map_err(no_result)?;
+    let mut value: Value = serde_json::from_slice(&text).map_err(no_result)?;
     if let Some(Value::String(experiment)) = value.get("experiment")
         && value.get("figures").is_none()
     {
@@ -27,16 +27,11 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
         let what = "is a result of an older fastmap, without figures";
         return Err(Failure::new(path.display(), what, remedy.replace("  ", " ")));
     }
-    results_of(value).map_err(no_result)
-}
-
-/// The results that JSON holds.
-pub fn results_of(mut value: Value) -> Result<Results, serde_json::Error> {
     drop_what_is_no_number(&mut value);
-    serde_json::from_value(value)
+    serde_json::from_value(value).map_err(no_result)
 }
 
-/// JSON writes what is no number (nothing over nothing) as null; such points and headlines cannot be shown.
+/// JSON writes what is no number (nothing over nothing) as null; such points and ratios cannot be shown.
 fn drop_what_is_no_number(value: &mut Value) {
     fn list<'a>(of: &'a mut Value, name: &str) -> Option<&'a mut Vec<Value>> {
         of.get_mut(name)?.as_array_mut()
@@ -44,6 +39,13 @@ fn drop_what_is_no_number(value: &mut Value) {
     let is_null = |value: &Value| value.is_null();
     if let Some(headlines) = list(value, "headlines") {
         headlines.retain(|h| !h["ratio"].as_object().is_some_and(|ratio| ratio.values().any(is_null)));
+    }
+    for gain in list(value, "gains").into_iter().flatten() {
+        for which in ["as_is", "best"] {
+            if gain[which].as_object().is_some_and(|ratio| ratio.values().any(is_null)) {
+                gain[which] = Value::Null;
+            }
+        }
     }
     for figure in list(value, "figures").into_iter().flatten() {
         for series in list(figure, "series").into_iter().flatten() {
@@ -84,11 +86,15 @@ mod tests {
         let mut value = serde_json::to_value(good).unwrap();
         value["headlines"].as_array_mut().unwrap().push(serde_json::to_value(ratio(f64::NAN)).unwrap());
         value["figures"] = serde_json::json!([figure]);
+        value["gains"] = serde_json::json!([
+            {"work": "w", "way": "engine", "as_is": {"median": null, "low": 1.0, "high": 2.0}, "best": ratio(1.5).ratio, "best_name": "a"},
+        ]);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         fs::write(&path, value.to_string()).unwrap();
         let read = read(&path).unwrap();
         assert_eq!(read.headlines.len(), 1);
+        assert!(read.gains[0].as_is.is_none() && read.gains[0].best.is_some() && !read.gains[0].unsteady);
         let points = &read.figures[0].series[0].points;
         assert_eq!((points.len(), points[0].y, points[0].range), (1, 1.0, None));
     }

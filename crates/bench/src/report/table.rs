@@ -1,4 +1,4 @@
-//! The numbers of a plot in rows.
+//! The numbers of a figure in rows.
 
 use super::words::{amount, place, tick};
 use crate::results::{Figure, Kind, Point, X};
@@ -49,7 +49,7 @@ fn by_place(figure: &Figure) -> Table {
 }
 
 /// Where the points of a figure are, each once: names in the order of their first appearance, numbers in their own.
-pub fn places(figure: &Figure) -> Vec<X> {
+fn places(figure: &Figure) -> Vec<X> {
     let mut places: Vec<X> = Vec::new();
     for point in figure.series.iter().flat_map(|s| &s.points) {
         if !places.contains(&point.x) {
@@ -64,7 +64,7 @@ pub fn places(figure: &Figure) -> Vec<X> {
 }
 
 /// A point's value with its range.
-pub fn value(point: &Point) -> String {
+fn value(point: &Point) -> String {
     match point.range {
         Some((low, high)) if low != high => format!("{} ({} to {})", amount(point.y), tick(low), tick(high)),
         _ => amount(point.y),

@@ -57,6 +57,24 @@ pub fn times_range(Spread { low, high, .. }: Spread) -> String {
     if low == high { "one run".to_owned() } else { format!("{} to {}", times(low), times(high)) }
 }
 
+/// A ratio in as many digits as spreads leave it: `84`, `4.5`, `1.02`.
+pub fn ratio(ratio: f64) -> String {
+    let text = match ratio {
+        r if r >= 99.95 => return amount(r),
+        r if r >= 9.95 => format!("{r:.0}"),
+        r if r >= 1.995 => format!("{r:.1}"),
+        r if r < 0.0995 => format!("{r:.3}"),
+        r => format!("{r:.2}"),
+    };
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// `4.5 (4.1-4.8)`.
+pub fn ratio_of(Spread { median, low, high }: Spread) -> String {
+    let range = if low == high { "one run".to_owned() } else { format!("{}-{}", ratio(low), ratio(high)) };
+    format!("{} ({range})", ratio(median))
+}
+
 /// A point's place on its axis.
 pub fn place(x: &X) -> String {
     match x {
@@ -69,6 +87,12 @@ pub fn place(x: &X) -> String {
 pub fn date(unix_s: f64) -> String {
     let of = |stamp: jiff::Timestamp| stamp.strftime("%-d %B %Y, %H:%M UTC").to_string();
     jiff::Timestamp::from_second(unix_s as i64).map_or_else(|_| "at no known time".to_owned(), of)
+}
+
+/// `22 November 2026`.
+pub fn day(unix_s: f64) -> String {
+    let date = date(unix_s);
+    date.split_once(',').map_or(date.clone(), |(day, _)| day.to_owned())
 }
 
 /// `8.2 s`, `45 s`, `2 min 5 s`, `1 h 10 min`.
@@ -135,6 +159,17 @@ mod tests {
     }
 
     #[test]
+    fn ratios() {
+        let all = [0.0123, 0.976, 1.0, 1.1, 1.996, 4.52, 9.96, 83.6, 99.6, 1234.0];
+        assert_eq!(
+            all.map(ratio),
+            ["0.012", "0.98", "1", "1.1", "2", "4.5", "10", "84", "100", "1234"].map(String::from)
+        );
+        assert_eq!(ratio_of(Spread { median: 4.52, low: 4.1, high: 4.84 }), "4.5 (4.1-4.8)");
+        assert_eq!(ratio_of(Spread { median: 1.2, low: 1.2, high: 1.2 }), "1.2 (one run)");
+    }
+
+    #[test]
     fn code_stands_between_backticks() {
         assert_eq!(parts("run `a b`, then").collect::<Vec<_>>(), [(false, "run "), (true, "a b"), (false, ", then")]);
         assert_eq!(parts("5` long").collect::<Vec<_>>(), [(false, "5` long")]);
@@ -143,6 +178,7 @@ mod tests {
     #[test]
     fn dates_durations_and_sizes() {
         assert_eq!(date(1_795_311_255.9), "22 November 2026, 01:34 UTC");
+        assert_eq!([day(1_795_311_255.9), day(f64::INFINITY)], ["22 November 2026", "at no known time"]);
         assert_eq!([3.21, 45.3, 125.0, 4200.0].map(duration), ["3.2 s", "45 s", "2 min 5 s", "1 h 10 min"]);
         assert_eq!([1 << 30, 3 << 29, 100, 4096].map(bytes), ["1 GiB", "1.5 GiB", "100 bytes", "4 KiB"]);
     }

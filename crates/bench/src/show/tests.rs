@@ -8,7 +8,8 @@ use crate::experiment::columns::rate;
 use crate::experiment::{
     Arm, FASTMAP, Flags, Group, Labels, Launch, MMAP, Nothing, Paper, Part, Plan, Stage, Trial, Turn,
 };
-use crate::results::Report;
+use crate::report::ReportArgs;
+use crate::results::{JsonFile, Report};
 use crate::runner::Limit;
 use crate::substrates::{Engine, Meter, Reading, Result};
 
@@ -29,7 +30,7 @@ impl Experiment for Made {
     type Case = u32;
     type Outcome = Extra;
     const PART: &'static str = "workload";
-    const FLAGS: Flags = Flags { repeat: "3", seconds: None, memory: None, dir: None, page: false };
+    const FLAGS: Flags = Flags { repeat: "3", seconds: None, memory: None, dir: None };
     const COLUMNS: &'static [Column<Extra>] = &[
         rate(),
         Column::from("times", "x best mmap", "times", Of::TimesMmap("ops_per_s")),
@@ -235,9 +236,10 @@ fn the_json_has_labels_columns_runs_and_every_trial_and_the_report_reads_it() {
     (report.headlines, report.figures, report.results) = (shown.headlines(&Made::claims()), shown.figures(3), json);
     report.verified = Made::VERIFIED.to_owned();
     let dir = tempfile::tempdir().unwrap();
-    let page = dir.path().join("page.md");
-    crate::report::Place::of(Some(&page)).unwrap().write(&report).unwrap();
-    let text = std::fs::read_to_string(page).unwrap();
+    let [json, output] = ["made.json", "made.md"].map(|name| dir.path().join(name));
+    JsonFile::open(&json).unwrap().write(&mut report).unwrap();
+    crate::report::run(&ReportArgs { results: vec![json], output: output.clone() }).unwrap();
+    let text = std::fs::read_to_string(output).unwrap();
     for part in [
         "* **2.00x (1.00x to 3.00x)** made: work, 1 threads, load: fastmap to mmap-random",
         "| 3.50x |",

@@ -11,7 +11,7 @@ fn without_fastmap_bench_it_says_what_to_do() {
     let dir = dir();
     let alone = dir.path().join("fastmap");
     fs::hard_link(FASTMAP, &alone).unwrap();
-    for line in [&["bench"][..], &["bench", "micro", "--help"], &["report", "a.json", "-o", "a.html"]] {
+    for line in [&["bench"][..], &["bench", "micro", "--help"], &["report", "a.json", "-o", "a.md"]] {
         let ran = run_in(dir.path(), Command::new(&alone).args(line).env("PATH", "/nowhere"));
         ran.failed_with(1, &["fastmap-bench: is neither beside this command nor in PATH", "make install"]);
     }
@@ -38,7 +38,7 @@ fn the_one_beside_it_is_started_with_the_arguments_else_the_one_in_path() {
     assert_eq!(said(&["bench", "micro", "--size", "1MiB", "--help"]), "elsewhere micro --size 1MiB --help\n");
     there("bin/fastmap-bench", "beside");
     assert_eq!(said(&["bench"]), "beside\n");
-    assert_eq!(said(&["report", "a.json", "-o", "b.html"]), "beside report a.json -o b.html\n");
+    assert_eq!(said(&["report", "a.json", "-o", "b.md"]), "beside report a.json -o b.md\n");
 }
 
 #[test]

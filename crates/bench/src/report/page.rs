@@ -1,0 +1,357 @@
+//! The page for people: works and storages in one table, with what FastMap gains over the kernel in its cells.
+
+use super::Results;
+use super::markdown::{escaped, table};
+use super::summary::Verdict;
+use super::words::{bytes, day, machine, ratio_of};
+use crate::results::{Gain, Spread};
+use fastmap_cli::machine::Machine;
+
+/// What `fastmap run` is called in results; what the picture shows, if anything was run so.
+const RUN: &str = "fastmap run";
+
+/// How the table is to be read.
+const HOW_TO_READ: &str = "Each cell has two ratios: how many times as good FastMap is as kernel mmap as it is, and, behind the semicolon, as kernel \
+    mmap with the advice that serves the work best. A ratio is a median of paired repetitions, with the lowest and the highest in brackets; above 1 \
+    FastMap is better.";
+
+/// Its signs.
+const LEGEND: &str = "**Bold** is ahead, ▼ is behind. No mark is level: within 3 % of 1, or with repetitions on both sides of 1. \
+    `~`: the repetitions are far apart. –: not measured.";
+
+/// The page.
+pub struct Page<'a> {
+    /// Storages, from the slowest to this machine's own; at least one.
+    pub columns: Vec<Column>,
+    /// Works, each once for every way in which FastMap served it.
+    pub rows: Vec<Row<'a>>,
+    /// Where and when all of it was measured.
+    pub measured: Vec<Measured>,
+}
+
+/// A storage on a machine.
+#[derive(PartialEq)]
+pub struct Column {
+    /// What storage it is, with what kernel mmap hangs on there.
+    pub title: String,
+    /// Where it was measured, and on which days.
+    pub measured: Measured,
+    /// Its place in the order of storages.
+    rank: usize,
+}
+
+/// A machine, and the days on which it was measured.
+#[derive(PartialEq)]
+pub struct Measured {
+    pub machine: String,
+    pub days: Vec<String>,
+}
+
+/// A work that FastMap served in one way.
+pub struct Row<'a> {
+    /// The work as it is told apart from all others.
+    pub work: String,
+    /// `fastmap run` or `engine`.
+    pub way: &'a str,
+    /// What was gained on each storage.
+    pub cells: Vec<Option<&'a Gain>>,
+}
+
+/// A work of an experiment, measured for the n-th time on the same storage.
+type Key<'a> = (&'a str, &'a str, usize);
+
+impl<'a> Page<'a> {
+    /// The page of experiments; none if no result has a work for it.
+    pub fn of(experiments: &'a [Results]) -> Option<Page<'a>> {
+        let experiments: Vec<&Results> = experiments.iter().filter(|results| !results.gains.is_empty()).collect();
+        if experiments.is_empty() {
+            return None;
+        }
+        let measured = measured(&experiments);
+        let (columns, column_of) = columns(&experiments, &measured);
+        let mut works: Vec<Key<'_>> = Vec::new();
+        let mut rows: Vec<(usize, Row<'_>)> = Vec::new();
+        for (results, column) in experiments.iter().zip(column_of) {
+            for gain in &results.gains {
+                place(gain, &results.experiment, (column, columns.len()), &mut works, &mut rows);
+            }
+        }
+        rows.sort_by_key(|(work, _)| *work);
+        for (work, row) in &mut rows {
+            row.work = told_apart(&works, works[*work]);
+        }
+        Some(Page { columns, rows: rows.into_iter().map(|(_, row)| row).collect(), measured })
+    }
+
+    /// What the picture shows: one storage, and FastMap in one way.
+    pub fn shown(&self) -> (usize, &'a str) {
+        let way = self.rows.iter().map(|row| row.way).find(|way| *way == RUN).unwrap_or(self.rows[0].way);
+        let is_there = |column: &usize| self.rows.iter().any(|row| row.way == way && row.cells[*column].is_some());
+        ((0..self.columns.len()).find(is_there).unwrap_or(0), way)
+    }
+
+    /// The page as Markdown, with its pictures: the one for light screens and the one for dark ones, or none.
+    pub fn section(&self, pictures: &[&str]) -> String {
+        let mut text = format!("\n## At a glance\n\n{HOW_TO_READ}\n\n{LEGEND}\n\nMeasured on:\n\n");
+        for (n, measured) in self.measured.iter().enumerate() {
+            let number = if self.measured.len() > 1 { format!("machine {}: ", n + 1) } else { String::new() };
+            text.push_str(&format!("* {number}{}\n", escaped(&measured.to_string())));
+        }
+        if let [light, dark] = pictures {
+            let (light, dark) = (address(light), address(dark));
+            text.push_str(&format!(
+                "\n<picture>\n  <source media=\"(prefers-color-scheme: dark)\" srcset=\"{dark}\">\n  \
+                 <img src=\"{light}\" width=\"800\" alt=\"Bars of the ratios on one storage; the table has their numbers.\">\n</picture>\n"
+            ));
+        }
+        let headings =
+            ["Work", "By"].into_iter().map(str::to_owned).chain(self.columns.iter().map(|c| escaped(&c.title)));
+        let mut before = None;
+        let rows: Vec<Vec<String>> = self
+            .rows
+            .iter()
+            .map(|row| {
+                // A work is named once.
+                let work =
+                    if before.replace(&row.work) == Some(&row.work) { String::new() } else { escaped(&row.work) };
+                let way = if row.way == RUN { format!("`{RUN}`") } else { escaped(row.way) };
+                [work, way].into_iter().chain(row.cells.iter().map(|gain| cell(*gain))).collect()
+            })
+            .collect();
+        text.push_str(&format!("\n{}", table(&headings.collect::<Vec<_>>(), &rows, 0)));
+        text.push_str(&self.best_advice());
+        text
+    }
+
+    /// Which advice the second ratios are to, storage by storage.
+    fn best_advice(&self) -> String {
+        let mut text = String::new();
+        for (at, column) in self.columns.iter().enumerate() {
+            let mut advice: Vec<(&str, Vec<&str>)> = Vec::new();
+            for row in &self.rows {
+                let Some(gain) = row.cells[at].filter(|gain| gain.best.is_some() && !gain.best_name.is_empty()) else {
+                    continue;
+                };
+                let of = advice.iter().position(|(name, _)| *name == gain.best_name).unwrap_or_else(|| {
+                    advice.push((&gain.best_name, Vec::new()));
+                    advice.len() - 1
+                });
+                if !advice[of].1.contains(&row.work.as_str()) {
+                    advice[of].1.push(&row.work);
+                }
+            }
+            let said: Vec<_> = advice
+                .iter()
+                .map(|(name, works)| format!("{} ({})", escaped(name), escaped(&works.join("; "))))
+                .collect();
+            if !said.is_empty() {
+                text.push_str(&format!("* {}: {}\n", escaped(&column.title), said.join(", ")));
+            }
+        }
+        if text.is_empty() { text } else { format!("\nThe advice that served best:\n\n{text}") }
+    }
+}
+
+/// The storages of experiments, in order, and the one that each experiment used.
+fn columns(experiments: &[&Results], machines: &[Measured]) -> (Vec<Column>, Vec<usize>) {
+    let mut columns: Vec<Column> = Vec::new();
+    let titles: Vec<_> = experiments
+        .iter()
+        .map(|results| {
+            let number = machines.iter().position(|measured| measured.machine == machine(&results.machine));
+            let number =
+                number.filter(|_| machines.len() > 1).map_or_else(String::new, |n| format!(", machine {}", n + 1));
+            let (rank, storage) = storage(&results.storage, &results.machine);
+            (rank, format!("{storage}{number}"))
+        })
+        .collect();
+    for (rank, title) in &titles {
+        if !columns.iter().any(|column| column.title == *title) {
+            let of: Vec<&Results> =
+                experiments.iter().zip(&titles).filter(|(_, (_, other))| other == title).map(|(r, _)| *r).collect();
+            columns.extend(measured(&of).into_iter().map(|measured| Column {
+                title: title.clone(),
+                measured,
+                rank: *rank,
+            }));
+        }
+    }
+    columns.sort_by_key(|column| column.rank);
+    let at = |title: &String| columns.iter().position(|column| column.title == *title).unwrap_or_default();
+    let column_of = titles.iter().map(|(_, title)| at(title)).collect();
+    (columns, column_of)
+}
+
+/// A storage in words, and its place in their order.
+fn storage(name: &str, machine: &Machine) -> (usize, String) {
+    let readahead = machine.read_ahead_kb.map_or_else(String::new, |kib| format!(", readahead {}", bytes(kib << 10)));
+    match name {
+        "disk" => (0, format!("disk{readahead}")),
+        // As experiments mount it.
+        "slow" => (1, "slow storage, 2 ms a request".to_owned()),
+        "fast" => (2, format!("fast (zram){readahead}")),
+        "here" => (3, format!("this disk as it is{readahead}")),
+        other => (4, format!("storage \"{other}\"{readahead}")),
+    }
+}
+
+/// Each machine once, with the days of its experiments.
+fn measured(experiments: &[&Results]) -> Vec<Measured> {
+    let mut all: Vec<Measured> = Vec::new();
+    for results in experiments {
+        let (machine, day) = (machine(&results.machine), day(results.began_unix_s));
+        match all.iter_mut().find(|known| known.machine == machine) {
+            Some(known) if known.days.contains(&day) => {}
+            Some(known) => known.days.push(day),
+            None => all.push(Measured { machine, days: vec![day] }),
+        }
+    }
+    all
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.machine, self.days.join(", "))
+    }
+}
+
+/// Puts a gain into its row, or into a new one if it has none, or its place there is taken.
+fn place<'a>(
+    gain: &'a Gain,
+    experiment: &'a str,
+    (column, columns): (usize, usize),
+    works: &mut Vec<Key<'a>>,
+    rows: &mut Vec<(usize, Row<'a>)>,
+) {
+    for nth in 1.. {
+        let key = (experiment, gain.work.as_str(), nth);
+        let work = works.iter().position(|known| *known == key).unwrap_or_else(|| {
+            works.push(key);
+            works.len() - 1
+        });
+        let at = rows.iter().position(|(of, row)| (*of, row.way) == (work, gain.way.as_str())).unwrap_or_else(|| {
+            rows.push((work, Row { work: String::new(), way: &gain.way, cells: vec![None; columns] }));
+            rows.len() - 1
+        });
+        let cell = &mut rows[at].1.cells[column];
+        if cell.is_none() {
+            *cell = Some(gain);
+            return;
+        }
+    }
+}
+
+/// What a work is called: with its experiment if another one has it too, with its number if it was measured again.
+fn told_apart(works: &[Key<'_>], (experiment, work, nth): Key<'_>) -> String {
+    let elsewhere = works.iter().any(|(other, same, _)| *same == work && *other != experiment);
+    let experiment = if elsewhere { format!(" ({experiment})") } else { String::new() };
+    let nth = if nth > 1 { format!(" ({nth})") } else { String::new() };
+    format!("{work}{experiment}{nth}")
+}
+
+fn cell(gain: Option<&Gain>) -> String {
+    let Some(gain) = gain else { return "–".to_owned() };
+    // At its end, where it strikes nothing through.
+    let unsteady = if gain.unsteady { " ~" } else { "" };
+    format!("{}; {}{unsteady}", marked(gain.as_is), marked(gain.best))
+}
+
+fn marked(ratio: Option<Spread>) -> String {
+    let Some(ratio) = ratio else { return "–".to_owned() };
+    let text = ratio_of(ratio);
+    match Verdict::of(ratio) {
+        Verdict::Ahead => format!("**{text}**"),
+        Verdict::Level => text,
+        Verdict::Behind => format!("▼ {text}"),
+    }
+}
+
+/// A file's name as an address.
+fn address(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::report::samples::results;
+
+    /// A gain of these medians, a tenth up and down.
+    pub fn gain(work: &str, way: &str, as_is: f64, best: f64) -> Gain {
+        let spread = |median: f64| Some(Spread { median, low: median * 0.9, high: median * 1.1 });
+        Gain {
+            work: work.into(),
+            way: way.into(),
+            as_is: spread(as_is),
+            best: spread(best),
+            best_name: "MADV_RANDOM".into(),
+            unsteady: false,
+        }
+    }
+
+    /// Results on a storage.
+    pub fn on(storage: &str, experiment: &str, gains: Vec<Gain>) -> Results {
+        let mut results = results(experiment, Vec::new(), Vec::new());
+        results.machine.read_ahead_kb = Some(128);
+        (results.storage, results.gains) = (storage.into(), gains);
+        results
+    }
+
+    #[test]
+    fn storages_are_columns_in_their_order_and_what_was_not_measured_is_missing() {
+        let mut behind = gain("walk", RUN, 0.5, 0.5);
+        (behind.unsteady, behind.best) = (true, None);
+        let all = [
+            on("here", "tour", vec![gain("walk", RUN, 1.0, 1.0)]),
+            on("fast", "tour", vec![behind]),
+            on(
+                "disk",
+                "tour",
+                vec![gain("random", RUN, 4.0, 1.5), gain("walk", RUN, 1.0, 1.0), gain("random", "engine", 5.0, 2.0)],
+            ),
+        ];
+        let page = Page::of(&all).unwrap();
+        let titles: Vec<&str> = page.columns.iter().map(|c| c.title.as_str()).collect();
+        assert_eq!(
+            titles,
+            ["disk, readahead 128 KiB", "fast (zram), readahead 128 KiB", "this disk as it is, readahead 128 KiB"]
+        );
+        assert_eq!(page.shown(), (0, RUN));
+        let text = page.section(&[]);
+        for line in [
+            "| walk | `fastmap run` | 1 (0.9-1.1); 1 (0.9-1.1) | ▼ 0.5 (0.45-0.55); – ~ | 1 (0.9-1.1); 1 (0.9-1.1) |\n\
+             | random | `fastmap run` | **4 (3.6-4.4)**; **1.5 (1.35-1.65)** | – | – |\n\
+             |  | engine | **5 (4.5-5.5)**; **2 (1.8-2.2)** | – | – |\n",
+            "\n* disk, readahead 128 KiB: MADV\\_RANDOM (walk; random)\n* this disk",
+            "* 2 processors (CPU), 8 GiB of memory, Linux 6.1; 22 November 2026\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(!text.contains("<picture>") && !text.contains("machine 1"));
+    }
+
+    #[test]
+    fn what_is_called_alike_is_told_apart() {
+        let mut other = on("disk", "tour", vec![gain("walk", RUN, 2.0, 1.0)]);
+        other.machine.cpus = 16;
+        let all = [
+            on("disk", "tour", vec![gain("walk", RUN, 2.0, 1.0), gain("loop", RUN, 2.0, 1.0)]),
+            on("disk", "loads", vec![gain("walk", RUN, 2.0, 1.0)]),
+            on("disk", "tour", vec![gain("walk", RUN, 2.0, 1.0)]),
+            other,
+        ];
+        let page = Page::of(&all).unwrap();
+        let works: Vec<&str> = page.rows.iter().map(|row| row.work.as_str()).collect();
+        assert_eq!(works, ["walk (tour)", "loop", "walk (loads)", "walk (tour) (2)"]);
+        let titles: Vec<&str> = page.columns.iter().map(|c| c.title.as_str()).collect();
+        assert_eq!(titles, ["disk, readahead 128 KiB, machine 1", "disk, readahead 128 KiB, machine 2"]);
+        assert!(page.section(&[]).contains("* machine 2: 16 processors"));
+    }
+
+    #[test]
+    fn results_without_gains_give_no_page() {
+        assert!(Page::of(&[results("kv", Vec::new(), Vec::new())]).is_none());
+        assert_eq!(address("a b\"ü-light.svg"), "a%20b%22%C3%BC-light.svg");
+    }
+}
