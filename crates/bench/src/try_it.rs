@@ -119,11 +119,11 @@ pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
         controller,
         bar: progress_bar(1, "{bar:10} {elapsed} {msg}"),
     };
-    bench.check()?;
     let workshop = Workshop::new(place.path().join("program"))
         .map_err(|e| Failure::new(place.path().display(), e, "name another place with --dir"))?;
     let (parts, left_out) = bench.parts(&workshop)?;
-    fastmap_cli::print(&bench.needs(&parts, &left_out, &dir));
+    bench.check()?;
+    fastmap_cli::print(&bench.needs(&parts, &left_out, place.path().parent().unwrap_or(&dir)));
     let rows = bench.rows(&parts)?;
     fastmap_cli::print(&format!("\n{}\n{}\n", table(&rows), gained(&rows)));
     Ok(())
@@ -187,7 +187,7 @@ impl Bench {
         })
     }
 
-    /// Those that can be tried here, and why the others cannot.
+    /// Those that can be tried here, and why others cannot; where memory cannot be limited, there is but the load.
     fn parts(&self, workshop: &Workshop) -> Result<(Vec<Part>, Vec<String>), Failure> {
         let known = |name| programs::named(name).expect("one of them");
         let quarter = Some(self.bytes / 4);
@@ -200,41 +200,46 @@ impl Bench {
             (&[("a load from slow storage", &LOAD)], Unit::Seconds, None),
         ];
         let (mut parts, mut left_out) = (Vec::new(), Vec::new());
-        for (programs, unit, memory) in all {
-            let part = self.part(workshop, programs, unit, memory);
+        for (programs, unit, share) in all {
+            if share.is_some() && self.controller.is_err() {
+                continue;
+            }
+            let part = self.part(workshop, programs, unit, share);
             interrupt::check()?;
             match part {
                 Ok(part) => parts.push(part),
                 Err(why) => left_out.push(format!("{}: {why}", programs[0].0)),
             }
         }
-        match parts.is_empty() {
-            true => Err(Failure::told(format!("nothing can be tried here: {}", left_out.join("; ")))),
-            false => Ok((parts, left_out)),
+        if parts.is_empty() {
+            left_out.splice(0..0, self.controller.as_ref().err().map(|why| self.unlimited(why)));
+            return Err(Failure::told(format!("nothing can be tried here: {}", left_out.join("; "))));
         }
+        Ok((parts, left_out))
     }
 
-    /// The first of several that can be had.
+    /// Why, and what helps.
+    fn unlimited(&self, why: &str) -> String {
+        format!("memory cannot be limited ({why}): `sudo {} bench try`", self.fastmap.display())
+    }
+
+    /// The first of several that can be had. `share` is the memory for its data.
     fn part(
         &self,
         workshop: &Workshop,
         programs: &[(&'static str, &Program)],
         unit: Unit,
-        memory: Option<u64>,
+        share: Option<u64>,
     ) -> Result<Part, String> {
-        match (memory, &self.controller) {
-            (Some(_), Err(why)) => {
-                return Err(format!("memory cannot be limited ({why}): `sudo {} bench try`", self.fastmap.display()));
-            }
-            (Some(_), Ok(_)) => {}
-            (None, _) => drop(self.storage()?),
+        if share.is_none() {
+            drop(self.storage()?);
         }
         let mut why = String::new();
         for (name, program) in programs {
             match workshop.have(program) {
                 Ok(tool) => {
                     let beside = (program.own_mib << 20) + BESIDE + self.bytes / TABLES;
-                    return Ok(Part { name, unit, tool, memory: memory.map(|memory| memory + beside) });
+                    return Ok(Part { name, unit, tool, memory: share.map(|share| share + beside) });
                 }
                 Err(missing) => why = missing,
             }
@@ -250,30 +255,32 @@ impl Bench {
 
     /// Said before it begins.
     fn needs(&self, parts: &[Part], left_out: &[String], dir: &Path) -> String {
-        let (mut rows, mut seconds, mut disk) = (Vec::new(), 0.0, 0);
-        for part in parts {
+        let (mut seconds, mut disk) = (0.0, 0);
+        let rows = parts.iter().map(|part| {
             let bytes = self.bytes as f64;
             seconds += if part.memory.is_some() { bytes / MADE + 2.0 * self.seconds } else { bytes / LOADED };
             disk = disk.max(part.memory.map_or(0, |_| room(self.bytes)));
-            rows.push(vec![part.name.to_owned(), mib(self.bytes), part.memory.map_or("no limit".to_owned(), mib)]);
-        }
+            vec![part.name.to_owned(), mib(self.bytes), part.memory.map_or("no limit".to_owned(), mib)]
+        });
+        let rows = render(&["", "data", "memory"], &rows.collect::<Vec<_>>());
         let machine = Machine::of(dir);
+        let on = format!("{} on {}, {}", machine.file_system, machine.device, machine.readahead());
+        let memory = match &self.controller {
+            Ok(controller) if env::var_os(SCOPE).is_some() => {
+                format!("limited by {}, in a scope of this user's systemd", controller.version())
+            }
+            Ok(controller) => format!("limited by {}", controller.version()),
+            Err(why) => format!("without a limit there is nothing to gain but for the load; {}", self.unlimited(why)),
+        };
         let mut text = format!(
-            "Programs that nobody changed, each on {KERNEL} and under `{OURS}`, from a cold start:\n\n{}\n\
+            "Programs that nobody changed, each on {KERNEL} and under `{OURS}`, from a cold start:\n\n{rows}\n\
              time    about {seconds:.0} s\n\
-             disk    {} in {} ({} on {}, {}), given back at the end\n",
-            render(&["", "data", "memory"], &rows),
+             disk    {} in {} ({on}), given back at the end\n\
+             memory  {memory}\n",
             mib(disk),
             dir.display(),
-            machine.file_system,
-            machine.device,
-            machine.readahead(),
         );
-        if let Ok(controller) = &self.controller {
-            let scope = if env::var_os(SCOPE).is_some() { ", in a scope of this user's systemd" } else { "" };
-            text.push_str(&format!("memory  limited by {}{scope}\n", controller.version()));
-        }
-        text.extend(left_out.iter().map(|why| format!("Left out: {why}\n")));
+        text.extend(left_out.iter().map(|why| format!("left out: {why}\n")));
         text
     }
 
@@ -353,7 +360,9 @@ impl Bench {
         let (files, _) = olap::files(&self.data).map_err(|e| e.to_string())?;
         let left = cold::drop_all(&files).map_err(|e| e.to_string())?;
         if left > 0 {
-            self.bar.suspend(|| eprintln!("fastmap: {left} pages of the data stay in the page cache, and favour the kernel"));
+            self.bar.suspend(|| {
+                eprintln!("fastmap: {left} pages of the data stay in the page cache, and favour the kernel")
+            });
         }
         Ok(())
     }

@@ -147,9 +147,6 @@ mod tests {
             "On this machine FastMap makes gets from LMDB 40 times and a numpy column 3.00 times as fast; it changes nothing for a model \
              layer by layer (1.05); it slows down a load from slow storage (0.800)."
         );
-        assert_eq!(
-            gained(&all[2..3]),
-            "On this machine FastMap changes nothing for a model layer by layer (1.05)."
-        );
+        assert_eq!(gained(&all[2..3]), "On this machine FastMap changes nothing for a model layer by layer (1.05).");
     }
 }
