@@ -156,6 +156,9 @@ fn room(bytes: u64) -> u64 {
     bytes + bytes / 10
 }
 
+/// How a program is called here, and which it is.
+type Named = (&'static str, &'static Program);
+
 /// A program that can be tried.
 struct Part {
     name: &'static str,
@@ -193,7 +196,7 @@ impl Bench {
         let quarter = Some(self.bytes / 4);
         let gets = [("gets from LMDB", known("lmdb")), ("gets from SQLite", known("sqlite"))];
         let column = [("a numpy column", &COLUMN[0]), ("a column in Python", &COLUMN[1])];
-        let all: [(&[(&'static str, &Program)], Unit, Option<u64>); 4] = [
+        let all: [(&[Named], Unit, Option<u64>); 4] = [
             (&gets, Unit::Each("gets/s"), quarter),
             (&column, Unit::Each("rows/s"), quarter),
             (&[("a model layer by layer", &MODEL)], Unit::Megabytes, Some(self.bytes / 5 * 4)),
@@ -224,13 +227,7 @@ impl Bench {
     }
 
     /// The first of several that can be had. `share` is the memory for its data.
-    fn part(
-        &self,
-        workshop: &Workshop,
-        programs: &[(&'static str, &Program)],
-        unit: Unit,
-        share: Option<u64>,
-    ) -> Result<Part, String> {
+    fn part(&self, workshop: &Workshop, programs: &[Named], unit: Unit, share: Option<u64>) -> Result<Part, String> {
         if share.is_none() {
             drop(self.storage()?);
         }
