@@ -68,8 +68,8 @@ The programs know nothing of FastMap. Each run begins with nothing of its data i
 three are in memory cgroups, which also allow 12 or 24 MiB for the program itself, and 16 MiB and a 64th of the data for everything else. \
 The results of both runs are compared.
 
-Memory cgroups take root, or a user's systemd. Slow storage takes /dev/fuse, and root or fusermount3. The programs take python3, or gcc and \
-liblmdb-dev. A program that cannot be tried is left out, and the reason is said.")]
+Memory cgroups take root, or a user's systemd. Slow storage takes /dev/fuse, and root or fusermount3. The programs take \
+python3; LMDB in C takes gcc and liblmdb-dev. A program that cannot be tried is left out, and the reason is said.")]
 #[command(after_help = "\
 Examples:
   fastmap bench try

@@ -8,8 +8,9 @@ use crate::substrates::programs::heard::Heard;
 pub const KERNEL: &str = "kernel mmap";
 pub const OURS: &str = "fastmap run";
 
-/// What is no gain and no loss: differences of a tenth.
-const SAME: f64 = 1.1;
+/// What is no gain and no loss: differences under a tenth.
+const LESS: f64 = 0.9;
+const MORE: f64 = 1.1;
 
 /// What is told of a program's work.
 #[derive(Debug, Clone, Copy)]
@@ -85,9 +86,9 @@ pub fn gained(rows: &[Row]) -> String {
         listed(rows.iter().filter(|row| (from..to).contains(&row.ratio())).map(said).collect())
     };
     let figure_behind = |row: &Row| format!("{} ({})", row.name, row.times());
-    let faster = among(SAME, f64::INFINITY, &|row| format!("{} {} times", row.name, row.times()));
-    let same = among(1.0 / SAME, SAME, &figure_behind);
-    let slower = among(0.0, 1.0 / SAME, &figure_behind);
+    let faster = among(MORE, f64::INFINITY, &|row| format!("{} {} times", row.name, row.times()));
+    let same = among(LESS, MORE, &figure_behind);
+    let slower = among(0.0, LESS, &figure_behind);
     let parts = [
         faster.map(|which| format!("makes {which} as fast")),
         same.map(|which| format!("changes nothing for {which}")),
