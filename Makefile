@@ -1,4 +1,4 @@
-# make try       an unchanged program, short of memory: what does FastMap do for it here? About a minute
+# make try       four unchanged programs on this disk: what does FastMap do for them here? About a minute
 # make bench     the tour: FastMap beside kernel mmap on this machine, as root on a fast device, too: about two minutes
 # make           the commands fastmap and fastmap-bench, libfastmap, the preload libraries, man pages and completions, in target/release
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust

@@ -111,6 +111,15 @@ impl Ctx {
         Ok(self.made.insert(made).root.clone())
     }
 
+    /// What the files are on, for the JSON: a storage that was made, or that the experiment has made by itself.
+    fn on(&self) -> &'static str {
+        match &self.made {
+            Some(made) => made.kind.name(),
+            None if self.storage == Kind::Slow => self.storage.name(),
+            None => Kind::Here.name(),
+        }
+    }
+
     /// `--memory`, else `default`. `suits` says whether the engines can work within some limit.
     ///
     /// # Errors
@@ -146,6 +155,8 @@ pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     let mut json = matches.get_one::<PathBuf>("json").map(|path| JsonFile::open(path)).transpose()?;
     let mut plan = E::plan(&args, &mut ctx)?;
     let mut report = Report::new(E::NAME, &plan.place, &plan.file, plan.bytes, &plan.limit);
+    report.about = command::<E>().get_about().map(ToString::to_string).unwrap_or_default();
+    report.storage = ctx.on().to_owned();
     if let Some(under) = ctx.made.as_ref().and_then(|made| made.under.clone()) {
         report.machine.device = under;
     }
@@ -302,6 +313,7 @@ fn tell<E: Experiment>(plan: &mut Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], 
     let shown = Shown::<E>::new(rows);
     report.verified = E::VERIFIED.to_owned();
     report.headlines = shown.headlines(&E::claims());
+    report.gains = shown.gains();
     report.figures = shown.figures(ctx.repeat);
     report.results = shown.json();
     report.notes = ctx.notes.clone();

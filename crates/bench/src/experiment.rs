@@ -53,6 +53,20 @@ pub trait Experiment: Sized + 'static {
     /// What is said beside what a paper says.
     fn claims() -> Vec<Claim<Self::Outcome>>;
 
+    /// How a row's work is called in the table of gains over the kernel, which is by the first column; nothing: it is not there.
+    fn work(_: &Row<Self::Outcome>) -> Option<String> {
+        None
+    }
+
+    /// How FastMap does a row's work, in that table; nothing: it does not.
+    fn way(row: &Row<Self::Outcome>) -> Option<&'static str> {
+        match row.engine {
+            Engine::Steered => Some("fastmap run"),
+            Engine::Fastmap => Some("engine"),
+            _ => None,
+        }
+    }
+
     /// What is printed in place of the tables, the headlines and the notes on rows, where one table says all.
     fn page(_: &[Row<Self::Outcome>]) -> Option<String> {
         None

@@ -82,13 +82,6 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(refused)
 }
 
-/// What an experiment is: what its command says of itself, in a line. Nothing for one that this version does not have.
-fn about(experiment: &str) -> Option<String> {
-    let bench = crate::cli();
-    let command = if experiment == "tour" { &bench } else { bench.find_subcommand(experiment)? };
-    command.get_about().map(ToString::to_string)
-}
-
 /// What each experiment is called here: its name, and where there are several of it their storages or else their numbers.
 fn names(experiments: &[Results]) -> Vec<String> {
     let name = |(at, results): (usize, &Results)| {
@@ -138,11 +131,5 @@ mod tests {
         assert_eq!(names(&all), ["kv (disk)", "scale", "kv (slow)"]);
         all[2].storage = "disk".to_owned();
         assert_eq!(names(&all), ["kv (1)", "scale", "kv (2)"]);
-    }
-
-    #[test]
-    fn experiments_are_described_by_their_own_help() {
-        assert!(about("replacement").unwrap().starts_with("Measure which pages are kept"));
-        assert!(about("tour").is_some() && about("no such").is_none());
     }
 }

@@ -23,6 +23,9 @@ use crate::runner::Limit;
 pub struct Report<R> {
     /// The subcommand of `fastmap bench`, or `tour`.
     pub experiment: String,
+    /// What that measures, a line; empty in files of older versions.
+    #[serde(default)]
+    pub about: String,
     /// The command line that gave it, quoted for a shell.
     pub command: String,
     /// When it began, seconds since 1970.
@@ -62,6 +65,7 @@ impl<R> Report<R> {
     pub fn new(experiment: &str, place: &Path, file: &str, file_bytes: u64, limit: &Limit) -> Report<R> {
         Report {
             experiment: experiment.to_owned(),
+            about: String::new(),
             command: command_line(env::args_os().map(|argument| argument.to_string_lossy().into_owned())),
             began_unix_s: now(),
             took_s: 0.0,
@@ -125,8 +129,11 @@ pub struct Paper {
 /// A figure over repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
+    /// The middle one.
     pub median: f64,
+    /// The least.
     pub low: f64,
+    /// The greatest.
     pub high: f64,
 }
 
@@ -148,9 +155,13 @@ pub struct Figure {
     /// The paper's figure that it is after, such as `FastMap, USENIX ATC '20, figure 4`, and what that one shows in numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<String>,
+    /// How it is drawn.
     pub kind: Kind,
+    /// To the right.
     pub x: Axis,
+    /// Upwards.
     pub y: Axis,
+    /// What is shown.
     pub series: Vec<Series>,
 }
 
@@ -193,14 +204,18 @@ impl Axis {
 /// What belongs together in a plot: an engine, a part of the time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Series {
+    /// How it is called.
     pub name: String,
+    /// In order.
     pub points: Vec<Point>,
 }
 
 /// One point of a plot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Point {
+    /// To the right.
     pub x: X,
+    /// Upwards.
     pub y: f64,
     /// Least and greatest over the repetitions.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,7 +233,9 @@ impl Point {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum X {
+    /// A number.
     Number(f64),
+    /// A name.
     Name(String),
 }
 

@@ -8,7 +8,8 @@ const MOST_SERIES: usize = 8;
 
 use crate::experiment::{Claim, Column, Experiment, Of, Over, Plot, Row, Stat, paired, ratios};
 use crate::report::Verdict;
-use crate::results::{self, Axis, Headline, Kind, Point, Series, Spread, X};
+use crate::results::{self, Axis, Gain, Headline, Kind, Point, Series, Spread, X};
+use crate::substrates::Engine;
 
 /// Repetitions agree that are no further apart, from the least to the greatest, per cent of what they come to.
 const AGREE: f64 = 10.0;
@@ -184,6 +185,26 @@ impl<'a, E: Experiment> Shown<'a, E> {
             notes.push(format!("{why}, marked (cold): {}.", named(cold)));
         }
         notes
+    }
+
+    /// What FastMap gains each work over kernel mmap as it is, and over the best of its ways.
+    pub fn gains(&self) -> Vec<Gain> {
+        let key = E::COLUMNS[0].key;
+        let gain = |row: &RowOf<E>| {
+            let (work, way) = (E::work(row)?, E::way(row)?);
+            let plain = self.rows.iter().find(|other| same_work(row, other) && other.engine == Engine::Mmap);
+            let best = self.best(row, |other| other.engine.is_mmap(), key)?;
+            let unsteady = !self.is_steady(row) || plain.is_some_and(|plain| !self.is_steady(plain));
+            Some(Gain {
+                work,
+                way: way.to_owned(),
+                as_is: plain.and_then(|plain| self.ratio(row, plain, key)),
+                best: self.ratio(row, best, key),
+                best_name: advice(best.engine).to_owned(),
+                unsteady,
+            })
+        };
+        self.rows.iter().filter_map(gain).collect()
     }
 
     /// What is claimed, of what was measured.
@@ -407,6 +428,19 @@ impl<'a, E: Experiment> Shown<'a, E> {
             object.insert("late".to_owned(), json!(row.late));
         }
         Value::Object(object)
+    }
+}
+
+/// What kernel mmap is told.
+fn advice(engine: Engine) -> &'static str {
+    match engine {
+        Engine::MmapRandom => "MADV_RANDOM",
+        Engine::MmapSequential => "MADV_SEQUENTIAL",
+        Engine::MmapWillneed => "MADV_WILLNEED",
+        Engine::MmapPopulate => "MADV_POPULATE_READ",
+        Engine::MmapFadvise => "POSIX_FADV_WILLNEED",
+        Engine::MmapAdvised => "MADV_RANDOM or MADV_SEQUENTIAL",
+        _ => "none",
     }
 }
 

@@ -53,20 +53,10 @@ pub enum Kind {
 
 names!(Kind, "storage", { Disk => "disk", Slow => "slow", Fast => "fast", Here => "here" });
 
-impl Kind {
-    /// In a sentence about its figures.
-    pub fn words(self) -> String {
-        match self {
-            Kind::Disk => "disk".to_owned(),
-            Kind::Slow => format!("slow storage, {LATENCY} a request, {BANDWIDTH} in all"),
-            Kind::Fast => "fast storage, zram".to_owned(),
-            Kind::Here => "the disk as it is".to_owned(),
-        }
-    }
-}
-
 /// A place for files while this value lives.
 pub struct Storage {
+    /// Its kind.
+    pub kind: Kind,
     /// Its folder.
     pub root: PathBuf,
     /// What is under it, where it was made.
@@ -95,7 +85,7 @@ impl Storage {
             Kind::Here => Ok((Storage::plain(dir), None)),
             Kind::Disk if machine::FileSystem::of(dir).is_memory() => Ok((Storage::plain(dir), None)),
             Kind::Disk => match volume::missing(FileSystem::Ext4) {
-                Some(why) => Ok((Storage::plain(dir), Some(why))),
+                Some(why) => Ok((Storage { kind, ..Storage::plain(dir) }, Some(why))),
                 None => Storage::disk(dir, bytes).map(|made| (made, None)),
             },
             Kind::Slow => match volume::missing(FileSystem::Ext4) {
@@ -107,13 +97,21 @@ impl Storage {
     }
 
     fn plain(dir: &Path) -> Storage {
-        Storage { root: dir.to_owned(), under: None, _mount: None, _device: None, _beside: None, _zram: None }
+        Storage {
+            kind: Kind::Here,
+            root: dir.to_owned(),
+            under: None,
+            _mount: None,
+            _device: None,
+            _beside: None,
+            _zram: None,
+        }
     }
 
     fn disk(dir: &Path, bytes: u64) -> Result<Storage, Failure> {
         let image = Image::new(dir, bytes)?;
         let under = machine::FileSystem::of(dir).device;
-        Storage::over(image.file(), dir, format!("a loop device with direct I/O on {under}"))
+        Storage::over(Kind::Disk, image.file(), dir, format!("a loop device with direct I/O on {under}"))
     }
 
     fn slow(dir: &Path, bytes: u64) -> Result<Storage, Failure> {
@@ -129,7 +127,7 @@ impl Storage {
         // The process beside holds the files open.
         drop(source);
         let words = format!("a loop device with direct I/O on FUSE, {LATENCY} a request, {BANDWIDTH}");
-        let made = Storage::over(&image, dir, words)?;
+        let made = Storage::over(Kind::Slow, &image, dir, words)?;
         Ok(Storage { _beside: Some((beside, place)), ..made })
     }
 
@@ -138,11 +136,11 @@ impl Storage {
         let mount = volume::fresh(FileSystem::Ext4, zram.device())?;
         let mounted = Mounted::new(mount, dir).map_err(|failure| failure.to_string())?;
         let root = mounted.root();
-        Ok(Storage { root, _mount: Some(mounted), _zram: Some(zram), ..Storage::plain(dir) })
+        Ok(Storage { kind: Kind::Fast, root, _mount: Some(mounted), _zram: Some(zram), ..Storage::plain(dir) })
     }
 
     /// A fresh file system on a loop device over a file, with the usual readahead.
-    fn over(image: &File, dir: &Path, under: String) -> Result<Storage, Failure> {
+    fn over(kind: Kind, image: &File, dir: &Path, under: String) -> Result<Storage, Failure> {
         let failed = |what: String| Failure::new("loop device", what, "give --storage here");
         let device = LoopDevice::over(image).map_err(|error| failed(format!("cannot be attached: {error}")))?;
         let mount = volume::fresh(FileSystem::Ext4, &device.path).map_err(failed)?;
@@ -152,7 +150,14 @@ impl Storage {
             return Err(failed(format!("its readahead cannot be set: {error}")));
         }
         let root = mounted.root();
-        Ok(Storage { root, under: Some(under), _mount: Some(mounted), _device: Some(device), ..Storage::plain(dir) })
+        Ok(Storage {
+            kind,
+            root,
+            under: Some(under),
+            _mount: Some(mounted),
+            _device: Some(device),
+            ..Storage::plain(dir)
+        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! `fastmap bench try`: one program that nobody changed, short of memory, on kernel mmap and under `fastmap run`; what was gained, in
-//! plain words.
+//! `fastmap bench try`: four programs that nobody changed, on kernel mmap and under `fastmap run`; what was gained, in one table and one
+//! sentence.
 //!
 //! Beside the experiments, and none of them: it is heard while it runs, and has no repetitions, columns or JSON.
 
@@ -17,56 +17,67 @@ use clap::FromArgMatches;
 use fastmap_cli::cgroup::Controller;
 use fastmap_cli::failure::Failure;
 use fastmap_cli::interrupt;
+use fastmap_cli::machine::Machine;
 use fastmap_cli::size::Size;
+use fastmap_cli::table::render;
+use indicatif::ProgressBar;
 
-use self::told::{Run, Told};
+use self::told::{KERNEL, OURS, Row, Unit, gained, mib, table};
 use crate::args::seconds;
 use crate::driver::{own_directory, progress_bar};
 use crate::experiment::TEMPORARY;
-use crate::runner::{self, Limit};
+use crate::runner;
+use crate::storage::Beside;
+use crate::storages::{BANDWIDTH, LATENCY};
 use crate::substrates::cold;
-use crate::substrates::programs::lookups::{self, Job};
-use crate::substrates::programs::{self, LOOKUPS, Tool, Workshop};
+use crate::substrates::programs::heard::{self, Heard, Job};
+use crate::substrates::programs::{self, COLUMN, LOAD, MODEL, Program, Tool, Workshop};
 
 /// On the command line.
 pub const NAME: &str = "try";
 
-/// Memory beside a quarter of the file, and a byte for each so many of the file: the program, code, page tables, FastMap's threads.
+/// Memory beside a program's part of its data and its own, and a byte for each so many of the data: code, page tables, FastMap's threads.
 const BESIDE: u64 = 16 << 20;
 const TABLES: u64 = 64;
 
-/// The least file: smaller ones would be mostly allowance.
+/// The least data, and what they are a multiple of.
 const LEAST: u64 = 16 << 20;
+const STEP: u64 = 1 << 20;
 
-/// The file and the seconds of a run where memory is limited, and where it is not: there is nothing to be gained then.
-const LIMITED: (u64, f64) = (1 << 30, 22.0);
-const UNLIMITED: (u64, f64) = (256 << 20, 5.0);
+/// For the time that is said: bytes of data that are made in a second, and loaded from slow storage by the kernel.
+const MADE: f64 = 100e6;
+const LOADED: f64 = 75e6;
 
 /// Set in the scope that was made for the command.
 const SCOPE: &str = "FASTMAP_BENCH_SCOPE";
 
-/// Try it: one unchanged program, short of memory, on kernel mmap and under `fastmap run`, a minute
+/// Try it: four unchanged programs on this disk, on kernel mmap and under `fastmap run`, a minute
 #[derive(Debug, clap::Args)]
 #[command(long_about = "\
-Try FastMap on this machine: one unchanged program, on kernel mmap and under `fastmap run` with its defaults, in about a minute.
+Try FastMap on this machine: four unchanged programs, on kernel mmap and under `fastmap run` with its defaults, in about a minute.
 
-The program knows nothing of FastMap. It is written out and compiled with cc; it maps a file of sorted records and an index, and looks \
-keys up at random, some far oftener than others. Each run begins with nothing of the file in memory, in a memory cgroup of its own that \
-allows a quarter of the file, and 16 MiB and a 64th of the file for everything else. What both runs read is compared.
+  1. Gets at random from LMDB, or from SQLite where there is no LMDB. Memory for a quarter of the data.
+  2. A table in rows, column by column, by numpy.memmap, or by Python's mmap where there is no numpy. Memory for a quarter.
+  3. A model in a .safetensors file, layer by layer, again for each token. Memory for four fifths.
+  4. A load, once, from slow storage: a FUSE file system in which each read takes 2 ms. Memory is not limited.
 
-As root, or where the user may make memory cgroups (alone, or by systemd-run), memory is limited; elsewhere it is not, a smaller file is \
-mapped for a shorter time, and there is nothing to gain.")]
+The programs know nothing of FastMap. Each run begins with nothing of its data in memory, and counts from its start. Runs of the first \
+three are in memory cgroups, which also allow 12 or 24 MiB for the program itself, and 16 MiB and a 64th of the data for everything else. \
+The results of both runs are compared.
+
+Memory cgroups take root, or a user's systemd. Slow storage takes /dev/fuse, and root or fusermount3. The programs take \
+python3; LMDB in C takes gcc and liblmdb-dev. A program that cannot be tried is left out, and the reason is said.")]
 #[command(after_help = "\
 Examples:
   fastmap bench try
   fastmap bench try --size 8GiB --seconds 60 --dir /mnt/disk")]
 pub struct Args {
-    /// Size of the file, about [default: 1GiB, 256MiB where memory cannot be limited]
-    #[arg(long)]
-    size: Option<Size>,
-    /// Seconds of each of the two runs [default: 22, 5 where memory cannot be limited]
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    seconds: Option<f64>,
+    /// Size of each program's data
+    #[arg(long, default_value = "512MiB")]
+    size: Size,
+    /// Seconds of each run; a load takes as long as it takes
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    seconds: f64,
     #[arg(long, help = TEMPORARY)]
     dir: Option<PathBuf>,
 }
@@ -80,49 +91,38 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 ///
-/// No compiler, no room, no `fastmap run`, an interruption, an answer that differs. Nothing is left behind.
+/// Nothing can be tried, no room, no `fastmap run`, an interruption, an answer that differs. Nothing is left behind.
 pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
     let args = Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
-    if let Some(size) = args.size.filter(|size| size.0 < LEAST || !size.0.is_multiple_of(1 << 20)) {
-        let up = Size(size.0.max(LEAST).next_multiple_of(1 << 20));
-        return Err(Failure::usage(
-            "--size",
-            format!("{size} is too small or no multiple of 1 MiB"),
-            format!("give {up}"),
-        ));
+    let bytes = args.size.0;
+    if bytes < LEAST || !bytes.is_multiple_of(STEP) {
+        let what = format!("{} is too small or no multiple of {}", args.size, Size(STEP));
+        let up = Size(bytes.max(LEAST).next_multiple_of(STEP));
+        return Err(Failure::usage("--size", what, format!("give {up}")));
     }
     interrupt::watch();
-    let (controller, unlimited) = match Controller::find() {
-        Ok(controller) => (Some(controller), None),
-        Err(why) => {
-            in_a_scope();
-            (None, Some(why.to_string()))
-        }
-    };
-    let (size, seconds) = if controller.is_some() { LIMITED } else { UNLIMITED };
-    let (bytes, seconds) = (args.size.map_or(size, |size| size.0), args.seconds.unwrap_or(seconds));
-    let memory = bytes / 4 + BESIDE + bytes / TABLES;
-    let limit = controller.map_or_else(Limit::none, |controller| Limit::new(controller, memory));
-
+    let controller = Controller::find().map_err(|why| {
+        in_a_scope();
+        why.to_string()
+    });
     let dir = args.dir.unwrap_or_else(|| crate::target::directory_for(bytes));
-    let place = own_directory(&dir, bytes + bytes / 20)?;
+    let place = own_directory(&dir, room(bytes))?;
     let own = env::current_exe().map_err(|e| Failure::new("/proc/self/exe", e, "mount /proc"))?;
-    let workshop = Workshop::new(place.path().join("program"))
-        .map_err(|e| Failure::new(place.path().display(), e, "name another place with --dir"))?;
     let bench = Bench {
-        tool: workshop.have(&LOOKUPS).map_err(|why| interrupted_or(Failure::told(why)))?,
         fastmap: runner::fastmap(&own),
         data: place.path().join("data"),
-        seconds,
-        limit,
+        bytes,
+        seconds: args.seconds,
+        controller,
+        bar: progress_bar(1, "{bar:10} {elapsed} {msg}"),
     };
+    let workshop = Workshop::new(place.path().join("program"))
+        .map_err(|e| Failure::new(place.path().display(), e, "name another place with --dir"))?;
+    let (parts, left_out) = bench.parts(&workshop)?;
     bench.check()?;
-    bench.make(bytes)?;
-    let kernel = bench.one(told::KERNEL, false)?;
-    let ours = bench.one(told::OURS, true)?;
-    let unlimited = unlimited.map(|why| (why, bench.fastmap.clone()));
-    let told = Told { bytes, memory: bench.limit.bytes(), unlimited, kernel, ours };
-    fastmap_cli::print(&told.text()?);
+    fastmap_cli::print(&bench.needs(&parts, &left_out, place.path().parent().unwrap_or(&dir)));
+    let rows = bench.rows(&parts)?;
+    fastmap_cli::print(&format!("\n{}\n{}\n", table(&rows), gained(&rows, &Machine::of(place.path()).readahead())));
     Ok(())
 }
 
@@ -148,68 +148,216 @@ fn interrupted_or(failure: Failure) -> Failure {
     interrupt::check().err().unwrap_or(failure)
 }
 
-/// What both runs have in common.
-struct Bench {
+/// What data of so many bytes take on a disk.
+fn room(bytes: u64) -> u64 {
+    bytes + bytes / 10
+}
+
+/// How a program is called here, and which it is.
+type Named = (&'static str, &'static Program);
+
+/// A program that can be tried.
+struct Part {
+    name: &'static str,
+    unit: Unit,
     tool: Tool,
+    /// What it may use; none: it loads from slow storage, and nothing is limited.
+    memory: Option<u64>,
+}
+
+/// What all runs have in common.
+struct Bench {
     fastmap: PathBuf,
+    /// One program's data at a time.
     data: PathBuf,
+    bytes: u64,
     seconds: f64,
-    limit: Limit,
+    controller: Result<Controller, String>,
+    bar: ProgressBar,
 }
 
 impl Bench {
     /// That programs can be run under `fastmap run` shows before anything takes long.
     fn check(&self) -> Result<(), Failure> {
         let mut command = Command::new(&self.fastmap);
-        lookups::with_defaults(command.args(["run", "--", "true"]));
+        heard::with_defaults(command.args(["run", "--", "true"]));
         programs::wait_for(&mut command, || !interrupt::requested()).map_err(|why| {
             let what = format!("nothing can be run under it: {why}");
             interrupted_or(Failure::new(self.fastmap.display(), what, "build it with `make`"))
         })
     }
 
-    fn make(&self, bytes: u64) -> Result<(), Failure> {
+    /// Those that can be tried here, and why others cannot; where memory cannot be limited, there is but the load.
+    fn parts(&self, workshop: &Workshop) -> Result<(Vec<Part>, Vec<String>), Failure> {
+        let known = |name| programs::named(name).expect("one of them");
+        let quarter = Some(self.bytes / 4);
+        let gets = [("gets from LMDB", known("lmdb")), ("gets from SQLite", known("sqlite"))];
+        let column = [("a numpy column", &COLUMN[0]), ("a column in Python", &COLUMN[1])];
+        let all: [(&[Named], Unit, Option<u64>); 4] = [
+            (&gets, Unit::Each("gets/s"), quarter),
+            (&column, Unit::Each("rows/s"), quarter),
+            (&[("a model layer by layer", &MODEL)], Unit::Megabytes, Some(self.bytes / 5 * 4)),
+            (&[("a load from slow storage", &LOAD)], Unit::Seconds, None),
+        ];
+        let (mut parts, mut left_out) = (Vec::new(), Vec::new());
+        for (programs, unit, share) in all {
+            if share.is_some() && self.controller.is_err() {
+                continue;
+            }
+            let part = self.part(workshop, programs, unit, share);
+            interrupt::check()?;
+            match part {
+                Ok(part) => parts.push(part),
+                Err(why) => left_out.push(format!("{}: {why}", programs[0].0)),
+            }
+        }
+        if parts.is_empty() {
+            left_out.splice(0..0, self.controller.as_ref().err().map(|why| self.unlimited(why)));
+            return Err(Failure::told(format!("nothing can be tried here: {}", left_out.join("; "))));
+        }
+        Ok((parts, left_out))
+    }
+
+    /// Why, and what helps.
+    fn unlimited(&self, why: &str) -> String {
+        format!("memory cannot be limited ({why}): `sudo {} bench try`", self.fastmap.display())
+    }
+
+    /// The first of several that can be had. `share` is the memory for its data.
+    fn part(&self, workshop: &Workshop, programs: &[Named], unit: Unit, share: Option<u64>) -> Result<Part, String> {
+        if share.is_none() {
+            drop(self.storage()?);
+        }
+        let mut why = String::new();
+        for (name, program) in programs {
+            match workshop.have(program) {
+                Ok(tool) => {
+                    let beside = (program.own_mib << 20) + BESIDE + self.bytes / TABLES;
+                    return Ok(Part { name, unit, tool, memory: share.map(|share| share + beside) });
+                }
+                Err(missing) => why = missing,
+            }
+        }
+        Err(why)
+    }
+
+    /// The folder of data, which is slow storage as long as this lives.
+    fn storage(&self) -> Result<Beside, String> {
+        fs::create_dir_all(&self.data).map_err(|e| e.to_string())?;
+        Beside::start(LATENCY, BANDWIDTH, self.bytes, &self.data)
+    }
+
+    /// Said before it begins.
+    fn needs(&self, parts: &[Part], left_out: &[String], dir: &Path) -> String {
+        let (mut seconds, mut disk) = (0.0, 0);
+        let rows = parts.iter().map(|part| {
+            let bytes = self.bytes as f64;
+            seconds += if part.memory.is_some() { bytes / MADE + 2.0 * self.seconds } else { bytes / LOADED };
+            disk = disk.max(part.memory.map_or(0, |_| room(self.bytes)));
+            vec![part.name.to_owned(), mib(self.bytes), part.memory.map_or("no limit".to_owned(), mib)]
+        });
+        let rows = render(&["", "data", "memory"], &rows.collect::<Vec<_>>());
+        let machine = Machine::of(dir);
+        let on = format!("{} on {}, {}", machine.file_system, machine.device, machine.readahead());
+        let memory = match &self.controller {
+            Ok(controller) if env::var_os(SCOPE).is_some() => {
+                format!("limited by {}, in a scope of this user's systemd", controller.version())
+            }
+            Ok(controller) => format!("limited by {}", controller.version()),
+            Err(why) => format!("without a limit there is nothing to gain but for the load; {}", self.unlimited(why)),
+        };
+        let mut text = format!(
+            "Programs that nobody changed, each on {KERNEL} and under `{OURS}`, from a cold start:\n\n{rows}\n\
+             time    about {seconds:.0} s\n\
+             disk    {} in {} ({on}), given back at the end\n\
+             memory  {memory}\n",
+            mib(disk),
+            dir.display(),
+        );
+        text.extend(left_out.iter().map(|why| format!("left out: {why}\n")));
+        text
+    }
+
+    /// All runs.
+    fn rows(&self, parts: &[Part]) -> Result<Vec<Row>, Failure> {
+        self.bar.set_length(2 * parts.len() as u64);
+        self.bar.enable_steady_tick(Duration::from_secs(1));
+        let rows = parts.iter().map(|part| self.row(part)).collect();
+        self.bar.finish_and_clear();
+        rows
+    }
+
+    /// Both runs of a program.
+    fn row(&self, part: &Part) -> Result<Row, Failure> {
+        self.make(part)?;
+        let row = Row { name: part.name, unit: part.unit, kernel: self.one(part, false)?, ours: self.one(part, true)? };
+        fs::remove_dir_all(&self.data).map_err(|e| Failure::new(self.data.display(), e, "remove it by hand"))?;
+        match programs::difference(&row.kernel.sums, &row.ours.sums) {
+            None => Ok(row),
+            Some(what) => Err(Failure::new(
+                format!("{} under `{OURS}`", part.name),
+                format!("it read other data than on {KERNEL}: {what}"),
+                "this is an error in fastmap: please report it",
+            )),
+        }
+    }
+
+    /// Those of the load are made by the storage.
+    fn make(&self, part: &Part) -> Result<(), Failure> {
         let io = |e| Failure::new(self.data.display(), e, "make room, or name another place with --dir");
-        let bar = progress_bar(1, "making a file of {msg}, {elapsed}");
-        bar.set_message(Size(bytes).to_string());
-        bar.enable_steady_tick(Duration::from_secs(1));
-        fs::create_dir(&self.data).map_err(io)?;
-        programs::make(&self.tool, &self.data, bytes, || !interrupt::requested()).map_err(|why| {
-            let what = format!("its file cannot be made: {why}");
-            interrupted_or(Failure::new(LOOKUPS.name, what, "make room, or name another place with --dir"))
-        })?;
-        File::open(&self.data).and_then(|data| cold::write_back_all(&data)).map_err(io)?;
-        bar.finish_and_clear();
+        fs::create_dir_all(&self.data).map_err(io)?;
+        if part.memory.is_some() {
+            self.bar.set_message(format!("{}: making {} of data", part.name, mib(self.bytes)));
+            programs::make(&part.tool, &self.data, self.bytes, || !interrupt::requested()).map_err(|why| {
+                let what = format!("its data cannot be made: {why}");
+                interrupted_or(Failure::new(part.name, what, "make room, or name another place with --dir"))
+            })?;
+            File::open(&self.data).and_then(|data| cold::write_back_all(&data)).map_err(io)?;
+        }
         interrupt::check()
     }
 
     /// One run.
-    fn one(&self, name: &str, ours: bool) -> Result<Run, Failure> {
+    fn one(&self, part: &Part, ours: bool) -> Result<Heard, Failure> {
+        let way = if ours { OURS } else { KERNEL };
         let failed = |what: String| {
-            Failure::new(format!("{} on {name}", LOOKUPS.name), what, "run it again, and report it if it stays")
+            Failure::new(format!("{} on {way}", part.name), what, "run it again, and report it if it stays")
         };
-        let left = cold::drop_all(&[self.data.join("table")]).map_err(|e| failed(e.to_string()))?;
-        if left > 0 {
-            eprintln!("fastmap: {left} pages of the file stay in the page cache, and favour the kernel");
+        let (mut storage, mut group) = (None, None);
+        match (part.memory, &self.controller) {
+            (Some(memory), Ok(controller)) => {
+                self.make_cold().map_err(failed)?;
+                group = Some(controller.group(memory).map_err(|e| failed(e.to_string()))?);
+            }
+            _ => storage = Some(self.storage().map_err(|why| interrupted_or(failed(why)))?),
         }
-        let group = self.limit.group(self.limit.bytes())?;
-        let bar = progress_bar(1, "{msg}");
         let job = Job {
-            tool: &self.tool,
+            tool: &part.tool,
             data: &self.data,
-            seconds: self.seconds,
+            seconds: if storage.is_some() { f64::INFINITY } else { self.seconds },
             under: ours.then_some(self.fastmap.as_path()),
             join: group.as_ref().map(|group| group.join_file()),
         };
-        let looked = lookups::run(&job, |looked| {
-            let now = looked.course.last().map_or(0.0, |(at, _)| *at);
-            bar.set_message(format!("{name}  {now:>4.0} s  {:>7} lookups/s", told::rate(looked.now())));
+        let heard = heard::run(&job, |heard| {
+            let of = if storage.is_some() { String::new() } else { format!(" of {}", self.seconds) };
+            let now = part.unit.now(heard);
+            self.bar.set_message(format!("{}, {way}: {:.0}{of} s, {now}", part.name, heard.seconds));
             !interrupt::requested()
         });
-        let looked = looked.map_err(|why| interrupted_or(failed(why)))?;
+        self.bar.inc(1);
+        let heard = heard.map_err(|why| interrupted_or(failed(why)))?;
         interrupt::check()?;
-        bar.finish_and_clear();
-        let peak = group.as_ref().and_then(|group| fs::read_to_string(group.peak_file()?).ok()?.trim().parse().ok());
-        Ok(Run { peak: peak.unwrap_or(looked.peak), looked })
+        Ok(heard)
+    }
+
+    fn make_cold(&self) -> Result<(), String> {
+        let files = cold::files(&self.data).map_err(|e| e.to_string())?;
+        let left = cold::drop_all(&files).map_err(|e| e.to_string())?;
+        if left > 0 {
+            self.bar.suspend(|| {
+                eprintln!("fastmap: {left} pages of the data stay in the page cache, and favour the kernel")
+            });
+        }
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::driver::{Ctx, own_directory};
 use crate::experiment::columns::cpu;
 use crate::experiment::{
-    Arm, Claim, Column, Experiment, Flags, Group, Launch, MMAP, Nothing, Of, Over, Part, Plan, Plot, Stage, TEMPORARY, Trial, Turn,
+    Arm, Claim, Column, Experiment, Flags, Group, Launch, MMAP, Nothing, Of, Over, Part, Plan, Plot, Row, Stage, TEMPORARY, Trial, Turn,
 };
 use crate::results::Kind;
 use crate::runner::Limit;
@@ -131,6 +131,10 @@ impl Experiment for Loads {
 
     fn run(case: &LoadSpec, meter: &Meter) -> substrates::Result<Vec<Part<Nothing>>> {
         loads::run(case, meter).map(|reading| Part::whole(reading, Nothing {}))
+    }
+
+    fn work(row: &Row<Nothing>) -> Option<String> {
+        Some(row.what.clone())
     }
 
     fn claims() -> Vec<Claim<Nothing>> {

@@ -289,6 +289,18 @@ impl Experiment for Programs {
         Ok(vec![part(COLD, cold, Outcome::default()), part(WARM, warm, warmed)])
     }
 
+    fn work(row: &Row<Outcome>) -> Option<String> {
+        Some(format!("{}, memory for {}", row.what, row.part))
+    }
+
+    fn way(row: &Row<Outcome>) -> Option<&'static str> {
+        match row.text("way") {
+            "fastmap" => Some("fastmap run"),
+            "fastmap-sized" => Some("engine"),
+            _ => None,
+        }
+    }
+
     fn claims() -> Vec<Claim<Outcome>> {
         // They are of all programs together.
         Vec::new()

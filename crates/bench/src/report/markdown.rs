@@ -3,7 +3,7 @@
 use super::page::Page;
 use super::summary::{self, HOW_TO_READ, Said, Verdict, in_short, why_level};
 use super::words::{bytes, date, duration, machine, parts, times, times_of};
-use super::{Results, about, names, table as rows};
+use super::{Results, names, table as rows};
 use crate::results::Figure;
 
 /// Rows of a plot's table; more than these are to be looked at, not read.
@@ -63,8 +63,8 @@ fn papers(all: &[Said<'_>], names: &[String]) -> String {
 
 fn experiment(results: &Results, name: &str) -> String {
     let mut text = format!("\n## {}\n\n", escaped(name));
-    if let Some(line) = about(&results.experiment) {
-        text.push_str(&format!("{}.\n\n", escaped(&line)));
+    if !results.about.is_empty() {
+        text.push_str(&format!("{}.\n\n", escaped(&results.about)));
     }
     text.push_str(&format!("    {}\n\n", results.command.replace('\n', " ")));
     text.push_str(&format!("* When: {}, took {}\n", date(results.began_unix_s), duration(results.took_s)));

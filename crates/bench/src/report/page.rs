@@ -5,6 +5,7 @@ use super::markdown::{escaped, table};
 use super::summary::Verdict;
 use super::words::{bytes, day, machine, ratio_of};
 use crate::results::{Gain, Spread};
+use crate::storages::LATENCY;
 use fastmap_cli::machine::Machine;
 
 /// What `fastmap run` is called in results; what the picture shows, if anything was run so.
@@ -188,7 +189,7 @@ fn storage(name: &str, machine: &Machine) -> (usize, String) {
     match name {
         "disk" => (0, format!("disk{readahead}")),
         // As experiments mount it.
-        "slow" => (1, "slow storage, 2 ms a request".to_owned()),
+        "slow" => (1, format!("slow storage, {LATENCY} a request")),
         "fast" => (2, format!("fast (zram){readahead}")),
         "here" => (3, format!("this disk as it is{readahead}")),
         other => (4, format!("storage \"{other}\"{readahead}")),

@@ -21,11 +21,11 @@ use serde_json::Value;
 use crate::substrates::spec::names;
 use crate::substrates::{Error, Meter, Reading, Result, sys};
 
+pub mod heard;
 mod known;
-pub mod lookups;
 mod tool;
 
-pub use known::{ALL, LOOKUPS, Program, named};
+pub use known::{ALL, COLUMN, LOAD, MODEL, Program, named};
 pub use tool::{Advice, Tool, Workshop};
 
 /// How often it is looked at whether a program is warm.

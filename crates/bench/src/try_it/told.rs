@@ -1,182 +1,111 @@
-//! What two runs come to, in plain words.
+//! What the runs come to: a table and a sentence.
 
-use std::path::PathBuf;
-
-use fastmap_cli::failure::Failure;
-use fastmap_cli::size::Size;
 use fastmap_cli::table::{figure, render};
 
-use crate::substrates::programs::difference;
-use crate::substrates::programs::lookups::Looked;
+use crate::substrates::programs::heard::Heard;
 
-/// How the two are called.
+/// How the two ways are called.
 pub const KERNEL: &str = "kernel mmap";
 pub const OURS: &str = "fastmap run";
 
-/// What is no gain and no loss: differences of a tenth.
-const SAME: f64 = 1.1;
+/// What is no gain and no loss: differences under a tenth.
+const LESS: f64 = 0.9;
+const MORE: f64 = 1.1;
 
-/// The end of a run is told by itself where that is not most of it.
-const LAST: f64 = 5.0;
-
-/// One of them.
-#[derive(Debug, Clone, Default)]
-pub struct Run {
-    /// What the program said.
-    pub looked: Looked,
-    /// The most memory there was in use, bytes.
-    pub peak: u64,
+/// What is told of a program's work.
+#[derive(Debug, Clone, Copy)]
+pub enum Unit {
+    /// Operations a second, by this name.
+    Each(&'static str),
+    /// Bytes a second.
+    Megabytes,
+    /// The time that all of them took.
+    Seconds,
 }
 
-impl Run {
-    /// Of a thousand lookups all but one are as fast as this, microseconds.
-    fn slow(&self) -> f64 {
-        self.looked.latency_us[1]
+impl Unit {
+    /// A run's figure.
+    fn of(self, heard: &Heard) -> String {
+        match self {
+            Unit::Seconds => format!("{} s", figure(heard.seconds)),
+            _ => self.rate(heard.rate()),
+        }
+    }
+
+    /// The rate at this moment.
+    pub fn now(self, heard: &Heard) -> String {
+        self.rate(heard.now)
+    }
+
+    fn rate(self, rate: f64) -> String {
+        let Unit::Each(name) = self else { return format!("{} MB/s", figure(rate / 1e6)) };
+        match rate {
+            rate if rate >= 1e6 => format!("{} M {name}", figure(rate / 1e6)),
+            rate if rate >= 1e3 => format!("{} k {name}", figure(rate / 1e3)),
+            rate => format!("{} {name}", figure(rate)),
+        }
     }
 }
 
-/// Both.
-pub struct Told {
-    /// The file.
-    pub bytes: u64,
-    /// What each run might use of memory; nothing limited it if none.
-    pub memory: Option<u64>,
-    /// Then why, and the command `fastmap`.
-    pub unlimited: Option<(String, PathBuf)>,
+/// A program's two runs.
+pub struct Row {
+    /// What it does.
+    pub name: &'static str,
+    /// What is told of it.
+    pub unit: Unit,
     /// On kernel mmap.
-    pub kernel: Run,
+    pub kernel: Heard,
     /// Under `fastmap run`.
-    pub ours: Run,
+    pub ours: Heard,
 }
 
-impl Told {
-    /// The table, and what was gained.
-    ///
-    /// # Errors
-    ///
-    /// They read something else.
-    pub fn text(&self) -> Result<String, Failure> {
-        let compared = self.compared()?;
-        let memory = match self.memory {
-            Some(memory) => format!("with memory for a quarter of it and a little ({})", mib(memory)),
-            None => "with NO LIMIT on memory".to_owned(),
-        };
-        Ok(format!(
-            "A program that maps a file of {} and looks keys up in it, {memory}; each time from a cold start:\n\n{}\n{}\n{}\n\n\
-             The first {compared} lookups, which both did, gave the same in both.\n",
-            Size(self.bytes),
-            self.table(),
-            self.gained(),
-            self.how(),
-        ))
+impl Row {
+    /// How many times as fast it is under `fastmap run`.
+    fn ratio(&self) -> f64 {
+        self.ours.rate() / self.kernel.rate()
     }
 
-    /// Lookups whose results were compared.
-    fn compared(&self) -> Result<u64, Failure> {
-        let (kernel, ours) = (&self.kernel.looked, &self.ours.looked);
-        if let Some(what) = difference(&kernel.sums, &ours.sums) {
-            let what = format!("it read other data than on {KERNEL}: {what}");
-            return Err(Failure::new(
-                format!("lookups under `{OURS}`"),
-                what,
-                "this is an error in fastmap: please report it",
-            ));
-        }
-        Ok(kernel.lookups.min(ours.lookups))
-    }
-
-    /// Whether the end is told by itself.
-    fn has_end(&self) -> bool {
-        self.kernel.looked.seconds.min(self.ours.looked.seconds) >= 2.0 * LAST
-    }
-
-    fn table(&self) -> String {
-        let mut headings = vec!["", "lookups/s", "last 5 s", "slowest of 1000", "memory"];
-        let row = |name: &str, run: &Run| {
-            let Run { looked, peak, .. } = run;
-            vec![name.to_owned(), rate(looked.rate()), rate(looked.last(LAST)), time(run.slow()), mib(*peak)]
-        };
-        let mut rows = vec![row(KERNEL, &self.kernel), row(OURS, &self.ours)];
-        if !self.has_end() {
-            headings.remove(2);
-            rows.iter_mut().for_each(|row| drop(row.remove(2)));
-        }
-        render(&headings, &rows)
-    }
-
-    /// In one sentence.
-    fn gained(&self) -> String {
-        let (kernel, ours) = (&self.kernel.looked, &self.ours.looked);
-        let whole = ours.rate() / kernel.rate();
-        let end = if self.has_end() { ours.last(LAST) / kernel.last(LAST) } else { whole };
-        let slow = self.kernel.slow() / self.ours.slow().max(1e-3);
-        let and_end = match self.has_end() && (end / whole).max(whole / end) >= SAME {
-            true => format!(", {} in the last 5 seconds", times(end)),
-            false => String::new(),
-        };
-        let done = format!("the same program did {} as many lookups{and_end}", times(whole));
-        let slowest = |to: &str| {
-            let (from, now) = (time(self.kernel.slow()), time(self.ours.slow()));
-            format!("the slowest of a thousand took {now}{to} {from}")
-        };
-        if self.memory.is_none() {
-            return format!(
-                "Nothing could be gained here, since the whole file fits into memory. Under `{OURS}` {done}."
-            );
-        }
-        if end >= SAME || whole >= SAME {
-            let slowest = match slow {
-                slow if slow >= SAME => format!("; {}", slowest(" instead of")),
-                slow if slow <= 1.0 / SAME => format!("; but {}", slowest(" instead of")),
-                _ => String::new(),
-            };
-            return format!("Under `{OURS}` {done}{slowest}.");
-        }
-        if slow >= SAME && whole >= 1.0 / SAME {
-            return format!(
-                "Under `{OURS}` {}; it did about as many lookups ({}).",
-                slowest(" instead of"),
-                times(whole)
-            );
-        }
-        format!("Nothing was gained here: under `{OURS}` {done}.")
-    }
-
-    /// What was done for it, and what could be.
-    fn how(&self) -> String {
-        if let Some((why, fastmap)) = &self.unlimited {
-            return format!(
-                "Memory could not be limited: {why}; nor did `systemd-run --user --scope` help. To see what there is to gain where files are \
-                 larger than memory: `sudo {} bench try`.",
-                fastmap.display()
-            );
-        }
-        format!(
-            "FastMap steered it: the kernel served the file, and was told what to read and what not. FASTMAP_LOG=steer {OURS} says what was done."
-        )
+    fn times(&self) -> String {
+        let ratio = self.ratio();
+        if ratio >= 10.0 { format!("{ratio:.0}") } else { figure(ratio) }
     }
 }
 
-/// `34 times`.
-fn times(ratio: f64) -> String {
-    format!("{} times", if ratio >= 10.0 { format!("{ratio:.0}") } else { figure(ratio) })
+/// A line for each program.
+pub fn table(rows: &[Row]) -> String {
+    let cells = rows.iter().map(|row| {
+        let Row { name, unit, kernel, ours } = row;
+        vec![(*name).to_owned(), unit.of(kernel), unit.of(ours), row.times()]
+    });
+    render(&["", KERNEL, OURS, "times"], &cells.collect::<Vec<_>>())
 }
 
-/// A rate of lookups, short.
-pub fn rate(rate: f64) -> String {
-    match rate {
-        rate if rate >= 1e6 => format!("{} M", figure(rate / 1e6)),
-        rate if rate >= 1e3 => format!("{} k", figure(rate / 1e3)),
-        rate => figure(rate),
-    }
+/// What FastMap does for them here, on a disk with this readahead, and what not.
+pub fn gained(rows: &[Row], readahead: &str) -> String {
+    let among = |from: f64, to: f64, said: &dyn Fn(&Row) -> String| {
+        listed(rows.iter().filter(|row| (from..to).contains(&row.ratio())).map(said).collect())
+    };
+    let figure_behind = |row: &Row| format!("{} ({})", row.name, row.times());
+    let faster = among(MORE, f64::INFINITY, &|row| format!("{} {} times", row.name, row.times()));
+    let same = among(LESS, MORE, &figure_behind);
+    let slower = among(0.0, LESS, &figure_behind);
+    let parts = [
+        faster.map(|which| format!("makes {which} as fast")),
+        same.map(|which| format!("changes nothing for {which}")),
+        slower.map(|which| format!("slows down {which}")),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    format!("On this machine ({readahead}) FastMap {}.", parts.join("; it "))
 }
 
-/// Microseconds.
-fn time(us: f64) -> String {
-    if us >= 1e3 { format!("{} ms", figure(us / 1e3)) } else { format!("{} µs", figure(us)) }
+/// `a, b and c`.
+fn listed(mut all: Vec<String>) -> Option<String> {
+    let last = all.pop()?;
+    Some(if all.is_empty() { last } else { format!("{} and {last}", all.join(", ")) })
 }
 
-fn mib(bytes: u64) -> String {
+/// A size for people.
+pub fn mib(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
@@ -184,78 +113,44 @@ fn mib(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn run(lookups: u64, last: u64, slow: f64, sums: &str) -> Run {
-        let looked = Looked {
-            lookups,
-            seconds: 20.0,
-            latency_us: [10.0, slow, 1e5],
-            peak: 0,
-            sums: sums.split_whitespace().map(str::to_owned).collect(),
-            course: vec![(1.0, 1), (15.0, lookups - last)],
-        };
-        Run { looked, peak: 200 << 20 }
+    fn row(name: &'static str, unit: Unit, [kernel, ours]: [(u64, f64); 2]) -> Row {
+        let heard = |(ops, seconds)| Heard { ops, seconds, ..Heard::default() };
+        Row { name, unit, kernel: heard(kernel), ours: heard(ours) }
     }
 
-    fn told(kernel: Run, ours: Run) -> Told {
-        Told { bytes: 1 << 30, memory: Some(288 << 20), unlimited: None, kernel, ours }
-    }
-
-    #[test]
-    fn what_was_gained_is_said() {
-        let ours = run(800_000, 300_000, 900.0, "a b c d");
-        let text = told(run(20_000, 5000, 9100.0, "a b"), ours).text().unwrap();
-        for part in [
-            "a file of 1GiB and looks keys up in it, with memory for a quarter of it and a little (288 MiB)",
-            "kernel mmap     1.00 k    1.00 k          9.10 ms  200 MiB",
-            "fastmap run     40.0 k    60.0 k           900 µs  200 MiB",
-            "Under `fastmap run` the same program did 40 times as many lookups, 60 times in the last 5 seconds; the slowest of a thousand took \
-             900 µs instead of 9.10 ms.",
-            "FastMap steered it: the kernel served the file",
-            "The first 20000 lookups",
-        ] {
-            assert!(text.contains(part), "{part}\n{text}");
-        }
+    fn rows() -> Vec<Row> {
+        vec![
+            row("gets from LMDB", Unit::Each("gets/s"), [(500, 5.0), (20_000, 5.0)]),
+            row("a numpy column", Unit::Each("rows/s"), [(20_000, 5.0), (60_000, 5.0)]),
+            row("a model layer by layer", Unit::Megabytes, [(1_000_000_000, 5.0), (1_050_000_000, 5.0)]),
+            row("a load from slow storage", Unit::Seconds, [(1 << 28, 4.0), (1 << 28, 5.0)]),
+        ]
     }
 
     #[test]
-    fn that_nothing_was_gained_is_said() {
-        let text = told(run(20_000, 5000, 900.0, "a"), run(19_000, 5000, 900.0, "a")).text().unwrap();
-        assert!(
-            text.contains(
-                "Nothing was gained here: under `fastmap run` the same program did 0.950 times as many lookups.\n"
-            ),
-            "{text}"
+    fn a_table_in_80_columns() {
+        let table = table(&rows());
+        let lines: Vec<_> = table.lines().map(|line| line.split("  ").filter(|cell| !cell.is_empty())).collect();
+        let cells: Vec<Vec<_>> = lines.into_iter().map(|line| line.map(str::trim).collect()).collect();
+        assert_eq!(cells[0], ["kernel mmap", "fastmap run", "times"]);
+        assert_eq!(cells[1], ["gets from LMDB", "100 gets/s", "4.00 k gets/s", "40"]);
+        assert_eq!(cells[2], ["a numpy column", "4.00 k rows/s", "12.0 k rows/s", "3.00"]);
+        assert_eq!(cells[3], ["a model layer by layer", "200 MB/s", "210 MB/s", "1.05"]);
+        assert_eq!(cells[4], ["a load from slow storage", "4.00 s", "5.00 s", "0.800"]);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+
+    #[test]
+    fn a_sentence() {
+        let all = rows();
+        assert_eq!(
+            gained(&all, "readahead 128KiB"),
+            "On this machine (readahead 128KiB) FastMap makes gets from LMDB 40 times and a numpy column 3.00 times as fast; it changes nothing for a model \
+             layer by layer (1.05); it slows down a load from slow storage (0.800)."
         );
-        let slower = told(run(20_000, 5000, 900.0, "a"), run(10_000, 2500, 90.0, "a")).gained();
-        assert!(slower.starts_with("Nothing was gained here"), "fewer lookups are no gain, however fast: {slower}");
-        let steadier = told(run(20_000, 5000, 900.0, "a"), run(20_000, 5000, 90.0, "a")).gained();
-        assert!(
-            steadier.starts_with("Under `fastmap run` the slowest of a thousand took 90.0 µs instead of 900 µs"),
-            "{steadier}"
+        assert_eq!(
+            gained(&all[2..3], "readahead 8MiB"),
+            "On this machine (readahead 8MiB) FastMap changes nothing for a model layer by layer (1.05)."
         );
-        let late = told(run(20_000, 5000, 90.0, "a"), run(40_000, 10_000, 900.0, "a")).gained();
-        assert!(late.contains("2.00 times as many lookups; but the slowest of a thousand took 900 µs"), "{late}");
-    }
-
-    #[test]
-    fn without_a_limit_it_says_so() {
-        let unlimited = Some(("/sys: denied".to_owned(), PathBuf::from("/opt/fastmap")));
-        let told = Told { memory: None, unlimited, ..told(run(90, 5, 1.0, "a"), run(900, 50, 1.0, "a")) };
-        let text = told.text().unwrap();
-        for part in [
-            "NO LIMIT on memory",
-            "Nothing could be gained here",
-            "limited: /sys: denied;",
-            "`sudo /opt/fastmap bench try`",
-        ] {
-            assert!(text.contains(part), "{part}\n{text}");
-        }
-    }
-
-    #[test]
-    fn another_answer_fails() {
-        let why = told(run(90, 5, 1.0, "a b"), run(90, 5, 1.0, "a c d")).text().unwrap_err().to_string();
-        let said = "lookups under `fastmap run`: it read other data than on kernel mmap: batch 1 has the sum c where b belongs";
-        assert!(why.starts_with(said), "{why}");
     }
 }

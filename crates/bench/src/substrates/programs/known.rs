@@ -114,9 +114,20 @@ pub const ALL: &[Program] = &[
     program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
 ];
 
-/// The program of `fastmap bench try`, which is none of the others' kind: it says how it gets on while it runs.
-pub const LOOKUPS: Program =
-    program("lookups", "lookups in a table", 4, &[From::C(include_str!("lookups.c"), &[])]).of("gcc");
+/// Beside LMDB and SQLite the programs of `fastmap bench try`: a column by numpy, and by Python itself.
+pub const COLUMN: [Program; 2] = [
+    program("column", "numpy.memmap, a column", 24, &[From::Python("column", include_str!("column.py"), "numpy")])
+        .of("python3-numpy"),
+    program("column", "Python's mmap, a column", 12, &[From::Python("column", include_str!("column.py"), "mmap")])
+        .of("python3"),
+];
+/// A model, layer by layer.
+pub const MODEL: Program =
+    program("model", "a model, layer by layer", 12, &[From::Python("model", include_str!("model.py"), "mmap")])
+        .of("python3");
+/// A file that is loaded once.
+pub const LOAD: Program =
+    program("load", "a load", 12, &[From::Python("load", include_str!("load.py"), "mmap")]).of("python3");
 
 /// The one of this name.
 pub fn named(name: &str) -> Option<&'static Program> {

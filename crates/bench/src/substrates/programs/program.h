@@ -2,6 +2,8 @@
 // "begin", works on them for SECONDS, and says "end OPS SECONDS SUM...". With `warm` behind that it says "start" before that and "cold OPS SECONDS" behind it, works on
 // until something can be read from standard input, and only after that says "begin" and so on.
 //
+// Each quarter of a second it says "at OPS SECONDS", so far.
+//
 // Work comes in batches, the same ones in the same order in every run; each has its sum, so that runs can be compared as far as
 // both came.
 #include <fcntl.h>
@@ -59,12 +61,17 @@ static uint64_t count, *sums;
 static double work(double seconds, uint64_t *ops) {
     static uint64_t room;
     struct pollfd told = {0, POLLIN, 0};
-    double start = now(), end;
+    double start = now(), end, said = start;
     do {
         if (count == room && !(sums = realloc(sums, (room = room * 2 + 64) * sizeof *sums))) fail("sums");
         sums[count] = batch(count, ops);
         count++;
         end = now();
+        if (end - said >= 0.25) {
+            printf("at %" PRIu64 " %.3f\n", *ops, end - start);
+            fflush(stdout);
+            said = end;
+        }
     } while (seconds > 0 ? end - start < seconds : poll(&told, 1, 0) == 0);
     return end - start;
 }
