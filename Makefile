@@ -1,5 +1,5 @@
 # make try       four unchanged programs on this disk: what does FastMap do for them here? About a minute
-# make bench     the tour: FastMap beside kernel mmap on this machine, as root on a fast device, too: about two minutes
+# make bench     the tour: FastMap beside kernel mmap on this machine, eight works: about six minutes
 # make           the commands fastmap and fastmap-bench, libfastmap, the preload libraries, man pages and completions, in target/release
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
 # make uninstall takes it away from there
@@ -9,7 +9,7 @@
 # make programs  real programs, unchanged, under `fastmap run` and on kernel mmap: do they do the same?
 # make fio       the engine for fio: does it move the right bytes?
 # make papers    the experiments of the papers: the command fastmap-papers, beside the others
-# make evidence  every experiment of the papers at its default size, about an hour: evidence/results.md and its pictures
+# make evidence  the tour and loads on all storages, the papers' experiments, about two hours: evidence/results.md and its pictures
 # make packages  the crate as cargo would upload it, man pages, completions, the .deb in a root of its own: do they work?
 # make vm        a virtual machine with persistent memory: what is flushed there, and what a power cut leaves
 # make loom      the models alone: page word, free frames, dirty bitmap, shared syncs
@@ -54,6 +54,7 @@ install:
 	install -s -m 755 $(BUILT)/fastmap $(TO)/bin/fastmap
 	install -m 755 $(BUILT)/fastmap-bench $(TO)/bin/fastmap-bench
 	strip --strip-debug $(TO)/bin/fastmap-bench
+	if [ -e $(BUILT)/fastmap-papers ]; then install -m 755 $(BUILT)/fastmap-papers $(TO)/bin/ && strip --strip-debug $(TO)/bin/fastmap-papers; fi
 	install -m 755 $(BUILT)/libfastmap_capi.so $(TO)/lib/libfastmap.so.$(VERSION)
 	ln -sf libfastmap.so.$(VERSION) $(TO)/lib/libfastmap.so.$(MAJOR)
 	ln -sf libfastmap.so.$(MAJOR) $(TO)/lib/libfastmap.so
@@ -66,7 +67,7 @@ install:
 
 # With the same PREFIX and DESTDIR, of the same version. Directories stay: others use them, too.
 uninstall:
-	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
+	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/bin/fastmap-papers $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
 	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_{preload,preload_heap,steer}.so
 	rm -f $(TO)/share/man/man1/fastmap{,-run,-attach,-warm,-warm-*,-top,-doctor,-cache,-cache-*,-report,-bench,-bench-*}.1
 	rm -f $(TO)/share/{bash-completion/completions/fastmap,zsh/site-functions/_fastmap,fish/vendor_completions.d/fastmap.fish}

@@ -34,6 +34,7 @@ With --storage slow it is a file system in which each read takes 2 ms and many g
 #[command(after_help = "\
 Ways:
   mmap         as it is
+  mmap-willneed, mmap-populate   told beforehand: MADV_WILLNEED of the rows, or of the whole map; MADV_POPULATE_READ of the whole map
   fastmap run  under `fastmap run`, which steers from outside, and brings pages by many reads at once
   fastmap      mapped by the engine, with a cache for all of it; rows by its `gather`
   pread        32 threads that read 256 KiB each at a time, and map nothing: what the storage can do
@@ -98,17 +99,12 @@ impl Experiment for Loads {
         let group = |order: Order| {
             let spec = |engine| LoadSpec { engine, order, path: path.clone(), pages };
             let named = |name: &str, engine| Arm { name: name.to_owned(), ..Arm::of(engine, spec(engine)) };
-            let told = if order == Order::Gather {
-                Arm::of(Engine::MmapWillneed, spec(Engine::MmapWillneed))
-            } else {
-                named("fastmap run", Engine::Steered)
-            };
-            let arms = vec![
-                Arm::of(Engine::Mmap, spec(Engine::Mmap)),
-                told,
-                Arm::of(Engine::Fastmap, spec(Engine::Fastmap)),
-                named(&format!("pread, {THREADS} threads"), Engine::Pread),
-            ];
+            let plain = |engine| Arm::of(engine, spec(engine));
+            let mut arms = vec![plain(Engine::Mmap), plain(Engine::MmapWillneed)];
+            if order != Order::Gather {
+                arms.extend([plain(Engine::MmapPopulate), named("fastmap run", Engine::Steered)]);
+            }
+            arms.extend([plain(Engine::Fastmap), named(&format!("pread, {THREADS} threads"), Engine::Pread)]);
             let what = match order {
                 Order::Forward => "cold load, forward",
                 Order::Pieces => "cold load, 256 KiB shuffled",
@@ -124,7 +120,7 @@ impl Experiment for Loads {
             bytes,
             limit: Limit::none(),
             groups,
-            until_steady: None,
+            until_steady: Some(2 * ctx.repeat),
             stage: Box::new(Files { _beside: beside, _place: place }),
         })
     }

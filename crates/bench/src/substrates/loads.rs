@@ -121,12 +121,14 @@ fn map_by_engine(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> 
 fn map(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
     // SAFETY: the file is the bench's own, which cuts it at no time.
     let map = unsafe { memmap2::Mmap::map(file) }.map_err(|error| spec.failed(error))?;
-    if spec.engine == Engine::MmapWillneed {
-        for page in order(spec, scatter) {
-            map.advise_range(memmap2::Advice::WillNeed, page as usize * PAGE, PAGE)
-                .map_err(|error| spec.failed(error))?;
-        }
-    }
+    let told = match spec.engine {
+        Engine::MmapWillneed if spec.order == Order::Gather => order(spec, scatter)
+            .try_for_each(|page| map.advise_range(memmap2::Advice::WillNeed, page as usize * PAGE, PAGE)),
+        Engine::MmapWillneed => map.advise(memmap2::Advice::WillNeed),
+        Engine::MmapPopulate => map.advise(memmap2::Advice::PopulateRead),
+        _ => Ok(()),
+    };
+    told.map_err(|error| spec.failed(error))?;
     for page in order(spec, scatter) {
         stamp::check_fresh(page, &map[page as usize * PAGE..][..PAGE])?;
     }

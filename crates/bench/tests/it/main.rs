@@ -9,8 +9,8 @@ mod prompt;
 mod report;
 mod smoke;
 mod storage;
+mod storages;
 mod told;
-mod tour;
 mod try_it;
 
 pub use told::{check_told, memory_flag};
