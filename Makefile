@@ -1,5 +1,5 @@
 # make try       four unchanged programs on this disk: what does FastMap do for them here? About a minute
-# make bench     the tour: FastMap beside kernel mmap on this machine, eight works: about six minutes
+# make bench     the tour: FastMap beside kernel mmap on this machine, eight works: six to twelve minutes
 # make           the commands fastmap and fastmap-bench, libfastmap, the preload libraries, man pages and completions, in target/release
 # make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
 # make uninstall takes it away from there
@@ -90,7 +90,7 @@ test: lint docs loom
 test-all: export FASTMAP_EFFORT = full
 test-all: test
 	$(CARGO) test -p fastmap-io --features ablation --test suite without_any_one
-	$(MAKE) test-papers PROFILE=dev
+	$(MAKE) test-papers
 	$(MAKE) readme PROFILE=dev
 	$(MAKE) programs PROFILE=dev
 	$(MAKE) fio PROFILE=dev
@@ -111,7 +111,9 @@ fio: build
 papers: build
 	cd papers && $(CARGO) build --profile $(PROFILE) --target-dir $(abspath $(CARGO_TARGET_DIR))
 
-test-papers: papers
+test-papers:
+	$(MAKE) papers PROFILE=dev
+	cd papers && $(CARGO) clippy --target-dir $(abspath $(CARGO_TARGET_DIR)) --all-targets -- -D warnings
 	cd papers && $(CARGO) test --target-dir $(abspath $(CARGO_TARGET_DIR))
 
 evidence: papers
@@ -133,7 +135,6 @@ lint:
 	CARGO=$(CARGO) scripts/features
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p fastmap-io -p fastmap-features --features fastmap-io/ablation --all-targets -- -D warnings
-	cd papers && $(CARGO) clippy --target-dir $(abspath $(CARGO_TARGET_DIR)) --all-targets -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

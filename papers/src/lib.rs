@@ -32,3 +32,14 @@ fn cli() -> Command {
         .subcommand_help_heading("Experiments")
         .subcommands(experiments::ALL.iter().map(|known| (known.command)()))
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn fastmap_bench_hands_over_each_experiment() {
+        for known in super::experiments::ALL {
+            assert!(fastmap_bench::OF_PAPERS.contains(&known.name), "{}", known.name);
+        }
+        assert_eq!(super::experiments::ALL.len(), fastmap_bench::OF_PAPERS.len());
+    }
+}

@@ -64,6 +64,8 @@ pub struct Ctx {
     pub dir: Option<PathBuf>,
     /// `--storage`
     pub storage: Kind,
+    /// The experiment has made the storage by itself.
+    pub is_itself: bool,
     /// The storage that was made.
     made: Option<Storage>,
     /// `--memory`
@@ -83,6 +85,7 @@ impl Ctx {
             dir: flags.dir.and_then(|_| matches.get_one("dir").cloned()),
             storage: flags.has_storage().then(|| matches.get_one("storage").copied()).flatten().unwrap_or_default(),
             made: None,
+            is_itself: false,
             memory: flags.memory.and_then(|_| matches.get_one("memory").copied()),
             seconds: flags.seconds.and_then(|_| matches.get_one("seconds").copied()).unwrap_or_default(),
             repeat: matches.get_one("repeat").copied().unwrap_or(1),
@@ -115,7 +118,7 @@ impl Ctx {
     fn on(&self) -> &'static str {
         match &self.made {
             Some(made) => made.kind.name(),
-            None if self.storage == Kind::Slow => self.storage.name(),
+            None if self.is_itself => self.storage.name(),
             None => Kind::Here.name(),
         }
     }
@@ -243,7 +246,7 @@ pub fn measure<E: Experiment>(
                             }
                         }
                     }
-                    keep(&rows, (bar.position() + 1, runs))?;
+                    keep(&rows, (bar.position() + 1, bar.length().unwrap_or(runs)))?;
                 }
                 bar.inc(1);
             }

@@ -36,21 +36,21 @@ use experiments::Known;
 use experiments::tour::Tour;
 use report::ReportArgs;
 
-/// The command that has the papers' experiments, and their names.
+/// The command that has the papers' experiments.
 const PAPERS: &str = "fastmap-papers";
-const OF_PAPERS: &[&str] =
+
+/// Their names.
+pub const OF_PAPERS: &[&str] =
     &["random-64k", "sync", "async", "breakdown", "ablation", "kv", "graph", "oltp", "olap", "study"];
 
 /// Parses the command line, dispatches, and turns a failure into one line and an exit status.
 pub fn main() -> ExitCode {
     dispatch(cli(), experiments::ALL, |name, args| match name {
         "" => driver::run::<Tour>(args),
-        fast::NAME => fast::keeper(args.get_one("bytes").copied().unwrap_or_default()),
         "report" => ReportArgs::from_arg_matches(args)
             .map_err(|e| Failure::told(e.to_string()))
             .and_then(|args| report::run(&args)),
         try_it::NAME => try_it::run(args),
-        storage::NAME => storage::run(args),
         _ => match papers()? {},
     })
 }
@@ -63,7 +63,14 @@ pub fn dispatch(
 ) -> ExitCode {
     // One run of one engine, in a process of its own.
     let worker = Command::new("worker").hide(true).arg(Arg::new("order").required(true));
-    let matches = match command.subcommand(worker).try_get_matches() {
+    let bytes = Arg::new("bytes").required(true).value_parser(value_parser!(u64));
+    let keeper = Command::new(fast::NAME).hide(true).arg(bytes);
+    // Storages are processes beside this one.
+    let storage = match command.find_subcommand(storage::NAME) {
+        Some(_) => None,
+        None => Some(storage::command().hide(true)),
+    };
+    let matches = match command.subcommands([worker, keeper]).subcommands(storage).try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return fastmap_cli::usage(&error),
     };
@@ -72,6 +79,8 @@ pub fn dispatch(
         Some(("worker", order)) => {
             return worker::run(order.get_one::<String>("order").map_or("", |order| order), known);
         }
+        Some((fast::NAME, args)) => fast::keeper(args.get_one("bytes").copied().unwrap_or_default()),
+        Some((storage::NAME, args)) => storage::run(args),
         Some((name, args)) => match known.iter().find(|known| known.name == name) {
             Some(known) => (known.run)(args),
             None => other(name, args),
@@ -93,8 +102,6 @@ fn papers() -> Result<Infallible, Failure> {
 pub fn cli() -> Command {
     let experiments = experiments::ALL.iter().filter(|known| known.name != "tour").map(|known| (known.command)());
     let report = ReportArgs::augment_args(Command::new("report")).bin_name("fastmap report");
-    let bytes = Arg::new("bytes").required(true).value_parser(value_parser!(u64));
-    let keeper = Command::new(fast::NAME).hide(true).arg(bytes);
     let passed_on = Arg::new("args").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
     let of_papers = |name: &&'static str| Command::new(*name).hide(true).disable_help_flag(true).arg(passed_on.clone());
     driver::command::<Tour>()
@@ -110,7 +117,6 @@ pub fn cli() -> Command {
         .subcommand(storage::command())
         .subcommand(report)
         .subcommands(OF_PAPERS.iter().map(of_papers))
-        .subcommand(keeper)
 }
 
 impl From<substrates::Error> for Failure {

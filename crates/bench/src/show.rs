@@ -193,8 +193,11 @@ impl<'a, E: Experiment> Shown<'a, E> {
         let gain = |row: &RowOf<E>| {
             let (work, way) = (E::work(row)?, E::way(row)?);
             let plain = self.rows.iter().find(|other| same_work(row, other) && other.engine == Engine::Mmap);
-            let best = self.best(row, |other| other.engine.is_mmap(), key)?;
-            let unsteady = !self.is_steady(row) || plain.is_some_and(|plain| !self.is_steady(plain));
+            // One that was given up after the first repetition is no rival.
+            let is_rival = |other: &RowOf<E>| other.engine.is_mmap() && 2 * other.trials.len() > row.trials.len();
+            let best = self.best(row, is_rival, key)?;
+            let unsteady =
+                !self.is_steady(row) || !self.is_steady(best) || plain.is_some_and(|plain| !self.is_steady(plain));
             Some(Gain {
                 work,
                 way: way.to_owned(),

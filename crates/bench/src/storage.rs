@@ -1,6 +1,6 @@
 //! `fastmap bench storage`: storage far away, to try programs on: a file system that takes its time for each read, and serves many at once.
 //!
-//! It is a FUSE file system, read-only. Beside the experiments, and none of them; `loads` starts it, too.
+//! It is a FUSE file system. Beside the experiments, and none of them; `loads` starts it, too.
 
 mod beside;
 mod files;

@@ -1,7 +1,7 @@
 //! What an experiment's files are on: `--storage`.
 //!
 //! A made storage is mounted in a namespace of this process's own, where nobody else sees it, and which ends with it and its workers. The loop
-//! device clears itself then, and the file under it has no name: however the bench ends, an empty folder is left at most.
+//! device clears itself then, and the file under it has no name: where the bench is killed a folder is left.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -86,7 +86,11 @@ impl Storage {
             Kind::Disk if machine::FileSystem::of(dir).is_memory() => Ok((Storage::plain(dir), None)),
             Kind::Disk => match volume::missing(FileSystem::Ext4) {
                 Some(why) => Ok((Storage { kind, ..Storage::plain(dir) }, Some(why))),
-                None => Storage::disk(dir, bytes).map(|made| (made, None)),
+                None => Ok(match Storage::disk(&Image::new(dir, bytes)?, dir) {
+                    Ok(made) => (made, None),
+                    // In containers there may be no loop devices.
+                    Err(failure) => (Storage { kind, ..Storage::plain(dir) }, Some(failure.to_string())),
+                }),
             },
             Kind::Slow => match volume::missing(FileSystem::Ext4) {
                 Some(why) => Err(failed(why)),
@@ -108,8 +112,7 @@ impl Storage {
         }
     }
 
-    fn disk(dir: &Path, bytes: u64) -> Result<Storage, Failure> {
-        let image = Image::new(dir, bytes)?;
+    fn disk(image: &Image, dir: &Path) -> Result<Storage, Failure> {
         let under = machine::FileSystem::of(dir).device;
         Storage::over(Kind::Disk, image.file(), dir, format!("a loop device with direct I/O on {under}"))
     }

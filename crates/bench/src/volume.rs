@@ -18,6 +18,8 @@ use fastmap_cli::size::Size;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 use serde::Serialize;
 
+use crate::substrates::prepare;
+
 /// What the heap's file is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -85,8 +87,13 @@ impl Image {
     pub fn new(dir: &Path, bytes: u64) -> Result<Image, Failure> {
         let failed = |error: io::Error| {
             let what = format!("cannot write a file of {}: {error}", Size(bytes));
-            Failure::new(dir.display(), what, "name a place with more room with --dir, or give fewer --warehouses")
+            Failure::new(dir.display(), what, "name a place with more room with --dir, or ask for less")
         };
+        let free = File::open(dir).and_then(|dir| prepare::free_bytes(&dir)).map_err(failed)?;
+        if free < bytes {
+            let what = format!("has {} MiB left, and {} are needed", free >> 20, bytes >> 20);
+            return Err(Failure::new(dir.display(), what, "make room, name another place with --dir, or ask for less"));
+        }
         let mut file = tempfile::tempfile_in(dir).map_err(failed)?;
         let zeros = vec![0; CHUNK];
         for _ in 0..bytes.div_ceil(CHUNK as u64) {
@@ -166,7 +173,9 @@ pub fn fresh(kind: FileSystem, device: &Path) -> Result<OwnedFd, String> {
     let mut command = Command::new(format!("mkfs.{kind}"));
     // Without discarding, which would take an image's blocks away, and with nothing left to do in the background.
     match kind {
-        FileSystem::Ext4 => command.args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
+        FileSystem::Ext4 => {
+            command.args(["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
+        }
         FileSystem::Xfs | FileSystem::Btrfs | FileSystem::Here => command.args(["-q", "-f", "-K"]),
     };
     let made = command.arg(device).stdin(Stdio::null()).output();
@@ -265,6 +274,11 @@ fn attach(file: &File) -> io::Result<(File, PathBuf)> {
         };
         // SAFETY: the structure that it reads.
         if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
+            // Where the file takes none the kernel does without, and says so here alone.
+            let direct = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/dio")).unwrap_or_default();
+            if direct.trim() != "1" {
+                return Err(io::Error::other("its file takes no direct I/O"));
+            }
             return Ok((device, path));
         }
         let error = io::Error::last_os_error();

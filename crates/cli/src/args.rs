@@ -26,7 +26,7 @@ Examples:
   fastmap run --warm -- PROGRAM ARGS    with what it had of its files in memory the last time read back beside its start
   fastmap top                    which programs here wait for files that they have mapped, and what would help
   fastmap doctor                 what this machine offers and what it lacks
-  fastmap bench                  FastMap beside kernel mmap, about two minutes
+  fastmap bench                  FastMap beside kernel mmap, six to twelve minutes
   fastmap bench micro --help     one load, in every detail
   fastmap report *.json -o results.md      what was measured, as a page to read, with a picture")]
 pub struct Args {
@@ -41,7 +41,7 @@ pub enum Command {
     Attach(AttachArgs),
     Warm(WarmArgs),
     Top(TopArgs),
-    /// Measure FastMap beside kernel mmap: a tour of about two minutes, or one experiment in detail (`bench micro`)
+    /// Measure FastMap beside kernel mmap: a tour of eight works, or one experiment in detail (`bench micro`)
     #[command(disable_help_flag = true, override_usage = "fastmap bench [EXPERIMENT] [OPTIONS]")]
     Bench {
         /// Arguments of fastmap-bench

@@ -92,13 +92,13 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// From /proc/self/mountinfo: the last mount whose point is the longest beginning of the path.
+    /// From the thread's mountinfo, proc_pid_mountinfo(5): the last mount whose point is the longest beginning of the path.
     pub fn of(place: &Path) -> FileSystem {
         let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
         if place.metadata().is_ok_and(|m| m.file_type().is_block_device()) {
             return FileSystem { kind: "block device".to_owned(), device: place.display().to_string() };
         }
-        find_mount(&read("/proc/self/mountinfo"), &place)
+        find_mount(&read("/proc/thread-self/mountinfo"), &place)
             .unwrap_or_else(|| FileSystem { kind: "unknown".to_owned(), device: "unknown".to_owned() })
     }
 

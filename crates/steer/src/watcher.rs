@@ -1,15 +1,21 @@
 //! The loop: sleeps while nothing is wrong, looks, has it judged, acts.
+//!
+//! `held` is what is known of each mapping, `follow` follows walks, `loads` keeps readers busy, `done` tells what was done.
+
+mod done;
+mod follow;
+mod held;
+mod loads;
+
+use self::done::{Advised, Done};
+use self::held::{Held, add, merge};
 
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{
-    Advice, Case, Depth, Front, Load, Look, PIECE, Pieces, Round, Run, SLOW, Shape, Stream, WIDE, is_dense, may_load,
-    pieces, shape, windows,
-};
-use crate::observe::{Effort, Flags, Mapping, Mappings, Memory, Pages, Seen, Spent, Waited, Waits, readahead};
+use crate::judge::{Advice, Case, Depth, Look, Pieces, Run, Shape, pieces, shape, windows};
+use crate::observe::{Effort, Mappings, Memory, Pages, Seen, Spent, Waits};
 use crate::report::Report;
-use std::fmt::Write;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -53,63 +59,6 @@ pub struct Watcher<'a, H> {
     done: Done,
 }
 
-/// One mapping, and what is known of it.
-#[derive(Debug)]
-struct Held {
-    mapping: Mapping,
-    seen: Option<Seen>,
-    case: Case,
-    flags: Option<(Flags, Duration)>,
-    /// Pages that the kernel reads ahead on the file's device.
-    readahead: u64,
-    /// Touches to read ahead of a walk at most.
-    window: u64,
-    /// What of ours is on it; and what has ever been.
-    advice: Advice,
-    /// New pages that a step of touches at random usually shows in a part of the mapping.
-    usual: f64,
-    had_blocks: bool,
-    was_random: bool,
-    streams: Vec<Stream>,
-    round: Option<Round>,
-    load: Option<Load>,
-    /// A load that did not go on rests until then.
-    loads_rest_until: Duration,
-    /// New pages that streams and rounds came upon.
-    pending: Vec<Run>,
-    before: Vec<Run>,
-    first: Vec<Run>,
-    /// Streams and rounds that did not pay rest until then.
-    rests_until: Duration,
-    /// Streams in a row whose walk was none; until when strides are taken for chance, and for how long the next time.
-    in_vain: u32,
-    no_strides_until: Duration,
-    no_strides_for: Duration,
-}
-
-/// What was done, for the report.
-#[derive(Debug, Default)]
-struct Done {
-    random: Option<Advised>,
-    /// Pages a second, before and after.
-    backward: Option<(f64, f64)>,
-    strided: u64,
-    /// What would be, where nothing may be done.
-    would: Vec<String>,
-    kept: Option<(f64, f64)>,
-    /// Pages that readers brought, and the most requests at a time.
-    loaded: (u64, usize),
-    blocks: Option<(f64, f64)>,
-}
-
-#[derive(Debug)]
-struct Advised {
-    at: Duration,
-    mappings: u32,
-    before: f64,
-    after: f64,
-}
-
 /// Sleep between looks at what faults cost, while nothing is wrong; longer when nothing has been for a while.
 const CALM: Duration = Duration::from_millis(100);
 const CALMEST: Duration = Duration::from_millis(400);
@@ -141,15 +90,6 @@ const READ: f64 = 2000.0;
 const MINOR_FAULTS: f64 = 100.0;
 /// How long what is known of a mapping's advice holds: all of smaps(5) is read for it.
 const FLAGS: Duration = Duration::from_secs(10);
-/// Touches to read ahead of a walk, at least and at most.
-const WINDOW: u64 = 64;
-const WIDEST: u64 = 4096;
-/// Streams of one mapping at a time.
-const STREAMS: usize = 16;
-/// Touches that make sure of a stride, streams without as many after which strides are taken for chance, and for how long.
-const SURE: u64 = 16;
-const CHANCES: u32 = 4;
-const NO_STRIDES: Duration = Duration::from_secs(4);
 
 impl<'a, H: Hand> Watcher<'a, H> {
     /// Watches process `pid`, whose mappings `hand` can reach.
@@ -493,88 +433,6 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
-    /// Begins to load what the program reads densely from slow storage, and ends what it does not.
-    fn find_loads(&mut self, second: &[Vec<Run>], at: Duration) {
-        if self.hand.readers().is_none() {
-            return;
-        }
-        let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
-        let touched: u64 = looks.map(|runs| windows(runs)).sum();
-        let Waited { faults, slept, .. } = self.waits.waited();
-        // Who copies what it loads has faults of new memory, too, which wait for nothing.
-        let is_slow = faults > 0 && slept > SLOW * u32::try_from(faults.min(touched)).unwrap_or(u32::MAX).max(1);
-        let loaded = |one: &Held| if one.load.is_some() { one.mapping.pages } else { 0 };
-        for (index, second) in second.iter().enumerate() {
-            let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
-            let one = &mut self.held[index];
-            if !is_slow && one.load.is_none() {
-                continue;
-            }
-            let runs = merge(merge(one.before.clone(), one.first.clone()), second.clone());
-            let pages = one.mapping.pages;
-            // After one file of a device the next is wanted as a whole, too.
-            let goes_on = self.loaded_from == Some(one.mapping.device) && !runs.is_empty();
-            match is_dense(&runs).or(goes_on.then_some(true)) {
-                Some(false) if one.load.take().is_some() => {
-                    one.loads_rest_until = at + Duration::from_secs(10);
-                    if let Some((readers, _)) = self.hand.readers() {
-                        readers.clear();
-                    }
-                }
-                Some(true) if is_slow && one.may_load(at) && pages <= free => {
-                    let front = second.last().or(runs.last()).map_or(0, Run::end);
-                    if !self.only_notes(index, "a load from slow storage, for which readers would be ahead") {
-                        self.loaded_from = Some(self.held[index].mapping.device);
-                        self.held[index].load = Some(Load::new(front, pages, at));
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Keeps the readers busy.
-    fn load(&mut self) {
-        let at = now();
-        if at < self.loads_next {
-            return;
-        }
-        let room = may_load(self.room);
-        let Some((readers, files)) = self.hand.readers() else { return };
-        if self.held.iter().all(|one| one.load.is_none()) {
-            readers.rest();
-            return;
-        }
-        let (mut waiting, brought) = readers.state();
-        // What they are reading cannot be let go of.
-        let most = self.depth.judge(brought, at).min((room / 16 / PIECE) as usize).max(1);
-        readers.allow(most);
-        self.done.loaded = (brought / PAGE, self.done.loaded.1.max(most));
-        for one in &mut self.held {
-            let (Some(load), Some(seen), Some(pages)) = (&mut one.load, &mut one.seen, &mut self.pages) else {
-                continue;
-            };
-            let new = pages.look(seen, 0..one.mapping.pages);
-            // Of a long mapping a look takes long.
-            self.loads_next = at + LOADS.max((now() - at) * 20);
-            let goes_on = load.follow(&new, at);
-            add(&mut one.pending, new);
-            let Some(file) = files.get(&one.mapping) else {
-                one.load = None;
-                continue;
-            };
-            for run in load.ask(room, (4 * most).saturating_sub(waiting)) {
-                readers.bring(file, one.mapping.offset + run.at * PAGE, (run.len * PAGE) as usize);
-                waiting += 1;
-            }
-            if !goes_on {
-                one.load = None;
-                one.loads_rest_until = at + Duration::from_secs(1);
-            }
-        }
-        self.tell();
-    }
-
     fn advise(&mut self, index: usize, advice: Advice, at: Duration) {
         let is_possible = advice == Advice::Normal
             || self.may_act(index) && !(advice == Advice::Blocks && self.held[index].has_huge());
@@ -630,259 +488,10 @@ impl<'a, H: Hand> Watcher<'a, H> {
         let flags = self.held[index].flags.map(|(flags, _)| flags).unwrap_or_default();
         !flags.locked && (self.settings.overrides || !(flags.random || flags.sequential))
     }
-
-    /// Begins to follow walks that the kernel does not serve well.
-    fn find_walks(&mut self, index: usize, shape: &Shape, waits: bool, at: Duration) {
-        if self.held[index].rests_until > at || shape.fronts.is_empty() {
-            return;
-        }
-        let pages = self.held[index].mapping.pages;
-        let is_new = |one: &Held, front: &Front| {
-            let near = |stream: &Stream| stream.front().abs_diff(front.at) < 4096 + front.span;
-            !one.streams.iter().any(near)
-        };
-        for front in &shape.fronts {
-            let one = &self.held[index];
-            if front.stride == 1 {
-                let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room, one.readahead));
-                let may_come_round = !one.mapping.is_writable && is_fit && one.round.is_none();
-                let is_loop = may_come_round && !waits && !one.case.is_on();
-                if is_loop && shape.fronts.len() == 1 && self.may_act(index) && !self.settings.is_dry {
-                    self.held[index].round = Some(Round::new(front.at, front.span, at));
-                }
-            } else if front.stride.abs() >= WIDE
-                && one.streams.len() < STREAMS
-                && is_new(one, front)
-                && self.may_act(index)
-                && !self.only_notes(index, "strides, which would be read ahead")
-            {
-                let most = (self.room / 8).max(WINDOW) / (self.held[index].streams.len() as u64 + 1);
-                let most = most.min(self.held[index].window);
-                self.held[index].streams.push(Stream::new(front, pages, most, at));
-            }
-        }
-    }
-
-    /// Follows streams and loops by a step. Whether a stream has ended.
-    fn follow(&mut self) -> bool {
-        let Some(pages) = &mut self.pages else { return false };
-        let (mut ended, at) = (false, now());
-        for one in &mut self.held {
-            let Some(seen) = &mut one.seen else { continue };
-            one.streams.retain_mut(|stream| {
-                let look = stream.ahead();
-                let new = pages.look(seen, look.at..look.end());
-                let goes_on = stream.follow(&new, |page| seen.has(page), at);
-                add(&mut one.pending, new);
-                if !stream.ask().iter().all(|run| self.hand.read_ahead(&one.mapping, run)) {
-                    one.rests_until = at + Duration::from_secs(10);
-                    return false;
-                }
-                if !goes_on {
-                    ended = true;
-                    let (steps, in_vain) = stream.account();
-                    one.in_vain = if steps < SURE { one.in_vain + 1 } else { 0 };
-                    // Reading in vain makes the next walk's window smaller.
-                    one.window =
-                        if in_vain > steps { (one.window / 2).max(WINDOW) } else { (one.window * 2).min(WIDEST) };
-                    self.done.strided += steps;
-                }
-                goes_on
-            });
-            if one.in_vain >= CHANCES {
-                one.streams.clear();
-                one.in_vain = 0;
-                one.no_strides_until = at + one.no_strides_for;
-                one.no_strides_for = (one.no_strides_for * 2).min(NO_STRIDES * 16);
-            }
-            let Some(round) = one.round.as_mut().filter(|round| round.is_loop()) else { continue };
-            let mut new = Vec::new();
-            for part in round.ahead() {
-                new.extend(pages.look(seen, part));
-            }
-            let keep = may_keep(self.room, one.readahead);
-            let goes_on = round.follow(&new, keep, at) && Round::is_worth(round.pages(), keep);
-            add(&mut one.pending, new);
-            if !goes_on {
-                one.round = None;
-                one.rests_until = at + Duration::from_secs(10);
-                continue;
-            }
-            if let Some(run) = round.drop() {
-                if self.hand.drop(&one.mapping, &run) {
-                    self.done.kept = round.progress(at).or(self.done.kept);
-                    seen.forget(run.at..run.end());
-                } else {
-                    one.round = None;
-                    one.rests_until = at + Duration::from_secs(10);
-                }
-            }
-        }
-        ended
-    }
-
-    /// Renews the report.
-    fn tell(&mut self) {
-        if let Some(done) = &mut self.done.random {
-            for one in self.held.iter().filter(|one| one.case.is_random()) {
-                (done.before, done.after) = one.case.progress();
-            }
-        }
-        let mut line = String::new();
-        if let Some(Advised { at, mappings, before, after }) = &self.done.random {
-            let _ = write!(
-                line,
-                "random at {:.1} s in {mappings} mapping{}: {:.1} -> {:.1} thousand touches a second; ",
-                at.as_secs_f64(),
-                if *mappings == 1 { "" } else { "s" },
-                before / 1e3,
-                after / 1e3
-            );
-        }
-        self.done.blocks = self.held.iter().find_map(|one| one.case.blocks()).or(self.done.blocks);
-        if let Some((before, after)) = self.done.blocks {
-            let (before, after) = (before / 1e3, after / 1e3);
-            let _ = write!(line, "pieces of 2 MiB, read at once: {before:.0} -> {after:.0} thousand pages a second; ");
-        }
-        self.done.backward = self.held.iter().find_map(|one| one.case.backward()).or(self.done.backward);
-        if let Some((before, after)) = self.done.backward {
-            let (before, after) = (before / 1e3, after / 1e3);
-            let _ = write!(
-                line,
-                "a walk backward, read in pieces of 2 MiB: {before:.0} -> {after:.0} thousand pages a second; "
-            );
-        }
-        let streams = self.held.iter().flat_map(|one| &one.streams);
-        let strided = self.done.strided + streams.map(|stream| stream.account().0).sum::<u64>();
-        if strided > 0 {
-            let _ = write!(line, "strides, read ahead: {strided} touches; ");
-        }
-        if let Some((before, after)) = self.done.kept {
-            let _ = write!(
-                line,
-                "a loop, a part of it kept: {:.0} -> {:.0} thousand pages a second; ",
-                before / 1e3,
-                after / 1e3
-            );
-        }
-        for would in &self.done.would {
-            let _ = write!(line, "{would}; ");
-        }
-        if let (pages @ 1.., most) = self.done.loaded {
-            let _ = write!(
-                line,
-                "a load from slow storage: {} MiB brought, {most} requests at a time; ",
-                (pages * PAGE) >> 20
-            );
-        }
-        if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
-            // The engine has such walks at the device's speed.
-            let mapped: u64 = self.held.iter().map(|one| one.mapping.bytes()).sum();
-            let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;
-            let _ = write!(line, "--cache {room}MiB may serve it faster; ");
-        }
-        if !line.is_empty() {
-            self.report.set(line.trim_end_matches("; "));
-        }
-    }
 }
-
-impl Held {
-    fn new(mapping: Mapping) -> Held {
-        Held {
-            readahead: readahead(mapping.device).unwrap_or(0),
-            mapping,
-            seen: None,
-            case: Case::default(),
-            flags: None,
-            window: WIDEST,
-            advice: Advice::Normal,
-            usual: 0.0,
-            had_blocks: false,
-            was_random: false,
-            streams: Vec::new(),
-            round: None,
-            load: None,
-            loads_rest_until: Duration::ZERO,
-            pending: Vec::new(),
-            before: Vec::new(),
-            first: Vec::new(),
-            rests_until: Duration::ZERO,
-            in_vain: 0,
-            no_strides_until: Duration::ZERO,
-            no_strides_for: NO_STRIDES,
-        }
-    }
-
-    /// Nothing is known of what was touched any more.
-    fn forget(&mut self) {
-        self.seen = None;
-        self.pending.clear();
-        self.before.clear();
-    }
-
-    /// What a look found, with what streams and rounds came upon before.
-    fn merged(&mut self, new: Vec<Run>) -> Vec<Run> {
-        merge(std::mem::take(&mut self.pending), new)
-    }
-
-    /// Whether the program has given advice on huge pages: what was here before is ours.
-    fn has_huge(&self) -> bool {
-        !self.had_blocks && self.flags.is_some_and(|(flags, _)| flags.huge)
-    }
-
-    fn may_load(&self, at: Duration) -> bool {
-        self.load.is_none() && self.loads_rest_until <= at && !self.case.is_on()
-    }
-
-    /// Whether what it needs may be over in a moment.
-    fn is_short_lived(&self) -> bool {
-        self.round.is_some() || self.load.is_some() || self.case.is_looked_at()
-    }
-
-    fn is_followed(&self) -> bool {
-        !self.streams.is_empty() || self.round.is_some() || self.load.is_some()
-    }
-
-    /// How long each of what is followed can be left alone.
-    fn pauses(&self) -> impl Iterator<Item = Duration> {
-        let at = now();
-        let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
-        let loads = self.load.iter().map(|_| LOADS);
-        self.streams.iter().map(move |stream| stream.pause(at)).chain(loops).chain(loads)
-    }
-}
-
-/// Pages of a loop that may be kept: the rest is for what the kernel reads ahead, two windows at the end of a round and two at
-/// the beginning of the next, for what is dropped late, and for what else there is.
-fn may_keep(room: u64, readahead: u64) -> u64 {
-    room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
-}
-
-/// How often loads are looked at.
-const LOADS: Duration = Duration::from_millis(10);
 
 /// Whether faults cost enough to look at what is touched.
 fn is_wrong(cost: &Spent, lasted: Duration) -> bool {
     let seconds = lasted.as_secs_f64().max(1e-3);
     cost.major_faults as f64 > FAULTS * seconds || (cost.read_bytes / PAGE) as f64 > READ * seconds
-}
-
-/// Pages that are kept for the next look at most.
-const PENDING: usize = 16384;
-
-fn add(pending: &mut Vec<Run>, new: Vec<Run>) {
-    if pending.len() < PENDING {
-        pending.extend(new);
-    }
-}
-
-/// Both, in order.
-fn merge(mut one: Vec<Run>, other: Vec<Run>) -> Vec<Run> {
-    if one.is_empty() {
-        return other;
-    }
-    one.extend(other);
-    one.sort_unstable_by_key(|run| run.at);
-    one
 }

@@ -250,7 +250,7 @@ impl Experiment for Breakdown {
 }
 
 fn is(row: &Row<Outcome>, op: &str) -> bool {
-    (row.text("place"), row.text("room"), row.text("op")) == ("disk", "out-of-memory", op)
+    row.text("place") != "no-device" && (row.text("room"), row.text("op")) == ("out-of-memory", op)
 }
 
 /// Only samples tell page faults from the program and from workers, as the paper's pgfault does.

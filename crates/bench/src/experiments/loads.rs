@@ -84,6 +84,7 @@ impl Experiment for Loads {
         let failed = |why| Failure::new("--storage slow", why, "give another --storage");
         // Slow storage is a file system here, as network file systems and mounts of object stores are, and holds a made-up file.
         let (dir, place, path, beside) = if ctx.storage == Storage::Slow {
+            ctx.is_itself = true;
             let place = own_directory(&folder, 0)?;
             let beside = Beside::start(LATENCY, BANDWIDTH, bytes, place.path()).map_err(failed)?;
             let path = place.path().join(storage::DATA);

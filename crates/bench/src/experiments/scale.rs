@@ -140,7 +140,7 @@ impl Experiment for Scale {
 }
 
 fn is(row: &Row<Outcome>, op: &str, disk: bool) -> bool {
-    row.text("op") == op && row.text("room") == "out-of-memory" && (row.text("place") == "disk") == disk
+    row.text("op") == op && row.text("room") == "out-of-memory" && (row.text("place") != "no-device") == disk
 }
 
 fn figure_1(ratio: f64) -> Option<Paper> {

@@ -1,4 +1,4 @@
-//! The file system: reads are answered when they are due, everything else at once.
+//! The file system: reads and writes are answered when they are due, everything else at once.
 //!
 //! A read is due after the latency, or, if that is later, when the bytes of all that came before it have passed at the bandwidth. Each of as many
 //! threads as there may be reads at a time takes a request of the kernel's, sleeps until it is due, and answers it.
@@ -254,7 +254,7 @@ fn begin(asked: wire::Init) -> wire::InitAnswer {
         major: wire::MAJOR,
         minor: wire::MINOR,
         max_readahead: asked.max_readahead,
-        flags: asked.flags & (wire::ASYNC_READ | wire::PARALLEL_DIROPS),
+        flags: asked.flags & (wire::ASYNC_READ | wire::PARALLEL_DIROPS | wire::ASYNC_DIO),
         max_background: AT_ONCE,
         congestion_threshold: AT_ONCE,
         max_write: WRITE,

@@ -24,6 +24,8 @@ pub const MINOR: u32 = 31;
 /// Of the flags of INIT: reads of one file may go on at the same time, and looks into one folder.
 pub const ASYNC_READ: u32 = 1;
 pub const PARALLEL_DIROPS: u32 = 1 << 18;
+/// What O_DIRECT asks for need not wait for what was asked before.
+pub const ASYNC_DIO: u32 = 1 << 15;
 /// Of the flags of OPEN: what the page cache has of the file stays.
 pub const KEEP_CACHE: u32 = 1 << 1;
 

@@ -140,10 +140,12 @@ pub fn dies_with_parent(command: &mut Command) {
 
 /// Has the kernel send what is started a signal when the thread that starts it ends. PR_SET_PDEATHSIG(2const).
 pub fn ends_with_parent(command: &mut Command, signal: libc::c_int) {
-    // SAFETY: between fork and exec one system call is made, and no memory handed over.
+    // SAFETY: between fork and exec two system calls are made, and no memory handed over.
     unsafe {
+        let parent = libc::getpid();
         command.pre_exec(move || match libc::prctl(libc::PR_SET_PDEATHSIG, signal) {
-            0 => Ok(()),
+            0 if libc::getppid() == parent => Ok(()),
+            0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
             _ => Err(io::Error::last_os_error()),
         });
     }

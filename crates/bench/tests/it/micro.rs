@@ -21,7 +21,7 @@ fn check_every_field(engines: &str, pattern: &str, op: &str, threads: u64) -> Va
     let dir = dir();
     let memory = memory_flag("24MiB");
     let line = format!(
-        "micro --engines {engines} --pattern {pattern} --op {op} --threads {threads} --size 16MiB \
+        "micro --storage here --engines {engines} --pattern {pattern} --op {op} --threads {threads} --size 16MiB \
          --memory {memory} --seconds 0.2 --repeat 2 --json out.json"
     );
     let ran = fastmap(dir.path(), &line);

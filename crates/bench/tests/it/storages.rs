@@ -45,7 +45,11 @@ fn what_is_measured_on_is_said() {
             assert_eq!((machine["file_system"].as_str(), machine["read_ahead_kb"].as_u64()), (Some("ext4"), Some(128)));
             assert!(ran.stdout.lines().next().unwrap().contains("readahead 128KiB"), "{}", ran.stdout);
         }
-        let under = if storage == "slow" { "FUSE, 2ms a request, 1GB/s" } else { "/dev/" };
+        let under = match storage {
+            "slow" => "a loop device with direct I/O on FUSE, 2ms a request, 1GB/s",
+            "disk" => "a loop device with direct I/O on ",
+            _ => "/dev/zram",
+        };
         assert!(storage == "here" || machine["device"].as_str().unwrap().contains(under), "{machine}");
         assert_eq!(files_in(dir.path()), ["out.json"], "{storage}");
     }

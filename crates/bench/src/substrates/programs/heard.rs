@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 
 use super::*;
 
-/// How often the run is so_far at beside what it says.
+/// How often the run is looked at beside what it says.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A run that is to be made.

@@ -1,0 +1,97 @@
+//! What was done, in the report's words.
+
+use super::Watcher;
+use crate::PAGE;
+use crate::act::Hand;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// What was done, for the report.
+#[derive(Debug, Default)]
+pub struct Done {
+    pub random: Option<Advised>,
+    /// Pages a second, before and after.
+    pub backward: Option<(f64, f64)>,
+    pub strided: u64,
+    /// What would be, where nothing may be done.
+    pub would: Vec<String>,
+    pub kept: Option<(f64, f64)>,
+    /// Pages that readers brought, and the most requests at a time.
+    pub loaded: (u64, usize),
+    pub blocks: Option<(f64, f64)>,
+}
+
+#[derive(Debug)]
+pub struct Advised {
+    pub at: Duration,
+    pub mappings: u32,
+    pub before: f64,
+    pub after: f64,
+}
+
+impl<H: Hand> Watcher<'_, H> {
+    /// Renews the report.
+    pub(super) fn tell(&mut self) {
+        if let Some(done) = &mut self.done.random {
+            for one in self.held.iter().filter(|one| one.case.is_random()) {
+                (done.before, done.after) = one.case.progress();
+            }
+        }
+        let mut line = String::new();
+        if let Some(Advised { at, mappings, before, after }) = &self.done.random {
+            let _ = write!(
+                line,
+                "random at {:.1} s in {mappings} mapping{}: {:.1} -> {:.1} thousand touches a second; ",
+                at.as_secs_f64(),
+                if *mappings == 1 { "" } else { "s" },
+                before / 1e3,
+                after / 1e3
+            );
+        }
+        self.done.blocks = self.held.iter().find_map(|one| one.case.blocks()).or(self.done.blocks);
+        if let Some((before, after)) = self.done.blocks {
+            let (before, after) = (before / 1e3, after / 1e3);
+            let _ = write!(line, "pieces of 2 MiB, read at once: {before:.0} -> {after:.0} thousand pages a second; ");
+        }
+        self.done.backward = self.held.iter().find_map(|one| one.case.backward()).or(self.done.backward);
+        if let Some((before, after)) = self.done.backward {
+            let (before, after) = (before / 1e3, after / 1e3);
+            let _ = write!(
+                line,
+                "a walk backward, read in pieces of 2 MiB: {before:.0} -> {after:.0} thousand pages a second; "
+            );
+        }
+        let streams = self.held.iter().flat_map(|one| &one.streams);
+        let strided = self.done.strided + streams.map(|stream| stream.account().0).sum::<u64>();
+        if strided > 0 {
+            let _ = write!(line, "strides, read ahead: {strided} touches; ");
+        }
+        if let Some((before, after)) = self.done.kept {
+            let _ = write!(
+                line,
+                "a loop, a part of it kept: {:.0} -> {:.0} thousand pages a second; ",
+                before / 1e3,
+                after / 1e3
+            );
+        }
+        for would in &self.done.would {
+            let _ = write!(line, "{would}; ");
+        }
+        if let (pages @ 1.., most) = self.done.loaded {
+            let _ = write!(
+                line,
+                "a load from slow storage: {} MiB brought, {most} requests at a time; ",
+                (pages * PAGE) >> 20
+            );
+        }
+        if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
+            // The engine has such walks at the device's speed.
+            let mapped: u64 = self.held.iter().map(|one| one.mapping.bytes()).sum();
+            let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;
+            let _ = write!(line, "--cache {room}MiB may serve it faster; ");
+        }
+        if !line.is_empty() {
+            self.report.set(line.trim_end_matches("; "));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Walks that are followed: strides read ahead, loops of which a part is kept.
+
+use super::Watcher;
+use super::held::{Held, add};
+use crate::PAGE;
+use crate::act::Hand;
+use crate::clock::now;
+use crate::judge::{Front, Round, Shape, Stream, WIDE};
+use std::time::Duration;
+
+/// Touches to read ahead of a walk, at least and at most.
+const WINDOW: u64 = 64;
+pub const WIDEST: u64 = 4096;
+/// Streams of one mapping at a time.
+const STREAMS: usize = 16;
+/// Touches that make sure of a stride, streams without as many after which strides are taken for chance, and for how long.
+const SURE: u64 = 16;
+const CHANCES: u32 = 4;
+pub const NO_STRIDES: Duration = Duration::from_secs(4);
+
+impl<H: Hand> Watcher<'_, H> {
+    /// Begins to follow walks that the kernel does not serve well.
+    pub(super) fn find_walks(&mut self, index: usize, shape: &Shape, waits: bool, at: Duration) {
+        if self.held[index].rests_until > at || shape.fronts.is_empty() {
+            return;
+        }
+        let pages = self.held[index].mapping.pages;
+        let is_new = |one: &Held, front: &Front| {
+            let near = |stream: &Stream| stream.front().abs_diff(front.at) < 4096 + front.span;
+            !one.streams.iter().any(near)
+        };
+        for front in &shape.fronts {
+            let one = &self.held[index];
+            if front.stride == 1 {
+                let is_fit = pages > self.room && Round::is_worth(pages, may_keep(self.room, one.readahead));
+                let may_come_round = !one.mapping.is_writable && is_fit && one.round.is_none();
+                let is_loop = may_come_round && !waits && !one.case.is_on();
+                if is_loop && shape.fronts.len() == 1 && self.may_act(index) && !self.settings.is_dry {
+                    self.held[index].round = Some(Round::new(front.at, front.span, at));
+                }
+            } else if front.stride.abs() >= WIDE
+                && one.streams.len() < STREAMS
+                && is_new(one, front)
+                && self.may_act(index)
+                && !self.only_notes(index, "strides, which would be read ahead")
+            {
+                let most = (self.room / 8).max(WINDOW) / (self.held[index].streams.len() as u64 + 1);
+                let most = most.min(self.held[index].window);
+                self.held[index].streams.push(Stream::new(front, pages, most, at));
+            }
+        }
+    }
+
+    /// Follows streams and loops by a step. Whether a stream has ended.
+    pub(super) fn follow(&mut self) -> bool {
+        let Some(pages) = &mut self.pages else { return false };
+        let (mut ended, at) = (false, now());
+        for one in &mut self.held {
+            let Some(seen) = &mut one.seen else { continue };
+            one.streams.retain_mut(|stream| {
+                let look = stream.ahead();
+                let new = pages.look(seen, look.at..look.end());
+                let goes_on = stream.follow(&new, |page| seen.has(page), at);
+                add(&mut one.pending, new);
+                if !stream.ask().iter().all(|run| self.hand.read_ahead(&one.mapping, run)) {
+                    one.rests_until = at + Duration::from_secs(10);
+                    return false;
+                }
+                if !goes_on {
+                    ended = true;
+                    let (steps, in_vain) = stream.account();
+                    one.in_vain = if steps < SURE { one.in_vain + 1 } else { 0 };
+                    // Reading in vain makes the next walk's window smaller.
+                    one.window =
+                        if in_vain > steps { (one.window / 2).max(WINDOW) } else { (one.window * 2).min(WIDEST) };
+                    self.done.strided += steps;
+                }
+                goes_on
+            });
+            if one.in_vain >= CHANCES {
+                one.streams.clear();
+                one.in_vain = 0;
+                one.no_strides_until = at + one.no_strides_for;
+                one.no_strides_for = (one.no_strides_for * 2).min(NO_STRIDES * 16);
+            }
+            let Some(round) = one.round.as_mut().filter(|round| round.is_loop()) else { continue };
+            let mut new = Vec::new();
+            for part in round.ahead() {
+                new.extend(pages.look(seen, part));
+            }
+            let keep = may_keep(self.room, one.readahead);
+            let goes_on = round.follow(&new, keep, at) && Round::is_worth(round.pages(), keep);
+            add(&mut one.pending, new);
+            if !goes_on {
+                one.round = None;
+                one.rests_until = at + Duration::from_secs(10);
+                continue;
+            }
+            if let Some(run) = round.drop() {
+                if self.hand.drop(&one.mapping, &run) {
+                    self.done.kept = round.progress(at).or(self.done.kept);
+                    seen.forget(run.at..run.end());
+                } else {
+                    one.round = None;
+                    one.rests_until = at + Duration::from_secs(10);
+                }
+            }
+        }
+        ended
+    }
+}
+
+/// Pages of a loop that may be kept: the rest is for what the kernel reads ahead, two windows at the end of a round and two at
+/// the beginning of the next, for what is dropped late, and for what else there is.
+fn may_keep(room: u64, readahead: u64) -> u64 {
+    room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
+}

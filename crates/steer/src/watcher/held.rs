@@ -1,0 +1,127 @@
+//! What is known of each mapping, and what of ours is on it.
+
+use super::follow::{NO_STRIDES, WIDEST};
+use super::loads::LOADS;
+use crate::clock::now;
+use crate::judge::{Advice, Case, Load, Round, Run, Stream};
+use crate::observe::{Flags, Mapping, Seen, readahead};
+use std::time::Duration;
+
+/// One mapping, and what is known of it.
+#[derive(Debug)]
+pub struct Held {
+    pub mapping: Mapping,
+    pub seen: Option<Seen>,
+    pub case: Case,
+    pub flags: Option<(Flags, Duration)>,
+    /// Pages that the kernel reads ahead on the file's device.
+    pub readahead: u64,
+    /// Touches to read ahead of a walk at most.
+    pub window: u64,
+    /// What of ours is on it; and what has ever been.
+    pub advice: Advice,
+    /// New pages that a step of touches at random usually shows in a part of the mapping.
+    pub usual: f64,
+    pub had_blocks: bool,
+    pub was_random: bool,
+    pub streams: Vec<Stream>,
+    pub round: Option<Round>,
+    pub load: Option<Load>,
+    /// A load that did not go on rests until then.
+    pub loads_rest_until: Duration,
+    /// New pages that streams and rounds came upon.
+    pub pending: Vec<Run>,
+    pub before: Vec<Run>,
+    pub first: Vec<Run>,
+    /// Streams and rounds that did not pay rest until then.
+    pub rests_until: Duration,
+    /// Streams in a row whose walk was none; until when strides are taken for chance, and for how long the next time.
+    pub in_vain: u32,
+    pub no_strides_until: Duration,
+    pub no_strides_for: Duration,
+}
+
+impl Held {
+    pub fn new(mapping: Mapping) -> Held {
+        Held {
+            readahead: readahead(mapping.device).unwrap_or(0),
+            mapping,
+            seen: None,
+            case: Case::default(),
+            flags: None,
+            window: WIDEST,
+            advice: Advice::Normal,
+            usual: 0.0,
+            had_blocks: false,
+            was_random: false,
+            streams: Vec::new(),
+            round: None,
+            load: None,
+            loads_rest_until: Duration::ZERO,
+            pending: Vec::new(),
+            before: Vec::new(),
+            first: Vec::new(),
+            rests_until: Duration::ZERO,
+            in_vain: 0,
+            no_strides_until: Duration::ZERO,
+            no_strides_for: NO_STRIDES,
+        }
+    }
+
+    /// Nothing is known of what was touched any more.
+    pub fn forget(&mut self) {
+        self.seen = None;
+        self.pending.clear();
+        self.before.clear();
+    }
+
+    /// What a look found, with what streams and rounds came upon before.
+    pub fn merged(&mut self, new: Vec<Run>) -> Vec<Run> {
+        merge(std::mem::take(&mut self.pending), new)
+    }
+
+    /// Whether the program has given advice on huge pages: what was here before is ours.
+    pub fn has_huge(&self) -> bool {
+        !self.had_blocks && self.flags.is_some_and(|(flags, _)| flags.huge)
+    }
+
+    pub fn may_load(&self, at: Duration) -> bool {
+        self.load.is_none() && self.loads_rest_until <= at && !self.case.is_on()
+    }
+
+    /// Whether what it needs may be over in a moment.
+    pub fn is_short_lived(&self) -> bool {
+        self.round.is_some() || self.load.is_some() || self.case.is_looked_at()
+    }
+
+    pub fn is_followed(&self) -> bool {
+        !self.streams.is_empty() || self.round.is_some() || self.load.is_some()
+    }
+
+    /// How long each of what is followed can be left alone.
+    pub fn pauses(&self) -> impl Iterator<Item = Duration> {
+        let at = now();
+        let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
+        let loads = self.load.iter().map(|_| LOADS);
+        self.streams.iter().map(move |stream| stream.pause(at)).chain(loops).chain(loads)
+    }
+}
+
+/// Pages that are kept for the next look at most.
+const PENDING: usize = 16384;
+
+pub fn add(pending: &mut Vec<Run>, new: Vec<Run>) {
+    if pending.len() < PENDING {
+        pending.extend(new);
+    }
+}
+
+/// Both, in order.
+pub fn merge(mut one: Vec<Run>, other: Vec<Run>) -> Vec<Run> {
+    if one.is_empty() {
+        return other;
+    }
+    one.extend(other);
+    one.sort_unstable_by_key(|run| run.at);
+    one
+}

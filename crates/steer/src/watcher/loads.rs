@@ -1,0 +1,97 @@
+//! Loads from slow storage: found, and the readers kept busy.
+
+use super::Watcher;
+use super::held::{Held, add, merge};
+use crate::PAGE;
+use crate::act::Hand;
+use crate::clock::now;
+use crate::judge::{Load, PIECE, Run, SLOW, is_dense, may_load, windows};
+use crate::observe::Waited;
+use std::time::Duration;
+
+/// How often loads are looked at.
+pub const LOADS: Duration = Duration::from_millis(10);
+
+impl<H: Hand> Watcher<'_, H> {
+    /// Begins to load what the program reads densely from slow storage, and ends what it does not.
+    pub(super) fn find_loads(&mut self, second: &[Vec<Run>], at: Duration) {
+        if self.hand.readers().is_none() {
+            return;
+        }
+        let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
+        let touched: u64 = looks.map(|runs| windows(runs)).sum();
+        let Waited { faults, slept, .. } = self.waits.waited();
+        // Who copies what it loads has faults of new memory, too, which wait for nothing.
+        let is_slow = faults > 0 && slept > SLOW * u32::try_from(faults.min(touched)).unwrap_or(u32::MAX).max(1);
+        let loaded = |one: &Held| if one.load.is_some() { one.mapping.pages } else { 0 };
+        for (index, second) in second.iter().enumerate() {
+            let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
+            let one = &mut self.held[index];
+            if !is_slow && one.load.is_none() {
+                continue;
+            }
+            let runs = merge(merge(one.before.clone(), one.first.clone()), second.clone());
+            let pages = one.mapping.pages;
+            // After one file of a device the next is wanted as a whole, too.
+            let goes_on = self.loaded_from == Some(one.mapping.device) && !runs.is_empty();
+            match is_dense(&runs).or(goes_on.then_some(true)) {
+                Some(false) if one.load.take().is_some() => {
+                    one.loads_rest_until = at + Duration::from_secs(10);
+                    if let Some((readers, _)) = self.hand.readers() {
+                        readers.clear();
+                    }
+                }
+                Some(true) if is_slow && one.may_load(at) && pages <= free => {
+                    let front = second.last().or(runs.last()).map_or(0, Run::end);
+                    if !self.only_notes(index, "a load from slow storage, for which readers would be ahead") {
+                        self.loaded_from = Some(self.held[index].mapping.device);
+                        self.held[index].load = Some(Load::new(front, pages, at));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Keeps the readers busy.
+    pub(super) fn load(&mut self) {
+        let at = now();
+        if at < self.loads_next {
+            return;
+        }
+        let room = may_load(self.room);
+        let Some((readers, files)) = self.hand.readers() else { return };
+        if self.held.iter().all(|one| one.load.is_none()) {
+            readers.rest();
+            return;
+        }
+        let (mut waiting, brought) = readers.state();
+        // What they are reading cannot be let go of.
+        let most = self.depth.judge(brought, at).min((room / 16 / PIECE) as usize).max(1);
+        readers.allow(most);
+        self.done.loaded = (brought / PAGE, self.done.loaded.1.max(most));
+        for one in &mut self.held {
+            let (Some(load), Some(seen), Some(pages)) = (&mut one.load, &mut one.seen, &mut self.pages) else {
+                continue;
+            };
+            let new = pages.look(seen, 0..one.mapping.pages);
+            // Of a long mapping a look takes long.
+            self.loads_next = at + LOADS.max((now() - at) * 20);
+            let goes_on = load.follow(&new, at);
+            add(&mut one.pending, new);
+            let Some(file) = files.get(&one.mapping) else {
+                one.load = None;
+                continue;
+            };
+            for run in load.ask(room, (4 * most).saturating_sub(waiting)) {
+                readers.bring(file, one.mapping.offset + run.at * PAGE, (run.len * PAGE) as usize);
+                waiting += 1;
+            }
+            if !goes_on {
+                one.load = None;
+                one.loads_rest_until = at + Duration::from_secs(1);
+            }
+        }
+        self.tell();
+    }
+}
