@@ -203,9 +203,9 @@ fn table(rows: &[Row<Nothing>]) -> String {
     });
     let headings = ["work", "kernel", "advised", "fastmap run", "times", "engine", "times"];
     format!(
-        "\nThousands of pages a second from a cold start: medians, and times the kernel as it is\n\n{}\n\
+        "\nMedians, thousands of pages a second from a cold start; the kernel as it is: 1\n\n{}\n\
          R: MADV_RANDOM, S: MADV_SEQUENTIAL, W: MADV_WILLNEED, P: MADV_POPULATE_READ\n\
-         ~: repetitions do not agree; the middle half of them lies further apart than 10 %\n",
+         ~: repetitions do not agree: their middle half is more than 10 % apart\n",
         render(&headings, &lines.collect::<Vec<Vec<String>>>())
     )
 }

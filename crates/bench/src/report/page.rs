@@ -189,7 +189,7 @@ fn storage(name: &str, machine: &Machine) -> (usize, String) {
     match name {
         "disk" => (0, format!("disk{readahead}")),
         // As experiments mount it.
-        "slow" => (1, format!("slow storage, {LATENCY} a request")),
+        "slow" => (1, format!("slow storage, {} a request", LATENCY.replace("ms", " ms"))),
         "fast" => (2, format!("fast (zram){readahead}")),
         "here" => (3, format!("this disk as it is{readahead}")),
         other => (4, format!("storage \"{other}\"{readahead}")),

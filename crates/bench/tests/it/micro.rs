@@ -49,9 +49,9 @@ fn check_every_field(engines: &str, pattern: &str, op: &str, threads: u64) -> Va
             (Some(pattern), Some(op), Some(threads))
         );
         let ops = r["ops_per_s"].as_f64().unwrap();
-        assert!(ops > 0.0 && (r["bytes_per_s"].as_f64().unwrap() / ops - 4096.0).abs() < 1e-3);
+        assert!(ops > 0.0 && (r["bytes_per_s"].as_f64().unwrap() / ops - 4096.0).abs() < 0.1, "of six digits");
         let cpu = r["cpu_us_per_op"].as_f64().unwrap();
-        assert!(cpu >= 0.0 && (r["cpu_ns_per_byte"].as_f64().unwrap() * 4.096 - cpu).abs() < 1e-6 + cpu * 1e-6);
+        assert!(cpu >= 0.0 && (r["cpu_ns_per_byte"].as_f64().unwrap() * 4.096 - cpu).abs() < 1e-6 + cpu * 1e-4);
         let latency = |p: &str| r["latency_us"][p].as_f64().unwrap();
         assert!(0.0 < latency("p50") && latency("p50") <= latency("p99"));
         assert!(latency("p99") <= latency("p999") && latency("p999") <= latency("max"));
@@ -278,7 +278,7 @@ fn killed_it_takes_its_worker_along_and_the_next_one_removes_its_cgroup() {
     }
     let dir = dir();
     let memory = memory_flag("64MiB");
-    let line = format!("micro --engines pread --size 16MiB --memory {memory} --seconds 60");
+    let line = format!("micro --storage here --engines pread --size 16MiB --memory {memory} --seconds 60");
     let mut child = start_in(dir.path(), Command::new(FASTMAP).args(line.split_whitespace()));
     let begun = Instant::now();
     let worker = loop {

@@ -68,7 +68,7 @@ fn headlines() -> Vec<Value> {
 /// Results that nobody measured.
 fn results(experiment: &str, began: f64) -> Value {
     json!({
-        "experiment": experiment, "command": format!("fastmap bench {experiment} --dir '/my disk'"), "began_unix_s": began, "took_s": 125.0,
+        "experiment": experiment, "about": "Measure stores that are flushed at once", "command": format!("fastmap bench {experiment} --dir '/my disk'"), "began_unix_s": began, "took_s": 125.0,
         "machine": {"cpus": 2, "model": "A processor", "kernel": "6.1", "memory_bytes": 1u64 << 33, "file_system": "ext4", "device": "/dev/vda"},
         "memory_limit": "cgroup-v2", "memory_limit_bytes": 256 << 20, "file": "temporary file in .", "file_bytes": 1 << 30,
         "verified": "Every page's stamp.", "notes": ["What was left out.", EVIL], "headlines": headlines(), "figures": figures(), "results": [1],
