@@ -141,7 +141,7 @@ impl Experiment for Tour {
         Ok(Plan {
             about: String::new(),
             place: dir.clone(),
-            file: format!("file in {}", dir.display()),
+            file: format!("file in {}", ctx.folder_for(FILE.0).display()),
             bytes: FILE.0,
             limit,
             groups,
