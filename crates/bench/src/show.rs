@@ -447,7 +447,7 @@ fn advice(engine: Engine) -> &'static str {
     }
 }
 
-/// Whether the middle half of some figures is no further apart than [`AGREE`]. Of one figure nothing is known.
+/// Whether the middle half of some figures is no further apart than `AGREE`. Of one figure nothing is known.
 pub fn is_steady(figures: &[f64]) -> bool {
     let mut figures = figures.to_vec();
     figures.sort_by(f64::total_cmp);
