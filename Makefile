@@ -54,7 +54,6 @@ install:
 	install -s -m 755 $(BUILT)/fastmap $(TO)/bin/fastmap
 	install -m 755 $(BUILT)/fastmap-bench $(TO)/bin/fastmap-bench
 	strip --strip-debug $(TO)/bin/fastmap-bench
-	if [ -e $(BUILT)/fastmap-papers ]; then install -m 755 $(BUILT)/fastmap-papers $(TO)/bin/ && strip --strip-debug $(TO)/bin/fastmap-papers; fi
 	install -m 755 $(BUILT)/libfastmap_capi.so $(TO)/lib/libfastmap.so.$(VERSION)
 	ln -sf libfastmap.so.$(VERSION) $(TO)/lib/libfastmap.so.$(MAJOR)
 	ln -sf libfastmap.so.$(MAJOR) $(TO)/lib/libfastmap.so
@@ -67,7 +66,7 @@ install:
 
 # With the same PREFIX and DESTDIR, of the same version. Directories stay: others use them, too.
 uninstall:
-	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/bin/fastmap-papers $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
+	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
 	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_{preload,preload_heap,steer}.so
 	rm -f $(TO)/share/man/man1/fastmap{,-run,-attach,-warm,-warm-*,-top,-doctor,-cache,-cache-*,-report,-bench,-bench-*}.1
 	rm -f $(TO)/share/{bash-completion/completions/fastmap,zsh/site-functions/_fastmap,fish/vendor_completions.d/fastmap.fish}

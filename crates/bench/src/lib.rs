@@ -94,7 +94,7 @@ fn papers() -> Result<Infallible, Failure> {
     become_other(
         PAPERS,
         env::args_os().skip(1),
-        "the papers' experiments are built by `make papers`, in a checkout of FastMap",
+        "build it by `make papers`, in a checkout of FastMap, and put it there",
     )
 }
 
