@@ -122,7 +122,7 @@ packages: deb
 	FASTMAP=$(abspath $(BUILT))/fastmap DEB=$(abspath $(DEB)) tests/packages/run
 
 # With it go the engine's own tests of direct mappings.
-vm: build
+vm: papers
 	SUITE=$$($(CARGO) test --workspace --test suite --no-run --message-format=json | \
 		sed -n '/crates\/engine#/s/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
