@@ -114,7 +114,7 @@ impl Ctx {
         Ok(self.made.insert(made).root.clone())
     }
 
-    /// What the files are on, for the JSON: a storage that was made, or that the experiment has made by itself.
+    /// The storage of the files, for the JSON: one that was made here, or that the experiment has made by itself.
     fn on(&self) -> &'static str {
         match &self.made {
             Some(made) => made.kind.name(),
@@ -405,6 +405,19 @@ pub fn progress_bar(length: u64, template: &str) -> ProgressBar {
     bar
 }
 
+/// Checks that `free` bytes in `dir` are enough for `bytes`.
+///
+/// # Errors
+///
+/// They are not.
+pub fn check_room(dir: &Path, free: u64, bytes: u64) -> Result<(), Failure> {
+    if free >= bytes {
+        return Ok(());
+    }
+    let what = format!("has {} MiB left, and {} are needed", free >> 20, bytes >> 20);
+    Err(Failure::new(dir.display(), what, "make room, name another place with --dir, or ask for less"))
+}
+
 /// A directory of our own in `dir`, gone at the end, with room for `bytes`.
 ///
 /// # Errors
@@ -415,10 +428,7 @@ pub fn own_directory(dir: &Path, bytes: u64) -> Result<tempfile::TempDir, Failur
         Failure::new(dir.display(), format!("cannot make a directory in it: {e}"), "name a writable place with --dir")
     };
     let free = File::open(dir).and_then(|dir| prepare::free_bytes(&dir)).map_err(failed)?;
-    if free < bytes {
-        let what = format!("has {} MiB left, and {} are needed", free >> 20, bytes >> 20);
-        return Err(Failure::new(dir.display(), what, "make room, name another place with --dir, or ask for less"));
-    }
+    check_room(dir, free, bytes)?;
     // Some programs want a path from the root on.
     let dir = dir.canonicalize().map_err(failed)?;
     tempfile::Builder::new().prefix("fastmap-bench-").tempdir_in(dir).map_err(failed)

@@ -67,7 +67,7 @@ pub trait Experiment: Sized + 'static {
         }
     }
 
-    /// What is printed in place of the tables, the headlines and the notes on rows, where one table says all.
+    /// One table that says all, printed in place of the tables, the headlines and the notes on rows.
     fn page(_: &[Row<Self::Outcome>]) -> Option<String> {
         None
     }

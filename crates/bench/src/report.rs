@@ -43,7 +43,7 @@ pub struct ReportArgs {
     /// Files that `fastmap bench` wrote with --json; one experiment may be there several times
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
-    /// What to write, overwritten if it is there, as its pictures are; its name ends in .md
+    /// The document, overwritten if it is there, as its pictures are; its name ends in .md
     #[arg(short, long, value_name = "FILE.md")]
     pub output: PathBuf,
 }
@@ -82,7 +82,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(refused)
 }
 
-/// What each experiment is called here: its name, and where there are several of it their storages or else their numbers.
+/// The names of the experiments here. Several of one experiment have their storages behind the name, or else numbers.
 fn names(experiments: &[Results]) -> Vec<String> {
     let name = |(at, results): (usize, &Results)| {
         let Report { experiment, storage, .. } = results;

@@ -23,7 +23,7 @@ use crate::runner::Limit;
 pub struct Report<R> {
     /// The subcommand of `fastmap bench`, or `tour`.
     pub experiment: String,
-    /// What that measures, a line; empty in files of older versions.
+    /// A line on what it measures; empty in files of older versions.
     #[serde(default)]
     pub about: String,
     /// The command line that gave it, quoted for a shell.

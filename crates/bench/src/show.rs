@@ -434,8 +434,8 @@ impl<'a, E: Experiment> Shown<'a, E> {
     }
 }
 
-/// What kernel mmap is told.
-fn advice(engine: Engine) -> &'static str {
+/// The advice that kernel mmap gets.
+pub fn advice(engine: Engine) -> &'static str {
     match engine {
         Engine::MmapRandom => "MADV_RANDOM",
         Engine::MmapSequential => "MADV_SEQUENTIAL",

@@ -18,6 +18,7 @@ use fastmap_cli::size::Size;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 use serde::Serialize;
 
+use crate::driver::check_room;
 use crate::substrates::prepare;
 
 /// What the heap's file is on.
@@ -90,10 +91,7 @@ impl Image {
             Failure::new(dir.display(), what, "name a place with more room with --dir, or ask for less")
         };
         let free = File::open(dir).and_then(|dir| prepare::free_bytes(&dir)).map_err(failed)?;
-        if free < bytes {
-            let what = format!("has {} MiB left, and {} are needed", free >> 20, bytes >> 20);
-            return Err(Failure::new(dir.display(), what, "make room, name another place with --dir, or ask for less"));
-        }
+        check_room(dir, free, bytes)?;
         let mut file = tempfile::tempfile_in(dir).map_err(failed)?;
         let zeros = vec![0; CHUNK];
         for _ in 0..bytes.div_ceil(CHUNK as u64) {

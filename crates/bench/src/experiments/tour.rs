@@ -15,14 +15,14 @@ use crate::experiment::{
 };
 use crate::results::{Kind, median};
 use crate::runner::Limit;
-use crate::show::is_steady;
+use crate::show::{advice, is_steady};
 use crate::substrates::{self, Engine, Meter, Op, Pattern, Spec};
 use crate::target::Target;
 
 const FILE: Size = Size(512 << 20);
 const MEMORY: u64 = 128 << 20;
 
-/// What the engine's process may use beside the memory by which its cache is sized: where reads take long, those in flight are beside it.
+/// The engine's process may use so much beside the memory that sizes its cache: on slow storage the reads in flight are not in the cache.
 const READERS: u64 = 32 << 20;
 
 /// Repetitions until they agree, at most: so many times as many.
@@ -54,7 +54,7 @@ Storages:
   fast   zram, compressed memory behind the block layer; as root
   here   the folder as it is, with its disk's readahead
 
-What is made for a storage is gone when the bench ends, however it ends.
+A storage that was made is gone when the bench ends, however it ends.
 
 Examples:
   fastmap bench
@@ -182,15 +182,10 @@ fn rates(row: &Row<Nothing>) -> Vec<f64> {
     row.trials.iter().map(|trial| trial.reading.ops_per_s).collect()
 }
 
-/// One letter for what the kernel is told.
-fn letter(engine: Engine) -> &'static str {
-    match engine {
-        Engine::MmapRandom => " R",
-        Engine::MmapSequential => " S",
-        Engine::MmapWillneed => " W",
-        Engine::MmapPopulate => " P",
-        _ => "",
-    }
+/// The first letter of the kernel's advice.
+fn letter(engine: Engine) -> String {
+    let named = advice(engine).strip_prefix("MADV_").and_then(|name| name.chars().next());
+    named.map_or_else(String::new, |first| format!(" {first}"))
 }
 
 /// The one table: a row for each work.

@@ -33,7 +33,7 @@ pub struct Page<'a> {
 /// A storage on a machine.
 #[derive(PartialEq)]
 pub struct Column {
-    /// What storage it is, with what kernel mmap hangs on there.
+    /// The storage, with its readahead or latency.
     pub title: String,
     /// Where it was measured, and on which days.
     pub measured: Measured,
@@ -54,7 +54,7 @@ pub struct Row<'a> {
     pub work: String,
     /// `fastmap run` or `engine`.
     pub way: &'a str,
-    /// What was gained on each storage.
+    /// The gain on each storage.
     pub cells: Vec<Option<&'a Gain>>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Page<'a> {
         Some(Page { columns, rows: rows.into_iter().map(|(_, row)| row).collect(), measured })
     }
 
-    /// What the picture shows: one storage, and FastMap in one way.
+    /// The storage and the way of FastMap that the picture shows.
     pub fn shown(&self) -> (usize, &'a str) {
         let way = self.rows.iter().map(|row| row.way).find(|way| *way == RUN).unwrap_or(self.rows[0].way);
         let is_there = |column: &usize| self.rows.iter().any(|row| row.way == way && row.cells[*column].is_some());
@@ -242,7 +242,7 @@ fn place<'a>(
     }
 }
 
-/// What a work is called: with its experiment if another one has it too, with its number if it was measured again.
+/// The name of a work: with its experiment if another one has it too, with its number if it was measured again.
 fn told_apart(works: &[Key<'_>], (experiment, work, nth): Key<'_>) -> String {
     let elsewhere = works.iter().any(|(other, same, _)| *same == work && *other != experiment);
     let experiment = if elsewhere { format!(" ({experiment})") } else { String::new() };
