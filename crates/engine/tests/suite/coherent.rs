@@ -329,7 +329,7 @@ fn maps_come_and_go_under_system_calls() {
         scope.spawn(move || {
             let mut map = map(other, cache, 64);
             while !stop.load(Ordering::Relaxed) {
-                (0..64).for_each(|page| map[page * PAGE] += 1);
+                (0..64).for_each(|page| map[page * PAGE] = map[page * PAGE].wrapping_add(1));
             }
         });
         for caller in 0..2 {
