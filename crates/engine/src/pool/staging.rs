@@ -252,6 +252,15 @@ impl Staging {
         area.wrapping_add((number.0 - BUFFERS) * FRAME)
     }
 
+    /// Has the kernel bring a fresh frame's memory, a huge page, before parts of it are read at once: threads that touch it first together would
+    /// each be given one, charged to the process's group, until they find that another has been faster.
+    pub fn bring_huge(&self, number: SlotNumber) {
+        if number.is_frame() && !self.slot(number).came_back.load(Ordering::Relaxed) {
+            // SAFETY: the slot is this thread's, and ordinary memory; what is in it is about to be read anew.
+            unsafe { self.memory(number).write_volatile(0) };
+        }
+    }
+
     /// Says where the memory of an empty frame that this thread has taken will be: fresh, or come back.
     pub fn expect(&self, number: SlotNumber, back: bool) {
         self.slot(number).came_back.store(back, Ordering::Relaxed);

@@ -18,11 +18,7 @@ const MOST_READERS: usize = 4;
 pub fn start(pool: Weak<Pool>, userfaultfd: &'static Userfaultfd) -> Option<Arc<Ahead>> {
     let failed = |error: &io::Error| tracing::warn!(%error, "nothing is read ahead in this cache");
     let contexts: Vec<_> = (0..cpu::count().min(MOST_READERS)).map(|_| Aio::open().ok()).collect();
-    let are_all = contexts.iter().all(Option::is_some);
     let ahead = Arc::new(Ahead::new(contexts, userfaultfd).inspect_err(failed).ok()?);
-    if !are_all {
-        ahead.preads.start();
-    }
     for number in 0..ahead.readers.len() {
         let (of_thread, pool) = (ahead.clone(), pool.clone());
         let body = move || reads::run(&of_thread, number, &pool);

@@ -87,16 +87,23 @@ impl Ahead {
 /// How long what is read ahead is waited for that has to be fetched: a region that ends waits for it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// A thread that reads takes some 40 KiB beside the budget, its stacks: so much capacity has one, a MiB.
+const PAGES_PER_THREAD: usize = (1 << 20) / PAGE;
+const LEAST_THREADS: usize = 4;
+
 /// The life of a reader's thread.
 pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
     // Engine locks are taken here, and no signal of the program's is this thread's business.
     let _blocked = Blocked::all();
     let reader = &ahead.readers[number];
     while !ahead.stop.load(Ordering::SeqCst) {
-        if ahead.preads.are_wanted() {
-            ahead.preads.start();
+        let pool_now = pool.upgrade();
+        if ahead.preads.are_wanted()
+            && let Some(pool) = &pool_now
+        {
+            ahead.preads.start((pool.capacity() / PAGES_PER_THREAD).max(LEAST_THREADS));
         }
-        match pool.upgrade().filter(|_| reader.needs_thread()) {
+        match pool_now.filter(|_| reader.needs_thread()) {
             Some(pool) => {
                 reader.note_looked();
                 match reader.take_turn_or_call(ahead, &pool) {
@@ -104,7 +111,10 @@ pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
                     None => reader.sleep_unless(|| !reader.needs_thread()),
                 }
             }
-            None => reader.rest(|| ahead.stop.load(Ordering::SeqCst) || ahead.preads.are_wanted()),
+            None => {
+                let are_wanted = || ahead.preads.are_wanted() && pool.strong_count() > 0;
+                reader.rest(|| ahead.stop.load(Ordering::SeqCst) || are_wanted());
+            }
         }
     }
     // Here, and not in the thread that drops the cache.
@@ -243,6 +253,9 @@ impl OnTurn<'_> {
         // In parts, where it is the part that takes long.
         let most = if region.hints().read_times().are_long() { BUFFER_PAGES } else { chunk.count };
         let each = if chunk.step == 1 { most } else { 1 };
+        if each < chunk.count {
+            self.ahead.staging.bring_huge(number);
+        }
         let places = (0..chunk.count).step_by(each).map(|index| {
             let pages = each.min(chunk.count - index);
             (chunk.first + index * chunk.step, pages, memory.wrapping_add(index * PAGE))

@@ -100,8 +100,8 @@ pub unsafe fn prepare_region(at: *mut u8, len: usize) {
     }
 }
 
-/// Keeps staging memory as the engine needs it: in huge pages or not, and not inherited by fork(2), after which the
-/// kernel would refuse to move pages.
+/// Keeps staging memory as the engine needs it: in huge pages, or in none also where the system gives them to all (the one that a buffer
+/// touches would be sixteen buffers' memory), and not inherited by fork(2), after which the kernel would refuse to move pages.
 ///
 /// # Safety
 /// The range is the caller's own mapping.
@@ -109,9 +109,7 @@ pub unsafe fn prepare_staging(at: *mut u8, len: usize, huge: bool) {
     // SAFETY: the caller's contract; without huge pages moves take longer, and without the other advice they fail in a
     // process that has forked.
     unsafe {
-        if huge {
-            libc::madvise(at.cast(), len, libc::MADV_HUGEPAGE);
-        }
+        libc::madvise(at.cast(), len, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
         libc::madvise(at.cast(), len, libc::MADV_DONTFORK);
     }
 }

@@ -111,17 +111,22 @@ impl Preads {
         self.state.load(Ordering::SeqCst) == WANTED
     }
 
-    /// Makes the threads, once. Called by threads that may allocate.
-    pub fn start(self: &Arc<Self>) {
+    /// Threads that were made.
+    pub fn threads(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Makes so many threads, [`THREADS`] at most, once. Called by threads that may allocate.
+    pub fn start(self: &Arc<Self>, threads: usize) {
         if self.state.swap(STARTED, Ordering::SeqCst) == STARTED {
             return;
         }
-        for _ in 0..THREADS {
+        for _ in 0..threads.min(THREADS) {
             let preads = self.clone();
             let body = move || preads.serve();
             let thread = std::thread::Builder::new().name("fastmap-pread".into()).stack_size(STACK);
             if let Err(error) = thread.spawn(threads::named(body)) {
-                tracing::warn!(%error, threads = self.count.load(Ordering::Relaxed), "no more reads at a time");
+                tracing::warn!(%error, threads = self.threads(), "no more reads at a time");
                 break;
             }
             self.count.fetch_add(1, Ordering::Release);
@@ -290,7 +295,7 @@ mod tests {
     fn every_read_ends_once_with_what_it_came_to() {
         let preads = Preads::new(2);
         assert!(!preads.are_there_or_wanted() && preads.are_wanted());
-        preads.start();
+        preads.start(THREADS);
         assert!(preads.are_there_or_wanted() && !preads.are_wanted());
         let file = tempfile::tempfile().unwrap();
         (0..1000u32).for_each(|at| file.write_all_at(&at.to_le_bytes(), u64::from(at) * 4).unwrap());
@@ -338,7 +343,7 @@ mod tests {
     #[test]
     fn what_is_under_way_ends_before_its_memory_goes() {
         let preads = Preads::new(1);
-        preads.start();
+        preads.start(THREADS);
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 64 * PAGE], 0).unwrap();
         for _ in 0..50 {
