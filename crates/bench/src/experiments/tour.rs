@@ -22,9 +22,6 @@ use crate::target::Target;
 const FILE: Size = Size(512 << 20);
 const MEMORY: u64 = 128 << 20;
 
-/// The engine's process may use so much beside the memory that sizes its cache: on slow storage the reads in flight are not in the cache.
-const READERS: u64 = 32 << 20;
-
 /// Repetitions until they agree, at most: so many times as many.
 const TIMES: u32 = 2;
 
@@ -121,10 +118,6 @@ impl Experiment for Tour {
                 Limit::none()
             }
         };
-        ctx.notes.push(format!(
-            "The engine's cache is sized by the same memory; its process may use {} more, since reads in flight are beside the cache where they take long.",
-            Size(READERS)
-        ));
         let dir = ctx.dir_for(FILE.0)?;
         // A file with a name, as programs have them.
         let place = own_directory(&dir, FILE.0)?;
@@ -236,8 +229,7 @@ impl Stage<Tour> for Files {
             return Ok(Launch { skip: true, ..Launch::default() });
         }
         let launch = self.target.ready(case)?;
-        let memory = turn.limit.bytes().filter(|_| turn.engine == Engine::Fastmap).map(|bytes| bytes + READERS);
-        Ok(Launch { memory, under: (turn.engine == Engine::Steered).then(Vec::new), ..launch })
+        Ok(Launch { under: (turn.engine == Engine::Steered).then(Vec::new), ..launch })
     }
 }
 
