@@ -331,7 +331,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
         for one in &mut self.held {
             let all = 0..one.mapping.pages;
             match &mut one.seen {
-                Some(seen) => found.push(pages.look(seen, all)),
+                Some(seen) => {
+                    let new = pages.look(seen, all);
+                    if let Some(load) = &mut one.load {
+                        // It goes on until it is looked at for its own sake.
+                        load.follow(&new, began);
+                    }
+                    found.push(new);
+                }
                 none => {
                     pages.look(none.insert(Seen::nothing(one.mapping.at.start, one.mapping.pages)), all);
                     found.push(Vec::new());

@@ -27,12 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Chunks and pieces on their way, at most; in small caches fewer ([`Reading::most`]).
+/// Chunks and pieces on their way, at most.
 pub const TRANSFERS: usize = 128;
-/// As many at least.
-const LEAST_TRANSFERS: usize = 8;
-/// The pieces' buffers are beside the budget: they take this part of the capacity at most.
-const PART_OF_BUFFERS: usize = 32;
 /// Neighbouring pages that are mapped as soon as they are there, in one request, at most.
 pub const PIECE_PAGES: usize = 4;
 /// The same, where reads take long and memory is free.
@@ -124,8 +120,6 @@ pub struct Reading {
     pub asked: Asked,
     pub positions: Box<[Position]>,
     pub transfers: Box<[Option<Transfer>]>,
-    /// Of them, those that may be begun with.
-    most: usize,
     /// A buffer for each transfer.
     pieces: Zeroed<[u8; PAGE]>,
     /// And one for each that is a large piece.
@@ -156,8 +150,7 @@ impl Reading {
         Ok(Reading {
             positions: vec![idle; STREAMS].into(),
             transfers: (0..TRANSFERS).map(|_| None).collect(),
-            most: LEAST_TRANSFERS,
-            // In no huge page, which would be the buffers of all transfers.
+            // In no huge page: the memory of what is used, which is beside the budget, and not of all.
             pieces: Zeroed::sparse(TRANSFERS * PIECE_PAGES, 0)?,
             large_pieces: Zeroed::sparse(TRANSFERS * LARGE_PIECE_PAGES, 0)?,
             large: 0,
@@ -198,7 +191,7 @@ impl Reading {
     /// A transfer's place, if there is one, and room for as many requests.
     pub fn room_for(&self, requests: usize) -> Option<usize> {
         let fits = self.in_flight() + requests <= aio::DEPTH.min(preads::DEPTH);
-        self.transfers[..self.most].iter().position(Option::is_none).filter(|_| fits)
+        self.transfers.iter().position(Option::is_none).filter(|_| fits)
     }
 
     /// Where a transfer's piece of so many pages is read into.
@@ -289,10 +282,7 @@ impl Reader {
 
     fn on_turn<'a>(&'a self, ahead: &'a Ahead, pool: &'a Pool) -> OnTurn<'a> {
         // SAFETY: it is this thread's turn.
-        let reading = unsafe { &mut *self.reading.get() };
-        let of_all = pool.capacity() / PART_OF_BUFFERS / PIECE_PAGES;
-        reading.most = (of_all / ahead.readers.len()).clamp(LEAST_TRANSFERS, TRANSFERS);
-        OnTurn { ahead, pool, reader: self, reading, waits: false }
+        OnTurn { ahead, pool, reader: self, reading: unsafe { &mut *self.reading.get() }, waits: false }
     }
 
     /// Sleeps until the turn is free or something has arrived, or for less. Not if `is_over`.

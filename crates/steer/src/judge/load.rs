@@ -1,6 +1,8 @@
-//! What to bring of a file that a program loads from slow storage, while memory is free.
+//! What to bring of a file that a program reads from slow storage: all of it while memory is free, else what a walk forward
+//! comes to next.
 
-use super::Run;
+use super::{Run, WINDOW};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Follows the load of one mapping, which readers beside the program are ahead of.
@@ -8,22 +10,31 @@ use std::time::Duration;
 pub struct Load {
     /// The mapping's length in pages.
     pages: u64,
-    /// The page to bring next; after the last comes the first.
+    /// The page to bring next.
     next: u64,
-    /// Pages that were not asked for yet.
-    left: u64,
-    brought: u64,
-    /// Pages that the program has touched since.
-    touched: u64,
+    what: What,
     moved: Duration,
+}
+
+/// What is brought.
+#[derive(Debug)]
+enum What {
+    /// All of a file that fits into memory; after its last page comes its first. `left`: pages that were not asked for yet. `touched`:
+    /// by the program since.
+    Whole { left: u64, brought: u64, touched: u64 },
+    /// What a walk forward comes to next, `window` pages ahead of its `front` at most.
+    Walk { front: u64, window: u64 },
 }
 
 /// Pages that a reader brings at a time: 256 KiB.
 pub const PIECE: u64 = 64;
 /// A fault that waits for longer is one of slow storage.
 pub const SLOW: Duration = Duration::from_micros(300);
-/// A load that has not gone on for so long has ended.
+/// A load, or a walk, that has not gone on for so long has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
+const WALKS: Duration = Duration::from_millis(500);
+/// A walk may leave out so many pages, or a look may not have them: they are gone again.
+const NEAR: u64 = 4 * PIECE;
 /// Pages that say whether touches are dense, and the length of a row that does.
 const ENOUGH: u64 = 256;
 const ROW: u64 = 48;
@@ -31,39 +42,107 @@ const ROW: u64 = 48;
 impl Load {
     /// A load that goes on after page `front` of a mapping of `pages`.
     pub fn new(front: u64, pages: u64, now: Duration) -> Load {
-        Load { pages, next: front.min(pages), left: pages, brought: 0, touched: 0, moved: now }
+        let what = What::Whole { left: pages, brought: 0, touched: 0 };
+        Load { pages, next: front.min(pages), what, moved: now }
+    }
+
+    /// A walk forward whose front is at page `front` of a mapping of `pages`, of which no more than `window` are to be brought ahead of it.
+    pub fn of_walk(front: u64, pages: u64, window: u64, now: Duration) -> Load {
+        Load { pages, next: front.min(pages), what: What::Walk { front, window: window.max(PIECE) }, moved: now }
+    }
+
+    /// Pages of the mapping that it brings in all.
+    pub fn needs(&self) -> u64 {
+        match self.what {
+            What::Whole { .. } => self.pages,
+            What::Walk { window, .. } => window,
+        }
+    }
+
+    /// Where the next touches are to be looked for.
+    pub fn ahead(&self) -> Range<u64> {
+        match self.what {
+            What::Whole { .. } => 0..self.pages,
+            // It may begin anew.
+            What::Walk { front, window } if front + WINDOW >= self.pages => 0..(4 * window).min(self.pages),
+            What::Walk { front, window } => front..(front + 4 * window).min(self.pages),
+        }
     }
 
     /// Notes what the program has touched, in order. `false` once all is asked for, or if the load does not go on.
     pub fn follow(&mut self, new: &[Run], now: Duration) -> bool {
-        if let Some(last) = new.last() {
-            self.moved = now;
-            self.touched += new.iter().map(|run| run.len).sum::<u64>();
-            // The program has passed the readers.
-            let is_near = |run: &&Run| run.at <= self.next + PIECE && self.next < run.end();
-            if let Some(run) = new.iter().find(is_near).filter(|run| run.end() <= last.end()) {
-                self.skip(run.end() - self.next);
+        let next = self.next;
+        match &mut self.what {
+            What::Whole { touched, .. } => {
+                if let Some(last) = new.last() {
+                    self.moved = now;
+                    *touched += new.iter().map(|run| run.len).sum::<u64>();
+                    // The program has passed the readers.
+                    let is_near = |run: &&Run| run.at <= next + PIECE && next < run.end();
+                    if let Some(run) = new.iter().find(is_near).filter(|run| run.end() <= last.end()) {
+                        self.skip(run.end() - next);
+                    }
+                }
+                !self.is_all_asked() && now.saturating_sub(self.moved) < PATIENCE
+            }
+            What::Walk { front, .. } => {
+                if *front + WINDOW >= self.pages
+                    && let Some(first) = new.first().filter(|run| run.len >= WINDOW)
+                {
+                    (*front, self.next) = (first.at, first.end());
+                }
+                for run in new.iter().filter(|run| run.len > 1) {
+                    if run.at <= *front + NEAR && *front < run.end() {
+                        *front = run.end();
+                        self.moved = now;
+                    }
+                }
+                self.next = self.next.max(*front);
+                now.saturating_sub(self.moved) < WALKS
             }
         }
-        self.left > 0 && now.saturating_sub(self.moved) < PATIENCE
+    }
+
+    fn is_all_asked(&self) -> bool {
+        matches!(self.what, What::Whole { left: 0, .. })
     }
 
     fn skip(&mut self, pages: u64) {
-        let pages = pages.min(self.left);
-        self.left -= pages;
+        let What::Whole { left, .. } = &mut self.what else {
+            self.next += pages;
+            return;
+        };
+        let pages = pages.min(*left);
+        *left -= pages;
         self.next = if self.next + pages >= self.pages { 0 } else { self.next + pages };
+    }
+
+    /// Pages that may be asked for now, from the next one on; of what a load has brought and nobody has touched yet there may be `room`.
+    fn may_ask(&mut self, room: u64) -> u64 {
+        match self.what {
+            What::Whole { left, brought, touched } => {
+                if self.next >= self.pages {
+                    self.next = 0;
+                }
+                if brought < touched + room { left.min(self.pages - self.next) } else { 0 }
+            }
+            What::Walk { front, window } if self.next < front + window => self.pages.saturating_sub(self.next),
+            What::Walk { .. } => 0,
+        }
     }
 
     /// Pieces to bring now, at most `count`; of what is brought and not touched yet `room` pages at most.
     pub fn ask(&mut self, room: u64, count: usize) -> Vec<Run> {
         let mut ask = Vec::new();
-        while ask.len() < count && self.left > 0 && self.brought < self.touched + room {
-            if self.next >= self.pages {
-                self.next = 0;
+        while ask.len() < count {
+            let len = PIECE.min(self.may_ask(room));
+            if len == 0 {
+                break;
             }
-            let len = PIECE.min(self.pages - self.next).min(self.left);
             ask.push(Run { at: self.next, len });
-            self.brought += len;
+            if let What::Whole { brought, .. } = &mut self.what {
+                *brought += len;
+            }
             self.skip(len);
         }
         ask
@@ -73,6 +152,11 @@ impl Load {
 /// Of the memory that files can have, so much may be brought before it is touched.
 pub fn may_load(room: u64) -> u64 {
     room - room / 8
+}
+
+/// Pages that may be brought ahead of a walk, of the memory that files can have: 32 MiB at most, which keep the fastest of slow storage busy.
+pub fn window(room: u64) -> u64 {
+    (room / 8).min(8192)
 }
 
 /// Whether touches are dense: nearly all in rows longer than what the kernel maps for one. `None` if there are too few.
@@ -161,6 +245,26 @@ mod tests {
         assert!(load.follow(&[Run { at: 700, len: 5000 }], at(2)));
         assert_eq!(load.ask(6400, 1), [Run { at: 5700, len: 64 }]);
         assert!(load.follow(&[], at(4000)) && !load.follow(&[], at(6000)));
+    }
+
+    #[test]
+    fn a_walk_has_what_it_comes_to_next_and_no_more_and_is_found_again_at_the_beginning() {
+        let mut load = Load::of_walk(1000, 2000, 256, at(0));
+        let next = |load: &mut Load| -> Vec<u64> { load.ask(0, 100).iter().map(|run| run.at).collect() };
+        assert_eq!(next(&mut load), [1000, 1064, 1128, 1192]);
+        assert!(next(&mut load).is_empty());
+        assert_eq!(load.ahead(), 1000..2000);
+        assert!(load.follow(&[Run { at: 1000, len: 100 }], at(1)));
+        assert_eq!(next(&mut load), [1256, 1320]);
+        // It is faster than the readers; what others touch elsewhere is no part of it.
+        assert!(load.follow(&[Run { at: 1090, len: 510 }, Run { at: 1950, len: 20 }], at(2)));
+        assert_eq!(load.ask(0, 1), [Run { at: 1600, len: 64 }]);
+        assert!(load.follow(&[Run { at: 1600, len: 399 }], at(3)));
+        assert_eq!(next(&mut load), [1999]);
+        assert_eq!(load.ahead(), 0..1024);
+        assert!(load.follow(&[Run { at: 0, len: 40 }], at(4)));
+        assert_eq!(next(&mut load)[0], 40);
+        assert!(load.follow(&[], at(400)) && !load.follow(&[], at(600)));
     }
 
     #[test]

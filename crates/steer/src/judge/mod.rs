@@ -2,7 +2,7 @@
 //!
 //! [`shape`] tells the pattern of what was touched in two looks that followed one another. [`Case`] follows one mapping
 //! and decides on its advice. [`Stream`] says what to read ahead of a walk, [`Round`] what to drop behind one that
-//! comes round, [`Load`] what to bring of a file that is loaded from slow storage.
+//! comes round, [`Load`] what to bring of a file that is read from slow storage.
 
 mod case;
 mod load;
@@ -11,7 +11,7 @@ mod shape;
 mod stream;
 
 pub use case::{Advice, Case, Look};
-pub use load::{Depth, Load, PIECE, SLOW, is_dense, may_load};
+pub use load::{Depth, Load, PIECE, SLOW, is_dense, may_load, window};
 pub use round::Round;
 pub use shape::{Front, Pieces, Shape, pieces, shape, windows};
 pub use stream::{Stream, WIDE};

@@ -47,6 +47,14 @@ impl Shape {
         self.fronts.iter().all(|front| front.stride == 1) && walked * 2 >= self.windows.max(1)
     }
 
+    /// Where the walk forward is to which most touches belong, if there is one.
+    pub fn walk_forward(&self) -> Option<u64> {
+        match &self.fronts[..] {
+            [front] if self.is_one_walk() => Some(front.at),
+            _ => None,
+        }
+    }
+
     /// Whether nearly all touches belong to walks backward, of which most pages are used, or many.
     pub fn is_backward(&self) -> bool {
         let are_backward = self.fronts.iter().all(|front| -WIDE < front.stride && front.stride < 0);

@@ -5,7 +5,7 @@ use super::held::{Held, add, merge};
 use crate::PAGE;
 use crate::act::Hand;
 use crate::clock::now;
-use crate::judge::{Load, PIECE, Run, SLOW, is_dense, may_load, windows};
+use crate::judge::{Load, PIECE, Run, SLOW, is_dense, may_load, shape, window, windows};
 use crate::observe::Waited;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl<H: Hand> Watcher<'_, H> {
         let Waited { faults, slept, .. } = self.waits.waited();
         // Who copies what it loads has faults of new memory, too, which wait for nothing.
         let is_slow = faults > 0 && slept > SLOW * u32::try_from(faults.min(touched)).unwrap_or(u32::MAX).max(1);
-        let loaded = |one: &Held| if one.load.is_some() { one.mapping.pages } else { 0 };
+        let loaded = |one: &Held| one.load.as_ref().map_or(0, Load::needs);
         for (index, second) in second.iter().enumerate() {
             let free = may_load(self.room).saturating_sub(self.held.iter().map(loaded).sum());
             let one = &mut self.held[index];
@@ -41,11 +41,19 @@ impl<H: Hand> Watcher<'_, H> {
                         readers.clear();
                     }
                 }
-                Some(true) if is_slow && one.may_load(at) && pages <= free => {
+                Some(true) if is_slow && one.may_load(at) => {
                     let front = second.last().or(runs.last()).map_or(0, Run::end);
-                    if !self.only_notes(index, "a load from slow storage, for which readers would be ahead") {
+                    let load = if pages <= free {
+                        Some(Load::new(front, pages, at))
+                    } else {
+                        let walk = shape(&merge(one.before.clone(), one.first.clone()), second).walk_forward();
+                        walk.map(|front| Load::of_walk(front, pages, window(free), at))
+                    };
+                    if load.is_some()
+                        && !self.only_notes(index, "a load from slow storage, for which readers would be ahead")
+                    {
                         self.loaded_from = Some(self.held[index].mapping.device);
-                        self.held[index].load = Some(Load::new(front, pages, at));
+                        self.held[index].load = load;
                     }
                 }
                 _ => {}
@@ -74,7 +82,7 @@ impl<H: Hand> Watcher<'_, H> {
             let (Some(load), Some(seen), Some(pages)) = (&mut one.load, &mut one.seen, &mut self.pages) else {
                 continue;
             };
-            let new = pages.look(seen, 0..one.mapping.pages);
+            let new = pages.look(seen, load.ahead());
             // Of a long mapping a look takes long.
             self.loads_next = at + LOADS.max((now() - at) * 20);
             let goes_on = load.follow(&new, at);
