@@ -1,7 +1,7 @@
 # make try       four unchanged programs on this disk: what does FastMap do for them here? About a minute
 # make bench     the tour: FastMap beside kernel mmap on this machine, eight works: six to twelve minutes
 # make           the commands fastmap and fastmap-bench, libfastmap, the preload libraries, man pages and completions, in target/release
-# make install   what was made, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust
+# make install   what was made, stripped, to PREFIX (/usr/local), or below DESTDIR to be packed: needs no Rust. STATIC=1: libfastmap.a, too
 # make uninstall takes it away from there
 # make deb       the same as a package for Debian and Ubuntu, in target/release: takes cargo-deb and dpkg-dev
 # make test      what a change needs to be trusted, in minutes, with nothing but Rust, gcc and make
@@ -46,19 +46,16 @@ try:
 	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload-steer -p fastmap-bench
 	$(BUILT)/fastmap bench try
 
-# Not after `build`: on the machine that it is installed on there may be no Rust. The command is stripped; fastmap-bench keeps its
-# symbols, by which `bench breakdown` tells whose functions a profiler met.
+# Not after `build`: on the machine that it is installed on there may be no Rust.
 install:
 	@test -e $(BUILT)/fastmap -a -e $(BUILT)/fastmap-bench -a -e $(BUILT)/libfastmap_capi.so -a -e $(BUILT)/share || { echo "make: nothing built in $(BUILT): run 'make' first" >&2; exit 1; }
 	install -d $(TO)/bin $(TO)/lib/pkgconfig $(TO)/include
-	install -s -m 755 $(BUILT)/fastmap $(TO)/bin/fastmap
-	install -m 755 $(BUILT)/fastmap-bench $(TO)/bin/fastmap-bench
-	strip --strip-debug $(TO)/bin/fastmap-bench
-	install -m 755 $(BUILT)/libfastmap_capi.so $(TO)/lib/libfastmap.so.$(VERSION)
+	install -s -m 755 $(BUILT)/fastmap $(BUILT)/fastmap-bench $(TO)/bin/
+	install -s -m 755 $(BUILT)/libfastmap_capi.so $(TO)/lib/libfastmap.so.$(VERSION)
 	ln -sf libfastmap.so.$(VERSION) $(TO)/lib/libfastmap.so.$(MAJOR)
 	ln -sf libfastmap.so.$(MAJOR) $(TO)/lib/libfastmap.so
-	install -m 644 $(BUILT)/libfastmap_capi.a $(TO)/lib/libfastmap.a
-	install -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so $(TO)/lib/
+	$(if $(STATIC),install -m 644 $(BUILT)/libfastmap_capi.a $(TO)/lib/libfastmap.a && strip --strip-debug $(TO)/lib/libfastmap.a)
+	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so $(TO)/lib/
 	install -m 644 crates/capi/include/fastmap.h $(TO)/include/fastmap.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/capi/fastmap.pc.in > $(TO)/lib/pkgconfig/fastmap.pc
 	chmod 644 $(TO)/lib/pkgconfig/fastmap.pc
@@ -76,14 +73,12 @@ deb: STAGE = $(CARGO_TARGET_DIR)/release/deb
 deb: build
 	rm -rf $(STAGE)
 	$(MAKE) install DESTDIR=$(STAGE) PREFIX=/usr
-	strip --strip-unneeded $(STAGE)/usr/lib/libfastmap.so.$(VERSION) $(STAGE)/usr/lib/libfastmap_{preload,preload_heap,steer}.so
-	strip --strip-debug $(STAGE)/usr/lib/libfastmap.a
 	gzip -9n $(STAGE)/usr/share/man/man1/*.1
 	$(CARGO) deb --locked --no-build -p fastmap-cli -o $(DEB)
 
 test: lint docs loom
 	$(MAKE) build PROFILE=dev
-	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
+	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --no-fail-fast
 
 # The same tests, many of them for longer, and those that need packages.
 test-all: export FASTMAP_EFFORT = full

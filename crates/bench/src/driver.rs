@@ -36,7 +36,9 @@ pub fn command<E: Experiment>() -> Command {
     if flags.has_storage() {
         let parser = |text: &str| text.parse::<Kind>();
         let storage = Arg::new("storage").long("storage").value_name("KIND").value_parser(parser).default_value("disk");
-        command = command.arg(storage.help(STORAGE));
+        let has_file = command.get_arguments().any(|arg| arg.get_id() == "file");
+        // Which lies where it lies.
+        command = command.arg(storage.help(STORAGE).conflicts_with_all(has_file.then_some("file")));
     }
     if let Some(default) = flags.memory {
         let help = format!(

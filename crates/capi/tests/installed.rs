@@ -56,7 +56,7 @@ static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
     run(make().arg("build"));
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
     let _ = fs::remove_dir_all(&prefix);
-    run(make().arg("install").arg(format!("PREFIX={}", prefix.display())));
+    run(make().args(["install", "STATIC=1"]).arg(format!("PREFIX={}", prefix.display())));
     prefix
 });
 
@@ -172,6 +172,8 @@ fn this_is_installed_and_nothing_else() {
     let of_experiment = |name: &String| name.starts_with("share/man/man1/fastmap-bench-");
     let small = fs::metadata(PREFIX.join("bin/fastmap")).unwrap().len();
     assert!(small < 20 << 20, "stripped, and without what fastmap-bench alone needs: {small} bytes");
+    let steers = fs::metadata(PREFIX.join("lib/libfastmap_steer.so")).unwrap().len();
+    assert!(steers < 1 << 20, "stripped, and without the engine: {steers} bytes");
     let installed = files_below(&PREFIX);
     assert!(installed.contains("share/man/man1/fastmap-bench-micro.1"), "{installed:?}");
     let others: BTreeSet<String> = installed.into_iter().filter(|name| !of_experiment(name)).collect();
@@ -182,7 +184,9 @@ fn this_is_installed_and_nothing_else() {
     let packed = folder();
     let destination = format!("DESTDIR={}", packed.path().display());
     run(make().args(["install", "PREFIX=/opt/fastmap", &destination]));
-    assert_eq!(files_below(&packed.path().join("opt/fastmap")), files_below(&PREFIX));
+    let mut without = files_below(&PREFIX);
+    assert!(without.remove("lib/libfastmap.a"));
+    assert_eq!(files_below(&packed.path().join("opt/fastmap")), without);
     let text = fs::read_to_string(packed.path().join("opt/fastmap/lib/pkgconfig/fastmap.pc")).unwrap();
     assert!(text.starts_with("prefix=/opt/fastmap\n") && text.contains(&format!("Version: {version}\n")), "{text}");
     assert!(!text.contains('@'), "{text}");

@@ -130,7 +130,7 @@ impl Access for Mapped<'_> {
     }
 }
 
-/// An engine opened on a spec's file, for `use_it` by [`with`].
+/// An engine opened on a spec's file, for [`with`].
 pub trait Load {
     /// What the load returns.
     type Output;

@@ -1,6 +1,6 @@
 //! Zipf-distributed ranks, exact and cheap enough not to drown the operation that is measured.
 //!
-//! `rand_distr::Zipf` takes 149 ns a sample on the machine of `docs/measurements.md` (two `powf` and a logarithm), as
+//! `rand_distr::Zipf` takes 149 ns a sample on the machine of `docs/log/measurements.md` (two `powf` and a logarithm), as
 //! much as a hundred page hits. Here ranks fall into buckets about 1/64 of their rank wide; a bucket is drawn from an
 //! alias table, a rank uniformly within it, and accepted with the ratio of its weight to the bucket's heaviest. That
 //! ratio is above 0.98 everywhere, so its `powf` is computed for one sample in fifty or fewer.

@@ -5,6 +5,7 @@ mod bench;
 mod cache;
 mod doctor;
 mod prompt;
+mod prose;
 mod run;
 mod terminal;
 mod top;

@@ -5,13 +5,13 @@
 //!
 //! # How it works
 //!
-//! Up to the free frame all is as in any miss; then `fault::load` asks `protocol::go_on`. It declines, and the store
+//! Up to the free frame all is as in any miss; then `fault::load` asks `protocol::defer`. It declines, and the store
 //! waits, where the page is in a hole or holds the file's end, where such pages fill half of the cache (the rest is for
 //! loads, should reads take long or fail), where no thread has trapped (service threads, pins), and where io_uring(7)
 //! is not to be had.
 //!
 //! *Over the initial value* (AR-MMAP): `begin_writable_install`; the page is announced (a count for its block);
-//! `UFFDIO_COPY` of a page of the initial line, writable; `publish_unread`; its bit in `asked` is set and the fill
+//! `UFFDIO_COPY` of a page of the initial line, writable; `publish_unfilled`; its bit in `asked` is set and the fill
 //! thread woken. The fill thread takes the bit, reads the page, up to 128 at a time, and for up to 32 neighbours
 //! together: `begin_merge`, write-protection, takes over the lines of memory that are not the initial value, notes that
 //! its buffer holds the page (`note_whole`), drops the memory, `hold`; then the dirty bit, `UFFDIO_COPY`, the buffer
@@ -20,7 +20,7 @@
 //!
 //! *Buffered*: `take_for` takes a store buffer and puts the decoded store in, with a bit in a mask for each byte; the
 //! thread's registers are set as if it had been executed. With a bit for all 4096 bytes there is nothing to read.
-//! Another store is put there under the buffer's lock (`keep_another`), eight at most: then threads wait, as loads do
+//! Another store is put there under the buffer's lock (`protocol::buffer_another`), eight at most: then threads wait, as loads do
 //! from the beginning. The fill thread reads the page; `begin_fill` under the lock: none is kept after it; the stores
 //! are laid over what was read, dirty bit, `UFFDIO_COPY`, `finish_load`.
 //!

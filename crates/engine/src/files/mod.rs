@@ -9,7 +9,7 @@
 //! Everything else waits for the next flush, new map, growth or advice, which compares the file's length with the one
 //! it met last (`length::follow`). Every page past a new end, or that holds an end, is seen out of memory once, so one
 //! whose read was under way when the file was cut is met too. One that is stored to all the time would never be clean:
-//! `evict::batch::expel` claims it as it is. Pages that are pinned stay: the region remembers where the file ended
+//! `evict::invalidate::drop_page` claims it as it is. Pages that are pinned stay: the region remembers where the file ended
 //! (`left_behind`) and keeps the length it had followed, so each later look tries again. A map that grows while the
 //! page of the old end is pinned has what that page holds behind the end cleared, as the kernel does. A map that
 //! outgrows its region's addresses gets a larger one (`table::replace`): dirty pages written, the file extended, the
@@ -26,17 +26,24 @@
 //!
 //! # The keeper
 //!
-//! It is confined from the moment it is made (`process::confine`): no capabilities, no new privileges, an allow-list of
-//! seccomp(2); it opens nothing, and io_uring(7) is not on the list. So a program that drops its rights later and is
-//! taken over gains nothing by it. Its user stays: a process of another user with the program's memory would be that
-//! user's to trace. When the program has ended it takes a table of descriptors of its own and closes what it does not
-//! need (but keeps the userfaultfds, without which the kernel would let absent pages read as zeros); waits until it
-//! alone has the memory and nothing is in flight in the rings, however long; writes what store buffers hold, the lines
-//! of Unread pages, then every page that may hold stores (one that was claimed but not installed gives EFAULT, and has
-//! nothing to save); unlocks the files, tells children, and ends. It is nobody's child, since exec(2) would leave it to
-//! the next program as a zombie. It cannot help when the power fails, when all that shares the memory is killed with
-//! the program (OOM killer, a cgroup, a PID namespace), when the program is PID 1 (none is started), or when it is
-//! killed first.
+//! The keeper is a process that writes what a program left dirty when it ended. It shares the program's memory. From the moment it is made
+//! it is confined (`sys/confine.rs`): it has no capabilities, gains no privileges, and may make the system calls of a list (seccomp(2)). It opens
+//! no file, and io_uring(7) is not on the list. A program may drop its rights later: then whoever takes that program over gains nothing by
+//! the keeper. The keeper's user stays the program's: as another user's process it would let that user trace the program's memory.
+//!
+//! When the program has ended, the keeper
+//!
+//! 1. takes a table of descriptors of its own and closes what it does not need (the userfaultfds stay: without them the kernel would let
+//!    absent pages read as zeros);
+//! 2. waits until it alone has the memory and nothing is in flight in the rings, however long that takes;
+//! 3. writes what store buffers hold, and the lines of Unfilled pages;
+//! 4. writes every page that may hold stores (a page that was claimed and not installed gives EFAULT, and has nothing to save);
+//! 5. unlocks the files and tells children;
+//! 6. ends.
+//!
+//! It is nobody's child: exec(2) would leave it to the next program as a zombie. It cannot help when the power fails; when all that shares
+//! the memory is killed with the program (OOM killer, a cgroup, a PID namespace); when the program is PID 1 (none is started); or
+//! when it is killed first.
 //!
 //! # Children
 //!

@@ -558,7 +558,7 @@ impl PageWord {
         self.update(|word| is_void(word).then_some(word & !QUEUED)).is_ok()
     }
 
-    /// Evicting → Dirty, by the thread of `begin_expel` or `begin_invalidate` that could not save the page, or need not drop it; it
+    /// Evicting → Dirty, by the thread of `begin_invalidate` that could not save the page, or need not drop it; it
     /// sets the dirty bit before.
     pub fn abort_invalidate(&self) -> After {
         let old = self.update(|word| Some(DIRTY | word & QUEUED)).unwrap_or_else(|word| word);

@@ -2,7 +2,7 @@
 //!
 //! The file is asked once about each block, by the first thread that loads a page there; what it says of holes is a bit a
 //! page. Loading a page takes its bit. So a bit stands for a page that was a hole when the file was asked and that nobody
-//! here has loaded since. Where no other process writes the file (it is locked, `file_lock.rs`; elsewhere nothing is asked)
+//! here has loaded since. Where no other process writes the file (it is locked, `store/one_writer.rs`; elsewhere nothing is asked)
 //! that means that nobody has written it: it is a hole still. A new map forgets all answers. (Asking for each page would do too, were it not
 //! that lseek(2) waits for writes under way in the file.)
 

@@ -50,7 +50,7 @@ pub struct FileStore {
     writing: OnceLock<Handles>,
     /// One at a time: the kernel reports a failure to one of two that call fdatasync(2) at the same time.
     syncs: GroupSync,
-    /// `writing` holds the lock of `file_lock.rs`.
+    /// `writing` holds the lock of `one_writer.rs`.
     locked: AtomicBool,
 }
 

@@ -80,7 +80,7 @@ fn identity(fd: RawFd) -> Option<(u64, u64)> {
 }
 
 /// Whether closing a descriptor might take locks away. The last two bytes that a lock can name are not asked about: one
-/// of them is the engine's own to lock (`file_lock.rs`), for another open file description than this may be.
+/// of them is the engine's own to lock (`store/one_writer.rs`), for another open file description than this may be.
 pub fn hold(fd: RawFd) -> bool {
     // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes. Where it knows of no locks there are
     // none.

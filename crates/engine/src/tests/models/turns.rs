@@ -93,7 +93,7 @@ impl Reader {
         }
     }
 
-    /// `OnTurn::await_one`: the reads end in their order.
+    /// `OnTurn::await_some`: the reads end in their order.
     fn take_notice(&self) {
         let next = self.ended.fetch_add(1, Ordering::SeqCst);
         if let Some(page) = self.arrived.get(next) {
