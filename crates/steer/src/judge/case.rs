@@ -318,7 +318,7 @@ impl Case {
             State::Backward(_) => (self.before.progress(), self.now.progress()),
             _ => self.progress(),
         };
-        now >= before * 1.1
+        now >= before * 1.1 || now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price()
     }
 
     /// The kernel's again: the pattern has ended.
