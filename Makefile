@@ -85,9 +85,12 @@ test-all: export FASTMAP_EFFORT = full
 test-all: test
 	$(CARGO) test -p fastmap-io --features ablation --test suite without_any_one
 	$(MAKE) test-papers
-	$(MAKE) PROFILE=dev readme fio
-	# In this order: the first and the third may install packages.
-	$(MAKE) -j2 --output-sync=target PROFILE=dev programs packages vm python
+	$(MAKE) readme PROFILE=dev
+	$(MAKE) programs PROFILE=dev
+	$(MAKE) fio PROFILE=dev
+	$(MAKE) vm PROFILE=dev
+	$(MAKE) packages PROFILE=dev
+	$(MAKE) python PROFILE=dev
 
 readme: build
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/readme/run
