@@ -174,18 +174,26 @@ fn in_fresh_process(
 ) -> Result<Option<Ended>, Failure> {
     let failed =
         |e: io::Error| Failure::new("bench worker", format!("cannot run: {e}"), "check `ulimit -u` and free memory");
-    let order = serde_json::to_string(order).map_err(|e| failed(e.into()))?;
+    let text = serde_json::to_string(order).map_err(|e| failed(e.into()))?;
     let own = env::current_exe().map_err(failed)?;
     let mut command = match under {
         Some(under) => {
-            let mut command = Command::new(fastmap(&own));
+            // As a user has it, in the group of its program: what its readers bring is charged there.
+            let mut command = match &order.join {
+                Some(join) => {
+                    let mut command = Command::new("/bin/sh");
+                    command.args(["-c", "echo 0 >\"$0\" && exec \"$@\""]).arg(join).arg(fastmap(&own));
+                    command
+                }
+                None => Command::new(fastmap(&own)),
+            };
             command.arg("run").args(under).arg("--").arg(&own);
             command
         }
         None => Command::new("/proc/self/exe"),
     };
     let mut child = command
-        .args(["worker", &order])
+        .args(["worker", &text])
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
