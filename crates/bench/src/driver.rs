@@ -37,7 +37,7 @@ pub fn command<E: Experiment>() -> Command {
         let parser = |text: &str| text.parse::<Kind>();
         let storage = Arg::new("storage").long("storage").value_name("KIND").value_parser(parser).default_value("disk");
         let has_file = command.get_arguments().any(|arg| arg.get_id() == "file");
-        // Which lies where it lies.
+        // A named file lies on a storage already.
         command = command.arg(storage.help(STORAGE).conflicts_with_all(has_file.then_some("file")));
     }
     if let Some(default) = flags.memory {

@@ -108,7 +108,7 @@ fn is_there(device: &str) -> bool {
     target.is_ok_and(|at| !at.to_string_lossy().contains("/loop") || at.join("loop/backing_file").exists())
 }
 
-/// What reads ahead is within the memory that the cache was sized by, also where many threads read at once, each a part of a huge page.
+/// Readahead stays within the memory that the cache was sized by, also where many threads read at once, each a part of a huge page.
 #[test]
 fn the_engine_stays_within_its_memory_where_reads_take_long() {
     if !can_have("slow") {

@@ -42,7 +42,7 @@ const OTHERS: &[&str] = &[
     "start_ip",
 ];
 
-/// What tells of the past: names in it may be gone.
+/// Files that tell of the past: names in them may be gone.
 const PAST: &[&str] = &["docs/log", "docs/evidence"];
 
 const FOLDERS: &[&str] = &["crates/", "tests/", "docs/", "scripts/", "papers/", "contrib/", "fio/", "examples/"];
@@ -91,7 +91,7 @@ fn item(text: &str) -> Option<&str> {
         .then_some(last)
 }
 
-/// What stands between backquotes.
+/// The texts between backquotes.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }

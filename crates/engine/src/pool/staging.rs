@@ -252,8 +252,8 @@ impl Staging {
         area.wrapping_add((number.0 - BUFFERS) * FRAME)
     }
 
-    /// Has the kernel bring a fresh frame's memory, a huge page, before parts of it are read at once: threads that touch it first together would
-    /// each be given one, charged to the process's group, until they find that another has been faster.
+    /// Touches a fresh frame's memory, so that the kernel brings its huge page before several threads read parts of it. Threads that touched
+    /// it first together would each be given one, charged to the process's group, until they found that another had been faster.
     pub fn bring_huge(&self, number: SlotNumber) {
         if number.is_frame() && !self.slot(number).came_back.load(Ordering::Relaxed) {
             // SAFETY: the slot is this thread's, and ordinary memory; what is in it is about to be read anew.

@@ -1,5 +1,5 @@
-//! What to bring of a file that a program reads from slow storage: all of it while memory is free, else what a walk forward
-//! comes to next.
+//! The pages to bring of a file that a program reads from slow storage: all of it while memory is free, else those that a walk
+//! forward comes to next.
 
 use super::{Run, WINDOW};
 use std::ops::Range;
@@ -16,13 +16,13 @@ pub struct Load {
     moved: Duration,
 }
 
-/// What is brought.
+/// The pages that are brought.
 #[derive(Debug)]
 enum What {
     /// All of a file that fits into memory; after its last page comes its first. `left`: pages that were not asked for yet. `touched`:
     /// by the program since.
     Whole { left: u64, brought: u64, touched: u64 },
-    /// What a walk forward comes to next, `window` pages ahead of its `front` at most.
+    /// The pages ahead of a walk forward, `window` pages ahead of its `front` at most.
     Walk { front: u64, window: u64 },
 }
 

@@ -30,7 +30,8 @@ impl<H: Hand> Watcher<'_, H> {
             if !is_slow && one.load.is_none() {
                 continue;
             }
-            let runs = merge(merge(one.before.clone(), one.first.clone()), second.clone());
+            let begun = merge(one.before.clone(), one.first.clone());
+            let runs = merge(begun.clone(), second.clone());
             let pages = one.mapping.pages;
             // After one file of a device the next is wanted as a whole, too.
             let goes_on = self.loaded_from == Some(one.mapping.device) && !runs.is_empty();
@@ -46,7 +47,7 @@ impl<H: Hand> Watcher<'_, H> {
                     let load = if pages <= free {
                         Some(Load::new(front, pages, at))
                     } else {
-                        let walk = shape(&merge(one.before.clone(), one.first.clone()), second).walk_forward();
+                        let walk = shape(&begun, second).walk_forward();
                         walk.map(|front| Load::of_walk(front, pages, window(free), at))
                     };
                     if load.is_some()
