@@ -498,6 +498,22 @@ pub fn settle(cache: &Cache) -> fastmap::Stats {
     cache.stats()
 }
 
+/// Visits pages as a program does that has something to do with each: whenever it trapped, readers have the time to read on. So the
+/// counters say what they do, however slow the machine and fast the disk.
+pub fn at_leisure(cache: &Cache, pages: impl IntoIterator<Item = usize>, mut visit: impl FnMut(usize)) {
+    let traps = || {
+        let stats = cache.stats();
+        stats.misses + stats.ahead_chunks
+    };
+    for page in pages {
+        let before = traps();
+        visit(page);
+        if traps() != before {
+            settle(cache);
+        }
+    }
+}
+
 /// Waits until something was prefetched.
 pub fn await_prefetch(cache: &Cache) {
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -21,17 +21,6 @@ fn check(map: &[u8], page: usize) {
     assert!(map[page * PAGE..][..PAGE] == *stamp(page), "page {page}");
 }
 
-/// Visits pages so slowly that much is read ahead of them.
-fn walk(cache: &Cache, pages: impl Iterator<Item = usize>, mut visit: impl FnMut(usize)) {
-    for (index, page) in pages.enumerate() {
-        visit(page);
-        if index % 64 == 0 {
-            // However busy the processors are, readers come to their turn.
-            settle(cache);
-        }
-    }
-}
-
 /// Nothing is left of the map in its cache.
 fn ends(map: Map, cache: &Cache) {
     drop(map);
@@ -71,7 +60,7 @@ fn a_walk_in_frames_comes_to_a_cut() {
     let cache = Cache::new(512 << 20).unwrap();
     let map = map(&cache, &file);
     file.set_len(((8192 + 256) * PAGE) as u64).unwrap();
-    walk(&cache, 0..8192, |page| check(&map, page));
+    at_leisure(&cache, 0..8192, |page| check(&map, page));
     let stats = settle(&cache);
     assert!(stats.ahead_used > 0, "{stats:?}");
     ends(map, &cache);
@@ -121,7 +110,7 @@ fn nothing_is_stale_beyond_the_ends_of_a_map_that_was_walked() {
         let _header = header.then(|| part(&(0..1)));
         let middle = part(&MIDDLE);
         let (pages, beyond) = toward(end);
-        walk(&cache, pages, |page| assert_eq!(middle[page * PAGE], 1));
+        at_leisure(&cache, pages, |page| assert_eq!(middle[page * PAGE], 1));
         let stats = settle(&cache);
         assert!(stats.ahead_used > 0, "{stats:?}");
         // The header's page is the header's.
@@ -152,7 +141,7 @@ fn nothing_is_written_beyond_the_ends_of_a_map_that_was_stored_to() {
         let header_map = header.then(|| part(&(0..1)));
         let mut middle = part(&MIDDLE);
         let (pages, beyond) = toward(end);
-        walk(&cache, pages, |page| middle[page * PAGE] = 9);
+        at_leisure(&cache, pages, |page| middle[page * PAGE] = 9);
         let stats = settle(&cache);
         assert!(stats.ahead_used > 0, "{stats:?}");
         let beyond = beyond.start.max(1)..beyond.end;
@@ -197,11 +186,11 @@ fn readahead_stays_off_when_the_map_moves() {
     map.set_readahead(0).unwrap();
     map.grow(256 << 20).unwrap();
     assert!(map.as_ptr() != before, "it should have moved");
-    walk(&cache, 0..1000, |page| check(&map, page));
+    at_leisure(&cache, 0..1000, |page| check(&map, page));
     let stats = settle(&cache);
     assert_eq!(stats.ahead_pages, 0, "{stats:?}");
     map.set_readahead(usize::MAX).unwrap();
-    walk(&cache, 1000..2000, |page| check(&map, page));
+    at_leisure(&cache, 1000..2000, |page| check(&map, page));
     assert!(cache.stats().ahead_used > 0, "{:?}", cache.stats());
 }
 
@@ -219,13 +208,7 @@ fn is_read_ahead_of_after(cache: &Cache, abandoned: usize) {
     }
     let before = cache.stats();
     assert!(before.streams > 0, "{before:?}");
-    for page in 0..WALKED {
-        if page % 64 == 0 {
-            // Whatever else the processors do: what can be ahead of the walk is.
-            settle(cache);
-        }
-        assert_eq!(map[page * PAGE], 0);
-    }
+    at_leisure(cache, 0..WALKED, |page| assert_eq!(map[page * PAGE], 0));
     let after = cache.stats();
     let used = after.ahead_used - before.ahead_used;
     assert!(used > 2000, "{used} of {WALKED} pages were read ahead: {before:?}, then {after:?}");
@@ -261,7 +244,7 @@ fn faults_find_room_behind_pinned_frames() {
     let cache = Cache::new(512 << 20).unwrap();
     let map = map(&cache, &file);
     let pages = (2 << 30) / PAGE;
-    walk(&cache, 0..(320 << 20) / PAGE, |page| assert_eq!(map[page * PAGE], 0));
+    at_leisure(&cache, 0..(320 << 20) / PAGE, |page| assert_eq!(map[page * PAGE], 0));
     let pinned = map.pin(16 << 20, 256 << 20).unwrap();
     let mut random = Random::new(seed(1));
     for _ in 0..FAULTS {

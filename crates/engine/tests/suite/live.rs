@@ -101,12 +101,7 @@ fn pages_read_ahead_are_counted_with_their_file() {
     let path = folder.path().join("walk");
     let cache = Cache::new(64 << 20).unwrap();
     let map = map(&cache, &stamped(&path, 4096));
-    for page in 0..4096 {
-        assert!(map[page * PAGE..][..PAGE] == *stamp(page));
-        if page % 64 == 0 {
-            settle(&cache);
-        }
-    }
+    at_leisure(&cache, 0..4096, |page| assert!(map[page * PAGE..][..PAGE] == *stamp(page)));
     let stats = settle(&cache);
     let now = snapshot_of_self();
     let walk = of(&now, &path).stats;

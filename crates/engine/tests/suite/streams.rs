@@ -54,22 +54,6 @@ fn unused(before: &Stats, after: &Stats) -> u64 {
     (after.ahead_pages - after.ahead_used) - (before.ahead_pages - before.ahead_used)
 }
 
-/// Touches pages as a program does that has something to do with each: whenever it trapped, readers have the time to read on. So
-/// the counters say what they do, however slow the machine and fast the disk.
-fn at_leisure(cache: &Cache, map: &Map, pages: impl IntoIterator<Item = usize>) {
-    let traps = || {
-        let stats = cache.stats();
-        stats.misses + stats.ahead_chunks
-    };
-    for page in pages {
-        let before = traps();
-        touch(map, page);
-        if traps() != before {
-            settle(cache);
-        }
-    }
-}
-
 fn touch(map: &Map, page: usize) {
     // SAFETY: inside the map.
     assert_eq!(unsafe { map.as_ptr().add(page * PAGE + page % PAGE).read_volatile() }, 0, "page {page}");
@@ -95,7 +79,7 @@ fn walks_of_every_step_are_read_ahead_of_by_a_window() {
         let map = world.map();
         let count = 250;
         for (index, page) in walk(PAGES / 2, step, count).enumerate() {
-            at_leisure(&world.cache, &map, [page]);
+            at_leisure(&world.cache, [page], |page| touch(&map, page));
             let stats = world.stats();
             assert!(
                 stats.ahead_pages <= ((index + 1) * read_for_each(step) + WINDOW + CHUNK) as u64,
@@ -165,7 +149,7 @@ fn nothing_is_read_past_an_end() {
         let map = unsafe { options(&world.cache).len(mapped * PAGE).map(&world.file) }.unwrap();
         let pages: Vec<_> = (0..mapped).step_by(isize::unsigned_abs(step)).collect();
         let each: Vec<_> = if step > 0 { pages } else { pages.into_iter().rev().collect() };
-        at_leisure(&world.cache, &map, each.iter().copied());
+        at_leisure(&world.cache, each.iter().copied(), |page| touch(&map, page));
         let stats = world.settled();
         assert!(stats.ahead_used > each.len() as u64 / 2, "step {step}: {stats:?}");
         // Not what lies between the three that show the walk.
@@ -217,7 +201,7 @@ fn who_wants_nothing_read_ahead_gets_nothing() {
             0 => map.advise(Advice::Normal).unwrap(),
             _ => map.set_readahead(1 << 20).unwrap(),
         }
-        at_leisure(&world.cache, &map, walk(1000, -1, 300));
+        at_leisure(&world.cache, walk(1000, -1, 300), |page| touch(&map, page));
         let stats = world.settled();
         assert!(stats.ahead_used > 250, "{how}: {stats:?}");
     }
@@ -231,7 +215,7 @@ fn advice_for_a_part_holds_there() {
     map.advise_range(Advice::Random, 0, 1024 * PAGE).unwrap();
     walk(0, 1, 400).for_each(|page| touch(&map, page));
     assert_eq!(world.settled().ahead_pages, 0);
-    at_leisure(&world.cache, &map, walk(2048, 1, 400));
+    at_leisure(&world.cache, walk(2048, 1, 400), |page| touch(&map, page));
     let normal = world.settled();
     assert!(normal.ahead_used > 300, "{normal:?}");
     // The first page that is missed is enough, and is all.
@@ -243,7 +227,7 @@ fn advice_for_a_part_holds_there() {
         touch(&map, first);
         let begun = world.settled();
         assert!(begun.ahead_pages > before.ahead_pages, "{advice:?}: {begun:?}");
-        at_leisure(&world.cache, &map, walk(first, step, 300));
+        at_leisure(&world.cache, walk(first, step, 300), |page| touch(&map, page));
         let after = world.settled();
         assert!(after.misses - before.misses < 8, "{advice:?}: {after:?}");
     }
@@ -256,7 +240,7 @@ fn the_window_is_bounded_as_asked() {
         let map = world.map();
         map.set_readahead(window * PAGE).unwrap();
         for (touched, page) in walk(0, 1, 400).enumerate() {
-            at_leisure(&world.cache, &map, [page]);
+            at_leisure(&world.cache, [page], |page| touch(&map, page));
             let stats = world.stats();
             // A touch brings the whole chunk in, and the window begins behind that.
             let come = (touched as u64 + 1).max(stats.ahead_used);
@@ -274,7 +258,7 @@ fn windows_grow_while_they_are_used() {
     for step in [1, -1] {
         let Some(world) = world(20_000) else { return };
         let map = world.map();
-        at_leisure(&world.cache, &map, walk(10_000, step, 8000));
+        at_leisure(&world.cache, walk(10_000, step, 8000), |page| touch(&map, page));
         let stats = world.settled();
         println!("{stats:?}");
         assert!(stats.misses + stats.ahead_chunks < 8000 / 15, "step {step}: {stats:?}");
@@ -291,7 +275,7 @@ fn walks_that_jump_are_read_ahead_of_after_each_jump() {
         let map = world.map();
         for part in 0..24 {
             let before = world.settled();
-            at_leisure(&world.cache, &map, walk(part * (PART + jump), 1, PART));
+            at_leisure(&world.cache, walk(part * (PART + jump), 1, PART), |page| touch(&map, page));
             let misses = world.settled().misses - before.misses;
             // Until the walk is recognised, and after so many false starts later than at first.
             assert!(misses <= PART as u64 / 8, "{misses} misses in part {part}, jumps of {jump} pages");
@@ -322,7 +306,7 @@ fn false_starts_are_not_repeated_for_ever() {
         last = world.settled();
     }
     // One who goes on is found all the same, and forgiven.
-    at_leisure(&world.cache, &map, walk(1000, 1, 1000));
+    at_leisure(&world.cache, walk(1000, 1, 1000), |page| touch(&map, page));
     let stats = world.settled();
     assert!(stats.ahead_used - last.ahead_used > 800, "{stats:?}");
 }
@@ -333,12 +317,12 @@ fn false_starts_do_not_end_reading_ahead() {
     let Some(world) = world(1 << 20) else { return };
     let map = world.map();
     for start in 0..100 {
-        at_leisure(&world.cache, &map, walk(start * 5000, 1, 3));
+        at_leisure(&world.cache, walk(start * 5000, 1, 3), |page| touch(&map, page));
     }
     let before = world.settled();
     // It takes some hundred misses until they count as old.
     walk(600_000, 1, 100).for_each(|page| touch(&map, page));
-    at_leisure(&world.cache, &map, walk(600_100, 1, 2000));
+    at_leisure(&world.cache, walk(600_100, 1, 2000), |page| touch(&map, page));
     let after = world.settled();
     println!("{before:?} {after:?}");
     assert!(after.ahead_used - before.ahead_used > 800, "{before:?} {after:?}");
@@ -369,7 +353,7 @@ fn walks_in_turn_and_noise_among_them() {
     let count = 400;
     for index in 0..count {
         let at = [100_000 + index, 300_000 - index, 400_000 + 16 * index, 800_000 - 77 * index];
-        at_leisure(&world.cache, &map, at);
+        at_leisure(&world.cache, at, |page| touch(&map, page));
         touch(&map, 900_000 + random.below(100_000));
         world.stats();
     }
@@ -390,7 +374,7 @@ fn walks_alike_side_by_side() {
         let map = world.map();
         let count = 250;
         for index in 0..count {
-            at_leisure(&world.cache, &map, (0..4).map(|walk| 1000 + walk * apart + index));
+            at_leisure(&world.cache, (0..4).map(|walk| 1000 + walk * apart + index), |page| touch(&map, page));
         }
         let stats = world.settled();
         println!("{apart} pages apart: {stats:?}");
@@ -413,7 +397,7 @@ fn walks_of_several_threads() {
             let (map, world) = (&map, &world);
             scope.spawn(move || {
                 for page in walk((2 * thread + 1) << 15, step, count) {
-                    at_leisure(&world.cache, map, [page]);
+                    at_leisure(&world.cache, [page], |page| touch(map, page));
                     world.stats();
                 }
             });
@@ -444,7 +428,7 @@ fn the_smallest_caches_read_nothing_ahead() {
 fn memory_that_was_read_ahead_into_is_given_back() {
     let Some(world) = world(1 << 16) else { return };
     let map = world.map();
-    at_leisure(&world.cache, &map, walk(0, 1, 4000));
+    at_leisure(&world.cache, walk(0, 1, 4000), |page| touch(&map, page));
     world.settled();
     // A hot set of nine tenths of the cache, which came to stay.
     map.set_readahead(0).unwrap();
