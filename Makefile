@@ -34,7 +34,7 @@ TO = $(DESTDIR)$(PREFIX)
 DEB = $(BUILT)/fastmap_$(VERSION)_amd64.deb
 
 build:
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer -p fastmap-bench \
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-capi -p fastmap-object-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer -p fastmap-bench \
 		--lib --bins --example pages
 	$(BUILT)/examples/pages $(BUILT)/share
 
@@ -55,7 +55,7 @@ install:
 	ln -sf libfastmap.so.$(VERSION) $(TO)/lib/libfastmap.so.$(MAJOR)
 	ln -sf libfastmap.so.$(MAJOR) $(TO)/lib/libfastmap.so
 	$(if $(STATIC),install -m 644 $(BUILT)/libfastmap_capi.a $(TO)/lib/libfastmap.a && strip --strip-debug $(TO)/lib/libfastmap.a)
-	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so $(TO)/lib/
+	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so $(BUILT)/libfastmap_object.so $(TO)/lib/
 	install -m 644 crates/capi/include/fastmap.h $(TO)/include/fastmap.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/capi/fastmap.pc.in > $(TO)/lib/pkgconfig/fastmap.pc
 	chmod 644 $(TO)/lib/pkgconfig/fastmap.pc
@@ -64,7 +64,7 @@ install:
 # With the same PREFIX and DESTDIR, of the same version. Directories stay: others use them, too.
 uninstall:
 	rm -f $(TO)/bin/fastmap $(TO)/bin/fastmap-bench $(TO)/include/fastmap.h $(TO)/lib/pkgconfig/fastmap.pc
-	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_{preload,preload_heap,steer}.so
+	rm -f $(TO)/lib/libfastmap.{a,so,so.$(MAJOR),so.$(VERSION)} $(TO)/lib/libfastmap_{object,preload,preload_heap,steer}.so
 	rm -f $(TO)/share/man/man1/fastmap{,-run,-attach,-warm,-warm-*,-top,-doctor,-cache,-cache-*,-report,-bench,-bench-*}.1
 	rm -f $(TO)/share/{bash-completion/completions/fastmap,zsh/site-functions/_fastmap,fish/vendor_completions.d/fastmap.fish}
 

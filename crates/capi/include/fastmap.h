@@ -242,6 +242,13 @@ struct fm_stats {
   uint64_t syncs;
 };
 
+/**
+ * Nanoseconds; [`FOR_EVER`] without a limit.
+ */
+typedef uint64_t Limit;
+
+#define FOR_EVER UINT64_MAX
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -533,8 +540,8 @@ int fm_set_readahead(const void *addr,
  * A child made by fork(2) has the map, too, filled by its parent while that lives.
  *
  * Returns the address, or MAP_FAILED and sets errno: EINVAL no such URL, no bytes there, a negative offset, or a deadline or
- * limit that is none; EFAULT `url` or `length` is NULL; those above (to open an object takes 30 s at most); what else the
- * folder of local copies has.
+ * limit that is none; EFAULT `url` or `length` is NULL; ELIBACC libfastmap_object.so, which has all of this, cannot be opened; those
+ * above (to open an object takes 30 s at most); what else the folder of local copies has.
  */
 void *fm_open_url(const char *url,
                   off_t offset,

@@ -4,8 +4,8 @@
 //! header`). What they do is in the crate `fastmap`, mostly in its module `by_address`; here arguments are checked that the engine takes
 //! for granted, errors become errno and a text, and panics become errors (`boundary.rs`).
 //!
-//! `caches.rs` has the handles, `maps.rs` mmap(2) and its kin, `reach.rs` what goes beyond them, `objects.rs` objects of a store, `processes.rs`
-//! fork(2).
+//! `caches.rs` has the handles, `maps.rs` mmap(2) and its kin, `reach.rs` what goes beyond them, `objects.rs` objects of a store, `store.rs`
+//! the library that they are opened with, `processes.rs` fork(2).
 
 #![expect(clippy::missing_safety_doc, reason = "for C everything is unsafe, and the comments are the header's")]
 #![expect(non_camel_case_types, reason = "C's names")]
@@ -17,6 +17,8 @@ mod reach;
 mod said;
 
 mod objects;
+
+mod store;
 
 mod caches;
 

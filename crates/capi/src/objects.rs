@@ -3,15 +3,11 @@
 use crate::boundary::{Failure, call};
 use crate::caches::{self, fm_cache};
 use crate::processes;
+use crate::store::{self, Object, Store};
+use fastmap::Fallback;
 use fastmap::by_address::{self, Request};
-use fastmap::{Fallback, Origin};
-use fastmap_object::{Object, ObjectOptions};
-use fastmap_tier::{Tier, TierOrigin};
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -53,112 +49,22 @@ pub struct fm_object_stats {
     pub wrong: u64,
 }
 
-/// What the engine maps an object by. The object is open for as long as it does.
-#[derive(Debug)]
-struct Held {
-    origin: Arc<TierOrigin>,
-    object: Object,
-}
-
-impl Origin for Held {
-    fn has(&self, range: Range<u64>) -> bool {
-        self.origin.has(range)
-    }
-
-    fn bring(&self, range: Range<u64>, patience: Option<Duration>) -> Result<(), c_int> {
-        self.origin.bring(range, patience)
-    }
-
-    fn ask(&self, range: Range<u64>) {
-        self.origin.ask(range);
-    }
-
-    fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
-        self.origin.is_right(offset, bytes)
-    }
-
-    fn name(&self) -> &Path {
-        self.origin.name()
-    }
-
-    fn explain(&self, error: c_int) -> Option<&str> {
-        self.origin.explain(error)
-    }
-}
-
 /// Where objects were mapped, the latest last.
-fn maps() -> MutexGuard<'static, Vec<(Range<usize>, Weak<Held>)>> {
-    static MAPS: Mutex<Vec<(Range<usize>, Weak<Held>)>> = Mutex::new(vec![]);
+fn maps() -> MutexGuard<'static, Vec<(Range<usize>, Weak<Object>)>> {
+    static MAPS: Mutex<Vec<(Range<usize>, Weak<Object>)>> = Mutex::new(vec![]);
     MAPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The object that is mapped at an address.
-fn held_at(addr: usize) -> Option<Arc<Held>> {
+fn object_at(addr: usize) -> Option<Arc<Object>> {
     let maps = maps();
-    let (_, held) = maps.iter().rev().find(|(at, held)| at.contains(&addr) && held.strong_count() > 0)?;
-    held.upgrade()
-}
-
-impl From<fastmap_object::Error> for Failure {
-    fn from(error: fastmap_object::Error) -> Self {
-        use fastmap_object::Error;
-        let errno = match &error {
-            Error::Url { .. } => libc::EINVAL,
-            Error::Store { errno, .. } => *errno,
-            Error::Tier(tier) => of_tier(tier),
-            Error::Map(map) => map.errno(),
-            Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            _ => libc::EIO,
-        };
-        Failure::new(errno, error)
-    }
-}
-
-fn of_tier(error: &fastmap_tier::Error) -> c_int {
-    use fastmap_tier::Error;
-    match error {
-        Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-        Error::NoFolder => libc::ENOENT,
-        Error::NotOurs { .. } => libc::EACCES,
-        Error::FileSystem { .. } | Error::Unversioned { .. } => libc::EOPNOTSUPP,
-        Error::TooManyProcesses { .. } | Error::InUse { .. } => libc::EBUSY,
-        _ => libc::EINVAL,
-    }
-}
-
-/// Folders of local copies that were named, with their limits.
-type Tiers = Vec<(Option<PathBuf>, u64, Weak<Tier>)>;
-
-fn tiers() -> MutexGuard<'static, Tiers> {
-    static TIERS: Mutex<Tiers> = Mutex::new(vec![]);
-    TIERS.lock().unwrap_or_else(PoisonError::into_inner)
+    let (_, object) = maps.iter().rev().find(|(at, object)| at.contains(&addr) && object.strong_count() > 0)?;
+    object.upgrade()
 }
 
 /// Keeps other threads from both.
 pub fn lock() -> impl Sized + 'static {
-    (tiers(), maps())
-}
-
-/// A folder of local copies that was named, shared by the objects that are opened with it.
-fn tier_of(options: &fm_url_options) -> Result<Option<Arc<Tier>>, Failure> {
-    if options.tier.is_null() && options.tier_limit == 0 {
-        return Ok(None);
-    }
-    let dir = (!options.tier.is_null()).then(|| {
-        // SAFETY: the caller has a C string there.
-        let dir = unsafe { CStr::from_ptr(options.tier) };
-        PathBuf::from(OsStr::from_bytes(dir.to_bytes()))
-    });
-    let mut open = tiers();
-    open.retain(|(_, _, tier)| tier.strong_count() > 0);
-    let is_it = |(other, limit, _): &&(Option<PathBuf>, u64, _)| *other == dir && *limit == options.tier_limit;
-    if let Some(tier) = open.iter().find(is_it).and_then(|(_, _, tier)| tier.upgrade()) {
-        return Ok(Some(tier));
-    }
-    let limit = Some(options.tier_limit).filter(|limit| *limit > 0);
-    let tier = Tier::open(dir.as_deref(), limit).map_err(fastmap_object::Error::from)?;
-    open.push((dir, options.tier_limit, Arc::downgrade(&tier)));
-    Ok(Some(tier))
+    (store::lock(), maps())
 }
 
 fn deadline_of(seconds: f64) -> Result<Option<Duration>, Failure> {
@@ -176,24 +82,19 @@ fn deadline_of(seconds: f64) -> Result<Option<Duration>, Failure> {
 fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Result<(*mut c_void, usize), Failure> {
     let deadline = deadline_of(options.deadline)?;
     let cache = caches::find(options.cache)?;
-    let mut how = ObjectOptions::new();
-    how.deadline(deadline);
-    if let Some(tier) = tier_of(options)? {
-        how.tier(&tier);
-    }
-    let object = how.open(url)?;
-    let whole = object.len();
-    let rest = whole.saturating_sub(offset);
+    // SAFETY: the caller of `fm_open_url` has a C string there, if anything.
+    let object = unsafe { Store::find()?.open(url, options.tier, options.tier_limit, deadline) }?;
+    let rest = object.len.saturating_sub(offset);
     let len = if length == 0 { rest } else { length as u64 };
     if len == 0 || len > rest || !offset.is_multiple_of(4096) {
-        let name = &object.local().version().url;
         let why = format_args!(
-            "{name}: {len} bytes at offset {offset} of an object of {whole} bytes: map at least one, within the object, from a multiple \
-             of 4096 on"
+            "{}: {len} bytes at offset {offset} of an object of {} bytes: map at least one, within the object, from a multiple of 4096 on",
+            object.url.display(),
+            object.len
         );
         return Err(Failure::new(libc::EINVAL, why));
     }
-    let held = Arc::new(Held { origin: object.origin(), object });
+    let object = Arc::new(object);
     let request = Request {
         addr: 0,
         len: len as usize,
@@ -205,12 +106,11 @@ fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Resu
         async_stores: false,
         layers: false,
     };
-    let file = held.object.local().file().as_fd();
     // SAFETY: no place is fixed.
-    let at = unsafe { by_address::map_origin(file, held.clone(), &cache, &request) }?;
+    let at = unsafe { by_address::map_origin(object.file(), object.clone(), &cache, &request) }?;
     let mut maps = maps();
-    maps.retain(|(_, held)| held.strong_count() > 0);
-    maps.push((at.addr()..at.addr() + len as usize, Arc::downgrade(&held)));
+    maps.retain(|(_, object)| object.strong_count() > 0);
+    maps.push((at.addr()..at.addr() + len as usize, Arc::downgrade(&object)));
     Ok((at.cast(), len as usize))
 }
 
@@ -227,8 +127,8 @@ fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Resu
 /// A child made by fork(2) has the map, too, filled by its parent while that lives.
 ///
 /// Returns the address, or MAP_FAILED and sets errno: EINVAL no such URL, no bytes there, a negative offset, or a deadline or
-/// limit that is none; EFAULT `url` or `length` is NULL; those above (to open an object takes 30 s at most); what else the
-/// folder of local copies has.
+/// limit that is none; EFAULT `url` or `length` is NULL; ELIBACC libfastmap_object.so, which has all of this, cannot be opened; those
+/// above (to open an object takes 30 s at most); what else the folder of local copies has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_open_url(
     url: *const c_char,
@@ -269,21 +169,21 @@ pub unsafe extern "C" fn fm_open_url(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_object_stats(addr: *const c_void, stats: *mut fm_object_stats, size: usize) -> c_int {
     call("fm_object_stats", || {
-        let held = held_at(addr.addr()).ok_or_else(|| {
+        let object = object_at(addr.addr()).ok_or_else(|| {
             Failure::new(
                 libc::EINVAL,
                 format_args!("no object is mapped at {addr:p}: pass what fm_open_url() returned"),
             )
         })?;
-        let stats_now = held.object.stats();
+        let counts = object.counts();
         let now = fm_object_stats {
-            fetched: stats_now.fetched,
-            hit: stats_now.hit,
-            wasted: stats_now.wasted,
-            requests: stats_now.requests,
-            retries: stats_now.retries,
-            hedges: stats_now.hedges,
-            wrong: stats_now.wrong_units,
+            fetched: counts.fetched,
+            hit: counts.hit,
+            wasted: counts.wasted,
+            requests: counts.requests,
+            retries: counts.retries,
+            hedges: counts.hedges,
+            wrong: counts.wrong,
         };
         // SAFETY: the caller has `size` bytes there; a struct of integers without padding.
         unsafe { caches::fill_in(stats, &now, size) }?;
@@ -291,10 +191,8 @@ pub unsafe extern "C" fn fm_object_stats(addr: *const c_void, stats: *mut fm_obj
     })
 }
 
-/// What tells the version of the object that is mapped at an address from others, and what it is called. For the Python module.
+/// The URL of the object that is mapped at an address, and what tells its version from others. For the Python module.
 pub fn version_at(addr: *const c_void) -> Option<(String, String)> {
-    let held = held_at(addr.addr())?;
-    let version = held.object.local().version();
-    let is = [&version.etag, &version.version, &version.modified].map(|text| text.as_deref().unwrap_or_default());
-    Some((version.url.clone(), format!("{} {} {} {}", version.len, is[0], is[1], is[2])))
+    let object = object_at(addr.addr())?;
+    Some((object.url.display().to_string(), object.version.clone()))
 }

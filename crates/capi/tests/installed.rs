@@ -146,6 +146,7 @@ fn this_is_installed_and_nothing_else() {
         "lib/libfastmap.so",
         &soname,
         &library,
+        "lib/libfastmap_object.so",
         "lib/libfastmap_preload.so",
         "lib/libfastmap_preload_heap.so",
         "lib/libfastmap_steer.so",
@@ -378,6 +379,27 @@ fn objects_are_mapped_as_files_are() {
     assert!(printed.ends_with(" 0 failed\n"), "{printed}");
     let checks: usize = printed.split(' ').next().unwrap().parse().unwrap();
     assert!(checks > 60, "{printed}");
+}
+
+/// TLS and HTTP are in a library of their own, which is opened with the first URL.
+#[test]
+fn programs_that_map_files_alone_load_no_store() {
+    let library = |name: &str| fs::read(PREFIX.join("lib").join(name)).unwrap();
+    let has_tls = |library: Vec<u8>| library.windows(6).any(|bytes| bytes == b"rustls");
+    assert!(!has_tls(library("libfastmap.so")) && has_tls(library("libfastmap_object.so")));
+    let folder = folder();
+    fs::write(folder.path().join("table"), [7; 4096]).unwrap();
+    program("cc", "-std=c11", "examples/rows.c", &folder);
+    let without = folder.path().join("lib");
+    fs::create_dir(&without).unwrap();
+    fs::copy(PREFIX.join("lib/libfastmap.so"), without.join(SONAME)).unwrap();
+    let mut rows = timed(&folder.path().join("rows"));
+    rows.env("LD_LIBRARY_PATH", &without).arg(format!("file://{}/table", folder.path().display())).args(["100", "1"]);
+    let said = String::from_utf8(output(&mut rows).stderr).unwrap();
+    let place = format!("install it in {}, or where ld.so(8) looks", without.canonicalize().unwrap().display());
+    for part in ["URLs need libfastmap_object.so", "cannot open shared object file", &place] {
+        assert!(said.contains(part), "{said}");
+    }
 }
 
 #[test]

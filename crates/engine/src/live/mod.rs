@@ -20,6 +20,6 @@ mod programs;
 mod snapshot;
 
 pub use crate::counters::per_map::MapStats;
-pub use objects::{Objects, count_objects};
+pub use objects::{Objects, count_also, count_objects, counted};
 pub use programs::{Program, programs};
 pub use snapshot::*;

@@ -1,6 +1,6 @@
 //! What this process has fetched of objects, as those count it who fill files with an [`Origin`](crate::Origin).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Bytes of objects in stores, parts of which are kept in files here.
 ///
@@ -19,6 +19,21 @@ pub struct Objects {
 pub(super) const WORDS: usize = 3;
 
 static NOW: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+
+/// What another copy of this library in the process counts, e.g. `libfastmap_object.so`'s.
+static ALSO: AtomicPtr<[AtomicU64; WORDS]> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Where this copy of the library counts, for another copy's [`count_also`].
+#[doc(hidden)]
+pub const fn counted() -> &'static [AtomicU64; WORDS] {
+    &NOW
+}
+
+/// Counts what another copy of the library counts, too.
+#[doc(hidden)]
+pub fn count_also(words: &'static [AtomicU64; WORDS]) {
+    ALSO.store(std::ptr::from_ref(words).cast_mut(), Ordering::Release);
+}
 
 /// Adds to what this process has counted. Others see it once this process maps a file, or by [`offer`](super::offer). It may be called in a
 /// fault handler.
@@ -46,6 +61,10 @@ impl Objects {
 
     /// What has been counted.
     pub(super) fn now() -> Self {
-        Objects::of_words(std::array::from_fn(|at| NOW[at].load(Ordering::Relaxed)))
+        // SAFETY: null, or a reference that is valid for ever.
+        let also = unsafe { ALSO.load(Ordering::Acquire).as_ref() };
+        let all = [Some(&NOW), also];
+        let word = |at: usize| all.iter().flatten().map(|words| words[at].load(Ordering::Relaxed)).sum();
+        Objects::of_words(std::array::from_fn(word))
     }
 }

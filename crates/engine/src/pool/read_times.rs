@@ -13,17 +13,16 @@ const TRAP: u64 = 4_000;
 /// What a further page takes beside its read, ns: its part of UFFDIO_COPY, and of an eviction.
 const MAPPED: u64 = 1_500;
 /// A further page is read in so many ns until that has been measured: 2 GB/s.
-const UNKNOWN: u64 = 2_000;
+const UNFIRST: u64 = 2_000;
 /// What the page cache takes, which has had all pages as long as the device has had none, ns: a page, and a further one.
 const CACHED: (u64, u64) = (1_500, 500);
 /// Pages of a read from which on it tells what further ones take: the times of a few differ by as much by chance.
 const LEAST_PAGES: usize = 4;
 /// One read of a page in so many is timed: two looks at the clock are 50 ns.
 const RARELY: u64 = 16;
-/// First reads of a page by itself, all of which are timed; the least of them counts.
+/// First reads of a page by itself, all of which are timed; the least of them counts. With the last it is known whether reads take long: a
+/// file that is thought to be far away by mistake, since threads waited for a processor, is read in another way from then on.
 const FIRST: u32 = 4;
-/// Of them, those with which it is known whether reads take long.
-const KNOWN: u32 = 2;
 /// A page by itself that takes so long comes from storage far away, ns: disks of today take a third.
 const LONG: u32 = 300_000;
 /// What a measurement adds of its difference to the average.
@@ -69,19 +68,19 @@ impl ReadTimes {
     /// Whether reads take so long that many are to be under way at a time, each by a thread.
     #[inline]
     pub fn are_long(&self) -> bool {
-        self.page.load(Ordering::Relaxed) > LONG && self.first.load(Ordering::Relaxed) >= KNOWN
+        self.page.load(Ordering::Relaxed) > LONG && self.first.load(Ordering::Relaxed) >= FIRST
     }
 
     /// Whether it is not known whether the call that asks for a read waits for it: so many are asked for alone.
     pub fn is_untried(&self) -> bool {
-        self.tried.load(Ordering::Relaxed) < KNOWN && self.first.load(Ordering::Relaxed) < KNOWN
+        self.tried.load(Ordering::Relaxed) < FIRST && self.first.load(Ordering::Relaxed) < FIRST
     }
 
     /// Notes a read of so many pages that was asked for alone, and how long the call took if it waited. A time that a disk may take
     /// is left out: the read may have been put off.
     pub fn note_tried(&self, pages: usize, waited: Option<Duration>) {
         self.tried.fetch_add(1, Ordering::Relaxed);
-        let further = (pages as u32 - 1) * UNKNOWN as u32;
+        let further = (pages as u32 - 1) * UNFIRST as u32;
         let alone = waited.map(|waited| in_ns(waited).saturating_sub(further));
         if let Some(took) = alone.filter(|took| *took > LONG) {
             self.note_took(1, took);
@@ -124,7 +123,7 @@ impl ReadTimes {
     pub fn costs(&self) -> Costs {
         let known = |time: &AtomicU32| Some(u64::from(time.load(Ordering::Relaxed))).filter(|time| *time > 0);
         let (page, further) = match known(&self.page) {
-            Some(page) => (page, known(&self.further).unwrap_or(UNKNOWN)),
+            Some(page) => (page, known(&self.further).unwrap_or(UNFIRST)),
             None => CACHED,
         };
         Costs { miss: page + TRAP, page: further + MAPPED, are_long: self.are_long() }
@@ -160,7 +159,7 @@ mod tests {
         note(&times, 16, |_| 100_000);
         assert_eq!(times.costs(), Costs { miss: 5_500, page: 2_000, are_long: false }, "without a page by itself");
         note(&times, 1, |_| 60_000);
-        assert_eq!(times.costs(), Costs { miss: 64_000, page: UNKNOWN + MAPPED, are_long: false });
+        assert_eq!(times.costs(), Costs { miss: 64_000, page: UNFIRST + MAPPED, are_long: false });
         note(&times, 16, |_| 60_000 + 15 * 1_800);
         assert_eq!(times.costs(), Costs { miss: 64_000, page: 3_300, are_long: false });
     }
@@ -169,12 +168,12 @@ mod tests {
     fn storage_far_away_is_known_by_its_first_reads() {
         let far = ReadTimes::default();
         assert!(far.is_due(1, 7) && !far.are_long());
-        far.note_took(1, 2_100_000);
-        assert!(!far.are_long(), "by one");
+        (1..FIRST).for_each(|_| far.note_took(1, 2_100_000));
+        assert!(!far.are_long(), "by few");
         far.note_took(1, 2_000_000);
         assert!(far.are_long() && far.costs().miss > 2_000_000);
         let disk = ReadTimes::default();
-        [3_000_000, 90_000, 80_000].into_iter().for_each(|took| disk.note_took(1, took));
+        [3_000_000, 90_000, 80_000, 3_000_000].into_iter().for_each(|took| disk.note_took(1, took));
         assert!(!disk.are_long(), "a first read that waited for something else");
         (0..100).for_each(|_| disk.note_took(1, 90_000));
         assert!(!disk.is_due(1, 7) && disk.is_due(1, 16));

@@ -59,7 +59,7 @@
 //! file system's business, and one request is often cut into small ones that go one after the other. So such files are read by threads in
 //! pread(2) (`sys/preads.rs`), 128 KiB each, 64 at a time; so are all files where Linux AIO is refused. Pages behind one that was missed are asked of a reader, while the thread
 //! waits for that one alone. A file that fits is read whole when its misses have cost as much as that will, in pieces of 128 KiB, and a thread of
-//! the reader's goes on with it. A file of which nothing has been read is tried: its first two reads are asked for alone.
+//! the reader's goes on with it. A file of which nothing has been read is tried: its first four reads are asked for alone.
 //!
 //! *Prefetch* cuts ranges into absent runs and puts them into a reader's queue, as many as fit (2048 pages, or an
 //! eighth of the cache; the caller learns how many it took). The caller submits them itself, up to 4 pages each and 128 under way, and

@@ -1,0 +1,6 @@
+//! What the linker has to know of `libfastmap_object.so`.
+
+fn main() {
+    // Its threads stay: dlclose(3) must not take their code away.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}
