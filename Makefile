@@ -76,21 +76,19 @@ deb: build
 	gzip -9n $(STAGE)/usr/share/man/man1/*.1
 	$(CARGO) deb --locked --no-build -p fastmap-cli -o $(DEB)
 
-test: lint docs loom
+test:
+	$(MAKE) -j2 --output-sync=target lint loom
+	$(MAKE) docs
 	$(MAKE) build PROFILE=dev
 	FASTMAP_BUILT=$(abspath $(CARGO_TARGET_DIR))/debug RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --no-fail-fast
 
 # The same tests, many of them for longer, and those that need packages.
 test-all: export FASTMAP_EFFORT = full
 test-all: test
-	$(CARGO) test -p fastmap-io --features ablation --test suite without_any_one
 	$(MAKE) test-papers
 	$(MAKE) readme PROFILE=dev
-	$(MAKE) programs PROFILE=dev
 	$(MAKE) fio PROFILE=dev
-	$(MAKE) vm PROFILE=dev
-	$(MAKE) packages PROFILE=dev
-	$(MAKE) python PROFILE=dev
+	$(MAKE) -j2 --output-sync=target programs packages vm python PROFILE=dev
 
 readme: build
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/readme/run
@@ -122,13 +120,11 @@ vm: papers
 		sed -n '/crates\/engine#/s/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p') \
 	FASTMAP=$(abspath $(BUILT))/fastmap tests/vm/run
 
-# The papers' experiments set the feature `ablation`: the engine is read with it and without. (crates/features: with the same dependencies.)
 lint:
 	$(CARGO) fmt --all --check
 	cd papers && $(CARGO) fmt --check
 	CARGO=$(CARGO) scripts/features
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p fastmap-io -p fastmap-features --features fastmap-io/ablation --all-targets -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
@@ -142,11 +138,13 @@ target/maturin/bin/maturin:
 	target/maturin/bin/pip install -q --only-binary :all: 'maturin>=1.9,<2'
 
 wheel: target/maturin/bin/maturin
-	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer
+	$(CARGO) build --profile $(PROFILE) -p fastmap-cli -p fastmap-object-capi -p fastmap-preload -p fastmap-preload-heap -p fastmap-preload-steer
 	rm -rf crates/python/data target/wheels
 	install -D -s -m 755 $(BUILT)/fastmap crates/python/data/scripts/fastmap
 	install -d crates/python/data/data/lib
 	install -s -m 755 $(BUILT)/libfastmap_preload.so $(BUILT)/libfastmap_preload_heap.so $(BUILT)/libfastmap_steer.so crates/python/data/data/lib/
+	# Beside the module, which opens it there.
+	install -s -m 755 $(BUILT)/libfastmap_object.so crates/python/python/fastmap/
 	target/maturin/bin/maturin build --profile $(PROFILE) -m crates/python/Cargo.toml -i $(PYTHON) --out target/wheels
 
 python: wheel

@@ -94,7 +94,6 @@ pub use map::map::{Engine, Map};
 pub use map::map_mut::MapMut;
 pub use map::options::MapOptions;
 pub use map::pins::{Pinned, PinnedMut};
-#[cfg(feature = "ablation")]
 #[doc(hidden)]
 pub use mechanism::Mechanism;
 pub use modes::{Advice, Fallback, Mode, Persist};

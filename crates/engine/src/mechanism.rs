@@ -1,7 +1,4 @@
 //! Mechanisms that a cache can do without, so that a benchmark can show what each of them is worth.
-//!
-//! The switches exist only with the feature `ablation`. Without it [`Without`] is empty and `Pool::has` the constant
-//! `true`, so the compiler drops what a cache would do without a mechanism.
 
 /// A mechanism that only saves time: without it everything works, and is slower.
 ///
@@ -21,34 +18,26 @@ pub enum Mechanism {
     BatchedProtection,
     /// One write for a run of neighbouring dirty pages. Without: one a page.
     MergedWrites,
-    /// The dirty bitmap with its summaries. Without: dirty pages are those whose page words say so, and are found by
-    /// looking at all of them.
-    #[cfg(feature = "ablation")]
-    DirtyBitmap,
     /// Pages that are read are installed writable where a store is predicted, and pages that were dirty together become writable
     /// together. Without: write-protected, always, and each by its own store.
     StorePrediction,
 }
 
-#[cfg(feature = "ablation")]
 impl Mechanism {
     /// Every one.
-    pub const ALL: [Mechanism; 6] = [
+    pub const ALL: [Mechanism; 5] = [
         Mechanism::PerCore,
         Mechanism::Stripes,
         Mechanism::BatchedProtection,
         Mechanism::MergedWrites,
-        Mechanism::DirtyBitmap,
         Mechanism::StorePrediction,
     ];
 }
 
 /// The mechanisms that a cache does without, a bit each.
-#[cfg(feature = "ablation")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Without(u8);
 
-#[cfg(feature = "ablation")]
 impl Without {
     /// These and one more.
     pub fn and(self, mechanism: Mechanism) -> Self {
@@ -59,19 +48,5 @@ impl Without {
     #[inline]
     pub fn has(self, mechanism: Mechanism) -> bool {
         self.0 & 1 << mechanism as u8 != 0
-    }
-}
-
-/// The mechanisms that a cache does without: none.
-#[cfg(not(feature = "ablation"))]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Without(());
-
-#[cfg(not(feature = "ablation"))]
-impl Without {
-    /// Whether a mechanism is among them.
-    #[inline]
-    pub const fn has(self, _mechanism: Mechanism) -> bool {
-        false
     }
 }

@@ -1,4 +1,30 @@
 //! The server of slots: what is asked for is fetched, each unit once at a time, and whoever waits is answered as soon as its units are there.
+//!
+//! # One miss of an object
+//!
+//! An object of a store has a *local copy*: a sparse file of the object's length in the tier's folder, and beside it an index. The index says
+//! which *units* of 256 KiB the copy has, with a crc32c for each page (`crates/tier`). The engine maps the copy as any file, by the decorator
+//! `OriginStore` (`store/origin.rs` of the engine), which calls an `Origin` before each read and after it. Each map of an object is a file of its
+//! own to the engine. It never becomes a kernel mapping: the kernel would read zeros where nothing has come yet.
+//!
+//! 1. The engine claims the page as in any miss. A stream that begins asks for all of its window at once (`readahead/window.rs` `is_near`).
+//! 2. `fault/load.rs` `load` calls `Origin::bring` for the page, in the thread that missed; other threads that want the page sleep on its word.
+//!    Pages that are read with it are clipped to those that are there.
+//! 3. `crates/tier/src/origin.rs` `TierOrigin`: is the unit PRESENT in the index? Else `asking.rs` `Asking::bring` claims and fills a slot in shared
+//!    memory, rings the doorbell word, and sleeps on the slot's word until the deadline. The program's thread opens no descriptor, allocates
+//!    nothing, and runs no async code.
+//! 4. Here a thread that sleeps on the doorbell hands the request to a runtime. Requests for units that are under way are joined. A request
+//!    fetches a *chunk* of learnt size by a ranged GET with `If-Match` (`fetch.rs`: retries with jitter, a hedge after the 95th percentile, limits on
+//!    bytes and requests in flight).
+//! 5. `crates/tier/src/local.rs` `put` reserves room in the folder's counter (or makes it: `room.rs`), writes the unit, sets its checksums, publishes its
+//!    state, and wakes the threads that wait.
+//! 6. Back in the program's thread: the page is read (the page cache has it), and `Origin::is_right` compares its checksum. A page that is wrong counts
+//!    as absent and is brought anew.
+//! 7. The engine installs the page as in any miss.
+//!
+//! Pages that are read ahead are read by the thread that has the turn while they are local. Others the reader's thread brings, and waits for half
+//! a second at most; the program's thread does not wait. In a child made by fork(2) `fault/child.rs` copies windows of 256 KiB, by the parent's server
+//! as long as the parent lives.
 
 use crate::fetch::Source;
 use crate::plan::{LONGEST_WINDOW, PIECES, Plan};

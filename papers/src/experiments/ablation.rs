@@ -36,10 +36,9 @@ byte fails the command. Figures are medians over the repetitions.")]
 #[command(after_help = "\
 Loads:
   random-read                 random pages, --threads threads: per-core, batch-64, batch-1, stripes
-  random-write                the same: per-core, batch-1, protection, stripes, merging, tracking
+  random-write                the same: per-core, batch-1, protection, stripes, merging
   rmw                         read-modify-write, zipf, --threads threads: per-core, protection, habits
   fill                        a fresh file filled front to back and flushed: protection, merging
-  flush                       stores to 16 pages all over the file, then a flush of all of it: tracking
   forward, backward, stride   scans; every 16th page: readahead
 
 Mechanisms, and what is done without each:
@@ -49,7 +48,6 @@ Mechanisms, and what is done without each:
   protection   pages that are written back are write-protected with one call, and one TLB flush: each alone
   stripes      a file is striped over several userfaultfds, and so VMAs and their locks: one
   merging      neighbouring dirty pages are written with one write: each alone (the kernel may still merge them)
-  tracking     dirty pages are kept apart, in a bitmap with summaries: the states of all pages are looked through
   readahead    walks forward, backward and with strides are recognised: nothing is read ahead
   habits       pages that are read are writable at once where stores follow: each first store traps
 
@@ -65,7 +63,7 @@ pub struct Args {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "random-read,random-write,rmw,fill,flush,forward,backward,stride"
+        default_value = "random-read,random-write,rmw,fill,forward,backward,stride"
     )]
     pub loads: Vec<Work>,
     /// Mechanisms to do without, one at a time, separated by commas [default: all that can matter for the load]
@@ -133,8 +131,6 @@ impl Experiment for Ablation {
     fn plan(args: &Args, ctx: &mut Ctx) -> Result<Plan<Ablation>, Failure> {
         let bytes = length_for(None, Some(args.size), 0)?;
         enough_for(bytes, &args.threads)?;
-        // Pages all over the file are stored to and flushed.
-        enough_for(bytes, &[4])?;
         let dir = ctx.dir_for(bytes)?;
         let in_memory = FileSystem::of(&dir).is_memory();
         let mut loads: Vec<(Work, Vec<Off>)> = Vec::new();
@@ -222,7 +218,6 @@ fn without(off: Off) -> &'static str {
         Off::Protection => "each page protected alone",
         Off::Stripes => "one stripe",
         Off::Merging => "each page written alone",
-        Off::Tracking => "no dirty bitmap",
         Off::Readahead => "no readahead",
         Off::Habits => "no store prediction",
     }
@@ -234,7 +229,6 @@ fn in_words(work: Work) -> &'static str {
         Work::RandomWrite => "random write",
         Work::Rmw => "zipf read-modify-write",
         Work::Fill => "fill and flush",
-        Work::Flush => "flush of 16 pages",
         Work::Forward => "forward scan",
         Work::Backward => "backward scan",
         Work::Stride => "every 16th page",

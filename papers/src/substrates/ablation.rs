@@ -1,26 +1,16 @@
 //! Loads that the mechanisms of the engine are for, each run with all of them and with one left out: what the FastMap paper
 //! shows in its figure 6, and says of batched TLB invalidations.
 //!
-//! Most are loads of [`crate::substrates::run()`] as they are; the one for dirty tracking is here: a few stores all over the file, then a
-//! flush of all of it ([`Work::Flush`]).
-
-use std::time::Duration;
+//! They are loads of [`crate::substrates::run()`].
 
 use fastmap::{CacheBuilder, Mechanism};
 use serde::{Deserialize, Serialize};
 
 use crate::substrates::engine::{self, Access, Cached, Load, Setup};
-use crate::substrates::measure::{self, Shadow, histogram};
-use crate::substrates::pattern::Scatter;
+use crate::substrates::measure::{self, Shadow};
 use crate::substrates::run::checked;
-use crate::substrates::{Engine, Meter, Op, Pattern, Reading, Result, Sequence, Spec};
+use crate::substrates::{Engine, Meter, Op, Pattern, Reading, Result, Spec};
 use fastmap_bench::names;
-
-/// Stores before each flush of [`Work::Flush`], each to a page of its own, more or less.
-pub const STORES: u64 = 16;
-
-/// Pages that [`Work::Flush`] stores to, at most: so many stay in memory, whatever its limit.
-const HOT_PAGES: u64 = 1024;
 
 /// What the fastmap engine does without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,8 +30,6 @@ pub enum Off {
     Stripes,
     /// One write for neighbouring dirty pages: each is written alone.
     Merging,
-    /// The dirty bitmap: the state of all pages is looked through for dirty ones.
-    Tracking,
     /// Readahead of any kind.
     Readahead,
     /// Pages that are read being writable at once where stores follow.
@@ -50,7 +38,7 @@ pub enum Off {
 
 names!(Off, "mechanism", {
     PerCore => "per-core", Batch64 => "batch-64", Batch1 => "batch-1", Protection => "protection", Stripes => "stripes",
-    Merging => "merging", Tracking => "tracking", Readahead => "readahead", Habits => "habits",
+    Merging => "merging", Readahead => "readahead", Habits => "habits",
 });
 
 impl Off {
@@ -63,7 +51,6 @@ impl Off {
             Off::Protection => |cache| cache.without(Mechanism::BatchedProtection),
             Off::Stripes => |cache| cache.without(Mechanism::Stripes),
             Off::Merging => |cache| cache.without(Mechanism::MergedWrites),
-            Off::Tracking => |cache| cache.without(Mechanism::DirtyBitmap),
             Off::Habits => |cache| cache.without(Mechanism::StorePrediction),
             Off::Readahead => return Setup { readahead: false, ..Setup::default() },
         };
@@ -83,8 +70,6 @@ pub enum Work {
     Rmw,
     /// A fresh file filled front to back, and flushed.
     Fill,
-    /// Stores to [`STORES`] pages all over the file, then a flush of all of it. Latencies are the flushes' alone.
-    Flush,
     /// A scan upwards.
     Forward,
     /// A scan downwards.
@@ -94,7 +79,7 @@ pub enum Work {
 }
 
 names!(Work, "load", {
-    RandomRead => "random-read", RandomWrite => "random-write", Rmw => "rmw", Fill => "fill", Flush => "flush",
+    RandomRead => "random-read", RandomWrite => "random-write", Rmw => "rmw", Fill => "fill",
     Forward => "forward", Backward => "backward", Stride => "stride",
 });
 
@@ -103,7 +88,7 @@ impl Work {
     pub fn is(self) -> (Pattern, Op) {
         match self {
             Work::RandomRead => (Pattern::Random, Op::Read),
-            Work::RandomWrite | Work::Flush => (Pattern::Random, Op::Write),
+            Work::RandomWrite => (Pattern::Random, Op::Write),
             Work::Rmw => (Pattern::Zipf, Op::Rmw),
             Work::Fill => (Pattern::Fill, Op::Write),
             Work::Forward => (Pattern::Forward, Op::Read),
@@ -122,10 +107,9 @@ impl Work {
         use Off::*;
         match self {
             Work::RandomRead => &[PerCore, Batch64, Batch1, Stripes],
-            Work::RandomWrite => &[PerCore, Batch1, Protection, Stripes, Merging, Tracking],
+            Work::RandomWrite => &[PerCore, Batch1, Protection, Stripes, Merging],
             Work::Rmw => &[PerCore, Protection, Habits],
             Work::Fill => &[Protection, Merging],
-            Work::Flush => &[Tracking],
             Work::Forward | Work::Backward | Work::Stride => &[Readahead],
         }
     }
@@ -136,7 +120,7 @@ impl Work {
             Work::Forward | Work::Fill => Engine::MmapSequential,
             // Without advice it goes backward by chunks.
             Work::Backward => Engine::Mmap,
-            Work::RandomRead | Work::RandomWrite | Work::Rmw | Work::Flush | Work::Stride => Engine::MmapRandom,
+            Work::RandomRead | Work::RandomWrite | Work::Rmw | Work::Stride => Engine::MmapRandom,
         }
     }
 }
@@ -158,14 +142,13 @@ pub struct Order {
 ///
 /// As [`crate::substrates::run()`].
 pub fn run(order: &Order, meter: &Meter) -> Result<Reading> {
-    let Order { spec, work, off } = order;
+    let Order { spec, off, .. } = order;
     let setup = off.map_or_else(Setup::default, Off::setup);
-    checked(spec, meter, |shadow| engine::with_setup(spec, &setup, Measure { spec, work: *work, shadow, meter }))
+    checked(spec, meter, |shadow| engine::with_setup(spec, &setup, Measure { spec, shadow, meter }))
 }
 
 struct Measure<'a> {
     spec: &'a Spec,
-    work: Work,
     shadow: &'a Shadow,
     meter: &'a Meter,
 }
@@ -174,59 +157,14 @@ impl Load for Measure<'_> {
     type Output = Reading;
 
     fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Reading> {
-        let Measure { spec, work, shadow, meter } = self;
-        if work != Work::Flush {
-            return measure::measure(spec, access, shadow, cached, meter);
-        }
-        let reading = store_and_flush(spec, access, shadow, cached, meter)?;
-        access.flush()?;
-        Ok(reading)
+        measure::measure(self.spec, access, self.shadow, cached, self.meter)
     }
-}
-
-/// Stores to a few pages and flushes, by turns, for as long as the spec says; the pages have been stored to before.
-fn store_and_flush<A: Access>(
-    spec: &Spec,
-    access: &A,
-    shadow: &Shadow,
-    cached: Option<&Cached<'_>>,
-    meter: &Meter,
-) -> Result<Reading> {
-    let mut local = access.local()?;
-    let hot = HOT_PAGES.min(spec.pages / 8).max(1);
-    let scatter = Scatter::over(spec.pages);
-    let page = |number: u64| scatter.page_of(number);
-    for number in 0..hot {
-        access.write(&mut local, page(number), shadow)?;
-    }
-    access.flush()?;
-
-    let mut numbers = Sequence::of_all(Pattern::Random, hot.max(crate::substrates::STRIDE_PAGES), 1, true).remove(0);
-    let mut latency = histogram();
-    let length = Duration::from_secs_f64(spec.seconds);
-    let stats = cached.map(Cached::stats);
-    let open = meter.start(&spec.path);
-    let start = open.at;
-    let mut window = Duration::ZERO;
-    while window < length {
-        for _ in 0..STORES {
-            access.write(&mut local, page(numbers.next_page()), shadow)?;
-        }
-        let stored = start.elapsed();
-        access.flush()?;
-        window = start.elapsed();
-        latency.saturating_record((window - stored).as_nanos() as u64);
-    }
-    let reading = open.end().counting(latency.len(), window, Some(&latency));
-    Ok(reading.cached(cached, stats.zip(cached.map(Cached::stats)), true))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-
     use super::*;
-    use crate::substrates::{Advice, PAGE, prepare};
+    use crate::substrates::{Advice, prepare};
 
     const PAGES: u64 = 4096;
 
@@ -284,33 +222,6 @@ mod tests {
                     _ => {}
                 }
             }
-        }
-    }
-
-    #[test]
-    fn a_wrong_byte_fails_a_run_whatever_is_left_out() {
-        for off in [None, Some(Off::Tracking)] {
-            let file = stamped();
-            // Of the last of the scattered pages, which the load leaves alone.
-            let offset = Scatter::over(PAGES).page_of(PAGES - 1) * PAGE as u64 + 1000;
-            file.as_file().write_all_at(&[0x5a], offset).unwrap();
-            match run(&order(&file, Work::Flush, off), &Meter::default()) {
-                Err(crate::substrates::Error::Stamp { offset: at, .. }) => assert_eq!(at, offset),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn each_flush_writes_a_few_pages() {
-        let file = stamped();
-        for off in [None, Some(Off::Tracking)] {
-            let outcome = run(&order(&file, Work::Flush, off), &Meter::default()).unwrap();
-            let writeback = outcome.writeback.unwrap();
-            // The engine tries once whether neighbours that were dirty before are stored to again, too.
-            assert!(writeback.pages < 2 * outcome.ops * STORES, "{writeback:?} for {} flushes", outcome.ops);
-            assert!(writeback.pages > outcome.ops * STORES / 2, "{writeback:?} for {} flushes", outcome.ops);
-            assert_eq!(writeback.bytes, writeback.pages * PAGE as u64);
         }
     }
 

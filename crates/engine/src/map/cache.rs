@@ -278,7 +278,6 @@ impl CacheBuilder {
     }
 
     /// Leaves a mechanism out, to measure what it is worth.
-    #[cfg(feature = "ablation")]
     #[doc(hidden)]
     pub fn without(mut self, mechanism: crate::mechanism::Mechanism) -> Self {
         self.settings.without = self.settings.without.and(mechanism);

@@ -5,7 +5,5 @@
 
 pub mod claims;
 pub mod dirty;
-#[cfg(feature = "ablation")]
-pub mod dirty_pages;
 pub mod entry;
 pub mod word;

@@ -165,17 +165,6 @@ impl Seen {
             || self.0 & (WRITING | UPGRADING) != 0
     }
 
-    /// The page is dirty, or a thread that marks it dirty has announced that. Who must write it waits for that thread.
-    #[cfg(feature = "ablation")]
-    pub fn is_to_be_written(self) -> bool {
-        match self.state() {
-            State::Dirty => true,
-            State::Clean | State::Loading | State::Staged => self.is_upgrading(),
-            // Unfilled and Buffered pages are the fill thread's until they are Loading.
-            State::Absent | State::Evicting | State::Unfilled | State::Buffered => false,
-        }
-    }
-
     /// What an absent page remembers of its eviction.
     #[inline]
     pub fn ghost(self) -> Option<Ghost> {

@@ -219,7 +219,7 @@ impl Pool {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Whether it has a mechanism: the constant `true` without the feature `ablation`.
+    /// Whether it has a mechanism.
     #[inline]
     pub fn has(&self, mechanism: Mechanism) -> bool {
         !self.without.has(mechanism)

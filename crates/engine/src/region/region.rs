@@ -3,10 +3,7 @@
 use crate::counters::per_map::MapCounters;
 use crate::error::{Error, Result};
 use crate::mechanism::Mechanism;
-#[cfg(not(feature = "ablation"))]
 use crate::page::dirty::DirtyBitmap;
-#[cfg(feature = "ablation")]
-use crate::page::dirty_pages::DirtyPages;
 use crate::page::entry::{MOST_REGIONS, RegionId};
 use crate::page::word::PageWord;
 use crate::pool::attachment::Attachment;
@@ -210,21 +207,9 @@ impl Region {
     }
 
     /// The dirty pages.
-    #[cfg(not(feature = "ablation"))]
     #[inline]
     pub fn dirty(&self) -> &DirtyBitmap<Zeroed<crate::sys::sync::AtomicU64>> {
         self.writes.dirty()
-    }
-
-    /// The dirty pages, as the bitmap has them, or, to show what that is worth, the page words.
-    #[cfg(feature = "ablation")]
-    #[inline]
-    pub fn dirty(&self) -> DirtyPages<'_> {
-        if self.pool.has(Mechanism::DirtyBitmap) {
-            DirtyPages::InBitmap(self.writes.dirty())
-        } else {
-            DirtyPages::InWords(&self.words)
-        }
     }
 
     /// What its user expects of its pages.

@@ -330,7 +330,6 @@ fn maps_agree_with_a_shadow_copy() {
     }
 }
 
-#[cfg(feature = "ablation")]
 #[test]
 fn maps_agree_without_any_one_mechanism() {
     if ready() {

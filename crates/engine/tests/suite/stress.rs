@@ -276,7 +276,6 @@ fn loads_stores_flushes_advice_and_other_files_in_64_pages() {
     }
 }
 
-#[cfg(feature = "ablation")]
 #[test]
 fn loads_stores_flushes_advice_and_other_files_without_any_one_mechanism() {
     if !ready() {
