@@ -1,8 +1,10 @@
 //! File systems made for a bench: on a loop device over a file without a name, mounted nowhere.
 //!
-//! All of it hangs on descriptors of this process: the mount has no place in any directory (fsmount(2)) and is reached through
-//! `/proc/PID/fd`, the loop device clears itself when nobody has it open, and the file has no name. So nothing is left
-//! behind, however this process ends, and nobody else can stumble over it.
+//! Nothing is left behind, however this process ends, since every part lives only as long as a descriptor of this process:
+//!
+//! * The mount (fsmount(2)) is attached to no directory. It is reached through `/proc/PID/fd`.
+//! * The loop device clears itself when nobody has it open.
+//! * The file has no name.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -21,7 +23,7 @@ use serde::Serialize;
 use crate::driver::check_room;
 use crate::substrates::prepare;
 
-/// What the heap's file is on.
+/// The file system that a bench's files are on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileSystem {
@@ -31,15 +33,15 @@ pub enum FileSystem {
     Xfs,
     /// Made for the bench.
     Btrfs,
-    /// The directory's own.
+    /// The one that the directory is on already.
     Here,
 }
 
 impl FileSystem {
-    /// Those that can be made.
+    /// The kinds that can be made.
     pub const MADE: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
 
-    /// As it is given.
+    /// Its name, as `from_str` reads it.
     pub fn name(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "ext4",
@@ -69,22 +71,22 @@ impl std::str::FromStr for FileSystem {
 /// Bytes written at a time.
 const CHUNK: usize = 4 << 20;
 
-/// Time in which a file system should have freed what was deleted.
+/// Longest wait for a file system to free the space of deleted files.
 const LONGEST_SETTLING: Duration = Duration::from_secs(20);
 
-/// A file to make file systems in, one after the other. All of its blocks are written, so that no file system pays for the one
-/// beneath when it stores to them first.
+/// A file in which file systems are made, one after the other. All of its blocks are written at the start: otherwise the first write to a
+/// block would also wait until the file system beneath has allocated it.
 pub struct Image {
     file: File,
     dir: PathBuf,
 }
 
 impl Image {
-    /// One of `bytes` in a directory.
+    /// Makes one of so many bytes in a directory.
     ///
     /// # Errors
     ///
-    /// No room, or no file to be made there.
+    /// The directory has too little room, the file cannot be written, or the user has interrupted the bench.
     pub fn new(dir: &Path, bytes: u64) -> Result<Image, Failure> {
         let failed = |error: io::Error| {
             let what = format!("cannot write a file of {}: {error}", Size(bytes));
@@ -108,31 +110,31 @@ impl Image {
     }
 }
 
-/// A place for heaps.
+/// A directory for a bench's files.
 pub struct Volume {
-    /// Of which kind.
+    /// Its file system.
     pub kind: FileSystem,
-    /// Where its root can be reached while this value lives, by any process of this user.
+    /// The path of its root. Any process of this user can open it while this value lives.
     pub root: PathBuf,
-    /// What requests are counted of.
+    /// The device whose requests are counted; for [`Volume::here`], the directory.
     pub device: PathBuf,
-    // Dropped in this order: the mount lets go of the device, which then clears itself.
+    // Dropped in this order: the loop device clears itself when neither the mount nor the field below has it open.
     mount: Option<OwnedFd>,
     _loop_device: Option<LoopDevice>,
 }
 
 impl Volume {
-    /// The directory itself.
+    /// The directory as it is, on its own file system.
     pub fn here(dir: &Path) -> Volume {
         let root = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Volume { kind: FileSystem::Here, device: root.clone(), root, mount: None, _loop_device: None }
     }
 
-    /// A fresh file system in the image.
+    /// Makes a fresh file system in the image.
     ///
     /// # Errors
     ///
-    /// The step that failed; nothing is left then.
+    /// The step that failed. Nothing is left behind then.
     pub fn make(kind: FileSystem, image: &Image) -> Result<Volume, Failure> {
         let failed = |what: String| {
             let thing = format!("{kind} in {}", image.dir.display());
@@ -145,13 +147,13 @@ impl Volume {
         Ok(Volume { kind, root, device: device.path.clone(), mount: Some(mount), _loop_device: Some(device) })
     }
 
-    /// Has what the last run left to write, or to free, done before the next one, which wants `room` bytes: file systems free files
-    /// behind one's back, and a heap's keeper lives a moment longer than its program.
+    /// Writes back what the last run left, and waits until the file system has `room` free bytes for the next run, `LONGEST_SETTLING` at
+    /// most. File systems free deleted files in the background. Does nothing for [`Volume::here`].
     pub fn settle(&self, room: u64) {
         let Some(mount) = &self.mount else { return };
         let until = Instant::now() + LONGEST_SETTLING;
         loop {
-            // At worst the next run meets it, and says so.
+            // An error is not reported here: the next run meets it and reports it.
             let _ = rustix::fs::syncfs(mount);
             let free = rustix::fs::fstatvfs(mount).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize);
             if free >= room || Instant::now() >= until {
@@ -169,7 +171,7 @@ impl Volume {
 /// The step that failed, in words.
 pub fn fresh(kind: FileSystem, device: &Path) -> Result<OwnedFd, String> {
     let mut command = Command::new(format!("mkfs.{kind}"));
-    // Without discarding, which would take an image's blocks away, and with nothing left to do in the background.
+    // Without discarding, which would free the image's blocks. ext4 initialises its tables now, and not in the background later.
     match kind {
         FileSystem::Ext4 => {
             command.args(["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
@@ -185,7 +187,7 @@ pub fn fresh(kind: FileSystem, device: &Path) -> Result<OwnedFd, String> {
     mount(kind, device).map_err(|error| format!("cannot mount it: {error}"))
 }
 
-/// Why a kind of file system cannot be made here; None if it can, for all one can tell without trying.
+/// Why a kind of file system cannot be made here. None: nothing speaks against it, but only an attempt can tell for certain.
 pub fn missing(kind: FileSystem) -> Option<String> {
     let is_there = |path: &str| Path::new(path).exists();
     if !rustix::process::geteuid().is_root() {
@@ -199,7 +201,7 @@ pub fn missing(kind: FileSystem) -> Option<String> {
     if mkfs.is_err() {
         return Some(format!("mkfs.{name} is not installed"));
     }
-    // A kernel that has it as a module does not say so here, but loads it when it is asked.
+    // fsopen(2) also finds a file system whose module is not loaded yet: it loads the module.
     match fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC) {
         Ok(_) => None,
         Err(error) => Some(format!("the kernel cannot mount it ({error})")),
@@ -213,16 +215,16 @@ fn mount(kind: FileSystem, device: &Path) -> io::Result<OwnedFd> {
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)?)
 }
 
-/// What LOOP_CONFIGURE takes: `struct loop_config` of linux/loop.h, Linux 5.8.
+/// The argument of LOOP_CONFIGURE: `struct loop_config` of linux/loop.h, Linux 5.8.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,
     block_size: u32,
     /// Device, inode, real device, offset, size limit.
     places: [u64; 5],
-    /// Number, two of encryption, flags.
+    /// Number, type of encryption, length of the key, flags.
     numbers: [u32; 4],
-    /// Names, a key, two words, and what is reserved.
+    /// Two names, the key, two words, and reserved words.
     rest: [u64; 4 + 16 + 2 + 8],
 }
 
@@ -231,27 +233,27 @@ const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// A loop device over a file, past the page cache, which would serve reads outside of any limit. It is gone when neither this value nor a
-/// mount has it open. loop(4)
+/// A loop device (loop(4)) over a file. It reads and writes the file with direct I/O: the file's page cache would serve reads from memory
+/// that no limit on a run covers. The device clears itself when neither this value nor a mount has it open.
 pub struct LoopDevice {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     _open: File,
 }
 
 impl LoopDevice {
-    /// A free one.
+    /// Attaches a free loop device to a file.
     ///
     /// # Errors
     ///
-    /// What the system answers.
+    /// The system's error.
     pub fn over(file: &File) -> io::Result<LoopDevice> {
         attach(file).map(|(open, path)| LoopDevice { path, _open: open })
     }
 }
 
 fn attach(file: &File) -> io::Result<(File, PathBuf)> {
-    /// Others look for free devices too.
+    /// Attempts, at most: another process may take the free device first.
     const TRIES: u32 = 64;
     let control = File::open("/dev/loop-control")?;
     let mut tries = 0;
@@ -270,9 +272,9 @@ fn attach(file: &File) -> io::Result<(File, PathBuf)> {
             numbers: [0, 0, 0, LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO],
             rest: [0; 30],
         };
-        // SAFETY: the structure that it reads.
+        // SAFETY: the kernel reads the structure, which lives until the call returns.
         if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
-            // Where the file takes none the kernel does without, and says so here alone.
+            // Where the file does not support direct I/O the kernel does without it. Only this file of sysfs tells.
             let direct = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/dio")).unwrap_or_default();
             if direct.trim() != "1" {
                 return Err(io::Error::other("its file takes no direct I/O"));

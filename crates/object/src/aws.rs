@@ -1,5 +1,5 @@
-//! What the AWS tools read from environment and profile that OpenDAL does not: region, endpoint, and a role to assume. Keys are OpenDAL's
-//! to find (environment, profile, SSO, web identity, container, instance).
+//! Reads region, endpoint, and a role to assume from the environment and the profile, as the AWS tools do. OpenDAL looks for these in fewer
+//! places. OpenDAL finds the keys by itself: in the environment or the profile, by SSO or web identity, or from the container or instance.
 
 use crate::url::{home, variable};
 use opendal::services::S3;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Default)]
 pub(crate) struct Profile {
     values: HashMap<String, String>,
-    /// The one that a role is assumed with.
+    /// Values of the profile that `source_profile` names: its keys are used to assume the role.
     source: HashMap<String, String>,
 }
 
@@ -38,7 +38,7 @@ impl Profile {
     }
 }
 
-/// The values of a section of an INI file, as AWS writes them.
+/// The values of one section of an AWS configuration file (INI). Indented lines, which are nested values, and empty values are left out.
 fn section(text: &str, name: &str) -> HashMap<String, String> {
     let mut values = HashMap::new();
     let mut is_here = false;
@@ -58,7 +58,7 @@ fn section(text: &str, name: &str) -> HashMap<String, String> {
 }
 
 pub(crate) fn region(profile: &Profile) -> String {
-    // Where there is another, AWS says so when it is asked, and stores of others do not care.
+    // A wrong region does little harm: AWS refuses the request and names the right one (`Found::region`), and most other services ignore it.
     variable(&["AWS_REGION", "AWS_DEFAULT_REGION"])
         .or_else(|| profile.get("region"))
         .unwrap_or_else(|| "us-east-1".to_owned())
@@ -71,7 +71,8 @@ pub(crate) fn endpoint(profile: &Profile) -> Option<String> {
     variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]).or_else(|| profile.get("endpoint_url"))
 }
 
-/// Keys in the environment come before any profile's role.
+/// Gives the builder the profile's role, and the keys of its source profile to assume it with. The role is not assumed where the environment
+/// has keys, or where the profile names a web identity token, which takes the place of a source profile.
 pub(crate) fn assume_role(mut builder: S3, profile: &Profile) -> S3 {
     let Some(role) = profile.get("role_arn") else {
         return builder;

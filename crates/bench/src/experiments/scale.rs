@@ -18,7 +18,7 @@ use crate::substrates::faults::{self, Order, Outcome, Room, memory_for_all};
 use crate::substrates::{self, Advice, Engine, Meter, Op, PAGE, Pattern, Spec, capacity_for, least_memory, prepare};
 use crate::target::{Target, enough_for, length_for};
 
-/// Of a trial's operations so many must be page faults: otherwise it is not page faults that were measured.
+/// Page faults per operation that a trial must have at least. With fewer, the trial has not measured page faults.
 const FAULTS: f64 = 0.9;
 
 /// Measure random page faults, reads and writes, over the number of threads
@@ -113,7 +113,7 @@ impl Experiment for Scale {
                 faulting.group(place, room, op, threads, engines.iter().map(arm).collect())
             };
             if kernel.len() > 1 {
-                // Twice, and the slower one counts: what reads around is now fast and now hopeless.
+                // Two trials, of which the slower counts: an engine that reads around a fault is fast in one run and very slow in another.
                 groups.push(Group { trial: true, repeat: Some(2), ..group(&kernel, nearest) });
             }
             groups.extend(numbers.iter().map(|&threads| group(&engines, threads)));
@@ -147,7 +147,7 @@ fn figure_1(ratio: f64) -> Option<Paper> {
     Paper::says(ratio, "FastMap, USENIX ATC '20, figure 1", "32 threads on 32 hardware threads, null_blk, Linux 4.14")
 }
 
-/// The rate by thread over that of the first number of threads, no more threads than processors counted.
+/// The rate per thread, divided by the rate per thread at the first number of threads. Threads beyond the number of processors do not count.
 fn efficiency(row: &Row<Outcome>, rows: &[Row<Outcome>]) -> Option<f64> {
     let by_thread = |row: &Row<Outcome>| {
         let rates: Vec<f64> = row.trials.iter().map(|trial| trial.reading.ops_per_s).collect();
@@ -187,10 +187,10 @@ impl Stage<Scale> for Threads {
     }
 }
 
-/// The kernel's engine to measure: the fastest in the slower of two trials, if that was page faults; if none was, that with most of
-/// them.
+/// The kernel engine to compare FastMap with. Each engine counts by the slower of its two trials. The fastest engine is chosen among those
+/// that reach [`FAULTS`]. If none does, the engine with the most page faults is chosen.
 fn rival(rows: &[Row<Outcome>]) -> Option<Engine> {
-    // A case's trials come just before it.
+    // The trials of a case come just before its measurements, so they are the latest trials.
     let group = rows.iter().filter(|row| row.trial).map(|row| row.group).max()?;
     let tried: Vec<(Engine, f64, f64)> = rows
         .iter()
@@ -205,37 +205,37 @@ fn rival(rows: &[Row<Outcome>]) -> Option<Engine> {
 pub const FAULTING: Flags =
     Flags { repeat: "2", seconds: None, memory: Some("an eighth of --size"), dir: Some(TEMPORARY) };
 
-/// How both are verified.
+/// How `scale` and `breakdown` are verified.
 pub const VERIFIED: &str = "Every operation checked its page's stamp (in the hole, that it is zero); after each run that stores, the whole \
                             file was read back, every byte checked.";
 
-/// Engines whose pages are reached by page faults, one at a time.
+/// Engines that reach pages by page faults.
 pub const ENGINES: &[Engine] = Engine::PROGRAMS;
 
-/// A file to be faulted in.
+/// A file whose pages the runs access.
 pub struct Place {
     /// `no-device` (the file is one hole), or the storage.
     behind: &'static str,
     target: Target,
-    /// File system and device, for people.
+    /// The same, as tables show it.
     name: String,
 }
 
-/// What `scale` and `breakdown` share: where to fault, and within which limit.
+/// The part of a plan that `scale` and `breakdown` share: the files, and the limit on memory.
 pub struct Faulting {
     places: Vec<Place>,
     limit: Limit,
-    /// Of a run out of memory, which sizes the cache also where nothing is limited.
+    /// Memory of a run whose data do not fit, bytes. It sizes the cache, even if no limit is set.
     memory: u64,
     bytes: u64,
 }
 
 impl Faulting {
-    /// Checks the sizes and makes the files: in a hole, then on the storage.
+    /// Checks the sizes and makes the files: first one that is a hole, then one on the storage.
     ///
     /// # Errors
     ///
-    /// A size that is no multiple of a page or too small, too little memory, and whatever keeps the files from being made.
+    /// The size is too small or no multiple of a page, memory is too little, or the files cannot be made.
     pub fn plan(ctx: &mut Ctx, size: Size, threads: &[u32]) -> Result<Faulting, Failure> {
         let bytes = length_for(None, Some(size), 0)?;
         enough_for(bytes, threads)?;
@@ -248,7 +248,7 @@ impl Faulting {
         Ok(Faulting { places: vec![hole, Place::stamped(ctx.storage.name(), &dir, size)?], limit, memory, bytes })
     }
 
-    /// Places by number, rooms and operations that make sense there: stores need blocks.
+    /// All cases: the number of a place, a room, and an operation. A hole is only read, since stores need blocks.
     pub fn cases(&self) -> Vec<(usize, Room, Op)> {
         let ops = |place: usize| if self.places[place].behind == "no-device" { &[Op::Read][..] } else { &[Op::Read, Op::Write] };
         let rooms = [Room::OutOfMemory, Room::InMemory];
@@ -267,7 +267,7 @@ impl Faulting {
         Order { spec: Spec { advice: Advice::Random, ..spec }, room, hole: *behind == "no-device" }
     }
 
-    /// Arms of one case and number of threads.
+    /// The group of these arms, for one case and one number of threads.
     pub fn group(&self, place: usize, room: Room, op: Op, threads: u32, arms: Vec<Arm<Order>>) -> Group<Order> {
         let Place { behind, name, .. } = &self.places[place];
         let ops = if op == Op::Read { "reads" } else { "writes" };
@@ -294,14 +294,14 @@ impl Faulting {
 ///
 /// # Errors
 ///
-/// What the system answers.
+/// The file cannot be made ready.
 pub fn ready(places: &[Place], case: &mut Order) -> Result<Launch, Failure> {
     let place = places.iter().find(|place| place.target.path == case.spec.path);
     let launch = place.map_or_else(|| Ok(Launch::default()), |place| place.target.ready(&mut case.spec))?;
     Ok(Launch { memory: case.spec.memory, ..launch })
 }
 
-/// Says of how many rows memory was not full when the measurement began.
+/// Adds a note to the report if memory was not full when the measurements of some rows began.
 pub fn tell(filled: impl Iterator<Item = bool>, report: &mut Report<Value>) {
     let filled: Vec<bool> = filled.collect();
     let short = filled.iter().filter(|filled| !**filled).count();

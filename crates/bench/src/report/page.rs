@@ -1,4 +1,7 @@
-//! The page for people: works and storages in one table, with what FastMap gains over the kernel in its cells.
+//! The page for people: one table of what FastMap gains over the kernel. It has a column for each storage, and rows for each work.
+//!
+//! A *work* is what a benchmark measures, such as `touches at random, 4 threads`. A *way* is how FastMap serves it: `fastmap run` or
+//! `engine`.
 
 use super::Results;
 use super::markdown::{escaped, table};
@@ -8,25 +11,25 @@ use crate::results::{Gain, Spread};
 use crate::storages::LATENCY;
 use fastmap_cli::machine::Machine;
 
-/// What `fastmap run` is called in results; what the picture shows, if anything was run so.
+/// The name of one way in results. The picture shows this way if any work was measured so.
 const RUN: &str = "fastmap run";
 
-/// How the table is to be read.
+/// How to read the table.
 const HOW_TO_READ: &str = "Each cell has two ratios: how many times as good FastMap is as kernel mmap as it is, and, behind the semicolon, as kernel \
     mmap with the advice that serves the work best. A ratio is a median of paired repetitions, with the lowest and the highest in brackets; above 1 \
     FastMap is better.";
 
-/// Its signs.
+/// The meaning of its signs.
 const LEGEND: &str = "**Bold** is ahead, ▼ is behind. No mark is level: within 3 % of 1, or with repetitions on both sides of 1. \
     `~`: the repetitions are far apart. –: not measured.";
 
 /// The page.
 pub struct Page<'a> {
-    /// Storages, from the slowest to this machine's own; at least one.
+    /// Storages, ordered by `rank`; at least one.
     pub columns: Vec<Column>,
-    /// Works, each once for every way in which FastMap served it.
+    /// A row for each work and way. Rows of one work follow each other.
     pub rows: Vec<Row<'a>>,
-    /// Where and when all of it was measured.
+    /// The machines, each with the days of its measurements.
     pub measured: Vec<Measured>,
 }
 
@@ -35,7 +38,7 @@ pub struct Page<'a> {
 pub struct Column {
     /// The storage, with its readahead or latency.
     pub title: String,
-    /// Where it was measured, and on which days.
+    /// The machine, and the days of its measurements on this storage.
     pub measured: Measured,
     /// Its place in the order of storages.
     rank: usize,
@@ -48,9 +51,9 @@ pub struct Measured {
     pub days: Vec<String>,
 }
 
-/// A work that FastMap served in one way.
+/// A work, served in one way.
 pub struct Row<'a> {
-    /// The work as it is told apart from all others.
+    /// The work's name, which no other work on the page has.
     pub work: String,
     /// `fastmap run` or `engine`.
     pub way: &'a str,
@@ -58,11 +61,11 @@ pub struct Row<'a> {
     pub cells: Vec<Option<&'a Gain>>,
 }
 
-/// A work of an experiment, measured for the n-th time on the same storage.
+/// An experiment, its work, and the number of the measurement, from 1: a work may be measured several times on one storage.
 type Key<'a> = (&'a str, &'a str, usize);
 
 impl<'a> Page<'a> {
-    /// The page of experiments; none if no result has a work for it.
+    /// Makes the page of experiments. None: no experiment has gains.
     pub fn of(experiments: &'a [Results]) -> Option<Page<'a>> {
         let experiments: Vec<&Results> = experiments.iter().filter(|results| !results.gains.is_empty()).collect();
         if experiments.is_empty() {
@@ -84,14 +87,14 @@ impl<'a> Page<'a> {
         Some(Page { columns, rows: rows.into_iter().map(|(_, row)| row).collect(), measured })
     }
 
-    /// The storage and the way of FastMap that the picture shows.
+    /// The column and the way that the picture shows.
     pub fn shown(&self) -> (usize, &'a str) {
         let way = self.rows.iter().map(|row| row.way).find(|way| *way == RUN).unwrap_or(self.rows[0].way);
         let is_there = |column: &usize| self.rows.iter().any(|row| row.way == way && row.cells[*column].is_some());
         ((0..self.columns.len()).find(is_there).unwrap_or(0), way)
     }
 
-    /// The page as Markdown, with its pictures: the one for light screens and the one for dark ones, or none.
+    /// The page as Markdown. `pictures`: the file names of the picture for light screens and of the one for dark screens, or nothing.
     pub fn section(&self, pictures: &[&str]) -> String {
         let mut text = format!("\n## At a glance\n\n{HOW_TO_READ}\n\n{LEGEND}\n\nMeasured on:\n\n");
         for (n, measured) in self.measured.iter().enumerate() {
@@ -112,7 +115,7 @@ impl<'a> Page<'a> {
             .rows
             .iter()
             .map(|row| {
-                // A work is named once.
+                // Only the first row of a work has its name.
                 let work =
                     if before.replace(&row.work) == Some(&row.work) { String::new() } else { escaped(&row.work) };
                 let way = if row.way == RUN { format!("`{RUN}`") } else { escaped(row.way) };
@@ -124,7 +127,7 @@ impl<'a> Page<'a> {
         text
     }
 
-    /// Which advice the second ratios are to, storage by storage.
+    /// A list of the advice that served best: for each storage, each advice with its works. The second ratios are to this advice.
     fn best_advice(&self) -> String {
         let mut text = String::new();
         for (at, column) in self.columns.iter().enumerate() {
@@ -183,12 +186,12 @@ fn columns(experiments: &[&Results], machines: &[Measured]) -> (Vec<Column>, Vec
     (columns, column_of)
 }
 
-/// A storage in words, and its place in their order.
+/// A storage's place in the order of storages, and the storage in words.
 fn storage(name: &str, machine: &Machine) -> (usize, String) {
     let readahead = machine.read_ahead_kb.map_or_else(String::new, |kib| format!(", readahead {}", bytes(kib << 10)));
     match name {
         "disk" => (0, format!("disk{readahead}")),
-        // As experiments mount it.
+        // `LATENCY` is the one with which experiments make it.
         "slow" => (1, format!("slow storage, {} a request", LATENCY.replace("ms", " ms"))),
         "fast" => (2, format!("fast (zram){readahead}")),
         "here" => (3, format!("this disk as it is{readahead}")),
@@ -216,7 +219,8 @@ impl std::fmt::Display for Measured {
     }
 }
 
-/// Puts a gain into its row, or into a new one if it has none, or its place there is taken.
+/// Puts a gain into the row of its work and way. If that row has a gain on this storage already, the gain goes into the row of the next
+/// measurement (the number in [`Key`]). A row that is missing is added.
 fn place<'a>(
     gain: &'a Gain,
     experiment: &'a str,
@@ -242,7 +246,8 @@ fn place<'a>(
     }
 }
 
-/// The name of a work: with its experiment if another one has it too, with its number if it was measured again.
+/// The name of a work. The experiment stands behind it if another experiment has a work of this name. The number of the measurement
+/// stands behind it if it is not the first.
 fn told_apart(works: &[Key<'_>], (experiment, work, nth): Key<'_>) -> String {
     let elsewhere = works.iter().any(|(other, same, _)| *same == work && *other != experiment);
     let experiment = if elsewhere { format!(" ({experiment})") } else { String::new() };
@@ -252,7 +257,7 @@ fn told_apart(works: &[Key<'_>], (experiment, work, nth): Key<'_>) -> String {
 
 fn cell(gain: Option<&Gain>) -> String {
     let Some(gain) = gain else { return "–".to_owned() };
-    // At its end, where it strikes nothing through.
+    // Markdown strikes out text between two `~`. At the end of a cell, behind a space, a `~` does not begin that.
     let unsteady = if gain.unsteady { " ~" } else { "" };
     format!("{}; {}{unsteady}", marked(gain.as_is), marked(gain.best))
 }
@@ -267,7 +272,7 @@ fn marked(ratio: Option<Spread>) -> String {
     }
 }
 
-/// A file's name as an address.
+/// A file's name as the address of a link, percent-encoded.
 fn address(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
@@ -278,7 +283,7 @@ pub mod tests {
     use super::*;
     use crate::report::samples::results;
 
-    /// A gain of these medians, a tenth up and down.
+    /// A gain with these medians. The repetitions are up to a tenth below and above.
     pub fn gain(work: &str, way: &str, as_is: f64, best: f64) -> Gain {
         let spread = |median: f64| Some(Spread { median, low: median * 0.9, high: median * 1.1 });
         Gain {

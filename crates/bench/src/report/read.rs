@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::Results;
 use fastmap_cli::failure::Failure;
 
-/// Reads one file of `--json`.
+/// Reads one file that `fastmap bench --json` wrote.
 ///
 /// # Errors
 ///
-/// If it cannot be read or holds something else.
+/// The file cannot be read, or holds something else, or an older version wrote it without figures.
 pub fn read(path: &Path) -> Result<Results, Failure> {
     let name = path.display();
     let remedy = "name files that `fastmap bench NAME --json FILE` wrote";
@@ -31,7 +31,7 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
     serde_json::from_value(value).map_err(no_result)
 }
 
-/// JSON writes what is no number (nothing over nothing) as null; such points and ratios cannot be shown.
+/// Removes ratios, points and ranges that cannot be shown. Where a number was infinite or not a number (0 divided by 0), JSON has null.
 fn drop_what_is_no_number(value: &mut Value) {
     fn list<'a>(of: &'a mut Value, name: &str) -> Option<&'a mut Vec<Value>> {
         of.get_mut(name)?.as_array_mut()

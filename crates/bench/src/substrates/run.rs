@@ -9,12 +9,12 @@ use crate::substrates::{Meter, Reading, Result, Spec};
 ///
 /// # Errors
 ///
-/// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back.
+/// The engine cannot run, or an operation or the read-back meets a wrong byte.
 pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
     checked(spec, meter, |shadow| engine::with(spec, Measure { spec, shadow, meter }))
 }
 
-/// Measures by `measure`, and reads back what it wrote.
+/// Calls `measure`. If the load writes, reads the file back and checks it.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn every_engine_fills_a_file_to_the_last_byte() {
         for &engine in Engine::PAGED {
-            // 515 pages: a thread's part and the file end within a call's megabyte.
+            // With 515 pages neither the threads' parts nor the file end where a call of 1 MiB does.
             for pages in [PAGES, 515] {
                 let file = stamped();
                 let mut spec = spec(&file, engine, Pattern::Fill, Op::Write);
@@ -111,7 +111,7 @@ mod tests {
         assert!(matches!(readback::read_back(&spec, &Shadow::new(1, PAGES)), Err(Error::Stamp { found: 0, .. })));
     }
 
-    /// Every kernel engine, pattern and op, one after the other on one file, generations rising.
+    /// Runs every engine given with every pattern and op, one after the other on one file. Each run that writes has a higher epoch.
     fn run_all(engines: &[Engine]) {
         let file = stamped();
         for &engine in engines {
@@ -170,8 +170,8 @@ mod tests {
                 let outcome = run(&spec, &Meter::default()).unwrap_or_else(|e| panic!("{engine}, advice {name}: {e}"));
                 let (hits, ahead) = (outcome.hits.unwrap(), outcome.readahead.unwrap());
                 assert!((0.0..=1.0).contains(&hits.hit_ratio), "{engine} {name}: {hits:?}");
-                // An operation looks at a page three times, between which others may have it evicted; a thread's
-                // last may be counted there and not here.
+                // An operation loads three words of a page, and other threads may evict the page between two loads. The
+                // bound leaves room for one more operation of each thread.
                 let looks = 3 * (outcome.ops + spec.threads as u64);
                 assert!(hits.misses + ahead.chunks <= looks, "{engine} {name}: {looks} {hits:?} {ahead:?}");
                 assert!(outcome.writeback.is_none());

@@ -1,4 +1,4 @@
-//! What every page of a benchmark file holds, and how it is checked.
+//! The contents of every page of a benchmark file, and how they are checked.
 //!
 //! | offset | word | depends on |
 //! | --- | --- | --- |
@@ -8,10 +8,10 @@
 //! | 24 .. 4088 | body | page number and position, incompressible |
 //! | 4088 | check | page number |
 //!
-//! Every word is one pseudo-random word of its position, the same in all pages, exclusive-or one of its page: no two are
-//! equal within a page, nor at one position of two pages, so a compressing device (zram, some SSDs) finds nothing to
-//! compress. Stamping a page is then a loop of vector instructions, about 0.1 us, which matters where whole pages are
-//! stored (the `fill` pattern).
+//! Each word of identity, body and check is the exclusive-or of two pseudo-random words. One depends on the word's position and is the same in
+//! all pages; the other depends on the page. No two of these words are equal within a page, nor at the same position of two pages. So a
+//! compressing device (zram, some SSDs) finds nothing to compress. Stamping a page is a loop of vector instructions, which takes about 0.1 us.
+//! That matters where whole pages are stored (the `fill` pattern).
 //!
 //! Each operation of a load checks three words ([`check_stamp`]); the read-back after a write run checks all 512
 //! ([`check_page`]).
@@ -30,10 +30,10 @@ pub const GENERATION_OFFSET: usize = GENERATION * 8;
 /// Byte offset of the epoch within page 0.
 pub const EPOCH_OFFSET: usize = EPOCH * 8;
 
-/// The generation of a page that no run has written, and the highest legal one before the first write run.
+/// The generation of a page that no run has written. Before the first write run no page has a higher one.
 pub const FIRST_GENERATION: u64 = 0;
 
-/// The generation from which a run of `epoch` counts: its stores are `base_generation(epoch) + 1` and up.
+/// The generation before those of write run `epoch`. The first store of the run to a page has `base_generation(epoch) + 1`, the next one `+ 2`.
 pub fn base_generation(epoch: u32) -> u64 {
     u64::from(epoch) << 32
 }
@@ -45,7 +45,7 @@ pub const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What each position contributes to a word.
+/// The part of a word that depends on its position.
 static POSITIONS: [u64; WORDS] = {
     let mut words = [0; WORDS];
     let mut index = 0;
@@ -56,12 +56,12 @@ static POSITIONS: [u64; WORDS] = {
     words
 };
 
-/// What a page contributes to each of its words; different for any two pages, since each step is a bijection.
+/// The part of a word that depends on its page. It differs for any two pages, since each step is a bijection.
 fn key(page: u64) -> u64 {
     mix(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6661_7374_6d61_7021)
 }
 
-/// Fills `bytes`, one page, with the stamp of `page` and a generation; page 0 gets the generation's epoch.
+/// Fills `bytes`, which are one page, with the stamp of `page` and a generation. Page 0 also gets the generation's epoch.
 ///
 /// # Panics
 ///
@@ -98,9 +98,9 @@ fn load(bytes: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Checks identity, a word of the middle and the last word of `page`; `load` reads the word at a byte offset within it.
+/// Checks the first word of `page`, one in the middle, and the last one. `load` reads the word at a byte offset within the page.
 ///
-/// The three lie on different cache lines, so a page that is torn, stale or another page's does not pass.
+/// The three lie on different cache lines. So zeros, or another page's bytes, are found at the page's start, in its middle and at its end.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ pub fn check_stamp_in(page: u64, bytes: &[u8]) -> Result<()> {
     check_stamp(page, |offset| load(bytes, offset / 8))
 }
 
-/// Checks every byte of a page but its generation, which it returns.
+/// Checks every byte of a page except the generation, which it returns, and the epoch in page 0.
 ///
 /// # Errors
 ///
@@ -142,7 +142,7 @@ pub fn check_page(page: u64, bytes: &[u8]) -> Result<u64> {
     Ok(generation(bytes))
 }
 
-/// Checks every byte of a page that no run has written, at the speed of memory: no branch before the whole page is seen.
+/// Checks every byte of a page that no run has written. The loop over the words has no branch, so that it runs at the speed of memory.
 ///
 /// # Errors
 ///
@@ -251,13 +251,13 @@ mod tests {
 
     #[test]
     fn the_body_does_not_compress() {
-        // No word twice in 64 pages, so no dictionary coder finds a match.
+        // No word occurs twice in 64 pages, so a dictionary coder finds no match.
         let words: Vec<u64> = (0..64)
             .flat_map(|page| (EPOCH + 1..WORDS).map(move |i| (page, i)))
             .map(|(page, i)| load(&stamped(page), i))
             .collect();
         assert_eq!(words.iter().collect::<std::collections::HashSet<_>>().len(), words.len());
-        // Byte histogram of the same: flat within 15 %, so no entropy coder gains anything.
+        // Each value of a byte occurs equally often, within 15 %, so an entropy coder gains almost nothing.
         let mut counts = [0u32; 256];
         for page in 0..64 {
             stamped(page)[24..].iter().for_each(|&b| counts[usize::from(b)] += 1);

@@ -1,4 +1,4 @@
-//! The system calls the loads need beyond the standard library, each behind a safe function.
+//! System calls that the standard library does not offer, each behind a safe function.
 
 use std::fs::File;
 use std::io;
@@ -11,12 +11,12 @@ use std::time::Duration;
 /// cachestat(2), Linux 6.5: its number is the same on every architecture, and libc does not name it yet.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// User and system time this process has used so far, all threads. getrusage(2).
+/// User and system time that all threads of this process have used so far. getrusage(2).
 pub fn cpu_times() -> (Duration, Duration) {
     times(&usage(libc::RUSAGE_SELF))
 }
 
-/// The same of the calling thread alone. getrusage(2).
+/// User and system time that the calling thread has used so far. getrusage(2).
 pub fn thread_times() -> (Duration, Duration) {
     times(&usage(libc::RUSAGE_THREAD))
 }
@@ -27,13 +27,13 @@ pub fn thread_id() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Page faults of this process so far that the kernel served, all threads. getrusage(2).
+/// Page faults, minor and major, that the kernel has served for all threads of this process so far. getrusage(2).
 pub fn faults() -> u64 {
     let usage = usage(libc::RUSAGE_SELF);
     (usage.ru_minflt + usage.ru_majflt) as u64
 }
 
-/// Faults of this process so far that waited for a read, all threads. getrusage(2).
+/// Page faults of all threads of this process that have waited for a read so far. getrusage(2).
 pub fn major_faults() -> u64 {
     usage(libc::RUSAGE_SELF).ru_majflt as u64
 }
@@ -70,7 +70,7 @@ pub fn drop_cached(file: &File) -> io::Result<()> {
     }
 }
 
-/// Pages of the file's first `len` bytes in the page cache, dirty and under write-back included. cachestat(2).
+/// How many pages of the file's first `len` bytes are in the page cache. Dirty pages and pages under write-back count. cachestat(2).
 pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
     let range = [0u64, len];
     // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted
@@ -80,7 +80,7 @@ pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
     if result == 0 { Ok(counts[0]) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Pages of a mapping in the page cache. mincore(2), for kernels without cachestat.
+/// How many pages of a mapping are in the page cache. mincore(2), for kernels without cachestat(2).
 pub fn resident_pages(map: &memmap2::Mmap) -> io::Result<u64> {
     let mut pages = vec![0u8; map.len().div_ceil(crate::substrates::PAGE)];
     // SAFETY: the range is one live mapping, page-aligned by mmap, and `pages` has one byte for each of its pages.
@@ -93,7 +93,7 @@ pub fn resident_pages(map: &memmap2::Mmap) -> io::Result<u64> {
 
 /// Reserves blocks for the first `len` bytes and makes the file at least that long. fallocate(2).
 ///
-/// `Unsupported` where the file system cannot.
+/// The error is `Unsupported` if the file system cannot reserve blocks.
 pub fn reserve(file: &File, len: u64) -> io::Result<()> {
     // SAFETY: no memory is handed over.
     match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } {
@@ -114,7 +114,7 @@ pub fn free_bytes(file: &File) -> io::Result<u64> {
     }
 }
 
-/// Whether the file's bytes are mapped as they are in persistent memory. statx(2), Linux 5.8.
+/// Whether the file is in DAX mode: a mapping of it reaches persistent memory without the page cache. statx(2), Linux 5.8.
 pub fn is_dax(file: &File) -> bool {
     // SAFETY: statx is plain numbers, for which zero is a value; the call fills in the one it is given; the path is empty.
     unsafe {
@@ -133,12 +133,12 @@ pub fn is_tmpfs(file: &File) -> bool {
     }
 }
 
-/// Has the kernel kill what is started when the thread that starts it ends.
+/// Sets up a command: the kernel kills its process when the thread that started it ends.
 pub fn dies_with_parent(command: &mut Command) {
     ends_with_parent(command, libc::SIGKILL);
 }
 
-/// Has the kernel send what is started a signal when the thread that starts it ends. PR_SET_PDEATHSIG(2const).
+/// Sets up a command: the kernel sends its process `signal` when the thread that started it ends. PR_SET_PDEATHSIG(2const).
 pub fn ends_with_parent(command: &mut Command, signal: libc::c_int) {
     // SAFETY: between fork and exec two system calls are made, and no memory handed over.
     unsafe {
@@ -151,7 +151,7 @@ pub fn ends_with_parent(command: &mut Command, signal: libc::c_int) {
     }
 }
 
-/// Has what is started keep a descriptor of this process.
+/// Sets up a command: the descriptor `kept` stays open in its process. fcntl(2) F_SETFD.
 pub fn keeps_open(command: &mut Command, kept: &impl AsRawFd) {
     let kept = kept.as_raw_fd();
     // SAFETY: between fork and exec one system call is made, and no memory handed over.
@@ -163,14 +163,14 @@ pub fn keeps_open(command: &mut Command, kept: &impl AsRawFd) {
     }
 }
 
-/// Waits for a descriptor that another process hands over, with a byte. unix(7)
+/// Waits for a descriptor that another process sends with one byte of data (SCM_RIGHTS), and receives it. unix(7).
 pub fn receive_file(socket: &UnixStream) -> io::Result<File> {
     let mut byte = 0_u8;
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // Room for one descriptor, aligned as its header.
+    // Room for one descriptor and its header, with the alignment of the header.
     let mut control = [0_u64; 3];
-    // SAFETY: msghdr is plain numbers and addresses, for which zero is a value; what it leads to lives as long as the call. The header of
-    // the message that was received is within `control`, and its descriptor nobody else's.
+    // SAFETY: msghdr is plain numbers and addresses, for which zero is a value. The memory that it points to outlives the call. The received
+    // header lies within `control`, and nobody else owns its descriptor.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
@@ -186,7 +186,7 @@ pub fn receive_file(socket: &UnixStream) -> io::Result<File> {
     }
 }
 
-/// Has a process that is going to be started join the memory cgroup whose `cgroup.procs` is open here, before it is the program.
+/// Sets up a command: its process joins a memory cgroup before it executes the program. `procs` is the cgroup's `cgroup.procs`.
 pub fn joins(command: &mut Command, procs: File) {
     // SAFETY: between fork and exec one system call is made, on a descriptor and a byte that the closure has.
     unsafe {

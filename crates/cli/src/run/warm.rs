@@ -1,4 +1,5 @@
-//! `--warm`: what of the program's mapped files is in memory is read back beside its start, and remembered every minute and at its end.
+//! `fastmap run --warm` remembers which pages of the program's mapped files are in memory, every minute and at the program's end. At the
+//! program's next start, it reads these pages back while the program already runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -11,13 +12,13 @@ use std::time::{Duration, Instant};
 use fastmap_steer::observe::{Mapping, Memory, Process};
 use fastmap_steer::warm::{Error, PageSet, Records, add_mapped, key, load};
 
-/// How often it is remembered; less often where that would take more than a hundredth of a processor.
+/// The pages are remembered this often. If that takes long, the pause is [`SHARE`] times as long: at most a hundredth of a processor is used.
 const OFTEN: Duration = Duration::from_secs(60);
 const SHARE: u32 = 100;
-/// Files of one program at most.
+/// The most files that are remembered of one program.
 const MOST_FILES: usize = 256;
 
-/// Tells this command from others: the program, its arguments, and the folder that it is started in.
+/// The key of this command's records. It is made of the program, its arguments, and the current folder.
 pub fn command(program: &Path, arguments: &[OsString]) -> String {
     let program = std::fs::canonicalize(program).unwrap_or_else(|_| program.to_owned());
     let folder = std::env::current_dir().unwrap_or_default();
@@ -25,18 +26,18 @@ pub fn command(program: &Path, arguments: &[OsString]) -> String {
     key(words.into_iter().chain(arguments.iter().map(OsString::as_os_str)).map(OsStrExt::as_bytes))
 }
 
-/// The memory of one program's files, over its restart.
+/// Remembers which pages of one program's files are in memory, for its next start.
 pub struct Warmth {
     records: Records,
     command: String,
-    /// Each file that was seen in its mappings, with the pages that were mapped at the last look.
+    /// Each file that was seen in the program's mappings, with the pages that were mapped when it was last found mapped.
     files: BTreeMap<String, Option<PageSet>>,
     reading: Reading,
     due: Instant,
     tells: bool,
 }
 
-/// What is being read back by a thread.
+/// The state of the thread that reads pages back.
 #[derive(Clone, Default)]
 struct Reading {
     is_over: Arc<AtomicBool>,
@@ -44,8 +45,9 @@ struct Reading {
 }
 
 impl Warmth {
-    /// Begins to read back what is remembered of the files that process `pid`, which is to run the command, had mapped the last time. `logs`: says
-    /// what was read; `tells`: says what is wrong. `None` where there is no folder for records.
+    /// Starts a thread that reads back the remembered pages of the files that the command had mapped the last time. Process `pid` is to run the
+    /// command: its memory cgroup limits how much is read. `logs`: say what was read. `tells`: say what is wrong. `None`: there is no folder
+    /// for records.
     pub fn begin(command: String, pid: u32, logs: bool, tells: bool) -> Option<Warmth> {
         let records = match Records::of_user() {
             Ok(records) => records,
@@ -75,7 +77,7 @@ impl Warmth {
         }
     }
 
-    /// Remembers, if it is time to, what these processes have mapped.
+    /// If it is time to, looks which pages these processes have mapped, and writes the records.
     pub fn remember_now_and_then(&mut self, family: &BTreeSet<Process>) {
         let began = Instant::now();
         if began < self.due {
@@ -84,21 +86,21 @@ impl Warmth {
         let mut mapped = BTreeMap::new();
         family.iter().for_each(|process| add_mapped(process.pid, &mut mapped));
         for (path, pages) in &mut self.files {
-            // What it has mapped no longer may still be in memory, and was hot.
+            // A file that is not mapped any more keeps its pages: they may still be in memory, and were hot.
             *pages = mapped.remove(path).or(pages.take());
         }
         self.remember();
         self.due = began + OFTEN.max(began.elapsed() * SHARE);
     }
 
-    /// The same for the last time: the program has ended, and its pages are still there.
+    /// Writes the records for the last time. The program has ended, but pages of its files are still in memory.
     pub fn remember_at_the_end(mut self) {
         self.reading.is_unwanted.store(true, Ordering::Relaxed);
         self.remember();
     }
 
     fn remember(&mut self) {
-        // As long as not all is back there is more to be remembered than is in memory.
+        // While pages are still being read back, the old records name pages that are not in memory yet. They must not be overwritten.
         if !self.reading.is_over.load(Ordering::Acquire) || self.files.is_empty() {
             return;
         }
@@ -107,7 +109,7 @@ impl Warmth {
         for (path, mapped) in &self.files {
             match self.records.save(Path::new(path), mapped.as_ref()) {
                 Ok(_) => kept.push(PathBuf::from(path)),
-                // Files that are gone, and memory: there is nothing to be remembered.
+                // The file is gone, is no regular file, or is on a file system in memory: nothing is remembered.
                 Err(Error::File(_) | Error::Irregular | Error::InMemory) => {}
                 Err(error) => drop(wrong.get_or_insert((path.clone(), error))),
             }
@@ -118,7 +120,7 @@ impl Warmth {
             wrong.get_or_insert((kept[0].display().to_string(), error));
         }
         if let Some((path, error)) = wrong {
-            // Once is enough.
+            // Only the first error is reported.
             tell(std::mem::take(&mut self.tells), &path, &error);
         }
     }
@@ -138,7 +140,7 @@ impl Reading {
     }
 }
 
-/// One line, where standard error is kept.
+/// Prints an error to standard error, if `tells`.
 fn tell(tells: bool, thing: &str, error: &Error) {
     if tells {
         eprintln!("fastmap: --warm: {thing}: {error}: {}", error.remedy());

@@ -1,10 +1,14 @@
-//! Readers: where what lies ahead is read, by whichever thread has the turn.
+//! Readers, which read pages ahead of the program. A reader is no thread: the thread that has its turn does the work.
 //!
-//! A reader serves the streams whose number is its own modulo their count, and requests to prefetch. It has a context for reads (`sys/aio.rs`),
-//! and notes of how far it is; they are whose turn it is (`turn.rs`). Threads that trap say what there is to do (`pending`), take the turn,
-//! and submit the reads themselves; the device works by itself. Whoever needs a page that a reader has on its way takes the turn and
-//! waits for it in the kernel. Only where reads end inside the call that asks for them ([`Reader::reads_inline`]) a thread of the
-//! reader's does them, beside the program.
+//! A reader has a context for reads (`sys/aio.rs`) and the state of what it reads ([`Reading`]). Only one thread at a time may use these: the
+//! one that has the reader's turn (`turn.rs`). Of `n` readers, reader `r` serves the streams whose number modulo `n` is `r`. It also serves
+//! requests to prefetch.
+//!
+//! A thread that traps notes what there is to do (`pending`), takes the turn, and submits the reads itself. It does not wait for the device. A
+//! thread that needs a page which a reader is reading takes the turn, and waits for the page in the kernel.
+//!
+//! Each reader also has a thread of its own. Where a read ends inside the call that asks for it ([`Reader::reads_inline`]), this thread does
+//! the reads, so that the program can go on meanwhile. It also does what other threads leave to it ([`Reader::needs_thread`]).
 
 use crate::page::entry::{RegionId, RegionUse};
 use crate::pool::ahead::Ahead;
@@ -27,26 +31,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Chunks and pieces on their way, at most.
+/// Transfers under way in one reader, at most. A transfer brings a chunk or a piece ([`Destination`]).
 pub const TRANSFERS: usize = 128;
-/// Neighbouring pages that are mapped as soon as they are there, in one request, at most.
+/// Pages of a piece, at most. A piece is a run of neighbouring pages, read with one request and mapped once it has been read.
 pub const PIECE_PAGES: usize = 4;
-/// The same, where reads take long and memory is free.
+/// Pages of a large piece, at most: where reads take long and memory is free.
 pub const LARGE_PIECE_PAGES: usize = 32;
-/// Submissions in a row that have ended in the call, after which the reader's thread does them; after half as many that have not,
-/// threads that trap do.
+/// The value of [`Reading::inline_calls`] at which the reader's thread does the reads. Below it, threads that trap do them.
 pub const INLINE: i32 = 4;
-/// Requests that wait for a reader, at most.
+/// Requests in a reader's queue, at most.
 const REQUESTS: usize = 4096;
 
-/// What a reader is asked to read.
+/// A request to a reader.
 #[derive(Debug, Clone)]
 pub enum ReadRequest {
-    /// Pages that the program prefetches.
+    /// Pages that the program prefetches, or that lie behind one that it missed.
     Pages(Pages),
-    /// The pages of a file that fits into the cache, while there is room.
+    /// Pages of a file that fits into the cache. They are read only while enough of the cache is free.
     Fill(Pages),
-    /// A chunk whose pages are claimed, into a slot that is taken, of a region in use.
+    /// A chunk, to be read into a slot. Its pages are claimed, the slot is taken, and the region stays until then.
     Chunk(RegionUse, SlotNumber, Chunk),
 }
 
@@ -58,23 +61,24 @@ pub struct Pages {
     pub count: usize,
 }
 
-/// A chunk or a piece on its way, in a region that stays until it is there.
+/// A chunk or a piece that is being read.
 #[derive(Debug)]
 pub struct Transfer {
+    /// Keeps the region until the transfer has ended.
     pub held: RegionUse,
     pub destination: Destination,
-    /// How many there were before it.
+    /// Its number in the order in which transfers began.
     pub order: u64,
-    /// Pages of each request but, perhaps, the last.
+    /// Pages of each request. The last request may have fewer.
     pub each: usize,
     /// Requests that have not ended.
     pub left: usize,
-    /// Bytes that are there: from the front, where there is one request.
+    /// Bytes that have been read. With a single request they are the first bytes of the transfer.
     pub filled: usize,
 }
 
 impl Transfer {
-    /// Whether it brings a page of its region.
+    /// Whether a page of its region is among those that it brings.
     pub fn has(&self, page: usize) -> bool {
         match self.destination {
             Destination::Chunk(_, chunk) => chunk.pages().any(|one| one == page),
@@ -83,54 +87,56 @@ impl Transfer {
     }
 }
 
-/// Where it goes.
+/// Where a transfer's pages go.
 #[derive(Debug, Clone, Copy)]
 pub enum Destination {
-    /// Into a slot, to be Staged.
+    /// Into a slot; the pages become Staged.
     Chunk(SlotNumber, Chunk),
-    /// Neighbouring pages that are mapped as soon as they are there; into the transfer's own buffer. A bit of
-    /// `protected_queue` for each whose queue is the protected one. `is_awaited`: prefetched.
+    /// Into the transfer's own buffer; the pages, which are neighbours, are mapped once they have been read. `protected_queue` has a bit for
+    /// each page that goes into the protected queue. `is_awaited`: the program asked for the pages; otherwise its whole file is read.
     Piece { first: usize, count: usize, protected_queue: u64, is_awaited: bool },
 }
 
-/// How far a stream is.
+/// How far a reader has come with a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Position {
     pub start: Start,
     /// The next page to read; negative, or past the end, when there is none.
     pub next: isize,
-    /// Where the furthest chunk ended. A page that was passed over, and is gone when the program comes to it, sets `next` back, and not this.
+    /// The end of the furthest chunk. The reader passes over pages that are in memory. If such a page is evicted before the program comes to
+    /// it, the miss sets `next` back; `reached` stays.
     pub reached: isize,
     pub window: usize,
     /// Pages read or being read, and neither mapped nor dropped.
     pub outstanding: usize,
-    /// What was read last was a frame.
+    /// The last chunk was a whole frame.
     pub in_frames: bool,
     pub live: bool,
-    /// What `Ahead::clock` showed when there was no slot for it, unless there was one since.
+    /// The value of `Ahead::clock` when the stream last found no slot; `None`: its last attempt found one.
     pub starved: Option<usize>,
 }
 
-/// What belongs to the thread that has the turn.
+/// The part of a reader that only the thread with the turn may use.
 #[derive(Debug)]
 pub struct Reading {
-    /// None: threads do all reads; if there are none either, every read is a pread(2).
+    /// `None`: threads do all reads (`asked`), or, while there are none, the thread that has the turn does them with pread(2).
     pub aio: Option<Aio>,
-    /// Reads by threads.
+    /// Reads that threads do (`sys/preads.rs`).
     pub asked: Asked,
     pub positions: Box<[Position]>,
     pub transfers: Box<[Option<Transfer>]>,
-    /// A buffer for each transfer.
+    /// A small buffer for each transfer.
     pieces: Zeroed<[u8; PAGE]>,
-    /// And one for each that is a large piece.
+    /// A large buffer for each transfer, for large pieces.
     large_pieces: Zeroed<[u8; PAGE]>,
     /// Large pieces under way.
     large: usize,
-    /// Transfers whose large buffer has memory, a bit each: free frames are held for it.
+    /// A bit for each transfer whose large buffer has memory. The reader holds free frames for this memory.
     large_held: u128,
     /// Transfers begun so far.
     begun: u64,
-    /// Submissions of late that ended in the call, less those that did not.
+    /// Tells whether reads end in the call that asks for them. A submission whose reads have ended in the call adds 1, up to [`INLINE`]; any
+    /// other takes 2 off, down to 0.
     pub inline_calls: i32,
 }
 
@@ -150,7 +156,7 @@ impl Reading {
         Ok(Reading {
             positions: vec![idle; STREAMS].into(),
             transfers: (0..TRANSFERS).map(|_| None).collect(),
-            // In no huge page: the memory of what is used, which is beside the budget, and not of all.
+            // Without huge pages, so that a buffer takes memory only once it is used: the small ones' is not in the cache's budget.
             pieces: Zeroed::sparse(TRANSFERS * PIECE_PAGES, 0)?,
             large_pieces: Zeroed::sparse(TRANSFERS * LARGE_PIECE_PAGES, 0)?,
             large: 0,
@@ -172,9 +178,9 @@ impl Reading {
         self.aio.as_mut().and_then(Aio::next_done).or_else(|| self.asked.next_done())
     }
 
-    /// Waits until so many requests have ended, if as many are under way, or for a while.
+    /// Waits until so many requests have ended, or all, if fewer are under way. It may return earlier.
     pub fn wait(&mut self, wanted: usize) {
-        /// While both the kernel and threads have some: of the one that ends first the other does not tell.
+        /// The longest wait while both the kernel and threads have requests: a wait for the threads does not notice that the kernel's end.
         const BOTH: Duration = Duration::from_micros(200);
         let others = self.asked.in_flight();
         match &mut self.aio {
@@ -183,18 +189,18 @@ impl Reading {
                 aio.submit();
                 self.asked.wait(1, Some(BOTH));
             }
-            // No thread is left without a request for long.
+            // Not until fewer requests are left than there are threads: no thread is to be without one for long.
             _ => self.asked.wait(wanted.min(others.saturating_sub(self.asked.preads.threads())), None),
         }
     }
 
-    /// A transfer's place, if there is one, and room for as many requests.
+    /// A free place for a transfer of so many requests, if there is room for it.
     pub fn room_for(&self, requests: usize) -> Option<usize> {
         let fits = self.in_flight() + requests <= aio::DEPTH.min(preads::DEPTH);
         self.transfers.iter().position(Option::is_none).filter(|_| fits)
     }
 
-    /// Where a transfer's piece of so many pages is read into.
+    /// The buffer for a transfer's piece of so many pages.
     pub fn piece_memory(&self, transfer: usize, pages: usize) -> *mut u8 {
         if pages > PIECE_PAGES {
             return self.large_pieces.as_mut_ptr().wrapping_add(transfer * LARGE_PIECE_PAGES).cast();
@@ -202,7 +208,8 @@ impl Reading {
         self.pieces.as_mut_ptr().wrapping_add(transfer * PIECE_PAGES).cast()
     }
 
-    /// A transfer's place for a large piece, if there is one: of so many at most, their idle buffers counted.
+    /// A free place for a large piece, if there is room for it: one whose large buffer has memory, if possible. At most `most` large buffers
+    /// have memory, idle ones included.
     pub fn room_for_large(&self, most: usize) -> Option<usize> {
         self.room_for(1)?;
         let is_free = |place: &usize| self.transfers[*place].is_none();
@@ -212,7 +219,7 @@ impl Reading {
         with_buffer.or_else(|| (0..TRANSFERS).find(is_free).filter(|_| is_room))
     }
 
-    /// Free frames that a transfer's large buffer needs.
+    /// Free frames that have to be taken for a transfer's large buffer. None if it has memory.
     pub fn frames_for_large(&self, transfer: usize) -> usize {
         if self.large_held >> transfer & 1 == 0 { LARGE_PIECE_PAGES } else { 0 }
     }
@@ -224,26 +231,26 @@ pub struct Reader {
     turn: Turn,
     reading: UnsafeCell<Reading>,
     pub number: usize,
-    /// Streams that are to go on, a bit each.
+    /// A bit for each stream that is to be read on.
     pub pending: AtomicU64,
     lock: Lock,
     requests: UnsafeCell<VecDeque<ReadRequest>>,
-    /// As many as those.
+    /// The number of `requests`.
     queued: AtomicUsize,
-    /// Transfers on their way.
+    /// Transfers under way.
     open: AtomicUsize,
-    /// Large pieces are among them: its thread takes notice of them.
+    /// Large pieces are among them. The reader's thread waits for these, and maps them.
     has_large: AtomicBool,
-    /// Reads end in the call that asks for them: its thread does them.
+    /// Reads end in the call that asks for them. The reader's thread does them then.
     pub reads_inline: AtomicBool,
-    /// Its thread is to look at what there is to do.
+    /// The reader's thread is to look at what there is to do.
     called: AtomicBool,
-    /// Its thread waits, or is about to, and wants the bell rung.
+    /// The reader's thread sleeps, or is about to. `bell` wakes it.
     asleep: AtomicBool,
     bell: Bell,
 }
 
-// SAFETY: `reading` is reached with the turn alone, `requests` under the lock; the rest is atomics.
+// SAFETY: only the thread that has the turn reaches `reading`; `requests` is reached under the lock; the rest is atomics.
 unsafe impl Sync for Reader {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Reader {}
@@ -251,7 +258,7 @@ unsafe impl Send for Reader {}
 const _: () = assert!(STREAMS == u64::BITS as usize && TRANSFERS == u128::BITS as usize);
 
 impl Reader {
-    /// One that has nothing to do.
+    /// A reader that has nothing to do.
     pub fn new(number: usize, aio: Option<Aio>, preads: &Arc<Preads>) -> io::Result<Self> {
         Ok(Reader {
             turn: Turn::new(Futex),
@@ -270,12 +277,13 @@ impl Reader {
         })
     }
 
-    /// Takes the turn if it is free. Signals are blocked.
+    /// Takes the turn if it is free. The caller has blocked signals.
     pub fn take_turn<'a>(&'a self, ahead: &'a Ahead, pool: &'a Pool) -> Option<OnTurn<'a>> {
         self.turn.take().then(|| self.on_turn(ahead, pool))
     }
 
-    /// Likewise; or the thread that has it looks at what there is to do once more.
+    /// Takes the turn if it is free. Otherwise the thread that has it will look once more at what there is to do. The caller has blocked
+    /// signals.
     pub fn take_turn_or_call<'a>(&'a self, ahead: &'a Ahead, pool: &'a Pool) -> Option<OnTurn<'a>> {
         self.turn.take_or_call().then(|| self.on_turn(ahead, pool))
     }
@@ -285,39 +293,45 @@ impl Reader {
         OnTurn { ahead, pool, reader: self, reading: unsafe { &mut *self.reading.get() }, waits: false }
     }
 
-    /// Sleeps until the turn is free or something has arrived, or for less. Not if `is_over`.
+    /// Sleeps until the turn is free or something has arrived. It may return earlier, and does not sleep if `is_over`.
     pub fn sleep_unless(&self, is_over: impl FnOnce() -> bool) {
         self.turn.sleep_unless(is_over);
     }
 
-    /// Whether something waits to be asked of the device.
+    /// Whether streams are to be read on, or requests wait.
     pub fn has_work(&self) -> bool {
         self.pending.load(Ordering::SeqCst) != 0 || self.queued.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether its thread has something to do: what it was called for, what ends in the call, or to take notice of large pieces. All else
-    /// is better done by threads that need it.
+    /// Whether the reader's thread has something to do:
+    ///
+    /// * It was called.
+    /// * Large pieces are under way.
+    /// * The reader has work, and reads end in the call that asks for them.
+    ///
+    /// All other work is left to the threads that need it.
     pub fn needs_thread(&self) -> bool {
         let is_inline = || self.reads_inline.load(Ordering::Relaxed) && self.has_work();
         self.called.load(Ordering::SeqCst) || self.has_large.load(Ordering::SeqCst) || is_inline()
     }
 
-    /// Whether something is on its way.
+    /// Whether transfers are under way.
     pub fn is_under_way(&self) -> bool {
         self.open.load(Ordering::SeqCst) > 0
     }
 
-    /// It has work, or transfers under way.
+    /// Whether it has work, or transfers are under way.
     pub fn is_at_work(&self) -> bool {
         self.has_work() || self.is_under_way()
     }
 
-    /// Puts requests into its queue, at the front if they are first of all; false: there is no room. Signals are blocked.
+    /// Puts requests into the queue: at the front if `first`, else at the end. False: there is no room. The caller has blocked signals.
     pub fn ask(&self, requests: &mut dyn ExactSizeIterator<Item = ReadRequest>, first: bool) -> bool {
         let _held = self.lock.lock();
         // SAFETY: under the lock.
         let queue = unsafe { &mut *self.requests.get() };
-        // It never grows: a thread that waits for the lock may have interrupted the allocator.
+        // The queue never grows. Growing would call the allocator under the lock, and a thread that waits for the lock may have interrupted
+        // the allocator.
         if queue.len() + requests.len() > REQUESTS {
             return false;
         }
@@ -326,7 +340,7 @@ impl Reader {
         true
     }
 
-    /// The next request. Signals are blocked.
+    /// Takes the next request out of the queue. The caller has blocked signals.
     pub fn next_request(&self) -> Option<ReadRequest> {
         if self.queued.load(Ordering::SeqCst) == 0 {
             return None;
@@ -339,7 +353,8 @@ impl Reader {
         request
     }
 
-    /// Lets go of its context, which takes the kernel some ten milliseconds. Nothing is under way, and nothing is asked for any more.
+    /// Closes the context for reads, which takes the kernel about ten milliseconds. When this is called nothing is under way, and nothing will
+    /// be asked for any more.
     pub fn close(&self) {
         let _blocked = Blocked::all();
         while !self.turn.take() {
@@ -350,12 +365,12 @@ impl Reader {
         while !self.turn.let_go() {}
     }
 
-    /// Whether its thread sleeps: it could do something at once.
+    /// Whether the reader's thread sleeps, and so could begin with something at once.
     pub fn is_idle(&self) -> bool {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Wakes its thread. SeqCst pairs with `rest`: either this sees it asleep, or that sees what is new.
+    /// Wakes the reader's thread. SeqCst pairs with `rest`: either this call sees the thread asleep, or the thread sees that it was called.
     pub fn wake(&self) {
         self.called.store(true, Ordering::SeqCst);
         if self.asleep.swap(false, Ordering::SeqCst) {
@@ -363,14 +378,14 @@ impl Reader {
         }
     }
 
-    /// Notes that its thread looks at what there is to do.
+    /// Notes that the reader's thread looks at what there is to do.
     pub fn note_looked(&self) {
         self.called.store(false, Ordering::SeqCst);
     }
 
-    /// Its thread's sleep, until there is something to do, or something else that it is woken for.
+    /// Called by the reader's thread: sleeps until it is woken. Does not sleep if there is something to do, or if `is_wanted`.
     pub fn rest(&self, is_wanted: impl FnOnce() -> bool) {
-        // Before this thread says that it sleeps: a ring of the bell that comes after that is not missed.
+        // Read before `asleep` is set, so that no ring of the bell after that is missed.
         let rung = self.bell.rung();
         self.asleep.store(true, Ordering::SeqCst);
         if !self.needs_thread() && !is_wanted() {
@@ -380,18 +395,18 @@ impl Reader {
     }
 }
 
-/// A reader's turn, taken.
+/// A reader's turn, which this thread has taken.
 pub struct OnTurn<'a> {
     pub ahead: &'a Ahead,
     pub pool: &'a Pool,
     pub reader: &'a Reader,
     pub reading: &'a mut Reading,
-    /// It may wait for what has to be fetched.
+    /// This thread may wait for bytes that have to be fetched from elsewhere (the store's origin).
     pub waits: bool,
 }
 
 impl OnTurn<'_> {
-    /// Begins a transfer of so many requests of so many pages each.
+    /// Notes that a transfer begins, of so many requests of so many pages each.
     pub fn begin(&mut self, place: usize, held: RegionUse, destination: Destination, each: usize, requests: usize) {
         self.reading.begun += 1;
         let transfer = Transfer { held, destination, order: self.reading.begun, each, left: requests, filled: 0 };
@@ -399,7 +414,7 @@ impl OnTurn<'_> {
         self.reader.open.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Notes that a large piece begins, whose buffer has its free frames.
+    /// Notes that a large piece begins. The caller has taken the free frames that its buffer needs.
     pub fn note_large_begun(&mut self, place: usize) {
         self.reading.large += 1;
         self.reading.large_held |= 1 << place;
@@ -407,7 +422,8 @@ impl OnTurn<'_> {
         self.reader.wake();
     }
 
-    /// Notes that one has ended. The memory of all goes with the last of them, where the kernel lets it go.
+    /// Notes that a large piece has ended. When no other is under way, the memory of all large buffers is given back to the kernel and their
+    /// free frames to the cache, unless the kernel refuses.
     pub fn note_large_ended(&mut self) {
         self.reading.large -= 1;
         if self.reading.large > 0 {
@@ -423,14 +439,15 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Ends a transfer, all of whose requests have ended, for those who wait for what came.
+    /// Notes that a transfer has ended, all of whose requests have ended. Wakes threads that wait for something to arrive, and threads that
+    /// wait for room.
     pub fn end(&mut self) {
         self.reader.open.fetch_sub(1, Ordering::SeqCst);
         self.reader.turn.wake_sleepers();
         self.pool.waiting().wake_waiters();
     }
 
-    /// Lets the turn go; or this thread has been called meanwhile, and looks once more.
+    /// Lets the turn go. If this thread has been called meanwhile, it keeps the turn, which is returned, and has to look once more.
     pub fn let_go(self) -> Option<Self> {
         if !self.reader.turn.let_go() {
             return Some(self);
@@ -441,7 +458,7 @@ impl OnTurn<'_> {
 }
 
 impl Drop for OnTurn<'_> {
-    /// Lets the turn go, and leaves what there is to do to the reader's thread: for who may not do it.
+    /// Lets the turn go, and leaves the work that is left to the reader's thread. For threads that may not do it themselves.
     fn drop(&mut self) {
         while !self.reader.turn.let_go() {}
         if self.reader.has_work() {

@@ -72,4 +72,5 @@ pub mod map_chunk;
 pub mod prefetch;
 pub mod readers;
 pub mod reads;
+pub mod run;
 pub mod window;

@@ -25,6 +25,15 @@ pub enum Outcome {
     Failed(&'static str, i32),
 }
 
+/// Maps a page that was missed, and that this thread has claimed, with the page of bytes at `from`: a read buffer's, or zeros.
+pub fn install_missed(claim: &Loading<PageRef<'_>>, from: *const u8, writable: bool) -> Outcome {
+    // SAFETY: the caller has a page there.
+    match unsafe { claim.install(from, writable) } {
+        Ok(()) => Outcome::Resolved,
+        Err(error) => Outcome::Failed("UFFDIO_COPY", error),
+    }
+}
+
 /// Maps neighbouring pages that this thread has claimed (Loading, or Staged in a slot of its own) with the bytes at `from`,
 /// and publishes them; how many it could. They are write-protected, but for those that are expected to be stored to. `protected`: a
 /// bit for each of the first 64 whose queue is the protected one.

@@ -1,8 +1,10 @@
-//! Which region an address or a queue entry belongs to; read inside fault handlers.
+//! Finds the region (`region.rs`) of an address, or of a number that stands in a queue. Fault handlers use it, too.
 //!
-//! Two static tables. *Addresses*: sorted ranges under a sequence lock, searched at every trap without a store to shared
-//! memory. *Numbers*: number to region, with a count of the threads that use it (`page/entry.rs`), for threads that meet a page
-//! through a queue and not through an access of the program; a region that goes away waits for them.
+//! There are two static tables:
+//!
+//! * *Addresses*: sorted ranges under a sequence lock. Every trap searches them, without a store to shared memory.
+//! * *Numbers*: the region that has a number ([`RegionId`]), and a count of its uses (`page/entry.rs`). A thread that finds a page in a queue
+//!   looks here. A region waits until all its uses have ended before it goes away.
 
 use crate::counters::stats::Stats;
 use crate::page::entry::{MOST_REGIONS, RegionId, RegionUse, RegionVisit};
@@ -20,28 +22,29 @@ struct Range {
     region: AtomicPtr<Region>,
 }
 
-/// Odd while the table changes.
+/// Odd while the table of addresses changes.
 static SEQUENCE: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// One for each region, and as many for parts of regions that others have cut in two.
+/// The table of addresses. It has a row for each region, and as many again for the parts of regions that foreign memory has cut in two
+/// ([`cut`]).
 static RANGES: [Range; 2 * MOST_REGIONS] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), region: AtomicPtr::new(ptr::null_mut()) } };
         2 * MOST_REGIONS];
 /// Serialises changes to both tables.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-/// The regions that can be entered.
+/// By number: the region that [`enter`] finds.
 static REGIONS: [AtomicPtr<Region>; MOST_REGIONS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_REGIONS];
-/// The last region that had each number: there as long as a use that began in [`enter`] lasts, also when it cannot be entered any
-/// more.
+/// By number: the last region that had it, also when [`enter`] does not find that region any more. The pointer is valid for a thread that
+/// holds a use of the region.
 static HELD: [AtomicPtr<Region>; MOST_REGIONS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_REGIONS];
-/// Numbers that were ever used.
+/// All numbers that were ever used are below this one.
 static NUMBERS_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// The region that holds an address.
 ///
 /// # Safety
-/// The caller is a thread that touches the address: its owner keeps the region alive for as long as threads do.
+/// The calling thread accesses the address. The owner of a map keeps the region alive as long as threads access it.
 #[inline]
 pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
     loop {
@@ -63,7 +66,7 @@ pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
         {
             found = range.region.load(Ordering::Relaxed);
         }
-        // Pairs with the fence and store in `change`: all that was read belongs to one version of the table.
+        // Pairs with the fence in `change`: if `SEQUENCE` is unchanged, all that was read belongs to one version of the table.
         fence(Ordering::Acquire);
         if SEQUENCE.load(Ordering::Relaxed) == before {
             // SAFETY: non-null entries point to live regions (the caller's contract).
@@ -76,8 +79,9 @@ pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any region has an address in a range. No lock. Asked by every call that is handed an address: of most addresses two
-/// loads say that they are nobody's. (A thread that has an address of a region has it from one that saw it published.)
+/// Whether any region has an address in a range. Takes no lock. Intercepted calls ask this about every address that they are given. For most
+/// addresses two loads are enough. (The loads may be relaxed: a thread that has an address of a region got it from a thread that saw the region
+/// published.)
 #[inline]
 pub fn meets(range: std::ops::Range<usize>) -> bool {
     range.start < HIGHEST.load(Ordering::Relaxed) && range.end > LOWEST.load(Ordering::Relaxed) && is_met(range)
@@ -104,8 +108,8 @@ fn is_met(range: std::ops::Range<usize>) -> bool {
     }
 }
 
-/// Forgets regions, in a child made by fork(2), which has none of them: all but the addresses of those that it may ask for. By the only
-/// thread, or one that all others wait for.
+/// Forgets all regions in a child made by fork(2), which inherits none. Only the addresses of `wanted` regions stay: the child may still ask
+/// its parent for these. The caller is the only thread, or all other threads wait for it.
 pub fn retain(wanted: impl Fn(&Region) -> bool) {
     SEQUENCE.store(0, Ordering::Relaxed);
     NUMBERS_USED.store(0, Ordering::Relaxed);
@@ -123,8 +127,8 @@ pub fn retain(wanted: impl Fn(&Region) -> bool) {
     });
 }
 
-/// Runs `edit` on the table with readers kept out. Signals are blocked, and `edit` touches nothing but the table: a
-/// fault on a map at this point would spin for ever.
+/// Runs `edit` on the table of addresses while readers wait. `edit` gets the number of rows, and returns the new one. Signals are blocked, and
+/// `edit` touches nothing but the table: if this thread faulted on a map now, its fault handler would wait for ever.
 fn change(edit: impl FnOnce(usize) -> usize) {
     let _blocked = Blocked::all();
     SEQUENCE.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +149,7 @@ pub fn reserve() -> Option<RegionId> {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     let free =
         |number: &usize| REGIONS[*number].load(Ordering::Relaxed).is_null() && RegionId(*number as u32).users() == 0;
-    // A visit that was left behind would keep the values of every region that has its number.
+    // If a visit was left behind (`page/entry.rs`), every region with that number would stay in memory for good. Such numbers come last.
     let unvisited = |number: &usize| free(number) && !RegionId(*number as u32).is_visited();
     let number = (0..MOST_REGIONS).find(unvisited).or_else(|| (0..MOST_REGIONS).find(free))?;
     // A phantom use reserves the number until `publish` or `cancel`.
@@ -154,7 +158,7 @@ pub fn reserve() -> Option<RegionId> {
     Some(RegionId(number as u32))
 }
 
-/// Gives back a reserved number that no region came for.
+/// Ends the use that `reserve` or `withdraw` began. The number is free then, unless a region is published under it.
 pub fn cancel(region: RegionId) {
     // SAFETY: `reserve` or `withdraw` began this use.
     unsafe { RegionUse::end(region) };
@@ -175,7 +179,7 @@ fn insert_all(region: &Region) {
     let (start, end) = region.address().addresses();
     LOWEST.fetch_min(start, Ordering::Relaxed);
     HIGHEST.fetch_max(end, Ordering::Relaxed);
-    // There are as many rows as numbers beside those that `cut` and `join` make, and this region has a number: there is room.
+    // There is room: `cut` and `join` add a row only to fewer than `MOST_REGIONS` rows, and at most `MOST_REGIONS` regions add one each here.
     change(|count| insert(count, start..end, ptr::from_ref(region).cast_mut()));
 }
 
@@ -188,7 +192,7 @@ fn insert(count: usize, range: std::ops::Range<usize>, region: *mut Region) -> u
     count + 1
 }
 
-/// Takes a region's rows away; how many are left.
+/// Removes a region's rows. Returns how many rows are left.
 fn remove(count: usize, region: *mut Region) -> usize {
     let mut kept = 0;
     for (row, range) in RANGES[..count].iter().enumerate() {
@@ -202,7 +206,8 @@ fn remove(count: usize, region: *mut Region) -> usize {
     kept
 }
 
-/// Takes a range out of a region's addresses: it is somebody else's memory from now on. False: there is no room for two parts.
+/// Removes a range from a region's addresses: it is foreign memory from now on. False: the region would be cut in two, and there is no room
+/// for one more row.
 pub fn cut(region: &Region, range: std::ops::Range<usize>) -> bool {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     let at = ptr::from_ref(region).cast_mut();
@@ -242,7 +247,7 @@ pub fn cut(region: &Region, range: std::ops::Range<usize>) -> bool {
     fits
 }
 
-/// Adds a range to a region's addresses, which nobody has. False: there is no room for one more part.
+/// Adds a range, which no region has, to a region's addresses. False: there is no room for one more row.
 pub fn join(region: &Region, range: std::ops::Range<usize>) -> bool {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     let at = ptr::from_ref(region).cast_mut();
@@ -279,15 +284,15 @@ pub fn join(region: &Region, range: std::ops::Range<usize>) -> bool {
     fits
 }
 
-/// Forgets the addresses of a region whose maps are the kernel's now: nobody's faults there are served any more.
+/// Forgets the addresses of a region whose maps are kernel mappings now. Faults there are not served any more.
 pub fn hide(region: &Region) {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
     change(|count| remove(count, ptr::from_ref(region).cast_mut()));
 }
 
-/// Forgets a region's addresses and number, and waits until no thread uses it, and nothing on its way to it; `get_on` has that arrive, or says that it
-/// did not. The number stays claimed until `cancel`, so
-/// that entries with its number can be purged from the queues.
+/// Forgets a region's addresses and number, and waits until all its uses have ended. Reads under way have uses, too: `get_on` finishes those
+/// that have arrived, and returns false if there were none. The number stays claimed until `cancel`, so that entries with this number can be
+/// purged from the queues.
 pub fn withdraw(region: &Region, get_on: impl Fn() -> bool) {
     let at = ptr::from_ref(region).cast_mut();
     let id = region.id();
@@ -297,7 +302,7 @@ pub fn withdraw(region: &Region, get_on: impl Fn() -> bool) {
         by_file::forget(region);
         // `cancel` ends this use.
         std::mem::forget(RegionUse::begin(id));
-        // SeqCst with `enter`: either it sees the null, or this thread sees its use.
+        // SeqCst, as in `enter`: either `enter` sees the null pointer, or this thread sees the use that `enter` began.
         REGIONS[id.0 as usize].store(ptr::null_mut(), Ordering::SeqCst);
     }
     while id.users() != 1 {
@@ -307,7 +312,7 @@ pub fn withdraw(region: &Region, get_on: impl Fn() -> bool) {
     }
 }
 
-/// A region in use by a thread that is not accessing its memory: it will not go away.
+/// A region that a thread uses without an access to its addresses. The region does not go away as long as this value lives.
 #[derive(Debug, Clone)]
 pub struct InUse<'a> {
     region: &'a Region,
@@ -326,29 +331,30 @@ pub fn enter<'a>(id: RegionId) -> Option<InUse<'a>> {
     Some(InUse { region, held })
 }
 
-/// The region of a number, if there is one, and a visit that keeps its values: it may end meanwhile.
+/// The region of a number, if there is one, and a visit to it. The region may end during the visit, but its `Region` stays in memory.
 #[inline]
 pub fn visit(id: RegionId) -> Option<(&'static Region, RegionVisit)> {
     let visit = RegionVisit::begin(id);
-    // SAFETY: SeqCst with `withdraw` and what follows it (`lifecycle::dissolve`): either this is null, or the visit is seen and the values stay.
+    // SAFETY: SeqCst, as in `withdraw` and in `lifecycle::dissolve` after it. Either the pointer is null here, or `dissolve` sees the visit
+    // and keeps the `Region`.
     let region = unsafe { REGIONS[id.0 as usize].load(Ordering::SeqCst).as_ref() }?;
     Some((region, visit))
 }
 
-/// Makes of a use what it was before [`InUse::held`]. The region is there, although it may be going: then it waits for this use, and
-/// what was begun under it has to be ended.
+/// Makes an [`InUse`] of a use that [`InUse::held`] returned. The region is still there. It may be about to go: then it waits for the end of
+/// this use, so the caller must finish what it began.
 pub fn resume<'a>(held: RegionUse) -> Option<InUse<'a>> {
     // SAFETY: the use keeps the region whose number it has, and no other has the number meanwhile.
     let region = unsafe { HELD[held.region().0 as usize].load(Ordering::SeqCst).as_ref() }?;
     Some(InUse { region, held })
 }
 
-/// Another number whenever a region has come, gone, or changed its addresses.
+/// A number that changes whenever a region comes, goes, or changes its addresses.
 pub fn version() -> usize {
     SEQUENCE.load(Ordering::Acquire)
 }
 
-/// Numbers that were ever used.
+/// All numbers that were ever used are below this one.
 pub fn numbers() -> usize {
     NUMBERS_USED.load(Ordering::SeqCst)
 }
@@ -363,22 +369,22 @@ pub fn regions_of(pool: &Pool) -> impl Iterator<Item = InUse<'static>> {
     all().filter(move |region| std::ptr::eq(&**region.pool(), pool))
 }
 
-/// What a cache has done and holds, with what its regions know.
+/// The statistics of a cache, with the largest read size of its regions.
 pub fn stats_of(pool: &Pool) -> Stats {
     let read_size = regions_of(pool).map(|region| region.hints().read_size()).max();
     Stats { read_size: read_size.unwrap_or_default(), ..pool.stats() }
 }
 
 impl<'a> InUse<'a> {
-    /// The region, for longer than this.
+    /// The region. The reference may outlive this value.
     ///
     /// # Safety
-    /// The caller keeps it from ending by other means before this is dropped.
+    /// Before dropping this value, the caller makes sure by other means that the region does not end while the reference is used.
     pub unsafe fn outlived(&self) -> &'a Region {
         self.region
     }
 
-    /// The use of it alone, for a queue that knows no regions: [`resume`] makes of it what it was.
+    /// One more use of the region, without the reference. A queue can hold it. [`resume`] makes an `InUse` of it again.
     pub fn held(&self) -> RegionUse {
         self.held.clone()
     }

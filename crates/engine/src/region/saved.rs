@@ -1,8 +1,9 @@
-//! What the file of a scratch region has: which pages are saved there.
+//! Which pages of a scratch region are saved in its file.
 //!
-//! A scratch map is memory over a file, and not the file: it begins with zeros, whatever the file holds, and a page's bytes are in
-//! the file only once the page was written back for want of room. A bit a page says so. It is set by the thread that begins to write
-//! the page, and cleared with its contents; a page without it is born zero.
+//! A scratch map is memory that uses a file as swap space. It begins with zeros, whatever the file holds. The engine writes a page to the
+//! file when it needs the page's memory, or for a snapshot. [`SavedPages`] has a bit for each page, which says whether the file has the
+//! page's bytes. The thread that begins to write the page sets the bit. A thread that clears or discards the page's contents clears the
+//! bit. A page whose bit is clear is loaded as zeros.
 
 use crate::sys::memory::Zeroed;
 use crate::sys::sync::{AtomicU64, Ordering};
@@ -14,18 +15,19 @@ use std::ops::Range;
 pub struct SavedPages(Zeroed<AtomicU64>);
 
 impl SavedPages {
-    /// The file has nothing yet.
+    /// No page is saved yet.
     pub fn new(pages: usize) -> io::Result<Self> {
         Ok(SavedPages(Zeroed::new(pages.div_ceil(64))?))
     }
 
-    /// Whether the file has a page's bytes. By who has claimed the page: the acquire and release of its word order this.
+    /// Whether the file has a page's bytes. The answer is certain for the thread that has claimed the page, since the acquire and release of
+    /// the page's word order it; for other threads it is a hint.
     #[inline]
     pub fn has(&self, page: usize) -> bool {
         self.0[page / 64].load(Ordering::Relaxed) & 1 << (page % 64) != 0
     }
 
-    /// The file will have these pages' bytes. By who writes them.
+    /// Notes that the file will have these pages' bytes. Called by the thread that is about to write them.
     pub fn note_written(&self, pages: Range<usize>) {
         self.change(pages, |word, bits| {
             if word.load(Ordering::Relaxed) & bits != bits {
@@ -34,10 +36,10 @@ impl SavedPages {
         });
     }
 
-    /// What the file has of these pages means nothing any more.
+    /// Notes that the file's bytes of these pages are not valid any more.
     pub fn forget(&self, pages: Range<usize>) {
         self.change(pages, |word, bits| {
-            // Looks before it writes: what was never saved costs no memory.
+            // A word without these bits is not written, so that it takes no memory where no page was ever saved.
             if word.load(Ordering::Relaxed) & bits != 0 {
                 word.fetch_and(!bits, Ordering::Relaxed);
             }
@@ -59,7 +61,7 @@ impl SavedPages {
         Some(start..self.next(start..pages.end, u64::MAX).unwrap_or(pages.end))
     }
 
-    /// The first page whose bit is set, or with `flip` all ones, is not.
+    /// The first page in a range whose bit is set; with `flip` all ones, the first whose bit is clear.
     fn next(&self, pages: Range<usize>, flip: u64) -> Option<usize> {
         let mut mask = u64::MAX << (pages.start % 64);
         for word in pages.start / 64..pages.end.div_ceil(64) {

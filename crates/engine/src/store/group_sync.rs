@@ -1,13 +1,12 @@
 //! Syncs shared by the threads that ask for them at the same time (group commit).
 //!
-//! A sync covers what was written before it *started*. So a caller that finds one running waits for the next, which
-//! then runs once for all callers that came meanwhile: any number of flushers need two syncs at most, one after the
-//! other.
+//! A sync covers what was written before it *started*. A caller that finds a sync running therefore waits for the next one. That one runs
+//! once, for all callers that came meanwhile. So each caller waits for two syncs at most.
 
 use crate::sys::sync::{Condvar, Mutex};
 use std::io;
 
-/// Runs syncs, one at a time, each for every caller that came before it started.
+/// Runs one sync at a time. Each serves all callers that came before it started.
 #[derive(Debug, Default)]
 pub struct GroupSync {
     state: Mutex<State>,
@@ -22,14 +21,14 @@ struct State {
     running: bool,
     /// The last one that succeeded.
     succeeded: u64,
-    /// The one that failed, with its error number: there is none after it. The kernel drops the pages it could not
-    /// write and calls the next fdatasync(2) a success, so the failure is remembered here.
+    /// The sync that failed, with its error number. No sync runs after it: the kernel marks the pages that it could not write as clean, so
+    /// the next fdatasync(2) would succeed although data are lost.
     failed: Option<(u64, i32)>,
 }
 
 impl GroupSync {
-    /// Returns when a sync has ended that started after the call: one run with this caller's `sync`, or another's. If
-    /// it failed, every caller that it covered gets its error, and so does every later one.
+    /// Returns when a sync that started after this call has ended. This thread runs it with its `sync`, or another thread does with its own.
+    /// If a sync fails, all callers that it covers get its error. Other callers get the error of `lost` from then on, and no sync runs.
     pub fn run(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(|poison| poison.into_inner());
         let wanted = state.started + 1;
@@ -61,7 +60,7 @@ impl GroupSync {
     }
 }
 
-/// The error of callers that come after a sync that failed.
+/// The error for callers that the failed sync did not cover.
 fn lost(error: &io::Error) -> io::Error {
     let text = format!("an earlier fdatasync failed ({error}): written data may be lost; restore the file");
     io::Error::new(error.kind(), text)
@@ -92,7 +91,8 @@ mod tests {
         assert_eq!(syncs, 3);
     }
 
-    /// Threads that come while a sync runs share the next one, and get its result.
+    /// While a sync runs, eight threads ask for one, whose result is that of `result`. Returns how many syncs these threads ran, what each of
+    /// them got, and the group.
     fn followers_of(result: fn() -> io::Result<()>) -> (usize, Vec<io::Result<()>>, GroupSync) {
         const FOLLOWERS: usize = 8;
         let (group, syncs) = (GroupSync::default(), AtomicUsize::new(0));
@@ -114,7 +114,7 @@ mod tests {
                         }));
                     }
                     arrived.iter().take(FOLLOWERS).for_each(drop);
-                    // They have arrived at the door: give them the time to come in. If one is late, it syncs once more.
+                    // All threads are about to call `run`. The pause gives them time to do so. A late one runs one more sync.
                     std::thread::sleep(std::time::Duration::from_millis(100));
                     Ok(())
                 })

@@ -1,34 +1,38 @@
-//! What the keeper gives up before it waits: capabilities, and, by an allow-list, system calls: capset(2), seccomp(2).
+//! The keeper (`files/keeper.rs`) gives up its rights before it waits for the program's end: its capabilities (capset(2)), and all system
+//! calls that are not on an allow-list (seccomp(2)).
 
 use super::errno;
 
-/// Gives up, for good, what this process could do beyond `pwrite(2)` and its kin on descriptors that are open: all
-/// capabilities, and, by an allow-list (seccomp(2)), every other system call. What a process may do is not what its
-/// memory's other owner may do: that one may drop its rights, be taken over, and write code into memory that this
-/// process executes.
+/// Gives up rights of this process for good: all capabilities, and every system call that is not in the list below. The process can still
+/// read and write files that are open.
 ///
-/// The user stays. A process of another user that shares the program's memory would either be that user's to trace
-/// (ptrace(2)), and the program with it, or make the program's memory one that is not dumped: `PR_SET_DUMPABLE` is the
-/// memory's. Without capabilities, and without a call that looks at the user, it is of no use.
+/// The reason is that the program shares this process's memory. The program may drop its own rights later. An attacker who then takes the
+/// program over could write code into memory that this process executes, and so use the rights that this process still has.
 ///
-/// Of `program`, a process, it may ask whether it has ended, and whether it still has this memory.
+/// The process keeps its user id. With another user id, either that user could trace it (ptrace(2)) and so reach the program's memory, or the
+/// kernel would mark the memory as not to be dumped (`PR_SET_DUMPABLE`), which holds for the program as well. The user id gives little
+/// without capabilities: of the allowed calls only process_vm_readv(2) checks it.
+///
+/// `program` is a process id. This process may still ask two things about that process: whether it has ended (pidfd_open(2), poll(2)),
+/// and whether it still has this memory (process_vm_readv(2)).
 pub fn confine(program: u32) -> Result<(), i32> {
-    /// `_LINUX_CAPABILITY_VERSION_3`, and this process.
+    /// For capset(2): `_LINUX_CAPABILITY_VERSION_3`, and process id 0, which means this process.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
-    /// Effective, permitted, inheritable: twice.
+    /// The effective, permitted and inheritable sets: first of capabilities 0 to 31, then of 32 to 63.
     const NONE: [u32; 6] = [0; 6];
     const POISON: u32 = 0xC020_AA08;
     const BLKGETSIZE64: u32 = 0x8008_1272;
     // SAFETY: no preconditions.
     let own = unsafe { libc::getpid() } as u32;
     let any = |call| (call, None);
+    // System calls. `Some` restricts one argument: it holds the argument's place, and the two values that it may have.
     let allowed = [
         any(libc::SYS_futex),
         any(libc::SYS_pread64),
         any(libc::SYS_pwrite64),
         any(libc::SYS_fstat),
         any(libc::SYS_close_range),
-        // Memory of files that are open, never to be executed: what lies past RLIMIT_FSIZE is written so.
+        // Memory that can be read and written, never executed: `file::write_by_mapping` writes what lies past RLIMIT_FSIZE.
         (libc::SYS_mmap, Some((2, [(libc::PROT_READ | libc::PROT_WRITE) as u32; 2]))),
         any(libc::SYS_munmap),
         (libc::SYS_prlimit64, Some((2, [0; 2]))),
@@ -40,12 +44,11 @@ pub fn confine(program: u32) -> Result<(), i32> {
         any(libc::SYS_getpid),
         any(libc::SYS_exit),
         any(libc::SYS_exit_group),
-        // Which argument, and what it may be.
         (libc::SYS_write, Some((0, [libc::STDERR_FILENO as u32; 2]))),
         (libc::SYS_unshare, Some((0, [libc::CLONE_VM as u32, libc::CLONE_FILES as u32]))),
         (libc::SYS_ioctl, Some((1, [POISON, BLKGETSIZE64]))),
         (libc::SYS_fcntl, Some((1, [libc::F_OFD_SETLK as u32; 2]))),
-        // Of its own memory, which may be the program's.
+        // Reads its own memory or the program's, which may be the same.
         (libc::SYS_process_vm_readv, Some((0, [own, program]))),
         (libc::SYS_pidfd_open, Some((0, [program; 2]))),
         any(libc::SYS_poll),
@@ -63,8 +66,8 @@ pub fn confine(program: u32) -> Result<(), i32> {
     }
 }
 
-/// A program for the kernel that decides by number and one argument of a system call (seccomp(2)). It is built on the
-/// stack.
+/// A BPF program that allows or refuses a system call by its number and one of its arguments (seccomp(2)). It is built on the stack, since
+/// the keeper allocates nothing.
 struct Filter {
     code: [libc::sock_filter; 192],
     len: usize,
@@ -74,7 +77,7 @@ impl Filter {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// In `seccomp_data`: the number, the architecture, and six arguments of eight bytes.
+    /// Offsets in `seccomp_data`: of the number, of the architecture, and of the six arguments, eight bytes each.
     const NUMBER: u32 = 0;
     const ARCHITECTURE: u32 = 4;
     const ARGUMENTS: u32 = 16;
@@ -94,8 +97,8 @@ impl Filter {
         self.len += 1;
     }
 
-    /// Allows a call; where an argument (its place) must have one of two values, only then. Their upper halves count as
-    /// well.
+    /// Allows a call. If `argument` is given (its place, and two values), the call is allowed only with one of these values there. All 64
+    /// bits of the argument are compared.
     fn allow(&mut self, call: u32, argument: Option<(u32, [u32; 2])>) {
         self.push(Self::LOAD, Self::NUMBER, 0, 0);
         let Some((place, [one, other])) = argument else {
@@ -125,7 +128,7 @@ mod tests {
     use std::ptr;
     use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-    /// What a process like the keeper comes to when it tries, by place.
+    /// For each call that the confined process tries: its error number, or zero if it succeeds.
     static CAME_TO: [AtomicI32; 32] = [const { AtomicI32::new(i32::MIN) }; 32];
     static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
     static ENDED: AtomicU32 = AtomicU32::new(0);
@@ -141,11 +144,11 @@ mod tests {
             let said = |result: libc::c_long| if result < 0 { errno() } else { 0 };
             [
                 confined.err().unwrap_or(0),
-                // Its task.
+                // Calls that the keeper needs.
                 said(libc::syscall(libc::SYS_pwrite64, fd, at, 1, 0)),
                 said(libc::syscall(libc::SYS_pread64, fd, at, 1, 0)),
                 said(libc::syscall(libc::SYS_process_vm_readv, libc::getpid(), &iov, 1usize, &iov, 1usize, 0usize)),
-                // What must fail from here on.
+                // From here on, all calls must fail.
                 said(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDONLY)),
                 said(libc::syscall(libc::SYS_open, path, libc::O_RDONLY)),
                 said(libc::syscall(libc::SYS_socket, libc::AF_INET, libc::SOCK_STREAM, 0)),
@@ -173,7 +176,7 @@ mod tests {
     fn a_confined_process_can_write_what_is_open_and_nothing_else() {
         let file = tempfile::tempfile().unwrap();
         DESCRIPTOR.store(file.as_raw_fd(), Ordering::Relaxed);
-        // It has this thread's storage, errno too, until the thread ends: that waits for it.
+        // The process uses this thread's thread-local storage, with errno. So the thread waits until the process has tried all calls.
         std::thread::spawn(|| {
             spawn_sharing(attempt).unwrap();
             while ENDED.load(Ordering::Acquire) == 0 {

@@ -1,10 +1,11 @@
-//! Which descriptor table is the engine's: that of the threads that write and read for it.
+//! Tells whether a thread has the engine's descriptor table: the table of the threads that read and write for the engine.
 //!
-//! A thread may have a table of its own (unshare(2), close_range(2) with `CLOSE_RANGE_UNSHARE`, vfork(2)): what is
-//! opened there is not open for the engine's threads, and the same number may be another file's. A record lock
-//! (fcntl(2) `F_SETLK`) belongs to a table: the engine's has locked a memfd. A thread that is told of that lock as
-//! another's, or does not find the memfd, has another table. The kernel answers that everywhere (kcmp(2) is refused in
-//! most containers), in handlers too.
+//! A thread may have a table of its own (unshare(2), close_range(2) with `CLOSE_RANGE_UNSHARE`, vfork(2)). A descriptor that is opened there
+//! is not open for the engine's threads, and its number may stand for another file there.
+//!
+//! A record lock (fcntl(2) `F_SETLK`) belongs to a table, and the engine's table has locked a memfd. A thread that has another table finds
+//! that lock in its way, or does not find the memfd. It can ask this in signal handlers, and in containers, too, most of which refuse
+//! kcmp(2).
 
 use super::engine_fd::EngineFd;
 use super::file::Identity;
@@ -18,10 +19,10 @@ struct Anchor {
     file: Identity,
 }
 
-/// None where it cannot be had: every table counts as the engine's then.
+/// The memfd that the engine's table has locked. `None` if that failed: then every table counts as the engine's.
 static ANCHOR: OnceLock<Option<Anchor>> = OnceLock::new();
 
-/// Makes this thread's table the engine's, once and for all, unless there is one.
+/// Makes this thread's table the engine's for good. Later calls change nothing.
 pub fn claim() {
     ANCHOR.get_or_init(|| {
         let memory = memfd::create(c"fastmap-table", 1).ok()?;
@@ -31,13 +32,13 @@ pub fn claim() {
     });
 }
 
-/// Whether this thread's table is the engine's, or there is none yet.
+/// Whether this thread's table is the engine's. True if the engine has none yet.
 pub fn is_engines() -> bool {
     let Some(Some(anchor)) = ANCHOR.get() else { return true };
     ask(anchor.number, libc::F_GETLK) == Some(libc::F_UNLCK) && identity(anchor.number) == Some(anchor.file)
 }
 
-/// The memfd, of one byte.
+/// The number of the memfd, which is one byte long.
 pub fn anchor() -> Option<RawFd> {
     ANCHOR.get()?.as_ref().map(|anchor| anchor.number)
 }
@@ -50,7 +51,8 @@ fn identity(number: RawFd) -> Option<Identity> {
     }
 }
 
-/// What becomes of a write lock on all of a file.
+/// Takes (`F_SETLK`) or tests (`F_GETLK`) a write lock on a whole file. Returns the type of lock that the kernel answers: a test that finds no
+/// other lock in the way answers `F_UNLCK`. `None`: the call failed.
 fn ask(number: RawFd, command: libc::c_int) -> Option<libc::c_int> {
     // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes.
     unsafe {

@@ -1,34 +1,39 @@
 //! A process that shares this one's memory and outlives it: clone(2), set_tid_address(2), close_range(2), unshare(2).
-//! What runs in that process allocates nothing and takes no lock: the threads it shares memory with may have died
-//! anywhere.
+//! That process allocates nothing and takes no lock: the threads that it shares memory with may have died while they held one.
 
 use super::{PAGE, errno, memory};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// What a process made here runs.
+/// The function that such a process runs.
 pub type Body = extern "C" fn(*mut libc::c_void) -> libc::c_int;
 
-/// One address space, one table of descriptors (a file the program closes is closed), one working directory (one the
-/// program leaves can be unmounted). No signal at its end: wait(2) does not see such a child.
+/// Flags of clone(2). The child shares three things with the program:
+///
+/// * the address space,
+/// * the descriptor table, so a file that the program closes is closed, and
+/// * the working directory, so a file system that the program leaves can be unmounted.
+///
+/// The child sends no signal at its end, and wait(2) without `__WCLONE` does not see it.
 const SHARED: libc::c_int = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS;
 const STACK: usize = 128 << 10;
 
-/// What the process in between is told, and what it answers.
+/// Tells the process in between ([`spawn_sharing`]) the function to run and the stack to run it on. It puts an error number into `failure`.
 struct Order {
     body: Body,
     stack: *mut libc::c_void,
     failure: AtomicI32,
 }
 
-/// Runs `body` in a process that shares this one's memory and is nobody's child: a process in between makes it and
-/// ends. As a child it would outlive the program's exec(2) as a zombie, with a SIGCHLD, of a program that knows nothing
-/// of it. Only where orphans come back to this process (`PR_SET_CHILD_SUBREAPER`), which would make it an ordinary
-/// child, it is one without a signal.
+/// Runs `body` in a process that shares this one's memory and is not its child: a process in between makes it and ends.
 ///
-/// It also shares the calling thread's thread-local storage: the caller must do nothing more that sets errno and
-/// matters, and must never end before the program does. It inherits the caller's signal mask.
+/// A child would be there after the program's exec(2). At its end it would send SIGCHLD to a program that does not know it, and remain as a
+/// zombie. There is one exception: if this process is a subreaper (`PR_SET_CHILD_SUBREAPER`), the kernel would make the orphan its ordinary
+/// child. Then `body` runs in a direct child, which sends no signal.
+///
+/// The new process also uses the calling thread's thread-local storage, with errno. So the calling thread must not depend on errno any more,
+/// and must not return before the new process has ended. The new process inherits the caller's signal mask.
 pub fn spawn_sharing(body: Body) -> Result<(), i32> {
     let mut subreaper: libc::c_int = 0;
     // SAFETY: writes one int.
@@ -56,7 +61,7 @@ extern "C" fn make(order: *mut libc::c_void) -> libc::c_int {
     0
 }
 
-/// The top of a new stack, with a page without access below it.
+/// Makes a stack with a guard page at its lower end. Returns its top.
 fn stack() -> Result<*mut libc::c_void, i32> {
     let failed = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::ENOMEM);
     let at = memory::reserve(STACK, PAGE).map_err(failed)?;
@@ -65,8 +70,8 @@ fn stack() -> Result<*mut libc::c_void, i32> {
     Ok(at.wrapping_add(STACK).cast())
 }
 
-/// clone(2), by the C library's other name for it: ThreadSanitizer takes a child by the first for one made by fork(2), and ends the
-/// program, whose memory this one shares, when it starts a thread.
+/// clone(2), by the C library's other name for it, `__clone`. ThreadSanitizer intercepts `clone`: it takes the child for one made by fork(2)
+/// and notes so in memory, which the program shares. It would end the program when the program next starts a thread.
 fn clone(body: Body, stack: *mut libc::c_void, argument: *mut libc::c_void) -> Result<libc::pid_t, i32> {
     unsafe extern "C" {
         fn __clone(
@@ -84,9 +89,9 @@ fn clone(body: Body, stack: *mut libc::c_void, argument: *mut libc::c_void) -> R
     }
 }
 
-/// Asks the kernel to clear `word` and wake a sleeper when this thread ends. It never returns from its work, so it ends
-/// with the program: by exit, by a signal once a core dump is written, or by exec(2). The kernel does this only while
-/// somebody else has the memory (set_tid_address(2)).
+/// Asks the kernel to clear `word` and wake a sleeper when this thread ends. The thread does not return from its work unless the keeper is
+/// dismissed, so it ends with the program: by exit, by a signal (after the core dump), or by exec(2). The kernel
+/// clears the word only if another thread or process has the memory (set_tid_address(2)).
 pub fn note_death_in(word: &'static AtomicU32) {
     word.store(1, Ordering::Release);
     // SAFETY: the word lives for ever. The C library's own word for this thread is not needed: nobody joins it.
@@ -98,7 +103,7 @@ pub fn await_death(word: &'static AtomicU32) {
     await_value(word, 0);
 }
 
-/// Sleeps until `word` has a value: not process-private, as the kernel's wake-up is not.
+/// Sleeps until `word` has the value `wanted`. The futex is not process-private, since the kernel's wake-up is not.
 pub fn await_value(word: &'static AtomicU32, wanted: u32) {
     loop {
         let found = word.load(Ordering::Acquire);
@@ -110,14 +115,15 @@ pub fn await_value(word: &'static AtomicU32, wanted: u32) {
     }
 }
 
-/// Gives `word` a value and wakes its sleepers, as the kernel does.
+/// Gives `word` a value and wakes its sleepers, in other processes, too.
 pub fn set_value(word: &'static AtomicU32, value: u32) {
     word.store(value, Ordering::Release);
     // SAFETY: the word lives for ever.
     unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Names this process, of one thread (15 bytes at most), and takes it out of its terminal's job control.
+/// Gives this process, which has one thread, a name of at most 15 bytes. Starts a new session (setsid(2)), so that the terminal's job control
+/// does not reach the process.
 pub fn name_and_detach(name: &std::ffi::CStr) {
     // SAFETY: a C string; setsid has no preconditions.
     unsafe {
@@ -126,8 +132,8 @@ pub fn name_and_detach(name: &std::ffi::CStr) {
     }
 }
 
-/// Gives this process a table of descriptors of its own and closes all but those that `next` names: the first at or
-/// after a number. What the program held (sockets, pipes, locks) is let go, as at any death.
+/// Gives this process a descriptor table of its own, and closes all descriptors in it but those to be kept. `next` returns the first of
+/// these at or after a number. So the program's sockets, pipes and locks do not outlive it.
 pub fn close_descriptors(next: impl Fn(RawFd) -> Option<RawFd>) {
     // SAFETY: in a table of our own nobody misses what is closed: an exec(2) in progress still copies from the old one.
     unsafe {
@@ -145,12 +151,12 @@ pub fn close_descriptors(next: impl Fn(RawFd) -> Option<RawFd>) {
     }
 }
 
-/// Waits until no thread of the program can run in this memory, or finish a system call in it, any more, nor can a
-/// process that the program made to share it. unshare(2) of the memory succeeds where nobody else has it (kernel/fork.c,
-/// `check_unshare_flags`), and changes nothing.
+/// Waits until this process alone has its memory. From then on no thread of the program can run in it or finish a system call there, and no
+/// process that the program made to share it can. unshare(2) with `CLONE_VM` tells: it succeeds if nobody else has the memory
+/// (kernel/fork.c, `check_unshare_flags`), and changes nothing.
 ///
-/// Where the program has left the memory and somebody stays all the same, it is the keeper of another engine of the
-/// same program, which waits for this one: it gets a tenth of a second.
+/// A program may have two engines. Their two keepers share its memory and would wait for each other. So every tenth of a second this looks
+/// whether the program has left the memory. If it has, and somebody else is still there, that is another keeper, and this returns.
 pub fn await_alone(program: libc::pid_t) {
     let mut tries = 0;
     // SAFETY: no memory.
@@ -163,10 +169,10 @@ pub fn await_alone(program: libc::pid_t) {
     }
 }
 
-/// Whether none of the program's threads has this process's memory any more: it has ended, or has executed another
-/// program, which it does when its other threads have ended.
+/// Whether no thread of the program has this process's memory any more. Then the program has ended, or has executed another one: exec(2) ends
+/// all other threads first.
 fn has_left(program: libc::pid_t) -> bool {
-    // Nobody else's memory has this there.
+    // A time stamp: no other memory holds this value at this address.
     // SAFETY: no preconditions.
     let mark = unsafe { std::arch::x86_64::_rdtsc() }.to_ne_bytes();
     let found_by = |process| {
@@ -175,13 +181,14 @@ fn has_left(program: libc::pid_t) -> bool {
     };
     // SAFETY: no preconditions.
     if found_by(unsafe { libc::getpid() }) != Ok(true) {
-        // The kernel, or a container's filter, has no such call.
+        // The kernel lacks process_vm_readv(2), or a container's filter refuses it.
         return false;
     }
     match found_by(program) {
-        // Its first thread has ended: the last, too?
+        // The program's first thread has ended. Others may still run.
         Err(libc::ESRCH) => has_ended(program),
-        // Other memory, which this process may not read, or which has no such address. Its own it may always read.
+        // The program has other memory: this process may not read that, or finds no such address or another value there. A process may
+        // always read its own memory.
         Err(libc::EPERM | libc::EFAULT) | Ok(false) => true,
         Err(_) | Ok(true) => false,
     }
@@ -220,7 +227,7 @@ mod tests {
     use super::*;
 
     extern "C" fn wait_alone(_: *mut libc::c_void) -> libc::c_int {
-        // A confined one may ask.
+        // A confined process may make this call, too.
         let confined = confine(std::process::id());
         // SAFETY: no memory.
         let shared = unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_VM) };
@@ -240,7 +247,7 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(SHARED_SAYS.load(Ordering::Acquire), libc::EINVAL);
-        // A child made by fork(2) has all of its memory to itself: this returns.
+        // A child made by fork(2) shares its memory with nobody, so `await_alone` returns.
         // SAFETY: the child calls what is async-signal-safe, and ends.
         unsafe {
             let child = libc::fork();
@@ -255,14 +262,15 @@ mod tests {
     }
 }
 
-/// Whether another process has this one's memory (CLONE_VM). Where that cannot be asked: it has not.
+/// Whether another process has this one's memory (CLONE_VM). False where the kernel does not tell (kcmp(2)).
 pub fn shares_memory(pid: u32) -> bool {
     const KCMP_VM: i32 = 1;
     // SAFETY: numbers.
     unsafe { libc::syscall(libc::SYS_kcmp, std::process::id(), pid, KCMP_VM, 0, 0) == 0 }
 }
 
-/// Whether a descriptor of this process and one of another are copies of each other (dup(2), fork(2)). Where that cannot be asked: they are not.
+/// Whether the descriptor `own` of this process and the descriptor `other` of process `pid` are copies of each other (dup(2), fork(2)). False
+/// where the kernel does not tell (kcmp(2)).
 pub fn have_same_file(own: u32, pid: u32, other: u32) -> bool {
     const KCMP_FILE: i32 = 0;
     // SAFETY: numbers.

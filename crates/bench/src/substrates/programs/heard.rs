@@ -1,10 +1,10 @@
-//! One run of a program for `fastmap bench try`, heard while it runs.
+//! One run of a program for `fastmap bench try`. Its output is read while it runs.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 
 use super::*;
 
-/// How often the run is looked at beside what it says.
+/// The longest pause between two calls of `look` ([`run`]), even if the program prints nothing.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A run that is to be made.
@@ -13,24 +13,24 @@ pub struct Job<'a> {
     pub tool: &'a Tool,
     /// The directory of its data.
     pub data: &'a Path,
-    /// How long it works.
+    /// How long the program works, seconds.
     pub seconds: f64,
-    /// To be run under `fastmap run`: that command.
+    /// The `fastmap` command, if the program is run under `fastmap run`.
     pub under: Option<&'a Path>,
-    /// What a process writes "0" into to join the memory cgroup.
+    /// The `cgroup.procs` of the memory cgroup that the process joins, if any.
     pub join: Option<PathBuf>,
 }
 
-/// What the program has said.
+/// The numbers that the program has reported.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Heard {
-    /// Operations so far, at its end all of them.
+    /// Operations so far. After the program's end: all operations.
     pub ops: u64,
     /// The time they took, seconds.
     pub seconds: f64,
-    /// Operations a second since it last said how far it is.
+    /// Operations a second between the last two reports.
     pub now: f64,
-    /// At its end: a sum of what each batch of operations read.
+    /// A checksum for each batch of operations, of the data that it read. Empty until the program's end.
     pub sums: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Heard {
         self.ops as f64 / self.seconds
     }
 
-    /// A line that is none of its own says nothing.
+    /// Takes in one line of output: `at OPS SECONDS`, or `end OPS SECONDS SUM...`. Other lines are ignored.
     fn hear(&mut self, line: &str) {
         let Some(done) = line.strip_prefix("at ").or(line.strip_prefix("end ")).and_then(work_of) else { return };
         self.now = done.ops.saturating_sub(self.ops) as f64 / (done.seconds - self.seconds);
@@ -48,11 +48,11 @@ impl Heard {
     }
 }
 
-/// Makes a run. `look` is called often, with what the process has said so far; where it says no the process is killed.
+/// Makes a run. `look` is called often, with the numbers reported so far. If it returns false, the process is killed.
 ///
 /// # Errors
 ///
-/// That the process could not be started or failed, that it was killed.
+/// The process could not be started, has failed, was killed, or has reported no sums.
 pub fn run(job: &Job<'_>, mut look: impl FnMut(&Heard) -> bool) -> std::result::Result<Heard, String> {
     let own = job.tool.run(job.data, job.seconds, None);
     let mut command = match job.under {
@@ -104,7 +104,7 @@ pub fn run(job: &Job<'_>, mut look: impl FnMut(&Heard) -> bool) -> std::result::
     if so_far.sums.is_empty() { Err("gave no answer".to_owned()) } else { Ok(so_far) }
 }
 
-/// Without what the environment tells `fastmap run` to do otherwise.
+/// Removes the settings of `fastmap run` (`FASTMAP_*`) from a command's environment, except `FASTMAP_PRELOAD`, which names the library.
 pub fn with_defaults(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("FASTMAP_") && name != "FASTMAP_PRELOAD") {
