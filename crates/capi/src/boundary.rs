@@ -1,4 +1,4 @@
-//! Where Rust ends: results become return values, errno and a text; panics become errors.
+//! The boundary between Rust and C: results become return values, errno and a text, and panics become errors.
 
 use fastmap::Error;
 use std::any::Any;
@@ -8,7 +8,7 @@ use std::fmt::{self, Display};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Why a call failed: for errno, and for people.
+/// Why a call failed: a number for errno, and a text for people.
 #[derive(Debug)]
 pub struct Failure {
     errno: c_int,
@@ -25,7 +25,7 @@ impl Failure {
         self.errno
     }
 
-    /// A failure that its number says all about; `what` the call was about.
+    /// A failure whose number says everything. `what` is what the call was about.
     pub fn of(errno: c_int, what: fmt::Arguments<'_>) -> Self {
         let why = io::Error::from_raw_os_error(errno);
         Failure::new(errno, format_args!("{what}: {why}: {}", remedy(errno)))
@@ -60,7 +60,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// A function's result type.
+/// The type of what a function returns.
 pub trait Failed {
     /// What it returns when it failed.
     const FAILED: Self;
@@ -82,7 +82,7 @@ impl Failed for *mut crate::caches::fm_cache {
     const FAILED: Self = std::ptr::null_mut();
 }
 
-/// Runs a function's body. errno is set if it fails, and as it was otherwise.
+/// Runs a function's body. Sets errno if the body fails, and otherwise leaves it as it was.
 pub fn call<T: Failed>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> T {
     // SAFETY: this thread's.
     let errno = unsafe { libc::__errno_location() };
@@ -119,10 +119,10 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref().copied()).unwrap_or("a panic")
 }
 
-/// What the last function of this library that failed in this thread has to say: it names the file
-/// and the place in it, and what to do. "" if none has failed.
+/// The message of the last function of this library that failed in this thread, or "" if none has failed. It
+/// names the file and the place in it, and says what to do. errno has the number.
 ///
-/// The text is the library's, and there until the next failure in this thread. errno has the number.
+/// The text belongs to the library, and stays until the next failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn fm_last_error() -> *const c_char {
     const NOTHING: &CStr = c"";

@@ -8,16 +8,16 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// A cache: a limit in bytes on the pages in memory of all the maps that were made in it. What it
-/// points to is the library's.
+/// A cache: a limit, in bytes, on the pages in memory of all maps that were made in it. The structure itself is
+/// the library's.
 pub struct fm_cache {
     _private: [u8; 0],
 }
 
-/// What a cache has done since it was made, and what it holds now. Counts, of pages of 4096 bytes
-/// where it says pages.
+/// What a cache has counted since it was made, and what it holds now. Where a comment says pages, the count is
+/// of pages of 4096 bytes.
 ///
-/// Later versions of the library may have more at the end: hand fm_stats() the size that you know.
+/// Later versions of the library may have more members at the end: pass fm_stats() the size that you know.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct fm_stats {
@@ -25,34 +25,34 @@ pub struct fm_stats {
     pub capacity: u64,
     /// Pages in memory now.
     pub resident_pages: u64,
-    /// Of these, pages newer than their file.
+    /// Of `resident_pages`, those newer than their file.
     pub dirty_pages: u64,
-    /// Of these, pages that pins and locks keep there.
+    /// Of `resident_pages`, those that pins and locks keep in memory.
     pub pinned_pages: u64,
     /// Loads and stores that found their page absent.
     pub misses: u64,
-    /// Misses on pages that had been evicted a short while ago.
+    /// Pages that were missed or read ahead a short while after their eviction.
     pub ghost_hits: u64,
     /// Pages filled with zeros, without a read, because the file has a hole there.
     pub born_zero: u64,
-    /// First stores to clean pages.
+    /// First stores to clean pages, and pages pinned for writing.
     pub upgrades: u64,
-    /// Misses that waited for another thread's work on the page.
+    /// Page faults that waited for another thread's work on the page.
     pub waits: u64,
-    /// Streams: walks with a constant step, which are read ahead of.
+    /// Streams: walks with a constant step, which the engine reads ahead of.
     pub streams: u64,
-    /// Pages read ahead for them.
+    /// Pages read ahead for streams.
     pub ahead_pages: u64,
-    /// Of these, pages that the stream came to.
+    /// Of `ahead_pages`, those that the stream came to.
     pub ahead_used: u64,
-    /// Of these, pages dropped before.
+    /// Of `ahead_pages`, those dropped before the stream came to them.
     pub ahead_wasted: u64,
-    /// Stores to absent pages that did not wait (fm_async_read, FM_MAP_ASYNC_STORES).
+    /// Stores to absent pages that did not wait (fm_async_read(), FM_MAP_ASYNC_STORES); counted as misses, too.
     pub async_loads: u64,
     /// Stores buffered until their page was read.
     pub kept_stores: u64,
-    /// Lines that hold part of the initial value beside what was stored: violations of fm_async_read's
-    /// duties, as far as they can be seen.
+    /// Lines that hold part of the initial value beside what was stored: violations of the duties of
+    /// fm_async_read(), as far as they can be seen.
     pub partial_lines: u64,
     /// Pages brought in by fm_prefetch() and its kin.
     pub prefetched_pages: u64,
@@ -60,7 +60,7 @@ pub struct fm_stats {
     pub evicted_pages: u64,
     /// Pages written to files.
     pub writeback_pages: u64,
-    /// Writes they took: neighbours go together.
+    /// Writes that this took: neighbouring pages are written together.
     pub writeback_runs: u64,
     /// Writes that failed. Their pages are kept and tried again.
     pub writeback_errors: u64,
@@ -98,7 +98,7 @@ impl fm_stats {
     }
 }
 
-/// The caches by handle. Handles are numbers, and none is given twice: a wrong one is recognised without
+/// The caches by handle. A handle is a number that is given only once, so a wrong one is recognised without
 /// looking at what it points to.
 #[derive(Default)]
 struct Handles {
@@ -111,7 +111,7 @@ fn handles() -> MutexGuard<'static, Handles> {
     HANDLES.get_or_init(Mutex::default).lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// Keeps other threads from it.
+/// Keeps other threads from the handles.
 pub fn lock() -> impl Sized + 'static {
     handles()
 }
@@ -122,15 +122,15 @@ fn unknown(handle: *const fm_cache) -> Failure {
     Failure::new(libc::EINVAL, why)
 }
 
-/// The program has said how large the process's own cache is to be: it wants the engine.
+/// The program has set the capacity of the process's own cache: it wants the engine.
 static IS_NAMED: AtomicBool = AtomicBool::new(false);
 
-/// Whether it has.
+/// Whether the program has set the capacity of the process's own cache.
 pub fn is_named() -> bool {
     IS_NAMED.load(Ordering::Relaxed)
 }
 
-/// The process's own cache, which follows the memory that is left.
+/// The process's own cache, whose capacity follows the memory that is left.
 fn own() -> Result<Cache, Failure> {
     static OWN: OnceLock<Cache> = OnceLock::new();
     if let Some(cache) = OWN.get() {
@@ -140,7 +140,7 @@ fn own() -> Result<Cache, Failure> {
     Ok(OWN.get_or_init(|| cache).clone())
 }
 
-/// The cache of a handle; the process's own for null.
+/// The cache of a handle; for NULL the process's own.
 pub fn find(handle: *const fm_cache) -> Result<Cache, Failure> {
     if handle.is_null() {
         return own();
@@ -148,13 +148,14 @@ pub fn find(handle: *const fm_cache) -> Result<Cache, Failure> {
     handles().caches.get(&handle.addr()).cloned().ok_or_else(|| unknown(handle))
 }
 
-/// Makes a cache of up to `capacity` bytes, rounded down to pages of 4096; 65536 at least. Its
-/// bookkeeping takes 0.2 % more. It costs no memory before maps are used. Stores to its maps survive
-/// the program's death (a process fastmap-keeper sees to that), but for what ends that process,
-/// too: the OOM killer, and the end of a PID namespace. There only what fm_msync() has written is
-/// sure to be in the file.
+/// Makes a cache of up to `capacity` bytes, at least 65536, rounded down to pages of 4096 bytes. Its
+/// bookkeeping takes 0.2 % more. A cache takes no memory before it has maps.
 ///
-/// Returns NULL and sets errno: EINVAL too small; ENOMEM; ENOSYS in a child made by fork(2).
+/// Stores to its maps survive the death of the program, because a process named fastmap-keeper writes them.
+/// They do not survive what ends that process, too: the OOM killer, and the end of a PID namespace. Then only
+/// what fm_msync() has written is sure to be in the file.
+///
+/// Returns NULL and sets errno on failure: EINVAL: too small; ENOMEM; ENOSYS: in a child made by fork(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
     call("fm_cache_create", || {
@@ -168,14 +169,14 @@ pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
     })
 }
 
-/// Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096, while it is in use;
-/// `cache` NULL: the process's own. More is there at once. Less is reached when this returns: pages
-/// leave memory, dirty ones written first. The process's own follows the memory that is left until it is given a
-/// capacity, and from then on maps are cached: see fm_mmap().
+/// Changes a cache's capacity to `capacity` bytes, rounded down to pages of 4096 bytes, while it is in use.
+/// NULL for `cache` means the process's own. A larger capacity holds at once. A smaller one is reached when the
+/// call returns: pages leave memory, and dirty ones are written first. The process's own cache follows the
+/// memory that is left until it is given a capacity. From then on maps are cached: see fm_mmap().
 ///
-/// Returns 0, or -1 and sets errno: EINVAL not a cache, too small, or larger than physical memory;
-/// EBUSY more is pinned than that; ENOSPC, EIO and what else write(2) has, when dirty pages cannot be
-/// written (they are kept); ENOSYS in a child made by fork(2).
+/// Returns 0, or -1 and sets errno: EINVAL: not a cache, too small, or larger than physical memory; EBUSY: more
+/// is pinned than that; ENOSPC, EIO and the other errors of write(2): dirty pages cannot be written, and are
+/// kept; ENOSYS: in a child made by fork(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_cache_resize(cache: *mut fm_cache, capacity: usize) -> c_int {
     call("fm_cache_resize", || {
@@ -186,27 +187,26 @@ pub unsafe extern "C" fn fm_cache_resize(cache: *mut fm_cache, capacity: usize) 
     })
 }
 
-/// Gives back the handle of a cache. The cache itself is there as long as maps in it are: its last
-/// munmap ends it.
+/// Gives back the handle of a cache. The cache itself stays as long as there are maps in it.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL not a cache, or destroyed already (NULL is not to be
-/// destroyed); ENOSYS in a child made by fork(2).
+/// Returns 0, or -1 and sets errno: EINVAL: not a cache (NULL is none here), or destroyed already; ENOSYS: in a
+/// child made by fork(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_cache_destroy(cache: *mut fm_cache) -> c_int {
     call("fm_cache_destroy", || {
         refuse_in_child()?;
-        // Dropped after the lock on the table: it ends the cache's threads.
+        // Dropped after the lock on the handles is released, since the drop ends the cache's threads.
         let gone = handles().caches.remove(&cache.addr());
         gone.map(|_| 0).ok_or_else(|| unknown(cache))
     })
 }
 
-/// Fills in what a cache has counted; `cache` NULL: the process's own. `size` is sizeof(struct
-/// fm_stats) as the program knows it: that many bytes are written, zeros for what this library does
-/// not know.
+/// Fills in what a cache has counted. NULL for `cache` means the process's own. `size` is sizeof(struct
+/// fm_stats) as the program knows it. So many bytes are written, with zeros for what this library does not
+/// know.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL not a cache, or a size that is not a multiple of 8, or
-/// zero; EFAULT `stats` is NULL; ENOSYS in a child made by fork(2).
+/// Returns 0, or -1 and sets errno: EINVAL: not a cache, or a size that is zero or not a multiple of 8; EFAULT:
+/// `stats` is NULL; ENOSYS: in a child made by fork(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_stats(cache: *mut fm_cache, stats: *mut fm_stats, size: usize) -> c_int {
     call("fm_stats", || {
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn fm_stats(cache: *mut fm_cache, stats: *mut fm_stats, si
     })
 }
 
-/// Fills in as much of a struct of counters as the program knows, and zeros behind them.
+/// Fills in as many counters as the program's struct has, and zeros behind those that this library knows.
 ///
 /// # Safety
 /// There are `size` bytes at `to`, unless it is null; `T` is integers of 8 bytes.

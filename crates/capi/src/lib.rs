@@ -1,11 +1,15 @@
 //! `libfastmap.so`: FastMap for C and C++, shaped like mmap(2).
 //!
-//! Every function here is C's, and its comment is what `fastmap.h` says of it (cbindgen makes the one from the other: `make
-//! header`). What they do is in the crate `fastmap`, mostly in its module `by_address`; here arguments are checked that the engine takes
-//! for granted, errors become errno and a text, and panics become errors (`boundary.rs`).
+//! C programs call the functions here. cbindgen makes `fastmap.h` from them and from their comments (`make header`). The crate `fastmap` does
+//! the work, mostly in its module `by_address`. This crate checks the arguments that the engine takes for granted. It turns errors into errno
+//! and a text, and panics into errors (`boundary.rs`).
 //!
-//! `caches.rs` has the handles, `maps.rs` mmap(2) and its kin, `reach.rs` what goes beyond them, `objects.rs` objects of a store, `store.rs`
-//! the library that they are opened with, `processes.rs` fork(2).
+//! * `maps.rs`: mmap(2) and its kin
+//! * `reach.rs`: functions that mmap(2) has no counterpart of
+//! * `objects.rs`: objects of a store; `store.rs`: the library that opens them
+//! * `caches.rs`: caches and their counters
+//! * `said.rs`: messages about files that the kernel serves although a cache was asked for
+//! * `processes.rs`: fork(2)
 
 #![expect(clippy::missing_safety_doc, reason = "for C everything is unsafe, and the comments are the header's")]
 #![expect(non_camel_case_types, reason = "C's names")]

@@ -11,34 +11,38 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// For fm_mmap: in the cache or not at all. Without it, and without anything else that only the cache has, a map is the
-/// kernel's, and a file in memory already (on tmpfs, hugetlbfs, DAX) is mapped straight.
+/// For fm_mmap(): map in the cache, or fail. Without this flag, and without anything else that only the cache
+/// has, the kernel serves the map. A file that is in memory already (on tmpfs, hugetlbfs or DAX) is then mapped
+/// directly.
 pub const FM_MAP_CACHED: c_int = 1 << 24;
 
-/// For fm_mmap: other processes may map the file for writing too, through caches. Without it, a file that another process
-/// opens to write, or has mapped, is the kernel's in both, before that one maps it if it uses FastMap. With it, of two
-/// processes that store to one page the last one wins all of that page.
+/// For fm_mmap(): other processes may map the file for writing too, each through its own cache. If two
+/// processes store to one page, the last one wins all of that page. Without this flag the kernel serves a file,
+/// in both processes, when another process opens it to write or has it mapped. If the other process uses
+/// FastMap, this is done before it maps the file.
 pub const FM_MAP_MANY_WRITERS: c_int = 1 << 25;
 
-/// For fm_mmap: a store to a page that is not in memory does not wait for it to be read. It is buffered,
-/// and applied when the page is there; loads of the page wait. For scattered small stores to a slow
-/// device: moves of 1 to 64 bytes, eight a page; all else waits. Holds for all maps of the file.
+/// For fm_mmap(): a store to a page that is not in memory does not wait for the read. It is buffered, and
+/// applied when the page is there. Loads of the page wait. This is for small scattered stores to a slow device:
+/// up to eight moves of 1 to 64 bytes a page are buffered, and all other stores wait. The flag holds for all
+/// maps of the file.
 pub const FM_MAP_ASYNC_STORES: c_int = 1 << 21;
 
-/// For fm_mmap: straight or not at all, that is, only a file in memory. Without it, that is chosen by
-/// the file. On DAX, where the kernel can (MAP_SYNC), fm_msync() of up to 64 KiB is then a matter of
-/// user space, without a system call.
+/// For fm_mmap(): map directly, without a cache, or fail. Only a file in memory can be mapped so (on tmpfs,
+/// hugetlbfs or DAX). Without this flag the file decides. On DAX, where the kernel offers MAP_SYNC, fm_msync()
+/// of up to 64 KiB of a direct map makes no system call.
 pub const FM_MAP_DIRECT: c_int = 1 << 22;
 
-/// For fm_mmap, of a file on tmpfs or hugetlbfs: fm_msync() writes what was stored to memory, by cache
-/// line, since the memory is persistent, or stands in for such. Without it, there is nothing to do.
+/// For fm_mmap() of a file on tmpfs or hugetlbfs: fm_msync() writes stored bytes from the processor's caches to
+/// memory, by cache line. This is for memory that is persistent, or stands in for persistent memory. Without
+/// this flag fm_msync() has nothing to do there.
 pub const FM_MAP_CACHE_LINES: c_int = 1 << 23;
 
-/// For fm_madvise: the range will be walked backward, and is read ahead of in that direction.
-/// madvise(2) has no such advice.
+/// For fm_madvise(): the program will walk the range backward. It is read ahead in that direction. madvise(2)
+/// has no such advice.
 pub const FM_MADV_BACKWARD: c_int = 1000;
 
-/// What only the engine has, and files in memory.
+/// The flags of this library: they ask for what only the engine has, or for files in memory.
 const NAMED: c_int = FM_MAP_CACHED | FM_MAP_MANY_WRITERS | FM_MAP_ASYNC_STORES | FM_MAP_DIRECT | FM_MAP_CACHE_LINES;
 
 /// Flags of mmap(2) that a cached map honours, or that mean nothing for files.
@@ -53,7 +57,7 @@ const UNDERSTOOD: c_int = libc::MAP_SHARED_VALIDATE
     | libc::MAP_EXECUTABLE
     | libc::MAP_STACK;
 
-/// A call of mmap(2).
+/// The arguments of a call of mmap(2).
 #[derive(Clone, Copy)]
 struct Wanted {
     addr: *mut c_void,
@@ -91,7 +95,7 @@ impl Wanted {
         }
     }
 
-    /// Whether the kernel would map it, anywhere.
+    /// Fails if the kernel would not map this at an address of its own choice. Nothing stays mapped.
     fn try_elsewhere(&self) -> Result<(), Failure> {
         let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
         let elsewhere = Wanted { addr: ptr::null_mut(), flags: self.flags & !placed, ..*self };
@@ -101,8 +105,8 @@ impl Wanted {
         Ok(())
     }
 
-    /// mmap(2). What is cached at its fixed place is unmapped first, once it is known that the kernel will map; if that fails, nothing is
-    /// mapped.
+    /// mmap(2). Cached maps at a fixed place are unmapped first, once it is known that the kernel will map. If
+    /// they cannot be unmapped, nothing is mapped.
     fn by_kernel_in_place(&self) -> Result<*mut c_void, Failure> {
         let _owner = (self.flags & libc::MAP_FIXED != 0).then(by_address::own);
         if self.flags & libc::MAP_FIXED != 0 && by_address::holds(self.addr.addr(), self.length) {
@@ -116,7 +120,7 @@ impl Wanted {
         self.by_kernel()
     }
 
-    /// A mapping that stays the kernel's.
+    /// A mapping that the kernel serves. It is noted for the functions of `by_address`.
     fn through_kernel(&self) -> Result<*mut c_void, Failure> {
         let _owner = (!processes::is_child()).then(by_address::own);
         let at = self.by_kernel_in_place()?;
@@ -137,7 +141,7 @@ impl Wanted {
         processes::prepare();
         // SAFETY: open for this call, if at all.
         by_address::await_stores(unsafe { BorrowedFd::borrow_raw(self.fd) });
-        // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
+        // No other thread maps between the choice and the note: a file would be served by the kernel and the engine.
         let owner = by_address::own();
         if fastmap::coherence::file(self.fd).is_some()
             && let Some(at) = self.through_cache(&caches::find(ptr::null())?, 0)?
@@ -153,7 +157,7 @@ impl Wanted {
         // SAFETY: open for this call, if at all.
         let turn = is_file.then(|| by_address::Turn::begin(unsafe { BorrowedFd::borrow_raw(self.fd) }));
         loop {
-            // To lock a map fails with EAGAIN, too.
+            // A map that cannot be locked fails with EAGAIN, too: that is not tried again.
             let goes_on = turn.as_ref().is_some_and(by_address::Turn::comes) && self.flags & libc::MAP_LOCKED == 0;
             match self.map_once(cache) {
                 Err(failure) if failure.errno() == libc::EAGAIN && goes_on => {}
@@ -180,7 +184,7 @@ impl Wanted {
         if wanted.is_for_the_cache() {
             processes::prepare();
             let cache = caches::find(cache)?;
-            // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
+            // No other thread maps between the choice and the note: a file would be served by the kernel and the engine.
             owner = Some(by_address::own());
             if let Some(at) = wanted.through_cache(&cache, asked)? {
                 drop(owner);
@@ -203,7 +207,7 @@ impl Wanted {
         Ok(at)
     }
 
-    /// A direct mapping that has something over mmap(2).
+    /// A direct mapping, where it offers more than mmap(2).
     fn straight(&self, asked: c_int) -> Result<Option<*mut c_void>, Failure> {
         let mode = match asked {
             _ if asked & FM_MAP_DIRECT != 0 => Mode::Direct,
@@ -223,7 +227,7 @@ impl Wanted {
         // SAFETY: the caller of `fm_mmap` vouches for the file and the place.
         let mapped = match unsafe { by_address::map_direct(fd, &self.request(asked), mode, persist, false) } {
             Ok(mapped) => mapped,
-            // The kernel is asked, and reports its own error.
+            // The kernel is asked next, and reports an error of its own.
             Err(Error::NotMappable { .. } | Error::Io { .. }) => None,
             Err(error) => return Err(error.into()),
         };
@@ -255,7 +259,7 @@ impl Wanted {
         // SAFETY: the caller of `fm_mmap` vouches for the file and the place.
         let at = match unsafe { by_address::map(fd, cache, &self.request(asked)) } {
             Ok(Some(at)) => at,
-            // The kernel maps some that are neither files nor block devices, and has the errors of the others.
+            // Not a file or block device: the kernel maps some of these, and reports the errors of the others.
             Ok(None) | Err(Error::NotMappable { .. } | Error::LengthOverflow { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -269,7 +273,8 @@ impl Wanted {
         Ok(Some(at.cast()))
     }
 
-    /// What `MAP_POPULATE` asks for, of a cached map that was made just now. It may take long: others map meanwhile.
+    /// Does what `MAP_POPULATE` asks for, to a cached map that was made just now. This may take long: other
+    /// threads can map meanwhile.
     fn populated(&self, at: *mut c_void) -> *mut c_void {
         if self.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE {
             by_address::populate(at.addr(), self.length);
@@ -278,36 +283,51 @@ impl Wanted {
     }
 }
 
-/// Maps a file as mmap(2) does: the kernel serves it. A thread of the library looks at what is touched of the program's
-/// file mappings; while memory is short, or loads are slow, it tells the kernel what to read ahead, what to keep, and
-/// where not to read around a miss.
+/// Maps a file as mmap(2) does. By default the kernel serves the map. A thread of the library watches which
+/// pages of its file mappings the program touches. While memory is short, or loads are slow, this thread tells
+/// the kernel what to read ahead, what to keep, and where not to read around a miss.
 ///
-/// What only the cache has means the cache, from the first touch: fm_mmap_in() with a cache, the flags here, a capacity
-/// given by fm_cache_resize(NULL, ...). A file that the kernel serves already in this process is the kernel's for such a
-/// map too, or fails with FM_MAP_CACHED, so that its maps agree; and one that is cached stays so. The process's own cache
-/// holds what others leave of memory (of the cgroup's, if that is less), but for a sixteenth: it shrinks at once when
-/// they need it, and grows while that helps; unless fm_cache_resize() says otherwise.
+/// A map is in a cache, from the first touch on, if it asks for something that only a cache has: fm_mmap_in()
+/// with a cache, a flag of this library (FM_MAP_DIRECT apart), or a capacity given by fm_cache_resize(NULL,
+/// ...).
 ///
-/// What is MAP_SHARED of a regular file or block device, and not executable, can be cached, unless the file
-/// is in memory already: then it is mapped straight, on DAX with MAP_SYNC if it can be. Anything else
-/// goes to mmap(2) with the same arguments. Length and offset are bytes. Cached maps of one file have
-/// the same addresses for the same bytes: mapped twice for the same use, a file has the same address
-/// twice, and is to be unmapped twice. What the cache cannot do with a map (memory mapped over a part,
-/// another protection for a part or for a second map of the same bytes, a second place) makes all maps
-/// of its file kernel mappings, in place. Use fm_munmap() and the other functions here for all maps made here, and
-/// mmap(2)'s for none of them.
+/// All maps of a file in a process are served alike. If the kernel serves a file already, it serves a new map
+/// of the file, too, or the call fails if FM_MAP_CACHED is given. A file that is cached stays cached.
 ///
-/// A system call that is handed memory of a cached map can fail with EFAULT: fm_pin() it meanwhile, or copy with
-/// fm_read() and fm_write(). While the cache has a file, read(2) and write(2) of it see and
-/// change what the file has, not what is in memory.
-/// The library has SIGBUS; a load that cannot be served raises it, as with mmap(2). A child made by fork(2) and its
-/// parent see one file: when the child first touches a map, that of its parent, and its own, become kernel mappings in
-/// place, and so are all of that file from then on. A child that executes a program costs nothing.
+/// The process's own cache is used where no other is given. It holds the memory that others leave, except for a
+/// sixteenth. (Memory is that of the machine, or of the cgroup if that is less.) The cache shrinks at once when
+/// others need memory, and grows while that helps. fm_cache_resize() gives it a fixed capacity instead.
 ///
-/// Returns the address, or MAP_FAILED and sets errno as mmap(2); and EAGAIN while another process
-/// has the file in a cache for writing and does not give it back (a map of the Rust or Python interface), EBUSY where pins outside of a range that is mapped over (MAP_FIXED) keep
-/// its file in the cache, and the error of writing where it cannot be saved (then nothing is mapped
-/// over), ENOSYS and EOPNOTSUPP where FM_MAP_CACHED asks for what cannot be.
+/// A map can be cached if it is MAP_SHARED, of a regular file or a block device, and not executable. A file
+/// that is in memory already is mapped directly instead, on DAX with MAP_SYNC if possible. Anything else goes
+/// to mmap(2) with the same arguments. Length and offset are bytes.
+///
+/// Cached maps of one file have the same addresses for the same bytes. A file that is mapped twice for the same
+/// use has the same address twice, and must be unmapped twice. Some requests are beyond the cache. They make
+/// all maps of the file kernel mappings, in place:
+/// - other memory is mapped over a part of a map;
+/// - a part of a map, or a second map of the same bytes, gets another protection;
+/// - the same bytes are mapped at a second place.
+///
+/// Use fm_munmap() and the other functions here for all maps made here, and never munmap(2) and its kin.
+///
+/// A system call that is given memory of a cached map can fail with EFAULT. Use fm_pin() for as long as it
+/// runs, or copy with fm_read() and fm_write(). While a file is in a cache, read(2) and write(2) of the file
+/// see and change what the file has, not what is in memory.
+///
+/// The library handles SIGBUS. A load that cannot be served raises it, as with mmap(2).
+///
+/// A child made by fork(2) and its parent see one file. When the child first touches a map, its map and the
+/// parent's become kernel mappings, in place. All maps of that file are kernel mappings from then on. A child
+/// that executes a program costs nothing.
+///
+/// Returns the address, or MAP_FAILED and sets errno as mmap(2), or to:
+/// - EAGAIN: another process has the file in a cache for writing and does not give it back (it was mapped by
+///   the Rust or Python interface);
+/// - EBUSY: MAP_FIXED replaces a part of a map, and pins outside of that range keep the file in the cache;
+/// - an error of write(2): the file that MAP_FIXED would map over cannot be saved; nothing is mapped over;
+/// - ENOSYS, EOPNOTSUPP: FM_MAP_CACHED or FM_MAP_DIRECT asks for what cannot be;
+/// - EINVAL: FM_MAP_CACHED and FM_MAP_DIRECT are given together.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mmap(
     addr: *mut c_void,
@@ -320,10 +340,10 @@ pub unsafe extern "C" fn fm_mmap(
     call("fm_mmap", || Wanted { addr, length, prot, flags, fd, offset }.map(ptr::null()))
 }
 
-/// fm_mmap() in a cache of the program's own; NULL: as fm_mmap(). All maps of a file are in the
-/// cache of its first.
+/// fm_mmap() in the given cache; with NULL the same as fm_mmap(). All maps of a file are in the cache of its
+/// first map.
 ///
-/// Returns as fm_mmap(); EINVAL also where `cache` is none.
+/// Returns as fm_mmap(); EINVAL also where `cache` is not a cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mmap_in(
     cache: *mut fm_cache,
@@ -343,7 +363,7 @@ pub unsafe extern "C" fn fm_mmap_in(
     })
 }
 
-/// Runs a call on a range: 0, or -1 with the range in the failure's text.
+/// Runs a call on a range. A failure's text names the range.
 fn over_range(
     name: &str,
     addr: *const c_void,
@@ -356,21 +376,21 @@ fn over_range(
     })
 }
 
-/// munmap(2): of a whole map, part of one, or several, cached or not. Dirty pages are written to the
-/// file, not waited for on stable storage. Pins of what is mapped no more end.
+/// munmap(2) of a whole map, a part of one, or several, cached or not. Dirty pages are written to the file; the
+/// call does not wait until they are on stable storage. Pins of what is unmapped end.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL.
+/// Returns 0, or -1 and sets errno: EINVAL as munmap(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_munmap(addr: *mut c_void, length: usize) -> c_int {
     // SAFETY: the caller is done with the range.
     over_range("fm_munmap", addr, length, |at| unsafe { by_address::unmap(at, length) })
 }
 
-/// mremap(2), with `new_address` (for MREMAP_FIXED) always there; NULL if unused. The file is not
-/// extended: see ftruncate(2), which may come before or after.
+/// mremap(2). `new_address` is always passed: the new place with MREMAP_FIXED, otherwise NULL. The file is not
+/// extended: use ftruncate(2), before or after.
 ///
-/// Returns the address, or MAP_FAILED and sets errno as mremap(2); EAGAIN also where pins keep a map
-/// in its place.
+/// Returns the address, or MAP_FAILED and sets errno as mremap(2); EAGAIN also where pins keep a map in its
+/// place.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mremap(
     old_address: *mut c_void,
@@ -390,24 +410,27 @@ pub unsafe extern "C" fn fm_mremap(
     })
 }
 
-/// msync(2). With MS_SYNC it returns when every byte of the range that was stored before is on stable
-/// storage, or in persistent memory. What cannot be written is kept in memory, dirty, and reported again by each later call
-/// until it is saved.
+/// msync(2). With MS_SYNC it returns when every byte of the range that was stored before is on stable storage,
+/// or in persistent memory. Bytes that cannot be written stay in memory, dirty. Each later call reports the
+/// error again until they are saved.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; ENOSPC, EIO and what
-/// else write(2) and fdatasync(2) have.
+/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM: part of the range is not mapped; EBUSY: MS_INVALIDATE of
+/// locked memory; ENOSPC, EIO and the other errors of write(2) and fdatasync(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int) -> c_int {
     over_range("fm_msync", addr, length, |at| by_address::sync(at, length, flags))
 }
 
-/// madvise(2), and FM_MADV_BACKWARD. Of cached maps MADV_NORMAL, RANDOM, SEQUENTIAL say how to read
-/// ahead (in units of 2 MiB); WILLNEED, POPULATE_READ and POPULATE_WRITE bring in; DONTNEED, COLD and
-/// PAGEOUT save and drop; DONTFORK and DOFORK say what children get; HUGEPAGE, NOHUGEPAGE, DONTDUMP and
-/// DODUMP change nothing. With other advice, such as REMOVE, all maps of the file become kernel mappings.
+/// madvise(2), and FM_MADV_BACKWARD. Advice for cached maps:
+/// - MADV_NORMAL, RANDOM, SEQUENTIAL: how to read ahead (in units of 2 MiB);
+/// - MADV_WILLNEED, POPULATE_READ, POPULATE_WRITE: bring pages into memory;
+/// - MADV_DONTNEED, COLD, PAGEOUT: save pages and drop them;
+/// - MADV_DONTFORK, DOFORK: whether children made by fork(2) get the range;
+/// - MADV_HUGEPAGE, NOHUGEPAGE, DONTDUMP, DODUMP: no effect;
+/// - any other, such as MADV_REMOVE: all maps of the file become kernel mappings.
 ///
-/// Returns 0, or -1 and sets errno as madvise(2); EBUSY where pins keep a file in the cache, and the
-/// error of writing where it cannot be saved.
+/// Returns 0, or -1 and sets errno as madvise(2), or: EBUSY: pins keep a file in the cache; an error of
+/// write(2): it cannot be saved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int {
     over_range("fm_madvise", addr, length, |at| {
@@ -419,31 +442,33 @@ pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_
     })
 }
 
-/// mprotect(2). Of cached maps those that are meant as a whole, for reading, or for reading and writing,
-/// stay cached; else all maps of the file become kernel mappings.
+/// mprotect(2). A cached map stays cached if the range is the whole map, and the protection is PROT_READ, or
+/// PROT_READ and PROT_WRITE. Otherwise all maps of the file become kernel mappings.
 ///
-/// Returns 0, or -1 and sets errno as mprotect(2): EACCES for PROT_WRITE if the file was not opened
-/// for that; EBUSY where pins keep it in the cache, and the error of writing where it cannot be saved.
+/// Returns 0, or -1 and sets errno as mprotect(2): EACCES: PROT_WRITE, and the file was not opened for that.
+/// Or: EBUSY: pins keep the file in the cache; an error of write(2): it cannot be saved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mprotect(addr: *mut c_void, length: usize, prot: c_int) -> c_int {
     // SAFETY: the caller accesses the range as `prot` allows from then on.
     over_range("fm_mprotect", addr, length, |at| unsafe { by_address::protect(at, length, prot) })
 }
 
-/// mincore(2): the lowest bit of each byte of `vec`, one for each page of 4096, says whether the page
-/// is in memory.
+/// mincore(2): the lowest bit of each byte of `vec`, one byte for each page of 4096 bytes, says whether the
+/// page is in memory.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM part of it is not mapped; EFAULT `vec` is no memory.
+/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM: part of the range is not mapped; EFAULT: `vec` does not
+/// point to memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut c_uchar) -> c_int {
     // SAFETY: the caller has a byte at `vec` for each page of the range.
     over_range("fm_mincore", addr, length, |at| unsafe { by_address::residency(at, length, vec) })
 }
 
-/// mlock(2): the range stays in memory until fm_munlock() or fm_munmap(). Locks and pins together
-/// leave a 16th of a cache free.
+/// mlock(2): the range stays in memory until fm_munlock() or fm_munmap(). Locks and pins together leave a
+/// sixteenth of a cache free: see fm_pin().
 ///
-/// Returns 0, or -1 and sets errno as mlock(2): ENOMEM also where that is too much for the cache.
+/// Returns 0, or -1 and sets errno as mlock(2): ENOMEM also where the cache has no room for so many locks and
+/// pins.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mlock(addr: *const c_void, length: usize) -> c_int {
     over_range("fm_mlock", addr, length, |at| by_address::lock(at, length, false))
@@ -457,14 +482,14 @@ pub unsafe extern "C" fn fm_munlock(addr: *const c_void, length: usize) -> c_int
     over_range("fm_munlock", addr, length, |at| by_address::unlock(at, length))
 }
 
-/// Bytes that fm_msync() has written to memory by cache line in this process: on DAX, and of maps made
+/// Bytes that fm_msync() has written to memory by cache line in this process, for maps on DAX and maps made
 /// with FM_MAP_CACHE_LINES.
 #[unsafe(no_mangle)]
 pub extern "C" fn fm_flushed_bytes() -> u64 {
     by_address::flushed_bytes()
 }
 
-/// Whether all bytes of a range are in cached maps: 1, or 0 (kernel mappings, other memory, nothing).
+/// 1 if all bytes of a range lie in cached maps, otherwise 0 (kernel mappings, other memory, nothing mapped).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_is_cached(addr: *const c_void, length: usize) -> c_int {
     call("fm_is_cached", || Ok(c_int::from(by_address::is_cached(addr.addr(), length))))

@@ -17,19 +17,20 @@ use std::time::Duration;
 pub struct fm_url_options {
     /// The cache; NULL: the process's own.
     pub cache: *mut fm_cache,
-    /// Folder of local copies, on a local disk, which is made if need be; NULL: $FASTMAP_TIER, else $XDG_CACHE_HOME/fastmap, else
-    /// ~/.cache/fastmap.
+    /// Folder of local copies, on a local disk; it is made if it does not exist. NULL: $FASTMAP_TIER, else
+    /// $XDG_CACHE_HOME/fastmap, else ~/.cache/fastmap.
     pub tier: *const c_char,
-    /// Most bytes that all copies in that folder may take together, 16 MiB at least; 0: $FASTMAP_TIER_LIMIT, else what the folder
-    /// was given last, else a tenth of the disk's free space.
+    /// Most bytes that all copies in that folder may take together, at least 16 MiB. 0: $FASTMAP_TIER_LIMIT,
+    /// else the folder's last limit, else a tenth of the disk's free space.
     pub tier_limit: u64,
-    /// Seconds that the store may take to give what is waited for; 0: 30; INFINITY: for ever.
+    /// Seconds that a map waits for the store. 0: 30 s; INFINITY: for ever.
     pub deadline: f64,
 }
 
-/// What has been done for a mapped object since it was opened. Bytes and counts.
+/// What has been done for a mapped object since it was opened.
 ///
-/// Later versions of the library may have more at the end: hand fm_object_stats() the size that you know.
+/// Later versions of the library may have more members at the end: pass fm_object_stats() the size that you
+/// know.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct fm_object_stats {
@@ -37,15 +38,16 @@ pub struct fm_object_stats {
     pub fetched: u64,
     /// Bytes that were read from the local copy, and were right.
     pub hit: u64,
-    /// Bytes that left the local copy without having been read.
+    /// Bytes evicted from the local copy without having been read.
     pub wasted: u64,
-    /// Requests sent to the store, all of them.
+    /// Requests sent to the store.
     pub requests: u64,
-    /// Of these, those sent again since the one before failed.
+    /// Of `requests`, those sent again because the one before had failed.
     pub retries: u64,
-    /// Of these, second ones, sent since the first was late.
+    /// Of `requests`, second ones, sent because the first was late.
     pub hedges: u64,
-    /// Units of 256 KiB of the local copy that had other bytes in them than were put there. They were fetched anew.
+    /// Units of 256 KiB of the local copy in which other bytes were found than had been put there. They were
+    /// fetched anew.
     pub wrong: u64,
 }
 
@@ -62,7 +64,7 @@ fn object_at(addr: usize) -> Option<Arc<Object>> {
     object.upgrade()
 }
 
-/// Keeps other threads from both.
+/// Keeps other threads from the store's library and from the list of maps.
 pub fn lock() -> impl Sized + 'static {
     (store::lock(), maps())
 }
@@ -78,7 +80,8 @@ fn deadline_of(seconds: f64) -> Result<Option<Duration>, Failure> {
     }
 }
 
-/// Opens an object and maps it: `length` bytes from `offset` on, or to its end. In a child made by fork(2), too.
+/// Opens an object and maps it: `length` bytes from `offset` on, or with 0 to its end. This works in a child
+/// made by fork(2), too.
 fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Result<(*mut c_void, usize), Failure> {
     let deadline = deadline_of(options.deadline)?;
     let cache = caches::find(options.cache)?;
@@ -114,21 +117,36 @@ fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Resu
     Ok((at.cast(), len as usize))
 }
 
-/// Maps an object of a store, read-only, at the version that it has now: s3://BUCKET/KEY, gs://BUCKET/KEY,
-/// az://CONTAINER/KEY, http(s)://, webdav(s)://, webhdfs://, hdfs://, file:///PATH. Parts are fetched when they are
-/// touched, and ahead of walks, and kept in a folder on local disk, which all processes of the user share. Credentials and
-/// endpoints are found where each service's own tools find them, and never in the URL.
+/// Maps an object of a store, read-only, at the version that it has now. `url` is one of s3://BUCKET/KEY,
+/// gs://BUCKET/KEY, az://CONTAINER/KEY, http(s)://, webdav(s)://, (s)webhdfs://, hdfs://, file:///PATH. Parts
+/// are fetched when they are touched, and ahead of walks. They are kept in a folder on local disk that all
+/// processes of the user share. Credentials and endpoints are found where each service's own tools find them,
+/// and never in the URL.
 ///
-/// `*length` is the bytes to map from `offset` on, a multiple of 4096; 0: to the object's end. It is set to how many are mapped. `options`
-/// may be NULL. All functions here work on the map as on others, but for stores to it; fm_munmap() closes the object.
-/// What cannot be fetched within the deadline is an error of fm_read(), fm_pin(), fm_gather() and fm_prefetch_wait(), and SIGBUS
-/// of a load, after a line on standard error that names object and offset: ETIMEDOUT; ESTALE the object has changed; EACCES
-/// access is denied, or credentials have expired; ENOENT it is gone; ENOSPC there is no room for the local copy; EIO.
-/// A child made by fork(2) has the map, too, filled by its parent while that lives.
+/// `offset` is in bytes, a multiple of 4096. `*length` is the bytes to map from there on; 0: to the object's
+/// end. The call sets it to the bytes that are mapped. `options` may be NULL.
 ///
-/// Returns the address, or MAP_FAILED and sets errno: EINVAL no such URL, no bytes there, a negative offset, or a deadline or
-/// limit that is none; EFAULT `url` or `length` is NULL; ELIBACC libfastmap_object.so, which has all of this, cannot be opened; those
-/// above (to open an object takes 30 s at most); what else the folder of local copies has.
+/// All functions here work on the map as on others, except that it cannot be stored to. fm_munmap() closes the
+/// object. A child made by fork(2) has the map, too; the parent fetches for it, as long as it lives.
+///
+/// If a part cannot be fetched within the deadline, fm_read(), fm_pin(), fm_gather() and fm_prefetch_wait()
+/// return an error. A load raises SIGBUS, after a line on standard error that names object and offset. The
+/// errors:
+/// - ETIMEDOUT: the deadline has passed
+/// - ESTALE: the object has changed
+/// - EACCES: access is denied, or credentials have expired
+/// - ENOENT: the object is gone
+/// - ENOSPC: there is no room for the local copy
+/// - ESHUTDOWN: the process that fetches has ended (a parent, in a child made by fork(2))
+/// - EIO: any other failure
+///
+/// Returns the address, or MAP_FAILED and sets errno to one of these or of the following. Opening takes no
+/// longer than the deadline, or 30 s if there is none.
+/// - EINVAL: not such a URL; no bytes in the range; an offset that is negative or not a multiple of 4096; not a
+///   valid deadline or limit
+/// - EFAULT: `url` or `length` is NULL
+/// - ELIBACC: libfastmap_object.so, which fetches objects, cannot be opened
+/// - other errors of the folder of local copies
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_open_url(
     url: *const c_char,
@@ -160,12 +178,12 @@ pub unsafe extern "C" fn fm_open_url(
     })
 }
 
-/// Fills in what has been done for the object that is mapped at `addr`. `size` is sizeof(struct fm_object_stats) as
-/// the program knows it: that many bytes are written, zeros for what this library does not know. In a child made by fork(2)
-/// what its parent had done before.
+/// Fills in what has been done for the object that is mapped at `addr`. `size` is sizeof(struct
+/// fm_object_stats) as the program knows it. So many bytes are written, with zeros for what this library does
+/// not know. A child made by fork(2) gets what its parent had done before.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL no object is mapped there, or a size that is not a multiple of 8, or zero; EFAULT `stats` is
-/// NULL.
+/// Returns 0, or -1 and sets errno: EINVAL: no object is mapped there, or a size that is zero or not a multiple
+/// of 8; EFAULT: `stats` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_object_stats(addr: *const c_void, stats: *mut fm_object_stats, size: usize) -> c_int {
     call("fm_object_stats", || {
@@ -191,7 +209,8 @@ pub unsafe extern "C" fn fm_object_stats(addr: *const c_void, stats: *mut fm_obj
     })
 }
 
-/// The URL of the object that is mapped at an address, and what tells its version from others. For the Python module.
+/// The URL of the object that is mapped at an address, and a text that differs between versions of the object.
+/// For the Python module.
 pub fn version_at(addr: *const c_void) -> Option<(String, String)> {
     let object = object_at(addr.addr())?;
     Some((object.url.display().to_string(), object.version.clone()))

@@ -1,4 +1,4 @@
-//! fork(2): children get kernel mappings at the same places as soon as they touch them, objects by windows, and no engine.
+//! fork(2). A child has no engine. It gets kernel mappings at the same addresses as soon as it touches them, and objects window by window.
 
 use crate::boundary::Failure;
 use crate::{caches, objects, said};
@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// This library's locks, while this thread forks: a child opens objects, too, and would wait for other threads of its parent's.
+    /// This library's locks, held while this thread forks. A child opens objects, too, and would wait for ever for a lock that another thread of
+    /// its parent held.
     static LOCKS: Cell<Option<Box<dyn Any>>> = const { Cell::new(None) };
 }
 
@@ -20,7 +21,7 @@ extern "C" fn before() {
     if !is_child() {
         by_address::before_fork();
     }
-    // Nobody who has one of these waits for the engine's.
+    // No thread waits for a lock of the engine while it holds one of these.
     let locks = (objects::lock(), caches::lock());
     let _ = LOCKS.try_with(|held| held.set(Some(Box::new(locks))));
 }
@@ -54,12 +55,12 @@ pub fn prepare() {
     });
 }
 
-/// Whether this process is such a child: all its maps are kernel mappings.
+/// Whether this process is a child made by fork(2) of one that used the library: all its maps of files are kernel mappings.
 pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Fails in such a child, where the engine does not run; elsewhere makes sure of the fork handlers.
+/// Fails in a child made by fork(2), where the engine does not run. Elsewhere registers the handlers of fork(2).
 pub fn refuse_in_child() -> Result<(), Failure> {
     if is_child() {
         let why = "this is a child made by fork(2), where there is no cache and all maps are the kernel's: call exec to have one";

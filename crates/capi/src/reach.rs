@@ -1,4 +1,4 @@
-//! Calls that mmap(2) has no counterpart of: prefetching, pins, copies that return errors.
+//! Functions that mmap(2) has no counterpart of: prefetching, pins, deferred stores, copies that return errors.
 
 use crate::boundary::{Failure, call};
 use fastmap::by_address;
@@ -6,7 +6,7 @@ use libc::ssize_t;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-/// For fm_pin and fm_unpin: the program or a system call stores to the range meanwhile.
+/// For fm_pin() and fm_unpin(): the program, or a system call, stores to the range while it is pinned.
 pub const FM_PIN_WRITE: c_int = 1;
 
 /// A range of mapped memory.
@@ -42,13 +42,13 @@ fn ranges_at(ranges: *const fm_range, count: usize) -> Result<Vec<Range<usize>>,
     ranges.iter().map(range_of).collect()
 }
 
-/// Asks for scattered ranges to be brought into memory, in order, in one call and with many reads
-/// under way; returns before they are there. Touching one that is on its way waits for it.
+/// Starts to bring scattered ranges into memory, in the order given, with many reads under way, and returns
+/// before they are there. A thread that touches a page on its way waits for it.
 ///
-/// Returns how many ranges were taken, from the first on: fewer than `count` when the queue is full
-/// (2048 pages, or an eighth of the cache), so ask for the rest later. Of a range longer than that
-/// only its first part is brought in. Or -1 and sets errno: ENOMEM the first is not mapped; EINVAL; EFAULT
-/// `ranges` is NULL.
+/// Returns how many ranges were taken, counted from the first. Fewer than `count` means that the queue is full
+/// (it has room for 2048 pages, or for an eighth of the cache if that is less): ask for the rest later. Of a
+/// range longer than the queue only the first part is brought in. On failure returns -1 and sets errno: ENOMEM:
+/// the first range is not mapped; EINVAL; EFAULT: `ranges` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> ssize_t {
     call("fm_prefetch", || {
@@ -57,11 +57,11 @@ pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> s
     })
 }
 
-/// fm_prefetch() of all ranges, returning when each has been in memory, and all together if they fit
-/// the cache.
+/// fm_prefetch() of all ranges, which returns when each has been in memory. All of them are in memory together
+/// if they fit into the cache.
 ///
-/// Returns 0, or -1 and sets errno: ENOMEM one is not mapped; ENXIO one is past the file's end; EIO;
-/// EINVAL; EFAULT `ranges` is NULL.
+/// Returns 0, or -1 and sets errno: ENOMEM: a range is not mapped; ENXIO: a range is past the file's end; EIO;
+/// EINVAL; EFAULT: `ranges` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize) -> c_int {
     call("fm_prefetch_wait", || {
@@ -70,16 +70,17 @@ pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize)
     })
 }
 
-/// Copies scattered ranges to `buffer`, one after the other in the order given: fm_prefetch() and
-/// fm_read() of all of them in one call. What is absent is read side by side, as much as the device
-/// takes, in windows ahead of the copy, so that all of it together may be larger than the cache.
-/// Ranges may be sorted or not, overlap and repeat, and lie in any number of maps; `length` is the
-/// bytes of all of them. `buffer` may be in a map, but not in the ranges.
+/// Copies scattered ranges to `buffer`, one after the other in the order given: fm_prefetch() and fm_read() of
+/// all of them in one call. Absent pages are read in parallel, as many as the device takes, in windows ahead of
+/// the copy. So all ranges together may be larger than the cache. They may be unsorted, overlap, repeat, and
+/// lie in any number of maps. `length` is the sum of their lengths in bytes. `buffer` may be in a map, but not
+/// in the ranges.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL `length` is another, or a range does not fit the address
-/// space, and then nothing is read; ENXIO past the file's end (in kernel mappings EFAULT); EIO and what
-/// else read(2) has; EFAULT not mapped, or not for reading, or `ranges` or `buffer` is NULL. What `buffer`
-/// holds then is not said.
+/// Returns 0, or -1 and sets errno. The contents of `buffer` are then unspecified.
+/// - EINVAL: `length` is not the sum, or a range does not fit the address space; nothing is read
+/// - ENXIO: a range is past the file's end (EFAULT in kernel mappings)
+/// - EIO and the other errors of read(2)
+/// - EFAULT: memory is not mapped, or not for reading, or `ranges` or `buffer` is NULL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_gather(ranges: *const fm_range, count: usize, buffer: *mut c_void, length: usize) -> c_int {
     call("fm_gather", || {
@@ -97,21 +98,24 @@ pub unsafe extern "C" fn fm_gather(ranges: *const fm_range, count: usize, buffer
     })
 }
 
-/// Bytes of a line: the unit of stores for fm_async_read.
+/// Bytes of a line: the unit of stores for fm_async_read().
 pub const FM_LINE: usize = 64;
 
-/// Makes stores to absent pages of a mapped file complete at once, on a page filled with a line of
-/// FM_LINE bytes again and again, while the file's bytes are read in the background (AR-MMAP). When
-/// these are there, the lines that still hold that value are replaced by them, never under a store.
-/// Holds for all writable maps of the file in the process, while there are any.
+/// Makes stores to absent pages of a mapped file complete at once (AR-MMAP). Such a page is first filled with
+/// copies of a line of FM_LINE bytes, the initial value, while the file's bytes are read in the background.
+/// When these are there, they replace the lines that still hold the initial value, never under a store. This
+/// holds for all writable maps of the file in the process, while there are any.
 ///
-/// The program stores whole lines, each at a multiple of FM_LINE; never stores the initial value, nor
-/// in a word of 8 bytes of a line what the value has there; and where it loads a line that holds it
-/// (fm_is_initial), calls fm_synchronise() and loads again. Otherwise bytes of the file are lost.
-/// Kernel mappings stay what they are: stores wait there. Map with FM_MAP_CACHED.
+/// The program has duties. If it breaks one, bytes of the file are lost:
+/// - It stores whole lines, each at a multiple of FM_LINE.
+/// - It never stores the initial value, nor in any 8-byte word of a line what the initial value has there.
+/// - Where it loads a line that holds the initial value (fm_is_initial()), it calls fm_synchronise() and loads
+///   again.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL the map is not writable, or the file has another initial
-/// value; EFAULT `initial_line` is NULL; ENOMEM.
+/// Kernel mappings stay what they are: stores wait there. Map with FM_MAP_CACHED to have none.
+///
+/// Returns 0, or -1 and sets errno: EINVAL: the map is not writable, or the file has another initial value;
+/// EFAULT: `initial_line` is NULL; ENOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial_line: *const c_void) -> c_int {
     call("fm_async_read", || {
@@ -129,10 +133,11 @@ pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial
     })
 }
 
-/// Whether a line of a map holds the initial value of fm_async_read() in one of its words of 8 bytes at
-/// least: the file's bytes may not have come yet, or came between two moves. 1, or 0. A program whose
-/// other threads store to the page has to ask of what it loaded, which may be another a moment later:
-/// it copies the line and compares its words with those of the value.
+/// 1 if at least one 8-byte word of a line of a map holds what the initial value of fm_async_read() has there,
+/// otherwise 0. At 1 the file's bytes may not have come yet, or may have come while the line was loaded.
+///
+/// If other threads store to the page, the line may differ a moment later from what the program loaded. Such a
+/// program copies the line instead, and compares the words of the copy with those of the initial value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_is_initial(line: *const c_void) -> c_int {
     call("fm_is_initial", || {
@@ -147,7 +152,7 @@ pub unsafe extern "C" fn fm_is_initial(line: *const c_void) -> c_int {
 
 /// Waits until the file's bytes are in every page of a range that was stored to before it was read.
 ///
-/// Returns 0, or -1 and sets errno: EIO and what else pread(2) has, and what was stored is kept; EINVAL.
+/// Returns 0, or -1 and sets errno: EIO and the other errors of pread(2), and what was stored is kept; EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_synchronise(addr: *const c_void, length: usize) -> c_int {
     call("fm_synchronise", || {
@@ -165,18 +170,18 @@ fn is_for_writing(flags: c_int) -> Result<bool, Failure> {
     }
 }
 
-/// Keeps a range in memory, where it is, until it has been unpinned as often: so that it can be
-/// handed to system calls, write(2) and its kin; with FM_PIN_WRITE to read(2) and its kin as well.
-/// Loads from it do not trap (nor stores, with FM_PIN_WRITE). What is not there is read first. The
-/// range needs no alignment; all of it is pinned, or nothing.
+/// Keeps a range in memory, at its addresses, until it has been unpinned as often as it was pinned. It can then
+/// be given to system calls: to write(2) and its kin, and with FM_PIN_WRITE to read(2) and its kin as well.
+/// Loads from the range do not trap, and with FM_PIN_WRITE neither do stores. Absent pages are read first. The
+/// range needs no alignment. All of it is pinned, or nothing.
 ///
-/// Pins and locks together leave a 16th of a cache free (and 64 KiB at least; in caches below 85 KiB,
-/// three quarters). Unmapping part of a pinned range ends its pins. A child made by fork(2) has none
-/// of its parent's. Of a kernel mapping the range is brought in and left to the kernel, which lets system calls
-/// wait for pages.
+/// Pins and locks together leave a sixteenth of a cache free, 64 KiB at least (in caches below 85 KiB, three
+/// quarters). To unmap a part of a pinned range ends its pins. A child made by fork(2) has none of its parent's
+/// pins. A range of a kernel mapping is brought in and left to the kernel, which lets system calls wait for
+/// pages.
 ///
-/// Returns 0, or -1 and sets errno: ENOMEM too much is pinned; ENXIO past the file's end; EFAULT not
-/// mapped, or not for that; EIO; EINVAL.
+/// Returns 0, or -1 and sets errno: ENOMEM: too much is pinned; ENXIO: past the file's end; EFAULT: not mapped,
+/// or not for such access; EIO; EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
     call("fm_pin", || {
@@ -187,7 +192,7 @@ pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int
 
 /// Takes back one fm_pin() of the same range with the same flags.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL there is none.
+/// Returns 0, or -1 and sets errno: EINVAL: there is no such pin.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_unpin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
     call("fm_unpin", || {
@@ -209,12 +214,11 @@ fn is_there(what: &str, at: *const c_void, length: usize) -> Result<(), Failure>
     if at.is_null() { Err(Failure::new(libc::EFAULT, format_args!("{what} is NULL"))) } else { Ok(()) }
 }
 
-/// Copies `length` bytes of mapped memory to `buffer`. What cannot be read is an error, where a load
-/// raises SIGBUS or SIGSEGV. `buffer` may be in a map.
+/// Copies `length` bytes of mapped memory to `buffer`. Where a load would raise SIGBUS or SIGSEGV, it returns
+/// an error. `buffer` may be in a map.
 ///
-/// Returns 0, or -1 and sets errno: ENXIO past the file's end (in kernel mappings EFAULT); EIO and
-/// what else read(2) has; EFAULT not mapped, or not for reading. What `buffer` holds then is not
-/// said.
+/// Returns 0, or -1 and sets errno: ENXIO: past the file's end (EFAULT in kernel mappings); EIO and the other
+/// errors of read(2); EFAULT: not mapped, or not for reading. The contents of `buffer` are then unspecified.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, length: usize) -> c_int {
     call("fm_read", || {
@@ -227,13 +231,11 @@ pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, lengt
     })
 }
 
-/// Copies `length` bytes from `data` to mapped memory. What cannot be stored is an error, where a
-/// store raises SIGBUS or SIGSEGV. `data` may be in a map. It reaches the file as any store does: see
-/// fm_msync().
+/// Copies `length` bytes from `data` to mapped memory. Where a store would raise SIGBUS or SIGSEGV, it returns
+/// an error. `data` may be in a map. The bytes reach the file as those of any store do: see fm_msync().
 ///
-/// Returns 0, or -1 and sets errno: ENXIO past the file's end (in kernel mappings EFAULT); EIO and
-/// what else read(2) has; EFAULT not mapped, or not for writing. Part of the data may have been
-/// stored then.
+/// Returns 0, or -1 and sets errno: ENXIO: past the file's end (EFAULT in kernel mappings); EIO and the other
+/// errors of read(2); EFAULT: not mapped, or not for writing. Part of the data may have been stored then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length: usize) -> c_int {
     call("fm_write", || {
@@ -246,11 +248,10 @@ pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length
     })
 }
 
-/// Limits how far ahead of a walk the file that is mapped at `addr` is read, in bytes: 8 MiB at most,
-/// which is the default; 0: not at all. It is remembered for the file. Kernel mappings are left
-/// alone.
+/// Limits how far the file that is mapped at `addr` is read ahead of a walk, in bytes: at most 8 MiB, the
+/// default; 0 turns it off. The file keeps the limit. Kernel mappings are left alone.
 ///
-/// Returns 0, or -1 and sets errno: ENOMEM nothing is mapped there.
+/// Returns 0, or -1 and sets errno: ENOMEM: nothing is mapped there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_set_readahead(addr: *const c_void, bytes: usize) -> c_int {
     call("fm_set_readahead", || {

@@ -1,4 +1,4 @@
-//! A cache that was asked for by name, and that a file is not in: said on standard error, once a file.
+//! Messages on standard error, once a file, that the kernel serves a file although the program asked for a cache.
 
 use crate::processes;
 use fastmap::by_address::{self, Served, Why, say_kernels};
@@ -14,7 +14,7 @@ thread_local! {
     static WHY: Cell<Option<Why>> = const { Cell::new(None) };
 }
 
-/// Begins to listen: with the first map that is to be cached.
+/// Begins to hear from the engine who serves which file.
 pub fn listen() {
     by_address::listen(hear);
 }
@@ -27,12 +27,12 @@ fn hear(served: &Served<'_>) {
     }
 }
 
-/// Before a thread maps: what it is told from then on is about that.
+/// Called before a thread maps: all that it hears from then on is about that map.
 pub fn begin() {
     let _ = WHY.try_with(Cell::take);
 }
 
-/// Says that the kernel has the file behind a descriptor, of which so many bytes were to be in a cache. Small maps are not worth a line.
+/// Says that the kernel serves the file behind a descriptor, although `len` bytes of it were to be in a cache. Maps of up to 1 MiB are not reported.
 pub fn note(fd: c_int, len: usize, prot: c_int, flags: c_int) {
     const SMALL: usize = 1 << 20;
     if len <= SMALL || fd < 0 || flags & libc::MAP_ANONYMOUS != 0 {

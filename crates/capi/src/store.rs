@@ -1,4 +1,4 @@
-//! `libfastmap_object.so`, opened when the first URL is: programs that map files alone load neither TLS nor HTTP.
+//! `libfastmap_object.so`, which is opened with the first URL: programs that map only files load neither TLS nor HTTP.
 
 #[path = "../../object-capi/src/table.rs"]
 mod table;
@@ -39,7 +39,7 @@ fn opened() -> MutexGuard<'static, Option<Store>> {
 }
 
 impl Store {
-    /// The library, which is opened if it is not: beside the one with this code, else where ld.so(8) looks.
+    /// The library. The first call opens it: beside the library with this code, or else where ld.so(8) looks.
     pub fn find() -> Result<Store, Failure> {
         let mut opened = opened();
         if let Some(store) = *opened {
@@ -101,16 +101,16 @@ fn own_folder() -> Option<PathBuf> {
     }
     // SAFETY: filled in; the name stays as long as the code.
     let name = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
-    // Where the code is the program's own, that is what it was called by.
+    // If this code is in the program itself, the name is the one that the program was called by.
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).canonicalize().ok()?;
     path.parent().map(Path::to_owned)
 }
 
 fn open_library(path: &Path) -> Result<&'static Table, String> {
-    // SAFETY: in the same thread, after a failure.
+    // SAFETY: called in the same thread, after a failure.
     let why = || unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: a C string; what the library runs then is its own.
+    // SAFETY: a C string; the library's initialisers are its own.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return Err(why());
@@ -125,7 +125,7 @@ fn open_library(path: &Path) -> Result<&'static Table, String> {
     Ok(table())
 }
 
-/// An object that is open: what the engine maps it by.
+/// An open object, as the engine maps it.
 pub struct Object {
     table: &'static Table,
     handle: *mut c_void,
@@ -133,13 +133,13 @@ pub struct Object {
     /// Bytes.
     pub len: u64,
     pub url: PathBuf,
-    /// What tells this version of the object from others.
+    /// A text that differs between versions of the object.
     pub version: String,
 }
 
 // SAFETY: the library's functions may be called by any thread.
 unsafe impl Send for Object {}
-// SAFETY: likewise.
+// SAFETY: the library's functions may be called by any thread.
 unsafe impl Sync for Object {}
 
 impl fmt::Debug for Object {
@@ -155,7 +155,7 @@ impl Object {
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 
-    /// What has been done for it.
+    /// Counts since it was opened.
     pub fn counts(&self) -> Counts {
         // SAFETY: it is open.
         unsafe { (self.table.counts)(self.handle) }
@@ -204,7 +204,7 @@ impl Drop for Object {
     }
 }
 
-/// The library's locks, and the one of its table, for as long as this thread forks.
+/// Holds the library's locks, and the lock on whether it is open, while this thread forks.
 pub fn lock() -> impl Sized + 'static {
     struct Locked(MutexGuard<'static, Option<Store>>);
     impl Drop for Locked {

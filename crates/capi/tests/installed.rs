@@ -172,7 +172,7 @@ fn this_is_installed_and_nothing_else() {
     ];
     let of_experiment = |name: &String| name.starts_with("share/man/man1/fastmap-bench-");
     let small = fs::metadata(PREFIX.join("bin/fastmap")).unwrap().len();
-    assert!(small < 20 << 20, "stripped, and without what fastmap-bench alone needs: {small} bytes");
+    assert!(small < 30 << 20, "stripped, and without what fastmap-bench alone needs: {small} bytes");
     let steers = fs::metadata(PREFIX.join("lib/libfastmap_steer.so")).unwrap().len();
     assert!(steers < 1 << 20, "stripped, and without the engine: {steers} bytes");
     let installed = files_below(&PREFIX);

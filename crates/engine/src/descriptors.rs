@@ -1,16 +1,16 @@
 //! The engine's own file descriptors, for a library that stands in for close(2) and its kin in a program that knows
 //! nothing of them.
 //!
-//! Programs close descriptors that they have not opened: all above 2 before exec(2), or whatever is at a number that
-//! they want (dup2(2)). The engine keeps its own at high numbers, from three quarters of the limit on open files (3072
-//! at most) on, which avoids the latter; the former has to be told which to leave open.
+//! Programs close descriptors that they have not opened: all above 2 before exec(2), or one at a number that they want
+//! (dup2(2)). Such a number is low, and the engine's are high: from three quarters of the limit on open files, or from
+//! 3072 if that is less. For the others, this module says which to leave open.
 
 use crate::sys::engine_fd;
 pub use crate::sys::engine_fd::Closing;
 use std::os::fd::RawFd;
 
 /// Whether the engine holds this descriptor: close(2) of it is to fail with EBADF, as if it were not there.
-/// Async-signal-safe, a few nanoseconds. False in a child made by fork(2), where the engine does not run.
+/// Async-signal-safe, a few nanoseconds. False in a child made by fork(2) that no longer needs those it inherited.
 ///
 /// ```
 /// assert!(!fastmap::descriptors::is_engine(0));
@@ -20,8 +20,9 @@ pub fn is_engine(descriptor: RawFd) -> bool {
     engine_fd::is_engine_fd(descriptor)
 }
 
-/// To be held while the program closes or replaces descriptors: no thread of the engine has one open meanwhile that has not moved up.
-/// Waits a tenth of a second at most. Async-signal-safe.
+/// Returns a guard to hold while the program closes or replaces descriptors. A descriptor of the engine is at a low
+/// number for a moment after it was opened. This call waits until none is, a tenth of a second at most; while the guard
+/// is held, the engine's threads wait, though not for long, before they open one. Async-signal-safe.
 ///
 /// ```
 /// let closing = fastmap::descriptors::closing();

@@ -1,13 +1,14 @@
-//! Errors at the library's edge: each names the file, the place in it, and what to do next.
+//! Errors at the library's edge. A message names the file and the place in it, where there are such, and what to do
+//! next.
 
 use crate::modes::Faults;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What can go wrong when a file is mapped, flushed, pinned or advised on.
+/// An error of mapping, flushing, pinning or advising on a file, or of making or resizing a cache.
 ///
-/// Converts into [`std::io::Error`] (keeping the operating system's error kind), so `?` works in functions that
-/// return `io::Result`, as code written for `memmap2` does.
+/// Converts into [`std::io::Error`] and keeps the operating system's error kind. So `?` works in functions that return
+/// `io::Result`, as with `memmap2`.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -29,15 +30,15 @@ pub enum Error {
     /// A system call on the file failed.
     #[error("{path}: cannot {operation}: {source}", path = path.display())]
     Io {
-        /// The file, as `/proc/self/fd` names it.
+        /// The file, as `/proc/self/fd` names it; `kernel mapping` or `cache` where no file is known.
         path: PathBuf,
-        /// What was attempted, as a verb phrase.
+        /// The attempt, as a verb phrase.
         operation: &'static str,
         /// The operating system's error.
         source: io::Error,
     },
-    /// Bytes could not be written back; they stay in memory, dirty, and the next flush tries again, as the background
-    /// writers do. `source` tells a full disk (ENOSPC, [`io::ErrorKind::StorageFull`]) from a failing one (EIO).
+    /// Bytes could not be written back. They stay in memory, dirty; the next flush and the background writers try
+    /// again. `source` tells a full disk (ENOSPC, [`io::ErrorKind::StorageFull`]) from a failing one (EIO).
     #[error(
         "{path}: cannot write back {len} bytes at offset {offset}: {source}; they are kept in memory: {remedy}",
         path = path.display(),
@@ -61,7 +62,7 @@ pub enum Error {
         /// Bytes needed.
         minimum: usize,
     },
-    /// A cache is to be larger than it can become ([`Cache::resize`](crate::Cache::resize)).
+    /// A cache was to become larger than it can ([`Cache::resize`](crate::Cache::resize)).
     #[error("a cache cannot be resized to {capacity} bytes: {maximum} is the most here; make a new one of that size")]
     CapacityTooLarge {
         /// Bytes asked for.
@@ -99,7 +100,7 @@ pub enum Error {
         /// Length of the map, bytes.
         map_len: usize,
     },
-    /// An output has not the length of what is to be copied to it ([`Map::gather`](crate::Map::gather)).
+    /// The length of the output is not that of the ranges to be copied to it ([`Map::gather`](crate::Map::gather)).
     #[error(
         "ranges of {wanted} bytes in all do not fill an output of {room} bytes exactly: pass one of {wanted} bytes"
     )]
@@ -117,7 +118,7 @@ pub enum Error {
         /// Length asked for, bytes.
         new_len: usize,
     },
-    /// A block device has the size it has.
+    /// A map was to extend a block device, whose size is fixed.
     #[error("{path}: is a block device of {size} bytes, which cannot be extended: map no more than that", path = path.display())]
     FixedSize {
         /// The device.
@@ -137,7 +138,7 @@ pub enum Error {
         len: u64,
         /// The operating system's error.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
     /// A mutable map of a file opened for reading only.
@@ -157,7 +158,7 @@ pub enum Error {
     NotMappable {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// Its kind, as a noun.
         kind: &'static str,
     },
     /// Another process has the file mapped for writing, and [`MapOptions::one_writer`](crate::MapOptions::one_writer)
@@ -172,7 +173,7 @@ pub enum Error {
         path: PathBuf,
         /// The other process, if this one may see it.
         pid: Option<u32>,
-        /// The same for people: number and command name.
+        /// The other process, for messages: number and command name.
         holder: String,
     },
     /// The map would end past the address range that the file's first map reserved, and other maps of the file use it.
@@ -211,19 +212,19 @@ pub enum Error {
         /// Length of the file, bytes.
         size: u64,
     },
-    /// Bytes of an object could not be had ([`Origin`](crate::Origin)).
+    /// A page of an object could not be fetched ([`Origin`](crate::Origin)).
     #[error(
         "{path}: cannot fetch the page at offset {offset}: {reason} (os error {errno})",
         path = path.display()
     )]
     Fetch {
-        /// What the object is known by.
+        /// The object's name ([`Origin::name`](crate::Origin::name)).
         path: PathBuf,
         /// Start of the page, in the object, bytes.
         offset: u64,
-        /// The error number: `ETIMEDOUT` after the deadline, `ESTALE` of an object that has changed.
+        /// The error number (errno(3)): `ETIMEDOUT` after the deadline, `ESTALE` if the object has changed.
         errno: i32,
-        /// What it means, and what to do.
+        /// Its meaning and a remedy.
         reason: String,
     },
     /// A page could not be brought into memory.
@@ -237,12 +238,12 @@ pub enum Error {
         path: PathBuf,
         /// Start of the page, in the file, bytes.
         offset: u64,
-        /// What failed, as a noun phrase.
+        /// The step that failed, as a noun phrase.
         operation: &'static str,
         /// The operating system's error.
         source: io::Error,
     },
-    /// More pages would be pinned than the cache allows. None of the range is.
+    /// More pages would be pinned than the cache allows. No page of the range is pinned then.
     #[error(
         "{path}: cannot pin {len} bytes at offset {offset}: the cache lets {most} bytes be pinned at a time, and {pinned} \
          are: drop other pins, pin less at a time, or enlarge the cache (Cache::resize)",
@@ -283,21 +284,22 @@ pub enum Error {
         /// Bytes pinned, in whole pages.
         pinned: usize,
     },
-    /// What serves page faults is settled already, and otherwise, by an earlier choice
-    /// ([`faults::choose`](crate::faults::choose)) or by the first cached map.
+    /// An earlier choice ([`faults::choose`](crate::faults::choose)), or the first cached map, has settled otherwise
+    /// how page faults are served.
     #[error("page faults of this process are served {chosen} already: choose before the first map, and once")]
     FaultsChosen {
         /// How they are served.
         chosen: Faults,
     },
-    /// Something the engine needs is missing here and [`Fallback`](crate::Fallback) forbade doing without it.
+    /// Something the engine needs is missing, and [`Fallback`](crate::Fallback) allows no map without it. Also in a
+    /// child made by fork(2), where the engine does not run.
     #[error("{path}: {missing} is missing: {remedy}", path = path.display())]
     Missing {
         /// The file.
         path: PathBuf,
-        /// What is missing.
+        /// The missing thing, as a noun phrase.
         missing: &'static str,
-        /// What to do about it.
+        /// The remedy.
         remedy: String,
     },
 }
@@ -376,10 +378,11 @@ impl From<Error> for io::Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// What is said, with ESTALE, of maps that became the kernel's while something was done with them as the engine's.
+    /// The `operation` of errors with ESTALE: the file's maps became the kernel's while the engine worked on one of
+    /// them.
     pub(crate) const CHANGED_HANDS: &str = "its maps are the kernel's now, and bringing it in";
 
-    /// Whether it is that, and no file's or object's own error.
+    /// Whether it is such an error, and not one of the file or object itself.
     pub(crate) fn is_of_changed_hands(&self) -> bool {
         matches!(
             self,
@@ -387,7 +390,7 @@ impl Error {
         )
     }
 
-    /// In a child made by fork(2), which has none of the engine's threads, memory or userfaultfds.
+    /// The error in a child made by fork(2), which has none of the engine's threads, memory or userfaultfds.
     pub(crate) fn in_a_child(path: &Path) -> Error {
         Error::Missing {
             path: path.to_owned(),
@@ -398,7 +401,7 @@ impl Error {
         }
     }
 
-    /// In a thread that has other descriptors than the engine's threads.
+    /// The error in a thread that does not share the descriptor table of the engine's threads.
     pub(crate) fn in_another_table(path: &Path) -> Error {
         Error::Missing {
             path: path.to_owned(),
@@ -409,7 +412,7 @@ impl Error {
         }
     }
 
-    /// Of a cache whose bookkeeping finds no memory.
+    /// The error of a cache for whose bookkeeping there is no memory.
     pub(crate) fn no_bookkeeping(source: io::Error) -> Error {
         Error::Io { path: PathBuf::from("cache"), operation: "map memory for its bookkeeping", source }
     }

@@ -1,10 +1,14 @@
 //! Memory-mapped files behind ordinary pointers, in user space, with a hard memory budget.
 //!
-//! A [`Map`] derefs to the bytes of a file, as `memmap2`'s does. With a [`Cache`] its pages come from that and
-//! not from the kernel's page cache: they never exceed the cache's capacity, are read past the page cache, evicted in
-//! batches, and written back in sorted, merged runs. No privilege and no kernel module is needed; misses are served in
-//! the faulting thread through userfaultfd(2). The design follows FastMap (Papagiannis et al., USENIX ATC 2020).
-//! Without a cache the kernel serves the map, and is steered ([`MapOptions::steer`]): the rest of this page is not about that.
+//! A [`Map`] dereferences to the bytes of a file, like `memmap2`'s. Without a cache the kernel serves it, and FastMap
+//! advises the kernel ([`MapOptions::steer`]). With a [`Cache`] the engine serves it; the rest of this page is about
+//! that.
+//!
+//! * Pages in memory never exceed the cache's capacity.
+//! * Pages are read past the kernel's page cache, evicted in batches, and written back in sorted, merged runs.
+//! * Misses are served in the faulting thread, through userfaultfd(2). No privilege and no kernel module is needed.
+//!
+//! The design follows FastMap (Papagiannis et al., USENIX ATC 2020).
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -26,20 +30,21 @@
 //!
 //! # What a program must know
 //!
-//! * A system call given a slice of a map (`write(2)` from it, `read(2)` into it) can fail with EFAULT, since its pages
-//!   come and go, or, reading with direct I/O into it, succeed and have its bytes lost: pin the range first
+//! * A system call that is given a slice of a map (`write(2)` from it, `read(2)` into it) can fail with EFAULT, since
+//!   pages come and go. A read with direct I/O into a slice can succeed and its bytes be lost. Pin the range first
 //!   ([`Map::pin`], [`MapMut::pin_mut`]), or copy ([`Map::read_at`], [`MapMut::write_at`]).
 //! * A load or store that cannot be served raises SIGBUS. [`Map::pin`], [`Map::read_at`] and [`Map::get_at`] return an
-//!   error.
-//! * The crate installs a SIGBUS handler with the first map and chains to the one before it for what is not its own. A
-//!   thread that blocks SIGBUS, or a handler installed later without chaining, ends the process at the first miss.
-//! * A child made by fork(2) has no maps (touching one is a fault or worse); after exec(2) nothing is left to care
+//!   error instead.
+//! * The first cached map installs a SIGBUS handler. It chains to the handler before it for signals that are not its
+//!   own. The first miss ends the process if its thread blocks SIGBUS, or if a handler was installed later that does
+//!   not chain.
+//! * A child made by fork(2) has no maps: touching one is a fault or worse. After exec(2) nothing is left to care
 //!   about.
-//! * A store reaches the file by write-back, when the last map is dropped, at exit, or by [`MapMut::flush`], which
-//!   alone waits for stable storage. When the program is killed, crashes or calls exec(2), its keeper writes the rest
-//!   ([`CacheBuilder::keeper`], which also says what it cannot do).
-//! * One process at a time maps a file mutable; another is refused ([`MapOptions::one_writer`]). By address ([`by_address`]) the file
-//!   becomes the kernel's instead when another process opens it to write.
+//! * A store reaches the file by write-back, when the file's last map is dropped, at exit, or by [`MapMut::flush`].
+//!   Only the flush waits for stable storage. When the program is killed, crashes or calls exec(2), a process beside
+//!   it, the keeper, writes the rest; [`CacheBuilder::keeper`] says when it cannot.
+//! * One process at a time maps a file mutable; another gets [`Error::Locked`] ([`MapOptions::one_writer`]). A file
+//!   that is mapped by address ([`by_address`]) becomes the kernel's instead when another process opens it to write.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("fastmap needs Linux on x86-64: it reads the kind of a page fault from the signal's saved context");
@@ -79,7 +84,8 @@ mod writeback;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// What serves page faults of cached maps: the faulting thread itself, in a signal handler, or threads of the engine's.
+/// Chooses how page faults of cached maps are served: by the faulting thread, in a signal handler, or by threads of
+/// the engine.
 pub mod faults {
     pub use crate::modes::Faults;
     pub use crate::region::userfaultfds::choose;

@@ -2,8 +2,8 @@
 
 /// A mechanism that only saves time: without it everything works, and is slower.
 ///
-/// For benchmarks; there is no other reason to leave one out. What is not here can be had with a public setting:
-/// batches of any size ([`CacheBuilder::evict_batch`](crate::CacheBuilder::evict_batch)), no readahead
+/// For benchmarks; there is no other reason to leave one out. Two others have public settings: the size of eviction
+/// batches ([`CacheBuilder::evict_batch`](crate::CacheBuilder::evict_batch)) and readahead
 /// ([`Map::set_readahead`](crate::Map::set_readahead)).
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,9 @@ pub enum Mechanism {
     BatchedProtection,
     /// One write for a run of neighbouring dirty pages. Without: one a page.
     MergedWrites,
-    /// Pages that are read are installed writable where a store is predicted, and pages that were dirty together become writable
-    /// together. Without: write-protected, always, and each by its own store.
+    /// Pages that are read are installed writable where a store is predicted, and pages that were dirty together become
+    /// writable together. Without: pages are always installed write-protected, and each becomes writable by its own
+    /// store.
     StorePrediction,
 }
 

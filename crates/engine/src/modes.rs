@@ -1,8 +1,8 @@
-//! What users choose between, and nothing that follows from it.
+//! The choices that users have, as plain enums.
 
 use std::fmt;
 
-/// What serves page faults of cached maps, in all of the process.
+/// How page faults of cached maps are served, in the whole process ([`faults::choose`](crate::faults::choose)).
 ///
 /// ```
 /// use fastmap::faults::{self, Faults};
@@ -14,18 +14,18 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Faults {
-    /// The faulting thread, in a handler of SIGBUS: no other thread is woken, and no privilege is needed. A system call
-    /// that is given memory of a map fails with EFAULT where a page is absent, and a thread that blocks SIGBUS dies at
-    /// its first miss.
+    /// The faulting thread serves them, in a handler of SIGBUS. No other thread is woken, and no privilege is needed. A
+    /// system call that is given memory of a map fails with EFAULT where a page is absent. The first miss of a thread
+    /// that blocks SIGBUS ends the process.
     #[default]
     Signal,
-    /// Threads of the engine's, which the kernel wakes: system calls find their pages, and signals do not matter. Each
-    /// miss costs two switches between threads more. Handling faults taken inside the kernel is a privilege:
-    /// CAP_SYS_PTRACE, the sysctl `vm.unprivileged_userfaultfd`, or access to /dev/userfaultfd.
+    /// Threads of the engine serve them, woken by the kernel. System calls find their pages, and blocked signals do not
+    /// matter. Each miss costs two more switches between threads. Handling faults taken inside the kernel is a
+    /// privilege: CAP_SYS_PTRACE, the sysctl `vm.unprivileged_userfaultfd`, or access to /dev/userfaultfd.
     ///
-    /// The kernel itself refuses a few accesses that must not wait (EFAULT): priority-inheriting futexes, and
-    /// `FUTEX_WAKE_OP`, on an absent page. And what is read with direct I/O into a page that is evicted meanwhile is
-    /// lost in this mode, too.
+    /// The kernel refuses (EFAULT) a few accesses to an absent page that must not wait: priority-inheriting futexes,
+    /// and `FUTEX_WAKE_OP`. As with [`Faults::Signal`], bytes that are read with direct I/O into a page that is evicted
+    /// meanwhile are lost.
     Service,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Faults {
     }
 }
 
-/// What to do where the engine lacks something it needs. Nothing is done silently: what is not asked for is an error.
+/// How to go on where the engine lacks something it needs ([`MapOptions::fallback`](crate::MapOptions::fallback)).
 ///
 /// ```
 /// use fastmap::{Fallback, MapOptions};
@@ -52,18 +52,19 @@ impl fmt::Display for Faults {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fallback {
-    /// Map the file through the kernel instead (mmap(2)), outside any budget, with a warning through `tracing` that says what is missing.
-    /// [`Map::engine`](crate::Map::engine) tells.
+    /// Map the file through the kernel instead (mmap(2)), outside any budget. A warning through `tracing` says what is
+    /// missing, and [`Map::engine`](crate::Map::engine) says who serves the map.
     Kernel,
-    /// Where only direct I/O is missing, cache the file all the same, over buffered reads and writes: the page cache
-    /// then holds a second copy. Anything else missing is an error.
+    /// Where only direct I/O is missing, cache the file over buffered reads and writes: the page cache then holds a
+    /// second copy. Anything else missing is an error.
     Buffered,
     /// Fail, naming what is missing and what to do about it ([`Error::Missing`](crate::Error::Missing)).
     #[default]
     Refuse,
 }
 
-/// Whether a file is mapped straight or behind the cache ([`MapOptions::mode`](crate::MapOptions::mode)).
+/// Whether a file is mapped behind a cache or *straight*: without one, so that loads and stores reach the memory that
+/// is the file ([`MapOptions::mode`](crate::MapOptions::mode)).
 ///
 /// ```
 /// use fastmap::{MapOptions, Mode};
@@ -72,17 +73,19 @@ pub enum Fallback {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Straight where the file is in memory (tmpfs, ramfs, hugetlbfs, DAX), else behind the cache.
+    /// Straight where the file is in memory (tmpfs, ramfs, hugetlbfs, DAX). Elsewhere behind the map's cache; without
+    /// one the kernel serves the map.
     #[default]
     Automatic,
-    /// DeferredStores the cache. Of a file in memory that is a second copy, and takes
-    /// [`Fallback::Buffered`](crate::Fallback::Buffered).
+    /// Behind the cache: the map's, or [`Cache::global`](crate::Cache::global). For a file in memory that is a second
+    /// copy, and needs [`Fallback::Buffered`](crate::Fallback::Buffered).
     Cached,
-    /// Straight. A file that is not in memory is what the [`Fallback`](crate::Fallback) is for.
+    /// Straight. A file that is not in memory is mapped through the kernel with
+    /// [`Fallback::Kernel`](crate::Fallback::Kernel), and is [`Error::Missing`](crate::Error::Missing) otherwise.
     Direct,
 }
 
-/// What makes stores to a direct map last ([`MapOptions::persist`](crate::MapOptions::persist)).
+/// How a flush makes stores to a direct map last ([`MapOptions::persist`](crate::MapOptions::persist)).
 ///
 /// ```
 /// use fastmap::{MapOptions, Persist};
@@ -91,20 +94,21 @@ pub enum Mode {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Persist {
-    /// What the file needs: cache lines on DAX, where the kernel can (`MAP_SYNC`), else msync(2); nothing on tmpfs and
-    /// hugetlbfs, which do not outlive the machine.
+    /// As the file needs: by cache line on DAX where the kernel can (`MAP_SYNC`, mmap(2)), by msync(2) on other DAX,
+    /// not at all on tmpfs and hugetlbfs, which do not outlive the machine.
     #[default]
     Automatic,
-    /// Cache lines on tmpfs and hugetlbfs as well: the memory behind them is persistent, or stands in for such. A flush
-    /// then covers what was stored through maps of this process, by itself or in system calls; direct I/O into a map
-    /// must have ended before any flush of its file begins.
+    /// By cache line on tmpfs and hugetlbfs, too, for memory that is persistent, or stands in for such. A flush then
+    /// covers stores through any map of the file in this process, the kernel's in system calls included. Direct I/O
+    /// into a map must have ended before any flush of its file begins.
     CacheLines,
 }
 
 /// Advice on a range of a map ([`Map::advise`](crate::Map::advise)), after madvise(2).
 ///
-/// The first four are remembered for the file, whichever map they came by, in units of 2 MiB; the others are acted
-/// upon.
+/// The first four are remembered for the file, in units of 2 MiB, whichever of its maps was advised. The others are
+/// acted upon at once. A map that the kernel serves passes advice to madvise(2), [`Advice::Backward`] as `MADV_NORMAL`.
+/// A direct map does so too, but ignores [`Advice::DontNeed`].
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -122,9 +126,9 @@ pub enum Persist {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing in particular: walks with a constant step are recognised and read ahead of, rows of several pages at random places are
-    /// read at once when their length is known, and a file that fits into the cache is read whole when misses have cost as much. The
-    /// default, and what takes the next three back.
+    /// Nothing in particular: the default, which takes the next three back. Walks with a constant step are recognised
+    /// and read ahead of. Several pages in a row, at random places, are read at once when their number is known. A file
+    /// that fits into the cache is read whole when misses have cost as much as that.
     Normal,
     /// It will be accessed at random: nothing is read ahead.
     Random,
@@ -135,7 +139,7 @@ pub enum Advice {
     Backward,
     /// Bring the range into memory now, as far as it fits the cache.
     WillNeed,
-    /// Write the range's dirty pages back and drop it from memory, less what is pinned. Unlike madvise(2) on private
-    /// memory it loses nothing.
+    /// Write the range's dirty pages back and drop it from memory, except for pinned pages. Unlike madvise(2) on
+    /// private memory it loses nothing.
     DontNeed,
 }

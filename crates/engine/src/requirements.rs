@@ -1,5 +1,5 @@
-//! What the engine asks of the machine and of a file, looked at one by one: for `fastmap doctor`, and for the message
-//! when a file cannot be cached.
+//! The engine's requirements of the machine and of a file, checked one by one: for `fastmap doctor`, and for the
+//! message when a file cannot be cached.
 
 use crate::direct::mapping;
 use crate::region::userfaultfds;
@@ -11,7 +11,7 @@ use crate::sys::userfaultfd::Userfaultfd;
 use crate::sys::{PAGE, file, kernel_version, madvise, survival};
 use std::fs::File;
 
-/// Oldest Linux the engine is made for; later ones lock a VMA and not the address space where a page is installed.
+/// Oldest Linux the engine is made for. Later ones lock a VMA, and not the address space, where a page is installed.
 const OLDEST_LINUX: (u32, u32) = (6, 8);
 
 /// One thing the engine needs or can use.
@@ -26,20 +26,20 @@ const OLDEST_LINUX: (u32, u32) = (6, 8);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Requirement {
-    /// What it is, in a word or two.
+    /// Name, in a word or two.
     pub name: &'static str,
-    /// What the engine uses it for.
+    /// The engine's use of it.
     pub purpose: &'static str,
-    /// The engine works without it, slower or with less.
+    /// Whether the engine works without it, slower or with less.
     pub optional: bool,
-    /// What was found, or why it counts as missing.
+    /// The finding, or the reason why it counts as missing.
     pub found: Result<String, String>,
-    /// What to do when it is missing.
+    /// Remedy when it is missing.
     pub remedy: String,
 }
 
-/// Looks at the machine: architecture, page size, kernel version, userfaultfd(2) and its features, process_madvise(2),
-/// cache-line instructions.
+/// Checks the machine: page size, kernel version, userfaultfd(2) and its features, process_madvise(2), Linux AIO,
+/// io_uring(7), store tracking, cache-line instructions, and whether stores survive the program's end.
 ///
 /// ```
 /// let missing = fastmap::requirements::of_machine().into_iter().filter(|one| !one.optional && one.found.is_err());
@@ -60,7 +60,7 @@ pub fn of_machine() -> Vec<Requirement> {
     ]
 }
 
-/// Looks at a file: direct I/O in units of a page.
+/// Checks a file: direct I/O (`O_DIRECT`) in units of a page.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -74,13 +74,14 @@ pub fn of_file(file: &File) -> Vec<Requirement> {
     vec![direct_io(file)]
 }
 
-/// The first requirement of the machine that is missing, of those that are not optional.
+/// The first requirement of the machine that is missing and not optional.
 pub(crate) fn missing() -> Option<Requirement> {
     [page_size, kernel, user_faults].into_iter().map(|look| look()).find(|one| one.found.is_err())
 }
 
-/// What could end this process so that stores to writable maps that were not flushed are lost, where the keeper cannot save them: the end
-/// of a PID namespace, or the OOM killer of a memory group. `None`: neither can, as far as can be seen now.
+/// Says what could end this process so that the keeper ([`CacheBuilder::keeper`](crate::CacheBuilder::keeper)) cannot
+/// save stores to writable maps that were not flushed: the end of a PID namespace, or the OOM killer of a memory group.
+/// `None`: neither can, as far as can be seen now.
 ///
 /// ```
 /// if let Some(why) = fastmap::requirements::risk_to_stores() {

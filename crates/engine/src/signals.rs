@@ -1,15 +1,16 @@
-//! The program's SIGBUS, for a library that stands in for sigaction(2) in a program that knows nothing of the engine's
-//! handler.
+//! The program's action for SIGBUS, for a library that stands in for sigaction(2) in a program that knows nothing of
+//! the engine's handler.
 
 use crate::sys::signal;
 
-/// The program's action for SIGBUS, to which the engine's handler chains what is not the engine's: returns the one in
-/// force and, if `new` is given, replaces it, as sigaction(2) does. Its flags are honoured (`SA_SIGINFO`,
-/// `SA_RESETHAND`, `SA_NODEFER`, `sa_mask`), but for `SA_ONSTACK`: a thread that has an alternate stack always handles
-/// SIGBUS there.
+/// Returns the program's action for SIGBUS and, if `new` is given, replaces it, as sigaction(2) does. The engine's
+/// handler chains to this action for signals that are not the engine's. The action's flags are honoured (`SA_SIGINFO`,
+/// `SA_RESETHAND`, `SA_NODEFER`, `sa_mask`) except for `SA_ONSTACK`: a thread that has an alternate stack always
+/// handles SIGBUS there.
 ///
-/// `None`: the engine's handler is not installed, which it is with the first cached map; call sigaction(2). A program
-/// that does so while another of its threads makes that map is as any that calls it twice at a time: either may win.
+/// Returns `None` where the engine's handler is not installed: call sigaction(2) then. The first cached map installs
+/// the handler. If another thread makes that map during the program's sigaction(2), either may win, as with two calls
+/// of sigaction(2) at a time.
 ///
 /// Async-signal-safe.
 ///

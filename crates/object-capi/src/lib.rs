@@ -1,7 +1,7 @@
-//! `libfastmap_object.so`: objects of a store (TLS, HTTP, local copies) for `libfastmap.so`, which opens it when a URL is opened. So programs
-//! that map files alone load none of it.
+//! `libfastmap_object.so`: objects of a store (TLS, HTTP, local copies) for `libfastmap.so`, which opens this library with the first URL. So
+//! programs that map only files load none of it.
 //!
-//! `table.rs` has the functions' types. They are called through the one symbol below.
+//! The library exports one symbol, which returns a table of functions (`table.rs`).
 
 mod table;
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 use store::{Error, Object, ObjectOptions};
 use table::{Asked, Counts, FOR_EVER, Limit, Opened, Table, Text, VERSION};
 
-/// An object that is open, and what the engine maps it by.
+/// An open object, and its origin for the engine.
 struct Held {
     origin: Arc<TierOrigin>,
     object: Object,
@@ -47,7 +47,7 @@ pub extern "C" fn fastmap_object_table() -> &'static Table {
     &TABLE
 }
 
-/// Folders of local copies that were named, with their limits.
+/// The folders of local copies that callers have named, with their limits.
 type Tiers = Vec<(Option<PathBuf>, u64, Weak<Tier>)>;
 
 fn tiers() -> MutexGuard<'static, Tiers> {
@@ -55,7 +55,7 @@ fn tiers() -> MutexGuard<'static, Tiers> {
     TIERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder of local copies that was named, shared by the objects that are opened with it.
+/// The folder of local copies that a caller has named. Objects that are opened with the same folder and limit share it.
 fn tier_of(dir: *const c_char, limit: u64) -> store::Result<Option<Arc<Tier>>> {
     if dir.is_null() && limit == 0 {
         return Ok(None);
@@ -98,7 +98,7 @@ fn time_of(limit: Limit) -> Option<Duration> {
 
 unsafe extern "C" fn open(asked: &Asked, opened: &mut Opened) {
     thread_local! {
-        /// Why this thread's last object is not open.
+        /// Why the last object that this thread failed to open is not open.
         static REFUSED: RefCell<String> = const { RefCell::new(String::new()) };
     }
     // SAFETY: the caller's contract.
@@ -157,7 +157,7 @@ fn errno_of_tier(error: &fastmap_tier::Error) -> c_int {
 unsafe extern "C" fn close(object: *mut c_void) {
     // SAFETY: of `open`, and closed once.
     let held = unsafe { Box::from_raw(object.cast::<Held>()) };
-    // No panic crosses; what is left is a file that stays open.
+    // No panic crosses the boundary. If there is one, a file stays open.
     let _ = catch_unwind(std::panic::AssertUnwindSafe(|| drop(held)));
 }
 
@@ -208,7 +208,7 @@ unsafe extern "C" fn counts(object: *const c_void) -> Counts {
 }
 
 thread_local! {
-    /// The locks, while this thread forks.
+    /// This library's locks, held while this thread forks.
     static LOCKS: Cell<Option<Box<dyn Any>>> = const { Cell::new(None) };
 }
 

@@ -1,12 +1,12 @@
-//! The functions that `libfastmap_object.so` gives to `libfastmap.so`. This file is built into both; they are installed together.
+//! The functions that `libfastmap_object.so` gives to `libfastmap.so`. This file is built into both libraries; they are installed together.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::AtomicU64;
 
-/// Both libraries have the same version, or do not work together.
+/// Only libraries of the same version work together.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// UTF-8, the other library's.
+/// A text in UTF-8, which belongs to the library that made it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Text {
@@ -25,7 +25,7 @@ impl Text {
     }
 
     /// # Safety
-    /// Its owner keeps it for as long.
+    /// The text's owner keeps it for `'a`.
     pub unsafe fn get<'a>(self) -> &'a str {
         // SAFETY: made of a text by `new`; the caller's contract.
         unsafe { std::str::from_utf8_unchecked(std::slice::from_raw_parts(self.at, self.len)) }
@@ -40,28 +40,29 @@ pub const FOR_EVER: Limit = u64::MAX;
 #[repr(C)]
 pub struct Asked {
     pub url: Text,
-    /// Folder of local copies; NULL: the user's.
+    /// Folder of local copies; NULL: the user's default.
     pub tier: *const c_char,
-    /// Bytes; 0: as the folder has it.
+    /// Most bytes that the folder's copies may take; 0: the folder's own limit.
     pub tier_limit: u64,
-    /// For what is waited for.
+    /// How long a map waits for the store.
     pub deadline: Limit,
 }
 
 /// An object that is open, or why it is not.
 #[repr(C)]
 pub struct Opened {
-    /// For the other functions; NULL: it is not open.
+    /// The object, for the other functions; NULL: it is not open.
     pub object: *mut c_void,
     /// The local copy's file, open as long as the object is.
     pub fd: c_int,
-    /// Where it is not open, errno.
+    /// Why it is not open; 0 if it is.
     pub errno: c_int,
     /// Bytes.
     pub len: u64,
-    /// Its URL, for people, as long as the object is open. Where it is not open, what to say, until this thread opens another.
+    /// Its URL, for people; the text stays as long as the object is open. If it is not open: the reason; this text stays until the thread opens
+    /// another.
     pub text: Text,
-    /// What tells this version of the object from others.
+    /// A text that differs between versions of the object.
     pub version: Text,
 }
 
@@ -78,11 +79,11 @@ pub struct Counts {
     pub wrong: u64,
 }
 
-/// What the library can do. `has` to `explain` are [`Origin`](fastmap::Origin)'s functions, ranges in two numbers.
+/// The library's functions. `has` to `explain` are those of [`Origin`](fastmap::Origin), with a range as two numbers.
 #[repr(C)]
 pub struct Table {
     pub version: Text,
-    /// The bytes of all objects, for `fastmap top`: what `fastmap::live::counted` says in that library.
+    /// The byte counters of all objects, for `fastmap top`: `fastmap::live::counted` of `libfastmap_object.so`.
     pub counted: &'static [AtomicU64; 3],
     pub open: unsafe extern "C" fn(&Asked, &mut Opened),
     pub close: unsafe extern "C" fn(*mut c_void),
@@ -90,10 +91,11 @@ pub struct Table {
     pub bring: unsafe extern "C" fn(*const c_void, u64, u64, Limit) -> c_int,
     pub ask: unsafe extern "C" fn(*const c_void, u64, u64),
     pub is_right: unsafe extern "C" fn(*const c_void, u64, *const u8, usize) -> bool,
-    /// Empty: it says nothing.
+    /// An empty text: it has no explanation.
     pub explain: unsafe extern "C" fn(*const c_void, c_int) -> Text,
     pub counts: unsafe extern "C" fn(*const c_void) -> Counts,
-    /// Before fork(2), and after it in both: no thread of the parent's holds the library's locks in the child.
+    /// Called before fork(2); `unlock` is called after it, in parent and child. So no other thread holds the library's locks when a child is
+    /// made.
     pub lock: extern "C" fn(),
     pub unlock: extern "C" fn(),
 }

@@ -4,11 +4,11 @@ use std::io;
 
 /// What can go wrong when an object is opened.
 ///
-/// Converts into [`std::io::Error`] with the same error number where there is one.
+/// Converts into [`std::io::Error`] with the kind that belongs to the error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The URL cannot be used. It is shown without user, password and query.
+    /// The URL cannot be used. It is shown without user, password and query string.
     #[error("{url}: {why}")]
     Url {
         /// The URL.
@@ -26,10 +26,10 @@ pub enum Error {
         /// What happened.
         why: String,
     },
-    /// The folder of local copies.
+    /// The folder of local copies, or the local copy, cannot be used.
     #[error(transparent)]
     Tier(#[from] fastmap_tier::Error),
-    /// The map.
+    /// The object cannot be mapped.
     #[error(transparent)]
     Map(#[from] fastmap::Error),
     /// A system call failed: no memory, or no threads.
@@ -45,7 +45,7 @@ pub enum Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What to do about an error number, behind the message.
+/// What to do about an error, to stand behind the message.
 fn remedy(errno: i32) -> &'static str {
     match errno {
         libc::EACCES => {

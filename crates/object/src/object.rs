@@ -1,4 +1,4 @@
-//! The public face: objects, and maps of them.
+//! The public interface: objects, and maps of them.
 
 use crate::error::{Error, Result};
 use crate::fetch::Source;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How long a store may take to give what is waited for, where nothing else is said.
+/// The default deadline: how long a map waits for the store.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// How an object is opened.
@@ -32,25 +32,25 @@ impl Default for ObjectOptions {
 }
 
 impl ObjectOptions {
-    /// The process's cache, the user's folder of local copies, and a deadline of 30 s.
+    /// Options with the process's cache, the user's folder of local copies, and a deadline of 30 s.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The memory that pages of a map may take ([`Cache::global`] otherwise).
+    /// The cache that limits the memory of a map's pages. Default: [`Cache::global`].
     pub fn cache(&mut self, cache: &Cache) -> &mut Self {
         self.cache = Some(cache.clone());
         self
     }
 
-    /// The folder of local copies ([`Tier::open`] says which it is otherwise, and how large it may be).
+    /// The folder of local copies. [`Tier::open`] says which is the default, and how large it may be.
     pub fn tier(&mut self, tier: &Arc<Tier>) -> &mut Self {
         self.tier = Some(tier.clone());
         self
     }
 
-    /// How long the store may take to give what is waited for; `None`: for ever. After it [`Map::read_at`], [`Map::pin`] and [`Map::gather`] give an
-    /// error, and a load raises SIGBUS. To open an object takes 30 s at most, whatever is said here.
+    /// How long a map waits for the store; `None`: for ever. When the deadline has passed, [`Map::read_at`], [`Map::pin`] and [`Map::gather`] return
+    /// an error, and a load raises SIGBUS. Opening an object takes no longer than this either, or 30 s if it is `None`.
     pub fn deadline(&mut self, deadline: Option<Duration>) -> &mut Self {
         self.deadline = deadline;
         self
@@ -70,10 +70,10 @@ impl ObjectOptions {
         Ok(ObjectMap { map, object })
     }
 
-    /// Opens an object, to be mapped by other means.
+    /// Opens an object without mapping it.
     ///
     /// # Errors
-    /// [`Error::Url`] and [`Error::Store`] of the object, [`Error::Tier`] of its local copy, [`Error::Io`] where the process gets no threads.
+    /// [`Error::Url`] and [`Error::Store`] for the object, [`Error::Tier`] for its local copy, [`Error::Io`] if the process gets no threads.
     pub fn open(&self, url: &str) -> Result<Object> {
         let location = Location::parse(url)?;
         let process = Process::get()?;
@@ -90,7 +90,7 @@ impl ObjectOptions {
     }
 }
 
-/// An object of a store at one version, with its local copy: parts come when they are asked for.
+/// An object of a store at one version, with its local copy. Parts are fetched when they are asked for.
 pub struct Object {
     remote: Arc<Remote>,
     server: Arc<Server>,
@@ -122,17 +122,17 @@ impl Object {
         ObjectOptions::new().open(url)
     }
 
-    /// The local copy: its file is what is mapped, and its version says which object it is of.
+    /// The local copy. Its file is mapped; its version names the object.
     pub fn local(&self) -> &Arc<Local> {
         &self.remote.local
     }
 
-    /// Where its parts are asked for, in this process and its children by fork(2), while the object is open here.
+    /// The slots in which this process, and its children made by fork(2), ask for parts while the object is open here.
     pub fn asking(&self) -> &Arc<Asking> {
         &self.server.asking
     }
 
-    /// What it is asked for by.
+    /// The number by which the object is asked for.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -147,12 +147,12 @@ impl Object {
         self.len() == 0
     }
 
-    /// What the engine maps it by.
+    /// The origin by which the engine maps it.
     pub fn origin(&self) -> Arc<TierOrigin> {
         TierOrigin::new(self.local().clone(), self.asking().clone(), self.number, self.remote.deadline)
     }
 
-    /// What has been done for it since it was opened.
+    /// Counts since it was opened.
     pub fn stats(&self) -> ObjectStats {
         let (counters, local) = (&self.remote.source.counters, self.local().stats());
         ObjectStats {
@@ -173,7 +173,7 @@ impl Drop for Object {
     }
 }
 
-/// What has been done for an object.
+/// Counts of an object since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ObjectStats {
     /// Bytes that came from the store.
@@ -182,13 +182,13 @@ pub struct ObjectStats {
     pub hit: u64,
     /// Bytes that were evicted from the local copy without having been read.
     pub wasted: u64,
-    /// Requests sent to the store, second ones included.
+    /// Requests sent to the store, including those sent again and second ones.
     pub requests: u64,
-    /// Requests that were sent again, because the one before failed.
+    /// Requests that were sent again because the one before had failed.
     pub retries: u64,
     /// Second requests, sent because the first was late.
     pub hedges: u64,
-    /// Units of 256 KiB of the local copy that had other bytes in them than were put there; they were fetched anew.
+    /// Units of 256 KiB of the local copy in which other bytes were found than had been put there. They were fetched anew.
     pub wrong_units: u64,
 }
 
@@ -205,7 +205,7 @@ pub struct ObjectStats {
 /// ```
 #[derive(Debug)]
 pub struct ObjectMap {
-    // Unmapped before the object goes.
+    // Declared first, so it is unmapped before the object is dropped.
     map: Map,
     object: Object,
 }
@@ -224,7 +224,7 @@ impl ObjectMap {
         &self.object
     }
 
-    /// What has been done for the object since it was opened.
+    /// Counts of the object since it was opened.
     pub fn stats(&self) -> ObjectStats {
         self.object.stats()
     }
@@ -238,11 +238,11 @@ impl Deref for ObjectMap {
     }
 }
 
-/// Fetches parts of objects for other processes, which ask for them by their places in the list; in this thread, until `stop` is set
-/// ([`Asking::ring`] has that noticed at once).
+/// Fetches parts of objects for other processes, in this thread, until `stop` is set; [`Asking::ring`] wakes it to look. The processes ask for an
+/// object by its place in `objects`.
 ///
 /// # Errors
-/// [`Error::Io`] where the process gets no threads.
+/// [`Error::Io`] if the process gets no threads.
 pub fn serve(asking: Arc<Asking>, objects: &[Object], stop: &AtomicBool) -> Result<()> {
     let runtime = Process::get()?.server.runtime.clone();
     let objects: HashMap<u32, _> = (0..).zip(objects.iter().map(|object| object.remote.clone())).collect();

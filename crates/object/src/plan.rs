@@ -1,5 +1,5 @@
-//! What is fetched beyond what was asked for: ahead of who reads on (streams), and around who reads here and there (chunks), as far as that
-//! has been seen to be used. Counted in units.
+//! Which units are fetched beyond those that were asked for: ahead of a program that reads on (*streams*), and around one that reads here and there
+//! (*chunks*). Both grow and shrink by how much of them is used. Everything is counted in units.
 
 use fastmap_tier::UNIT;
 use std::collections::VecDeque;
@@ -9,15 +9,15 @@ use std::ops::Range;
 const REMEMBERED: usize = 32;
 /// Streams at a time.
 const STREAMS: usize = 8;
-/// Of the misses that are remembered, the last that one may go on from: of a small object, older ones are beside it by chance.
+/// A stream can begin where one of the last few misses ended. In a small object, older misses are neighbours by chance.
 const STEPS: usize = 8;
-/// A stream's first window; and the longest, with a tier that is large.
+/// A stream's first window, and its longest, units. A small tier has a lower limit ([`Plan::ahead`]).
 const FIRST_WINDOW: u64 = 2;
 pub(crate) const LONGEST_WINDOW: u64 = (32 << 20) / UNIT;
-/// Requests in a stream's window.
+/// Requests in a stream's window, at least about so many.
 pub(crate) const PIECES: u64 = 4;
 
-/// One object's.
+/// One object's streams and chunks.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// Units of the object.
@@ -28,20 +28,20 @@ pub(crate) struct Plan {
     next_stream: u64,
     /// How many units are fetched for a miss: 1, 2, 4, …
     chunk: u64,
-    /// Of the last misses, the part that had another beside them a short while ago.
+    /// The part of the last misses that had a recent miss beside them, 0 to 1.
     near: f64,
-    /// What was fetched around misses, in their order: to be looked at later whether it was used.
+    /// The units that were fetched around misses, in order: later it is counted how many were used.
     around: VecDeque<Range<u64>>,
 }
 
-/// Somebody who reads from one unit to the next. A stream that runs backward counts units from the end.
+/// A walk from one unit to the next. A backward stream counts units from the object's end.
 #[derive(Debug)]
 struct Stream {
     number: u64,
     is_forward: bool,
-    /// What comes next.
+    /// The next unit that the program will read.
     at: u64,
-    /// As far as it was fetched.
+    /// The end of what was fetched for it.
     front: u64,
     window: u64,
 }
@@ -56,9 +56,9 @@ struct Miss {
 /// What to fetch for a miss.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// What was missed, and maybe more.
+    /// The missed units, and maybe more.
     pub units: Range<u64>,
-    /// The stream that it is part of.
+    /// The stream that the miss belongs to.
     pub stream: Option<u64>,
 }
 
@@ -75,7 +75,8 @@ impl Plan {
         }
     }
 
-    /// Units are missed: somebody waits for them, or will soon. `largest`: what is worth fetching at once. `is_used`: whether a unit was read.
+    /// Notes that units are missed, and says what to fetch. `largest`: most bytes that are worth fetching at once. `is_awaited`: a thread waits for
+    /// them. `is_used`: whether a unit was read.
     pub fn missed(
         &mut self,
         missed: Range<u64>,
@@ -85,7 +86,7 @@ impl Plan {
     ) -> Answer {
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.is_continued_by(&missed, self.units)) {
             let here = stream.map(&missed, self.units);
-            // Who wants it has caught up: that much ahead was too little.
+            // The program has caught up with what was fetched: the window was too small.
             stream.window = (stream.window * 2).min(LONGEST_WINDOW);
             stream.front = stream.front.max(here.end);
             if is_awaited {
@@ -112,10 +113,11 @@ impl Plan {
         Answer { units: fetched, stream: None }
     }
 
-    /// Whether a miss goes on where another ended that was used since, forward or backward, and with which unit the walk began.
+    /// Whether a miss continues an earlier one whose units were used since. Returns the direction (true: forward), and the unit with which the walk
+    /// began.
     fn walk(&self, missed: &Range<u64>, is_used: &impl Fn(u64) -> bool) -> Option<(bool, u64)> {
         self.recent.iter().rev().take(STEPS).find_map(|Miss { wanted, fetched }| {
-            // What was fetched around a miss and not used is no step of a walk.
+            // Units that were fetched around a miss and not used are no step of a walk.
             let last = |range: &Range<u64>| range.end - 1;
             let steps = [
                 (true, wanted.end == missed.start, wanted.start),
@@ -127,7 +129,7 @@ impl Plan {
         })
     }
 
-    /// The chunk that a lone miss is in; and what the misses until now say of how long chunks should be.
+    /// The chunk around a lone miss. First learns from the misses until now how long chunks are to be.
     fn chunk_around(&mut self, missed: Range<u64>, largest: u64, is_used: &impl Fn(u64) -> bool) -> Range<u64> {
         let is_near = self.recent.iter().any(|Miss { fetched, .. }| {
             fetched.start < missed.end + self.chunk && missed.start < fetched.end + self.chunk
@@ -150,13 +152,14 @@ impl Plan {
         }
         let start = missed.start / self.chunk * self.chunk;
         let end = (start + self.chunk).max(missed.end).min(self.units);
-        // Whether the missed ones are used nobody doubts.
+        // Only the others: the missed units themselves are used in any case.
         self.around.extend([start..missed.start, missed.end..end].into_iter().filter(|around| !around.is_empty()));
         self.around.truncate(REMEMBERED);
         start..end
     }
 
-    /// What a stream is to have fetched now, and whether it has come on since this was asked last. `None`: there is no such stream any more.
+    /// The units to fetch for a stream now, with a window of at most `longest`, and whether the program has read on since the last call. `None`:
+    /// the stream is gone.
     pub fn ahead(&mut self, number: u64, longest: u64, is_used: impl Fn(u64) -> bool) -> Option<(Range<u64>, bool)> {
         let units = self.units;
         let stream = self.streams.iter_mut().find(|stream| stream.number == number)?;
@@ -169,7 +172,7 @@ impl Plan {
             stream.window = (stream.window * 2).min(longest);
         }
         let window = stream.window.min(longest);
-        // By quarters, which begin where stores' blocks do: a few large requests cost a store less than many.
+        // In quarters of the window, aligned as stores' blocks are: a few large requests cost a store less than many.
         let piece = (window / PIECES).max(1);
         let wanted = stream.at + window;
         let front = if wanted >= units { units } else { wanted / piece * piece };
@@ -180,7 +183,7 @@ impl Plan {
 }
 
 impl Stream {
-    /// To the stream's way of counting, and back.
+    /// Converts units to the stream's way of counting, and back.
     fn map(&self, range: &Range<u64>, units: u64) -> Range<u64> {
         if self.is_forward { range.clone() } else { units - range.end..units - range.start }
     }
@@ -216,11 +219,11 @@ mod tests {
                 windows.push(ahead.end - ahead.start);
                 read += windows.last().unwrap();
             }
-            // It has come on since it was told from misses, which doubles the window.
+            // The program has read on since the stream began, which doubles the window.
             assert!(windows[0] <= 2 * FIRST_WINDOW, "{windows:?}");
             let longest = windows.iter().max().unwrap();
             assert!((LONGEST_WINDOW / 2..=LONGEST_WINDOW).contains(longest), "{windows:?}");
-            // Whoever stops has no more fetched.
+            // When the program stops, nothing more is fetched.
             assert!(plan.ahead(0, LONGEST_WINDOW, |_| false).unwrap().0.is_empty());
         }
     }
@@ -253,7 +256,7 @@ mod tests {
     fn chunks_grow_with_neighbours_and_shrink_without() {
         let mut plan = Plan::new(UNITS);
         let (mut at, mut largest) = (0, 0);
-        // Here and there, but two at a time. Nothing is used, or they would be walks.
+        // Scattered pairs of neighbours. None is used, or they would be walks.
         for step in 0..200 {
             at += if step % 2 == 0 { 40 } else { 1 };
             missed(&mut plan, at % UNITS, |_| false);

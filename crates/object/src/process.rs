@@ -1,4 +1,4 @@
-//! What a process has one of, from its first object on until it ends: the runtime, the client, the slots and the thread that serves them.
+//! The parts that a process has once, from its first object on until it ends: the runtime, the client, the slots and the thread that serves them.
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-/// Threads of the runtime. They copy, take checksums and write to the page cache: what a disk makes them wait for, the network waits for.
+/// Threads of the runtime. They copy, take checksums and write to the page cache. While the disk makes them wait, nothing is received either.
 const THREADS: usize = 4;
 
 pub(crate) struct Process {
@@ -21,11 +21,12 @@ pub(crate) struct Process {
     tier: Mutex<Weak<Tier>>,
 }
 
-/// Never freed: threads of others may wait for it at any time, until the process ends.
+/// Never freed: other threads may wait for its threads at any time, until the process ends.
 static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
 
 impl Process {
-    /// This process's. A child made by fork(2) has none of its parent's threads: it gets its own, when it opens an object itself.
+    /// This process's, made by the first call. A child made by fork(2) has none of its parent's threads, so it makes its own when it opens an
+    /// object itself.
     pub fn get() -> Result<&'static Process> {
         let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = std::process::id();
@@ -60,7 +61,7 @@ impl Process {
         Ok(Process { pid, runtime, client, permits: Arc::new(Permits::new()), server, tier: Mutex::new(Weak::new()) })
     }
 
-    /// The folder of local copies that is used where none is given.
+    /// The default folder of local copies.
     pub fn tier(&self) -> Result<Arc<Tier>> {
         let mut tier = self.tier.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tier) = tier.upgrade() {
@@ -71,7 +72,7 @@ impl Process {
         Ok(opened)
     }
 
-    /// Waits for what a thread of the runtime does: the caller may be one of another runtime's.
+    /// Runs `work` in the runtime and waits for its result. The runtime is not entered here, since the caller may be a thread of another runtime.
     pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let (done, result) = std::sync::mpsc::sync_channel(1);
         self.runtime.spawn(async move { drop(done.send(work.await)) });
@@ -80,7 +81,7 @@ impl Process {
     }
 }
 
-/// Signals are the program's threads' to handle, and not ours.
+/// Blocks all signals in this thread: the program's own threads handle them. Returns the mask from before.
 fn without_signals_from_now_on() -> libc::sigset_t {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -92,7 +93,7 @@ fn without_signals_from_now_on() -> libc::sigset_t {
     }
 }
 
-/// Threads that are started meanwhile begin without signals.
+/// Runs `start` with all signals blocked, so that the threads which it starts have them blocked, too.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let before = without_signals_from_now_on();
     let result = start();

@@ -1,4 +1,4 @@
-//! How long requests take, and what follows from it: when a second one is sent beside the first, and how much is asked for at once.
+//! How long requests take. From this follow two decisions: when a second request is sent beside the first, and how much one request asks for.
 
 use fastmap_tier::UNIT;
 use std::collections::VecDeque;
@@ -7,46 +7,46 @@ use std::time::Duration;
 
 /// Requests that are remembered.
 const REMEMBERED: usize = 128;
-/// Before so many have been seen, nothing is known of the slowest.
+/// With fewer requests seen, nothing is known of the slowest.
 const FEWEST: usize = 20;
 
-/// The most that one request fetches that is no stream's, bytes.
+/// Most bytes that a request outside of a stream fetches.
 const LARGEST: u64 = 4 << 20;
 
-/// Times of an object's requests.
+/// The times of an object's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Times(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Until the first byte, seconds.
+    /// Times until the first byte, seconds.
     first: VecDeque<f64>,
-    /// Bytes a second of one request from then on; 0 until one was long enough to tell.
+    /// Bytes a second of one request after its first byte; 0 until a request was long enough to tell.
     rate: f64,
 }
 
 impl Times {
-    /// A request's first byte came after this long, and so many bytes over that long from then on.
+    /// Notes a request: the time to its first byte, and its bytes in the time after that.
     pub fn note(&self, first: Duration, bytes: u64, rest: Duration) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.first.len() == REMEMBERED {
             seen.first.pop_front();
         }
         seen.first.push_back(first.as_secs_f64());
-        // What comes along with the first byte has taken no time, so a unit says too little.
+        // Bytes that come along with the first one seem to take no time. So requests of a unit say too little.
         if bytes > UNIT {
             let rate = (bytes - UNIT / 2) as f64 / rest.as_secs_f64().max(1e-6);
             seen.rate = if seen.rate == 0.0 { rate } else { seen.rate + (rate - seen.rate) / 8.0 };
         }
     }
 
-    /// After how long a request counts as late: as 95 of 100 were not, and where these are all alike, as none was.
+    /// The time to the first byte after which a request counts as late: the 95th percentile, or twice the median if that is longer.
     pub fn late(&self) -> Option<Duration> {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (seen.first.len() >= FEWEST).then(|| seen.quantile(0.95).max(2 * seen.quantile(0.5)))
     }
 
-    /// The most that is worth asking for at once: it takes as long to come as the request before it did to be answered. Whole units.
+    /// Most bytes, in whole units, that are worth asking for at once: they take as long to arrive as a request takes to be answered.
     pub fn chunk(&self) -> u64 {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.first.is_empty() || seen.rate == 0.0 {

@@ -48,7 +48,8 @@ unsafe impl dlmalloc::Allocator for Kernel {
     }
 }
 
-/// dlmalloc under a lock that nobody waits for: the watcher alone allocates once the program runs.
+/// dlmalloc under a spin lock. Once the program runs the watcher alone allocates, but for a moment before it starts (`mapped::begin`)
+/// and at exit.
 struct Own {
     is_held: AtomicBool,
     heap: UnsafeCell<Dlmalloc<Kernel>>,
@@ -73,7 +74,8 @@ impl Own {
     }
 }
 
-/// In a child of fork(2), where no watcher is: its copy of what the parent's had is given up.
+/// In a child of fork(2), which has no watcher yet: gives up the copy of the parent's heap, which the parent's watcher may have been
+/// changing.
 pub(crate) fn begin_anew() {
     // SAFETY: the child has one thread, which is here.
     unsafe { *ALLOCATOR.heap.get() = Dlmalloc::new_with_allocator(Kernel) };

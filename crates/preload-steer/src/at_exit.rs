@@ -1,14 +1,14 @@
-//! What was done, told at the program's end: one line, and `FASTMAP_STATS`.
+//! Tells at the program's end what was done: in a line on standard error, and in the file that `FASTMAP_STATS` names.
 
 use rustix::fs::{CWD, Mode, OFlags};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// What the environment asks for.
+/// Settings from the environment.
 struct Wanted {
-    /// The line even where standard error is no terminal.
+    /// Whether the line is written even where standard error is no terminal.
     always: bool,
-    /// A file for what was done, JSON.
+    /// The file for the statistics (JSON).
     stats: Option<&'static CStr>,
     /// The process that writes it: the one that `fastmap run` became.
     first: Option<u32>,
@@ -16,7 +16,7 @@ struct Wanted {
 
 static WANTED: OnceLock<Wanted> = OnceLock::new();
 
-/// Reads what the environment asks for, and has [`tell`] called by exit(3).
+/// Reads the environment, and registers [`tell`] with atexit(3).
 pub(crate) fn prepare() {
     let is_steer = |list: &CStr| list.to_bytes().split(|byte| *byte == b',').any(|word| word == b"steer");
     let always = crate::variable(c"FASTMAP_LOG").is_some_and(is_steer);
@@ -46,7 +46,7 @@ extern "C" fn tell() {
     }
 }
 
-/// As the engine's statistics, which have caches and maps. The line is plain ASCII, without quotes.
+/// Writes the engine's statistics file, with no caches and no maps in it. The line is plain ASCII, without quotes.
 fn write_stats(path: &CStr, line: &[u8]) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o644)) else { return };

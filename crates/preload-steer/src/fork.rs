@@ -1,6 +1,6 @@
 //! Children of fork(2) that go on without exec(2) have a watcher of their own.
 
-/// Asks for [`begin_anew`] in children.
+/// Registers [`begin_anew`] to run in children.
 pub(crate) fn prepare() {
     // SAFETY: a function that lives as long as the process: nothing unloads a preloaded library.
     unsafe { libc::pthread_atfork(None, None, Some(begin_anew)) };

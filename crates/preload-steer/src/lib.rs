@@ -1,4 +1,4 @@
-//! `libfastmap_steer.so`: steers a program that nobody changed. It changes no call; it notices mmap(2).
+//! `libfastmap_steer.so` steers a program that nobody changed. It passes every call on, and notices mmap(2).
 
 mod allocator;
 mod at_exit;
@@ -50,7 +50,7 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
     }
 }
 
-/// Whether this memory is the calling process's: a child of vfork(2) has its parent's for a while.
+/// Whether this memory is the calling process's own: a child of vfork(2) has its parent's for a while.
 fn is_own() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
@@ -60,7 +60,7 @@ fn watch() {
     thread::start(body);
 }
 
-/// A watcher that has gone wrong ends alone.
+/// Ends a watcher that has panicked. The program goes on without it.
 fn end_thread() {
     // SAFETY: ends the calling thread, which holds nothing that another waits for but this library's allocator.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
@@ -78,7 +78,7 @@ extern "C" fn body(_: *mut c_void) -> c_int {
         since += pause;
         if since > RIGHTS {
             since = Duration::ZERO;
-            // It must not keep what the program has given up.
+            // The watcher must not keep rights that the program has given up.
             if Rights::of(program) != Rights::own() {
                 return false;
             }

@@ -1,19 +1,18 @@
-//! mmap(2), passed on as it is: the one call that is noticed. The watcher is started when a program has mapped enough of
-//! files for steering to matter; most programs never do, and have none. (Some count their threads: Chromium's zygotes end
-//! if they have two.)
+//! mmap(2), passed on as it is: the one call that is noticed. The watcher starts when a program has mapped enough of files for steering
+//! to matter. Most programs never do, and have no watcher. (Some count their threads: Chromium's zygotes end if they have two.)
 
 use fastmap_steer::observe::Memory;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Bytes of files mapped so far. What was unmapped since still counts.
+/// Bytes of files mapped so far. Mappings that were undone since still count.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-/// Bytes of mapped files from which on it is asked whether the process is to be watched.
+/// The next check whether to watch comes when so many bytes of files are mapped.
 static ENOUGH: AtomicUsize = AtomicUsize::new(LEAST);
 
 const LEAST: usize = 32 << 20;
-/// Of the memory that files can have, the part that is to be mapped.
+/// A process is watched if it has mapped one part in so many of the memory that files can have.
 const PART: u64 = 4;
 
 type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
@@ -21,7 +20,7 @@ type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::
 /// The function that comes after this library's: the C library's, or a sanitizer's.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks it up.
+/// Looks the next mmap(2) up.
 pub(crate) fn prepare() {
     // SAFETY: a C string.
     NEXT.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"mmap".as_ptr()) }, Ordering::Relaxed);
@@ -31,7 +30,7 @@ pub(crate) fn prepare() {
 ///
 /// # Safety
 ///
-/// As there.
+/// As for mmap(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
     at: *mut c_void,
@@ -42,7 +41,8 @@ pub unsafe extern "C" fn mmap(
     offset: libc::off_t,
 ) -> *mut c_void {
     if NEXT.load(Ordering::Relaxed).is_null() {
-        // Another library's constructor, before this one's. (Not syscall(2): the engine's library sees it as this call.)
+        // Another library's constructor calls this before ours has run. (syscall(2) is no way out: the engine's library takes it for
+        // this call.)
         prepare();
     }
     // SAFETY: `NEXT` is the function of this name, which the C library has; the caller's arguments, unchanged.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn mmap(
 ///
 /// # Safety
 ///
-/// As there.
+/// As for mmap(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(
     at: *mut c_void,
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn mmap64(
 
 #[cold]
 fn begin(files: usize) {
-    // Asked again when a quarter more is mapped.
+    // The next check comes when a quarter more is mapped.
     ENOUGH.store(files.saturating_add(files / 4), Ordering::Relaxed);
     if !crate::is_own() || (files as u64) < Memory::of(std::process::id()).for_files() / PART {
         return;

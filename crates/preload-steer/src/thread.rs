@@ -19,17 +19,17 @@ unsafe extern "C" {
 /// panic on its way out.
 static STORAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes whose thread-local storage the thread is to have: the calling thread's, which is the process's first.
+/// Notes the calling thread's thread-local storage, which the watcher's thread is to have. The caller is the process's first thread.
 pub(crate) fn prepare() {
     // SAFETY: has no preconditions.
     STORAGE.store(unsafe { libc::pthread_self() } as usize, Ordering::Relaxed);
 }
 
-/// Runs `body` in a thread of this process with a table of descriptors of its own. No signal is delivered to it. Where
-/// there may be no further thread, nothing happens.
+/// Runs `body` in a thread of this process with a descriptor table of its own. No signal is delivered to it. Where no further thread
+/// can be made, nothing happens.
 ///
-/// It makes bare system calls only: the C library takes the process for what it was, so that a program of one thread
-/// still has locks for free (6 % of SQLite), and errno is the main thread's.
+/// `body` makes bare system calls only. The C library does not know of the thread, so a program of one thread keeps its free locks (6 %
+/// of SQLite), and errno is the main thread's.
 pub(crate) fn start(body: Body) {
     let shared = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
@@ -40,7 +40,7 @@ pub(crate) fn start(body: Body) {
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         if let Some(stack) = stack() {
             let storage = STORAGE.load(Ordering::Relaxed);
-            // Of this architecture pthread_self(3) is the register's value.
+            // On x86-64 pthread_self(3) is the value of the register.
             let flags = shared | if cfg!(target_arch = "x86_64") { libc::CLONE_SETTLS } else { 0 };
             if __clone(body, stack, flags, ptr::null_mut(), ptr::null_mut::<c_int>(), storage) < 0 {
                 libc::munmap(stack.wrapping_byte_sub(STACK), STACK);

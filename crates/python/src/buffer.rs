@@ -1,19 +1,19 @@
 //! The buffer protocol of mappings.
 //!
-//! The stable ABI has it from CPython 3.11 on, and PyO3 with it; as symbols and slots of types it has been there for longer. So the class
-//! that Python sees is made here: PyO3's, with the two slots.
+//! CPython's stable ABI, and PyO3 with it, has the protocol from 3.11 on only. Its symbols and type slots have been there for longer. So this file
+//! makes the class that Python sees: a subclass of PyO3's, with the two slots.
 
 use crate::mapping::Mapping;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
 
-/// Of CPython's `typeslots.h`.
+/// From CPython's `typeslots.h`.
 const BF_GETBUFFER: c_int = 1;
 const BF_RELEASEBUFFER: c_int = 2;
 
 unsafe extern "C" {
-    /// A `Py_buffer` is the interpreter's here.
+    /// `view` is a `Py_buffer`, which only the interpreter looks into.
     fn PyBuffer_FillInfo(
         view: *mut c_void,
         exporter: *mut PyObject,
@@ -25,7 +25,7 @@ unsafe extern "C" {
 }
 
 fn with<T>(object: *mut PyObject, run: impl FnOnce(&Mapping) -> PyResult<T>) -> PyResult<T> {
-    // SAFETY: the interpreter calls a slot with its lock, or without there being any, and with an object of the type.
+    // SAFETY: the interpreter calls a slot with its lock held, if it has one, and with an object of the type.
     Python::attach(|py| run(unsafe { Bound::from_borrowed_ptr(py, object) }.cast::<Mapping>()?.get()))
 }
 
@@ -48,7 +48,7 @@ unsafe extern "C" fn get_buffer(object: *mut PyObject, view: *mut c_void, flags:
 }
 
 unsafe extern "C" fn release_buffer(object: *mut PyObject, _view: *mut c_void) {
-    // It is one, or it would not have been lent.
+    // The object is a mapping, or it would not have been lent.
     let _ = with(object, |mapping| {
         mapping.give_back();
         Ok(())

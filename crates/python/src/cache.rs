@@ -1,4 +1,4 @@
-//! A limit on memory, with its counters.
+//! Caches: limits on memory, with their counters.
 
 use crate::failure::{Failure, check};
 use fastmap_capi::{fm_cache, fm_cache_create, fm_cache_destroy, fm_cache_resize, fm_stats};
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Cache {
     /// The handle; a number.
     handle: usize,
-    /// As last heard, for children made by fork(2), which have no caches.
+    /// The capacity when it was last asked for: a child made by fork(2) has no caches to ask.
     capacity: AtomicU64,
 }
 
@@ -107,7 +107,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // In a child made by fork(2) it fails, and there is nothing to give back.
+        // In a child made by fork(2) this fails, and there is nothing to give back.
         // SAFETY: a handle; mappings in the cache keep it.
         unsafe { fm_cache_destroy(self.handle()) };
     }

@@ -1,13 +1,15 @@
-//! Files that are cut while they are mapped, and objects that cannot be fetched: a load of what is not there finds zeros, and the interpreter
-//! is told.
+//! Files that are truncated (*cut*) while they are mapped, and objects that cannot be fetched. A load of a missing page raises SIGBUS, which would
+//! end the interpreter.
 //!
-//! Without this it would end by SIGBUS. As the Java VM has it, the page that is not there is replaced by one of zeros, and the main thread
-//! raises OSError when the interpreter next looks for such calls, which is after a call or a jump back; every later call of the mapping's own
-//! raises it, too. In a cache all mappings of a file share its memory, and the page that has taken the place of one of the cache's stays until
-//! the last of them is gone: they all raise it, and there is no new one before.
+//! The handler here replaces the missing page by one of zeros, as the Java VM does, and asks the interpreter for a call in the main thread. The
+//! interpreter makes such calls after a call or a jump back. The call raises OSError. Every later call of one of the mapping's methods raises it,
+//! too.
 //!
-//! The handler is there from the import on, so that the engine's, which is installed with the first cached mapping, comes first and passes
-//! on what is not its own.
+//! In a cache all mappings of a file share its memory. A page that has been replaced stays until the last of these mappings is gone. So all of
+//! them raise OSError, and the file cannot be mapped anew before.
+//!
+//! The handler is installed at the import. The engine's handler is installed with the first cached mapping, so it comes first, and passes on the
+//! signals that are not its own.
 
 use crate::failure::Failure;
 use pyo3::ffi;
@@ -19,7 +21,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
-/// Of `siginfo.h`: nothing is behind the address.
+/// From `siginfo.h`: nothing is behind the address.
 const BUS_ADRERR: c_int = 2;
 
 struct Watched {
@@ -42,19 +44,19 @@ impl Watched {
     /// The mapping's addresses, if there is one.
     fn at(&self) -> Range<usize> {
         let (start, end) = (self.start.load(Ordering::Acquire), self.end.load(Ordering::Acquire));
-        // Both of one mapping: the place may be another's meanwhile.
+        // `start` is looked at again, since the entry may be another mapping's by now.
         if start != 0 && self.start.load(Ordering::Acquire) == start { start..end } else { 0..0 }
     }
 }
 
-/// Mappings; one that finds no place here ends the interpreter as before.
+/// The mappings that are watched. One that finds no free entry is not: there SIGBUS ends the interpreter.
 static RANGES: [Watched; 1024] = [const { Watched::new() }; 1024];
-/// The main thread has been asked to raise the exception, and has not yet.
+/// Whether the main thread has been asked to raise the exception, and has not yet done so.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
-/// The program's action, to which the handler passes on.
+/// The program's signal action, to which the handler passes other signals on.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// Notes a mapping; false if a page of it has been replaced already, by way of another mapping of the same memory.
+/// Notes a mapping. False: a page of it has been replaced already, by way of another mapping of the same memory.
 pub fn watch(at: Range<usize>, is_object: bool) -> bool {
     let is_cut = |one: &Watched| {
         let other = one.at();
@@ -74,9 +76,9 @@ pub fn watch(at: Range<usize>, is_object: bool) -> bool {
     true
 }
 
-/// Forgets one, before it is unmapped.
+/// Forgets a mapping, before it is unmapped.
 pub fn forget(at: Range<usize>) {
-    // Or another that is alike, where mappings in a cache share their memory.
+    // It may be the entry of another mapping at the same addresses, which serves as well.
     let is_it = |one: &&Watched| {
         one.at() == at && one.start.compare_exchange(at.start, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
@@ -94,7 +96,7 @@ fn holding(at: usize) -> impl Iterator<Item = &'static Watched> {
     RANGES.iter().filter(move |one| one.at().contains(&at))
 }
 
-/// What the exception says.
+/// The failure that becomes the exception.
 pub fn failure(is_object: bool) -> Failure {
     if is_object {
         let why = "part of an object could not be fetched, as standard error says: what lies there was found to be zeros; close its mapping and \
@@ -119,22 +121,22 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     if code == BUS_ADRERR && holding(at).next().is_some() {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-        // SAFETY: a page of a mapping that holds nothing of the file.
+        // SAFETY: this page of a mapping holds nothing of the file.
         let new = unsafe { libc::mmap((at & !(PAGE - 1)) as *mut c_void, PAGE, prot, flags, -1, 0) };
         if new != libc::MAP_FAILED {
             holding(at).for_each(|one| one.was_cut.store(true, Ordering::Relaxed));
             if !IS_ASKED.swap(true, Ordering::AcqRel) {
                 let of_object = holding(at).any(|one| one.is_object.load(Ordering::Relaxed));
                 let of_object = ptr::without_provenance_mut(usize::from(of_object));
-                // SAFETY: it needs no lock of the interpreter's but that of these calls.
+                // SAFETY: of the interpreter's locks it takes only the one of pending calls.
                 let is_full = unsafe { ffi::Py_AddPendingCall(Some(tell), of_object) } != 0;
-                // A later page asks again.
+                // If the queue is full, a later page asks again.
                 IS_ASKED.store(!is_full, Ordering::Release);
             }
             return;
         }
     }
-    // SAFETY: as the handler before this one would have been called; without one the signal ends the process when the access is repeated.
+    // SAFETY: the earlier handler is called as the kernel would call it. Without one, the signal ends the process when the access is repeated.
     unsafe {
         match BEFORE.load(Ordering::Acquire).as_ref() {
             Some(before) if !matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) => {
@@ -170,12 +172,12 @@ pub fn prepare() {
     });
 }
 
-/// Makes an action the one in force; the former is the program's.
+/// Installs an action. The action that it replaces is the program's from then on.
 ///
 /// # Safety
 /// As for sigaction(2).
 unsafe fn exchange(action: &libc::sigaction) {
-    // SAFETY: the caller's contract; the former one stays for handlers that run, and is small.
+    // SAFETY: the caller's contract. The former action is leaked, since running handlers may read it; it is small.
     unsafe {
         let before = Box::leak(Box::new(std::mem::zeroed()));
         libc::sigaction(libc::SIGBUS, action, before);
@@ -183,8 +185,8 @@ unsafe fn exchange(action: &libc::sigaction) {
     }
 }
 
-/// Makes a call that changes the program's action, as if this handler and the engine's were not there: they come first afterwards, too. In
-/// the meantime a trap of another thread is the program's.
+/// Makes a call that changes the program's action of SIGBUS, as if this handler and the engine's were not there. Afterwards they come first
+/// again. During the call, the program's action handles the traps of other threads.
 pub fn beneath<T>(call: impl FnOnce() -> T) -> T {
     let module = |address: usize| {
         // SAFETY: it fills in the structure, or says that it has not.
@@ -197,7 +199,7 @@ pub fn beneath<T>(call: impl FnOnce() -> T) -> T {
     unsafe {
         let mut ours: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut ours);
-        // Or somebody else has come on top.
+        // The action in force is not ours or the engine's: another library has installed one since.
         if module(ours.sa_sigaction) != module(on_sigbus as *const () as usize) {
             return call();
         }

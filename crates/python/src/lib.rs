@@ -1,7 +1,11 @@
-//! `fastmap._native`: what the Python package is made of, over the functions of `libfastmap.so`.
+//! `fastmap._native`: the native part of the Python package, made of the functions of `libfastmap.so`.
 //!
-//! `cache.rs` has the caches, `mapping.rs` the mappings, `buffer.rs` the buffer protocol of these, `cut.rs` what becomes of those whose file is cut. Arguments are checked in Python
-//! (`python/fastmap`); what may block runs without the interpreter's lock.
+//! * `cache.rs`: caches
+//! * `mapping.rs`: mappings; `buffer.rs`: their buffer protocol
+//! * `cut.rs`: mappings whose file is truncated, or whose object cannot be fetched
+//! * `failure.rs`: failed calls as exceptions
+//!
+//! Python code (`python/fastmap`) checks the arguments. Calls that may block run without the interpreter's lock.
 
 mod buffer;
 mod cache;
@@ -14,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::io;
 
-/// ftruncate(2) to nothing: of a file that the engine has, too, where pages of it may have been stored to.
+/// Truncates a file to length 0 (ftruncate(2)), also one that the engine has mapped, with pages that were stored to.
 #[pyfunction]
 fn truncate(py: Python<'_>, fd: i32) -> PyResult<()> {
     py.detach(|| {
@@ -34,7 +38,7 @@ fn truncate(py: Python<'_>, fd: i32) -> PyResult<()> {
     })
 }
 
-/// Calls what changes the program's handler of SIGBUS, such as `faulthandler.enable`: it comes after the engine's.
+/// Makes a call that changes the program's handler of SIGBUS, such as `faulthandler.enable`. The engine's handler stays before the new one.
 #[pyfunction]
 #[pyo3(signature = (call, *args, **kwargs))]
 fn beneath<'py>(

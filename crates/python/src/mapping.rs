@@ -1,4 +1,4 @@
-//! A mapped file: its bytes, and what can be asked of them.
+//! A mapped file or object: its bytes, and the methods on them.
 
 use crate::cache::Cache;
 use crate::cut;
@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 
-/// What `help(fastmap.Mapping)` says.
+/// The text of `help(fastmap.Mapping)`.
 pub const DOC: &CStr = c"Bytes of a file or an object in memory: what `fastmap.open` returns, and arrays are made of.
 
 It has the buffer protocol: `memoryview(mapping)`, `numpy.frombuffer(mapping, dtype)`. As a context manager it is closed at the end.
@@ -30,18 +30,18 @@ pub struct Mapping {
     state: Mutex<State>,
     len: usize,
     offset: u64,
-    /// Of the first byte in its page.
+    /// The first byte's offset in its page.
     skip: usize,
     is_writable: bool,
     cache: Option<Py<Cache>>,
-    /// Of an object: its URL as messages have it, and what tells its version.
+    /// For an object: its URL as messages show it, and a text that differs between its versions.
     object: Option<(String, String)>,
 }
 
-/// How an object is opened: URL, folder of local copies and its limit (or 0), deadline in seconds.
+/// How an object is opened: URL, folder of local copies, the folder's limit in bytes (or 0), deadline in seconds.
 type Url = (Vec<u8>, Option<Vec<u8>>, u64, f64);
 
-/// What is mapped.
+/// The file or object that is mapped.
 #[derive(FromPyObject)]
 pub enum Source {
     #[pyo3(transparent)]
@@ -51,13 +51,13 @@ pub enum Source {
 }
 
 struct State {
-    /// Of the first page; `None` when it is closed.
+    /// Address of the first page; `None` when the mapping is closed.
     at: Option<usize>,
-    /// Buffers that are lent, and calls under way.
+    /// Buffers that are lent, pins, and calls under way.
     uses: usize,
 }
 
-/// An offset or a length. One that is negative, or beyond all memory, is outside of any mapping.
+/// An offset or a length. A negative number, or one beyond the address space, becomes `usize::MAX`, which is outside of any mapping.
 pub struct Number(usize);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Number {
@@ -71,7 +71,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Number {
     }
 }
 
-/// The bytes of a mapping, in use.
+/// The bytes of a mapping while it is in use.
 #[derive(Clone, Copy)]
 pub struct Bytes {
     pub at: usize,
@@ -79,7 +79,7 @@ pub struct Bytes {
     pub is_writable: bool,
 }
 
-/// Keeps a mapping open.
+/// Keeps a mapping open until dropped.
 struct Use<'a> {
     mapping: &'a Mapping,
     bytes: Bytes,
@@ -92,7 +92,7 @@ impl Drop for Use<'_> {
 }
 
 impl Use<'_> {
-    /// The address of a range.
+    /// The address of a range. Fails unless the range is inside the mapping.
     fn range(&self, offset: usize, len: usize) -> PyResult<usize> {
         if offset <= self.bytes.len && len <= self.bytes.len - offset {
             return Ok(self.bytes.at + offset);
@@ -101,17 +101,17 @@ impl Use<'_> {
         Err(PyIndexError::new_err(format!("{len} bytes at offset {offset} are not inside the mapping of {all} bytes")))
     }
 
-    /// A range, given or to the end, and whole pages of it: calls of mmap(2)'s kin take an address of a page.
+    /// A range, which without `len` reaches to the end, extended to a page's start: mmap(2)'s kin take addresses of pages.
     fn pages(&self, offset: usize, len: Option<usize>) -> PyResult<(usize, usize)> {
         let len = len.unwrap_or(self.bytes.len.saturating_sub(offset));
         let at = self.range(offset, len)?;
         Ok((at & !(PAGE - 1), len + at % PAGE))
     }
 
-    /// Ranges, from arrays of their offsets and lengths.
+    /// The ranges whose offsets and lengths are in two arrays.
     ///
     /// # Safety
-    /// `count` numbers of 8 bytes are at either.
+    /// At each address there are `count` numbers of 8 bytes.
     unsafe fn ranges(&self, starts: usize, lengths: usize, count: usize) -> PyResult<Ranges> {
         if count == 0 {
             return Ok(Ranges(vec![]));
@@ -135,9 +135,9 @@ impl Use<'_> {
 /// Ranges that may be handed to another thread.
 struct Ranges(Vec<fm_range>);
 
-// SAFETY: addresses, of a mapping that the caller keeps open.
+// SAFETY: addresses in a mapping that the caller keeps open.
 unsafe impl Send for Ranges {}
-// SAFETY: likewise, and nobody changes them.
+// SAFETY: as above, and nobody changes them.
 unsafe impl Sync for Ranges {}
 
 impl Ranges {
@@ -151,7 +151,7 @@ impl Mapping {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more user of the bytes.
+    /// Counts one more user of the bytes, until [`give_back`](Self::give_back).
     pub fn lend(&self) -> PyResult<Bytes> {
         let mut state = self.state();
         let at = state.at.ok_or_else(|| PyValueError::new_err("mmap closed or invalid"))?;
@@ -159,7 +159,7 @@ impl Mapping {
         Ok(Bytes { at: at + self.skip, len: self.len, is_writable: self.is_writable })
     }
 
-    /// One user less.
+    /// Counts one user less.
     pub fn give_back(&self) {
         self.state().uses -= 1;
     }
@@ -169,7 +169,7 @@ impl Mapping {
         if cut::was_cut(used.bytes.at) { Err(cut::failure(self.object.is_some()).into()) } else { Ok(used) }
     }
 
-    /// The first page, and whole pages of all.
+    /// The first page's address, and the length of the mapping in whole pages, in bytes.
     fn whole(&self, at: usize) -> (*mut c_void, usize) {
         (at as *mut c_void, (self.skip + self.len).next_multiple_of(PAGE))
     }
@@ -177,9 +177,10 @@ impl Mapping {
 
 #[pymethods]
 impl Mapping {
-    /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". In a cache: there, or it fails. Without: the
-    /// kernel's, and steered. `bare`: mmap(2) alone, where the preload library has all mappings. An object is for reading, and always in a cache; 0 bytes of it are all
-    /// that there are.
+    /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". With `cache` the mapping is in that cache, or the call fails. Without it the
+    /// kernel serves the mapping, steered. `bare` calls mmap(2) alone, for a process whose mappings the preload library makes.
+    ///
+    /// An object is read-only, and always in a cache; a length of 0 means all of it.
     #[new]
     #[pyo3(signature = (source, offset, length, mode, cache, bare))]
     fn new(
@@ -233,12 +234,12 @@ impl Mapping {
         Ok(Mapping { state, len: length, offset, skip, is_writable, cache, object: None })
     }
 
-    /// Unmaps the file. What was stored has been handed to it, if not to stable storage: see `flush`.
+    /// Unmaps the file. Stored bytes have been written to it, but maybe not to stable storage: see `flush`.
     ///
     /// Raises
     /// ------
     /// BufferError
-    ///     Arrays, memoryviews or pins of it are there still: let go of them first.
+    ///     Arrays, memoryviews or pins of the mapping still exist: delete them first.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let at = {
             let mut state = self.state();
@@ -258,37 +259,37 @@ impl Mapping {
         Ok(())
     }
 
-    /// Whether it has been closed.
+    /// Whether the mapping has been closed.
     #[getter]
     fn closed(&self) -> bool {
         self.state().at.is_none()
     }
 
-    /// Its first byte in the file.
+    /// Offset of the first byte in the file.
     #[getter]
     fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether it may be stored to.
+    /// Whether the mapping may be stored to.
     #[getter]
     fn writable(&self) -> bool {
         self.is_writable
     }
 
-    /// The cache that it was made in, or None.
+    /// The cache that the mapping was made in, or None.
     #[getter]
     fn cache(&self, py: Python<'_>) -> Option<Py<Cache>> {
         self.cache.as_ref().map(|cache| cache.clone_ref(py))
     }
 
-    /// Who serves it now: "fastmap" or "kernel".
+    /// Whether "fastmap" or the "kernel" serves the mapping now.
     #[getter]
     fn engine(&self) -> PyResult<&'static str> {
         let used = self.open()?;
         // SAFETY: an address.
         let is_cached = unsafe { fm_is_cached(used.bytes.at as *const c_void, used.bytes.len) } == 1;
-        // In a child made by fork(2) as well.
+        // Objects are FastMap's in a child made by fork(2), too.
         Ok(if is_cached || self.object.is_some() { "fastmap" } else { "kernel" })
     }
 
@@ -296,13 +297,13 @@ impl Mapping {
         self.len
     }
 
-    /// The URL of an object, without what signs it; None of a file.
+    /// The URL of an object, without its signature; None for a file.
     #[getter]
     fn url(&self) -> Option<&str> {
         self.object.as_ref().map(|(url, _)| url.as_str())
     }
 
-    /// What tells the object's version from others; None of a file.
+    /// A text that differs between versions of the object; None for a file.
     #[getter]
     fn _version(&self) -> Option<&str> {
         self.object.as_ref().map(|(_, version)| version.as_str())
@@ -322,12 +323,13 @@ impl Mapping {
         Ok(all)
     }
 
-    /// Writes what was stored to the file, and returns when it is on stable storage (msync(2) with MS_SYNC).
+    /// Writes stored bytes to the file, and returns when they are on stable storage (msync(2) with MS_SYNC).
     ///
     /// Raises
     /// ------
     /// OSError
-    ///     ENOSPC, EIO and what else write(2) and fdatasync(2) have; what could not be written is kept in memory, and written by a later call.
+    ///     ENOSPC, EIO and the other errors of write(2) and fdatasync(2). Bytes that could not be written stay in memory; a later call writes
+    ///     them.
     #[pyo3(signature = (offset = Number(0), length = None), text_signature = "($self, offset=0, length=None)")]
     fn flush(&self, py: Python<'_>, offset: Number, length: Option<Number>) -> PyResult<()> {
         let used = self.open()?;
@@ -344,7 +346,7 @@ impl Mapping {
         Ok(py.detach(|| check(unsafe { fm_madvise(at as *mut c_void, len, advice) })).map(|_| ())?)
     }
 
-    /// Of arrays of 8-byte integers at these addresses; how many ranges were taken.
+    /// Prefetches ranges, given by the addresses of two arrays of 8-byte integers. Returns how many ranges were taken.
     #[pyo3(name = "_prefetch")]
     fn prefetch(&self, py: Python<'_>, starts: usize, lengths: usize, count: usize, wait: bool) -> PyResult<usize> {
         let used = self.open()?;
@@ -363,7 +365,7 @@ impl Mapping {
         Ok(taken?)
     }
 
-    /// Likewise, to `room` bytes at `out`.
+    /// Copies ranges, given as for `_prefetch`, to `room` bytes at the address `out`.
     #[pyo3(name = "_gather")]
     fn gather(
         &self,
@@ -377,13 +379,13 @@ impl Mapping {
         let used = self.open()?;
         // SAFETY: the caller has the arrays there.
         let ranges = unsafe { used.ranges(starts, lengths, count) }?;
-        // SAFETY: and the room.
+        // SAFETY: the caller has `room` bytes at `out`.
         let gathered = py.detach(|| check(unsafe { fm_gather(ranges.first(), count, out as *mut c_void, room) }));
         Ok(gathered.map(|_| ())?)
     }
 
-    /// A copy of some bytes. What cannot be read, since the file has been cut or its device fails, is an exception, where a load of it
-    /// ends the interpreter (SIGBUS).
+    /// A copy of some bytes. If they cannot be read, because the file was truncated or its device fails, this raises an exception. A load
+    /// would raise SIGBUS.
     ///
     /// Raises
     /// ------
@@ -438,7 +440,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// One more user, for arrays; until `_give_back`.
+    /// Counts an array as a user, until `_give_back`.
     #[pyo3(name = "_lend")]
     fn lend_to_array(&self) -> PyResult<()> {
         self.lend().map(|_| ())
@@ -449,7 +451,7 @@ impl Mapping {
         self.give_back();
     }
 
-    /// The address of the first byte, for calls of C.
+    /// The address of the first byte, for C functions.
     #[getter]
     fn _address(&self) -> PyResult<usize> {
         Ok(self.open()?.bytes.at)
@@ -509,7 +511,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(at) = self.state().at.take() {
-            // There is nobody to tell; what could not be written the engine keeps and tries again.
+            // Nobody can be told of an error. The engine keeps pages that could not be written, and tries again.
             let _ = Python::attach(|py| py.detach(|| self.unmap(at)));
         }
     }

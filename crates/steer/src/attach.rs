@@ -1,4 +1,4 @@
-//! Processes that are steered from outside: a thread of ours watches each.
+//! Steering from outside: one thread here watches each process.
 
 use crate::act::{Outside, Refusal};
 use crate::observe::Process;
@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Those that are watched now.
+/// The processes that are watched now.
 #[derive(Debug)]
 pub struct Party {
     settings: Settings,
     watched: BTreeMap<Process, Watched>,
-    /// Lines of those that are not watched any more.
+    /// The last reports of processes that are not watched any more.
     last: BTreeMap<Process, String>,
 }
 
 #[derive(Debug)]
 struct Watched {
     only_loads: bool,
-    /// It cannot be advised, and readers are all that it gets.
+    /// The process cannot be advised, so it gets readers only.
     is_refused: bool,
     image: Option<(u64, u64)>,
     report: Arc<Report>,
@@ -29,15 +29,15 @@ struct Watched {
 }
 
 impl Party {
-    /// Nobody yet.
+    /// No process yet.
     pub fn new(settings: Settings) -> Party {
         Party { settings, watched: BTreeMap::new(), last: BTreeMap::new() }
     }
 
-    /// Watches these processes and no others. Those that cannot be steered are named, with the reason.
+    /// Watches these processes and no others. Returns those that cannot be advised, with the reason.
     pub fn watch(&mut self, wanted: &BTreeSet<Process>) -> Vec<(Process, Refusal)> {
         self.watched.retain(|process, watched| {
-            // One that has a watcher of its own needs readers only; one that has executed another program is another.
+            // A process that has a watcher of its own needs readers only. One that has executed another program is watched anew.
             let stays = wanted.contains(process)
                 && !watched.is_over()
                 && (watched.is_refused
@@ -90,7 +90,7 @@ impl Party {
         Ok((Watched { only_loads, is_refused, image, report, has_ended, thread }, refusal))
     }
 
-    /// What was seen and done of each so far, where anything was; of one that is not watched any more once.
+    /// The report of each process of which anything was seen or done. A process that is not watched any more is reported once.
     pub fn reports(&mut self) -> BTreeMap<Process, String> {
         let mut lines = std::mem::take(&mut self.last);
         let told = |(process, watched): (&Process, &Watched)| Some((*process, watched.report.text()?));
@@ -110,7 +110,7 @@ impl Watched {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Takes back what was advised.
+    /// Ends the thread, which takes its advice back.
     fn end(&mut self) {
         self.has_ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -120,7 +120,7 @@ impl Watched {
     }
 }
 
-/// Whether a thread of `libfastmap_steer.so`, or of the crate, is in the process.
+/// Whether the process has a watcher's thread already, of `libfastmap_steer.so` or of this crate.
 fn has_own_watcher(process: Process) -> bool {
     process.has_thread("fastmap-steer")
 }

@@ -1,4 +1,4 @@
-//! Time since boot, by a bare system call.
+//! The monotonic clock (CLOCK_MONOTONIC). rustix reads it in the vDSO, without the C library.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;

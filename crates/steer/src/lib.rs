@@ -1,11 +1,19 @@
-//! Steering: the kernel's own pages of mapped files, and a policy that fits what the program does with them.
+//! Steering: the kernel keeps serving a program's mapped files, with advice that fits what the program does with them.
 //!
-//! A *watcher* looks at which pages of a program's file mappings were touched ([`observe`]), decides what would help
-//! ([`judge`]), and tells the kernel ([`act`]): do not read around, read this ahead, drop that. The mappings stay the
-//! kernel's, so nothing can be lost, and a program that is steered does the same as one that is not, but for time.
+//! A *watcher* does three things by turns:
+//! * It looks at which pages of the program's file mappings were touched ([`observe`]).
+//! * It decides what would help ([`judge`]).
+//! * It tells the kernel ([`act`]): do not read around a miss, read this ahead, drop that.
 //!
-//! The watcher runs as a thread of the process ([`start`]), or, from `libfastmap_steer.so`, as a process that shares its
-//! memory ([`Watcher`]). It makes bare system calls, which leave `errno` alone, and takes no lock of the program's.
+//! The mappings stay the kernel's, so nothing can be lost. Steering changes how long a program takes, and nothing else.
+//!
+//! A watcher runs in one of three places:
+//! * a thread of the process, made by the standard library ([`start`]);
+//! * a thread of the process that the C library does not know of, made by `libfastmap_steer.so` with a [`Watcher`]. It makes bare
+//!   system calls, which leave `errno` alone, and takes no lock of the program's.
+//! * a thread of another process ([`attach`]).
+//!
+//! [`warm`] stands apart from the watcher: it remembers which pages of files are in memory, and reads them back later.
 
 pub mod act;
 pub mod attach;
@@ -28,18 +36,19 @@ pub(crate) const PAGE: u64 = 4096;
 /// Starts a thread that steers this process's file mappings until the process ends. A second call does nothing, nor does
 /// one in a program that has `libfastmap_steer.so`.
 ///
-/// Nothing fails here: where the process may have no further thread, or /proc is not there, nothing is steered.
+/// There is no error to handle: where no further thread can be started, or /proc is missing, nothing is steered.
 pub fn start() {
     static STARTED: Once = Once::new();
     static REPORT: Report = Report::new();
     STARTED.call_once(|| {
-        // Under `fastmap run` another copy of this code does it.
+        // Under `fastmap run` the copy of this code in that library steers.
         if observe::has_library(c"libfastmap_steer.so") {
             return;
         }
         let body = || {
-            // What it opens takes no number that the program's next open(2) would get, and what the program closes is closed. Where a filter
-            // forbids that (seccomp), the table is the program's.
+            // The thread takes a copy of the descriptor table. So its files take no numbers that the program's next open(2) would get,
+            // and a file that the program closes is closed. Where a filter (seccomp) forbids unshare(2), the thread shares the
+            // program's table.
             // SAFETY: no descriptor of the program's is used in this thread.
             let has_own = unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok();
             if has_own && !observe::close_descriptors() {
@@ -51,7 +60,7 @@ pub fn start() {
                 true
             });
         };
-        // Without the thread the mappings are the kernel's all the same.
+        // Where the thread cannot be started, the mappings are the kernel's without advice.
         let _ = std::thread::Builder::new().name("fastmap-steer".into()).stack_size(256 << 10).spawn(body);
     });
 }

@@ -1,11 +1,12 @@
-//! One line of what was seen and done, for the program's end: ready at any time, since programs are killed.
+//! One line of what was seen and done. It is complete at any time, since a program may be killed at any time.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 const BYTES: usize = 1024;
 
-/// A line that the watcher writes and another thread may read. (A lock would be held by a watcher that is gone.)
+/// A line that the watcher writes and another thread may read. It has no lock: a watcher that was ended while it held one would hold it
+/// for good.
 #[derive(Debug)]
 pub struct Report {
     /// Odd while the text changes.
@@ -24,7 +25,7 @@ impl Default for Report {
 }
 
 impl Report {
-    /// Nothing was done yet.
+    /// An empty line: nothing was done yet.
     pub const fn new() -> Report {
         Report { version: AtomicUsize::new(0), len: AtomicUsize::new(0), text: UnsafeCell::new([0; BYTES]) }
     }
@@ -47,7 +48,7 @@ impl Report {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The line, if something was done: the number of bytes written to `into`.
+    /// Copies the line to `into`, and returns its length in bytes. Returns 0 if nothing was done.
     pub fn read(&self, into: &mut [u8; BYTES]) -> usize {
         for _ in 0..1000 {
             let version = self.version.load(Ordering::Acquire);

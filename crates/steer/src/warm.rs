@@ -1,8 +1,11 @@
-//! What of a file is in memory, remembered over a restart: of the machine, or where memory was taken away meanwhile.
+//! Remembers which pages of files are in memory, and reads them back after a restart of the machine, or where memory was taken away
+//! meanwhile.
 //!
-//! [`Records::save`] asks the kernel which pages of a file the page cache has, and writes them down as runs. [`load`](fn@load) reads
-//! them back, those first that were *hot*: mapped by a program, or in memory at the save before, too. A file that has
-//! changed in length or modification time since is forgotten. Nothing is kept of what the pages hold.
+//! * [`Records::save`] asks the kernel which pages of a file the page cache has, and writes them down as runs.
+//! * [`load`](fn@load) reads them back, *hot* pages first. A page is hot if a program had it mapped. Where that is not known, a page is
+//!   hot if it was in memory at the save before, too.
+//!
+//! A file that has changed in length or modification time since is forgotten. The contents of pages are not kept.
 
 mod load;
 mod page_set;
@@ -24,13 +27,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A folder of records: one a file, `HASH.pages`, and one a program, `HASH.files`.
+/// A folder of records: `HASH.pages` for each file, and `HASH.files` for each program.
 #[derive(Debug, Clone)]
 pub struct Records {
     folder: PathBuf,
 }
 
-/// What is remembered of a file; or a record of which nothing can be told, and why.
+/// A file's record; or the path of a record that cannot be used, and why.
 pub type Found = Result<Remembered, (PathBuf, Error)>;
 
 /// Why a file is not remembered, or not read back.
@@ -38,21 +41,21 @@ pub type Found = Result<Remembered, (PathBuf, Error)>;
 pub enum Error {
     /// Neither `$XDG_CACHE_HOME` nor `$HOME` says where records are.
     NoFolder,
-    /// The folder of records.
+    /// The folder of records, or one of them, cannot be read or written.
     Folder(PathBuf, io::Error),
-    /// The file itself.
+    /// The file itself cannot be opened or read.
     File(io::Error),
     /// It is no regular file.
     Irregular,
-    /// It is on a file system that is memory.
+    /// It is on a file system in memory.
     InMemory,
     /// The kernel does not say what of it is in memory.
     Untold,
     /// There is no record of it.
     Unknown,
-    /// It was written to since.
+    /// Its length or its modification time has changed since.
     Changed,
-    /// Its record makes no sense.
+    /// Its record is damaged: how.
     Damaged(&'static str),
 }
 
@@ -75,7 +78,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Error {
-    /// What to do about it.
+    /// Advice to the user.
     pub fn remedy(&self) -> &'static str {
         match self {
             Error::NoFolder => "set one",
@@ -91,10 +94,10 @@ impl Error {
 }
 
 impl Records {
-    /// What all records take at most, in bytes, and how many there are at most. The oldest go.
+    /// Bytes of all records at most, and their number at most. The oldest go.
     pub const MOST: (u64, usize) = (64 << 20, 1024);
 
-    /// Those of this user: in `fastmap/warm` of `$XDG_CACHE_HOME`, or of `~/.cache`.
+    /// The records of this user, in `fastmap/warm` of `$XDG_CACHE_HOME` or of `~/.cache`.
     ///
     /// # Errors
     /// Neither variable is set.
@@ -104,7 +107,7 @@ impl Records {
         cache.map(|cache| Records::at(cache.join("fastmap/warm"))).ok_or(Error::NoFolder)
     }
 
-    /// Those in this folder, which is made when it is needed.
+    /// The records in this folder, which is made when it is needed.
     pub fn at(folder: PathBuf) -> Records {
         Records { folder }
     }
@@ -114,11 +117,13 @@ impl Records {
         &self.folder
     }
 
-    /// Remembers what of a file, named by an absolute path without symbolic links, is in memory. `mapped`: the pages that a program has
-    /// mapped, or had last, where that is known.
+    /// Remembers which pages of a file are in memory. `path` is absolute and without symbolic links. `mapped` has the pages that a
+    /// program has mapped, or had mapped last, where that is known. They are remembered where the kernel does not say what is in
+    /// memory.
     ///
     /// # Errors
-    /// The file cannot be read, is no regular one, or one in memory; the kernel does not say; the record cannot be written.
+    /// The file cannot be read, is not a regular one, or is in memory; the kernel does not say, and `mapped` is not given; or the
+    /// record cannot be written.
     pub fn save(&self, path: &Path, mapped: Option<&PageSet>) -> Result<Remembered, Error> {
         let file = open(path)?;
         let version = Version::of(&file.metadata().map_err(Error::File)?);
@@ -134,7 +139,7 @@ impl Records {
         Ok(remembered)
     }
 
-    /// What is remembered of a file, as it was.
+    /// The record of a file, whether or not the file has changed since.
     ///
     /// # Errors
     /// There is no record, or it is damaged.
@@ -143,10 +148,10 @@ impl Records {
         if remembered.path == path { Ok(remembered) } else { Err(Error::Unknown) }
     }
 
-    /// A file with what is remembered of it, to be [loaded](fn@load).
+    /// Opens a file with what is remembered of it, to be [loaded](fn@load).
     ///
     /// # Errors
-    /// The same, or the file cannot be read, or has changed since.
+    /// There is no record, or it is damaged; the file cannot be read, or has changed since.
     pub fn open(&self, path: &Path) -> Result<(Arc<File>, Remembered), Error> {
         let remembered = self.find(path)?;
         let file = open(path)?;
@@ -154,15 +159,15 @@ impl Records {
         if version != remembered.version {
             return Err(Error::Changed);
         }
-        // Pieces are read as they are asked for, and nothing around them.
+        // The kernel then reads the pieces that are asked for, and nothing around them.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).map_err(|error| Error::File(error.into()))?;
         Ok((Arc::new(file), remembered))
     }
 
-    /// All that is remembered of files; of a damaged record its path.
+    /// All that is remembered of files. A damaged record gives its path and the error.
     ///
     /// # Errors
-    /// The folder is there and cannot be read.
+    /// The folder is there but cannot be read.
     pub fn all(&self) -> Result<Vec<Found>, Error> {
         let records = self.entries()?.into_iter().map(|(path, _)| path);
         let records = records.filter(|path| path.extension().is_some_and(|kind| kind == "pages"));
@@ -172,12 +177,12 @@ impl Records {
     /// Bytes that all records take.
     ///
     /// # Errors
-    /// The folder is there and cannot be read.
+    /// The folder is there but cannot be read.
     pub fn used(&self) -> Result<u64, Error> {
         Ok(self.entries()?.iter().map(|(_, entry)| entry.len()).sum())
     }
 
-    /// Remembers which files a program had mapped. `key` tells it from others: see [`key`].
+    /// Remembers which files a program had mapped. [`key`] makes its `key`.
     ///
     /// # Errors
     /// The record cannot be written.
@@ -206,12 +211,12 @@ impl Records {
         if bytes.len() as u64 > record::MOST_BYTES { Err(Error::Damaged("it is too long")) } else { Ok(bytes) }
     }
 
-    /// Puts a record in the place of the one before: another process sees the one or the other.
+    /// Replaces a record as a whole (rename(2)): another process sees the old one or the new one.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let temporary = self.folder.join(format!("{name}.{}", std::process::id()));
         let written = || {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-            // A process of this number may have been killed here.
+            // A process of this number may have been killed here, and left its file.
             let _ = std::fs::remove_file(&temporary);
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
             file.write_all(bytes)?;
@@ -231,14 +236,14 @@ impl Records {
         for (index, (path, entry)) in entries.iter().enumerate() {
             used += entry.len();
             if index >= count || used > bytes {
-                // Another process may have been faster.
+                // Another process may have removed it already.
                 let _ = std::fs::remove_file(path);
             }
         }
         Ok(())
     }
 
-    /// What is in the folder. Nothing where it is not there.
+    /// The files in the folder. None where there is no folder.
     fn entries(&self) -> Result<Vec<(PathBuf, std::fs::Metadata)>, Error> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -249,7 +254,7 @@ impl Records {
     }
 }
 
-/// Tells a program's command from others: by its path, its arguments, and the folder that it is started in.
+/// A hash that tells a program's command from others. `words` are its path, its folder and its arguments.
 pub fn key<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> String {
     let all: Vec<u8> = words.into_iter().flat_map(|word| word.iter().chain(&[0])).copied().collect();
     format!("{:016x}", record::hash(&all))
@@ -260,13 +265,13 @@ fn name(path: &Path, kind: &str) -> String {
     format!("{:016x}.{kind}", record::hash(path.as_os_str().as_bytes()))
 }
 
-/// Nothing waits, and nothing becomes a terminal of ours.
+/// open(2) does not wait, and makes no terminal this process's controlling one.
 const PLAIN: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 
 /// Opens a file of which pages can be remembered.
 fn open(path: &Path) -> Result<File, Error> {
     let with = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
-    // Times of access stay as they are where the file is ours.
+    // O_NOATIME leaves the access time as it is. The kernel refuses it for another user's file.
     let file = with(PLAIN | libc::O_NOATIME).or_else(|_| with(PLAIN)).map_err(Error::File)?;
     if !file.metadata().map_err(Error::File)?.is_file() {
         return Err(Error::Irregular);
@@ -274,7 +279,7 @@ fn open(path: &Path) -> Result<File, Error> {
     if is_memory(&file).map_err(Error::File)? { Err(Error::InMemory) } else { Ok(file) }
 }
 
-/// Whether a file's pages are the file: tmpfs, ramfs, hugetlbfs.
+/// Whether a file is in memory only: on tmpfs, ramfs or hugetlbfs.
 fn is_memory(file: &File) -> io::Result<bool> {
     const KINDS: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
     // SAFETY: all-zero bytes are a valid statfs, which the call fills.

@@ -1,6 +1,9 @@
-//! The loop: sleeps while nothing is wrong, looks, has it judged, acts.
+//! The watcher's loop. It sleeps while nothing is wrong; else it looks at the mappings, judges what it saw, and acts.
 //!
-//! `held` is what is known of each mapping, `follow` follows walks, `loads` keeps readers busy, `done` tells what was done.
+//! * `held`: what the watcher knows of each mapping.
+//! * `follow`: strides and loops, which are followed.
+//! * `loads`: finds loads from slow storage, and gives the readers work.
+//! * `done`: writes the report.
 
 mod done;
 mod follow;
@@ -19,14 +22,14 @@ use crate::report::Report;
 use std::ops::Range;
 use std::time::Duration;
 
-/// What may be done.
+/// Permissions of a watcher.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Settings {
     /// Advice of the program's own that is plainly wrong may be replaced.
     pub overrides: bool,
-    /// Loads from slow storage are all that is helped: another watcher does the rest.
+    /// Only loads from slow storage are helped: another watcher does the rest.
     pub only_loads: bool,
-    /// Nothing is done, and the report says what would be.
+    /// A dry run: nothing is done, and the report says what would be.
     pub is_dry: bool,
 }
 
@@ -42,53 +45,58 @@ pub struct Watcher<'a, H> {
     memory: Memory,
     waits: Waits,
     depth: Depth,
-    /// The device that a load was found on last.
+    /// The device of the last load that was found.
     loaded_from: Option<(u64, u64)>,
     /// When loads are looked at next.
     loads_next: Duration,
     pages: Option<Pages>,
     held: Vec<Held>,
     listed: Duration,
-    /// Pages of files that fit into memory, and when that was asked.
+    /// Pages of files that fit into memory (`asked`: when that was read).
     room: u64,
     asked: Duration,
     began: Duration,
-    /// What the last look took.
+    /// How long the last look took.
     cost: Duration,
     report: &'a Report,
     done: Done,
 }
 
-/// Sleep between looks at what faults cost, while nothing is wrong; longer when nothing has been for a while.
+/// While nothing is wrong: sleep between looks at what faults cost. It grows from `CALM` to `CALMEST`.
 const CALM: Duration = Duration::from_millis(100);
 const CALMEST: Duration = Duration::from_millis(400);
-/// The looks of a turn: a long one, which tells how much is touched, and two short ones, which tell the order. Right
-/// after a walk has ended another may have begun: then there is no long one.
+/// A *turn* has three looks. The first comes after `LONG` or longer, and tells how much is touched. The other two come after `SHORT`
+/// each, and tell the order. Right after a walk has ended another may have begun: then a turn has no long look.
 const LONG: Duration = Duration::from_millis(80);
 const SHORT: Duration = Duration::from_millis(6);
-/// A long look that lasts longer is cut into steps, in which one of so many parts of what is advised random is looked at, where so many new pages are
-/// usual: enough to tell that they stay away.
+/// The wait for a long look is cut into steps. After each step, a part of every mapping that is advised random is looked at: if new
+/// pages stay away where they are usual, the wait is over.
 const STEP: Duration = Duration::from_millis(80);
+/// A step looks at one part in so many.
 const PARTS: u64 = 8;
+/// New pages that must be usual in a part, to tell that they stay away.
 const USUAL: f64 = 24.0;
-/// Looks of a turn, and how much longer than they take it lasts: 0.7 % of a processor.
+/// Looks of a turn.
 const LOOKS: u32 = 3;
+/// A turn lasts so many times as long as its looks take: they cost 0.7 % of a processor.
 const EFFORT: u32 = 150;
-/// Turns that are short, after nothing was wrong.
+/// The first turns after a calm time: they are short, whatever their looks cost.
 const FIRST: u32 = 4;
-/// How long few touches are waited for to be more, and how many are few.
+/// A turn with few touches is carried into the next for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A turn with fewer windows has few touches.
 const FEW: u64 = 12;
-/// Windows in two short looks that tell the order.
+/// Windows in the two short looks that tell the order without the long one.
 const ENOUGH: u64 = 20;
-/// How long it is tried to take advice back at the end.
+/// For how long the watcher tries to take advice back at its end.
 const UNDONE: Duration = Duration::from_secs(3);
-/// A second's faults, or pages read, below which nothing is wrong.
+/// Faults that waited for a device, in a second, below which nothing is wrong.
 const FAULTS: f64 = 30.0;
+/// Pages read in a second, below which nothing is wrong.
 const READ: f64 = 2000.0;
-/// A second's faults that may wait without a request of their own, below which nothing is slow.
+/// Minor faults in a second below which nothing is slow. A fault that waits for a page that is being read ahead is a minor one.
 const MINOR_FAULTS: f64 = 100.0;
-/// How long what is known of a mapping's advice holds: all of smaps(5) is read for it.
+/// How long a mapping's flags are taken for current: to read them costs all of proc_pid_smaps(5).
 const FLAGS: Duration = Duration::from_secs(10);
 
 impl<'a, H: Hand> Watcher<'a, H> {
@@ -118,16 +126,16 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
-    /// Watches until `nap`, which sleeps for a time, says that the program has ended, or the program is gone.
+    /// Watches until the program is gone, or `nap` returns `false`. `nap` sleeps for the given time.
     pub fn run(&mut self, nap: impl FnMut(Duration) -> bool) {
         self.watch(nap);
-        // A load may be over before the turn is.
+        // A load may end in the middle of a turn: the last report includes it.
         self.tell();
     }
 
     fn watch(&mut self, mut nap: impl FnMut(Duration) -> bool) {
         let Some(mut spent) = self.effort.look() else { return };
-        // Who has just mapped a file is likely to load it.
+        // A program that has just mapped a file is likely to load it.
         let (mut turned, mut calm, mut is_watching) = (now(), CALM / 4, false);
         let (mut soon, mut turns) = (0u32, 0u32);
         let mut carried = (Spent::default(), Duration::ZERO);
@@ -135,9 +143,9 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let is_soon = soon > 0 && is_watching;
             let long = match is_watching {
                 _ if is_soon => Duration::ZERO,
-                // A round may be over in a moment.
+                // A round, a load, or a look at single touches may be over in a moment.
                 true if self.held.iter().any(Held::is_short_lived) => LONG,
-                // At first it matters more to find out soon.
+                // At first a quick answer matters more than its cost.
                 true if turns < FIRST => LONG,
                 true => LONG.max(self.cost * LOOKS * EFFORT),
                 false => calm,
@@ -168,10 +176,11 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 continue;
             }
             if !is_watching {
-                // The first look only tells what was mapped before, and how long was waited.
+                // The first look is only a base for the next: the pages mapped and the time waited until now.
                 self.held.iter_mut().for_each(Held::forget);
                 self.look();
-                // (Not in a program whose C library does not know of this thread: folders are read by the standard library.)
+                // Only readers need the waits. The hand `Own` has none, and must not ask: its thread is unknown to the C library, by
+                // which `waited` lists a folder.
                 if self.hand.readers().is_some() {
                     self.waits.waited();
                 }
@@ -194,7 +203,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
             let lasted = now() - turned + lasted + carried.1;
             let cost = last_spent.since(&spent).and(&cost).and(&carried.0);
             (spent, turned) = (last_spent, now());
-            // Too few touches tell nothing: more are waited for, of a device that is slow.
+            // Too few touches tell nothing. The device may be slow: the next turn adds its touches.
             if lasted < PATIENCE && self.carry(&second) {
                 carried = (cost, lasted);
                 continue;
@@ -206,8 +215,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
-    /// Takes back what was advised. From outside that may take a moment: not every thread can be stopped at every time. What stays
-    /// is told.
+    /// Takes back all advice. From outside this may take a moment: not every thread can be stopped at every time. The report names
+    /// advice that could not be taken back.
     pub fn undo(&mut self) {
         let until = now() + UNDONE;
         self.held.iter_mut().for_each(|one| one.case = Case::default());
@@ -220,7 +229,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         self.tell();
     }
 
-    /// Takes back advice that nothing asks for any more. Whether none is left.
+    /// Takes back advice that no [`Case`] asks for any more. Returns whether none of that is left.
     fn take_back(&mut self) -> bool {
         for one in self.held.iter_mut().filter(|one| one.advice != Advice::Normal && !one.case.is_on()) {
             if self.hand.advise(&one.mapping, Advice::Normal, one.advice == Advice::Blocks) {
@@ -230,7 +239,8 @@ impl<'a, H: Hand> Watcher<'a, H> {
         self.held.iter().all(|one| one.advice == Advice::Normal || one.case.is_on())
     }
 
-    /// Sleeps, following what is followed meanwhile. `None` once the program has ended; else whether a walk did.
+    /// Sleeps, and meanwhile serves the walks and loads that are followed. Returns `None` once the program has ended, else whether a
+    /// stream has ended.
     fn rest(&mut self, time: Duration, nap: &mut impl FnMut(Duration) -> bool) -> Option<bool> {
         let until = now() + time;
         let mut ended = false;
@@ -248,7 +258,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
-    /// Whether touches at random have stopped where they were usual: a walk may have begun. A part of each mapping tells.
+    /// Whether touches at random have stopped where they were usual: a walk may have begun. Only a part of each mapping is looked at.
     fn has_changed(&mut self) -> bool {
         let Some(pages) = &mut self.pages else { return false };
         let mut has_changed = false;
@@ -268,7 +278,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         self.held.iter().any(|one| one.case.is_on() || one.is_followed())
     }
 
-    /// Whether loads wait for what is being read ahead, and readers could help.
+    /// Whether threads wait for pages that are being read ahead, and readers could help.
     fn is_waiting(&mut self, cost: &Spent, lasted: Duration) -> bool {
         cost.minor_faults as f64 > MINOR_FAULTS * lasted.as_secs_f64()
             && self.hand.readers().is_some()
@@ -297,7 +307,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                     None => self.held.push(Held::new(mapping)),
                 }
             }
-            // Advice stays on what is left of a mapping that was changed.
+            // Our advice stays on what is left of a mapping that was changed.
             for old in before.iter().filter(|old| old.advice != Advice::Normal) {
                 let is_part = |one: &&mut Held| {
                     let (one, old) = (&one.mapping, &old.mapping);
@@ -323,7 +333,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         self.pages.is_some() && !self.held.is_empty()
     }
 
-    /// What is new in each mapping.
+    /// Looks at all mappings. Returns the new pages of each.
     fn look(&mut self) -> Vec<Vec<Run>> {
         let began = now();
         let Some(pages) = &mut self.pages else { return Vec::new() };
@@ -334,7 +344,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
                 Some(seen) => {
                     let new = pages.look(seen, all);
                     if let Some(load) = &mut one.load {
-                        // It goes on until it is looked at for its own sake.
+                        // This keeps the load up to date. `Watcher::load` decides whether it goes on.
                         load.follow(&new, began);
                     }
                     found.push(new);
@@ -349,7 +359,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         found
     }
 
-    /// Keeps the looks of this turn for the next, if they have few touches.
+    /// If the looks of this turn have few touches, keeps them for the next. Returns whether it does.
     fn carry(&mut self, second: &[Vec<Run>]) -> bool {
         let all = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
         if all.map(|runs| windows(runs)).sum::<u64>() >= FEW {
@@ -447,7 +457,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         let one = &mut self.held[index];
         if !is_possible || !self.hand.advise(&one.mapping, advice, one.advice == Advice::Blocks) {
             if advice == Advice::Normal {
-                // It is asked for again.
+                // `take_back` tries again.
                 return;
             }
             one.case = Case::default();
@@ -469,7 +479,7 @@ impl<'a, H: Hand> Watcher<'a, H> {
         }
     }
 
-    /// Where nothing may be done, notes what would be.
+    /// In a dry run, notes what would be done. Returns whether this is one.
     fn only_notes(&mut self, index: usize, what: &str) -> bool {
         if self.settings.is_dry {
             let line = format!("{}: {what}", self.held[index].mapping.path);
@@ -480,13 +490,14 @@ impl<'a, H: Hand> Watcher<'a, H> {
         self.settings.is_dry
     }
 
-    /// Whether the program has left the mapping's advice to others.
+    /// Whether steering may advise a mapping. One that the program has locked is left alone, and one that it has advised itself, unless
+    /// `overrides` is set.
     fn may_act(&mut self, index: usize) -> bool {
         let at = now();
         if self.held[index].flags.is_none_or(|(_, asked)| asked + FLAGS < at) {
             let ranges: Vec<Range<u64>> = self.held.iter().map(|one| one.mapping.at.clone()).collect();
             for (one, flags) in self.held.iter_mut().zip(self.mappings.flags(&ranges)) {
-                // Advice of ours is not the program's.
+                // While our advice is on a mapping, its flags are not the program's.
                 if one.advice == Advice::Normal {
                     one.flags = Some((flags, at));
                 }

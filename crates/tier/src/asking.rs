@@ -1,6 +1,7 @@
-//! Who fetches: slots in shared memory, so that a fault handler of any process can ask, without descriptors, allocation or async code.
+//! Requests for parts of objects, and their answers: slots in memory that programs share with a *server*, the thread that has objects fetched. A
+//! fault handler of any process can ask so, without descriptors, allocation or async code.
 //!
-//! A slot's word says whose it is and what becomes of it:
+//! A slot's word holds its state:
 //!
 //! ```text
 //! Free -> Claimed -> Asked ------> Taken -> Answering -> Answered -> Free
@@ -9,10 +10,14 @@
 //!                      +-> Free
 //! ```
 //!
-//! The one who asks goes from Free to Asked, and from Answered to Free, and gives up; the server does the rest, frees what those have left who have
-//! died, and frees at once what nobody waits for. In the word are the thread that asks and a count, so whoever acts on a slot that is another's by now
-//! fails, and asks again. The kernel says when the server has died, however it was killed: its thread's number is in a word on its list of robust
-//! futexes (get_robust_list(2)), where the kernel sets a bit.
+//! * The asking thread takes a slot from Free to Asked, and from Answered to Free. It also gives up: from Asked to Free, and from Taken to
+//!   Abandoned.
+//! * The server makes all other changes. It frees the slots of threads that died. It frees the slot of a request that nobody waits for as soon as
+//!   it has read it.
+//! * The word also holds the number of the asking thread, and a count. So a change of a slot that belongs to another request by now fails, and
+//!   the thread asks again.
+//! * The kernel tells when the server has died, however it was killed. The number of its thread is in a word on the thread's list of robust
+//!   futexes (get_robust_list(2)), and there the kernel sets a bit.
 //!
 //! `models.rs` explores all of this but deaths (loom).
 
@@ -31,12 +36,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// As many as a gather has rows, and more: what finds no slot is asked for again when it is needed.
+/// Slots: more than a gather has rows. A request that is not awaited and finds no slot is dropped; the part is asked for again when it is needed.
 const SLOTS: usize = if cfg!(loom) { 1 } else { 4096 };
 const MAGIC: u64 = u64::from_le_bytes(*b"FMASKS02");
-/// How long those sleep who ask, and the server, before they look whether the other still lives.
+/// The longest that asking threads and the server sleep before they look whether the other side still lives.
 const LOOK: Duration = Duration::from_millis(200);
-/// How much longer than its deadline one waits for the server, which knows better what was wrong, milliseconds.
+/// How much longer than its deadline a thread waits for the server, whose answer says better what went wrong, milliseconds.
 const GRACE: u64 = if cfg!(loom) { 0 } else { 1000 };
 
 const FREE: u32 = 0;
@@ -49,25 +54,25 @@ const ABANDONED: u32 = 6;
 
 /// In [`Head::server`], set by the kernel.
 const DIED: u32 = libc::FUTEX_OWNER_DIED;
-/// In [`Head::server`]: ended by itself. No thread has the number.
+/// In [`Head::server`]: the server has ended by itself. No thread has this number.
 const ENDED: u32 = libc::FUTEX_TID_MASK;
 
 #[repr(C)]
 #[derive(Debug)]
 struct Head {
     magic: AtomicU64,
-    /// Counts requests: the server sleeps on it.
+    /// Counts requests. The server sleeps on this word.
     doorbell: AtomicU32,
-    /// Counts slots that became free: who found none sleeps on it.
+    /// Counts slots that became free. Threads that found no free slot sleep on this word.
     freed: AtomicU32,
-    /// The server's list of robust futexes; `server` is the futex.
+    /// The entry of the server's list of robust futexes for the futex `server`.
     robust: AtomicU64,
-    /// The server's thread; 0: there has been none yet.
+    /// Number of the server's thread; 0: there has been none yet.
     server: AtomicU32,
-    /// Where the next slot is looked for.
+    /// Where the search for a free slot begins next.
     next: AtomicU32,
     _unused: [AtomicU64; 3],
-    /// A bit a slot: to be looked at, since it was Asked.
+    /// A bit a slot: it became Asked, and the server is to look at it.
     asked: [AtomicU64; SLOTS.div_ceil(64)],
 }
 
@@ -81,13 +86,13 @@ struct Slot {
     answer: AtomicU32,
     start: AtomicU64,
     end: AtomicU64,
-    /// By [`sys::now`]; `u64::MAX`: never.
+    /// The deadline, by [`sys::now`]; `u64::MAX`: none.
     until: AtomicU64,
     _unused: [AtomicU64; 3],
 }
 
 impl Slot {
-    /// Goes on from a state that was seen.
+    /// Changes the state to `to` if the word is still `seen`. Returns the new word.
     fn change(&self, seen: u32, to: u32) -> Option<u32> {
         let word = seen & !7 | to;
         self.word.compare_exchange(seen, word, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(word)
@@ -146,7 +151,7 @@ impl Asking {
     /// Asks for a range of an object, and waits for the answer. For fault handlers.
     ///
     /// # Errors
-    /// The number that the server answered; `ETIMEDOUT` when the deadline has passed before; `ESHUTDOWN` when the server has ended.
+    /// The error number that the server answered; `ETIMEDOUT` if the deadline passed before; `ESHUTDOWN` if the server has ended.
     pub fn bring(&self, object: u32, range: Range<u64>, deadline: Option<Duration>) -> Result<(), i32> {
         let until = deadline.map_or(u64::MAX, |time| sys::now().saturating_add(time.as_millis() as u64 + 1));
         loop {
@@ -158,7 +163,7 @@ impl Asking {
         }
     }
 
-    /// Asks for a range of an object, and does not wait; nobody is asked when all slots are taken. For fault handlers.
+    /// Asks for a range of an object, and does not wait. Nothing happens if all slots are taken. For fault handlers.
     pub fn ask(&self, object: u32, range: Range<u64>) {
         if let Some((at, word)) = self.try_claim() {
             self.put(at, word, object, &range, u64::MAX, false);
@@ -192,7 +197,7 @@ impl Asking {
             if left == 0 {
                 return Err(libc::ETIMEDOUT);
             }
-            // Who was woken may have given up meanwhile: nobody relies on being woken.
+            // A thread that was woken may have given up, and then wakes no other: so each looks again after 50 ms.
             sys::wait(&self.head().freed, freed, Duration::from_millis(left.min(50)));
         }
     }
@@ -205,14 +210,14 @@ impl Asking {
         slot.end.store(range.end, Ordering::Relaxed);
         slot.until.store(until, Ordering::Relaxed);
         let asked = slot.change(word, ASKED);
-        // Either a server that ends sees this, or who waits that it has.
+        // Either the server sees this request as it ends, or this thread sees that the server has ended.
         fence(Ordering::SeqCst);
         self.head().asked[at / 64].fetch_or(1 << (at % 64), Ordering::Release);
         self.ring();
         asked
     }
 
-    /// Waits for the answer; `None` when the slot was taken away.
+    /// Waits for the answer. `None`: the slot was taken away.
     fn wait(&self, slot: &Slot, asked: u32, until: u64) -> Option<Result<(), i32>> {
         loop {
             let word = slot.word.load(Ordering::Acquire);
@@ -247,28 +252,29 @@ impl Asking {
         was_mine
     }
 
-    /// Has the server look whether it is to stop.
+    /// Wakes the server, which looks for requests and whether it is to stop.
     pub fn ring(&self) {
         self.head().doorbell.fetch_add(1, Ordering::Release);
         sys::wake(&self.head().doorbell, 1);
     }
 
-    /// Serves requests until `stop` is set, which is noticed within 200 ms, or at once after [`ring`](Self::ring). Then all who ask get
-    /// `ESHUTDOWN`, at once. When this thread ends otherwise, or its process is killed, they get it within 200 ms.
+    /// Serves requests until `stop` is set, which it notices within 200 ms, or at once after [`ring`](Self::ring). Then all waiting threads get
+    /// `ESHUTDOWN` at once. If this thread ends otherwise, or its process is killed, they get it within 200 ms.
     ///
-    /// One thread at a time serves, and each request is to be passed on at once: others wait. Until one has begun, those who ask wait for it.
+    /// Only one thread may serve at a time. `each` must pass the request on at once, since the other requests wait. Threads that ask before there
+    /// is a server wait for it.
     pub fn serve(self: &Arc<Self>, stop: &AtomicBool, mut each: impl FnMut(Request)) {
         let _serving = Serving::begin(self);
         let mut looked = sys::now();
         loop {
-            // Before all that is looked at: who changes it rings afterwards.
+            // Loaded before all else is looked at: a thread that changes anything rings afterwards.
             let rung = self.head().doorbell.load(Ordering::Acquire);
             if stop.load(Ordering::Acquire) {
                 break;
             }
             let mut has_found = false;
             for (word, slots) in self.head().asked.iter().zip((0..).step_by(64)) {
-                // Most are zero, and in memory that others write to.
+                // Most are zero, and a swap would take the cache line from the threads that write to it.
                 let mut asked = if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) };
                 has_found |= asked != 0;
                 while asked != 0 {
@@ -305,14 +311,14 @@ impl Asking {
         for slot in self.slots() {
             let seen = slot.word.load(Ordering::Relaxed);
             let mut is_dead = || *known.entry(thread_of(seen)).or_insert_with(|| sys::is_dead(thread_of(seen)));
-            // What is abandoned or being answered is the server's.
+            // Slots in Abandoned and Answering are the server's.
             if matches!(state(seen), CLAIMED | ASKED | TAKEN | ANSWERED) && is_dead() {
                 self.free(slot, seen);
             }
         }
     }
 
-    /// Answers a slot, if it is still whose it was.
+    /// Answers a slot if it still belongs to the request. Frees it if the asking thread has given up.
     fn answer(&self, slot: &Slot, taken: u32, answer: i32) {
         if let Some(word) = slot.change(taken, ANSWERING) {
             slot.answer.store(answer as u32, Ordering::Relaxed);
@@ -324,7 +330,7 @@ impl Asking {
     }
 }
 
-/// A thread serves.
+/// Marks that a thread serves, until dropped.
 struct Serving<'a> {
     asking: &'a Asking,
     _list: RobustList,
@@ -337,14 +343,14 @@ impl<'a> Serving<'a> {
         for slot in asking.slots() {
             let seen = slot.word.load(Ordering::Acquire);
             match state(seen) {
-                // By a server that has died.
+                // Left by a server that has died.
                 TAKEN | ANSWERING => drop(slot.change(seen, ASKED)),
                 ABANDONED => drop(asking.free(slot, seen)),
                 _ => {}
             }
         }
         let all = u64::MAX >> (64 - SLOTS.min(64));
-        // No store: what it took the place of would not be seen.
+        // Not a plain store: it would not synchronise with the requests whose bits it replaces.
         for word in &head.asked {
             word.fetch_or(all, Ordering::AcqRel);
         }
@@ -356,7 +362,7 @@ impl<'a> Serving<'a> {
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
         if cfg!(loom) && std::thread::panicking() {
-            // A model has failed, and nothing of it may be used.
+            // A model has failed: its memory may not be used any more.
             return;
         }
         let head = self.asking.head();
@@ -373,16 +379,16 @@ impl Drop for Serving<'_> {
     }
 }
 
-/// A request that somebody waits for, or not. Dropped without an answer it is answered with `EIO`.
+/// A request. If it is dropped without an answer, the answer is `EIO`.
 #[derive(Debug)]
 pub struct Request {
-    /// The object's number, which means what both sides agreed on.
+    /// The object's number, as both sides have agreed on it.
     pub object: u32,
-    /// The bytes that are to be there.
+    /// The bytes of the object that are asked for.
     pub range: Range<u64>,
-    /// How long the one who asks still waited when the request was taken; `None`: for ever.
+    /// How long the asking thread was still willing to wait when the request was taken; `None`: for ever.
     pub deadline: Option<Duration>,
-    /// Whether anybody waits.
+    /// Whether a thread waits for the answer.
     pub is_awaited: bool,
     asking: Arc<Asking>,
     slot: usize,
@@ -390,7 +396,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The bytes are there, or an error number: see [`TierOrigin`](crate::TierOrigin).
+    /// Answers that the bytes are there, or with an error number: see [`TierOrigin`](crate::TierOrigin).
     pub fn answer(self, result: Result<(), i32>) {
         self.finish(result.err().unwrap_or(0));
     }

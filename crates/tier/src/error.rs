@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// What can go wrong when a folder or a local copy is opened.
 ///
-/// Converts into [`std::io::Error`], whose kind is the operating system's where there is one.
+/// Converts into [`std::io::Error`], with the kind of the operating system's error if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,17 +19,17 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Nothing says where the folder is to be.
+    /// Neither the caller nor the environment says where the folder is.
     #[error("no folder for local copies: set FASTMAP_TIER to one, or HOME")]
     NoFolder,
-    /// The folder is another user's, or others may write into it, who could put bytes there that were never in an object.
+    /// The folder is another user's, or others may write into it: they could put bytes there that were never in an object.
     #[error("{path}: {why}: local copies need a folder that only you write to; name another with FASTMAP_TIER, or {remedy}", path = path.display())]
     NotOurs {
         /// The folder.
         path: PathBuf,
         /// Whose it is.
         why: String,
-        /// How this one can be made to do.
+        /// How this folder can be made usable.
         remedy: &'static str,
     },
     /// The file system lacks something.
@@ -61,7 +61,7 @@ pub enum Error {
         /// How many can.
         processes: u64,
     },
-    /// A file of the folder is not what this version writes, and other programs use it now.
+    /// A file of the folder is not of the format that this version writes, and other programs use it now.
     #[error("{path}: not a file that this version of FastMap can use, and a program has it open: end that program, or name another folder with FASTMAP_TIER", path = path.display())]
     InUse {
         /// The file.
@@ -77,7 +77,7 @@ pub enum Error {
     },
 }
 
-/// What to do about an error number, behind the message.
+/// What to do about an error, to stand behind the message.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOTDIR) => {

@@ -1,5 +1,5 @@
 #![doc = include_str!("../README.md")]
-// The models of loom have a system of their own.
+// Loom's models replace `sys` by their own.
 #![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -22,5 +22,5 @@ pub use origin::TierOrigin;
 pub use tier::{Listed, Tier, Verified};
 pub use version::Version;
 
-/// What is there or not: 256 KiB of an object, in bytes. An object's last unit is as long as the object goes.
+/// Bytes of a unit: the part of an object that a local copy has or lacks as a whole. An object's last unit ends with the object.
 pub const UNIT: u64 = 256 << 10;

@@ -1,4 +1,4 @@
-//! The local copy of one object: what is there, whether it is right, putting more there.
+//! The local copy of one object: which units are there, whether their bytes are right, and how more are put there.
 
 use crate::object::{ABSENT, EVICTING, FILLING, Object, PAGES, PRESENT, PROTECTED, STALE, Unit, state};
 use crate::room;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How often units are evicted to make room on a full disk, for one unit.
+/// How often units are evicted because the disk is full, to write one unit.
 const ATTEMPTS: usize = 4;
 
-/// The local copy of one version of an object: a sparse file of the object's length, and what is known of its units.
+/// The local copy of one version of an object: a sparse file of the object's length, and the states of its units.
 ///
 /// ```
 /// # use fastmap_tier::{Tier, UNIT, Version};
@@ -42,7 +42,7 @@ const ATTEMPTS: usize = 4;
 pub struct Local {
     tier: Arc<Tier>,
     object: Object,
-    /// Units that this process fetches or fills: the lock of a byte is all its threads'.
+    /// The units that threads fetch or fill through this copy. The lock of a unit's byte belongs to the open file, so all these threads share it.
     busy: Mutex<HashMap<u64, Busy>>,
     freed: Condvar,
     counted: Counters,
@@ -62,21 +62,22 @@ struct Counters {
     wasted_before: AtomicU64,
 }
 
-/// What was done with a local copy since it was opened, bytes.
+/// Counts of a local copy since it was opened, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalStats {
-    /// Read from the local copy and found right, by this process.
+    /// Bytes read from the local copy and found right, by this process.
     pub hit: u64,
-    /// Put into it, by this process.
+    /// Bytes put into it by this process.
     pub put: u64,
-    /// Evicted without having been read, by whichever process: whole pages.
+    /// Bytes evicted without having been read, by any process: whole pages.
     pub wasted: u64,
     /// Units, not bytes, in which this process found other bytes than were put there.
     pub wrong: u64,
 }
 
-/// The right to fetch a unit, this one's alone among all threads and processes ([`Local::claim`]). Given back when dropped, or when the process ends, however.
+/// The right to fetch a unit, which one thread of all processes has ([`Local::claim`]). It is given back when dropped, or when the process ends in
+/// any way.
 #[derive(Debug)]
 pub struct UnitLock {
     local: Arc<Local>,
@@ -98,7 +99,7 @@ impl UnitLock {
 impl Drop for UnitLock {
     fn drop(&mut self) {
         self.local.let_go(self.unit, |busy| busy.claimed = false);
-        // Whoever waits for it may fetch it now.
+        // A thread that waits for the unit may fetch it now.
         self.local.words(self.unit).inspect(|words| sys::wake(&words.word, i32::MAX));
     }
 }
@@ -117,7 +118,7 @@ impl Local {
         self.object.head().last_used.store(now.as_secs(), Ordering::Relaxed);
     }
 
-    /// What it is a copy of.
+    /// The version of the object that it is a copy of.
     pub fn version(&self) -> &Version {
         &self.object.version
     }
@@ -127,7 +128,7 @@ impl Local {
         &self.tier
     }
 
-    /// The data file, of the object's length, to be mapped or read, and never written. What is not [there](Self::has) is a hole, which reads as zeros.
+    /// The data file, of the object's length: to be mapped or read, never written. Parts that are not [there](Self::has) are holes, and read as zeros.
     pub fn file(&self) -> &File {
         &self.object.data
     }
@@ -147,7 +148,7 @@ impl Local {
         if range.start < end { range.start / UNIT..end.div_ceil(UNIT) } else { 0..0 }
     }
 
-    /// Whether all of a range, bytes of the object, is there, as far as the object goes. An atomic load a unit. For fault handlers.
+    /// Whether all of a range of the object's bytes is there, as far as the object goes. Costs one atomic load a unit. For fault handlers.
     pub fn has(&self, range: Range<u64>) -> bool {
         let units = self.units_of(&range);
         let all = &self.object.all()[units.start as usize..units.end as usize];
@@ -155,8 +156,8 @@ impl Local {
         all.iter().all(|words| state(words.word.load(Ordering::Acquire)) == PRESENT)
     }
 
-    /// Whether bytes that were read from the file, from a page's start on, are the object's: whole pages, but for the object's last. Those that are
-    /// count as read. A unit with others in it is fetched anew, and counted, unless it was evicted meanwhile. For fault handlers.
+    /// Whether bytes that were read from the file are the object's. They begin at a page's start and are whole pages, except for the object's last.
+    /// Right pages count as read. A unit with wrong bytes is fetched anew, and counted, unless it was evicted meanwhile. For fault handlers.
     pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
         let end = offset.saturating_add(bytes.len() as u64);
         if !offset.is_multiple_of(PAGE) || !(end.is_multiple_of(PAGE) || end == self.object.version.len) {
@@ -168,7 +169,7 @@ impl Local {
             let Some(words) = self.words(unit) else { return false };
             let (part, more) = rest.split_at(rest.len().min((UNIT - at % UNIT) as usize));
             if words.word.load(Ordering::Acquire) == 0 {
-                // It was never there, or is long gone: it has no checksums to look at.
+                // The unit was never there, or its words were freed: it has no checksums to look at.
                 return false;
             }
             let mut mask = 0;
@@ -196,7 +197,7 @@ impl Local {
     /// Notes that pages of a unit were read.
     fn touch(&self, words: &Unit, mask: u64) {
         if state(words.word.load(Ordering::Relaxed)) != PRESENT {
-            // It was evicted meanwhile: no block may be left behind its words.
+            // It was evicted meanwhile. A store could allocate a block for its words again.
             return;
         }
         let seen = words.touched.load(Ordering::Relaxed);
@@ -211,8 +212,8 @@ impl Local {
         }
     }
 
-    /// Has a unit fetched anew from which a page was read with other bytes than belong there. If the file has the right ones now, it was evicted
-    /// and filled since: then nothing was wrong.
+    /// Makes a unit Stale in which a page was found wrong, so that it is fetched anew. If the file has the right bytes now, the unit was evicted and
+    /// filled since the read, and does not count as wrong.
     fn doubt(&self, words: &Unit, unit: u64, page: u64) {
         let word = words.word.load(Ordering::Acquire);
         if state(word) == PRESENT {
@@ -223,7 +224,7 @@ impl Local {
         }
     }
 
-    /// How many bytes of a range have been read since they were put there: whole pages, of the units that the range lies in.
+    /// How many bytes have been read, since they were put there, of the units that a range lies in. Counts whole pages.
     pub fn touched(&self, range: Range<u64>) -> u64 {
         let touched = |unit| self.words(unit).map_or(0, |words| words.touched.load(Ordering::Relaxed).count_ones());
         self.units_of(&range).map(|unit| u64::from(touched(unit)) * PAGE).sum()
@@ -233,7 +234,7 @@ impl Local {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to fetch a unit; `None` while somebody else has it, or fills it. Whoever has it still looks whether the unit
+    /// The right to fetch a unit. `None`: another thread has it, or fills the unit. Its new holder must still look whether the unit
     /// [is there](Self::has) by now.
     pub fn claim(self: &Arc<Self>, unit: u64) -> Option<UnitLock> {
         let mut busy = self.busy();
@@ -256,7 +257,7 @@ impl Local {
         self.freed.notify_all();
     }
 
-    /// Sleeps until a unit is there or its lock is given back, or for this long, or less. Whether it is there.
+    /// Sleeps until a unit is there, its lock is given back, or the timeout is over; it may wake early. Returns whether the unit is there.
     pub fn wait(&self, unit: u64, timeout: Duration) -> bool {
         let Some(words) = self.words(unit) else { return false };
         let word = words.word.load(Ordering::Acquire);
@@ -266,11 +267,11 @@ impl Local {
         state(words.word.load(Ordering::Acquire)) == PRESENT
     }
 
-    /// Puts a whole unit there, the last as short as it is, when room has been made for it. If the unit is [claimed](Self::claim), its holder does
-    /// this; else it waits for others who fill it. What is there already stays.
+    /// Makes room for a whole unit and puts it there. The object's last unit may be short. If this process has [claimed](Self::claim) the unit, only
+    /// the claim's holder may call this. Otherwise the call waits for others that fill the unit. A unit that is there already stays.
     ///
     /// # Errors
-    /// `ENOSPC`: the disk is full, or others fill all the room there is. `InvalidInput`: no unit of this object.
+    /// `ENOSPC`: the disk is full, or others are filling all the room there is. `InvalidInput`: not a unit of this object.
     pub fn put(&self, unit: u64, bytes: &[u8]) -> io::Result<()> {
         if unit >= self.units() || bytes.len() as u64 != self.object.bytes_of(unit) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -297,19 +298,19 @@ impl Local {
             match state(word) {
                 PRESENT if !reserved => return Ok(()),
                 EVICTING => {
-                    // By somebody who is at it, or who was killed.
+                    // Another thread is evicting it, or was killed while it did.
                     let _lock = self.tier.lock()?;
                     if state(words.word.load(Ordering::Acquire)) == EVICTING {
                         room::finish_eviction(&self.object, unit);
                     }
                 }
-                // What was left in Filling may be counted or not: it is counted again, until the next recount.
+                // A unit that a killed writer left in Filling may be counted already. It is counted twice until the next recount.
                 ABSENT | FILLING if !reserved => {
                     self.tier.reserve()?;
                     reserved = true;
                 }
                 _ => {
-                    // Each time: the page of an absent unit's words may have gone.
+                    // On each turn of the loop, since the page of an absent unit's words may have been freed.
                     if let Err(error) = self.on_disk(|| self.object.prepare(unit)) {
                         if reserved {
                             self.tier.give_back()?;
@@ -329,7 +330,7 @@ impl Local {
         let clock = self.tier.usage().clock.fetch_add(1, Ordering::Relaxed).wrapping_add(1) & !PROTECTED;
         words.used.store(clock, Ordering::Relaxed);
         words.touched.store(0, Ordering::Relaxed);
-        // Nobody else changes Filling while the lock is held.
+        // No other thread changes Filling while the lock is held.
         words.change(words.word.load(Ordering::Relaxed), if written.is_ok() { PRESENT } else { STALE });
         sys::wake(&words.word, i32::MAX);
         if written.is_ok() {
@@ -340,7 +341,7 @@ impl Local {
         written
     }
 
-    /// Writes something; when the disk is full, after units have gone.
+    /// Writes something. If the disk is full, evicts units and tries again.
     fn on_disk(&self, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
         for _ in 0..ATTEMPTS {
             match write() {
@@ -355,7 +356,7 @@ impl Local {
         write()
     }
 
-    /// What was done with it since it was opened.
+    /// Its counts since it was opened.
     pub fn stats(&self) -> LocalStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let wasted = get(&self.object.head().wasted).saturating_sub(get(&self.counted.wasted_before));
@@ -366,13 +367,13 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // A child by fork(2) has the same locks, and is not the one to give them back.
+        // A child made by fork(2) shares the locks with its parent, and must not give them back.
         if !self.tier.is_our_process() {
             return;
         }
         self.note_time();
         if self.object.head().superseded.load(Ordering::Relaxed) != 0 {
-            // If it is the last, it is of no more use.
+            // If nobody else has the copy open, it is removed.
             let _ = self.tier.close_superseded(&self.object);
         } else {
             let _ = sys::flock(&self.object.data, libc::LOCK_UN);

@@ -1,7 +1,7 @@
 //! A local copy's two files, and the words in them that processes share.
 //!
-//! The data file is sparse, of the object's length. The index file has a header; for each unit of 256 KiB its state, its last use, and which of its
-//! pages were read ([`Unit`]); and for each page of 4 KiB a crc32c. A unit's state:
+//! The data file is sparse and has the object's length. The index file has three parts: a header ([`Head`]); for each unit of 256 KiB its state,
+//! its last use, and which of its pages were read ([`Unit`]); and for each page of 4 KiB a checksum (crc32c). The states of a unit:
 //!
 //! ```text
 //!         put                  put                evict
@@ -11,15 +11,15 @@
 //!            put: Filling <------+----------------------------+
 //! ```
 //!
-//! * **Absent**: nothing is on disk, nothing is counted.
-//! * **Filling**: the holder of the unit's lock writes it. If nobody holds the lock, whoever wrote was killed.
-//! * **Present**: each of its pages has bytes whose checksum fits, or they are not used: after a power failure state, checksum or bytes may be older than
-//!   the others. A version's bytes never change, and so a checksum that is there is right, whenever it was written.
-//! * **Stale**: takes room on disk, but is no use.
-//! * **Evicting**: the holder of the folder's lock is letting go of its blocks. If nobody holds the lock, whoever did was killed.
+//! * **Absent**: the unit has no bytes on disk, and is not counted.
+//! * **Filling**: the holder of the unit's lock writes it. If nobody holds the lock, the writer was killed.
+//! * **Present**: its bytes are there. A page whose checksum does not fit is not used: after a power failure the state, the checksum or the bytes
+//!   may be older than the others. A version's bytes never change, so a checksum that is there is right, whenever it was written.
+//! * **Stale**: it takes room on disk, but is of no use.
+//! * **Evicting**: the holder of the folder's lock frees its blocks. If nobody holds the lock, the holder was killed.
 //!
-//! All but Absent counts as room taken. Each change of the state changes the rest of the word, a count: who acts on what it saw in between learns
-//! that it is no longer so. What no state has is taken for Stale.
+//! All but Absent count as room taken. The rest of the word is a count, which each change of the state changes. So a compare-and-swap fails if the
+//! state has changed since it was read, even if it has changed back. An unknown state is taken for Stale.
 
 use crate::sys::{self, Mapping, PAGE, Shared};
 use crate::{UNIT, Version};
@@ -37,12 +37,12 @@ pub const PRESENT: u32 = 2;
 pub const STALE: u32 = 3;
 pub const EVICTING: u32 = 4;
 
-/// In [`Unit::used`]: read again since it was read first. The other bits are the folder's clock.
+/// In [`Unit::used`]: the unit was read more than once. The other bits are a time of the folder's clock.
 pub const PROTECTED: u32 = 1 << 31;
 
-/// Of both the format and this version of it.
+/// The first bytes of an index: they name the format and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"FMTIER01");
-/// Where what the copy is of is written.
+/// Offset in the index, bytes: here stands which version of an object the copy is of.
 const META: u64 = 64;
 pub const PAGES: u64 = UNIT / PAGE;
 
@@ -56,15 +56,15 @@ pub fn next(word: u32, state: u32) -> u32 {
     (word & !7).wrapping_add(8) | state
 }
 
-/// What processes share of a unit.
+/// The words of a unit, which processes share.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Unit {
-    /// What waiting threads sleep on.
+    /// State and count; waiting threads sleep on this word.
     pub word: AtomicU32,
-    /// When it was last read, or put there, by the folder's clock; and [`PROTECTED`].
+    /// When it was last read or filled, by the folder's clock; and [`PROTECTED`].
     pub used: AtomicU32,
-    /// A bit for each page that was read since.
+    /// A bit for each page that was read since the unit was filled.
     pub touched: AtomicU64,
 }
 
@@ -72,33 +72,33 @@ pub struct Unit {
 unsafe impl Shared for Unit {}
 
 impl Unit {
-    /// Changes the state, if the word is still what was seen.
+    /// Changes the state if the word is still `seen`.
     pub fn change(&self, seen: u32, to: u32) -> bool {
-        // Acquire pairs with the release of who put it there: its checksums are seen.
+        // Acquire pairs with the release of the thread that filled the unit, so that its checksums are seen.
         self.word.compare_exchange(seen, next(seen, to), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
-/// The index file's beginning. What makes it this object's index is before `superseded`, and is written once.
+/// The header of the index file. The fields before `superseded` make the file this object's index, and are written once.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Head {
     magic: AtomicU64,
     meta_len: AtomicU32,
     meta_crc: AtomicU32,
-    /// Whether another version has been opened since.
+    /// 1 if another version of the URL has been opened since.
     pub superseded: AtomicU32,
     _unused: AtomicU32,
-    /// When it was last opened or closed, seconds since 1970.
+    /// When the copy was last opened or closed, in seconds since 1970.
     pub last_used: AtomicU64,
-    /// Bytes evicted that nobody had read.
+    /// Bytes evicted without having been read.
     pub wasted: AtomicU64,
 }
 
 // SAFETY: atomics.
 unsafe impl Shared for Head {}
 
-/// Where in the index file what is.
+/// The offsets of the parts of an index file, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     units: u64,
@@ -122,7 +122,7 @@ pub struct Object {
     pub version: Version,
     pub data: File,
     pub index: File,
-    /// Whoever writes to the data: of those who find the kernel's lock of the file taken, each keeps a processor busy.
+    /// Held to write to the data. Without it the threads that write would all spin on the kernel's lock of the file.
     writing: Mutex<()>,
     map: Mapping,
     layout: Layout,
@@ -133,13 +133,13 @@ pub fn paths(dir: &Path, name: &str) -> [PathBuf; 2] {
     ["data", "index"].map(|kind| dir.join(format!("{name}.{kind}")))
 }
 
-/// Opens a file for reading and writing, which only this user may.
+/// Opens a file for reading and writing. One that is made is accessible to this user alone.
 pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
     File::options().read(true).write(true).create(create).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 impl Object {
-    /// Opens what is there. `InvalidData`: it is no local copy.
+    /// Opens an existing copy. Fails with `InvalidData` if the files are not a local copy.
     pub fn open(dir: &Path, name: &str) -> io::Result<Object> {
         let [data, index] = paths(dir, name).map(|path| open_file(&path, false));
         Self::of(data?, index?)
@@ -170,7 +170,7 @@ impl Object {
         Ok(Object { version, data, index, writing: Mutex::new(()), map, layout })
     }
 
-    /// Begins anew, with files that nobody uses.
+    /// Makes an empty copy of files that nobody uses.
     pub fn create(data: File, index: File, version: &Version) -> io::Result<Object> {
         data.set_len(0)?;
         data.set_len(version.len)?;
@@ -190,7 +190,7 @@ impl Object {
         Self::of(data, index)
     }
 
-    /// What a new copy takes of the disk, bytes, in memory.
+    /// Bytes that a new copy takes on a file system in memory.
     pub fn empty_bytes(version: &Version) -> u64 {
         Layout::new(version.to_bytes().len() as u64, version.len).crcs_at
     }
@@ -232,7 +232,7 @@ impl Object {
         Ok(self.data.metadata()?.blocks() * 512)
     }
 
-    /// Every unit that was ever used: holes of the index are not looked at.
+    /// Calls `f` with every unit that was ever used, and some others beside them. Holes of the index are skipped.
     pub fn each(&self, mut f: impl FnMut(u64, &Unit)) {
         let Layout { units, units_at, crcs_at, .. } = self.layout;
         let size = size_of::<Unit>() as u64;
@@ -246,7 +246,7 @@ impl Object {
         }
     }
 
-    /// Has blocks ready behind a unit's words: a store to a mapping's hole raises SIGBUS when the disk is full.
+    /// Allocates disk blocks for a unit's words. A store to a hole through the mapping would raise SIGBUS if the disk is full.
     pub fn prepare(&self, unit: u64) -> io::Result<()> {
         let at = self.layout.units_at + unit * size_of::<Unit>() as u64;
         let page = at / PAGE * PAGE;
@@ -259,11 +259,11 @@ impl Object {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         self.data.write_all_at(bytes, unit * UNIT)?;
         drop(writing);
-        // Not by the mapping, for the same reason.
+        // By pwrite(2) and not through the mapping, where a full disk means SIGBUS.
         self.index.write_all_at(&crcs, self.layout.crcs_at + unit * PAGES * 4)
     }
 
-    /// Whether a page is in the file as it was put there. Takes little of the stack: fault handlers ask.
+    /// Whether a page's bytes in the file fit their checksum. Uses little stack, because fault handlers call it.
     pub fn is_page_right(&self, unit: u64, page: u64) -> bool {
         let end = (unit * UNIT + (page + 1) * PAGE).min(self.version.len);
         let (mut at, mut crc, mut piece) = (unit * UNIT + page * PAGE, 0, [0; 512]);
@@ -278,12 +278,12 @@ impl Object {
         self.crcs(unit).get(page as usize).is_some_and(|right| right.load(Ordering::Relaxed) == crc)
     }
 
-    /// Lets go of the blocks behind some units' bytes.
+    /// Frees the disk blocks of some units' bytes.
     pub fn punch(&self, units: Range<u64>) -> io::Result<()> {
         sys::punch(&self.data, units.start * UNIT..units.end * UNIT)
     }
 
-    /// Those units around one of which so many share something.
+    /// The group of `many` units, aligned, that a unit belongs to.
     fn sharing(&self, unit: u64, many: u64) -> Range<u64> {
         let first = unit / many * many;
         first..(first + many).min(self.layout.units)
@@ -299,13 +299,13 @@ impl Object {
         self.sharing(unit, PAGE / (PAGES * 4))
     }
 
-    /// Lets go of the pages with the checksums of some units, of which none is there, nor comes meanwhile.
+    /// Frees the pages of the index with the checksums of some units. None of these units is there, and none comes meanwhile.
     pub fn punch_crcs(&self, units: &Range<u64>) -> bool {
         let [start, end] = [units.start, units.end].map(|unit| self.layout.crcs_at + unit * PAGES * 4);
         sys::punch(&self.index, start..end.next_multiple_of(PAGE)).is_ok()
     }
 
-    /// Lets go of the page with the states of some units: they are Absent then.
+    /// Frees the page of the index with the states of some units, which are Absent then.
     pub fn punch_states(&self, units: &Range<u64>) -> bool {
         let at = self.layout.units_at + units.start * size_of::<Unit>() as u64;
         sys::punch(&self.index, at..at + PAGE).is_ok()

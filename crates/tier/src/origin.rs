@@ -1,4 +1,4 @@
-//! An object's local copy as the engine's origin of a file.
+//! An object's local copy as an [`Origin`]: where the engine gets a mapped file's bytes from.
 
 use crate::{Asking, Local};
 use fastmap::Origin;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An object's local copy, filled by whoever serves the slots, as the engine maps it.
+/// An object's local copy as the engine maps it. The server of `asking` fills it.
 #[derive(Debug)]
 pub struct TierOrigin {
     local: Arc<Local>,
@@ -18,7 +18,8 @@ pub struct TierOrigin {
 }
 
 impl TierOrigin {
-    /// A local copy, and where its missing parts are asked for, under what number, for how long (`None`: for ever).
+    /// An origin of a local copy. Its missing parts are asked for in `asking`, under the number `object`, for as long as `deadline` (`None`: for
+    /// ever).
     pub fn new(local: Arc<Local>, asking: Arc<Asking>, object: u32, deadline: Option<Duration>) -> Arc<Self> {
         let name = PathBuf::from(&local.version().url);
         Arc::new(TierOrigin { local, asking, object, deadline, name })

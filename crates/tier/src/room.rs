@@ -1,12 +1,15 @@
-//! Room: how much of the limit is taken, and what goes when there is none left.
+//! Room: how much of the limit is taken, and which units are evicted when none is left.
 //!
-//! `used` in the file `usage`, which all processes map, is never less than what is on disk. So room is **reserved** before anything is written, and
-//! given back after blocks are gone, by the holder of the folder's lock. A process may be killed in between: then the number is too high,
-//! until the next **recount**, which comes before every eviction. A recount reads `used` and `pending`, then looks at all units, and adds what is
-//! missing. It cannot count too little: a reservation is first in `pending`, then in `used`, then in a unit's state, and only then no longer in `pending`.
+//! All processes map the file `usage`. The number `used` in it is never less than what is on disk. So room is **reserved** before anything is
+//! written. The holder of the folder's lock gives room back after the disk blocks are freed. If a process is killed in between, the number is too
+//! high until the next **recount**, which comes before every eviction.
 //!
-//! **Evicted** are first units that are no use, then those that were read once, then those that were read again, oldest first. So what was
-//! used twice outlives a scan. What was read again takes at most three quarters of the limit; the oldest of it beyond that is taken for read once.
+//! A recount reads `used` and `pending`, then looks at all units, and corrects `used` by the difference. It cannot count too little. A reservation
+//! is first added to `pending`, then to `used`. It leaves `pending` only after a unit's state has changed to Filling.
+//!
+//! **Eviction** takes Stale units first, then units that were read once, then units that were read again; of each kind the oldest first. So a unit
+//! that was read twice outlives a scan. Units that were read again take at most three quarters of the limit. The oldest beyond that count as read
+//! once.
 
 use crate::object::{self, ABSENT, EVICTING, FILLING, Object, PRESENT, PROTECTED, STALE, next, state};
 use crate::sys::{self, PAGE, Shared};
@@ -18,49 +21,49 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a unit takes: its bytes, and what the file system needs to find them, were each of its pages elsewhere.
+/// Bytes that a unit takes: its own, and the file system's metadata if each of its pages lies elsewhere.
 const TAKES: i64 = UNIT as i64 + 4096;
-/// What it may take while it is filled: a page of states and one of checksums, and what the file system needs for these.
+/// Bytes that a unit may take while it is filled: also a page of states, a page of checksums, and the file system's metadata for these.
 const FILLS: i64 = TAKES + 3 * 4096;
-/// What a local copy takes that is empty.
+/// Bytes that an empty local copy takes.
 pub const EMPTY: i64 = 4 * 4096;
-/// What the folder's own files take.
+/// Bytes that the folder's own files take.
 const OWN: i64 = 8 * 4096;
-/// The most that is evicted at a time where a 32nd of the limit is more, bytes. Many wait for it, and a unit takes ext4 a
-/// tenth of a millisecond; some on a busy device that is told of each (mount option `discard`).
+/// Bytes evicted at a time (more with many copies: a unit for each), or a 32nd of the limit if that is less. Many threads wait for an eviction: a
+/// unit takes ext4 0.1 ms, and longer on a busy device that is told of each freed block (mount option `discard`).
 const BATCH: i64 = 16 << 20;
-/// How long to wait for room that others are filling.
+/// How long a thread waits while others are filling all the room.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most processes that can have a folder open, each as often as it likes to count as one.
+/// The most that can have a folder open at a time. Each open [`Tier`] counts, also within a process.
 pub const PLACES: u64 = 960;
 
-/// What all processes share: the file `usage`, two pages.
+/// The file `usage`, two pages, which all processes share.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Usage {
     pub magic: AtomicU64,
     /// Bytes reserved.
     pub used: AtomicI64,
-    /// Of these, bytes that no unit's state says yet.
+    /// Of these, bytes that no unit's state shows yet.
     pub pending: AtomicI64,
-    /// The limit that holds.
+    /// The limit that holds now, bytes.
     pub limit: AtomicI64,
-    /// The limit that somebody gave last, or 0.
+    /// The limit that was given last, bytes; 0: none.
     pub given: AtomicI64,
-    /// Advances with each unit filled; 31 bits.
+    /// The folder's clock, of 31 bits: it advances with each unit filled.
     pub clock: AtomicU32,
     _unused: [AtomicU32; 117],
-    /// The limits of those who have the folder open: a byte of this file is locked by each.
+    /// The limits of those that have the folder open, by place: each has locked one byte of this file.
     pub limits: [AtomicI64; PLACES as usize],
 }
 
 // SAFETY: atomics.
 unsafe impl Shared for Usage {}
 
-/// A unit that may go.
+/// A unit that may be evicted.
 struct Candidate {
-    /// Lowest goes first: what it is, and how long ago it was used.
+    /// The lowest is evicted first. Made of the unit's kind and of the time since its last use.
     rank: u32,
     object: u32,
     unit: u64,
@@ -69,7 +72,7 @@ struct Candidate {
 const READ_ONCE: u32 = 1 << 30;
 const READ_AGAIN: u32 = 2 << 30;
 
-/// What is in the folder.
+/// The result of a recount.
 #[derive(Default)]
 struct Count {
     bytes: i64,
@@ -83,7 +86,7 @@ impl Tier {
         self.usage().clock.load(Ordering::Relaxed) & !PROTECTED
     }
 
-    /// Reserves room for so many bytes, which goes into `pending`, too, until [`settle`](Self::settle).
+    /// Reserves room for so many bytes. They are in `pending`, too, until [`settle_bytes`](Self::settle_bytes).
     fn reserve_bytes(&self, bytes: i64) -> io::Result<()> {
         let (usage, begun) = (self.usage(), Instant::now());
         loop {
@@ -95,7 +98,7 @@ impl Tier {
             }
             usage.pending.fetch_sub(bytes, Ordering::SeqCst);
             if !self.make_room(bytes)? {
-                // All there is, is being filled.
+                // All units are being filled.
                 if begun.elapsed() > PATIENCE {
                     return Err(io::Error::from_raw_os_error(libc::ENOSPC));
                 }
@@ -108,7 +111,7 @@ impl Tier {
         self.usage().pending.fetch_sub(bytes, Ordering::SeqCst);
     }
 
-    /// Reserves room for a unit that is to be filled; [`settle`](Self::settle) when its state says so.
+    /// Reserves room for a unit that is to be filled. [`settle`](Self::settle) follows when its state is Filling.
     pub(crate) fn reserve(&self) -> io::Result<()> {
         self.reserve_bytes(FILLS)
     }
@@ -117,7 +120,7 @@ impl Tier {
         self.settle_bytes(FILLS);
     }
 
-    /// Gives back room that was reserved for a unit whose state never said so.
+    /// Gives back room that was reserved for a unit whose state never became Filling.
     pub(crate) fn give_back(&self) -> io::Result<()> {
         let _lock = self.lock()?;
         self.usage().used.fetch_sub(FILLS, Ordering::SeqCst);
@@ -125,7 +128,7 @@ impl Tier {
         Ok(())
     }
 
-    /// Reserves room for an empty copy, which something makes under the folder's lock.
+    /// Reserves room for an empty copy, and calls `make`, which makes it, with the folder's lock held.
     pub(crate) fn with_room_for_empty<T>(
         &self,
         version: &Version,
@@ -138,7 +141,7 @@ impl Tier {
         made
     }
 
-    /// Makes room for so many bytes. Whether there may be room now.
+    /// Makes room for so many bytes. Returns whether there may be room now.
     pub(crate) fn make_room(&self, bytes: i64) -> io::Result<bool> {
         let lock = self.lock()?;
         let usage = self.usage();
@@ -153,7 +156,7 @@ impl Tier {
         Ok(freed >= over)
     }
 
-    /// Lets units go because the disk is full, whatever the limit. Whether any went.
+    /// Evicts units because the disk is full, whatever the limit. Returns whether it has freed anything.
     pub(crate) fn make_room_on_disk(&self) -> io::Result<bool> {
         let lock = self.lock()?;
         let count = self.count(&lock)?;
@@ -161,12 +164,12 @@ impl Tier {
         Ok(self.evict(&lock, count, batch)? > 0)
     }
 
-    /// Has `used` say what is there. Copies that are no use, and that nobody has open, are removed.
+    /// Corrects `used` by what is there. Removes empty and superseded copies that nobody has open.
     pub(crate) fn recount(&self, lock: &FolderLock) -> io::Result<()> {
         self.count(lock).map(drop)
     }
 
-    /// Recounts, and lists what may go.
+    /// Recounts, and lists the units that may be evicted.
     fn count(&self, lock: &FolderLock) -> io::Result<Count> {
         let usage = self.usage();
         let before = usage.used.load(Ordering::SeqCst);
@@ -174,7 +177,7 @@ impl Tier {
         for name in self.names()? {
             let object = match Object::open(self.dir(), &name) {
                 Ok(object) => object,
-                // Somebody has put something else there: it is left alone.
+                // Not a regular file: somebody else has put it there, and it is left alone.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::EISDIR | libc::ENXIO)) => {
                     continue;
                 }
@@ -189,7 +192,7 @@ impl Tier {
             let bytes = self.count_object(&object, &mut count);
             let is_old = object.head().superseded.load(Ordering::Relaxed) != 0;
             if !((bytes == 0 || is_old) && self.unlink_unused(lock, &name)) {
-                // After its units, whose pages of the index were there before they said so.
+                // Read after the units: a unit's pages of the index are allocated before its state changes.
                 count.bytes += bytes + object.index_bytes()? as i64;
                 count.names.push(name);
             } else {
@@ -200,7 +203,7 @@ impl Tier {
         Ok(count)
     }
 
-    /// Lists a copy's units. What was left by a process that was killed is tidied up. Gives the bytes that they take.
+    /// Lists a copy's units, and finishes evictions that were cut short by a kill. Returns the bytes that the units take.
     fn count_object(&self, object: &Object, count: &mut Count) -> i64 {
         let (clock, number) = (self.clock(), count.names.len() as u32);
         let mut bytes = 0;
@@ -215,12 +218,12 @@ impl Tier {
             };
             let used = words.used.load(Ordering::Relaxed);
             let age = clock.wrapping_sub(used) & !PROTECTED;
-            // Half of the clock's steps: 256 TiB that were put there since are as old as any.
+            // Ages end at half of the clock's steps, 2^30 units (256 TiB): all older ones are alike.
             let by_age = READ_ONCE - 1 - age.min(READ_ONCE - 1);
             let rank = match state(word) {
                 PRESENT if used & PROTECTED != 0 => READ_AGAIN + by_age,
                 PRESENT => READ_ONCE + by_age,
-                // This description of the index holds no lock, whoever in this process does.
+                // A lock that this process holds shows, too, because it belongs to another open file description.
                 FILLING if sys::locked_byte(&object.index, unit..unit + 1).is_ok_and(|by| by.is_some()) => return,
                 _ => 0,
             };
@@ -230,7 +233,7 @@ impl Tier {
         bytes
     }
 
-    /// Lets the least useful units go, until so many bytes are free. Gives how many are.
+    /// Evicts the least useful units until so many bytes are freed. Returns how many are.
     fn evict(&self, _lock: &FolderLock, count: Count, bytes: i64) -> io::Result<i64> {
         let Count { names, mut candidates, .. } = count;
         let limit = self.usage().limit.load(Ordering::SeqCst);
@@ -263,7 +266,7 @@ impl Tier {
         Ok(freed)
     }
 
-    /// What was read again long ago, and stays for now, is as good as read once.
+    /// Makes units that were read again long ago, and stay for now, count as read once.
     fn demote(&self, names: &[String], staying: &[Candidate]) {
         for some in staying.chunk_by(|one, other| one.object == other.object) {
             let Ok(object) = Object::open(self.dir(), &names[some[0].object as usize]) else { continue };
@@ -274,7 +277,7 @@ impl Tier {
         }
     }
 
-    /// Lets go of some units of a copy, in ascending order, under the folder's lock. Gives the bytes that are free now.
+    /// Evicts some units of a copy, given in ascending order, under the folder's lock. Returns the bytes that it has freed.
     pub(crate) fn empty(&self, object: &Object, units: &[u64]) -> i64 {
         let mut going = Vec::new();
         for &unit in units {
@@ -308,7 +311,7 @@ impl Tier {
                 leave(object, unit, if is_free { ABSENT } else { STALE });
             }
         }
-        // In memory it stays: who looks at it would get it back at once.
+        // On tmpfs the index stays whole: a load from a hole would allocate the page again.
         let going = if self.is_in_memory() { &[] } else { &going[..] };
         for some in going.chunk_by(|one, other| object.sharing_states(*one) == object.sharing_states(*other)) {
             if !forget(object, object.sharing_states(some[0]), true) {
@@ -320,7 +323,7 @@ impl Tier {
         freed
     }
 
-    /// Tidies up what a power failure may have left: nobody else has the folder open. `used` says what is there, after.
+    /// Repairs what a power failure may have left, and recounts. Nobody else has the folder open.
     pub(crate) fn tidy(&self, lock: &FolderLock) -> io::Result<()> {
         self.usage().pending.store(0, Ordering::SeqCst);
         self.usage().used.store(0, Ordering::SeqCst);
@@ -328,7 +331,7 @@ impl Tier {
             let Ok(object) = Object::open(self.dir(), &name) else { continue };
             let mut taken = 0;
             object.each(|_, words| taken += i64::from(state(words.word.load(Ordering::Relaxed)) != ABSENT));
-            // Blocks whose states did not reach the disk.
+            // There are blocks of units whose states did not reach the disk.
             if object.data_bytes()? as i64 > taken * TAKES {
                 let mut at = 0;
                 while let Some(from) = sys::seek(&object.data, at, libc::SEEK_DATA) {
@@ -345,21 +348,21 @@ impl Tier {
     }
 }
 
-/// Puts a copy's unit out of the state Evicting.
+/// Takes a unit out of the state Evicting.
 fn leave(object: &Object, unit: u64, to: u32) {
     let Some(words) = object.unit(unit) else { return };
-    // Nobody else changes a word that says Evicting: they want the folder's lock first.
+    // No other thread changes a word in Evicting without the folder's lock.
     words.word.store(next(words.word.load(Ordering::Relaxed), to), Ordering::Release);
 }
 
-/// Finishes what a process began that was killed. The room was given back already, or a recount will do it.
+/// Finishes the eviction of a unit by a process that was killed. Its room was given back already, or a recount will do it.
 pub fn finish_eviction(object: &Object, unit: u64) {
     let is_free = object.punch(unit..unit + 1).is_ok();
     leave(object, unit, if is_free { ABSENT } else { STALE });
 }
 
-/// Lets go of the checksums of some units, or of their states, too, if none of them is there: whole pages of the index. Else a copy would keep
-/// them, in time, for all of an object that is far larger than the limit. Whether they are gone.
+/// Frees the pages of the index with the checksums of some units, and with `with_states` those with their states, if all these units are Absent.
+/// Otherwise the index of an object far larger than the limit would grow to its full size in time. Returns whether the pages are gone.
 fn forget(object: &Object, units: Range<u64>, with_states: bool) -> bool {
     let taken = units.clone().take_while(|unit| {
         let words = object.unit(*unit).expect("a unit of the object");
@@ -367,10 +370,11 @@ fn forget(object: &Object, units: Range<u64>, with_states: bool) -> bool {
         state(word) == ABSENT && words.change(word, EVICTING)
     });
     let taken = units.start..units.start + taken.count() as u64;
-    // Who locks a unit from now on finds it Evicting, or has blocks put behind its state after this; who did before may have done so.
+    // A thread that locks a unit from now on finds it Evicting, or allocates blocks for its state after they were freed here. A thread that has
+    // locked one before may have allocated them already.
     let is_locked = || sys::locked_byte(&object.index, units.clone()).map_or(true, |by| by.is_some());
     let may_go = taken == units && !(with_states && is_locked());
-    // Absent is zero, as a hole is.
+    // A hole reads as zero, and Absent is zero.
     let are_gone = may_go && object.punch_crcs(&units) && (!with_states || object.punch_states(&units));
     if !(are_gone && with_states) {
         taken.for_each(|unit| leave(object, unit, ABSENT));
@@ -378,7 +382,7 @@ fn forget(object: &Object, units: Range<u64>, with_states: bool) -> bool {
     are_gone
 }
 
-/// Those of which something is true first. Gives how many they are.
+/// Moves the elements for which `is_first` holds to the front. Returns how many they are.
 fn partition<T>(all: &mut [T], is_first: impl Fn(&T) -> bool) -> usize {
     let mut first = 0;
     for at in 0..all.len() {
@@ -390,7 +394,7 @@ fn partition<T>(all: &mut [T], is_first: impl Fn(&T) -> bool) -> usize {
     first
 }
 
-/// Removes a copy's files, the data first: of an index without data the next recount knows what to do.
+/// Removes a copy's files, the data first: the next recount removes an index without data.
 pub fn unlink(dir: &std::path::Path, name: &str) {
     for path in object::paths(dir, name) {
         let _ = std::fs::remove_file(path);

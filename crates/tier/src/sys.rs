@@ -1,6 +1,7 @@
 //! The kernel's edge: shared memory, futex(2), locks, holes, processes.
 //!
-//! Nothing here takes a lock, and what fault handlers use allocates nothing: [`Mapping`], [`wait`], [`wake`], [`read_at`], [`thread`], [`now`].
+//! Nothing here takes a lock of the process. Fault handlers use [`Mapping`], [`wait`], [`wake`], [`read_at`], [`thread`] and [`now`], which do not
+//! allocate.
 
 use std::fs::File;
 use std::io;
@@ -12,16 +13,16 @@ use std::time::Duration;
 
 pub const PAGE: u64 = 4096;
 
-/// What other processes may change at any time: only atomics, for which any bytes do, and of which none needs dropping.
+/// A type that other processes may change at any time.
 ///
 /// # Safety
-/// So it is.
+/// It consists of atomics alone, is valid with any bytes, and needs no drop.
 pub unsafe trait Shared {}
 
 // SAFETY: an atomic.
 unsafe impl Shared for AtomicU32 {}
 
-/// A file's bytes, shared with whoever maps it, from its start on.
+/// A shared mapping of a file, from its start on.
 #[derive(Debug)]
 pub struct Mapping {
     at: NonNull<u8>,
@@ -30,15 +31,15 @@ pub struct Mapping {
 
 // SAFETY: only atomics are handed out.
 unsafe impl Send for Mapping {}
-// SAFETY: likewise.
+// SAFETY: only atomics are handed out.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a file that is at least so long, and stays it.
+    /// Maps a file that is at least `len` bytes long, and stays so.
     pub fn new(file: &File, len: u64) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
-        // By number: in a program that has the preload library, mmap(2) by name is the engine's.
+        // By number: in a program with the preload library, mmap(2) by name calls the engine.
         // SAFETY: a new mapping, wherever there is room.
         let at = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, len, prot, flags, file.as_raw_fd(), 0_usize) };
         if at == -1 {
@@ -47,12 +48,12 @@ impl Mapping {
         Ok(Mapping { at: NonNull::new(at as *mut u8).expect("a mapping is not at address 0"), len })
     }
 
-    /// What lies at an offset.
+    /// The value at an offset.
     pub fn at<T: Shared>(&self, offset: u64) -> &T {
         &self.all(offset, 1)[0]
     }
 
-    /// As many as there are from an offset on.
+    /// `count` values, from an offset on.
     pub fn all<T: Shared>(&self, offset: u64, count: u64) -> &[T] {
         let (from, count) = (offset as usize, count as usize);
         assert!(from.is_multiple_of(align_of::<T>()) && from + count * size_of::<T>() <= self.len);
@@ -68,26 +69,26 @@ impl Drop for Mapping {
     }
 }
 
-/// Sleeps while a word that other processes have mapped too holds a value: until woken, or for this long.
+/// Sleeps while a word, which other processes have mapped too, holds a value: until woken, or until the timeout.
 pub fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
     let time = libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
     // SAFETY: the kernel reads the word and the time, which outlive the call.
     unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAIT, value, &raw const time) };
 }
 
-/// Wakes as many as sleep on a word.
+/// Wakes up to `count` threads that sleep on a word.
 pub fn wake(word: &AtomicU32, count: i32) {
     // SAFETY: only the word's address is used.
     unsafe { libc::syscall(libc::SYS_futex, ptr::from_ref(word), libc::FUTEX_WAKE, count) };
 }
 
-/// Reads a file until a buffer is full or the file ends. Gives the bytes read, or none where it fails.
+/// Reads a file until a buffer is full, the file ends, or a read fails. Returns the bytes read.
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     let mut filled = 0;
     while filled < buffer.len() {
         let rest = &mut buffer[filled..];
         let at = offset + filled as u64;
-        // SAFETY: the rest of the buffer is as long as it says. By number: there is nothing between us and the kernel.
+        // SAFETY: the rest of the buffer is as long as it says. By number: no library comes between this call and the kernel.
         let got = unsafe { libc::syscall(libc::SYS_pread64, file.as_raw_fd(), rest.as_mut_ptr(), rest.len(), at) };
         if got <= 0 {
             break;
@@ -103,7 +104,7 @@ pub fn thread() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Milliseconds of a clock that all processes share and nobody sets.
+/// Milliseconds of CLOCK_MONOTONIC, which all processes share and nobody sets.
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes it.
@@ -111,10 +112,10 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// Whether no thread has this number, or one that has ended and nobody has asked how.
+/// Whether no thread has this number, or only a zombie.
 pub fn is_dead(thread: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{thread}/stat")) {
-        // The name may have any characters in it.
+        // The state stands behind the last `) `, because the name may hold any characters.
         Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
         Err(error) => error.kind() == io::ErrorKind::NotFound && std::fs::exists("/proc/self").unwrap_or(false),
     }
@@ -140,7 +141,7 @@ fn ofd(file: &File, command: libc::c_int, kind: libc::c_int, range: Range<u64>) 
     }
 }
 
-/// Locks a byte of a file for this open file description alone (`F_OFD_SETLK`, Linux 3.15); not when another has it.
+/// Locks a byte of a file for this open file description (`F_OFD_SETLK`, Linux 3.15). Returns false if another has it.
 pub fn lock_byte(file: &File, byte: u64) -> io::Result<bool> {
     match ofd(file, libc::F_OFD_SETLK, libc::F_WRLCK, byte..byte + 1) {
         Ok(_) => Ok(true),
@@ -149,12 +150,12 @@ pub fn lock_byte(file: &File, byte: u64) -> io::Result<bool> {
     }
 }
 
-/// Locks a byte when others have let it go.
+/// Locks a byte, and waits until no other open file description has it locked.
 pub fn lock_byte_later(file: &File, byte: u64) -> io::Result<()> {
     ofd(file, libc::F_OFD_SETLKW, libc::F_WRLCK, byte..byte + 1).map(drop)
 }
 
-/// Lets a byte go.
+/// Unlocks a byte.
 pub fn unlock_byte(file: &File, byte: u64) {
     let _ = ofd(file, libc::F_OFD_SETLK, libc::F_UNLCK, byte..byte + 1);
 }
@@ -166,7 +167,7 @@ pub fn locked_byte(file: &File, range: Range<u64>) -> io::Result<Option<u64>> {
     Ok((lock.l_type != libc::F_UNLCK as libc::c_short).then_some((lock.l_start as u64).max(start)))
 }
 
-/// flock(2): `LOCK_SH`, `LOCK_EX`, `LOCK_UN`, with `LOCK_NB`. Whether it was had.
+/// flock(2): `LOCK_SH`, `LOCK_EX` or `LOCK_UN`, with `LOCK_NB`. Returns false if the lock is taken.
 pub fn flock(file: &File, operation: libc::c_int) -> io::Result<bool> {
     loop {
         // SAFETY: an open descriptor.
@@ -190,12 +191,12 @@ fn fallocate(file: &File, mode: libc::c_int, range: Range<u64>) -> io::Result<()
     }
 }
 
-/// Has a file let go of the disk's blocks behind a range.
+/// Frees the disk blocks of a range of a file, which becomes a hole.
 pub fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
     fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, range)
 }
 
-/// Has a file get blocks for a range, so that stores to its mapping cannot fail.
+/// Allocates disk blocks for a range of a file, so that stores to its mapping cannot fail.
 pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     fallocate(file, libc::FALLOC_FL_KEEP_SIZE, range)
 }
@@ -207,7 +208,7 @@ pub fn seek(file: &File, offset: u64, whence: libc::c_int) -> Option<u64> {
     u64::try_from(at).ok()
 }
 
-/// Whether a file lies in memory alone (tmpfs), where even loads from a mapping's hole take a page, and raise SIGBUS when there is none.
+/// Whether a file lies on tmpfs. There even a load from a hole of a mapping takes a page, and raises SIGBUS if there is none.
 pub fn is_in_memory(file: &File) -> io::Result<bool> {
     // SAFETY: all zeros are a statfs, which the kernel fills.
     let mut of: libc::statfs = unsafe { std::mem::zeroed() };

@@ -1,8 +1,10 @@
 //! A folder of local copies: who has it open, its limit, what is in it.
 //!
-//! In it lie two files for each copy (`object.rs`); `usage`, which those who have it open map (`room.rs`), of which each locks a byte for as long; and
-//! `lock`, whose flock(2) is held by who evicts, makes or removes a copy, or looks who is there. A copy's data file is under a shared flock(2) of
-//! each who has it open.
+//! The folder holds these files:
+//!
+//! * Two files for each copy (`object.rs`). Each user of a copy holds a shared flock(2) on its data file.
+//! * `usage`, which every process that has the folder open maps (`room.rs`). For as long it locks a byte of this file, its *place*.
+//! * `lock`. Its flock(2), the *folder's lock*, is held to evict, make or remove a copy, and to look which copies are in use.
 
 use crate::object::{self, Object, PRESENT, STALE, open_file, state};
 use crate::room::{self, PLACES, Usage};
@@ -17,13 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Of `usage`: what it is, and which version of it.
+/// The first bytes of `usage`: they name the format and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"FMUSED01");
-/// How long a folder's lock is waited for: evictions hold it for less than a second.
+/// How long a thread waits for the folder's lock. Evictions hold it for less than a second.
 const LONGEST_LOCKED: Duration = Duration::from_secs(20);
 const USAGE: u64 = size_of::<Usage>() as u64;
 
-/// A folder of local copies, which never take more room than its limit.
+/// A folder of local copies, which together never take more room than its limit.
 ///
 /// ```
 /// use fastmap_tier::{Tier, UNIT, Version};
@@ -47,7 +49,7 @@ pub struct Tier {
     map: Mapping,
     place: u64,
     is_in_memory: bool,
-    /// The process that opened it: a child by fork(2) does not tidy up after it.
+    /// The process that opened it. A child made by fork(2) does not give back its parent's locks.
     process: u32,
 }
 
@@ -55,9 +57,9 @@ pub struct Tier {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// Of what.
+    /// The version of an object that it is a copy of.
     pub version: Version,
-    /// What its data take of the disk, bytes.
+    /// Bytes of the disk that its data take.
     pub local: u64,
     /// When a program last opened or closed it.
     pub last_used: SystemTime,
@@ -73,16 +75,17 @@ pub struct Verified {
     pub objects: u64,
     /// Units looked at.
     pub units: u64,
-    /// Units of these that had bytes in them that are not the object's; they will be fetched anew.
+    /// Of these units, those with bytes that are not the object's. They will be fetched anew.
     pub wrong: u64,
 }
 
-/// Held by who evicts, makes or removes a copy, in all processes one. Opened anew each time, so that threads exclude each other, too.
+/// The folder's lock: one thread of all processes holds it, to evict, make or remove a copy. The file is opened anew each time, so that the
+/// threads of one process exclude each other, too.
 pub(crate) struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // Not by closing it alone: a child by fork(2) may have it, too.
+        // Unlocked, not just closed: a child made by fork(2) may have the descriptor, too.
         let _ = sys::flock(&self.0, libc::LOCK_UN);
     }
 }
@@ -91,12 +94,13 @@ impl Tier {
     /// The smallest limit, bytes.
     pub const MIN_LIMIT: u64 = 16 << 20;
 
-    /// Opens a folder, which is made if need be, mode 0700: the one given, else `$FASTMAP_TIER`, else `$XDG_CACHE_HOME/fastmap`, else
-    /// `~/.cache/fastmap`. Its limit in bytes: the one given, else `$FASTMAP_TIER_LIMIT`, else what the folder was given last, else a tenth of
-    /// the disk's free space. When several processes have given limits, the smallest holds while its process has the folder open.
+    /// Opens a folder: the one given, else `$FASTMAP_TIER`, else `$XDG_CACHE_HOME/fastmap`, else `~/.cache/fastmap`. A folder that does not exist
+    /// is made, with mode 0700. Its limit in bytes is the one given, else `$FASTMAP_TIER_LIMIT`, else the limit that the folder was given last,
+    /// else a tenth of the disk's free space. Of the limits of several processes the smallest holds, while its process has the folder open.
     ///
     /// # Errors
-    /// The folder cannot be had, is another user's, or lies on a file system without holes or locks; a limit below [`MIN_LIMIT`](Self::MIN_LIMIT).
+    /// The folder cannot be opened, is another user's, or lies on a file system without holes or locks; the limit is below
+    /// [`MIN_LIMIT`](Self::MIN_LIMIT).
     pub fn open(dir: Option<&Path>, limit: Option<u64>) -> Result<Arc<Tier>> {
         let dir = dir.map(Path::to_owned).or_else(default_dir).ok_or(Error::NoFolder)?;
         let limit = limit.map_or_else(limit_of_environment, |limit| Ok(Some(limit)))?;
@@ -160,7 +164,7 @@ impl Tier {
         Ok(Arc::new(tier))
     }
 
-    /// A byte of `usage` that nobody has locked.
+    /// Locks a byte of `usage` that nobody has locked.
     fn take_place(&self) -> Result<u64> {
         for place in 0..PLACES {
             if sys::lock_byte(&self.file, place).map_err(|source| self.error("lock a byte of `usage`", source))? {
@@ -170,12 +174,12 @@ impl Tier {
         Err(Error::TooManyProcesses { path: self.dir.clone(), processes: PLACES })
     }
 
-    /// A tenth of what is free, or would be, were there no local copies.
+    /// A tenth of the disk space that would be free without local copies.
     fn tenth(&self) -> io::Result<u64> {
         Ok(((sys::free_space(&self.file)? + self.used()) / 10).max(Self::MIN_LIMIT))
     }
 
-    /// Has the limit be the smallest of those who have the folder open.
+    /// Sets the limit to the smallest of those of the processes that have the folder open.
     pub(crate) fn renew_limit(&self, _lock: &FolderLock) -> io::Result<i64> {
         let usage = self.usage();
         let mut limit = usage.limits[self.place as usize].load(Ordering::SeqCst);
@@ -220,7 +224,7 @@ impl Tier {
         &self.dir
     }
 
-    /// The names of all copies, with both their files or one.
+    /// The names of all copies, including those of which only one of the two files is there.
     pub(crate) fn names(&self) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for entry in std::fs::read_dir(&self.dir)? {
@@ -231,7 +235,7 @@ impl Tier {
         Ok(names)
     }
 
-    /// Removes a copy's files, if nobody has it open. Under the lock nobody can begin to.
+    /// Removes a copy's files if nobody has it open. While the folder's lock is held, nobody can open it.
     pub(crate) fn unlink_unused(&self, _lock: &FolderLock, name: &str) -> bool {
         let [data, _] = object::paths(&self.dir, name);
         let is_unused = match open_file(&data, false) {
@@ -244,8 +248,8 @@ impl Tier {
         is_unused
     }
 
-    /// The local copy of an object: the one that is there, or a new one with nothing in it. Copies of the URL's other versions go, as soon as
-    /// nobody has them open.
+    /// The local copy of an object: the existing one, or a new, empty one. Copies of other versions of the URL are removed as soon as nobody has
+    /// them open.
     ///
     /// # Errors
     /// The [`Version`] has neither ETag nor version id nor modification time; the files cannot be made, or are damaged and in use.
@@ -270,7 +274,7 @@ impl Tier {
         let lock = |kind| sys::flock(&data, kind | libc::LOCK_NB).map_err(error);
         match Object::open(&self.dir, &name) {
             Ok(mut object) if object.version.is(version) => {
-                // As the store says it now.
+                // The store's modification time may differ from the one in the file.
                 object.version = version.clone();
                 lock(libc::LOCK_SH)?;
                 object.data = data;
@@ -289,7 +293,7 @@ impl Tier {
         made.map_err(error)
     }
 
-    /// Has a URL's other versions removed: now, or by who closes them last.
+    /// Marks the copies of a URL's other versions, and removes them. One that is open is removed by the process that closes it last.
     fn supersede(&self, lock: &FolderLock, version: &Version) -> io::Result<()> {
         let (prefix, own) = (Version::prefix(&version.url), version.name());
         let mut is_any = false;
@@ -310,7 +314,7 @@ impl Tier {
         self.recount(&lock)
     }
 
-    /// Opens each copy of all URLs or of one, which cannot be removed meanwhile.
+    /// Calls `f` with each copy, of all URLs or of one. The copy cannot be removed meanwhile.
     fn each(&self, url: Option<&str>, mut f: impl FnMut(Object) -> io::Result<()>) -> Result<()> {
         let failed = |source| self.error("look at what is in the folder", source);
         for name in self.names().map_err(failed)? {
@@ -343,8 +347,7 @@ impl Tier {
         Ok(all)
     }
 
-    /// Removes all local copies, or those of one URL. One that a program has open stays, with nothing in it. Gives the bytes of data that are
-    /// gone.
+    /// Removes all local copies, or those of one URL. A copy that a program has open is only emptied. Returns the bytes of data that are gone.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -358,13 +361,13 @@ impl Tier {
             freed += before.saturating_sub(object.data_bytes()?);
             Ok(())
         })?;
-        // The files of what is empty go, too, if nobody has them open.
+        // Removes the files of empty copies that nobody has open.
         let lock = self.lock_folder()?;
         self.recount(&lock).map_err(|source| self.error("count what is in the folder", source))?;
         Ok(freed)
     }
 
-    /// Reads all that is there, and compares it with its checksums. What does not fit will be fetched anew.
+    /// Reads all units that are there, and compares them with their checksums. Units that differ will be fetched anew.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -374,7 +377,7 @@ impl Tier {
         for name in self.names().map_err(failed)? {
             let lock = self.lock_folder()?;
             let Ok(object) = Object::open(&self.dir, &name) else { continue };
-            // It takes long: not with the folder's lock. This one keeps the files.
+            // Reading takes long, so the folder's lock is released. The shared lock on the data keeps the files.
             sys::flock(&object.data, libc::LOCK_SH | libc::LOCK_NB).map_err(failed)?;
             drop(lock);
             found.objects += 1;
@@ -391,12 +394,12 @@ impl Tier {
         Ok(found)
     }
 
-    /// The limit that holds now, bytes.
+    /// The limit that holds now, in bytes.
     pub fn limit(&self) -> u64 {
         self.usage().limit.load(Ordering::SeqCst) as u64
     }
 
-    /// What local copies take of the limit now, bytes; a little more than of the disk.
+    /// Bytes that count towards the limit now: a little more than the local copies take of the disk.
     pub fn used(&self) -> u64 {
         self.usage().used.load(Ordering::SeqCst).max(0) as u64
     }
@@ -404,7 +407,7 @@ impl Tier {
 
 impl Drop for Tier {
     fn drop(&mut self) {
-        // Not by closing it alone: a child by fork(2) may have it, too, be it for as long as it takes to call exec(2).
+        // Unlocked, not just closed: a child made by fork(2) may have the descriptor, too, if only until it calls exec(2).
         if self.is_our_process() {
             sys::unlock_byte(&self.file, self.place);
         }
@@ -413,7 +416,7 @@ impl Drop for Tier {
 
 fn lock_in(dir: &Path) -> io::Result<FolderLock> {
     let file = open_file(&dir.join("lock"), true)?;
-    // Whoever has it is soon done, unless it was stopped.
+    // The holder is soon done, unless its process was stopped (SIGSTOP).
     let begun = Instant::now();
     while !sys::flock(&file, libc::LOCK_EX | libc::LOCK_NB)? {
         if begun.elapsed() > LONGEST_LOCKED {
@@ -425,7 +428,7 @@ fn lock_in(dir: &Path) -> io::Result<FolderLock> {
     Ok(FolderLock(file))
 }
 
-/// Where local copies lie when nobody says.
+/// The default folder of local copies.
 fn default_dir() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").filter(|path| path.is_absolute());
@@ -439,7 +442,7 @@ fn limit_of_environment() -> Result<Option<u64>> {
     size(&text).map(Some).ok_or_else(|| Error::NoSize(text.into()))
 }
 
-/// SIZE, as on the command line.
+/// Reads a size as the command line takes it, such as `10GiB`.
 fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
     let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
@@ -448,7 +451,8 @@ fn size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift).filter(|bytes| *bytes <= i64::MAX as u64)
 }
 
-/// Whoever writes into the folder can have any bytes taken for an object's.
+/// Fails unless the folder is this user's, and only this user may write into it: others could put bytes there that would be taken for an
+/// object's.
 fn is_ours(dir: &Path, of: &std::fs::Metadata) -> Result<()> {
     // SAFETY: no preconditions.
     let user = unsafe { libc::geteuid() };

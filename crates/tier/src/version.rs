@@ -1,12 +1,12 @@
-//! What a local copy is of: one version of one object, and how that is written into a file and made a file's name.
+//! One version of one object, of which there is a local copy; how it is written into the index, and the name of the copy's files.
 
-/// One version of an object: what its local copy is known by.
+/// One version of an object, by which its local copy is found.
 ///
-/// Two are the same version if URL, length, ETag and version id are. Where the store gives neither ETag nor version id, the modification time
-/// is taken for them, which is worth what the store's clock is: an object that changes twice within its resolution, at the same length, looks unchanged.
+/// Two versions are the same if URL, length, ETag and version id are equal. If the store gives neither ETag nor version id, the modification time
+/// stands for them. Then an object that changes twice within the resolution of the store's clock, at the same length, looks unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Version {
-    /// The object's URL. It is written to disk and into messages: no credentials.
+    /// The object's URL, without credentials: it is written to disk and into messages.
     pub url: String,
     /// The ETag, as the store gives it.
     pub etag: Option<String>,
@@ -19,12 +19,12 @@ pub struct Version {
 }
 
 impl Version {
-    /// Whether anything tells it from another version of its length.
+    /// Whether anything but the length tells it from another version.
     pub(crate) fn is_known(&self) -> bool {
         self.etag.is_some() || self.version.is_some() || self.modified.is_some()
     }
 
-    /// What tells it from other versions of the object.
+    /// The values that differ between versions of the object.
     fn key(&self) -> (u64, Option<&str>, Option<&str>, Option<&str>) {
         let modified = self.modified.as_deref().filter(|_| self.etag.is_none() && self.version.is_none());
         (self.len, self.etag.as_deref(), self.version.as_deref(), modified)
@@ -35,12 +35,12 @@ impl Version {
         self.url == other.url && self.key() == other.key()
     }
 
-    /// The beginning of the names of files with local copies of a URL. Another URL's may begin so, too, though hardly.
+    /// The beginning of the names of a URL's files. Those of another URL may begin with it too, but hardly ever do.
     pub(crate) fn prefix(url: &str) -> String {
         format!("{:016x}-", hash(url.as_bytes()))
     }
 
-    /// The name of its files. What is in them says whether they are its.
+    /// The name of its files. Their contents say whether they really are.
     pub(crate) fn name(&self) -> String {
         let (len, etag, version, modified) = self.key();
         let mut bytes = len.to_le_bytes().to_vec();
@@ -63,7 +63,7 @@ impl Version {
     }
 }
 
-/// Length and bytes of a text, or the length `u32::MAX` for none.
+/// Writes length and bytes of a text, or the length `u32::MAX` for no text.
 fn write(to: &mut Vec<u8>, text: Option<&str>) {
     to.extend(text.map_or(u32::MAX, |text| text.len() as u32).to_le_bytes());
     to.extend(text.unwrap_or_default().bytes());

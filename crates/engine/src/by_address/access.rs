@@ -1,4 +1,4 @@
-//! Copies by address that return errors, and what lies in a range that a program names.
+//! Copies by address, which return errors where a load or store would raise a signal; and the parts of a range that a program names.
 //!
 //! A range may lie across cached maps and other memory; the kernel does the part of the latter.
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Part of a range that is one file's, with one protection, or of no cached map.
 pub(super) struct Part {
     pub(super) at: Range<usize>,
-    /// The map that it is of, and what may be done to it.
+    /// The map that it is of, and its protection.
     pub(super) cached: Option<(Arc<Share>, i32)>,
 }
 
@@ -30,7 +30,7 @@ impl Part {
         pages_at(region, &self.at)
     }
 
-    /// Fails where the program may not do that itself.
+    /// Fails where the program's own access, for one of the uses in `prot`, would fail.
     pub(super) fn allow(&self, prot: i32) -> Result<()> {
         let is_allowed = self.cached.as_ref().is_none_or(|(_, allowed)| allowed & prot != 0);
         if is_allowed { Ok(()) } else { Err(unusable(&self.at, libc::EFAULT)) }
@@ -79,14 +79,14 @@ pub(super) fn unusable(range: &Range<usize>, error: i32) -> Error {
     failed(range, "use all of them: part is not mapped, or past its file's end, or not mapped for that", error)
 }
 
-/// Likewise, for another reason.
+/// An error of an operation on a range.
 #[cold]
 pub(super) fn failed(range: &Range<usize>, operation: &'static str, error: i32) -> Error {
     let path = format!("{} bytes at {:#x}", range.len(), range.start).into();
     Error::Io { path, operation, source: io::Error::from_raw_os_error(error) }
 }
 
-/// Does something with what a range was found to be, and again if its file has become the kernel's before it was done.
+/// Makes a call, and makes it again if a file in its range has become the kernel's before the call was done.
 pub(super) fn as_it_is<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
     loop {
         match call() {

@@ -19,8 +19,8 @@ use crate::writeback::flush;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// madvise(2). What is about reading ahead, about what is wanted and what is not, is done here, and what only hints at
-/// how the kernel should keep pages changes nothing; all else is the kernel's, with the whole file.
+/// madvise(2). The engine follows advice on how pages will be accessed, which are needed and which are not, and whether children get them. Hints
+/// on how the kernel should keep pages change nothing. Any other advice converts the whole file.
 ///
 /// # Safety
 /// As for madvise(2): some advice destroys.
@@ -37,7 +37,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
     if !holds(addr, range.len()) {
         return kernel(range);
     }
-    // It knows which advice there is, and gives none on nothing.
+    // The kernel knows which advice there is. On an empty range it only checks that.
     kernel(range.start..range.start)?;
     let is_populating = matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE);
     let mut holes = Ok(());
@@ -97,7 +97,7 @@ fn advise_cached(range: &Range<usize>, advice: i32) -> Result<(), i32> {
         libc::MADV_POPULATE_WRITE if look(|table| table.forbids_stores(range)) => return Err(libc::EINVAL),
         _ => {}
     }
-    // What is locked is not let go; what lies before it is.
+    // Locked pages are not let go; pages that lie before the first of them are.
     let drops = matches!(advice, libc::MADV_DONTNEED | libc::MADV_COLD | libc::MADV_PAGEOUT);
     let lock =
         look(|table| table.locked.iter().filter_map(|one| intersection(&one.at, range)).map(|at| at.start).min());
@@ -119,7 +119,7 @@ fn advise_region(region: &Arc<Region>, pages: Range<usize>, advice: i32) -> crat
             let end = (region.store().size() as usize).div_ceil(PAGE).clamp(pages.start, pages.end);
             fetch::fetch(region, std::slice::from_ref(&(pages.start..end)))?;
             if end < pages.end {
-                // As madvise(2) does, once what comes before the end is in memory.
+                // As madvise(2) does, once the pages before the end are in memory.
                 return Err(
                     region.io_error("populate it past its end", std::io::Error::from_raw_os_error(libc::EFAULT))
                 );
@@ -156,7 +156,7 @@ pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32
             // SAFETY: it finds out itself whether the bytes may be stored to.
             check(unsafe { libc::mincore(part.start as *mut _, part.len(), byte_of(part.start)) })?;
         } else {
-            // The answer is to be in a map of ours, in which the kernel may not find all pages.
+            // The answer goes to a map of ours, in which the kernel may not find all pages.
             let mut there = vec![0; part.len() / PAGE];
             // SAFETY: as many bytes are there; the caller has room for them.
             unsafe {
@@ -167,7 +167,7 @@ pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32
         if kind == Kind::Cached {
             for (share, part) in shares_in(&part) {
                 let region = &share.region;
-                // Aside; or it has come since the kernel was asked; or stores to it are being laid over what was read.
+                // Staged; or come since the kernel was asked; or stores to it are being laid over what was read.
                 let is_there = |at: &usize| {
                     let seen = region.word(region.address().page_at(*at)).look();
                     seen.is_upgrading() || !matches!(seen.state(), State::Absent | State::Loading | State::Evicting)

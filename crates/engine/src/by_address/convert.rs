@@ -1,4 +1,4 @@
-//! All maps of a file become ordinary kernel mappings, in place; and the kernel mappings that are noted for it.
+//! Conversion: all maps of a file become ordinary kernel mappings, in place. And notes of kernel mappings.
 
 use super::keep::{Locked, Unlocked};
 use super::lookup::range_of;
@@ -23,13 +23,13 @@ use std::sync::Arc;
 
 const CONVERTING: &str = "map it through the kernel instead";
 
-/// Makes every map of a file an ordinary kernel mapping; then its maps are the kernel's until the last of them goes.
+/// Makes every map of a file an ordinary kernel mapping. New maps are the kernel's, too, until the last of them goes.
 pub(super) fn convert(owner: &Owner, identity: file::Identity, why: Why) -> crate::error::Result<()> {
     convert_for(owner, identity, &(0..0), why)
 }
 
-/// Converts all maps of a file for memory that is to replace a range: pins that are asked for by an address there end,
-/// as with munmap(2). What mlock(2) has locked beside it the kernel keeps locked. On failure all is as before.
+/// Converts all maps of a file before other memory replaces a range. Pins that are asked for by an address in the range end, as with munmap(2).
+/// The kernel keeps locked what mlock(2) has locked outside the range. On failure all is as before.
 pub(super) fn convert_for(
     owner: &Owner,
     identity: file::Identity,
@@ -43,10 +43,10 @@ pub(super) fn convert_for(
     // Maps that were unmapped just now may have left stores that are on their way to the file: the kernel would not see them.
     let Some(region) = look(region_in) else { return closing::await_end(identity) };
     if region.store().origin().is_some() {
-        // The kernel would take what has not come yet for zeros.
+        // The kernel would show zeros for bytes that have not come yet.
         return Err(region.io_error(CONVERTING, std::io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
     }
-    // What cannot be saved stays, and locked as it is.
+    // A file that cannot be saved stays, with its locks.
     flush::flush(&region, 0..region.span() / PAGE, false)?;
     let mut unlocked = Vec::new();
     let mut shares = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn convert_for(
         region.set_leaving(false);
         lock_again(unlocked);
     }
-    // Nothing is left of what was replaced as a whole.
+    // Nothing is left of a file whose maps were all replaced.
     if done.is_ok() && look(|table| table.kernel_mappings.has(identity, replaced)) {
         why::tell(&region, Some(why));
     }
@@ -140,8 +140,8 @@ pub(super) fn convert_range(owner: &Owner, range: &Range<usize>, why: Why) -> Re
     identities.into_iter().try_for_each(|identity| convert(owner, identity, why).map_err(|error| error.errno()))
 }
 
-/// Before the kernel maps a file by a descriptor: waits until what was stored to it by the engine is in the file, here and in a program
-/// that was killed, whose keeper writes it.
+/// Waits, before the kernel maps a file by a descriptor, until what was stored to it through an engine is in the file: through this process's,
+/// or that of a program that was killed, whose keeper writes it.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -159,9 +159,8 @@ pub fn await_stores(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Notes a kernel mapping, made because [`map`](super::map()) said so: while it is there all maps of the file are the
-/// kernel's, and so agree. For the functions here it ends by [`unmap`](super::unmap()), [`remap`](super::remap()) and
-/// [`make_way`](super::make_way).
+/// Notes a kernel mapping that was made because [`map`](super::map()) returned `None`. While it is there all maps of the file are the kernel's,
+/// and so agree. The note ends by [`unmap`](super::unmap()), [`remap`](super::remap()) and [`make_way`](super::make_way).
 pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
@@ -177,9 +176,8 @@ pub fn note_replaced(addr: usize, len: usize) {
     }
 }
 
-/// The kernel mappings of files that have no other, noted by [`note_kernel`] or made of maps that were converted:
-/// `then` is called with each one's addresses, and calls nothing here. Only if maps were converted since it returned
-/// `known`; returns what to pass the next time.
+/// Calls `then` with the addresses of each kernel mapping that was noted by [`note_kernel`] or made by a conversion, if files were converted
+/// since the call that returned `known`. `then` calls nothing here. Returns what to pass the next time.
 pub fn each_kernel(known: u64, then: impl FnMut(Range<usize>)) -> u64 {
     look(|table| {
         if table.conversions != known {

@@ -1,8 +1,7 @@
 //! Direct mappings by address: msync(2) of files in memory, from user space.
 //!
-//! They are ordinary mappings, at addresses of their own, and the kernel does with them what it does with any. All that
-//! is kept here is the table of those that user space can flush (`direct/table.rs`), until they are unmapped, moved, or
-//! may not be read any more. A child made by fork(2) has its msync(2) from the kernel.
+//! They are ordinary kernel mappings, at addresses of their own. The engine only keeps a table of those that user space can flush
+//! (`direct/table.rs`), until they are unmapped, moved, or may not be read any more. In a child made by fork(2) the kernel does msync(2).
 
 use super::lookup::{check, range_of};
 use super::map::{CLEARING, Request};
@@ -22,12 +21,12 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 
-/// mmap(2) of a file in memory that is flushed from user space: on DAX, where the kernel can, with `MAP_SYNC`, and with
-/// [`Persist::CacheLines`] on tmpfs and hugetlbfs. All of the request's flags count, and none of its other wishes.
-/// `None`: there is nothing to gain over mmap(2), or the file is in the cache, and no place was cleared.
+/// mmap(2) of a file in memory that is flushed from user space: on DAX with `MAP_SYNC`, where the kernel can do that; on tmpfs and hugetlbfs
+/// with [`Persist::CacheLines`]. All of the request's flags count, and none of its other wishes. `None`: there is nothing to gain over mmap(2),
+/// or the file is in the cache; no place was cleared.
 ///
-/// With `small_pages` the mapping has no huge pages on DAX, so that the kernel, where a flush is left to it, writes 4
-/// KiB for each page that was stored to, and not 2 MiB: for programs that flush more than they stored to.
+/// With `small_pages` the mapping has no huge pages on DAX. Where a flush is left to the kernel, it then writes 4 KiB for each page that was
+/// stored to, and not 2 MiB: for programs that flush more than they stored to.
 ///
 /// # Safety
 /// As for [`map`](super::map).
@@ -80,7 +79,7 @@ pub unsafe fn map_direct(
     }
     let unit = if let Medium::Memory { unit } = medium { unit } else { PAGE };
     let span = Span { at: at..at + len.next_multiple_of(unit), file: facts.identity, offset, durability };
-    // The lines of what may not be read cannot be written.
+    // The cache lines of memory that may not be read cannot be written.
     let is_flushed = !matches!(durability, Durability::Kernel | Durability::Nothing) && prot & libc::PROT_READ != 0;
     if is_flushed && !direct_table::add(&span) {
         let (path, most) = (file::path_of(&from), direct_table::MOST);
@@ -144,8 +143,8 @@ pub(super) fn sync(range: Range<usize>, flags: i32) -> std::result::Result<(), i
     if at < range.end { result.and(kernel(at..range.end)) } else { result }
 }
 
-/// Leaves msync(2) of a range to the kernel from now on: before a system call that may close it to this process's
-/// loads, such as pkey_mprotect(2).
+/// Leaves msync(2) of a range to the kernel from now on. Called before a system call that may close the range to this process's loads, such as
+/// pkey_mprotect(2).
 ///
 /// ```
 /// fastmap::by_address::leave_to_kernel(0x1000, 4096); // nothing is there
@@ -154,21 +153,21 @@ pub fn leave_to_kernel(addr: usize, len: usize) {
     forget(&(addr..addr.saturating_add(len)));
 }
 
-/// Before a range is unmapped, or mapped otherwise.
+/// Called before a range is unmapped, or mapped otherwise.
 pub(super) fn forget(range: &Range<usize>) {
     if holds_direct(range.start, range.len()) {
         mapping::retire(range);
     }
 }
 
-/// Before mprotect(2): what may not be read is the kernel's.
+/// Called before mprotect(2). If the range may not be read any more, its msync(2) is the kernel's.
 pub(super) fn protecting(range: &Range<usize>, prot: i32) {
     if holds_direct(range.start, range.len()) {
         if prot & libc::PROT_READ == 0 { mapping::retire(range) } else { mapping::settle(range) }
     }
 }
 
-/// Before madvise(2): page tables that go take with them what is known of stores.
+/// Called before madvise(2). Page tables that go take with them what is known of stores.
 pub(super) fn advising(range: &Range<usize>, advice: i32) {
     let harmless = [libc::MADV_NORMAL, libc::MADV_RANDOM, libc::MADV_SEQUENTIAL, libc::MADV_WILLNEED];
     if !harmless.contains(&advice) && holds_direct(range.start, range.len()) {
@@ -187,7 +186,7 @@ pub(super) fn moving(
         return call();
     }
     let spans: Vec<Span> = direct_table::meeting(old.clone()).collect();
-    // Of nothing a second mapping is made.
+    // mremap(2) of an empty range makes a second mapping.
     if from.is_empty() {
         mapping::settle(&old)
     } else {
@@ -200,7 +199,7 @@ pub(super) fn moving(
         let at = match moved {
             Err(_) if from.is_empty() => continue,
             Err(_) => before,
-            // One mapping, so it is the only one: mremap(2) takes no range over two.
+            // This span is the only one: mremap(2) takes no range over two mappings.
             Ok(at) => at as usize..at as usize + new_len.next_multiple_of(PAGE),
         };
         direct_table::add(&Span { at, offset, ..span.clone() });

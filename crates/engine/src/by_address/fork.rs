@@ -1,4 +1,4 @@
-//! Maps when a process makes another: fork(2), and whatever comes after this program.
+//! fork(2): what is done before and after it; and files that become the kernel's because other processes use them.
 
 use super::convert::convert;
 use super::lookup::MAPS;
@@ -22,11 +22,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// Writes every dirty page of every file to it, as far as that is possible: before somebody else reads them.
+/// Writes every dirty page to its file, as far as that is possible, before somebody else reads the files.
 pub fn save_all() {
     let to_save = |region: &registry::InUse<'_>| region.is_ours() && region.is_writable() && region.scratch().is_none();
     for region in registry::all().filter(to_save) {
-        // What cannot be written stays dirty, and the next flush returns the error.
+        // Pages that cannot be written stay dirty, and the next flush returns the error.
         let _ = flush::write_out(&region, 0..region.span() / PAGE);
     }
 }
@@ -34,15 +34,16 @@ pub fn save_all() {
 /// The signal mask of the thread that forks, while it does.
 static MASK: Mutex<Option<Blocked>> = Mutex::new(None);
 
-/// Before fork(2): dirty pages are written, for children that read files, and the table is kept as it is, with signals
-/// blocked, until [`in_parent`] or [`in_child`]. Nothing in a child, which has no engine.
+/// Called before fork(2). Writes dirty pages, for children that read files, and freezes the table, with signals blocked, until [`in_parent`] or
+/// [`in_child`]. Does nothing in a child, which has no engine.
 pub fn before_fork() {
     if fork::is_child() {
         return;
     }
     save_all();
     if !keeper::is_running() && look(|table| table.pieces().iter().any(|piece| piece.share.region.is_writable())) {
-        // Should this process be killed nobody would tell the child when all is in the files: nothing is left to tell.
+        // If this process were killed, nobody would tell the child when all is in the files. So the files are converted now, and there is
+        // nothing to tell.
         let _ = answer();
     }
     let blocked = Blocked::all();
@@ -63,7 +64,7 @@ pub fn is_object_in_child(addr: usize, len: usize) -> bool {
     fork::is_child() && child::meets(&(addr..addr.saturating_add(len)))
 }
 
-/// What a child is to find of objects.
+/// The maps of objects that a child is to find.
 fn objects(table: &Table) -> Vec<ChildMap> {
     let is_inherited = |piece: &&Piece| !piece.not_in_children && piece.is_objects();
     let of = |piece: &Piece| {
@@ -75,7 +76,7 @@ fn objects(table: &Table) -> Vec<ChildMap> {
     table.pieces().iter().filter(is_inherited).filter_map(of).collect()
 }
 
-/// What it is to find of files.
+/// The parts of files that a child is to find.
 fn parts(table: &Table) -> Vec<InheritedPart> {
     let is_inherited = |piece: &&Piece| !piece.not_in_children && !piece.is_objects();
     let mut kept: Vec<_> = table.pieces().iter().filter(is_inherited).map(|piece| piece.at.clone()).collect();
@@ -103,7 +104,7 @@ fn parts(table: &Table) -> Vec<InheritedPart> {
     parts
 }
 
-/// After fork(2), in the parent, or when it failed.
+/// Called after fork(2), in the parent, also when it failed.
 ///
 /// # Safety
 /// [`before_fork`] came before, in this thread.
@@ -119,9 +120,8 @@ pub unsafe fn in_parent() {
     drop(blocked);
 }
 
-/// With the first map: starts the thread that answers children which want to see what is stored to it. Not before or
-/// after a fork, when other libraries' handlers hold their locks: a thread's start takes memory of the program's
-/// allocator.
+/// Starts, with the first map, the thread that answers children which want to see what is stored here. The thread cannot be started around a
+/// fork, when other libraries' handlers hold their locks: a thread's start takes memory of the program's allocator.
 pub fn expect_children() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -136,8 +136,7 @@ pub fn expect_children() {
     });
 }
 
-/// Makes every file that is mapped the kernel's, and leaves it to it: a child wants to see what is stored to it, here
-/// and there.
+/// Converts every mapped file for good: a child wants to share what is stored to it with this process.
 fn answer() -> Result<(), i32> {
     /// For pages that are pinned for the time of a system call, and disks that are full for a moment.
     const PATIENCE: Duration = Duration::from_secs(5);
@@ -155,9 +154,8 @@ fn answer() -> Result<(), i32> {
     Ok(())
 }
 
-/// Before this process opens a file by its name to write or cut it: one that is mapped to be read becomes the kernel's,
-/// and `None` is returned. Its lease would make the call wait until that is done, and the call's caller may hold what
-/// it takes.
+/// Called before this process opens a file by its name to write or cut it. A file that is mapped only to be read is converted, and `None`
+/// returned. Otherwise the file's lease would make the call wait for the conversion, and its caller may hold what the conversion needs.
 pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
     if file.region().is_writable() {
         return Some(file);
@@ -168,9 +166,8 @@ pub fn to_be_written(file: MappedFile) -> Option<MappedFile> {
     None
 }
 
-/// Converts one file's maps to kernel mappings, and leaves it to the kernel: another process writes it, or is about to.
-/// Pages that are pinned for a moment are waited for. One that may be stored to here stays while nobody is found that writes it: what
-/// was stored is written, for others to read, and false returned.
+/// Converts a file for good that another process writes, or is about to write. Pages that are pinned for a moment are waited for. A file that
+/// may be stored to here stays while nobody is found that writes it: what was stored is written, for others to read, and false returned.
 pub fn give_back(identity: Identity, change: Change) -> bool {
     if !files::is_cached(identity) {
         return true;
@@ -189,8 +186,8 @@ pub fn give_back(identity: Identity, change: Change) -> bool {
     true
 }
 
-/// Writes what was stored to a file's maps to the page cache, and has all that comes go there: a direct write fails where another process
-/// has made the same page dirty there. `None`: nothing is stored to them.
+/// Writes what was stored to a file's maps to the page cache, and makes later writes go there, too: a direct write fails where another process
+/// has made the same page dirty there. `None`: the file is not mapped to be stored to.
 fn show_stores(identity: Identity) -> Option<Arc<dyn Store>> {
     let is_its = |region: &registry::InUse<'_>| region.store().identity() == identity;
     let region = registry::all().filter(is_its).find(|region| region.is_ours() && region.is_writable())?;
@@ -211,8 +208,8 @@ fn give_back_for(identity: Identity, why: Why) {
     tracing::warn!("a file that another process writes stays in the cache: its pages are pinned");
 }
 
-/// Converts the file behind a descriptor to kernel mappings, for good: before the program locks it whole (fcntl(2)), for one, where the engine
-/// has a lock on a byte itself. A file that is not in the engine stays as it is.
+/// Converts the file behind a descriptor for good, for example before the program locks all of it (fcntl(2)), where the engine itself has a lock
+/// on one byte. A file that is not in the engine stays as it is.
 pub fn leave_descriptor_to_kernel(fd: BorrowedFd<'_>, why: Why) {
     // SAFETY: borrowed for as long as it is used here; never closed.
     let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
@@ -228,8 +225,8 @@ fn share(identity: Identity, why: Why) -> Result<(), i32> {
     convert(&owner, identity, why).map_err(|error| error.errno())
 }
 
-/// After fork(2), in the child: it finds its parent's maps at the same addresses as soon as it looks for them
-/// (`files/children.rs`), as kernel mappings, and so do all that it makes itself.
+/// Called after fork(2), in the child. The child finds its parent's maps at the same addresses, as kernel mappings, as soon as it touches them
+/// (`files/children.rs`). All maps that it makes itself are kernel mappings, too.
 ///
 /// # Safety
 /// [`before_fork`] came before, in the thread that this child is made of.
@@ -239,8 +236,7 @@ pub unsafe fn in_child() {
         // A child's child: the parent did nothing before.
         return children::in_grandchild();
     }
-    // SAFETY: the caller says that this is the child of the thread that froze it. No signal comes before `in_parent`'s
-    // part is done.
+    // SAFETY: the caller says that this is the child of the thread that froze it. Signals stay blocked until the end of this function.
     unsafe { own::thaw() };
     // Regions and locks are the parent's: never dropped here.
     MAPS.with(|table| std::mem::forget(std::mem::take(table)));
@@ -248,8 +244,8 @@ pub unsafe fn in_child() {
     drop(MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take());
 }
 
-/// In a child made by fork(2): has its parent's maps be kernel mappings now, in both, and not when they are touched:
-/// before it gives up the rights that takes (seccomp(2)). Nothing happens elsewhere.
+/// In a child made by fork(2): converts its parent's maps to kernel mappings now, in both processes, and not when they are touched. Called
+/// before the child gives up the rights that this takes (seccomp(2)). Does nothing elsewhere.
 pub fn resolve_in_child() {
     if children::is_pending() {
         children::resolve();

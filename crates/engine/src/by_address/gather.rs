@@ -18,9 +18,9 @@ use std::sync::Arc;
 /// memory.
 ///
 /// # Errors
-/// [`Error::OutputLength`], and [`Error::Io`] with EFAULT for part of a cached map that may not be read, before anything is read.
-/// [`Error::PastEnd`] and [`Error::Load`]; [`Error::Io`] with EFAULT for what is not mapped, and of kernel mappings for what lies past
-/// the file's end or cannot be read. The output's bytes are unspecified then.
+/// * [`Error::OutputLength`], and [`Error::Io`] with EFAULT for part of a cached map that may not be read: before anything is read.
+/// * [`Error::PastEnd`] and [`Error::Load`]; [`Error::Io`] with EFAULT for what is not mapped, and of kernel mappings for what lies past the
+///   file's end or cannot be read. The output's bytes are unspecified then.
 ///
 /// ```
 /// let numbers = [1u8, 2, 3, 4];

@@ -21,7 +21,7 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Cuts it in up to three: what lies in a range, and what is left of it.
+    /// Cuts it into the part that lies in a range, and up to two that do not.
     fn cut(mut self, range: &Range<usize>) -> (Self, impl Iterator<Item = Self>) {
         let within = intersection(&self.at, range).unwrap_or(self.at.end..self.at.end);
         let page = |address| self.share.region.address().page_at(address);
@@ -34,16 +34,16 @@ impl Locked {
     }
 }
 
-/// A lock or pin that is to come back should its file not be converted after all.
+/// A lock or pin that comes back if the conversion of its file fails.
 #[derive(Debug)]
 pub struct Unlocked {
     pub at: Range<usize>,
     pub share: Arc<Share>,
-    /// Of [`Table::pins`]; of a lock none.
+    /// Its key in [`Table::pins`]; `None` for a lock.
     pub key: Option<PinKey>,
 }
 
-/// What was asked to be kept in memory ([`keep`]), and is named again when it is to be let go.
+/// Names a range that was asked to be kept in memory ([`keep`]), and later to be let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PinKey {
     pub addr: usize,
@@ -51,7 +51,7 @@ pub struct PinKey {
     pub writing: bool,
 }
 
-/// What keeps a range in memory for a key.
+/// The pins of a key.
 #[derive(Debug, Default)]
 pub struct Pins {
     /// How often it was asked for.
@@ -92,8 +92,8 @@ impl Table {
     }
 }
 
-/// Keeps a range of bytes in memory, for writing with `writing` also writable, until [`let_go`] of the same range has
-/// been called as often: for system calls. Memory that is not cached is brought in, and left to the kernel.
+/// Keeps a range of bytes in memory for system calls, with `writing` also writable, until [`let_go`] of the same range has been called as often.
+/// Memory that is not cached is brought in, and left to the kernel.
 ///
 /// # Errors
 /// As for [`Map::pin`](crate::Map::pin) and [`MapMut::pin_mut`](crate::MapMut::pin_mut); [`Error::Io`] with EFAULT for
@@ -129,7 +129,7 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
     for part in &parts {
         part.allow(prot)?;
         if part.cached.is_none() {
-            // SAFETY: of no memory; it says whether there is such advice (Linux 5.14). Else it is left to the touch.
+            // SAFETY: of no memory; it says whether there is such advice (Linux 5.14). If not, a touch brings the pages in.
             let is_known = unsafe { libc::madvise(std::ptr::null_mut(), 0, advice) } == 0;
             match part.advise(advice) {
                 Err(_) if is_known => return Err(unusable(&part.at, libc::EFAULT)),

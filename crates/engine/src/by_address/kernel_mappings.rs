@@ -9,10 +9,10 @@ use std::ops::Range;
 /// The mappings.
 #[derive(Debug, Default)]
 pub struct KernelMappings {
-    /// End and file, by start; none over another.
+    /// End and file, by start; no two overlap.
     pieces: BTreeMap<usize, (usize, Identity)>,
     files: BTreeMap<Identity, usize>,
-    /// What the program has mapped there once more: maps that were converted had the same addresses.
+    /// Ranges that the program has mapped once more: the maps that were converted had the same addresses.
     layers: Vec<(Range<usize>, Identity)>,
 }
 
@@ -21,7 +21,7 @@ impl KernelMappings {
         KernelMappings { pieces: BTreeMap::new(), files: BTreeMap::new(), layers: Vec::new() }
     }
 
-    /// Whether a file has one, but for what is replaced.
+    /// Whether a file has one outside `replaced`.
     pub fn has(&self, identity: Identity, replaced: &Range<usize>) -> bool {
         let stays = |(start, (end, file)): (&usize, &(usize, Identity))| {
             *file == identity && rest(&(*start..*end), replaced).next().is_some()
@@ -40,7 +40,7 @@ impl KernelMappings {
         self.insert(at, identity);
     }
 
-    /// Notes one where the same bytes are mapped already, perhaps: it is to be unmapped once more then.
+    /// Notes one where the same bytes may be mapped already; such a part is to be unmapped once more.
     pub fn add_layer(&mut self, at: Range<usize>, identity: Identity) {
         let mut bare = vec![at.clone()];
         while let Some(part) = bare.pop() {

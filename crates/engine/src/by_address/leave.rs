@@ -20,25 +20,25 @@ pub fn is_in_child() -> bool {
     fork::is_child()
 }
 
-/// After capset(2) of the calling thread: the engine's threads have no capability any more that none of the program's has.
+/// Called after capset(2) of the calling thread: the engine's threads give up each capability that no thread of the program has any more.
 pub fn follow_rights() {
     threads::await_names();
     rights::follow();
 }
 
-/// The work of a thread that is the engine's by its name (`fastmap-`) and acts in place of the program's, with their rights.
+/// Returns the work of a thread that is the engine's by its name (`fastmap-`), and acts in place of the program's threads, with their rights.
 pub fn own_thread<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     threads::named_with_rights(body)
 }
 
-/// Makes every map an ordinary kernel mapping, and ends the engine's threads: `cache` is the only one, if there is one,
-/// and nobody maps anything through it meanwhile or afterwards.
+/// Converts every map to an ordinary kernel mapping, and ends the engine's threads. `cache` is the only cache, if there is one, and nobody maps
+/// anything through it meanwhile or afterwards.
 ///
 /// # Errors
-/// What kept one map from being converted, an error number; EBUSY where there are maps of another kind (a heap), or
-/// threads that do not end (those that serve faults, `Faults::Service`). What was converted stays so.
+/// The error number for which a map could not be converted; EBUSY where there are maps of another kind (a heap), or threads that do not end
+/// (those that serve faults, `Faults::Service`). Maps that were converted stay so.
 pub fn leave(cache: Option<&Cache>) -> Result<(), i32> {
-    // What io_uring(7) keeps for a thread that had to wait for a write goes with that thread only.
+    // In a thread of its own: the workers that io_uring(7) keeps for a thread that waited for a write go with that thread only.
     let body = || {
         let _blocked = Blocked::all();
         convert_all()

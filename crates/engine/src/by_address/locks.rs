@@ -16,8 +16,8 @@ use crate::sys::PAGE;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// mlock(2): pins the pages of cached maps, within the budget for pins. What is more than that is an error, or `anyhow`
-/// the kernel's to lock, with the whole file.
+/// mlock(2): pins the pages of cached maps, within the budget for pins. More than that is an error; with `anyhow` the whole file is converted
+/// instead, and the kernel locks the pages.
 ///
 /// # Errors
 /// Those of mlock(2); ENOMEM over the budget.
@@ -49,8 +49,7 @@ pub fn lock(addr: usize, len: usize, anyhow: bool) -> Result<(), i32> {
     Ok(())
 }
 
-/// Whether this process may lock so much (setrlimit(2), capabilities(7)): the kernel says so of memory that nobody has
-/// a use for.
+/// Whether this process may lock so much (setrlimit(2), capabilities(7)). The kernel is asked to lock as much memory that nobody uses.
 fn may_lock(len: usize) -> Result<(), i32> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: it is not touched, and goes at once.

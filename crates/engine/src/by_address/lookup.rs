@@ -1,4 +1,4 @@
-//! What lies at an address: the table of maps, and how it is asked.
+//! The table of maps by address, and questions to it.
 
 use super::fork as fork_of;
 use super::own::look;
@@ -13,8 +13,7 @@ use std::sync::Arc;
 /// holder wants the table.
 pub(super) static MAPS: Guarded<Table> = Guarded::new(Table::new());
 
-/// Whole pages; EINVAL for those that begin in the middle of one, and `overflow` where addresses end before the range
-/// does.
+/// The pages of a range. EINVAL if it begins in the middle of one; `overflow` if it reaches past the last address of user space.
 pub(super) fn range_of(addr: usize, len: usize, overflow: i32) -> Result<Range<usize>, i32> {
     if !addr.is_multiple_of(PAGE) {
         return Err(libc::EINVAL);
@@ -24,18 +23,18 @@ pub(super) fn range_of(addr: usize, len: usize, overflow: i32) -> Result<Range<u
     end.filter(|end| *end <= 1 << 47).map(|end| addr..end).ok_or(overflow)
 }
 
-/// What lies in a part of a range.
+/// Kinds of memory in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Maps of the cache.
     Cached,
-    /// Addresses that a file's maps have beside them: nothing is mapped there.
+    /// Addresses of a region that no map covers: to the program nothing is mapped there.
     Unmapped,
     /// The kernel's.
     Other,
 }
 
-/// What lies where in a range, in order.
+/// The parts of a range by kind, in order.
 pub(super) fn kinds_in(range: &Range<usize>) -> Vec<(Range<usize>, Kind)> {
     if range.is_empty() {
         return vec![];
@@ -69,9 +68,8 @@ pub(super) fn kinds_in(range: &Range<usize>) -> Vec<(Range<usize>, Kind)> {
     kinds
 }
 
-/// Any byte of the range lies in a cached map's addresses. A few nanoseconds; may be asked in signal handlers. In a
-/// child made by fork(2) no map is cached: those of its parent become kernel mappings, in both, when this is asked of
-/// one.
+/// Whether any byte of the range lies in a cached map's addresses. A few nanoseconds; may be asked in signal handlers. In a child made by
+/// fork(2) no map is cached: if the range meets a map of its parent, the parent's maps become kernel mappings, in both.
 ///
 /// ```
 /// assert!(!fastmap::by_address::holds(&0 as *const i32 as usize, 4));
@@ -95,13 +93,13 @@ pub(super) fn check(result: libc::c_int) -> Result<(), i32> {
     if result == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// A length in whole pages, as the kernel has it: nothing, of the very last ones.
+/// A length in whole pages, rounded as the kernel does: the very largest come to 0.
 pub(super) fn rounded(len: usize) -> usize {
     len.wrapping_add(PAGE - 1) & !(PAGE - 1)
 }
 
-/// A share in each region of cached maps in a range, with what it has of it. The share keeps the region, and its file open, should another
-/// thread unmap it meanwhile or make it the kernel's.
+/// One share of each region with cached maps in a range, and the addresses from the first of these maps to the last. The share keeps the region,
+/// and its file open, should another thread unmap or convert it meanwhile.
 pub(super) fn shares_in(range: &Range<usize>) -> Vec<(Arc<Share>, Range<usize>)> {
     look(|table| {
         let mut found: Vec<(Arc<Share>, Range<usize>)> = Vec::new();

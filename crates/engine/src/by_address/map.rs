@@ -1,4 +1,4 @@
-//! mmap(2), munmap(2) and mremap(2) by address.
+//! mmap(2) by address.
 
 use super::convert::convert;
 use super::fork as fork_of;
@@ -29,10 +29,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Address space for a file that may grow, bytes: what is not touched costs nothing.
+/// Address space for a file that may grow, bytes. Untouched addresses cost nothing.
 const ROOM: usize = 64 << 30;
 
-/// What mmap(2) is asked for.
+/// The arguments of mmap(2), and wishes.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     /// Where, if `flags` say so; else of no meaning.
@@ -41,7 +41,7 @@ pub struct Request {
     pub len: usize,
     /// `PROT_READ`, `PROT_WRITE`, `PROT_NONE`.
     pub prot: i32,
-    /// `MAP_SHARED`, or `MAP_PRIVATE` where `prot` is `PROT_READ`; and `MAP_FIXED` or `MAP_FIXED_NOREPLACE`. Others say nothing here.
+    /// `MAP_SHARED`, or `MAP_PRIVATE` where `prot` is `PROT_READ`; and `MAP_FIXED` or `MAP_FIXED_NOREPLACE`. Other flags have no meaning here.
     pub flags: i32,
     /// Offset in the file, bytes: a multiple of pages.
     pub offset: u64,
@@ -51,8 +51,8 @@ pub struct Request {
     pub fallback: Fallback,
     /// As [`MapOptions::async_stores`](crate::MapOptions::async_stores).
     pub async_stores: bool,
-    /// Bytes of the file that another map has, which may be used like this one, may be given the same addresses, if both are
-    /// shared. Else the kernel maps them, at addresses of their own.
+    /// The map may get the same addresses as another map of the same bytes, if both are shared and may be used alike. Without this wish the
+    /// kernel maps such bytes, at addresses of their own.
     pub layers: bool,
 }
 
@@ -63,9 +63,10 @@ impl Request {
     }
 }
 
-/// mmap(2), `MAP_SHARED`, or `MAP_PRIVATE` to be read, through the cache. `None`: it is for the kernel to map, with the same
-/// arguments, and to refuse where it must; that may be a file whose maps were converted to kernel mappings just now, and a place
-/// (`MAP_FIXED`) that was cleared of cached maps. A private map becomes a kernel mapping before it may be stored to.
+/// mmap(2) through the cache: `MAP_SHARED`, or `MAP_PRIVATE` to be read. A private map becomes a kernel mapping before it may be stored to.
+///
+/// `None`: the caller maps the file through the kernel, with the same arguments, and the kernel refuses what it must. The file's maps may have
+/// been converted to kernel mappings just now, and a place (`MAP_FIXED`) cleared of cached maps.
 ///
 /// # Safety
 /// As for [`MapOptions::map`](crate::MapOptions::map) and `map_mut`; what a fixed place holds goes.
@@ -117,7 +118,7 @@ pub unsafe fn map(fd: BorrowedFd<'_>, cache: &Cache, request: &Request) -> crate
     }
 }
 
-/// A file's turn to be mapped here, in whatever way, by a descriptor that may write: others may have it in the engine.
+/// This process's turn to map a file, in whatever way, by a descriptor that may write: other processes may have the file in the engine.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -137,30 +138,32 @@ impl<'a> Turn<'a> {
         Turn { fd, begun: Instant::now() }
     }
 
-    /// Waits until other processes that have the file in the engine have given it to the kernel, which they do at once: for two seconds at
-    /// most. Not with the table owned ([`own`]): theirs may wait for this one. False: [`map`] is to be called once more, and its
-    /// [`Error::Locked`] is final. Else another process may have the file for a moment again, until it finds that this one has it open.
+    /// Waits until other processes that have the file in the engine have given it to the kernel, which they do at once: for two seconds at most.
+    /// A thread that owns the table ([`own`]) must not call this: other processes' owners may wait for this one.
+    ///
+    /// False: call [`map`] once more; its [`Error::Locked`] is final. True: call [`map`], and after [`Error::Locked`] wait again. Another
+    /// process may have the file for a moment again, until it finds that this one has it open.
     pub fn comes(&self) -> bool {
         const PATIENCE: Duration = Duration::from_secs(4);
         // SAFETY: borrowed for as long as it is used here; never closed.
         let from = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd.as_raw_fd()) });
-        // A child made by fork(2) has its parent give its files back here.
+        // In a child made by fork(2) this asks the parent to convert its files.
         let is_others =
             || file::access_mode(&from) == libc::O_RDWR && crate::coherence::file(self.fd.as_raw_fd()).is_none();
         (!is_others() || one_writer::await_others(&from)) && self.begun.elapsed() < PATIENCE
     }
 }
 
-/// Maps a file that is filled while it is read, the local copy of an object, as [`map`] does; `MAP_PRIVATE` is as good as `MAP_SHARED`, since
-/// it can only be read. It stays the cache's whatever is asked for later: what takes a kernel mapping (mprotect(2)
-/// of a part or to execute it) fails with EOPNOTSUPP. Each map has pages of its own.
+/// Maps a file that is filled while it is read (the local copy of an object), as [`map`] does. `MAP_PRIVATE` is as good as `MAP_SHARED`, since
+/// the map can only be read. The map is never converted: a call that needs a kernel mapping (mprotect(2) of a part, or to execute it) fails with
+/// EOPNOTSUPP. Each map has pages of its own.
 ///
 /// # Safety
 /// What a fixed place holds goes.
 ///
 /// # Errors
-/// As for [`MapOptions::map_origin`](crate::MapOptions::map_origin); [`Error::Io`] with EACCES for another protection than `PROT_READ`, EINVAL for an
-/// offset that is no multiple of pages or no byte, EEXIST for a place that is taken, ENOMEM.
+/// As for [`MapOptions::map_origin`](crate::MapOptions::map_origin); [`Error::Io`] with EACCES for another protection than `PROT_READ`, EINVAL
+/// for a length of 0 or an offset that is no multiple of pages, EEXIST for a place that is taken, ENOMEM.
 pub unsafe fn map_origin(
     fd: BorrowedFd<'_>,
     origin: Arc<dyn Origin>,
@@ -184,7 +187,7 @@ pub unsafe fn map_origin(
         return Err(refuse(libc::EEXIST));
     }
     if fork::is_child() {
-        // The engine does not run here. What the descriptor is of stays open, once for all maps of an object.
+        // The engine does not run in a child. One copy of the descriptor stays open for all maps of an object.
         let fd = match child::descriptor_of(&origin) {
             Some(fd) => fd,
             None => {
@@ -232,7 +235,7 @@ unsafe fn map_as(
         why::tell_of(from, facts.identity, Why::Child);
         return Ok(None);
     }
-    // Others need not wait for that, too.
+    // Before the table is owned: other threads need not wait for the close, too.
     closing::await_close(facts.identity);
     let owner = own();
     let leave = |why| {
@@ -254,18 +257,18 @@ unsafe fn map_as(
         why::tell_of(from, facts.identity, Why::Place);
         return Ok(None);
     }
-    // Beside MAP_FIXED, too: it wins.
+    // `MAP_FIXED_NOREPLACE` wins over `MAP_FIXED`.
     let replaces = request.flags & libc::MAP_FIXED_NOREPLACE == 0;
     if fixed && !replaces && !is_free(&wanted) {
         return Ok(None);
     }
     if !descriptor_table::is_engines() {
-        // All of its maps, so that they agree: a caller that is refused this one may map it through the kernel.
+        // All maps of the file must agree, and a caller that is refused this one may map the file through the kernel.
         convert(&owner, facts.identity, Why::Descriptors)?;
     }
-    // Kept until the new map is there: it may be the file's last.
+    // The maps that make way are kept until the new one is there: one may be the file's last.
     let before = if fixed {
-        // Whose address follows from those of the file's other maps is in the file's region, or comes to it.
+        // A place whose address follows from those of the file's other maps is in the file's region, or joins it.
         let base = wanted.start - in_file.start;
         let is_in_place = |piece: &&Piece| {
             let address = piece.share.region.address();
@@ -281,8 +284,8 @@ unsafe fn map_as(
             // SAFETY: the caller wants what is there gone.
             let cleared =
                 unsafe { clear_way(&owner, &place) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
-                    // Where nothing was mapped, what is allocated for the map could come to lie there.
-                    // SAFETY: the same; or it was free just now.
+                    // Reserved at once: where nothing is mapped, memory that is allocated for the map could come to lie. SAFETY: the same; or it
+                    // was free just now.
                     unsafe { memory::reserve_at(place.start as *mut u8, place.len()) }
                 });
             cleared.map_err(|source| Error::Io { path: file::path_of(from), operation: CLEARING, source })?;
@@ -293,7 +296,7 @@ unsafe fn map_as(
     };
     let may_write = mode == libc::O_RDWR && !facts.identity.is_unique() && !is_private;
     let mapped = attach(&owner, from, &facts, cache, request, in_file, may_write, open);
-    // What the new map covers again stays as it is.
+    // Parts that the new map covers again stay as they are.
     drop(retire(&owner, before));
     if fixed && !replaces && !matches!(mapped, Ok(Ok(_))) {
         // Free again, for the kernel to map.
@@ -306,7 +309,7 @@ unsafe fn map_as(
     }
 }
 
-/// What [`map`] comes to when its place is clear. A reason: the kernel has to map it, and all of the file.
+/// The rest of [`map`], when its place is clear. Returns a [`Why`] if the kernel has to map all of the file.
 #[allow(clippy::too_many_arguments)]
 fn attach(
     owner: &Owner,
@@ -367,7 +370,7 @@ fn attach(
     let writer = (!writable && may_write).then(|| file::another(from).ok()).flatten();
     let (identity, kind, moved) = (facts.identity, request.kind(), AtomicBool::new(false));
     let share = Arc::new(Share { region: region.clone(), identity, writer, may_write, kind, moved });
-    // Now that its region is there for as long as this share is: the end of the region forgets the watch.
+    // The watch begins now that the share keeps the region: the end of a region forgets the watch.
     if writable && request.one_writer {
         if !watch_written(from, identity) {
             return Ok(Err(Why::WrittenElsewhere));
@@ -377,7 +380,7 @@ fn attach(
         match watch(from, facts, request.fallback) {
             Ok(true) => {}
             Ok(false) => return Ok(Err(Why::Written)),
-            // Its other maps are the kernel's with it: a call that the kernel would serve does not fail.
+            // The file's other maps are converted with it: a call that the kernel would serve does not fail.
             Err(_) if is_mapped() => return Ok(Err(Why::Written)),
             Err(error) => return Err(error),
         }
@@ -389,8 +392,7 @@ fn attach(
             let is_shared = kind == libc::MAP_SHARED && one.share.kind == kind;
             !request.layers || !is_shared || one.prot != request.prot || one.share.may_write != may_write
         };
-        // The kernel's by now, in part foreign, at another place, or not to be told from
-        // another.
+        // The region is the kernel's by now, lies at another place than was asked for, or has another map there that is used otherwise.
         let is_elsewhere = region.is_converted() || fixed && start != request.addr || table.meeting(&at).any(differs);
         // SAFETY: a fixed place, which the caller wants cleared.
         if is_elsewhere || fixed && !unsafe { region.make_own(&in_file) } || region.address().has_foreign(&in_file) {
@@ -407,8 +409,7 @@ fn attach(
     mapped.map_err(|error: i32| region.io_error("protect its map (mprotect)", std::io::Error::from_raw_os_error(error)))
 }
 
-/// Watches a file that is to be mapped for reading for other processes that write it (`files/foreign_writers.rs`).
-/// False: it is for the kernel to map.
+/// Watches for other processes that write a file which is to be mapped for reading (`files/foreign_writers.rs`). False: the kernel is to map it.
 fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::Result<bool> {
     let Err(why) = foreign_writers::watch(from, facts.identity, fork_of::give_back) else { return Ok(true) };
     let error = Error::Missing {
@@ -423,7 +424,7 @@ fn watch(from: &File, facts: &file::Facts, fallback: Fallback) -> crate::error::
     Err(error)
 }
 
-/// Watches a file that is to be stored to for other processes that write it. False: one uses it already, and it is for the kernel to map.
+/// Watches for other processes that write a file which is to be stored to. False: one uses it already, and the kernel is to map it.
 pub(super) fn watch_written(from: &File, identity: file::Identity) -> bool {
     match foreign_writers::watch_written(from, identity, fork_of::give_back) {
         Ok(()) => true,
@@ -435,7 +436,7 @@ pub(super) fn watch_written(from: &File, identity: file::Identity) -> bool {
     }
 }
 
-/// Before the kernel maps a file by a descriptor, of which the engine's last map may be on its way to the file.
+/// Waits, before the kernel maps a file by a descriptor, while the engine is writing what was stored to its last map of the file.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -452,10 +453,10 @@ pub fn await_closing(fd: BorrowedFd<'_>) {
     }
 }
 
-/// What is done when it fails to make way.
+/// The operation that an error names when a place could not be cleared.
 pub(super) const CLEARING: &str = "clear its place of what is mapped there (MAP_FIXED)";
 
-/// What maps of the cache may be used for.
+/// The protections that maps of the cache can have.
 pub(super) const SERVED: [i32; 2] = [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE];
 
 /// Whether nothing is mapped at a place (`MAP_FIXED_NOREPLACE`).

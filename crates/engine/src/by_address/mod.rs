@@ -1,15 +1,21 @@
 //! mmap(2) and its kin by address: what `libfastmap.so` and `libfastmap_preload.so` are made of.
 //!
-//! The functions have the arguments and the error numbers of the calls they are named after, and do the kernel's part
-//! too: a range may lie across maps of the cache and other memory. All maps of a file have the same addresses for the
-//! same bytes of the file: mapped twice, it has the same address twice, and is to be unmapped twice. So that none can
-//! be told from the other, this is so only for maps that may be used alike, and where the caller wants it
-//! ([`Request::layers`]).
+//! The functions have the arguments and the error numbers of the calls that they are named after, and do the kernel's part, too: a range may lie
+//! across maps of the cache and other memory.
 //!
-//! What the cache would have to imitate (a file mapped at two places, a part protected otherwise than the rest of its
-//! map, or mapped over, executable pages, advice that changes what memory is, a map that outgrows its addresses while
-//! the file has others) makes the whole file's maps ordinary kernel mappings, in place (`convert.rs`), and then the
-//! kernel does it.
+//! All maps of a file have the same addresses for the same bytes of the file. A file that is mapped twice has the same address twice, and is to
+//! be unmapped twice: its maps lie in *layers*. Maps share addresses only if they may be used alike, so that none can be told from another, and
+//! only where the caller wants it ([`Request::layers`]).
+//!
+//! The cache does not imitate
+//!
+//! * a file mapped at two places;
+//! * a part that is protected otherwise than the rest of its map, or mapped over;
+//! * executable pages;
+//! * advice that changes what memory is;
+//! * a map that outgrows its addresses while the file has others.
+//!
+//! Each of these *converts* the file: all of its maps become ordinary kernel mappings, in place (`convert.rs`), and the kernel does the rest.
 
 mod access;
 mod advice;

@@ -1,12 +1,11 @@
-//! One thread at a time changes what lies where: mmap(2), munmap(2), mprotect(2), mremap(2), and a file's way to the kernel.
+//! One thread at a time changes what lies where: by mmap(2), munmap(2), mprotect(2), mremap(2), or the conversion of a file to kernel mappings.
 //!
 //! Such a change is several steps: it looks at the table of maps, flushes, unmaps or maps, and notes what it did. The table's lock is free
 //! between the steps, for a step may wait for a disk. So the thread owns the table from its first look to its last note, and no other
 //! thread changes it meanwhile. Threads that only look ([`look`]), or keep pages in memory ([`note_kept`]), do not wait for the owner.
 //!
-//! The order of waiting: this, the table of files, the table of maps.
-//! The owner waits for no thread that may want to own the table: it waits for pins a second at most, and for a file that is being closed,
-//! which the closing thread does without owning anything.
+//! The order of waiting: the ownership, the table of files, the table of maps. The owner waits for no thread that may want to own the table. It
+//! waits for pins, a second at most, and for a file that is being closed, by a thread that owns nothing.
 
 use super::lookup::MAPS;
 use super::table::Table;
@@ -23,7 +22,7 @@ static LOCK: LazyLock<Lock> = LazyLock::new(Lock::new);
 /// The thread that owns the table; zero: none.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// How often the owner owns it.
+/// How often the owner has taken the table and not given it back.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
 
 /// This thread owns the table of maps until this is dropped. Signals, but for SIGBUS, are blocked meanwhile: a handler of the program's
@@ -49,7 +48,7 @@ pub struct Owner {
 /// ```
 pub fn own() -> Owner {
     let (blocked, uncancelled) = (Blocked::but_sigbus(), Uncancelled::begin());
-    // In a child made by clone(2) another thread of the parent's may have had it, which is not there.
+    // In a child made by clone(2) the owner may be a thread of the parent's, which is not there.
     let is_child = fork::is_child();
     if !is_child {
         take();
@@ -98,13 +97,13 @@ impl Drop for Owner {
     }
 }
 
-/// The thread that forks owns the table, and keeps it as it is, until [`thaw`]: a child finds no change half done. Signals are blocked.
+/// Owns and locks the table for the thread that forks, until [`thaw`]: a child finds no change half done. The caller has blocked signals.
 pub(super) fn freeze() {
     take();
     MAPS.freeze();
 }
 
-/// After [`freeze`], in the parent or in the child.
+/// Ends [`freeze`], in the parent or in the child.
 ///
 /// # Safety
 /// This thread has frozen it, and not thawed it since, or is the one that a child was made of.
@@ -119,7 +118,7 @@ pub(super) fn look<R>(then: impl FnOnce(&Table) -> R) -> R {
     MAPS.with(|table| then(table))
 }
 
-/// Notes what keeps pages in memory, or does not any more (`keep.rs`, `locks.rs`), and looks at the table in the same step.
+/// Changes the notes of what keeps pages in memory (`keep.rs`, `locks.rs`), and looks at the table in the same step.
 pub(super) fn note_kept<R>(then: impl FnOnce(&mut Table) -> R) -> R {
     MAPS.with(then)
 }

@@ -1,4 +1,4 @@
-//! Reading ahead by address: what is wanted, and how far ahead of a program that reads on.
+//! Reading ahead by address: ranges that a program asks for, and how far ahead of its walks.
 
 use super::access::{Part, as_it_is, parts_of};
 use super::lookup::{check, range_of};
@@ -14,11 +14,11 @@ use crate::sys::PAGE;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Asks for scattered ranges of bytes, in order; how many were taken. As [`Map::prefetch`](crate::Map::prefetch), over
-/// any number of maps.
+/// Asks for scattered ranges of bytes, in order, and returns how many were taken. As [`Map::prefetch`](crate::Map::prefetch), over any number of
+/// maps.
 ///
 /// # Errors
-/// [`Error::Io`] when the first that was not taken is not mapped.
+/// [`Error::Io`] when part of the first range is not mapped.
 pub fn prefetch(ranges: &[Range<usize>]) -> Result<usize> {
     let mut taken = 0;
     // Ranges of one region at a time: each call wakes a reader.
@@ -90,8 +90,8 @@ fn bring_in(ranges: &[Range<usize>]) -> Result<()> {
     Ok(())
 }
 
-/// What `MAP_POPULATE` asks for, of a map that was made just now: its pages are brought into memory and waited for, from the first on, as many as
-/// its cache holds. As with mmap(2), a map that cannot be populated is a map.
+/// Does what `MAP_POPULATE` asks for, to a map that was made just now: brings its pages into memory and waits for them, from the first on, as
+/// many as its cache holds. As with mmap(2), a map that cannot be populated is still a map.
 pub fn populate(addr: usize, len: usize) {
     let Ok(range) = range_of(addr, len, libc::EINVAL) else { return };
     for part in parts_of(&range) {
@@ -104,7 +104,7 @@ pub fn populate(addr: usize, len: usize) {
     }
 }
 
-/// Limits how far ahead a walk is read for, bytes, in the file that is mapped at an address. As
+/// Limits how many bytes ahead of a walk are read, in the file that is mapped at an address. As
 /// [`Map::set_readahead`](crate::Map::set_readahead); nothing happens to memory that is not cached.
 ///
 /// # Errors

@@ -13,8 +13,8 @@ use crate::sys::{PAGE, descriptor_table};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// mprotect(2). Maps of the cache may be read, or read and written, each as a whole; a part of one, and all other
-/// protection, is the kernel's.
+/// mprotect(2). A whole map of the cache stays in the cache with `PROT_READ`, with or without `PROT_WRITE`. The protection of a part, and any
+/// other protection, converts the file.
 ///
 /// # Safety
 /// As for mprotect(2).
@@ -50,14 +50,14 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         return done;
     }
     convert_range(&owner, &range, Why::Protection)?;
-    // It stops at the first hole, and to the program there is none that the files' maps had beside them.
+    // mprotect(2) stops at the first hole. To the program, addresses of a region that no map covered are a hole.
     let end = kinds.iter().find(|(_, kind)| *kind == Kind::Unmapped).map_or(range.end, |(part, _)| part.start);
     // SAFETY: the caller's contract.
     check(unsafe { libc::mprotect(addr as *mut _, end - range.start, prot) })?;
     if end == range.end { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-/// Whether the files that are mapped in a range, and may be stored to from now on, are this process's alone; they are watched from then on.
+/// Whether no other process uses the files in a range that are to be stored to from now on. They are watched from now on.
 fn are_ours(range: &Range<usize>) -> bool {
     let read = |table: &Table| {
         let shares = table.meeting(range).map(|(piece, _)| piece.share.clone());
@@ -66,7 +66,7 @@ fn are_ours(range: &Range<usize>) -> bool {
     look(read).iter().all(|share| watch_written(share.region.store().reader(), share.identity))
 }
 
-/// mprotect(2) of whole maps of the cache that stay such. `None`: it is not that.
+/// mprotect(2) of whole maps that stay in the cache. `None`: they cannot.
 fn protect_whole(table: &mut Table, range: &Range<usize>, prot: i32) -> Option<Result<(), i32>> {
     let is_whole = table.meeting(range).all(|(piece, part)| piece.at == part);
     // To open the file in another descriptor table is of no use.
@@ -81,7 +81,7 @@ fn protect_whole(table: &mut Table, range: &Range<usize>, prot: i32) -> Option<R
         match shares.iter().filter(|share| share.may_write).count() {
             0 => return Some(Err(libc::EACCES)),
             all if all == shares.len() => {}
-            // Up to the first that may not.
+            // The kernel does it up to the first that may not.
             _ => return None,
         }
     }
@@ -128,7 +128,7 @@ pub(super) fn apply_protections(table: &Table, range: &Range<usize>) -> Result<(
 /// # Errors
 /// ENOMEM: there is a hole in the range; what keeps a file from being converted.
 pub fn leave_file_to_kernel(addr: usize, len: usize, why: Why) -> Result<(), i32> {
-    // The call has the errors of ranges that are none.
+    // The system call itself returns the errors of invalid ranges.
     let Ok(range) = range_of(addr, len, libc::EINVAL) else { return Ok(()) };
     let owner = own();
     if kinds_in(&range).iter().any(|(_, kind)| *kind == Kind::Unmapped) {

@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// mremap(2). A cached map grows where it is as far as its file's addresses reach (64 GiB if it was mapped to be
-/// written), and moves where it alone has the file.
+/// mremap(2). A cached map grows in place as far as its region's addresses reach (64 GiB if it was mapped to be written). Beyond that, with
+/// `MREMAP_MAYMOVE`, it moves if it is the only map of the file; else the file is converted.
 ///
 /// # Safety
 /// As for mremap(2).
@@ -29,7 +29,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
     let moves = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
     let range = range_of(old, old_len, libc::EINVAL)?;
     let place = if is_at_a_place { range_of(new, new_len, libc::EINVAL)? } else { 0..0 };
-    // Before anything at the new place goes.
+    // Checked before anything at the new place goes.
     if flags & !known != 0
         || new_len == 0
         || moves && flags & libc::MREMAP_MAYMOVE == 0
@@ -59,7 +59,7 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
     let Some(piece) = look(|table| {
         let inside = |piece: &&Piece| piece.at.start <= range.start && first.end <= piece.at.end;
         let mut pieces = table.pieces().iter().rev();
-        // Of several layers the one that is just this.
+        // Of several layers the map of just this range.
         let exact = table.pieces().iter().rev().find(|piece| piece.at == range);
         exact.or_else(|| pieces.find(inside)).cloned()
     }) else {
@@ -78,10 +78,10 @@ pub unsafe fn remap(old: usize, old_len: usize, new_len: usize, flags: i32, new:
         }
         return Ok(old as *mut u8);
     }
-    // What grows out of locked memory is locked as well.
+    // Memory that grows out of locked memory has to be locked as well.
     let is_plain = is_plain && !look(|table| table.is_locked(&range));
     let grown = range.end..to.end;
-    // What is mapped behind it is another map, though its bytes follow in the file.
+    // A map behind it is another one, even if its bytes follow in the file.
     let has_room =
         is_plain && !region.address().has_foreign(&in_file) && look(|table| table.meeting(&grown).next().is_none());
     if has_room && range.end == piece.at.end {

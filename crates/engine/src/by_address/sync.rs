@@ -1,4 +1,4 @@
-//! msync(2) by address, and what a program waits for that has asked for deferred stores.
+//! msync(2) by address, and calls of programs that ask for deferred stores.
 
 use super::access::is_cached;
 use super::direct;
@@ -23,7 +23,7 @@ pub fn sync(addr: usize, len: usize, flags: i32) -> Result<(), i32> {
     }
     let range = range_of(addr, rounded(len), libc::ENOMEM)?;
     if !range.is_empty() && !holds(addr, range.len()) {
-        // Without what `kinds_in` allocates, a flush makes no system call.
+        // Without `kinds_in`, which allocates: a flush makes no system call.
         return direct::sync(range, flags);
     }
     let mut holes = Ok(());
@@ -64,9 +64,9 @@ fn sync_cached(range: &Range<usize>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Makes stores to absent pages of a range complete on a page filled with a line, again and again, as
-/// [`MapOptions::async_read`](crate::MapOptions::async_read): the whole file's, for as long as it is mapped. Kernel
-/// mappings stay what they are.
+/// Makes stores to absent pages of a range complete, before the read, on a page filled with copies of a line, as
+/// [`MapOptions::async_read`](crate::MapOptions::async_read). This is so for the whole file, for as long as it is mapped. Kernel mappings stay
+/// what they are.
 ///
 /// # Safety
 /// All code that stores to the file's maps, or has references into them, keeps the duties that `MapOptions::async_read`
@@ -95,7 +95,7 @@ pub fn initial_line(addr: usize) -> Option<[u8; 64]> {
 /// Waits until the file's bytes are in every page of a range that was stored to before it was read.
 ///
 /// # Errors
-/// Of the read.
+/// Those of the read.
 pub fn synchronise(addr: usize, len: usize) -> Result<(), i32> {
     let end = addr.checked_add(len).ok_or(libc::EINVAL)?;
     for (share, part) in shares_in(&range_of(addr / PAGE * PAGE, end - addr / PAGE * PAGE, libc::EINVAL)?) {

@@ -1,4 +1,4 @@
-//! Which addresses are mapped to which parts of which files: what munmap(2) and its kin go by.
+//! The table of maps by address: which addresses are mapped to which parts of which files.
 //!
 //! All maps of a file have the same addresses for the same pages, so entries of one file may overlap: they lie in
 //! layers, as many as there are maps, and each unmapping takes one layer away.
@@ -22,22 +22,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Share {
     pub region: Arc<Region>,
     pub identity: Identity,
-    /// A descriptor of the file, if the program's may write and no map has done so yet: mprotect(2) may ask for that
-    /// later.
+    /// A descriptor of the file, if the program's may write and the map was made to be read: mprotect(2) may ask for stores later.
     pub writer: Option<EngineFd<File>>,
     /// The program's descriptor may write, and what is stored to the map is the file's.
     pub may_write: bool,
-    /// As mmap(2) has it: `MAP_SHARED`; or `MAP_PRIVATE`, which may only be read: before it may be stored to, the file's maps are the
-    /// kernel's. Such a one has its
-    /// addresses to itself.
+    /// `MAP_SHARED` or `MAP_PRIVATE`. A private map is only read, and has its addresses to itself; before it may be stored to, the file is
+    /// converted.
     pub kind: i32,
     /// Its region has been replaced: there is another share.
     pub moved: AtomicBool,
 }
 
 impl Share {
-    /// What the kernel maps it by in place of the engine: a descriptor of the engine's that may write if the program's
-    /// may.
+    /// The descriptor by which the kernel maps the file in place of the engine. It is the engine's own, and may write if the program's may.
     pub fn descriptor(&self) -> Option<RawFd> {
         let [reading, writing, ..] = self.region.store().descriptors();
         let writing = || writing.or(self.writer.as_ref().map(|file| file.as_raw_fd()));
@@ -79,21 +76,20 @@ impl Piece {
     }
 }
 
-/// All maps made by address. Kernel mappings lie in layers where maps did that were converted.
+/// All maps made by address. Kernel mappings lie in layers where the maps did that were converted.
 #[derive(Debug, Default)]
 pub struct Table {
     pieces: Vec<Piece>,
     pub locked: Vec<Locked>,
     pub pins: BTreeMap<PinKey, Pins>,
     pub kernel_mappings: KernelMappings,
-    /// Files that are the kernel's for good, with when they were made: children have them mapped, or other processes
-    /// write them.
+    /// Files that are the kernel's for good, with the time each was made: children have them mapped, or other processes write them.
     left: BTreeMap<Identity, Birth>,
     /// How often maps of a file became the kernel's.
     pub conversions: u64,
 }
 
-/// What taking a layer away came to.
+/// The result of taking a layer away.
 #[derive(Debug, Default)]
 pub struct Removed {
     /// The pieces taken away.
@@ -142,7 +138,7 @@ impl Table {
         &self.pieces
     }
 
-    /// Makes a piece end where it is cut off: the rest of it is taken away, of this layer.
+    /// Takes `rest` away from a piece, in this layer only.
     pub fn shrink(&mut self, piece: &Piece, rest: &Range<usize>) -> Removed {
         let kept = piece.at.start..rest.start;
         let after = rest.end..piece.at.end;
@@ -171,7 +167,7 @@ impl Table {
         }
     }
 
-    /// Applies `change` to what pieces have of a range.
+    /// Applies `change` to the parts of pieces that lie in a range.
     fn change(&mut self, range: &Range<usize>, change: impl Fn(&mut Piece)) {
         for piece in self.meeting(range).map(|(piece, _)| piece.clone()).collect::<Vec<_>>() {
             let part = intersection(&piece.at, range).unwrap_or_default();
@@ -182,7 +178,7 @@ impl Table {
         self.join();
     }
 
-    /// Makes one of what lies side by side in one map and is alike, as the kernel does: mremap(2) takes one at a time.
+    /// Joins pieces of one map that adjoin and are alike, as the kernel does: mremap(2) takes one at a time.
     fn join(&mut self) {
         let mut at = 0;
         while let Some(piece) = self.pieces.get(at).cloned() {
@@ -206,7 +202,7 @@ impl Table {
         }
     }
 
-    /// Sets the protection of a range, of all layers: their addresses are the same.
+    /// Sets the protection of a range, in all layers, since their addresses are the same.
     pub fn set_protection(&mut self, range: &Range<usize>, prot: i32) {
         self.change(range, |piece| piece.prot = prot);
     }
@@ -216,7 +212,7 @@ impl Table {
         self.change(range, |piece| piece.not_in_children = !in_children);
     }
 
-    /// Whether the maps of a file are the kernel's, but for what is replaced.
+    /// Whether a file is the kernel's: left to it for good, or with a kernel mapping outside `replaced`.
     pub fn is_kernels(&self, identity: Identity, replaced: &Range<usize>) -> bool {
         self.left.contains_key(&identity) || self.kernel_mappings.has(identity, replaced)
     }
@@ -235,7 +231,7 @@ impl Table {
         }
     }
 
-    /// A file is about to be mapped: one that was left to the kernel and had its number is not there any more.
+    /// Called before a file is mapped. A file of the same number that was left to the kernel earlier is not there any more, and is forgotten.
     pub fn meet(&mut self, from: &File, identity: Identity) {
         if self.left.get(&identity).is_some_and(|birth| *birth != file::birth(from)) {
             self.left.remove(&identity);
@@ -253,7 +249,7 @@ impl Table {
         shares
     }
 
-    /// The parts of a range that pieces cover, in order and without overlap, and those between them.
+    /// The parts of a range that pieces cover (true), and those between them, in order and without overlap.
     pub fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, bool)> {
         let mut covered: Vec<_> = self.meeting(range).map(|(_, part)| part).collect();
         covered.sort_by_key(|part| part.start);
@@ -279,9 +275,8 @@ impl Table {
         parts
     }
 
-    /// The newest map that reaches from the start of a range to its end, and of which parts in between have been
-    /// unmapped. Which one of several at these addresses the program means cannot be told: one that is whole serves all
-    /// of them.
+    /// The newest map that reaches from the start of a range to its end, and of which parts in between have been unmapped. It goes before a
+    /// whole map: nobody can tell which of several the program means, and a whole map serves all of them.
     fn with_holes(&self, range: &Range<usize>) -> Option<Arc<Share>> {
         let parts_of = |share| self.pieces.iter().filter(move |piece: &&Piece| Arc::ptr_eq(&piece.share, share));
         let reaches_over = |share| {
@@ -292,8 +287,8 @@ impl Table {
         self.pieces.iter().rev().map(|piece| &piece.share).find(|share| reaches_over(share)).cloned()
     }
 
-    /// Takes one layer of a range away, or all of them. Of several the one that has just this range goes first, with
-    /// holes before one without, then the newest.
+    /// Takes one layer of a range away, or all of them. Of several layers a map of just this range goes first (one with holes before one
+    /// without), then the newest.
     pub fn remove(&mut self, range: &Range<usize>, all_layers: bool) -> Removed {
         let mut removed = Removed::default();
         let exact = self.pieces.iter().rposition(|piece| piece.at == *range);
@@ -331,7 +326,7 @@ impl Table {
         removed
     }
 
-    /// Completes what was taken away by what it leaves bare.
+    /// Adds to `removed` the parts that are left bare, and the locks and pins there.
     fn find_bare(&mut self, removed: &mut Removed) {
         for piece in &removed.pieces {
             let bare = self.parts(&piece.at).into_iter().filter(|(_, covered)| !covered);
@@ -350,7 +345,7 @@ impl Table {
         self.meeting(range).any(|(piece, _)| piece.prot & libc::PROT_WRITE == 0)
     }
 
-    /// What may be done to a part of a range: the union of what its layers allow, in runs.
+    /// The protection of each part of a range: the union of what its layers allow.
     pub fn protections(&self, range: &Range<usize>) -> Vec<(Range<usize>, i32)> {
         let mut cuts: Vec<_> = self.meeting(range).flat_map(|(_, part)| [part.start, part.end]).collect();
         cuts.sort_unstable();

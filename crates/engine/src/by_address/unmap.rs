@@ -1,4 +1,4 @@
-//! munmap(2) by address, and what goes for a mapping that takes its place (`MAP_FIXED`).
+//! munmap(2) by address, and how maps make way for a mapping at a fixed place (`MAP_FIXED`).
 
 use super::convert::convert_for;
 use super::direct;
@@ -34,14 +34,14 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Result<(), i32> {
         owner.change(|table| (table.parts(&range), table.remove(&range, false), table.kernel_mappings.remove(&range)));
     let given_back = retire(&owner, removed);
     for (part, _) in parts.into_iter().filter(|(_, covered)| !covered) {
-        // SAFETY: the caller's contract. What a region has beside its maps is left alone.
+        // SAFETY: the caller's contract. Addresses of regions that no map covers are left alone.
         each_foreign(&part, &layers, |part| {
             direct::forget(&part);
             // SAFETY: the caller's contract.
             check(unsafe { libc::munmap(part.start as *mut _, part.len()) })
         })?;
     }
-    // The last map of a file writes what was stored to it: others go on meanwhile, and whoever wants this file waits for that.
+    // To drop the last map of a file writes what was stored to it. Other threads go on meanwhile, and one that wants this file waits for that.
     drop(owner);
     drop(given_back);
     Ok(())
@@ -76,13 +76,13 @@ fn each_foreign(
     Ok(())
 }
 
-/// Ends what nobody maps any more of regions that others still map: nothing is there then, as after munmap(2). The caller gives the maps
-/// themselves back by dropping what is returned.
+/// Clears the parts of regions that no map covers any more: nothing is there then, as after munmap(2). The caller gives the maps themselves back
+/// by dropping the pieces that are returned.
 pub(super) fn retire(owner: &Owner, removed: Removed) -> Vec<Piece> {
     drop(removed.locked);
     for (share, part) in &removed.bare {
         let region = &share.region;
-        // The kernel unmaps a part of a converted region.
+        // The part of a converted region is the kernel's to unmap.
         if region.is_converted() || region.is_writable() && flush::flush(region, pages_at(region, part), false).is_err()
         {
             continue;
@@ -108,17 +108,16 @@ fn clear_out(region: &Region, range: &Range<usize>) -> Result<(), i32> {
     length::leave_memory(region, pages_at(region, range)).map(drop).map_err(|error| error.errno())
 }
 
-/// Takes cached maps out of a range, all layers of them, for other memory that is about to replace it (`MAP_FIXED`): a
-/// file that has maps there becomes the kernel's with all of its maps. Nothing happens where there are none.
+/// Takes cached maps out of a range, all layers of them, for other memory that is about to replace it (`MAP_FIXED`): a file that has maps there
+/// is converted. Nothing happens where there are none.
 ///
 /// # Safety
 /// What is there goes; the caller maps the range next.
 ///
 /// # Errors
-/// Then all is as before, and nothing may be mapped there: EBUSY, pages are pinned, and stay so; what else keeps their
-/// file from being saved.
+/// EBUSY: pages are pinned, and stay so. Others: why the file cannot be saved. All is as before then, and nothing may be mapped there.
 pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
-    // The kernel refuses a range that is none.
+    // The kernel refuses an invalid range.
     if let Ok(range) = range_of(addr, len, libc::ENOMEM) {
         forget_in_child(&range);
         let owner = own();
@@ -139,7 +138,7 @@ pub(super) unsafe fn clear_way(owner: &Owner, range: &Range<usize>) -> Result<()
         for identity in identities {
             convert_for(owner, identity, range, Why::Replaced).map_err(|error| error.errno())?;
         }
-        // Addresses that regions have beside their maps, and those of the heap, which is no map by address.
+        // Now the addresses of regions that no map covers, and those of the heap, which is no map by address.
         for region in registry::all() {
             for part in region.address().own_addresses().into_iter().filter_map(|part| intersection(&part, range)) {
                 // The kernel has all of the file now: no map covers the part.

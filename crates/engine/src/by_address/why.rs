@@ -1,4 +1,4 @@
-//! The reasons why maps of a file are the kernel's: each is said once a file, and told to the list of who serves what.
+//! The reasons why maps of a file are the kernel's. One is printed once a file ([`say_kernels`]), and told to the program ([`listen`]).
 
 use crate::region::region::Region;
 use crate::requirements;
@@ -22,9 +22,9 @@ pub enum Why {
     Executable,
     /// A program or library, mapped `MAP_PRIVATE`, to be executed perhaps.
     Code,
-    /// With a flag of mmap(2) that the engine does not know.
+    /// It is mapped with a flag of mmap(2) that the engine does not know.
     Flag,
-    /// It is not more than 1 MiB that is mapped.
+    /// Not more than 1 MiB of it is mapped.
     Small,
     /// The kernel has mapped it before, and its maps have to agree.
     Before,
@@ -183,24 +183,25 @@ pub struct Served<'a> {
     pub file: (u64, u64),
     /// `None`: the engine.
     pub by_kernel: Option<Why>,
-    /// Its maps were the engine's, or are now. Else it is a new one that [`map`](super::map()) leaves to its caller, who may not map it either.
+    /// The file's maps were the engine's, or are now. False: [`map`](super::map()) leaves a new map to its caller, who may not make it either.
     pub is_done: bool,
 }
 
 static LISTENER: OnceLock<fn(&Served<'_>)> = OnceLock::new();
 
-/// Has a function hear of each change of who serves a file's maps by address: once for all of the process. It maps nothing.
+/// Sets the function that hears of each change of who serves a file's maps by address, for the whole process; later calls change nothing. The
+/// function must not map anything.
 ///
 /// ```
 /// fastmap::by_address::listen(|served| println!("{}: {:?}", served.path.display(), served.by_kernel));
 /// ```
 pub fn listen(hear: fn(&Served<'_>)) {
     let _ = LISTENER.set(hear);
-    // Now, for children to share.
+    // Made now, so that children share it.
     said();
 }
 
-/// Tells of a file whose region it is.
+/// Tells who serves the file of a region.
 pub(super) fn tell(region: &Region, by_kernel: Option<Why>) {
     if let Some(hear) = LISTENER.get() {
         let (path, file) = (region.store().path(), region.store().identity().numbers().into());
@@ -216,9 +217,9 @@ pub(super) fn tell_of(from: &File, file: Identity, why: Why) {
     }
 }
 
-/// Says on standard error that the kernel has a file's maps though a cache was asked for: once a file, in this process and the children
-/// that it forks; of the first 32 files, so that a program which maps thousands has its own messages seen. `why` is as [`Why`] is written.
-/// Nothing is allocated.
+/// Says on standard error that the kernel has a file's maps though a cache was asked for: once a file, in this process and the children that it
+/// forks. It does so for the first 32 files only: a program that maps thousands has messages of its own to show. Returns whether it named the
+/// file. `why` reads as [`Why`] does. Nothing is allocated.
 ///
 /// ```
 /// use fastmap::by_address::{Why, say_kernels};
@@ -247,7 +248,7 @@ pub fn say_kernels(path: &[u8], file: (u64, u64), why: &dyn Display) -> bool {
     }
 }
 
-/// Says once that others which write a file that is stored to here are not seen.
+/// Says once that writes of other processes to files that are stored to here are not seen.
 pub(super) fn say_unwatched(why: &dyn Display) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {

@@ -1,12 +1,15 @@
-//! System calls on files that are mapped: what to do before and after them, so that they and the mapping see and change
-//! the same bytes.
+//! System calls on mapped files: the work before and after them that makes them and the mapping see and change the same
+//! bytes.
 //!
-//! The cache is not the page cache. A program that both maps a file through this crate and calls read(2), write(2),
-//! ftruncate(2) or the like on it sees one file only if these calls are accompanied: before a read, stores that are not
-//! in the file yet are written to it; before a write, the pages that it changes are taken out of memory, and every
-//! thread that touches one waits until the call is over. That is what the preload library does for programs that know
-//! nothing of this crate. A program that does know can do the same, for its own calls or those of a library that it
-//! hands the file to.
+//! The cache is not the page cache. A program that maps a file through this crate, and also calls read(2), write(2),
+//! ftruncate(2) or the like on it, sees one file only if these calls are accompanied:
+//!
+//! * Before a read, stores that are not in the file yet are written to it.
+//! * Before a write, the pages that it changes are taken out of memory. A thread that touches one waits until the call is
+//!   over.
+//!
+//! The preload library does this for programs that know nothing of this crate. Other programs can do it themselves, for
+//! their own calls or for those of a library that they hand the file to.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -39,29 +42,36 @@
 //!
 //! # Rules
 //!
-//! Reads and writes may be accompanied in signal handlers too: nothing there allocates memory, but for the first write
-//! to a file that is mapped for reading only. Signals are blocked in the calling
-//! thread while a [`Writing`], [`Resizing`] or [`Position`] lives, so whatever the call reads from or writes to must
-//! not lie in a mapping of this crate: copy it through other memory. Large calls are best made in pieces ([`PIECE`]).
-//! Of several, a [`Position`] comes first, and a thread has one [`Writing`] or [`Resizing`] at a time: two threads that
-//! each wait for the other's would do so for ever. Flushes of the file by other threads wait while a [`Resizing`]
-//! lives; the thread that has one or the other flushes and maps nothing of the file until it is gone (with a
-//! [`Resizing`] that fails with EDEADLK).
-//!
-//! Errors are error numbers (errno(3)).
+//! * Signals are blocked in the calling thread while a [`Writing`], [`Resizing`] or [`Position`] lives. So the memory that
+//!   the call reads from or writes to must not lie in a mapping of this crate: copy through other memory.
+//! * Large calls are best made in pieces ([`PIECE`]).
+//! * A thread has one [`Writing`] or [`Resizing`] at a time. With more, two threads might wait for each other for ever. A
+//!   [`Position`] comes before either.
+//! * A thread that has a [`Writing`] or [`Resizing`] flushes and maps nothing of the file until that is gone. (With a
+//!   [`Resizing`] this fails with EDEADLK.) Flushes of the file by other threads wait while a [`Resizing`] lives.
+//! * Reads and writes may be accompanied in signal handlers too. Nothing there allocates memory, except for the first write
+//!   to a file that is mapped for reading only.
+//! * Errors are error numbers (errno(3)).
 //!
 //! May call: `files` and the rooms above it.
 //!
 //! # How it is done
 //!
-//! A file is found by what stat(2) says of it, without a lock: a static table counts the hashes of the names of all
-//! files in the engine, so that any other file costs one load. Before a read the range's dirty pages are written; if no
-//! word of it shows a store on its way, nothing is done. After a write, pages that it wrote whole are installed from
-//! its data where there are free frames; the others are let go, absent. What a truncation is to cut off is not saved:
-//! it stays in Evicting, protected, until the call has succeeded and it is dropped, or has failed and it is Dirty
-//! again, so a file on a full disk can be truncated. A trap that was taken before a conversion and comes to the handler
-//! when the region is gone is told from one past the end by asking the kernel to do the access (`MADV_POPULATE_READ`,
-//! `_WRITE`). A converted region's values stay for good: nobody knows when the last thread has left the handler.
+//! *Finding the file.* A file is found by its numbers from stat(2), without a lock. A static table counts the hashes of
+//! these numbers for all files in the engine, so any other file costs one load.
+//!
+//! *Reads.* Before a read the range's dirty pages are written. If no page word of the range shows a store that may be
+//! missing in the file, nothing is done.
+//!
+//! *Writes.* After a write, pages that it wrote whole are installed from its data where there are free frames. The others
+//! are let go, absent.
+//!
+//! *Truncations.* Pages that are to be cut off are not saved, so a file on a full disk can be truncated. They stay in
+//! Evicting, protected, until the call has succeeded and they are dropped, or has failed and they are Dirty again.
+//!
+//! *Conversions* make maps the kernel's (`to_kernel`). A trap that was taken before may come to the handler when the region
+//! is gone. The kernel is then asked to do the access (`MADV_POPULATE_READ`, `_WRITE`), which tells it from a trap past the
+//! file's end. A converted region's values stay for good: nobody knows when the last thread has left the handler.
 
 mod resizing;
 mod syscalls;

@@ -10,7 +10,7 @@ use std::fmt;
 /// A change of a file's length that is under way ([`MappedFile::resizing`](super::MappedFile::resizing)). Dropped, it
 /// leaves all as it was: for a call that failed.
 pub struct Resizing<'a> {
-    // In this order: its end is when the pages are as they will be.
+    // In this order: the change is over when the pages are as they will be.
     invalidated: Option<Invalidated<'a>>,
     under_way: Option<UnderWay<'a>>,
     /// `None`: the file has no region any more.
@@ -24,28 +24,28 @@ impl<'a> Resizing<'a> {
         let Some(Work { region, .. }) = work else {
             return Ok(Resizing { invalidated: None, under_way: None, work, least: new_len });
         };
-        // What others have done before this, as far as it can be met.
+        // First follows a length that others have set before, as far as that is possible now.
         let _ = length::follow(region);
         let under_way = region.in_flight().resizes().begin();
         let length = length_of(region)?;
         let known = region.store().size().max(length);
         let page_after = |end: u64| usize::try_from(end.div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
         let least = new_len.min(length);
-        // DeferredStores an end that moves up nothing is in memory but on the page that holds it.
+        // If the end moves up, the only page in memory behind or at the old end is the one that holds it.
         let end = if new_len < known { page_after(known) } else { page_after(length) };
         let pages = (least / PAGE as u64) as usize..end;
         let invalidated = Some(invalidate::invalidate(region, pages, page_after(new_len))?);
         Ok(Resizing { invalidated, under_way: Some(under_way), work, least })
     }
 
-    /// Follows the new length, after the call has succeeded: what was cut off is gone, and will be zeros should the
-    /// file become longer again.
+    /// Follows the new length, after the call has succeeded. The bytes that were cut off are gone; they are zeros if the
+    /// file becomes longer again.
     ///
     /// # Safety
-    /// The file has the length that was announced, and nobody has a reference to what was cut off: what was stored
-    /// there is lost.
+    /// The file has the length that was announced. Nobody has a reference to the bytes that were cut off: stores to them
+    /// are lost.
     ///
-    /// That is for the caller to say:
+    /// The caller has to ensure this:
     ///
     /// ```compile_fail,E0133
     /// # fn follow(resizing: fastmap::coherence::Resizing<'_>) {
@@ -57,7 +57,7 @@ impl<'a> Resizing<'a> {
         region.distrust((self.least / PAGE as u64) as usize);
         invalidated.cut();
         self.under_way = None;
-        // What cannot be met now, as pages that are pinned, the next look meets.
+        // Pages that cannot go now, since they are pinned, go when the length is next followed.
         let _ = length::follow(region);
     }
 }

@@ -1,4 +1,4 @@
-//! What a system call on a file does before and after itself.
+//! Finds the mapped file of a system call, and prepares for the call.
 
 use super::resizing::Resizing;
 use super::to_kernel;
@@ -18,18 +18,18 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// Bytes that a call had better not exceed while a [`Writing`] is held: what it covers is out of every thread's reach
-/// for as long.
+/// Bytes that a call should not exceed while a [`Writing`] is held: the pages that it covers are out of every thread's reach
+/// meanwhile.
 ///
 /// ```
 /// assert_eq!(fastmap::coherence::PIECE % 4096, 0);
 /// ```
 pub const PIECE: usize = 8 << 20;
 
-/// Up to so many pages their words are looked at, one by one, before their blocks' locks are asked for.
+/// For up to so many pages the words are looked at first, one by one. Their blocks' locks may not be needed.
 const FEW: usize = 1024;
 
-/// Whether any file is in the engine. One load.
+/// Whether any file is in the engine. It costs one load.
 ///
 /// ```
 /// # fn main() -> fastmap::Result<()> {
@@ -46,7 +46,8 @@ pub fn any() -> bool {
     by_file::any()
 }
 
-/// Raised whenever a file comes to the engine: what [`may_know`] has denied is true until this changes. One load.
+/// A number that grows whenever a file comes to the engine. While it stays the same, a file for which [`may_know`] said false
+/// is not in the engine. It costs one load.
 ///
 /// ```
 /// assert_eq!(fastmap::coherence::epoch(), fastmap::coherence::epoch());
@@ -56,8 +57,8 @@ pub fn epoch() -> u64 {
     by_file::epoch()
 }
 
-/// Whether the file of which stat(2) says this may be in the engine; of a few that are not it says so too. To be
-/// remembered with the [`epoch`] from before the stat(2).
+/// Whether the file with this stat(2) may be in the engine. True for a few files that are not, too. Remember a false answer
+/// together with the [`epoch`] from before the stat(2).
 ///
 /// ```
 /// // SAFETY: an all-zero stat is one, of no file.
@@ -68,7 +69,7 @@ pub fn may_know(stat: &libc::stat) -> bool {
     Identity::of(stat).is_some_and(|identity| by_file::may_know(identity.numbers()))
 }
 
-/// The file behind a descriptor, if it is in the engine; asked by fstat(2), unless none is. errno(3) may change.
+/// The file behind a descriptor, if it is in the engine. Calls fstat(2), unless no file is in the engine. errno(3) may change.
 ///
 /// ```
 /// assert!(fastmap::coherence::file(0).is_none());
@@ -85,7 +86,7 @@ pub fn file(fd: RawFd) -> Option<MappedFile> {
     by_stat(&stat?)
 }
 
-/// The file of which stat(2) says this, if it is in the engine: for calls that name it by a path.
+/// The file with this stat(2), if it is in the engine: for calls that name it by a path.
 ///
 /// ```
 /// // SAFETY: an all-zero stat is one, of no file.
@@ -105,34 +106,34 @@ pub fn by_stat(stat: &libc::stat) -> Option<MappedFile> {
     }
     let mut visits = by_file::visit(numbers);
     let first = visits.next()?;
-    // One that is about to end is waited for by whoever works in it (`MappedFile::work`), unless another has taken its place.
+    // A region that is about to end is passed over if another has taken its place. Otherwise `MappedFile::work` waits for its end.
     let is_draining = |(region, _): &(&Region, RegionVisit)| region.in_flight().is_draining();
     let other = if is_draining(&first) { visits.find(|one| !is_draining(one)) } else { None };
     let (region, visit) = other.unwrap_or(first);
     Some(MappedFile { region, _visit: visit })
 }
 
-/// A file in the engine. It may be unmapped while this exists; the file that was is then as any other. This may be left behind, in a call that a
-/// signal handler has left by longjmp(3): nobody waits for it.
+/// A file in the engine. If it is unmapped while this exists, it is a file like any other from then on. This may be left behind in a call that
+/// a signal handler has left by longjmp(3): nobody waits for it.
 ///
 /// See the [module](crate::coherence) for an example.
 #[derive(Debug)]
 pub struct MappedFile {
-    /// The values stay as long as the visit, though the region may have ended: all that is more than a look at them is done by a thread
-    /// `at_work`.
+    /// The values stay as long as the visit, though the region may have ended. For more than a look at them a thread has to be at work there
+    /// (`MappedFile::work`).
     region: &'static Region,
     _visit: RegionVisit,
 }
 
 impl MappedFile {
-    /// Its region.
+    /// The file's region.
     pub(crate) fn region(&self) -> &Region {
         self.region
     }
 
-    /// Begins work in the file's region, also in one that has taken this one's place; `None`: it has none any more. One that is about to end is
-    /// waited for: what the call does next must not come before its last write. A thread that is at work there already, on which that end waits,
-    /// insists after a while.
+    /// Begins work in the file's region, or in one that has taken its place. `None`: the file has no region any more. Waits for a region that is
+    /// about to end, since the call must not come before that region's last write. After a while it insists on being let in: the region's end
+    /// may wait for this very thread, which is at work there already.
     fn work(&self, blocked: Blocked) -> Option<Work> {
         const PATIENCE: Duration = Duration::from_millis(100);
         let numbers = self.region.store().identity().numbers();
@@ -144,7 +145,7 @@ impl MappedFile {
         loop {
             {
                 let entered = by_file::find(numbers).next()?;
-                // SAFETY: used no more where the work does not begin.
+                // SAFETY: if the work does not begin, the region is not used any more.
                 let region = unsafe { entered.outlived() };
                 if let Some(at_work) = region.in_flight().begin_work(&mut blocked, start.elapsed() > PATIENCE) {
                     return Some(Work { region, _at_work: at_work });
@@ -155,7 +156,7 @@ impl MappedFile {
     }
 }
 
-/// This thread at work in a region.
+/// This thread is at work in a region.
 #[derive(Debug)]
 pub(super) struct Work {
     pub region: &'static Region,
@@ -163,11 +164,11 @@ pub(super) struct Work {
 }
 
 impl MappedFile {
-    /// Writes to the file what was stored to a range of bytes, so that a system call reads it; not to stable storage.
-    /// Where nothing is dirty it looks and returns.
+    /// Writes the stores to a range of bytes to the file, so that a system call reads them. It does not put them on stable
+    /// storage. If nothing is dirty it only looks.
     ///
     /// # Errors
-    /// Of the write: ENOSPC, EIO, EDQUOT. Nothing is lost. EDEADLK in a thread that has a [`Resizing`].
+    /// Those of the write: ENOSPC, EIO, EDQUOT. Nothing is lost. EDEADLK in a thread that has a [`Resizing`].
     pub fn before_read(&self, range: Range<u64>) -> Result<(), i32> {
         let region = self.region;
         if !region.is_writable() {
@@ -189,32 +190,30 @@ impl MappedFile {
         }
     }
 
-    /// Takes the pages of a range of bytes out of everybody's reach, for a system call that writes there: write(2) and
+    /// Takes the pages of a range of bytes out of every thread's reach, for a system call that writes there: write(2) and
     /// its kin, fallocate(2), copy_file_range(2). The range may reach past the file's end, and past all that is mapped.
     /// Loads and stores there wait until the [`Writing`] is gone.
     ///
     /// # Errors
-    /// Of saving what was stored there: ENOSPC, EIO, EDQUOT; nothing is lost then. EBUSY for a page with 4095 pins.
+    /// Those of saving the stores there: ENOSPC, EIO, EDQUOT; nothing is lost then. EBUSY for a page with 4095 pins.
     pub fn writing(&self, range: Range<u64>) -> Result<Writing<'_>, i32> {
         Writing::begin(self.work(Blocked::all()), range)
     }
 
-    /// Prepares for a change of the file's length: ftruncate(2), truncate(2), open(2) with O_TRUNC. What is to be cut
-    /// off is out of everybody's reach until the [`Resizing`] is gone; what was stored below the new end stays.
+    /// Prepares for a change of the file's length: ftruncate(2), truncate(2), open(2) with O_TRUNC. The pages that are to be
+    /// cut off are out of every thread's reach until the [`Resizing`] is gone. Stores below the new end stay.
     ///
     /// # Errors
-    /// As for [`MappedFile::writing`], of saving the page that holds the new end; of what is cut off only EIO, for a
-    /// page that was stored to before it was read, and cannot be read.
+    /// Those of [`MappedFile::writing`], when the page that holds the new end is saved. For the part that is cut off only EIO:
+    /// a page of it was stored to before it was read, and cannot be read.
     pub fn resizing(&self, new_len: u64) -> Result<Resizing<'_>, i32> {
         Resizing::begin(self.work(Blocked::all()), new_len)
     }
 
-    /// Writes everything that was stored to the file and puts it on stable storage: for fsync(2) and its kin, before
-    /// the call itself.
+    /// Writes all stores to the file and puts them on stable storage: for fsync(2) and its kin, before the call itself.
     ///
     /// # Errors
-    /// Of the writes, and of the sync, also of one that failed before: EIO then, for good. EDEADLK in a thread that has
-    /// a [`Resizing`].
+    /// Those of the writes and of the sync. Once a sync has failed, EIO for good. EDEADLK in a thread that has a [`Resizing`].
     pub fn sync(&self) -> Result<(), i32> {
         let Some(Work { region, .. }) = &self.work(Blocked::but_sigbus()) else { return Ok(()) };
         // By this thread: the writers may be about to end the region, and wait for it to leave.
@@ -222,14 +221,14 @@ impl MappedFile {
         saved.and_then(|()| flush::sync(region)).map_err(|error| error.errno())
     }
 
-    /// Keeps every other thread from having this, for a call that reads or writes at the descriptor's position or
-    /// appends: where it will be is known only if no other call moves it meanwhile.
+    /// Takes the file's positions, which one thread has at a time. For a call that reads or writes at the descriptor's
+    /// position, or appends: its place in the file is known only if no other call moves the position meanwhile.
     pub fn position(&self) -> Position<'_> {
         Position::of(self.work(Blocked::all()), Positions::all)
     }
 
-    /// The same for a caller who knows open file descriptions apart (open(2)): those of other numbers, modulo
-    /// [`DESCRIPTIONS`](crate::coherence::DESCRIPTIONS), go on. Not for appending.
+    /// The same, for a caller that can tell open file descriptions (open(2)) apart. Calls on descriptions with another number,
+    /// modulo [`DESCRIPTIONS`](crate::coherence::DESCRIPTIONS), go on. Not for appending.
     pub fn position_of(&self, description: usize) -> Position<'_> {
         Position::of(self.work(Blocked::all()), |positions| positions.one(description))
     }
@@ -255,7 +254,7 @@ impl Position<'_> {
     }
 }
 
-/// The pages of a region that a range of bytes touches, as far as it reaches.
+/// The pages of a region that a range of bytes touches, clipped to the region.
 pub(super) fn pages_of(region: &Region, range: &Range<u64>) -> Range<usize> {
     let clip = |at: u64| at.min(region.span() as u64) as usize;
     let (start, end) = (clip(range.start), clip(range.end));

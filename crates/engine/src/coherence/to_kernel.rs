@@ -1,14 +1,17 @@
-//! Maps of a file become kernel mappings, in place, while threads use them; or a region gives up a range of addresses,
-//! which is foreign to it from then on.
+//! Turns maps of a file into kernel mappings, in place, while threads use them. Also makes a region give up a range of
+//! addresses, which is foreign to it from then on.
 //!
-//! All pages that are mapped are invalidated (`evict/invalidate.rs`): saved, dropped, and every access waits. Then
-//! mmap(2) puts mappings of the file where the region's memory was, and the pages are let go: a thread that
-//! waited finds the region converted, and repeats the access, which the kernel serves. What is left of the region,
-//! without those addresses, goes like any when its maps are given back (`files/closing.rs`); its values stay, since a
+//! A conversion has three steps:
+//!
+//! 1. All mapped pages are invalidated (`evict/invalidate.rs`): saved and dropped. Every access waits.
+//! 2. mmap(2) puts mappings of the file where the region's memory was.
+//! 3. The pages are let go. A thread that waited finds the region converted and repeats the access, which the kernel serves.
+//!
+//! The rest of the region ends like any other when its maps are given back (`files/closing.rs`). Its values stay, since a
 //! thread that trapped may be anywhere in them.
 //!
-//! From then on nothing of the engine reaches those addresses: no page there is in memory to be evicted, written or
-//! saved by the keeper, a load finds the region converted, and a look-up of the address finds no region
+//! After a conversion the engine does not touch those addresses. None of their pages is in memory, so none is evicted,
+//! written, or saved by the keeper. A load finds the region converted, and a look-up of the address finds no region
 //! (`region/registry.rs`).
 
 use crate::evict::invalidate::{self, Invalidated};
@@ -22,26 +25,26 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long pages that are pinned are waited for.
+/// How long an attempt waits for pages that are pinned.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks at them.
 const NAP: Duration = Duration::from_millis(2);
 
-/// What is mapped of a region.
+/// A mapped part of a region.
 #[derive(Debug)]
 pub struct MappedPages {
     pub pages: Range<usize>,
-    /// What may be done to it: `PROT_READ`, perhaps with `PROT_WRITE`.
+    /// `PROT_READ`, perhaps with `PROT_WRITE`.
     pub prot: i32,
     /// `MAP_SHARED` or `MAP_PRIVATE`.
     pub kind: i32,
-    /// What to map it by: of one that mprotect(2) may allow stores later a descriptor that may write, and else none
-    /// such.
+    /// The descriptor to map it by. It is open for writing if mprotect(2) may later allow stores to the mapping, and only
+    /// then.
     pub fd: RawFd,
 }
 
-/// Tries something that pinned pages are in the way of, which others let go soon: again and again, for a while, then
-/// the error is EBUSY. `attempt` says whether it has done.
+/// Repeats `attempt` until it returns true, for a while; then the error is EBUSY. For attempts that fail while pages are
+/// pinned, which others soon let go.
 pub fn patiently(mut attempt: impl FnMut() -> Result<bool, i32>) -> Result<(), i32> {
     let start = Instant::now();
     while !attempt()? {
@@ -53,28 +56,28 @@ pub fn patiently(mut attempt: impl FnMut() -> Result<bool, i32>) -> Result<(), i
     Ok(())
 }
 
-/// A pause of a thread that waits until a file is converted, or stays.
+/// A short sleep, for a thread that waits until a file has been converted or is known to stay.
 pub fn nap() {
     std::thread::sleep(NAP);
 }
 
-/// Makes parts of a region, in ascending order, kernel mappings of the same bytes of the file: all that is mapped. The
-/// caller keeps the region's maps as they are, and gives them back afterwards; unless they are `replaced` then, for
-/// good, the region's values stay. False: pages are pinned. On failure, an error number, and then everything is as
-/// before.
+/// Makes all mapped parts of a region kernel mappings of the same bytes of the file. The parts are in ascending order. The
+/// caller keeps the region's maps meanwhile, and gives them back afterwards. The region's values then stay for good, unless
+/// all of its maps are about to be `replaced` by other mappings. False: pages are pinned. On failure, an error number,
+/// everything is as before.
 pub fn to_kernel(region: &Arc<Region>, parts: &[MappedPages], replaced: bool) -> Result<bool, i32> {
     if parts.iter().any(|part| is_pinned(region, &part.pages)) {
-        // Before anything leaves memory for nothing.
+        // Looked at first, so that no page leaves memory for nothing.
         return Ok(false);
     }
-    // Now, and not with pages held.
+    // Now, since it may not be done with pages held.
     crate::evict::batch::forbid_frames(region);
     // The kernel's mappings would not see what is dirty beside them.
     sweep::write_out(region, 0..region.span() / PAGE, Stripe::ALL).map_err(|failure| failure.error())?;
     let _blocked = Blocked::all();
     let mut held = All(Vec::with_capacity(parts.len()));
     for part in parts {
-        // Neighbours are one: their edges would be looked at twice.
+        // Neighbouring parts have been joined: otherwise the pages at their edges would be looked at twice.
         let invalidated = invalidate::invalidate(region, part.pages.clone(), usize::MAX)?;
         let is_pinned = invalidated.pinned().next().is_some();
         held.0.push(invalidated);
@@ -87,7 +90,7 @@ pub fn to_kernel(region: &Arc<Region>, parts: &[MappedPages], replaced: bool) ->
             for MappedPages { pages, prot, .. } in &parts[..done] {
                 // SAFETY: the file has all of it.
                 if unsafe { region.address().take_back(pages.start * PAGE..pages.end * PAGE, *prot) }.is_err() {
-                    // Where there was one mapping the kernel has refused another.
+                    // The kernel refuses to restore a mapping where there was one.
                     crate::region::report::die(
                         region,
                         "the kernel refuses both its own mapping and the former one (mmap)",
@@ -105,9 +108,9 @@ pub fn to_kernel(region: &Arc<Region>, parts: &[MappedPages], replaced: bool) ->
     Ok(true)
 }
 
-/// Makes a region give up a range of its own addresses that no map by address covers, for other memory: nothing of it
-/// is in memory then, and what the program stored there before it was unmapped is in the file, or lost, as it should
-/// be, where the file is only scratch. False: pages are pinned. On failure, an error number, everything is as before.
+/// Makes a region give up a range of its own addresses, which no map by address covers, for other memory. Its pages leave
+/// memory. Stores from before it was unmapped are in the file; those to a scratch region are lost, as they should be. False:
+/// pages are pinned. On failure, an error number, everything is as before.
 pub fn make_foreign(region: &Region, pages: Range<usize>) -> Result<bool, i32> {
     if is_pinned(region, &pages) {
         return Ok(false);
@@ -121,20 +124,20 @@ pub fn make_foreign(region: &Region, pages: Range<usize>) -> Result<bool, i32> {
     if !region.make_foreign(pages.start * PAGE..pages.end * PAGE) {
         return Err(libc::ENOMEM);
     }
-    // While they are held, so that a thread that waits for one of them finds nothing there, as after munmap(2), and
+    // While the pages are held: a thread that waits for one of them then finds nothing there, as after munmap(2), and
     // brings nothing in.
-    // SAFETY: addresses that the caller has no use for. Should it fail, what is there goes with the caller's mapping.
+    // SAFETY: addresses that the caller has no use for. If this fails, the caller's mapping replaces the memory there.
     let _ = unsafe { memory::reserve_at(region.address_of(pages.start), pages.len() * PAGE) };
     invalidated.cut();
     Ok(true)
 }
 
 fn is_pinned(region: &Region, pages: &Range<usize>) -> bool {
-    // A page behind that is not in memory.
+    // Pages behind the reach are not in memory.
     (pages.start..pages.end.min(region.reach().end())).any(|page| region.word(page).look().is_pinned())
 }
 
-/// Pages held, the last first to be let go: each of them restores the signal mask that it found.
+/// Pages held. The last are let go first, since each restores the signal mask that it found.
 struct All<'a>(Vec<Invalidated<'a>>);
 
 impl Drop for All<'_> {

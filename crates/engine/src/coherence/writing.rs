@@ -1,4 +1,4 @@
-//! Pages that are out of every thread's reach while a system call writes to their file.
+//! Keeps pages out of every thread's reach while a system call writes to their file.
 
 use super::syscalls::{Work, length_of, pages_of};
 use crate::evict::invalidate::{self, Fill, Invalidated};
@@ -8,9 +8,9 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 
-/// Pages of a file that are out of everybody's reach while a system call writes there
-/// ([`MappedFile::writing`](super::MappedFile::writing)). Dropped, it lets them go as they were: for a call that was
-/// not made.
+/// Pages of a file that are out of every thread's reach while a system call writes there
+/// ([`MappedFile::writing`](super::MappedFile::writing)). When it is dropped, for a call that was not made, they are let
+/// go as they were.
 pub struct Writing<'a> {
     // In this order: the work ends when the pages are as they will be.
     invalidated: Option<Invalidated<'a>>,
@@ -30,7 +30,7 @@ impl<'a> Writing<'a> {
         let length = length_of(region)?;
         let within = length % PAGE as u64;
         if range.end > length && range.start > length && within != 0 {
-            // What the page of the old end has in memory behind it would be in the file.
+            // The page that holds the old end leaves memory: bytes that it has behind that end must not get into the file.
             let page = (length / PAGE as u64) as usize;
             drop(invalidate::invalidate(region, page..page + 1, usize::MAX)?);
         }
@@ -44,12 +44,12 @@ impl<'a> Writing<'a> {
         Ok(Writing { invalidated, work, range, edges, resident })
     }
 
-    /// Lets go after a call that wrote the first `count` bytes of `data` at `offset`: pages that it wrote whole are put
-    /// into memory from there, without a read, as far as there is room that nobody needs.
+    /// Lets the pages go after a call that wrote the first `count` bytes of `data` at `offset`. Pages that it wrote whole are
+    /// put into memory from `data`, without a read, as far as there are idle free frames.
     ///
     /// # Safety
-    /// Each part of `data` is memory that can be read, or its use is an error that the kernel reports. It has what the
-    /// file has there now. Nobody has a reference to these bytes of the map.
+    /// Each part of `data` is memory that can be read, or memory whose use the kernel reports as an error. It holds the bytes
+    /// that the file has there now. Nobody has a reference to these bytes of the map.
     pub unsafe fn written(mut self, offset: u64, data: &[libc::iovec], count: usize) {
         let (Some(invalidated), Some(Work { region, .. })) = (self.invalidated.take(), &self.work) else { return };
         let end = offset + count as u64;
@@ -60,7 +60,7 @@ impl<'a> Writing<'a> {
             region.store().refresh_size();
         }
         invalidated.patch(offset..end);
-        // What nobody has mapped may be changed by others later.
+        // Pages that no map covers stay absent: others may change them later.
         let mapped = [self.edges[0], self.edges[1]].map(|page| region.extents().around(page));
         let parts = Parts { data, at: Cell::new((0, 0)) };
         invalidated.put_back(|page| {
@@ -76,8 +76,8 @@ impl<'a> Writing<'a> {
         });
     }
 
-    /// Lets go after a call whose bytes are not known, or that failed half-way: what was in memory is read anew when it
-    /// is touched, and pages that are pinned get what the file has in the range.
+    /// Lets the pages go after a call whose bytes are not known, or that failed half-way. Pages are read anew when they are
+    /// touched; pinned pages get the file's bytes in the range.
     ///
     /// # Safety
     /// Nobody has a reference to bytes that the call may have changed, or that were stored to a pinned page meanwhile.
@@ -107,12 +107,12 @@ impl fmt::Debug for Writing<'_> {
 /// The parts of a write's data, walked in ascending order.
 struct Parts<'a> {
     data: &'a [libc::iovec],
-    /// A part and where it begins.
+    /// The part that was used last, and the offset in the data at which it begins.
     at: Cell<(usize, usize)>,
 }
 
 impl Parts<'_> {
-    /// The page of data from a place on, if it lies in one part.
+    /// The page of data from an offset on, if it lies in one part.
     fn page_at(&self, place: usize) -> Option<*const u8> {
         let (mut part, mut start) = self.at.get();
         if place < start {

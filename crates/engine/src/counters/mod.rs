@@ -1,4 +1,4 @@
-//! What is counted, and nothing that acts on it.
+//! Counters, and nothing that acts on them.
 //!
 //! Owns the counters of a cache, of a map and of a processor. May call: `sys`, `page`.
 

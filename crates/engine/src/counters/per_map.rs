@@ -1,5 +1,4 @@
-//! What happened to the pages of one file, counted for each core, and what is left of that when it is not mapped any
-//! more.
+//! Counters of what happened to the pages of one file, for each core, and their sums once the file is not mapped any more.
 
 use super::numbers::numbers;
 use super::stats::Counter;
@@ -9,7 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
-/// What happened to the pages of one file, as in [`Stats`](crate::Stats).
+/// Counts of what happened to the pages of one file, as in [`Stats`](crate::Stats).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MapStats {
@@ -27,11 +26,11 @@ pub struct MapStats {
     pub evicted_pages: u64,
     /// Pages written back.
     pub writeback_pages: u64,
-    /// Pages read with the one before them that was missed.
+    /// Pages read together with a missed page before them.
     pub run_pages: u64,
     /// Of these, those that the program came to: an estimate from samples.
     pub run_used: u64,
-    /// Bytes that a miss reads together now. 0: it is not mapped.
+    /// Bytes that a miss reads at once now. 0: the file is not mapped.
     pub read_size: u64,
 }
 
@@ -65,10 +64,10 @@ impl MapStats {
         *self = MapStats { read_size: self.read_size.max(other.read_size), ..MapStats::from_numbers(sums) };
     }
 
-    /// The sums of all cores' counters, and nothing of what is so now but pages in memory.
+    /// The sums of all cores' counters. Of the present state they hold the pages in memory only.
     pub(crate) fn of(counters: &[Padded<MapCounters>]) -> MapStats {
         let sum = |of: fn(&MapCounters) -> &Counter| counters.iter().map(|core| of(&core.0).get()).sum::<u64>();
-        // First: a page that comes and goes in between would be one too many.
+        // Read first: otherwise a page that comes and goes in between could be counted as dropped and not as missed.
         let dropped = sum(|of| &of.dropped);
         let misses = sum(|of| &of.misses);
         MapStats {
@@ -88,21 +87,21 @@ impl MapStats {
 
 numbers!(MapStats: resident_pages, misses, ghost_hits, ahead_used, ahead_wasted, evicted_pages, writeback_pages, run_pages, run_used, read_size);
 
-/// What files did that are not mapped any more.
+/// Counts of files that are not mapped any more.
 #[derive(Debug, Default)]
 pub struct Ended(Mutex<HashMap<PathBuf, MapStats>>);
 
 impl Ended {
-    /// Files that are told apart; what further ones did is under one name.
+    /// Files that are told apart. All further files share one entry.
     const MOST: usize = 1024;
     const OTHERS: &str = "(other files)";
 
-    /// Held while a region ends, so that a snapshot finds it or what it did, and never both.
+    /// Held while a region ends, so that a snapshot finds either the region or its counts here, and never both.
     pub fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, MapStats>> {
         self.0.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Keeps what a region did, whose pages are gone.
+    /// Keeps the counts of a region whose pages are gone.
     pub fn keep(ended: &mut HashMap<PathBuf, MapStats>, path: &Path, counters: &[Padded<MapCounters>]) {
         let path = if ended.len() < Self::MOST || ended.contains_key(path) { path } else { Path::new(Self::OTHERS) };
         let gone = MapStats { resident_pages: 0, ..MapStats::of(counters) };

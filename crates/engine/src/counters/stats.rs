@@ -4,8 +4,8 @@ use super::numbers::numbers;
 use crate::sys::PAGE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a cache has done since it was made, and what it holds now. Counters are sums over cores, read one after another
-/// while they change.
+/// Counts of what a cache has done since it was made, and of what it holds now. Counters are sums over cores, read one after another while
+/// they change.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -26,24 +26,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Loads and stores that found their page absent: one trap each. And pins, copies and their kin that did, without
-    /// one.
+    /// Loads and stores that found their page absent: one trap each. Also pins, copies and the like that did, without a trap.
     pub misses: u64,
-    /// Pages that were not read from the device, since the kernel's page cache had them: of misses, of those read ahead and of
-    /// those prefetched.
+    /// Pages that were not read from the device, because the kernel's page cache had them. They were missed, read ahead or prefetched.
     pub page_cache_hits: u64,
-    /// Pages that had been evicted a short while ago (half a memory of evictions) and were missed, or read with one that was, or asked for
-    /// ahead: these are kept longer.
+    /// Pages that came back a short while after they were evicted, and are kept longer. A short while is half as many evictions as the
+    /// cache has pages. The pages were missed, read together with a missed page, or asked for ahead.
     pub ghost_hits: u64,
     /// Pages installed without a read because the file has a hole there.
     pub born_zero: u64,
-    /// Pages installed writable for a load, since those around them were soon stored to. And pages made writable with a
-    /// neighbour that was stored to, since both had been dirty before they were written.
+    /// Pages installed writable for a load, because pages around them were soon stored to. Also pages made writable with a neighbour that
+    /// was stored to, because both had been dirty when they were last written.
     pub guessed_stores: u64,
     /// Of these, how many were not stored to soon: an estimate from samples (one page in 16, one in each group of neighbours),
     /// which stay write-protected. Each cost a needless write.
     pub wrong_guesses: u64,
-    /// First stores to clean pages: each trapped once to make its page writable. And pages pinned for writing.
+    /// First stores to clean pages: each trapped once to make its page writable. Also pages pinned for writing.
     pub upgrades: u64,
     /// Traps that found another thread at work on the page and slept until it was done.
     pub waits: u64,
@@ -51,27 +49,27 @@ pub struct Stats {
     pub streams: u64,
     /// Pages read ahead for streams.
     pub ahead_pages: u64,
-    /// Traps that found their page read ahead, and mapped it with its neighbours or fellows.
+    /// Traps that found their page read ahead, and mapped it together with the pages that were read with it.
     pub ahead_chunks: u64,
     /// Of `ahead_pages`, those that such a trap mapped.
     pub ahead_used: u64,
-    /// Of `ahead_pages`, those dropped before anything touched one of their chunk.
+    /// Of `ahead_pages`, those dropped before anything touched a page that was read with them.
     pub ahead_wasted: u64,
     /// Stores to absent pages that went on without the read ([`MapOptions::async_read`](crate::MapOptions::async_read),
     /// [`MapOptions::async_stores`](crate::MapOptions::async_stores)); counted as misses, too.
     pub async_loads: u64,
-    /// Stores kept until their page was read, the first ones of each page included.
+    /// Stores kept in a buffer until their page was read, the first ones of each page included.
     pub kept_stores: u64,
-    /// Lines that hold part of the initial value, an aligned word of 8 bytes, beside what was stored: stored to in
-    /// part, against the protocol, or with data that looks like it.
+    /// Cache lines in which an aligned word of 8 bytes still held the initial value beside what was stored. Either they were stored to in
+    /// part, against the protocol, or the data looks like the initial value.
     pub partial_lines: u64,
     /// Pages brought in by `prefetch`.
     pub prefetched_pages: u64,
-    /// Pages read with the one before them that was missed: rows and the like whose length was learnt.
+    /// Pages read together with a missed page before them: rows and the like, whose length was learnt.
     pub run_pages: u64,
     /// Of these, those that the program came to: an estimate from samples, which are read page by page or by halves.
     pub run_used: u64,
-    /// Pages of files that fit into the cache, read because misses at random had taken as long as that.
+    /// Pages of files that fit into the cache and were read whole, because random misses had taken about as long as that.
     pub filled_pages: u64,
     /// Pages dropped, to make room or on advice.
     pub evicted_pages: u64,
@@ -79,10 +77,10 @@ pub struct Stats {
     pub eviction_batches: u64,
     /// Pages written back to files.
     pub writeback_pages: u64,
-    /// Runs of neighbouring pages they were written in: one write each.
+    /// Runs of neighbouring pages that they were written in, one write each.
     pub writeback_runs: u64,
-    /// Summed over runs: how many of the cache's runs were under way when each was started, itself included. Divided by
-    /// `writeback_runs` it is the average queue depth ([`Stats::writeback_queue_depth`]).
+    /// Summed over runs: how many of the cache's runs were under way when each was started, itself included. Divided by the number of
+    /// writes, failed ones included, it is the average queue depth ([`Stats::writeback_queue_depth`]).
     pub writeback_depth: u64,
     /// Writes that failed; their pages are still dirty unless a later write saved them.
     pub writeback_errors: u64,
@@ -94,8 +92,8 @@ pub struct Stats {
     pub dirty_pages: u64,
     /// Of these, pages that pins keep there ([`Map::pin`](crate::Map::pin)), those about to be pinned included.
     pub pinned_pages: u64,
-    /// Bytes that a miss reads together now, where nobody has advised otherwise: the most of the cache's maps; a page where rows are not read at
-    /// once. 0: nothing is mapped.
+    /// Bytes that a miss reads at once now, where nobody has advised otherwise: the largest value among the cache's maps. It is one page
+    /// where rows are not read at once. 0: nothing is mapped.
     pub read_size: u64,
 }
 

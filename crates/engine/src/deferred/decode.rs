@@ -1,9 +1,8 @@
-//! What a store that trapped would have stored: read from the instruction and the registers of the thread it interrupted.
+//! The decoder: finds what a store that trapped would have stored, from the instruction and the registers of the thread.
 //!
-//! Only plain stores are known, each of which the processor does in one piece or, repeated, in elements: moves of 1 to 64
-//! bytes from a register or the instruction, and `stos` and `movs`. All else, and whatever is not certain, is `None`: the
-//! caller then does what it would have done without knowing. This runs in the fault handler: it allocates nothing once
-//! [`prepare`] has been called, never panics, and cannot fault.
+//! Only plain stores are known, which the processor does in one piece or, repeated, in elements: moves of 1 to 64 bytes from a register or the
+//! instruction, and `stos` and `movs`. All else, and all doubt, is `None`: the caller then goes on without decoding. This runs in the fault
+//! handler: it allocates nothing once [`prepare`] has been called, never panics, and cannot fault.
 
 use crate::sys::registers::{LONGEST, Registers, WIDEST};
 use crate::sys::{PAGE, memory, registers};
@@ -21,7 +20,7 @@ fn decode(code: &[u8], at: u64) -> Option<Instruction> {
     (!instruction.is_invalid()).then_some(instruction)
 }
 
-/// A store, or as much of a repeated one as is on the page it trapped on.
+/// A store, or the part of a repeated one that lies on the page it trapped on.
 #[derive(Debug, Clone, Copy)]
 pub struct Store {
     /// Where it begins.
@@ -34,7 +33,7 @@ pub struct Store {
     next: u64,
 }
 
-/// What is stored.
+/// The bytes that are stored.
 #[derive(Debug, Clone, Copy)]
 pub enum What {
     /// The first `len` bytes of these.
@@ -55,8 +54,8 @@ impl Store {
         }
     }
 
-    /// Puts the bytes into what stands for the memory at `at`, of `len()` bytes; how many of them could be had, which is
-    /// all but for a source that cannot be read. Whatever else is in `to` may change only up to `len()`.
+    /// Puts the bytes into `to`, which stands for the memory at `at`. Returns how many could be had: all of them, unless a source cannot be
+    /// read. Bytes of `to` behind `len()` do not change.
     pub fn put(&self, to: &mut [u8]) -> usize {
         let Some(to) = to.get_mut(..self.len()) else { return 0 };
         match &self.what {
@@ -69,7 +68,7 @@ impl Store {
         }
     }
 
-    /// Lets the thread go on behind the `stored` bytes, which are none, all of them, or some elements.
+    /// Sets the registers so that the thread goes on behind the `stored` bytes: none, all of them, or some elements.
     pub fn advance(&self, registers: &mut Registers, stored: usize) {
         let by = stored as u64;
         match self.what {
@@ -92,7 +91,7 @@ fn put(to: &mut [u8], from: &[u8], len: usize) -> usize {
     len
 }
 
-/// What the instruction that trapped on `trap_address` would store; the address is among those bytes, and they are on one page.
+/// The store of the instruction that trapped on `trap_address`. The address is among the bytes stored, which are on one page.
 pub fn store_at(trap_address: usize, registers: &Registers) -> Option<Store> {
     let mut code = [0; LONGEST];
     let len = registers.code(&mut code);
@@ -116,7 +115,7 @@ enum Part {
     High,
     /// Low, last byte first.
     Swapped,
-    /// As many as are stored, from the multiple of that which the instruction names.
+    /// The lane that the instruction names: lanes are as wide as the store.
     Lane,
 }
 
@@ -156,7 +155,7 @@ fn one(instruction: &Instruction, registers: &Registers) -> Option<Store> {
     };
     let len = match instruction.op_mask() {
         Register::None => size,
-        // These touch all bytes all the same.
+        // With a mask, these touch all bytes all the same.
         _ if matches!(part, Part::Lane) => return None,
         mask => unmasked(instruction, registers.mask(mask.number())?)?,
     };
@@ -168,7 +167,7 @@ fn one(instruction: &Instruction, registers: &Registers) -> Option<Store> {
     Some(Store { at, what: What::Bytes { bytes, len }, repeats: false, next: instruction.next_ip() })
 }
 
-/// Bytes that a mask of elements leaves, where they are the first ones (memset(3) of a few bytes is such a store).
+/// The number of bytes that a mask of elements leaves. `None`: they are not the first ones. (memset(3) of a few bytes is such a store.)
 fn unmasked(instruction: &Instruction, mask: u64) -> Option<usize> {
     let info = instruction.memory_size().info();
     let count = info.size().checked_div(info.element_size())?;
@@ -177,7 +176,7 @@ fn unmasked(instruction: &Instruction, mask: u64) -> Option<usize> {
     (first == mask.count_ones()).then_some(first as usize * info.element_size())
 }
 
-/// `stos` and `movs`, repeated or not: the elements that are whole on the page of the first.
+/// `stos` and `movs`, repeated or not: the elements that lie whole on the page of the first one.
 fn string(instruction: &Instruction, registers: &Registers) -> Option<Store> {
     use Mnemonic::{Movsb, Movsd, Movsq, Movsw, Stosb, Stosd, Stosq, Stosw};
     if registers.goes_down() || instruction.has_repne_prefix() {
@@ -193,7 +192,7 @@ fn string(instruction: &Instruction, registers: &Registers) -> Option<Store> {
         Movsb | Movsw | Movsd | Movsq => {
             let source = address(instruction, 1, registers)?;
             let last = source.checked_add(size * count)?.checked_sub(1)?;
-            // What the page holds is not to be had from there.
+            // The source lies on the absent page itself, and cannot be read.
             if (source / PAGE..=last / PAGE).contains(&(at / PAGE)) {
                 return None;
             }
@@ -227,7 +226,7 @@ fn general_register(register: Register, registers: &Registers) -> Option<u64> {
     if register.is_gpr64() { registers.general(register.number()) } else { None }
 }
 
-/// The address of an operand. Only 64-bit registers are in it, and segments that begin at 0.
+/// The address of an operand. Only 64-bit registers, and segments that begin at 0, are known.
 fn address(instruction: &Instruction, operand: u32, registers: &Registers) -> Option<usize> {
     let value = |register: Register| match register {
         Register::ES | Register::CS | Register::SS | Register::DS => Some(0),
@@ -242,7 +241,7 @@ pub fn is_known(mnemonic: Mnemonic) -> bool {
     part(mnemonic).is_some()
 }
 
-/// Whether they must be aligned, for tests.
+/// Whether stores by an instruction must be aligned, for tests.
 #[cfg(test)]
 pub fn is_aligned(mnemonic: Mnemonic) -> bool {
     matches!(part(mnemonic), Some(Part::LowAligned))

@@ -1,4 +1,4 @@
-//! Stores that trap, done by decoding, against the same instructions done by the processor.
+//! Compares stores that trap and are done by decoding with the same instructions done by the processor.
 
 mod forms;
 mod machine;
@@ -39,12 +39,12 @@ enum Address {
 struct Case {
     form: usize,
     address: Address,
-    /// Offset in the watched pages.
+    /// Where the store goes: an offset in the machine's watched pages, whose stores trap.
     at: usize,
     register: usize,
     constant: u64,
     seed: u64,
-    /// 0 to 7; the last one clears the upper halves of vector registers before, the one before it all of them.
+    /// 0 to 7. Before the store, 7 clears the upper halves of the vector registers, and 6 clears these registers whole.
     clear: u8,
     mask: u8,
     at_border: Option<usize>,
@@ -68,7 +68,7 @@ fn run(machine: &Machine, forms: &[Form], case: &Case) {
             state.general[base] = (target as u64).wrapping_sub(by as u64);
             operand(register(base), Register::None, 1, by.into())
         }
-        // RSP is no index.
+        // RSP cannot be an index.
         Address::Indexed(base, index, scale, by) => {
             let index = if index == 4 { 5 } else { index };
             if base == index {
@@ -106,7 +106,7 @@ fn run(machine: &Machine, forms: &[Form], case: &Case) {
         _ => Instruction::with2(form.code, memory, source),
     }
     .unwrap();
-    // The elements that a mask leaves.
+    // The mask of the elements that are stored, and the bytes of an element.
     let mut left = None;
     if case.mask > 0 && form.code.op_code().can_use_op_mask_register() && is_x86_feature_detected!("avx512bw") {
         let number = case.mask % 7 + 1;
@@ -272,8 +272,11 @@ fn a_source_that_cannot_be_read_is_refused() {
     }
 }
 
-/// What a store may be: in one piece on one page with the trap among its bytes, by an instruction that writes this memory and
-/// nothing else but, repeated, the registers that count.
+/// Checks the rules for a decoded store:
+///
+/// * Its bytes lie on one page, and the trap is at one of them.
+/// * The instruction writes this memory and nothing else. A string instruction may also write RCX, RSI and RDI.
+/// * The instruction has no lock prefix.
 fn check(code: &[u8], trap: usize, store: &decode::Store) {
     let end = store.at + store.len();
     assert!(store.len() > 0 && store.at / PAGE == (end - 1) / PAGE && (store.at..end).contains(&trap), "{store:?}");
@@ -326,14 +329,14 @@ proptest! {
     }
 }
 
-/// Random bytes as code: usually nothing that is known, never a panic, and never a store outside the rules.
+/// Decodes random bytes. Most of them are no known store. None of them causes a panic, or gives a store that breaks the rules of `check`.
 #[test]
 fn random_code_gives_no_wrong_store() {
     decode::prepare();
     let mut random = mixer(u64::from_le_bytes(*b"decoding"));
     let mut code = Box::new(Page([0x90; 2 * PAGE]));
     let mut found = 0;
-    // Prefixes and opcodes of what is known and of what is like it, so that more than noise is found.
+    // Prefixes and opcodes of known stores and of similar instructions: bytes that are all random would hold hardly any store.
     let likely = [
         0xf0, 0xf2, 0xf3, 0x64, 0x65, 0x66, 0x67, 0x2e, 0x48, 0x4c, 0x0f, 0xc4, 0xc5, 0x62, 0x8f, 0x88, 0x89, 0xc6,
         0xc7, 0xa2, 0xa3, 0xa4, 0xa5, 0xaa, 0xab, 0x11, 0x13, 0x17, 0x29, 0x2b, 0x7e, 0x7f, 0xd6, 0xe7, 0x38, 0x3a,
@@ -346,7 +349,7 @@ fn random_code_gives_no_wrong_store() {
             *byte =
                 if noise.is_multiple_of(2) { likely[(noise >> 8) as usize % likely.len()] } else { (noise >> 8) as u8 };
         }
-        // Most bases then lead close to the trap.
+        // All registers but one have the same value, so that most addresses are close to the trap.
         let place = 0x7000_0000_0000 + random() % 8192;
         let mut general: [u64; 16] = std::array::from_fn(|_| place);
         let number = (random() % 16) as usize;
@@ -363,7 +366,7 @@ fn random_code_gives_no_wrong_store() {
     assert!(found > 100);
 }
 
-/// Decodes one instruction that traps where RBX points, with RDI and RSI 64 KiB before it and behind it.
+/// Decodes one instruction that traps at `at`. RBX and RDI point there, RSI points 64 KiB behind it, and RCX is 3.
 fn alone(code: &[u8], at: u64, flags: i64) -> Option<decode::Store> {
     decode::prepare();
     let mut page = Box::new(Page([0x90; 2 * PAGE]));
@@ -402,7 +405,7 @@ fn what_is_not_a_plain_store_is_refused() {
     for (text, code) in refused {
         assert!(alone(code, 0x5000_0000_1000, 0).is_none(), "{text}");
     }
-    // The same with what makes them known.
+    // The plain stores that are closest to some of these are known.
     for (text, code) in
         [("mov [rbx], eax", &[0x89, 0x03][..]), ("rep stosb", &[0xf3, 0xaa]), ("es rep stosb", &[0x26, 0xf3, 0xaa])]
     {
@@ -411,7 +414,7 @@ fn what_is_not_a_plain_store_is_refused() {
     assert!(alone(&[0xf3, 0xaa], 0x5000_0000_1000, 1 << 10).is_none(), "std; rep stosb");
 }
 
-/// The processor itself has to say that they are not.
+/// A move that needs an aligned address is refused where the address is not aligned: the processor itself has to raise the error.
 #[test]
 fn aligned_moves_are_aligned() {
     for (text, code) in

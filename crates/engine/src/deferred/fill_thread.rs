@@ -1,10 +1,9 @@
 //! The fill thread of a cache: a thread that reads the pages which were stored to before they were read, many at a
 //! time, and puts the stores and the file's bytes together (`protocol.rs`).
 //!
-//! It waits for nothing but its ring and its bell, and needs no room: each page has its free frame. What it has in its
-//! hands when the program dies is in its slots (`store_buffers.rs`), where the keeper finds it, and in no other way in memory:
-//! a slot says so before the page leaves memory, and not any more once the page is back, before anybody may write it to
-//! the file.
+//! It waits for its ring, its bell, and threads that lift a page's protection. It needs no room: each page has its free frame. If the program
+//! dies, the keeper finds the pages that the thread has out of memory in its slots (`store_buffers.rs`). A slot says that it holds a page before
+//! the page leaves memory. It no longer says so once the page is back, before any thread may write the page to the file.
 
 use crate::deferred::protocol::{self, DeferredStores};
 use crate::deferred::store_buffers::StoreBuffers;
@@ -26,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Pause after which reads that failed are tried again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Unfilled pages that are out of everybody's reach together.
+/// The most Unfilled pages that are out of everybody's reach together.
 const MOST_MERGED: usize = 32;
 
 /// The fill thread, for the cache that it belongs to.
@@ -37,10 +36,10 @@ pub struct FillThread(Arc<Shared>);
 struct Shared {
     buffers: StoreBuffers,
     bell: Bell,
-    /// It waits, or is about to, and wants the bell rung.
+    /// The thread waits, or is about to, and wants the bell rung.
     asleep: AtomicBool,
     stop: AtomicBool,
-    /// Pages asked for that it has not begun to read.
+    /// Pages asked for that the thread has not begun to read.
     asked: AtomicUsize,
     /// Pages that are Unfilled or Buffered, or about to be.
     behind: AtomicUsize,
@@ -55,13 +54,13 @@ struct Flight {
     kept: bool,
 }
 
-/// The thread's own.
+/// The thread's own state.
 struct Worker {
     shared: Arc<Shared>,
     ring: Option<Ring>,
     flights: Vec<Option<Flight>>,
     in_flight: usize,
-    /// Flights that have ended, and whether the page is there.
+    /// Flights that have ended, and whether the page was read.
     read: Vec<(usize, bool)>,
     /// To be read again, and when.
     failed: Vec<(RegionId, usize)>,
@@ -73,13 +72,13 @@ pub fn start(pool: &Arc<Pool>) {
     pool.deferred.set_once(|| FillThread::start(Arc::downgrade(pool)));
 }
 
-/// Ends it, for good.
+/// Ends the thread of a pool, for good.
 pub fn stop(pool: &Pool) {
     FillThread::of(pool).into_iter().for_each(FillThread::stop);
 }
 
 impl FillThread {
-    /// A pool's, if that was asked for and is possible.
+    /// The fill thread of a pool, if it was asked for and is possible.
     #[inline]
     pub fn of(pool: &Pool) -> Option<&FillThread> {
         pool.deferred.get()
@@ -118,26 +117,26 @@ impl FillThread {
         Some(fill_thread)
     }
 
-    /// The slots for kept stores, and the fill thread's own.
+    /// The slots for buffered stores, and the fill thread's own.
     pub fn buffers(&self) -> &StoreBuffers {
         &self.0.buffers
     }
 
-    /// Takes the right to have one page more Unfilled or Buffered; false: these fill half of memory. The rest is for loads, however long
-    /// reads take, or fail.
+    /// Takes the right to have one page more Unfilled or Buffered. False: such pages fill half of the cache. The rest is for loads, should reads
+    /// take long or fail.
     pub fn take_place(&self, pool: &Pool) -> bool {
         let most = pool.capacity() / 2;
         let more = |behind: usize| (behind < most).then_some(behind + 1);
         self.0.behind.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Gives it back.
+    /// Gives the right back.
     pub fn give_place(&self) {
         self.0.behind.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes it look for one page more. Called by fault handlers. SeqCst pairs with `rest`: either this sees it asleep, or it sees
-    /// that there is something to do.
+    /// Makes the thread look for one page more. Called by fault handlers. SeqCst pairs with `rest`: either this sees it asleep, or it sees that
+    /// there is something to do.
     pub fn call(&self) {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         self.0.wake();
@@ -165,7 +164,7 @@ impl Shared {
 }
 
 impl Worker {
-    /// Its life.
+    /// The thread's life.
     fn run(mut self, pool: &Weak<Pool>) {
         let _blocked = Blocked::all();
         let mut held: Option<Arc<Pool>> = None;
@@ -208,7 +207,7 @@ impl Worker {
             let room = DEPTH - self.in_flight - self.read.len();
             let rest = self.failed.split_off(room.min(self.failed.len()));
             for (slot, page) in std::mem::replace(&mut self.failed, rest) {
-                // Not gone: a region goes once its pages are in the file.
+                // The region is not gone: it goes once its pages are in the file.
                 let region = registry::enter(slot).filter(|region| page < region.span() / PAGE);
                 if let Some(region) = region.filter(|region| region.word(page).look().has_failed()) {
                     self.begin_read(pool, region, page);
@@ -259,7 +258,7 @@ impl Worker {
         ring.submit(1);
         while let Some((tag, result)) = ring.next_done() {
             self.in_flight -= 1;
-            // Nothing that a broken ring says is relied upon.
+            // Results of a broken ring are not relied upon.
             self.read.push((tag as usize, ring.works() && result == PAGE as i32));
         }
         if !ring.works() {
@@ -287,8 +286,7 @@ impl Worker {
                     self.fail(number, error);
                     continue;
                 }
-                // What the program stored there goes the way of all that lies past the end.
-                // SAFETY: the store buffer's page, which is this thread's.
+                // Stores there are lost, as all that lies past the file's end. SAFETY: the store buffer's page, which is this thread's.
                 ReadEnd::PastEnd => unsafe { to.write_bytes(0, PAGE) },
                 ReadEnd::Filled => {}
             }
@@ -305,7 +303,7 @@ impl Worker {
         }
     }
 
-    /// Ends the life of a page's stores in a slot: the page is installed with them.
+    /// Installs a page with its buffered stores, and gives its slot back.
     fn fill(&mut self, number: usize) {
         let Some(Flight { region, page, slot, .. }) = self.flights[number].take() else { return };
         let slots = &self.shared.buffers;
@@ -323,7 +321,7 @@ impl Worker {
         publish(&region, page);
     }
 
-    /// Replaces what still holds the initial value in pages of one region, in ascending order.
+    /// Replaces the lines that still hold the initial value, in pages of one region in ascending order.
     fn merge_unfilled(&self, pool: &Pool, flights: &[Flight]) {
         let Some(region) = flights.first().map(|flight| &flight.region) else { return };
         let Some(initial) = protocol::of(region).and_then(DeferredStores::initial) else { return };
@@ -362,7 +360,7 @@ impl Worker {
         }
     }
 
-    /// A page could not be read: threads that wait for it fail, and the stores stay what they are. It is read again.
+    /// Handles a page that could not be read: threads that wait for it fail, its stores stay, and it will be read again.
     fn fail(&mut self, number: usize, error: i32) {
         let Some(Flight { region, page, .. }) = self.flights[number].take() else { return };
         if let Some(behind) = protocol::of(&region) {
@@ -393,7 +391,7 @@ fn begin_merge(region: &Region, page: usize) {
     }
 }
 
-/// Makes a page resident, writable, that this thread has in Loading. What it holds is in a slot until then, and nowhere else.
+/// Makes a page that this thread has in Loading resident and writable. Until then its contents are in a slot only.
 fn install(region: &Region, page: usize, bytes: *const u8) {
     /// Tries, a millisecond each, while the kernel has no memory for it.
     const TRIES: usize = 10_000;
@@ -409,7 +407,7 @@ fn install(region: &Region, page: usize, bytes: *const u8) {
     report::die(region, "the kernel takes no page (UFFDIO_COPY)");
 }
 
-/// Lets everybody have a page that was installed, and that no slot is needed for any more.
+/// Publishes a page that was installed and needs its slot no more.
 fn publish(region: &Region, page: usize) {
     if let Some(behind) = protocol::of(region) {
         behind.note_done(page);

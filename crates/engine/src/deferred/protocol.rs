@@ -1,15 +1,14 @@
-//! Stores to absent pages that do not wait for the page's read, in regions that want that. The read goes on behind.
+//! Stores to absent pages that do not wait for the page's read, in regions that want that. The read follows.
 //!
-//! *With an initial value* (AR-MMAP: Imamura and Yoshida, "AR-MMAP: Write Performance Improvement of Memory-Mapped File", section
-//! III): the page is filled with a line of 64 bytes that the program never stores, and is writable at once: Unfilled. What still
-//! holds that line when the file's bytes are there is replaced by them.
+//! *With an initial value* (AR-MMAP: Imamura and Yoshida, "AR-MMAP: Write Performance Improvement of Memory-Mapped File", section III): the page
+//! is filled with a line of 64 bytes that the program never stores, and is writable at once: Unfilled. Lines that still hold it when the file's
+//! bytes are there are replaced by those.
 //!
 //! *Buffered*: the store itself is decoded (`decode.rs`) and put into a slot (`store_buffers.rs`); the page stays absent, so a load of it waits:
-//! Buffered. Stores that come before the read is done are put there too, a few; then the page's next one waits.
+//! Buffered. A few more stores that come before the read is done are put there, too; then the page's next one waits.
 //!
-//! Either way the fill thread (`deferred/fill_thread.rs`) reads the page, puts both together, and makes the page Dirty.
-//! A page is announced here before it can hold a store and is done once it is marked dirty: a flush that finds neither
-//! has nothing to wait for.
+//! Either way the fill thread (`deferred/fill_thread.rs`) reads the page, puts both together, and makes the page Dirty. A page is announced here
+//! before it can hold a store, and is done once it is marked dirty: for a page that is neither, a flush has nothing to do.
 
 use crate::deferred::fill_thread::FillThread;
 use crate::deferred::{decode, fill_thread};
@@ -33,34 +32,34 @@ use std::sync::atomic::{AtomicBool, AtomicI32};
 /// Bytes of a line: the unit of stores under AR-MMAP's protocol, as of the processor's caches.
 pub const LINE: usize = 64;
 
-/// Bound of the stall score of buffered stores: a few hundred pages, whichever way it goes.
+/// Bound of [`DeferredStores::stalls`]: it follows the last few hundred pages.
 const MOST_STALLS: u32 = 128;
 
-/// What a map wants of stores to absent pages.
+/// How a map wants stores to absent pages to be served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeferredMode {
-    /// That they complete on a page filled with this.
+    /// They complete on a page filled with this line.
     pub initial: Option<[u8; LINE]>,
-    /// That they are kept.
+    /// They are buffered.
     pub keep: bool,
 }
 
-/// What a region that wants either has.
+/// The state of a region that wants either.
 #[derive(Debug)]
 pub struct DeferredStores {
     initial: OnceLock<Initial>,
     keeps: AtomicBool,
-    /// How much it has cost of late to keep stores: threads that then waited for the fill_thread, less pages nobody waited for.
+    /// The cost of buffered stores of late: 4 for each thread that had to wait for such a page, less 1 for each page that was filled.
     stalls: AtomicU32,
-    /// Pages that the fill_thread has not begun to read, a bit each.
+    /// Pages that the fill thread has not begun to read, a bit each.
     asked: Zeroed<AtomicU64>,
-    /// For each block, its pages that are announced and not done.
+    /// For each block, the number of its pages that are announced and not done.
     announced: Zeroed<AtomicU32>,
-    /// Of the last read that failed.
+    /// The error number of the last read that failed.
     error: AtomicI32,
 }
 
-/// What absent pages are filled with.
+/// The line that absent pages are filled with, and a page of it.
 #[derive(Debug)]
 struct Initial {
     line: [u8; LINE],
@@ -95,7 +94,7 @@ impl DeferredStores {
         if wish.keep {
             decode::prepare();
         }
-        // Release: a handler that sees it finds the tables.
+        // Release: a handler that sees `keeps` finds the decoder's tables.
         self.keeps.fetch_or(wish.keep, Ordering::Release);
         Ok(true)
     }
@@ -133,21 +132,21 @@ impl DeferredStores {
         None
     }
 
-    /// Whether a store to a page is to be kept: not while one thread in four comes back and waits, which costs more than to wait
-    /// at once. Some pages are kept all the same, to learn when that changes.
+    /// Whether a store to a page is to be buffered: not while more than one thread waits for every four pages, which costs more than to wait at
+    /// once. Some pages are buffered all the same, to learn when that changes.
     fn buffers(&self, page: usize) -> bool {
         // One in eight, in no order (Fibonacci hashing).
         let is_sample = page.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61 == 0;
         self.keeps.load(Ordering::Acquire) && (self.stalls.load(Ordering::Relaxed) < MOST_STALLS / 2 || is_sample)
     }
 
-    /// Notes a thread that has to wait for a page with kept stores.
+    /// Notes a thread that has to wait for a page with buffered stores.
     pub fn note_stall(&self) {
         let more = |stalls: u32| (stalls < MOST_STALLS).then_some(stalls + 4);
         let _ = self.stalls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// Notes a page whose kept stores are in memory.
+    /// Notes a page whose buffered stores are in memory.
     pub fn note_filled(&self) {
         let less = |stalls: u32| stalls.checked_sub(1);
         let _ = self.stalls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -172,13 +171,13 @@ impl DeferredStores {
         self.error.load(Ordering::Relaxed)
     }
 
-    /// Notes one.
+    /// Notes the error number of a read.
     pub fn note_error(&self, error: i32) {
         self.error.store(error, Ordering::Relaxed);
     }
 }
 
-/// What a region has, where stores to absent pages need not wait.
+/// The state of a region in which stores to absent pages need not wait.
 #[inline]
 pub fn of(region: &Region) -> Option<&DeferredStores> {
     region.deferred().get()
@@ -190,7 +189,7 @@ pub fn grant(region: &Region, wish: DeferredMode) -> Result<()> {
         return Ok(());
     }
     if !descriptor_table::is_engines() {
-        // The fill thread would have this thread's.
+        // The fill thread would have this thread's table.
         return Err(Error::in_another_table(region.store().path()));
     }
     fill_thread::start(region.pool());
@@ -206,7 +205,7 @@ pub fn grant(region: &Region, wish: DeferredMode) -> Result<()> {
     }
 }
 
-/// What became of a store to an absent page.
+/// The fate of a store to an absent page.
 pub enum Deferred<'a> {
     /// It is in memory or in a buffer; the thread goes on.
     Done,
@@ -216,14 +215,14 @@ pub enum Deferred<'a> {
     Failed(Loading<PageRef<'a>>, Outcome),
 }
 
-/// Goes on without the read, for the thread of a store that trapped: it has the page in Loading and a free frame for it. Called by
+/// Completes a store that trapped without the read, if that is possible. The thread has the page in Loading and a free frame for it. Called by
 /// fault handlers.
 pub fn defer(claim: Loading<PageRef<'_>>, core: usize, trap: Trap) -> Deferred<'_> {
     let page = claim.page();
     let (region, number) = (page.region(), page.number());
     let pool = region.pool();
     let (Some(behind), Some(filler)) = (of(region), FillThread::of(pool)) else { return Deferred::Read(claim) };
-    // Past the end there is nothing to store to, and the page that holds it has bytes that are no line's.
+    // Behind the file's end there is nothing to store to, and the page that holds the end may have part of a line.
     let is_whole = region.store().write_end().is_ok_and(|end| (number + 1) * PAGE <= end as usize);
     let initial = behind.initial.get();
     if !is_whole || initial.is_none() && !behind.buffers(number) || !filler.take_place(pool) {
@@ -281,8 +280,8 @@ pub fn buffer_another(page: PageRef<'_>, seen: Seen, trap: Trap) -> bool {
     trap.is_store && of(region).is_some_and(|behind| behind.keeps.load(Ordering::Acquire)) && buffered() == Some(true)
 }
 
-/// Lifts the protection of an Unfilled page that a store trapped on, seen so: the writer of its neighbours protects all that is
-/// between them. `None`: the word has moved on. The fill thread waits meanwhile. Called by fault handlers.
+/// Lifts the protection of an Unfilled page (`seen`) that a store trapped on: a writer of its neighbours protects all pages between them.
+/// `None`: the word has changed. The fill thread waits meanwhile. Called by fault handlers.
 pub fn let_store(page: PageRef<'_>, seen: Seen) -> Option<Outcome> {
     if !page.word().begin_lift(seen) {
         return None;
@@ -293,8 +292,8 @@ pub fn let_store(page: PageRef<'_>, seen: Seen) -> Option<Outcome> {
     Some(lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved))
 }
 
-/// Waits until the pages of a range that were stored to without their read are read, and Dirty; or says which one cannot be, the
-/// first if there are several. The caller holds no page and no lock of the engine's.
+/// Waits until the pages of a range that were stored to without their read are read, and Dirty. Fails with the first page that cannot be read.
+/// The caller holds no page and no lock of the engine's.
 pub fn settle(region: &Region, pages: Range<usize>) -> std::result::Result<(), Failure> {
     let Some(behind) = of(region) else { return Ok(()) };
     let mut settled = Ok(());
@@ -304,7 +303,7 @@ pub fn settle(region: &Region, pages: Range<usize>) -> std::result::Result<(), F
         }
         let within = pages.start.max(block * BLOCK_PAGES)..pages.end.min((block + 1) * BLOCK_PAGES);
         for page in within.start..within.end.min(region.span() / PAGE) {
-            // One that fails lets the others be waited for all the same.
+            // If one fails, the others are waited for all the same.
             settled = settled.and(await_read(region.page(page)).map_err(|error| Failure::new(page, error)));
         }
     }
@@ -325,7 +324,7 @@ pub fn await_read(page: PageRef<'_>) -> std::result::Result<(), i32> {
     }
 }
 
-/// Whether a line holds the initial value in one of its words at least: the unit in which lines are loaded and stored in pieces.
+/// Whether at least one word of a line holds the initial value. A line that is not stored to as a whole is stored to by words.
 #[inline]
 pub fn holds_initial(initial: &[u8; LINE], line: &[u8]) -> bool {
     line.chunks(8).zip(initial.chunks(8)).any(|(word, initial)| word == initial)

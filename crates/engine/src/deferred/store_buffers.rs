@@ -1,8 +1,8 @@
-//! StoreBuffers: stores to a page that is not in memory, and its file's bytes when they are there.
+//! Store buffers: the stores to a page that is not in memory, and the page's bytes of the file once they are read.
 //!
-//! A slot belongs to a page from `take` to `give_back`. The fill thread has some of its own, in which pages of the
-//! other kind are put together. What the keeper finds in a slot when the program has died is not in the file: it reads
-//! `holds` and what follows from it, and nothing else.
+//! A buffer is called a slot here. A slot belongs to a page from `take` to `give_back`. The fill thread has slots of its own, in which it puts
+//! Unfilled pages together. When the program has died the keeper reads a slot's `holds`, and what that says the slot has: those bytes are not in
+//! the file.
 
 use crate::deferred::decode;
 use crate::deferred::protocol::LINE;
@@ -17,13 +17,13 @@ use crate::sys::uring::DEPTH;
 use std::io;
 use std::ops::Range;
 
-/// StoreBuffers for kept stores: twice what the device is asked for at a time. 3 MiB with the fill thread's, if all are used.
+/// Slots for buffered stores: twice the reads that the device is asked for at a time. 3 MiB with the fill thread's, if all are used.
 const KEPT: usize = 2 * DEPTH;
-/// Stores kept of a page; the next one waits. A trap costs a twentieth of what a fast disk takes for a read.
+/// The most stores that are buffered for a page; the next one waits. A trap costs a twentieth of a read from a fast disk.
 const MOST_TRAPS: u32 = 8;
 const WORDS: usize = PAGE / 64;
 
-/// What a slot has that the file has not.
+/// The contents of a slot that the file does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
     /// Stores, to be laid over the file's bytes.
@@ -38,7 +38,7 @@ const WHOLE: u32 = 2;
 
 #[derive(Debug)]
 struct Slot {
-    /// Held, with signals blocked, by who puts a store in, and by the fill thread when it takes them.
+    /// Held, with signals blocked, by a thread that puts a store in, and by the fill thread when it takes the stores.
     lock: Lock,
     holds: AtomicU32,
     /// [`Entry`] of the page.
@@ -55,7 +55,7 @@ pub struct StoreBuffers {
     /// A bit for each of the first [`KEPT`] that is taken.
     taken: [AtomicU64; KEPT / 64],
     stores: Zeroed<[u8; PAGE]>,
-    /// The second is for when the first is lost.
+    /// The file's bytes. The second is used once the first is lost ([`StoreBuffers::lose_pages`]).
     pages: [Zeroed<[u8; PAGE]>; 2],
     lost: AtomicU32,
 }
@@ -80,7 +80,7 @@ impl StoreBuffers {
         })
     }
 
-    /// The fill thread's own, by number.
+    /// The fill thread's own slots, by number.
     pub fn own(number: usize) -> usize {
         KEPT + number
     }
@@ -105,7 +105,7 @@ impl StoreBuffers {
         Some(number)
     }
 
-    /// Gives it back, its stores in the page or not wanted.
+    /// Gives a slot back, its stores in the page or not wanted.
     pub fn give_back(&self, number: usize) {
         self.note_saved(number);
         let slot = &self.slots[number];
@@ -119,9 +119,9 @@ impl StoreBuffers {
         self.slots[number].lock.lock()
     }
 
-    /// Puts what a thread wanted to store into a slot, and has the thread go on behind its instruction. False: it cannot be
-    /// decoded, is not all in this page, or there were too many. The caller alone has the slot, or its lock. Called by
-    /// fault handlers.
+    /// Puts a thread's store into a slot, and makes the thread go on behind its instruction. False: the store cannot be decoded, is not all in
+    /// this page, goes on with an earlier one (a long copy), or is one too many. The caller alone has the slot, or has its lock. Called by fault
+    /// handlers.
     pub fn put(&self, number: usize, trap: Trap) -> bool {
         let slot = &self.slots[number];
         if slot.traps.fetch_add(1, Ordering::Relaxed) >= MOST_TRAPS {
@@ -162,7 +162,7 @@ impl StoreBuffers {
         self.pages[self.lost.load(Ordering::Acquire) as usize].as_mut_ptr().wrapping_add(number).cast()
     }
 
-    /// Takes other memory for what is read from now on: a ring that broke may write to the former. No page is being merged.
+    /// Uses other memory for reads from now on: a ring that broke may still write to the former. No page is being merged.
     pub fn lose_pages(&self) {
         self.lost.store(1, Ordering::Release);
     }
@@ -202,7 +202,7 @@ impl StoreBuffers {
         self.slots[number].holds.store(NOTHING, Ordering::Release);
     }
 
-    /// What each slot has that the file has not, and of which page. For the keeper.
+    /// The contents of each slot that the file does not have, and their page. For the keeper.
     pub fn contents(&self) -> impl Iterator<Item = (usize, Entry, Holds)> {
         self.slots.iter().enumerate().filter_map(|(number, slot)| {
             let holds = match slot.holds.load(Ordering::Acquire) {
@@ -215,8 +215,8 @@ impl StoreBuffers {
     }
 }
 
-/// Whether a store goes on with what was stored right before or behind it, a line and more: a copy in many moves, which would
-/// trap with each of them, and have to wait in the end. DeferredStores four moves of 16 bytes it waits at once.
+/// Whether the line right before or right behind a store has been stored already. Then the store is part of a copy in many moves, which would
+/// trap with each of them, and have to wait in the end. So after four moves of 16 bytes it waits at once.
 fn continues_copy(mask: &[AtomicU64; WORDS], bytes: Range<usize>) -> bool {
     let is_stored = |at: usize| mask[at / 64].load(Ordering::Relaxed) >> (at % 64) & 1 != 0;
     let is_line = |mut line: Range<usize>| line.all(is_stored);

@@ -1,11 +1,13 @@
-//! Direct mappings: files that are memory already, mapped straight, and how what is stored there is made to last.
+//! Direct mappings: files that are memory already are mapped straight, and flushes make the stores there last.
 //!
-//! On DAX with `MAP_SYNC` (mmap(2), Linux 4.15) a store lasts once its cache line is written to memory: no system call.
-//! Which pages are dirty is known to the kernel, so a small range is written line by line, whether dirty or not, and a
-//! large one is left to msync(2). Files of tmpfs and hugetlbfs do not outlive the machine: there is nothing to do,
-//! unless the caller knows better ([`Persist::CacheLines`]). Then stores are tracked here, by asynchronous
-//! write-protection (`sys/pagemap.rs`), and large flushes write dirty pages only. Tracking is each mapping's own, so a
-//! flush looks at all mappings of the file (`direct/table.rs`).
+//! On DAX with `MAP_SYNC` (mmap(2), Linux 4.15) a store lasts once its cache line is written to memory, which takes no
+//! system call. Only the kernel knows which pages are dirty. So a small range is written line by line, whether dirty or not,
+//! and a large one is left to msync(2).
+//!
+//! Files of tmpfs and hugetlbfs do not outlive the machine, so there is nothing to do, unless the caller knows better
+//! ([`Persist::CacheLines`]). Then stores are tracked here, by asynchronous write-protection (`sys/pagemap.rs`), and large
+//! flushes write dirty pages only. Tracking is each mapping's own, so a flush looks at all mappings of the file
+//! (`direct/table.rs`).
 
 use crate::counters::per_cpu::PerCpuCounter;
 use crate::direct::table::{self, Span};
@@ -27,36 +29,36 @@ use std::sync::{LazyLock, OnceLock};
 /// How stores to a mapping are made to last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing lasts, so nothing is to be done.
+    /// Nothing lasts, so a flush does nothing.
     Nothing,
-    /// By cache line, since the mapping is `MAP_SYNC`; the kernel knows what is dirty.
+    /// By cache line, since the mapping is `MAP_SYNC`. The kernel knows which pages are dirty.
     Synchronous,
-    /// By cache line, and it is known here which pages are dirty.
+    /// By cache line. This module knows which pages are dirty.
     Tracked,
-    /// By cache line, all of them.
+    /// By cache line, all lines of the range.
     Lines,
     /// By msync(2).
     Kernel,
 }
 
 impl Durability {
-    /// Whether flushes of it are by cache line: then others may want to see what they did (`live`).
+    /// Whether flushes are by cache line. `live` shows the counts of these to other processes.
     pub fn is_by_line(self) -> bool {
         !matches!(self, Durability::Nothing | Durability::Kernel)
     }
 
-    /// Back from `as usize`.
+    /// The inverse of `as usize`.
     pub fn from_number(number: usize) -> Self {
         let all = [Durability::Nothing, Durability::Synchronous, Durability::Tracked, Durability::Lines];
         all.get(number).copied().unwrap_or(Durability::Kernel)
     }
 }
 
-/// Up to this length a flush writes all lines of its range and asks nobody which are dirty: to be asked, and to protect
-/// the page again, so that its next store traps, costs as much as 64 KiB of lines.
+/// Bytes up to which a flush writes all lines of its range, and does not ask which pages are dirty. To ask, and to protect the page again
+/// so that its next store traps, costs as much as 64 KiB of lines.
 const SMALL: usize = 64 << 10;
 
-/// A huge page.
+/// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
 /// The arguments of mmap(2) for a shared mapping of a file, less the descriptor.
@@ -65,7 +67,7 @@ pub struct Wanted {
     pub addr: usize,
     pub len: usize,
     pub prot: i32,
-    /// `MAP_SHARED` and what else the caller wants.
+    /// `MAP_SHARED`, and other flags that the caller wants.
     pub flags: i32,
     pub offset: i64,
 }
@@ -73,7 +75,7 @@ pub struct Wanted {
 /// mmap(2).
 ///
 /// # Safety
-/// What a fixed place holds goes.
+/// A mapping at a fixed address replaces the memory there.
 pub unsafe fn map_plainly(file: &File, wanted: Wanted) -> io::Result<usize> {
     let Wanted { addr, len, prot, flags, offset } = wanted;
     // SAFETY: the caller's contract.
@@ -81,7 +83,7 @@ pub unsafe fn map_plainly(file: &File, wanted: Wanted) -> io::Result<usize> {
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as usize) }
 }
 
-/// Maps a file straight, and says how its stores are made to last.
+/// Maps a file straight. Returns the address, and how stores are made to last.
 ///
 /// # Safety
 /// As for `map_plainly`.
@@ -93,7 +95,7 @@ pub unsafe fn map(file: &File, medium: Medium, persist: Persist, wanted: Wanted)
             // SAFETY: the caller's contract.
             match unsafe { map_plainly(file, Wanted { flags, ..wanted }) } {
                 Ok(at) => return Ok((at, Durability::Synchronous)),
-                // DAX of another kind (virtiofs), or a kernel that cannot.
+                // DAX of another kind (virtiofs), or a kernel that does not support this.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
                     Durability::Kernel
                 }
@@ -102,19 +104,19 @@ pub unsafe fn map(file: &File, medium: Medium, persist: Persist, wanted: Wanted)
         }
         Medium::Dax | Medium::Storage => Durability::Kernel,
         Medium::Memory { .. } if persist == Persist::Automatic => Durability::Nothing,
-        // Nobody can store through it, and the kernel tracks no such mapping.
+        // Nobody can store through such a mapping, and the kernel does not track it.
         Medium::Memory { .. } if file::access_mode(file) == libc::O_RDONLY => Durability::Nothing,
         Medium::Memory { unit } => {
             prepare()?;
-            // Of larger huge pages the kernel does not find those that were stored to.
+            // The kernel does not find stores to larger huge pages.
             if unit <= HUGE && Tracking::get().is_some() { Durability::Tracked } else { Durability::Lines }
         }
     };
-    // SAFETY: the caller's contract covers what a fixed place holds.
+    // SAFETY: the caller's contract covers the memory at a fixed address.
     unsafe { map_plainly(file, wanted) }.map(|at| (at, durability))
 }
 
-/// What writing lines needs: a SIGBUS handler for those past a file's end, and to know a child when it is one.
+/// Prepares for writing lines: installs the SIGBUS handler, for lines past a file's end, and makes sure that a child knows that it is one.
 fn prepare() -> io::Result<()> {
     fork::claim()?;
     handler::install()
@@ -130,7 +132,7 @@ pub fn not_in_memory(from: &File) -> Error {
     }
 }
 
-/// Asynchronous write-protection: one userfaultfd for all mappings, and the file that tells what was written.
+/// Asynchronous write-protection: one userfaultfd for all mappings, and the file that tells which pages were stored to.
 struct Tracking {
     userfaultfd: Userfaultfd,
     pagemap: Pagemap,
@@ -139,7 +141,7 @@ struct Tracking {
 impl Tracking {
     fn open() -> io::Result<Self> {
         let tracking = Tracking { userfaultfd: Userfaultfd::open_for_tracking()?, pagemap: Pagemap::open()? };
-        // Of no memory: whether there is such a request.
+        // A request for an empty range, which fails if the kernel does not have it.
         tracking.pagemap.present(&(0..0), &mut [Found::default()])?;
         Ok(tracking)
     }
@@ -149,10 +151,10 @@ impl Tracking {
         TRACKING.get_or_init(|| Tracking::open().ok()).as_ref()
     }
 
-    /// Writes the lines of all pages of a span that were stored to since they were last found here, of those in `part`
-    /// and around it: bytes. The caller holds the file's lock.
+    /// Writes the lines of pages in `part` of a span, and in the huge pages around it, that were stored to since they were last
+    /// found here. Returns the bytes written. The caller holds the file's lock.
     fn write_dirty(&self, span: &Span, part: Range<usize>) -> Result<usize, i32> {
-        // Whole huge pages: of parts of one the kernel forgets that they were written.
+        // Whole huge pages: asked for a part of one, the kernel forgets that it was stored to.
         let end = part.end.next_multiple_of(HUGE).min(span.at.end);
         let mut at = (part.start / HUGE * HUGE).max(span.at.start);
         let mut found = [Found::default(); 128];
@@ -160,7 +162,8 @@ impl Tracking {
         while at < end {
             let (count, walked) = match self.pagemap.take_written(&(at..end), &mut found) {
                 Ok((count, walked)) if count > 0 || walked > at => (count, walked),
-                // The first time, and when the program has moved the mapping: what is present counts as written then.
+                // It is not registered: this is the first time, or the program has moved the mapping. All pages that are present then count
+                // as stored to.
                 Err(error) if error.raw_os_error() == Some(libc::EPERM) && !is_registered => {
                     // SAFETY: a mapping of a file in memory; only stores are looked at.
                     let registered =
@@ -174,15 +177,15 @@ impl Tracking {
                 _ => return write_lines(part),
             };
             let found = &found[..count];
-            // The kernel would map all of a huge page at the next store, and take all of it for written: protected once
-            // more it is split. What is stored between the two is written below, since that comes after both.
+            // At the next store the kernel would map all of a huge page, and take all of it for stored to. Protected once more it
+            // is split. Stores between the two protections are written below, after both.
             for one in found.iter().filter(|one| one.is_huge()).map(Found::at) {
-                // SAFETY: registered, or the scan had found nothing. Without memory for it huge pages stay whole.
+                // SAFETY: registered, or the scan would have found nothing. If memory is lacking, the huge page stays whole.
                 let _ = unsafe { self.userfaultfd.write_protect(one.start as *mut u8, one.len(), true) };
             }
             for one in found {
                 bytes += write_lines(one.at()).inspect_err(|_| {
-                    // They are dirty still.
+                    // The pages are still dirty.
                     // SAFETY: registered.
                     let _ = unsafe { self.userfaultfd.write_protect(at as *mut u8, walked - at, false) };
                 })?;
@@ -193,19 +196,18 @@ impl Tracking {
     }
 }
 
-/// Why stores to files in memory cannot be tracked here, if so.
+/// Tries to track stores to files in memory. The error says why that is not possible here.
 pub fn try_tracking() -> io::Result<()> {
     Tracking::open().map(drop)
 }
 
-/// The lock of a file's large flushes: one that meets pages which another has found dirty, and is writing, waits for
-/// them.
+/// The lock of a file's large flushes. A flush waits for pages that another flush has found dirty and is writing.
 fn lock_of(file: Identity) -> &'static Lock {
     static LOCKS: LazyLock<[Lock; 64]> = LazyLock::new(|| std::array::from_fn(|_| Lock::new()));
     &LOCKS[file.numbers()[1] as usize % LOCKS.len()]
 }
 
-/// Writes a range of lines to memory: bytes. What lies past the file's end has none.
+/// Writes a range of lines to memory. Returns the bytes written. There are no lines past the file's end.
 fn write_lines(range: Range<usize>) -> Result<usize, i32> {
     let mut at = range.start / lines::LINE * lines::LINE;
     let end = range.end.next_multiple_of(lines::LINE);
@@ -213,13 +215,13 @@ fn write_lines(range: Range<usize>) -> Result<usize, i32> {
     let mut tried_again = 0;
     #[cfg(all(test, not(loom)))]
     tests::note(&(at..end));
-    // SAFETY: of a mapping that may be read, and `prepare` came before it.
+    // SAFETY: the range lies in a mapping that may be read, and `prepare` was called before it was made.
     while let Err(stopped) = unsafe { lines::write_back(at..end) } {
         const EHWPOISON: i32 = 133;
         let page = stopped / PAGE * PAGE;
         // SAFETY: it destroys nothing.
         match unsafe { libc::madvise(page as *mut _, PAGE, libc::MADV_POPULATE_READ) } {
-            // It is there now: once more.
+            // The page is there now: once more.
             0 if tried_again != stopped => {
                 (at, tried_again) = (stopped, stopped);
                 continue;
@@ -236,7 +238,7 @@ fn write_lines(range: Range<usize>) -> Result<usize, i32> {
     Ok(bytes)
 }
 
-/// Makes stores to a range of a mapping last: how many bytes were written by cache line. Errors are error numbers.
+/// Makes stores to a range of a mapping last. Returns the bytes written by cache line. Errors are error numbers.
 #[inline]
 pub fn flush(span: &Span, range: Range<usize>) -> Result<usize, i32> {
     let is_small = range.len() <= SMALL;
@@ -245,7 +247,7 @@ pub fn flush(span: &Span, range: Range<usize>) -> Result<usize, i32> {
         Durability::Nothing => return Ok(0),
         Durability::Synchronous | Durability::Tracked if is_small => write_lines(range)?,
         Durability::Lines => write_lines(range)?,
-        // What is tracked is the parent's mapping.
+        // The tracking is for the parent's mapping.
         Durability::Tracked if fork::is_child() => write_lines(range)?,
         Durability::Tracked => flush_tracked(span, &range)?,
         Durability::Synchronous | Durability::Kernel => {
@@ -261,7 +263,7 @@ pub fn flush(span: &Span, range: Range<usize>) -> Result<usize, i32> {
     Ok(bytes)
 }
 
-/// Writes the pages of a range that were stored to, by whichever map of the file: bytes.
+/// Writes the pages of a range that were stored to, through whichever mapping of the file. Returns the bytes written.
 #[cold]
 fn flush_tracked(span: &Span, range: &Range<usize>) -> Result<usize, i32> {
     let Some(tracking) = Tracking::get() else { return write_lines(range.clone()) };
@@ -276,8 +278,8 @@ fn flush_tracked(span: &Span, range: &Range<usize>) -> Result<usize, i32> {
     })
 }
 
-/// Forgets what lies in a range of addresses, before it is unmapped. What was stored there is written first: flushes of
-/// other maps of the file promise it.
+/// Forgets the mappings in a range of addresses, before it is unmapped. Stores through them are written first: flushes of
+/// the file's other mappings promise that.
 #[cold]
 pub fn retire(range: &Range<usize>) {
     if fork::is_child() {
@@ -297,7 +299,7 @@ pub fn retire(range: &Range<usize>) {
     }
 }
 
-/// Writes what was stored to mappings in a range of addresses that are tracked: before the kernel forgets it.
+/// Writes the stores to tracked mappings in a range of addresses, before the kernel forgets which pages they are in.
 #[cold]
 pub fn settle(range: &Range<usize>) {
     for span in table::meeting(range.clone()).filter(|span| span.durability == Durability::Tracked) {

@@ -1,8 +1,8 @@
-//! Where direct mappings lie that are flushed from user space: addresses, and which part of which file is there.
+//! The table of direct mappings that are flushed from user space: their addresses, and the part of a file that each maps.
 //!
-//! A static sorted table under a sequence lock, as `region/registry.rs` has one: looked at by every msync(2) and
-//! munmap(2) of a program, so without a lock, a system call or memory of the heap. It is changed without memory, too:
-//! munmap(2) is called by allocators. A child made by fork(2) looks at none of it (`by_address/direct.rs`).
+//! It is a static sorted table under a sequence lock, as in `region/registry.rs`. Every msync(2) and munmap(2) of a program
+//! looks at it, so a look takes no lock, system call or heap memory. Changes take no heap memory either, since allocators
+//! call munmap(2). A child made by fork(2) does not use it (`by_address/direct.rs`).
 
 use crate::direct::mapping::Durability;
 use crate::sys::file::Identity;
@@ -10,22 +10,22 @@ use crate::sys::lock::Guarded;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Mappings, and parts of such, at a time.
+/// Mappings, and parts of mappings, in the table at a time, at most.
 pub const MOST: usize = 1024;
 
-/// One mapping, or what is left of it.
+/// One mapping, or a part that is left of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// Its addresses, whole pages.
     pub at: Range<usize>,
     pub file: Identity,
-    /// Of its first byte in the file.
+    /// The offset in the file of its first byte.
     pub offset: u64,
     pub durability: Durability,
 }
 
 impl Span {
-    /// What it has of a range of its file, by address.
+    /// The addresses at which it maps a range of its file. `None`: it maps none of it.
     pub fn part(&self, of_file: &Range<u64>) -> Option<Range<usize>> {
         let end = self.offset + self.at.len() as u64;
         let (start, end) = (of_file.start.max(self.offset), of_file.end.min(end));
@@ -39,7 +39,7 @@ impl Span {
         offset(at.start)..offset(at.end)
     }
 
-    /// The part of it between two addresses; `None`: it has none.
+    /// Its part between two addresses. `None`: it has none.
     fn cut(&self, from: usize, to: usize) -> Option<Span> {
         let at = from.max(self.at.start)..to.min(self.at.end);
         (at.start < at.end).then(|| Span { offset: self.in_file(&at).start, at, ..self.clone() })
@@ -91,7 +91,7 @@ impl Row {
     }
 }
 
-/// The first row that ends behind an address.
+/// The number of the first row that ends behind an address.
 fn place(address: usize) -> usize {
     let (mut low, mut high) = (0, COUNT.load(Ordering::Relaxed));
     while low < high {
@@ -111,7 +111,7 @@ pub fn from(address: usize) -> Option<Span> {
         let before = SEQUENCE.load(Ordering::Acquire);
         let found = place(address);
         let found = (found < COUNT.load(Ordering::Relaxed)).then(|| ROWS[found].read());
-        // Pairs with the fence and store in `change`: all that was read belongs to one version of the table.
+        // Pairs with the fence and the stores in `change`: if the number is the same, all that was read is of one version of the table.
         fence(Ordering::Acquire);
         if before.is_multiple_of(2) && SEQUENCE.load(Ordering::Relaxed) == before {
             return found;
@@ -120,7 +120,7 @@ pub fn from(address: usize) -> Option<Span> {
     }
 }
 
-/// What lies in a range, in order.
+/// The spans in a range, in order.
 pub fn meeting(range: Range<usize>) -> impl Iterator<Item = Span> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -130,13 +130,13 @@ pub fn meeting(range: Range<usize>) -> impl Iterator<Item = Span> {
     })
 }
 
-/// Whether there is any in a range.
+/// Whether any span lies in a range.
 #[inline]
 pub fn meets(range: Range<usize>) -> bool {
     from(range.start).is_some_and(|span| span.at.start < range.end)
 }
 
-/// Runs `edit` with readers kept out and signals blocked: the rows' new number.
+/// Changes the table, with readers kept out and signals blocked. `edit` is given the count of rows, and returns the new one.
 fn change(edit: impl FnOnce(usize) -> usize) {
     CHANGES.with(|()| {
         SEQUENCE.fetch_add(1, Ordering::Relaxed);
@@ -146,14 +146,14 @@ fn change(edit: impl FnOnce(usize) -> usize) {
     });
 }
 
-/// Puts a span at a row and moves the others up.
+/// Puts a span at a row and moves the rows from there on up. Returns the new count.
 fn insert(place: usize, count: usize, span: &Span) -> usize {
     (place..count).rev().for_each(|row| ROWS[row + 1].write(&ROWS[row].read()));
     ROWS[place].write(span);
     count + 1
 }
 
-/// Notes a mapping; false: there is no room.
+/// Notes a mapping. False: the table is full.
 pub fn add(span: &Span) -> bool {
     let mut fits = false;
     change(|count| {
@@ -163,8 +163,8 @@ pub fn add(span: &Span) -> bool {
     fits
 }
 
-/// Forgets what lies in a range. Of a span with something on both sides of it, where there is no room for a second one,
-/// the smaller part goes as well.
+/// Forgets the spans in a range. A span that reaches out of the range on both sides becomes two. If the table has no room for the second, the
+/// smaller one goes as well.
 pub fn remove(range: &Range<usize>) {
     change(|mut count| {
         let mut row = place(range.start);

@@ -1,5 +1,5 @@
-//! Direct maps against a shadow of what lasts: whatever a flush writes by cache line is copied there at that moment, as
-//! power failing would leave it. A page that was stored to and not found by a flush shows as a difference.
+//! Tests direct maps against a shadow, which has the bytes that would be left after a power failure: lines that a flush writes are copied
+//! there at that moment. A page that was stored to and that a flush does not find shows as a difference.
 
 use crate::map::map_mut::MapMut;
 use crate::map::options::MapOptions;
@@ -11,15 +11,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 
-/// Told what is written, by address.
+/// Called with the addresses of lines that are written.
 type Watch = Box<dyn FnMut(Range<usize>)>;
 
 thread_local! {
-    /// Told what this thread's flushes write.
+    /// Called with the lines that this thread's flushes write.
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
-/// Lines are about to be written.
+/// Tells the watch of lines that are about to be written.
 pub fn note(range: &Range<usize>) {
     WATCH.with_borrow_mut(|watch| {
         if let Some(watch) = watch {
@@ -50,11 +50,11 @@ fn map(file: &File) -> MapMut {
 
 /// The words of a map, for threads.
 fn words(map: &MapMut) -> &'static [AtomicU64] {
-    // SAFETY: a multiple of pages; the map outlives the threads of the test.
+    // SAFETY: whole pages; the map outlives the threads of the test.
     unsafe { std::slice::from_raw_parts(map.as_ptr().cast(), PAGES * WORDS) }
 }
 
-/// Makes this thread's flushes copy what they write into a shadow, whichever of the maps they found it in.
+/// Makes this thread's flushes copy the lines that they write into a shadow, whichever of the maps these are in.
 fn watch(maps: &[MapMut], shadow: &'static [AtomicU64]) {
     let maps: Vec<_> = maps.iter().map(|map| map.as_ptr() as usize).collect();
     let copy = move |range: Range<usize>| {
@@ -89,7 +89,7 @@ fn what_was_stored_before_a_flush_lasts() {
     watch(&maps, shadow);
     let mut state = 88_172_645_463_325_252;
     let mut value = 0;
-    // The same bytes by other addresses: what the program sees.
+    // The bytes that the program sees. All maps have the same.
     let seen = words(&maps[0]);
     for _ in 0..2000 {
         for _ in 0..next(&mut state) % 20 {
@@ -108,8 +108,8 @@ fn what_was_stored_before_a_flush_lasts() {
     }
 }
 
-/// Rounds of few stores, so that one that a flush misses is the last to its page: nothing makes it dirty again before
-/// the end of its round, when all must last.
+/// Each round has few stores. So a store that a flush misses is the last to its page, and nothing makes the page dirty again before the end
+/// of the round, when all stores must last.
 #[test]
 fn no_store_is_missed_by_flushes_at_the_same_time() {
     const ROUNDS: usize = 200;
@@ -127,7 +127,7 @@ fn no_store_is_missed_by_flushes_at_the_same_time() {
                 for round in 1..=ROUNDS as u64 {
                     barrier.wait();
                     for _ in 0..200 {
-                        // Each has words of its own, on the pages of all.
+                        // Each writer has words of its own, on pages that all share.
                         let word = next(&mut state) % (PAGES * WORDS / 4) * 4 + writer;
                         words[word].store(round, Ordering::Relaxed);
                         (0..next(&mut state) % 2000).for_each(|_| std::hint::spin_loop());
@@ -154,7 +154,7 @@ fn no_store_is_missed_by_flushes_at_the_same_time() {
                         let differs =
                             |word: &usize| shadow[*word].load(Ordering::Relaxed) != seen[*word].load(Ordering::Relaxed);
                         let stale: Vec<_> = (0..PAGES * WORDS).filter(differs).take(10).collect();
-                        // The others wait for this thread: it goes on.
+                        // No assertion here: the others wait for this thread, so it has to go on.
                         missed.lock().unwrap().extend(stale.into_iter().map(|word| (round, word)));
                     }
                 }

@@ -12,9 +12,8 @@ use crate::sys::signal::Blocked;
 use crate::sys::sync::Ordering;
 use std::ops::Range;
 
-/// Evicts a batch from this core's clean queues, or from another's that hold older pages. True: the caller has a free
-/// frame, and the rest of the batch is in the core's share. False: nothing to evict at this moment. Runs with signals
-/// blocked.
+/// Evicts a batch from this core's clean queues, or from another core's if its pages are older. True: the caller has a free
+/// frame, and the other frames of the batch are in the core's share. False: there is nothing to evict at this moment. Signals are blocked.
 pub fn evict(pool: &Pool, core: usize) -> bool {
     let freed = evict_batch(pool, core, &mut None);
     if freed > 0 {
@@ -23,14 +22,14 @@ pub fn evict(pool: &Pool, core: usize) -> bool {
     freed > 0
 }
 
-/// An empty slot, for the memory of a frame that is evicted.
+/// An empty slot, which gets the memory of the first frame that is evicted.
 pub type Spare<'a> = Option<(&'a Staging, SlotNumber)>;
 
-/// How much older another core's pages must be for it to evict them and not its own, in units of births: a 32nd of memory.
+/// A core evicts another core's pages if they are older than its own by more than this, in units of births: a 32nd of memory.
 const OLDER: u32 = 8;
 
-/// The core whose probationary or protected queue gives the next batch. Where all cores miss alike each evicts its own; but a thread that
-/// moved to another core leaves pages behind that nobody there would ever evict, while it lived on what it loads from then on.
+/// The core whose probationary or protected queue gives the next batch. If all cores miss alike, each evicts its own pages. But a thread that
+/// moves to another core leaves pages behind, which no thread of the old core might ever evict.
 fn oldest(pool: &Pool, core: usize, protected_queue: bool) -> usize {
     let now = pool.ghosts.birth();
     let mut oldest = (core, pool.clean.age(core, protected_queue, now).map_or(0, |age| age + OLDER));
@@ -44,10 +43,10 @@ fn oldest(pool: &Pool, core: usize, protected_queue: bool) -> usize {
     oldest.0
 }
 
-/// Evicts a batch; its pages' free frames are the caller's. The memory of one frame may go to `spare`, which
-/// is taken then.
+/// Evicts a batch. Returns the number of free frames, which are the caller's. If a frame was evicted, its memory may have gone to
+/// the slot `spare`, which then is `None`.
 ///
-/// Runs with signals blocked (in the fault handler, or under a guard): it holds a core's `evicting` lock.
+/// Signals are blocked (in the fault handler, or by a guard), since it holds a core's `evicting` lock.
 pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
     let batch = pool.batch();
     let cores = pool.cores.len();
@@ -71,7 +70,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
             )
         };
         let mut held_back = 0;
-        // A batch of entries may be void, all of pages that were stored to: take the next.
+        // No page of a batch may be evictable, if all were stored to since: then take the next batch.
         loop {
             let popped = pool.clean.pop(from, protected_queue, entries);
             if popped == 0 {
@@ -81,7 +80,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
             let frames = popped.iter().any(|entry| Entry::from(*entry).is_frame());
             let freed = drop_batch(popped, ranges, pool.ghosts.stamp(), spare);
             if freed == 0 && frames {
-                // Frames that may not go are at the end of the queue again: no use to meet them twice.
+                // Frames that may not go are at the end of the queue again. There is no use in meeting them twice.
                 held_back += popped.len();
                 if held_back * FRAME_PAGES > pool.capacity() {
                     break;
@@ -99,7 +98,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
     0
 }
 
-/// Takes the pages of a batch out of memory, region by region; the count of those that could go.
+/// Takes the pages of a batch out of memory, region by region. Returns how many could go.
 fn drop_batch(entries: &mut [u64], ranges: &mut [libc::iovec], stamp: u32, spare: &mut Spare<'_>) -> usize {
     // By region first, then by address.
     entries.sort_unstable();
@@ -117,8 +116,8 @@ fn drop_batch(entries: &mut [u64], ranges: &mut [libc::iovec], stamp: u32, spare
     freed
 }
 
-/// Drops the clean pages of a range at once, for advice; their count. The caller holds the region's length: `expel` must not
-/// come between an entry in this thread's hands and its page.
+/// Drops the clean pages of a range at once, for advice. Returns how many. The caller holds the region's length: a change of the length must
+/// not come between an entry in this thread's hands and its page.
 pub fn evict_range(region: &Region, pages: Range<usize>) -> usize {
     let pool = region.pool();
     if let Some(ahead) = pool.ahead() {
@@ -139,7 +138,7 @@ pub fn evict_range(region: &Region, pages: Range<usize>) -> usize {
     dropped
 }
 
-/// Takes all pages of a frame out of memory, unless one of them may not go; then the frame is queued again.
+/// Takes all pages of a frame out of memory. False: one of them may not go, and the frame is queued again.
 fn drop_frame(region: &Region, entry: Entry, stamp: Option<u32>, spare: &mut Spare<'_>) -> bool {
     let pages = entry.page()..entry.page() + FRAME_PAGES;
     let claim = |page: usize| Evicting::begin_huge(region.page(page)).map(Evicting::keep).is_some();
@@ -154,7 +153,7 @@ fn drop_frame(region: &Region, entry: Entry, stamp: Option<u32>, spare: &mut Spa
     let moved = spare.take().is_some_and(|(staging, number)| match unsafe { staging.move_back(number, from) } {
         Ok(()) => true,
         Err(_) => {
-            // Part of it may have gone over.
+            // Part of it may have been moved.
             staging.drop_memory(number);
             *spare = Some((staging, number));
             false
@@ -170,7 +169,7 @@ fn drop_frame(region: &Region, entry: Entry, stamp: Option<u32>, spare: &mut Spa
     true
 }
 
-/// Takes every frame of a region out of memory, or makes its pages ordinary ones, where one cannot go.
+/// Takes every frame of a region out of memory. The pages of a frame that cannot go become ordinary ones.
 pub fn dissolve_frames(region: &Region) {
     let pool = region.pool();
     let _blocked = Blocked::all();
@@ -192,15 +191,15 @@ pub fn dissolve_frames(region: &Region) {
     }
 }
 
-/// Keeps frames out of a region from now on, and takes out those that are there; the caller holds no page.
+/// Keeps frames out of a region from now on, and takes out those that are there. The caller holds no page.
 pub fn forbid_frames(region: &Region) {
     region.frames().forbid();
-    // A range that is dropped at this moment has frames' entries in its hands.
+    // A thread that drops a range at this moment (`evict_range`) has entries of frames in its hands. It holds the length.
     let _length = region.lock_length();
     dissolve_frames(region);
 }
 
-/// Takes clean pages of one region out of memory; with a stamp they leave ghosts. The count of those that could go.
+/// Takes clean pages of one region out of memory. With a stamp they leave ghosts. Returns how many could go.
 fn drop_pages(
     region: &Region,
     entries: &mut [u64],
@@ -215,7 +214,7 @@ fn drop_pages(
             frames += usize::from(drop_frame(region, entry, stamp, spare));
             continue;
         }
-        // From here a store to the page traps and waits: it was write-protected when it became clean.
+        // From here on a store to the page traps and waits: the page was write-protected when it became clean.
         if let Some(claim) = Evicting::begin(region.page(entry.page())) {
             let start = claim.keep().address().cast::<libc::c_void>();
             match ranges[..used].last_mut() {

@@ -1,13 +1,16 @@
-//! Bookkeeping of a region that is far larger than its cache goes back to the kernel with the pages that it is for.
+//! Gives the bookkeeping for absent pages back to the kernel, in regions that are far larger than their cache.
 //!
-//! A page word is four bytes, and its page's place in the page tables is eight: little beside a page that is in memory, and much beside a file
-//! of which one page in a thousand ever is. Where the words of a region would take more than a part of the cache (`is_sparse`), a *group* of
-//! pages, those whose words are a page of memory, gives that back once none of them is in memory, and the page tables with it: advice on
-//! a whole 2 MiB frees them (Linux 6.14). What the words remembered of evictions is forgotten.
+//! A page word is four bytes, and a page's place in the page tables is eight. That is little beside a page in memory, and much beside a file
+//! of which one page in a thousand ever is in memory. It is given back in regions whose words would take more than a sixteenth of the cache
+//! (`is_sparse`), by *groups*: a group is the pages whose words fill a page of memory. Once no page of a group is in memory, the words' page
+//! and the group's page tables are given back. (Advice on a whole 2 MiB frees page tables: Linux 6.14.) The ghosts in the words are lost.
 //!
-//! It is safe since all words of the group are claimed first, as loads are, so that nobody changes one; and since a claim of this kind is not
-//! slept on, so that nobody misses the wake ([`PageWord::begin_return`](crate::page::word::PageWord::begin_return)). Who takes a region's
-//! addresses away holds their pages meanwhile, and has said so when it lets them go: no memory but the region's own is dropped.
+//! Why it is safe:
+//!
+//! * All words of the group are claimed first, as for loads, so nobody changes one.
+//! * Nobody sleeps on a claim of this kind, so no wake is missed ([`PageWord::begin_return`](crate::page::word::PageWord::begin_return)).
+//! * A thread that takes addresses away from a region holds their pages meanwhile, and has noted it when it lets them go. So only the
+//!   region's own memory is dropped.
 
 use crate::page::word::PageWord;
 use crate::region::region::{Region, is_sparse};
@@ -16,7 +19,8 @@ use crate::sys::{PAGE, madvise};
 /// Pages of a group.
 const GROUP: usize = PAGE / size_of::<PageWord>();
 
-/// After pages of a region have left memory, in ascending order: gives back what is kept of their groups, where that is all that is left.
+/// Gives back the bookkeeping of the groups of some pages, where no page is left in memory. The pages have just left memory, and come in
+/// ascending order.
 pub fn give_back(region: &Region, pages: impl Iterator<Item = usize>) {
     if !is_sparse(region.store().size(), region.pool().capacity()) {
         return;
@@ -29,20 +33,20 @@ pub fn give_back(region: &Region, pages: impl Iterator<Item = usize>) {
     }
 }
 
-/// Signals are blocked.
+/// Gives back the bookkeeping of the group that begins with `first`, if no page of it is in memory. Signals are blocked.
 fn give_back_group(region: &Region, first: usize) {
     let pages = first..first + GROUP;
-    // What lies behind the reach is held by its gate, not by words.
+    // Pages behind the reach are held by its gate and not by their words.
     let is_its = || region.owns(&pages) && pages.end <= region.reach().end();
     if !is_its() || pages.clone().any(|page| !region.word(page).may_return()) {
         return;
     }
     let claimed = pages.clone().take_while(|page| region.word(*page).begin_return()).count();
-    // Looked at with all of them claimed.
+    // Asked again, now that all of them are claimed.
     if claimed == GROUP && is_its() {
         let range = libc::iovec { iov_base: region.address_of(first).cast(), iov_len: GROUP * PAGE };
-        // SAFETY: addresses of this region, whose pages are all absent, and stay so while their words are claimed. Should the kernel refuse,
-        // page tables stay.
+        // SAFETY: addresses of this region, whose pages are absent, and stay so while their words are claimed. If the kernel refuses, the page
+        // tables stay.
         unsafe { madvise::drop_pages(&[range]) };
         // SAFETY: the words are this thread's.
         if unsafe { region.drop_words(&pages) } {

@@ -1,8 +1,8 @@
-//! The thread that has a cache's capacity follow what the process's group leaves (`pool/auto_capacity.rs` decides).
+//! The thread that adapts a cache's capacity to the memory that the process's group leaves (`pool/auto_capacity.rs` decides).
 //!
-//! It looks 20 times a second, and 100 times when memory is short; then only at what is used, unless that has changed.
-//! While the cache has no map it sleeps; when its owner resizes it, it ends. Shrinking takes idle frames first, then evicts clean pages, and writes dirty
-//! ones only when no clean one is left (`room.rs`).
+//! It looks 20 times a second, or 100 times when memory is short. Most looks are only at how much memory is used; a whole look follows if that
+//! has changed, or after a while. While the cache has no map the thread sleeps. When the cache's owner resizes it, the thread ends. Shrinking
+//! takes idle frames first, then evicts clean pages, and writes dirty ones only when no clean one is left (`room.rs`).
 
 use crate::error::Error;
 use crate::pool::auto_capacity::{self, AutoCapacity, CacheNow, Growing};
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(50);
 const SHORT_PAUSE: Duration = Duration::from_millis(10);
-/// How old a whole look may be where all that others allocate shows in what is used. (Where the group is full of page
-/// cache that makes room for it, what is used stays the same.)
+/// How old a whole look may be while all that others allocate shows in the memory used. (It does not where the group is full of page
+/// cache: that makes room for the allocations, and the memory used stays the same.)
 const WHOLE: Duration = Duration::from_millis(200);
 
-/// Starts the thread. Where that is not possible the capacity stays as it is.
+/// Starts the thread. If that is not possible the capacity stays as it is.
 pub fn start(pool: Weak<Pool>) -> Option<Arc<Follower>> {
     let follower = Arc::new(Follower::default());
     let body = {
@@ -51,19 +51,19 @@ fn follow(pool: &Weak<Pool>, follower: &Follower) {
     }
 }
 
-/// What it knows from one look to the next.
+/// What the thread keeps from one look to the next.
 struct Looks {
     memory: MemoryWatch,
     own: OwnMemory,
     start: Instant,
     auto: AutoCapacity,
     growing: Growing,
-    /// The registry's, at the last look.
+    /// The registry's version at the last look.
     version: usize,
-    /// Nothing was mapped until now.
+    /// Nothing has been mapped until now.
     begins: bool,
     stalled: Option<Duration>,
-    /// The last whole look, when it was, and what was touched of this process's private memory.
+    /// The time of the last whole look, that look, and the private memory of this process that had been touched then.
     last: Option<(Duration, MemoryLook, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Looks {
         }
     }
 
-    /// Looks, and does what is to be done; how long to wait for the next time.
+    /// Looks, and changes the capacity if need be. Returns how long to wait until the next look.
     fn follow(&mut self, pool: &Pool) -> Duration {
         let now = self.start.elapsed();
         let (mapped, private) = self.own.look();
@@ -95,7 +95,7 @@ impl Looks {
         };
         let growing = self.growing(now, mapped, private.saturating_sub(resident));
         let wanted = match std::mem::take(&mut self.begins) {
-            // Empty yet: it costs nothing to be as large as may be.
+            // The cache is still empty: it costs nothing to be as large as it may be.
             true => Some(auto_capacity::target(&look, cache.resident, growing)),
             false => self.auto.step(now, &look, cache, growing),
         };
@@ -106,8 +106,8 @@ impl Looks {
         if waited || auto_capacity::is_short(&look) { SHORT_PAUSE } else { PAUSE }
     }
 
-    /// A whole look, or one at what is used alone, if that and what this process has of it are about the same as before.
-    /// On a processor that does other things in between the former takes 50 us and more, the latter 5.
+    /// Looks. A look at the memory used is enough if that, and this process's part of it, are about the same as before; otherwise it is a whole
+    /// look. A whole look takes 50 us and more on a processor that does other things in between, the other one 5.
     fn look(&mut self, now: Duration, private: u64) -> MemoryLook {
         if let Some((at, last, private_then)) = self.last {
             let used = self.memory.used();
@@ -125,8 +125,8 @@ impl Looks {
         look
     }
 
-    /// What the program has mapped and not touched. Regions are private memory as well, and are not counted: where one has
-    /// come or changed since the last look, what has grown is not known.
+    /// The memory that the program has mapped and not touched. Regions are private memory as well, and do not count: if one has
+    /// come or changed since the last look, the growth is not known.
     fn growing(&mut self, now: Duration, mapped: u64, private: u64) -> u64 {
         let before = std::mem::replace(&mut self.version, registry::version());
         let mapped = (before == self.version).then_some(mapped);
@@ -137,7 +137,7 @@ impl Looks {
 fn change(pool: &Pool, capacity: usize, look: &MemoryLook, growing: u64) {
     let (before, start) = (pool.capacity(), Instant::now());
     let result = match pool.resize_to_follow(capacity) {
-        // As far as the pins allow: all but a sixteenth may be pinned (`pool::most_pins`).
+        // As far as the pins allow: all but a sixteenth may be pinned (`Pool::most_pins`).
         Err(Error::PinsHold { pinned, .. }) => {
             let least = pinned / PAGE + pinned / PAGE / 15 + MIN_CAPACITY + 1;
             pool.resize_to_follow(least.clamp(capacity, before.max(capacity)))

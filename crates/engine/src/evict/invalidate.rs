@@ -1,16 +1,22 @@
-//! Pages out of everybody's reach for the time of a file operation.
+//! Takes pages out of every thread's reach for the time of a file operation.
 //!
-//! A write by system call, or a truncation, changes the file beneath pages that are in memory. So its pages are *invalidated*:
-//! saved if they are dirty, dropped, and held in state Loading, where every load and store of any thread waits on the word.
-//! After the operation they are let go, absent, to be read as the file is then; or put back in with bytes that the caller
-//! knows. Those that no thread ever claimed are held together, by a gate (`region/reach.rs`). A page that is pinned cannot leave. It is pinned once more, its block's write lock is held so that no writer puts
-//! its old bytes over what the operation wrote, and what was written is copied into it afterwards.
+//! A write by system call, or a truncation, changes the file beneath pages that are in memory. So its pages are *invalidated*: saved
+//! if they are dirty, dropped, and held in state Loading. A thread that loads from one or stores to it waits on the word. After the
+//! operation they are let go: absent, to be read as the file is then, or in memory again, with bytes that the caller knows. Pages that no
+//! thread ever claimed are held together, by a gate (`region/reach.rs`).
 //!
-//! No deadlock: pages are claimed in ascending order, and who waits for one holds lower ones only, so of two such threads with
-//! common pages one has the lowest. Who loads a page waits for no other page. Held pages have no credits, so nobody starves
-//! for them. A write lock is waited for with pages held, since its holder waits for pages in UPGRADING only; and held together
-//! with others, in ascending order, when all pages are claimed. The length of the region is never asked for with a page held:
-//! who has it waits for pages to leave memory.
+//! A pinned page cannot leave memory. It is pinned once more, and its block's write lock is held, so that no writer puts old bytes over
+//! those that the operation wrote. Afterwards the bytes that were written are copied into it.
+//!
+//! No deadlock:
+//!
+//! * Pages are claimed in ascending order, and a thread that waits for one holds lower ones only. So of two such threads with common
+//!   pages one gets the lowest, and goes on.
+//! * A thread that loads a page waits for no other page.
+//! * Held pages have no free frames, so no thread starves for them.
+//! * A write lock may be waited for with pages held: its holder waits for pages in UPGRADING only. Several write locks are held at once
+//!   only when all pages are claimed; they are taken in ascending order.
+//! * The length of the region is never asked for with a page held, since its holder waits for pages to leave memory.
 
 use crate::deferred::protocol;
 use crate::evict::batch;
@@ -29,32 +35,32 @@ use crate::sys::{PAGE, file, memory};
 use crate::writeback::sweep::{self, Stripe};
 use std::ops::Range;
 
-/// Resident pages that are taken out of memory together, at most.
+/// Resident pages that leave memory together, at most.
 const RUN: usize = 64;
 
-/// Pages of a region that are nobody else's until this is dropped. Signals are blocked meanwhile: a handler that touched
-/// one of them would wait for the thread that it interrupted.
+/// Pages of a region that this thread alone holds, until this is dropped. Signals are blocked meanwhile: a handler that touched
+/// one of the pages would wait for the thread that it interrupted.
 pub struct Invalidated<'a> {
     region: &'a Region,
-    /// Claimed so far, and not let go yet.
+    /// The pages claimed so far, and not let go yet.
     pages: Range<usize>,
-    /// Of these, the ones in memory because they are pinned: a bit each, from `first` on. Ordinary operations meet none.
+    /// A bit for each page from `first` on: set if it is in memory because it is pinned. Ordinary operations meet none.
     pinned: Option<Zeroed<AtomicU64>>,
     first: usize,
     /// Pages of which `pinned` has a bit.
     most: usize,
-    /// What is dirty from here on is not saved but kept in Evicting, protected.
+    /// Dirty pages from this one on are not saved but kept in state Evicting, protected.
     truncated: usize,
     /// Write locks held, a bit each.
     locks: u64,
-    /// The pins are still there.
+    /// The pins have not been taken back yet.
     holds_pins: bool,
-    /// Of pages that were never claimed: the gate before them.
+    /// The gate before pages that were never claimed, if the range reaches that far.
     _shut: Option<Shut<'a>>,
     _blocked: Blocked,
 }
 
-/// What came of looking at the next page.
+/// The result of a look at the next page.
 enum Step {
     Claimed,
     Again,
@@ -67,25 +73,25 @@ enum Step {
 pub enum Fill {
     /// These, a page of them.
     From(*const u8),
-    /// As the file has them now, through the page cache.
+    /// Those that the file has now, through the page cache.
     Read,
     /// None: the page stays out of memory.
     Absent,
 }
 
-/// Invalidates pages, clipped to the region. Dirty bytes of those from `truncated` on are kept aside and not written, until
-/// [`Invalidated::cut`] drops them. Fails with the error number of a write; then nothing is held and nothing lost.
+/// Invalidates pages, clipped to the region. Dirty pages from `truncated` on are kept and not written, until [`Invalidated::cut`] drops
+/// them. Fails with the error number of a write; then nothing is held and nothing lost.
 pub fn invalidate(region: &Region, pages: Range<usize>, truncated: usize) -> Result<Invalidated<'_>, i32> {
     let end = pages.end.min(region.span() / PAGE);
     let pages = pages.start.min(end)..end;
     loop {
-        // A region that has never had a page has no frame yet, and may have some.
+        // A region that has never had a page has no frame yet, and may go on having some.
         if region.frames().are_allowed() && region.reach().end() > 0 {
             batch::forbid_frames(region);
         }
         let saved = pages.start..pages.end.min(truncated).max(pages.start);
         if region.dirty().count(saved.clone(), 0) > 0 {
-            // Most of them at little cost a page.
+            // This writes most of them at little cost a page. Pages that become dirty again are saved one run at a time below.
             sweep::write_out(region, saved, Stripe::ALL).map_err(|failure| failure.error())?;
         }
         let blocked = Blocked::all();
@@ -114,7 +120,7 @@ pub fn invalidate(region: &Region, pages: Range<usize>, truncated: usize) -> Res
 }
 
 impl<'a> Invalidated<'a> {
-    /// True when all are claimed; false when a frame is in the way.
+    /// Claims all pages up to `end`. False: a frame is in the way.
     fn claim_all(&mut self, end: usize) -> Result<bool, i32> {
         while self.pages.end < end {
             match self.claim_next(end)? {
@@ -154,7 +160,7 @@ impl<'a> Invalidated<'a> {
                     return Err(libc::EBUSY);
                 }
                 self.make_room_for_pins()?;
-                // One more pin of a page that has some costs no pinnable frame; the thread that takes the last back gives one.
+                // One more pin of a pinned page costs no pinnable frame. The thread that takes back the last pin returns the page's one.
                 if page.word().try_pin(seen) {
                     self.note_pinned(page.number());
                     return Ok(Step::Claimed);
@@ -169,7 +175,7 @@ impl<'a> Invalidated<'a> {
 
     fn make_room_for_pins(&mut self) -> Result<(), i32> {
         if self.pinned.is_none() {
-            // Memory of its own: this may run in a handler that interrupted the allocator.
+            // Memory from the kernel: this may run in a handler that interrupted the allocator.
             self.pinned = Some(Zeroed::new(self.most.div_ceil(64)).map_err(|_| libc::ENOMEM)?);
         }
         Ok(())
@@ -202,8 +208,8 @@ impl<'a> Invalidated<'a> {
         }
     }
 
-    /// Copies what the file has of a range of bytes into the pinned pages that it touches, with the stores beside it left alone.
-    /// Of a page for which that fails, as it was before, standard error tells.
+    /// Copies a range of bytes from the file into the pinned pages that it touches. Stores to other bytes of these pages stay. If a page
+    /// cannot be copied to, it stays as it is, and standard error says so.
     pub fn patch(&self, range: Range<u64>) {
         for page in self.pinned() {
             let start = range.start.max((page * PAGE) as u64);
@@ -252,8 +258,7 @@ impl<'a> Invalidated<'a> {
         Ok(())
     }
 
-    /// Lets all pages go, those in memory again for which `fill` has bytes and for which there is a free frame that
-    /// nobody needs.
+    /// Lets all pages go. A page for which `fill` has bytes is put into memory again, if there is an idle free frame for it.
     pub fn put_back(mut self, fill: impl Fn(usize) -> Fill) {
         let region = self.region;
         let core = region.pool().here();
@@ -261,7 +266,7 @@ impl<'a> Invalidated<'a> {
         while let Some(page) = self.next_held() {
             match fill(page) {
                 Fill::From(bytes) => {
-                    // Neighbours whose bytes follow go in together.
+                    // Neighbours whose bytes follow in memory are installed together.
                     let end = self.pages.end.min(region.address().stripe_end(page)).min(page + RUN);
                     let follows = |next: &usize| {
                         let wanted = bytes.wrapping_add((*next - page) * PAGE);
@@ -305,7 +310,7 @@ impl<'a> Invalidated<'a> {
         }
     }
 
-    /// Drops the truncated pages, which the file does not have any more, and lets all go.
+    /// Drops the truncated pages, which the file no longer has, and lets all pages go.
     pub fn cut(mut self) {
         let region = self.region;
         self.let_pins_go();
@@ -351,16 +356,15 @@ impl Drop for Invalidated<'_> {
     }
 }
 
-/// Takes the run of resident pages that begins with the first of `pages` out of memory, saved, and claims them (Loading); of those
-/// from `truncated` on, what is dirty is neither saved nor dropped but stays in Evicting, protected. The claimed pages: none when
-/// another thread is at work on the first, or has it pinned. Fails with the error number of a write; nothing is claimed then, and
-/// nothing lost.
+/// Saves and drops the run of resident pages that begins with the first of `pages`, and claims them (Loading). Dirty pages from `truncated`
+/// on are neither saved nor dropped, but stay in Evicting, protected. Returns the claimed pages: none if another thread is at work on the
+/// first, or has it pinned. Fails with the error number of a write; nothing is claimed then, and nothing lost.
 fn invalidate_run(region: &Region, pages: Range<usize>, truncated: usize) -> Result<Range<usize>, i32> {
     let pool = region.pool();
     let (start, block) = (pages.start, pages.start / BLOCK_PAGES);
     let end = pages.end.min((block + 1) * BLOCK_PAGES).min(start + RUN);
     let end = if start < truncated { end.min(truncated) } else { end };
-    // Under it no write of these pages is in flight.
+    // While it is held no write of these pages is in flight.
     let _writing = region.writes().write_lock(block).lock();
     let (mut dirty, mut entries, mut at) = (0u64, 0, start);
     while at < end
@@ -382,7 +386,7 @@ fn invalidate_run(region: &Region, pages: Range<usize>, truncated: usize) -> Res
         result = protect_and_save(region, start, dirty, truncated);
     }
     let stays = |page: usize| dirty >> (page - start) & 1 != 0 && (result.is_err() || page >= truncated);
-    // Whether these are in time: entries of pages that are not in memory must leave room for others'.
+    // Before the free frames are given up: void entries must leave room in the queues for the entries of other pages.
     pool.clean.note_void(entries, pool.capacity(), |entry| {
         registry::enter(entry.region()).is_some_and(|region| region.word(entry.page()).void_entry())
     });
@@ -401,12 +405,12 @@ fn invalidate_run(region: &Region, pages: Range<usize>, truncated: usize) -> Res
     result.map(|()| pages)
 }
 
-/// Lets no store reach the dirty pages of a run in state Evicting any more, a bit each from `start` on, and writes them unless they
-/// are truncated.
+/// Protects the dirty pages of a run in state Evicting from stores, and writes them unless they are truncated. `dirty` has a bit for each
+/// page from `start` on.
 fn protect_and_save(region: &Region, start: usize, dirty: u64, truncated: usize) -> Result<(), i32> {
     let first = start + dirty.trailing_zeros() as usize;
     let last = start + 63 - dirty.leading_zeros() as usize;
-    // SAFETY: resident pages of this region, of one block and so of one stripe; those between that are clean are protected.
+    // SAFETY: resident pages of this region, of one block and so of one stripe. The clean ones between are protected already.
     unsafe {
         let at = region.address_of(first);
         region.userfaultfd(first).write_protect(at, (last + 1 - first) * PAGE, true)?;
@@ -437,7 +441,7 @@ fn protect_and_save(region: &Region, start: usize, dirty: u64, truncated: usize)
     Ok(())
 }
 
-/// Saves one page and takes it out of memory, however often it is stored to meanwhile; the caller holds the region's length. False:
+/// Saves one page and takes it out of memory, even if it is stored to again and again. The caller holds the region's length. False:
 /// another thread is at work on it, or has it pinned, or it is not in memory. Fails with the error number of the write; the page is
 /// dirty then.
 pub fn drop_page(region: &Region, page: usize) -> Result<bool, i32> {
@@ -447,7 +451,7 @@ pub fn drop_page(region: &Region, page: usize) -> Result<bool, i32> {
     Ok(!dropped.is_empty())
 }
 
-/// Takes saved pages in state Evicting, which are this thread's, out of memory, and holds them.
+/// Takes saved pages out of memory, and holds them. They are in state Evicting, and this thread's.
 fn drop_run(region: &Region, pages: Range<usize>) {
     let pool = region.pool();
     let core = pool.here();
@@ -461,7 +465,7 @@ fn drop_run(region: &Region, pages: Range<usize>) {
     pool.give_free_frames(core, pages.len());
 }
 
-/// Lets a held page go: absent, or as it was if it has stayed.
+/// Lets a held page go: it is absent, or dirty if it stayed in memory.
 fn give_back(region: &Region, page: usize) {
     let page = region.page(page);
     if page.look().state() == State::Evicting {
@@ -471,14 +475,14 @@ fn give_back(region: &Region, page: usize) {
     }
 }
 
-/// Makes held pages of one stripe resident and clean, with the bytes at `from`, for which the caller has free frames;
-/// how many.
+/// Makes held pages of one stripe resident and clean, with the bytes at `from`. The caller has free frames for them. Returns how many
+/// were installed.
 fn install(region: &Region, pages: Range<usize>, from: *const u8, core: usize) -> usize {
     if pages.is_empty() {
         return 0;
     }
     let to = region.address_of(pages.start);
-    // SAFETY: absent pages of this region that are this thread's; as many bytes are there, or the kernel says that they are not.
+    // SAFETY: absent pages of this region that are this thread's. As many bytes are at `from`, or the kernel reports that they are not.
     let put = unsafe { region.userfaultfd(pages.start).copy_pages(to, from, pages.len(), true) };
     region.counters_at(core).brought.add(put);
     (pages.start..pages.start + put)

@@ -1,5 +1,4 @@
-//! Finding a free frame: one that is idle, else by evicting, else by writing dirty pages back (direct reclaim), else by
-//! waiting.
+//! Finds a free frame: an idle one, else by evicting, else by writing dirty pages back (direct reclaim), else by waiting.
 
 use crate::error::{Error, Result};
 use crate::evict::batch;
@@ -12,10 +11,10 @@ use crate::writeback::{flush, sweep};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// What came of looking for room for pages read ahead.
+/// The room found for pages that are to be read ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// Nothing: only writing dirty pages back would make some.
+    /// None. Only writing dirty pages back would make some.
     None,
     /// Free frames.
     FreeFrames,
@@ -24,8 +23,7 @@ pub enum Room {
 }
 
 impl Pool {
-    /// Changes the capacity, pages, as the cache's owner says ([`Cache::resize`](crate::Cache::resize)): it follows nothing from
-    /// then on.
+    /// Changes the capacity, pages, for the cache's owner ([`Cache::resize`](crate::Cache::resize)). From then on it no longer follows memory.
     pub fn resize(&self, capacity: usize) -> Result<()> {
         if fork::is_child() {
             // Dropping pages by address would reach into the parent.
@@ -39,7 +37,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Changes the capacity, pages, to what is left, if it still follows that.
+    /// Changes the capacity, pages, if it still follows memory.
     pub fn resize_to_follow(&self, capacity: usize) -> Result<()> {
         let _resizing = self.resizing.lock().unwrap_or_else(|poison| poison.into_inner());
         if self.follows.load(Ordering::Acquire) { self.change_to(capacity) } else { Ok(()) }
@@ -53,7 +51,7 @@ impl Pool {
         let before = self.capacity();
         if capacity > before {
             self.clean.make_room(capacity).map_err(Error::no_bookkeeping)?;
-            // Before the free frames: what they will hold never seems to be more than the capacity.
+            // Before the free frames are issued: pages in memory never seem to be more than the capacity.
             self.change_capacity((capacity - before) as isize);
             self.free_frames.issue(capacity - before);
             self.waiting().wake_waiters();
@@ -65,19 +63,19 @@ impl Pool {
             let excess = self.capacity() - capacity;
             match self.collect_free_frames(excess) {
                 Ok(collected) => self.change_capacity(-(collected as isize)),
-                // A flush says which file it is, or saves what another try could not.
+                // A flush tells which file cannot be written, or saves it after all.
                 Err(_) => flush::write_out_all(self).inspect_err(|_| {
-                    // As many pins as fit what was reached; more fit than did.
+                    // The pins that fit the capacity that was reached. They are more than fitted the one that was wanted.
                     let _ = self.fit_pins(self.capacity());
                 })?,
             }
         }
-        // The marks of the writer have moved.
+        // The writers' marks have moved.
         self.wake_writers();
         Ok(())
     }
 
-    /// Takes 1 to `most` free frames, to be destroyed, as `find_free_frame` takes one: what is idle, else by evicting a
+    /// Takes 1 to `most` free frames, which will be destroyed, as `find_free_frame` takes one: idle ones, else by evicting a
     /// batch, else by writing dirty pages back.
     fn collect_free_frames(&self, most: usize) -> std::result::Result<usize, i32> {
         let _blocked = Blocked::all();
@@ -129,7 +127,8 @@ impl Pool {
         })
     }
 
-    /// Takes notice of what readers have had on its way, which is room once it has arrived; whether something has.
+    /// Takes notice of reads ahead that have ended: their pages can be evicted or dropped now. Returns whether any has ended. With `waits`,
+    /// waits for one if none has.
     fn something_arrives(&self, waits: bool) -> bool {
         self.ahead().is_some_and(|ahead| ahead.take_notice(self, |_| waits))
     }
@@ -139,8 +138,8 @@ impl Pool {
         self.ahead().map_or(0, Ahead::reclaim)
     }
 
-    /// Takes free frames for reading ahead, without waiting: idle ones, else by evicting. With an empty frame, that one
-    /// gets the memory of the first frame that is evicted, and the free frames are those of its pages.
+    /// Takes free frames for reading ahead, without waiting: idle ones, else by evicting. `frame` is an empty slot, if any: it gets the
+    /// memory of the first frame that is evicted, and with it that frame's free frames.
     pub fn take_ahead(&self, core: usize, free_frames: usize, frame: batch::Spare<'_>) -> Room {
         let mut spare = frame;
         let mut have = self.free_frames.withdraw(free_frames);
@@ -155,7 +154,7 @@ impl Pool {
             (true, true) => Room::Frame,
             (true, false) => Room::FreeFrames,
             (false, false) => Room::None,
-            // The frame's free frames are there at least.
+            // At least the evicted frame's free frames are there.
             (false, true) => unreachable!("an evicted frame is as many free frames as a frame needs"),
         };
         let left = if room == Room::None { have } else { have - free_frames };
@@ -165,10 +164,10 @@ impl Pool {
         room
     }
 
-    /// Repeats `attempt`, which is told how many writes failed in a row, writing dirty pages back in between, until it
-    /// finds room. Signals are blocked.
+    /// Repeats `attempt` until it finds room, and writes dirty pages back in between. `attempt` is told how many writes have failed in a
+    /// row. Signals are blocked.
     fn make_room<T>(&self, attempt: impl Fn(usize) -> Option<T>) -> std::result::Result<T, i32> {
-        /// Failed writes in a row before it is given up: with a pause after every second one, a second.
+        /// Failed writes in a row, after which it gives up. There is a pause after every second one, so this takes a second.
         const PATIENCE: usize = 40;
         let mut failures = 0;
         self.waiting().wait_for_room(|| {

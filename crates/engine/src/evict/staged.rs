@@ -1,4 +1,4 @@
-//! Chunks that were read ahead and are given up: for their slot, their memory, or because their pages must be absent.
+//! Drops chunks that were read ahead: for their slot, for their memory, or because their pages must be absent.
 
 use crate::page::claims::PageAccess;
 use crate::pool::ahead::Ahead;
@@ -9,7 +9,7 @@ use crate::region::registry::{self, InUse};
 use crate::sys::sync::{Ordering, fence};
 use std::ops::Range;
 
-/// Chunks staged since, after which one that nobody has touched is given up for another.
+/// A chunk that nobody has touched may be dropped for another once more than so many chunks have been staged after it.
 const STALE: usize = 256;
 
 impl Ahead {
@@ -21,8 +21,8 @@ impl Ahead {
         }
     }
 
-    /// Drops the chunk of a claimed slot; the slot is this thread's then, with memory. Returns the free frames of its
-    /// pages, which are the caller's.
+    /// Drops the chunk of a claimed slot. The slot stays this thread's, with its memory. Returns the free frames of the chunk's pages,
+    /// which are the caller's. (A frame has none beside its memory's.)
     fn drop_chunk(&self, region: &Region, number: SlotNumber) -> usize {
         let chunk = self.staging.chunk(number);
         self.unstage(region, chunk);
@@ -35,7 +35,7 @@ impl Ahead {
         if number.is_frame() { 0 } else { chunk.count }
     }
 
-    /// Claims the next slot with a chunk that `condition` is true for, and enters its region.
+    /// Claims the next slot whose chunk fulfils `condition`, and enters its region.
     fn claim_some(&self, condition: impl Fn(SlotNumber, &Chunk) -> bool) -> Option<(SlotNumber, InUse<'static>)> {
         for (number, seen) in self.staging.ready_chunks() {
             if !condition(number, &seen) || !self.staging.claim(number) {
@@ -53,7 +53,7 @@ impl Ahead {
         None
     }
 
-    /// Undoes a claim. Threads that found the slot taken sleep on its chunk's pages, and have to look again.
+    /// Undoes a claim. Threads that found the slot taken sleep on its chunk's pages; they are woken, and look again.
     pub fn put_back(&self, number: SlotNumber) {
         let chunk = self.staging.chunk(number);
         self.staging.ready(number);
@@ -65,8 +65,7 @@ impl Ahead {
         }
     }
 
-    /// Takes a slot that nobody needs any more from a chunk that was not touched for long, or whose stream has gone elsewhere; it has
-    /// memory.
+    /// Takes the slot of a stale chunk: one that was not touched for long, or whose stream is over. The slot has memory.
     pub fn take_stale(&self, pool: &Pool, frame: bool) -> Option<SlotNumber> {
         let now = self.clock.load(Ordering::Relaxed);
         let stale = self.claim_some(|number, chunk| {
@@ -74,8 +73,8 @@ impl Ahead {
             number.is_frame() == frame && (!self.streams.is_current(chunk.stream) || is_old())
         });
         if stale.is_none() {
-            // Where all slots hold chunks that nobody touches, nothing is staged: time passes by asking. Slowly, or walks that
-            // are under way would take each other's.
+            // If all slots hold chunks that nobody touches, nothing is staged, and the clock would stand. So each attempt moves it on: slowly,
+            // or walks that are under way would take each other's slots.
             self.clock.fetch_add(STALE / 64, Ordering::Relaxed);
         }
         let (number, region) = stale?;
@@ -84,8 +83,8 @@ impl Ahead {
         Some(number)
     }
 
-    /// Gives up staging memory, idle if there is some, for free frames, which are the caller's; how many. Called by
-    /// fault handlers that find no other room, or that need it while nothing is read ahead.
+    /// Gives up a slot's memory: an idle slot's, else that of a chunk. Returns the free frames that this gives, which are the caller's. Called
+    /// by fault handlers that find no other room, or that need room while nothing is read ahead.
     pub fn reclaim(&self) -> usize {
         let freed = match self.staging.take_idle() {
             Some(number) => self.strip(number, 0),
@@ -95,13 +94,13 @@ impl Ahead {
             }),
         };
         if freed == 0 {
-            // Not asked again for a while.
+            // So that it is not tried again for a while (`is_quiet`).
             self.note_work();
         }
         freed
     }
 
-    /// Gives up all staging memory that is idle, for free frames, which are the caller's.
+    /// Gives up all idle staging memory. Returns the free frames that this gives, which are the caller's.
     pub fn reclaim_idle(&self) -> usize {
         let strip = |number| self.strip(number, 0);
         std::iter::from_fn(|| self.staging.take_idle().map(strip).filter(|freed| *freed > 0)).sum()
@@ -113,7 +112,7 @@ impl Ahead {
         free_frames + if gone { number.pages() } else { 0 }
     }
 
-    /// Drops what is staged of some pages of a region.
+    /// Drops the chunks that have any of some pages of a region.
     pub fn drop_range(&self, region: &Region, pages: Range<usize>) {
         let slot = region.id();
         let overlaps = |chunk: &Chunk| {
@@ -134,7 +133,7 @@ impl Ahead {
         }
     }
 
-    /// Drops everything that is staged of a region that nobody can enter any more, or load from.
+    /// Drops all chunks of a region. Nobody can enter it any more, or load from it.
     pub fn drop_region(&self, region: &Region) {
         while self.staging.may_hold(region.id()) {
             self.drop_range(region, 0..usize::MAX);
@@ -142,7 +141,7 @@ impl Ahead {
         }
     }
 
-    /// Frees a slot without its memory, whose frames go back to the pool.
+    /// Frees a slot and drops its memory, whose free frames go back to the pool. Returns 0, for its callers to return.
     pub fn free_without_memory(&self, pool: &Pool, number: SlotNumber) -> usize {
         let gone = self.staging.drop_memory(number);
         self.staging.free(number, !gone);

@@ -1,9 +1,10 @@
 //! Maps of objects in children made by fork(2), where the engine does not run.
 //!
-//! The kernel cannot map what has not been fetched, so a child finds memory that raises SIGBUS (pages behind the end of a file), and the
-//! handler fills it: a window of up to 256 KiB is fetched by the origin, read into memory aside, found right, and moved into place
-//! (mremap(2)), which no thread sees half done. Windows make way for others, the oldest first, as many as the cache had room for; what was in
-//! one raises SIGBUS again. That is slower than the engine, and coarser. Nothing here allocates or locks but [`ChildMap::new`].
+//! The kernel cannot map bytes that have not been fetched. So a child's map is memory that raises SIGBUS (pages behind the end of a file), and
+//! the handler fills it, a *window* of up to 256 KiB at a time: the origin fetches the window, it is read into memory elsewhere and checked,
+//! and mremap(2) moves it into place, so no thread sees it half done. There are as many windows as the cache had room for. After that the
+//! oldest goes for each new one, and its memory raises SIGBUS again. All this is slower than the engine, and coarser. Traps are served
+//! without allocations and locks.
 
 use crate::region::report;
 use crate::store::Origin;
@@ -17,38 +18,38 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Bytes that are filled at a time, at most.
+/// Bytes of a window, at most.
 const WINDOW: usize = 256 << 10;
 /// Windows in memory, at most: 1 GiB.
 const MOST: usize = 4096;
 
-/// A range of addresses, and what is to be there.
+/// A map: a range of addresses, and the part of an object that belongs there.
 #[derive(Debug)]
 pub struct ChildMap {
     at: Range<usize>,
-    /// In the object, of its first byte.
+    /// The offset in the object of the map's first byte.
     offset: u64,
-    /// Where the object ends, bytes.
+    /// Length of the object, bytes.
     size: u64,
     origin: ManuallyDrop<Arc<dyn Origin>>,
-    /// Of the local copy.
+    /// The descriptor of the object's local copy.
     fd: RawFd,
-    /// Windows that its cache had room for.
+    /// Windows that the map's cache had room for.
     room: usize,
     is_mapped: AtomicBool,
     next: *mut ChildMap,
 }
 
-/// What this process, a child, has.
+/// The maps of this process, a child.
 static MAPS: AtomicPtr<ChildMap> = AtomicPtr::new(ptr::null_mut());
-/// What a child that is made next will have.
+/// The maps that the next child will have.
 static INHERITED: AtomicPtr<ChildMap> = AtomicPtr::new(ptr::null_mut());
 /// The windows in memory, by their first addresses; the oldest is at `NEXT`.
 static FILLED: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl ChildMap {
-    /// Of a map whose first byte is `offset` of an object of `size` bytes; `fd` stays open, `capacity` is its cache's, bytes.
+    /// A map whose first byte is at `offset` of an object of `size` bytes. `fd` stays open; `capacity` is the cache's, bytes.
     pub fn new(at: Range<usize>, offset: u64, size: u64, origin: Arc<dyn Origin>, fd: RawFd, capacity: usize) -> Self {
         ChildMap {
             at,
@@ -75,7 +76,7 @@ impl ChildMap {
         }
     }
 
-    /// Where a window begins and ends that holds an address: whole windows of the object, as far as they are mapped.
+    /// The window that holds an address. Windows are aligned in the object, and clipped to the map.
     fn window(&self, address: usize) -> Range<usize> {
         let skip = self.offset as usize % WINDOW;
         let start = self.at.start.wrapping_sub(skip);
@@ -83,11 +84,11 @@ impl ChildMap {
         begin.max(self.at.start)..(begin + WINDOW).min(self.at.end)
     }
 
-    /// Puts memory that raises SIGBUS over a range of it.
+    /// Puts memory that raises SIGBUS over a range of the map.
     fn clear(&self, range: &Range<usize>) -> io::Result<()> {
         let anchor = descriptor_table::anchor().ok_or(io::Error::from_raw_os_error(libc::EBADF))?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the map's own addresses. All of it lies behind the file's end.
+        // SAFETY: the map's own addresses. The mapping lies behind the end of the anchor's file.
         let at = unsafe {
             libc::mmap(range.start as *mut _, range.len(), libc::PROT_READ, flags, anchor, PAGE as libc::off_t)
         };
@@ -102,9 +103,10 @@ impl ChildMap {
         if len <= (address - window.start) / PAGE * PAGE {
             return Err(libc::ENXIO);
         }
-        // Shared: MADV_DONTNEED changes nothing of it, as of a file's mapping, nor do MADV_FREE and MADV_WIPEONFORK, which fail.
+        // Shared, so that the program's advice does what it does to a mapping of a file: MADV_DONTNEED loses nothing, and MADV_FREE and
+        // MADV_WIPEONFORK fail.
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // Pages behind the object's last one are not there.
+        // Pages behind the object's last one still raise SIGBUS.
         let whole = len.next_multiple_of(PAGE);
         // SAFETY: fresh memory, which is this function's until it is moved to the map's own addresses.
         unsafe {
@@ -130,7 +132,7 @@ impl ChildMap {
             && oldest != window.start
             && let Some(map) = find(oldest)
         {
-            // Left as it is where that fails: it is right.
+            // If that fails the window stays, with the right bytes.
             let _ = map.clear(&map.window(oldest));
         }
         Ok(())
@@ -139,11 +141,11 @@ impl ChildMap {
     /// Reads bytes of the object.
     ///
     /// # Safety
-    /// `to` is whole pages, of `len` bytes or more.
+    /// `to` is whole pages, `len` bytes or more.
     unsafe fn read(&self, to: *mut u8, len: usize, offset: u64) -> Result<(), i32> {
-        // SAFETY: the descriptor is only used.
+        // SAFETY: the descriptor is open, and is not closed here.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd) });
-        // SAFETY: the caller's memory, of which so much is filled.
+        // SAFETY: the caller's memory, whose first `filled` bytes have been read.
         self.origin.read(offset..offset + len as u64, &mut || unsafe {
             let filled = file::read_at(&file, to, len, offset)?;
             Ok(std::slice::from_raw_parts(to, filled))
@@ -151,13 +153,13 @@ impl ChildMap {
     }
 }
 
-/// Before fork(2): what the child is to find.
+/// Before fork(2): sets the maps that the child will have.
 pub fn before_fork(maps: Vec<ChildMap>) {
     after_fork();
     maps.into_iter().for_each(|map| map.put_into(&INHERITED));
 }
 
-/// After it, in the parent.
+/// After fork(2), in the parent: drops the child's maps.
 pub fn after_fork() {
     let mut node = INHERITED.swap(ptr::null_mut(), Ordering::AcqRel);
     while !node.is_null() {
@@ -169,7 +171,7 @@ pub fn after_fork() {
     }
 }
 
-/// In a child of the process that the engine runs in.
+/// After fork(2), in the child: takes over its maps.
 pub fn in_child() {
     MAPS.store(INHERITED.swap(ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
     for map in maps() {
@@ -179,7 +181,7 @@ pub fn in_child() {
     }
 }
 
-/// Those that were unmapped, too.
+/// All maps, those that were unmapped included.
 fn all() -> impl Iterator<Item = &'static ChildMap> {
     // SAFETY: null, or a node that stays.
     let node = |at: *mut ChildMap| unsafe { at.as_ref() };
@@ -195,12 +197,12 @@ fn find(address: usize) -> Option<&'static ChildMap> {
     maps().find(|map| map.at.contains(&address))
 }
 
-/// Whether this child has any.
+/// Whether this child has any map.
 pub fn has_maps() -> bool {
     maps().next().is_some()
 }
 
-/// Whether part of a range is such a map.
+/// Whether any map lies in part of a range.
 pub fn meets(range: &Range<usize>) -> bool {
     meeting(range).next().is_some()
 }
@@ -209,16 +211,16 @@ fn meeting(range: &Range<usize>) -> impl Iterator<Item = &'static ChildMap> {
     maps().filter(|map| map.at.start < range.end && range.start < map.at.end)
 }
 
-/// The descriptor of an object's local copy that stays open, if this child has or had a map of it.
+/// The descriptor of an object's local copy, which stays open, if this child has or had a map of the object.
 pub fn descriptor_of(origin: &Arc<dyn Origin>) -> Option<RawFd> {
     all().find(|map| Arc::ptr_eq(&map.origin, origin)).map(|map| map.fd)
 }
 
-/// Maps an object in a child; where.
+/// Maps an object in a child. Returns the address.
 pub fn map(make: impl FnOnce(Range<usize>) -> ChildMap, len: usize, fixed: Option<usize>) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let (place, flags) = fixed.map_or((0, flags), |place| (place, flags | libc::MAP_FIXED));
-    // SAFETY: a fresh mapping, or one that the caller wants there.
+    // SAFETY: a fresh mapping, or one at the place that the caller wants.
     let at = unsafe { libc::mmap(place as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -231,7 +233,7 @@ pub fn map(make: impl FnOnce(Range<usize>) -> ChildMap, len: usize, fixed: Optio
     Ok(at)
 }
 
-/// In a child: a range is unmapped, or mapped anew, next.
+/// Forgets a range of addresses of a child, before it is unmapped or mapped anew.
 pub fn forget(range: &Range<usize>) {
     for map in meeting(range) {
         map.is_mapped.store(false, Ordering::Release);
@@ -246,7 +248,7 @@ pub fn forget(range: &Range<usize>) {
     }
 }
 
-/// Serves a trap in a child: whether the access can be repeated. `None`: it is on no such map.
+/// Serves a trap in a child; false: it fails, and standard error says why. `None`: the address is in none of these maps.
 pub fn serve(address: usize) -> Option<bool> {
     let map = find(address)?;
     let Err(error) = map.fill(address) else { return Some(true) };
@@ -257,7 +259,7 @@ pub fn serve(address: usize) -> Option<bool> {
     Some(false)
 }
 
-/// Copies bytes of maps in a child, if all of them are such maps': errors are returned.
+/// Copies bytes of maps in a child, and returns errors where a trap would raise SIGBUS. `None`: not all of the bytes are in these maps.
 pub fn read(at: usize, output: &mut [u8]) -> Option<Result<(), i32>> {
     let mut done = 0;
     while done < output.len() {
@@ -268,7 +270,7 @@ pub fn read(at: usize, output: &mut [u8]) -> Option<Result<(), i32>> {
         if !is_there && let Err(error) = map.fill(at + done) {
             return Some(Err(error));
         }
-        // SAFETY: the map's memory; should the window have gone again, the handler brings it back.
+        // SAFETY: the map's memory. If the window has gone again meanwhile, the handler brings it back.
         unsafe { ptr::copy((at + done) as *const u8, output[done..].as_mut_ptr(), len) };
         done += len;
     }

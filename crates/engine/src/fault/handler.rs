@@ -1,4 +1,4 @@
-//! One page fault, from trap to return: the SIGBUS handler and the miss and store paths it takes.
+//! The SIGBUS handler: it finds the page of a trap, has the trap served, and passes on signals that are the program's.
 //!
 //! This code interrupts arbitrary code: it allocates nothing, takes no lock that a program's thread can hold while it
 //! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.
@@ -13,31 +13,31 @@ use crate::region::{registry, userfaultfds};
 use crate::sys::{fork, lines, memory, signal, trap_stack};
 use std::sync::OnceLock;
 
-/// What a child made by fork(2) does about a trap on memory of its parent's maps: known to `files`, which is further down.
+/// Resolves a trap that a child made by fork(2) takes on memory of its parent's maps. The function belongs to `files`, a room further down.
 static IN_CHILD: OnceLock<fn()> = OnceLock::new();
 
-/// Says what serves a trap in a child made by fork(2), once; it is async-signal-safe.
+/// Sets the function that serves a trap in a child made by fork(2). It is set once, and must be async-signal-safe.
 pub fn resolve_children_by(resolve: fn()) {
     IN_CHILD.get_or_init(|| resolve);
 }
 
-/// Installs the handler, in the process once.
+/// Installs the handler, once in a process.
 pub fn install() -> std::io::Result<()> {
     signal::install(on_sigbus)
 }
 
-/// Serves a SIGBUS, on a stack of the engine's (`sys/trap_stack.rs`); returns the program's handler, which runs next, or zero.
+/// Serves a SIGBUS. It runs on a stack of the engine's (`sys/trap_stack.rs`), and returns the program's handler, which runs next, or zero.
 extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> usize {
     // SAFETY: errno is this thread's; the pointers are the kernel's; the thread touches the address it trapped on.
     unsafe {
-        // A signal that somebody sends meanwhile is the program's.
+        // With any other code the signal was sent by somebody, and is the program's.
         if matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR) && lines::give_up(context) {
             return 0;
         }
         let errno = libc::__errno_location();
         let saved = *errno;
         trap_stack::enlarge(context);
-        // Memory that went bad is the kernel's to tell of, unless service threads may have said so of a page.
+        // Only where service threads serve faults may poison be the engine's. Otherwise memory has gone bad, which the program is told.
         let trap = signal::trap(info, context).filter(|trap| !trap.is_poisoned || userfaultfds::by_service());
         if let Some(trap) = &trap
             && fork::is_child()
@@ -53,12 +53,12 @@ extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context
         });
         let ours = match hit {
             Some(_) if fork::is_child() => {
-                // Repeated, the access is the kernel's to serve, or to refuse.
+                // The access is then repeated, and the kernel serves or refuses it.
                 IN_CHILD.get().into_iter().for_each(|resolve| resolve());
                 true
             }
             Some((page, trap)) => resolve(page, trap) && !is_bad(trap),
-            // Or another region has come there meanwhile: repeated, the access traps on that one.
+            // If another region has come there meanwhile, the repeated access traps on that one.
             None => trap.is_some_and(|trap| late::is_late(trap) || registry::find(trap.address).is_some()),
         };
         let mut next = 0;
@@ -67,7 +67,7 @@ extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context
                 && trap.is_poisoned
                 && page.look().state() == State::Absent
             {
-                // As the program knows it from mmap(2).
+                // The code that the program would get with mmap(2).
                 (*info).si_code = libc::BUS_ADRERR;
             }
             next = signal::chain(number, info, context);
@@ -77,26 +77,26 @@ extern "C" fn on_sigbus(number: libc::c_int, info: *mut libc::siginfo_t, context
     }
 }
 
-/// Serves a trap; false when the access cannot succeed, which is then on standard error.
+/// Serves a trap. False: the access cannot succeed, and standard error says why, where that is worth a line.
 #[inline]
 fn resolve(page: PageRef<'_>, trap: signal::Trap) -> bool {
     let region = page.region();
     if trap.is_store && !region.is_writable() {
-        // The kernel says so itself (SIGSEGV) when the store is repeated.
+        // The store is repeated, and the kernel raises SIGSEGV.
         return region.forbid_stores(page.number());
     }
-    // Where service threads serve faults this comes from one that they could not serve: the read says why.
+    // A poisoned page is one that service threads could not serve. It is read once more, which tells why.
     match serve_access(page, trap.is_store, Some(trap).filter(|trap| !trap.is_poisoned)) {
         Outcome::Resolved => true,
         Outcome::PastEnd => {
             if region.is_first_past_end() {
-                // As it is now: what the region knows is from before others made it shorter.
+                // The size is asked for: the region's own number may be older than a truncation by others.
                 let size = region.store().length().unwrap_or_else(|_| region.store().size());
                 say(region, page.number(), format_args!("is past the end of the file ({size} bytes; said once)"));
             }
             false
         }
-        // As with mmap(2), which says nothing: once a file.
+        // Said once a file. (mmap(2) says nothing at all.)
         Outcome::Failed(TAKING_SPACE, _) if !region.space().is_first_lack() => false,
         Outcome::Failed(what, error) => {
             let origin = region.store().origin().and_then(|origin| origin.explain(error));
@@ -107,7 +107,7 @@ fn resolve(page: PageRef<'_>, trap: signal::Trap) -> bool {
     }
 }
 
-/// Whether what the kernel says of a page that is served holds all the same: its memory is bad.
+/// Whether the memory of a page that has been served is bad: the kernel reported poison, and the page still cannot be read.
 fn is_bad(trap: signal::Trap) -> bool {
     trap.is_poisoned && !memory::is_readable(trap.address)
 }

@@ -20,13 +20,13 @@ pub fn load(claim: Loading<PageRef<'_>>, ghost: Option<Ghost>, is_store: bool, t
     let page = claim.page();
     let region = page.region();
     if region.is_converted() {
-        // The trap was taken before that; repeated, the access finds the kernel's mapping.
+        // The trap was taken before the conversion: the repeated access finds the kernel's mapping.
         claim.abort_late();
         return Outcome::Resolved;
     }
     let core = region.pool().here();
     let miss = Miss { page, is_store, is_hole: region.take_hole(page.number()), core };
-    // Before this page is read, so that reading ahead begins meanwhile.
+    // First, so that reading ahead begins while this page is read.
     let together = miss.note();
     let claim = match miss.get_ready(claim, trap) {
         Ok(claim) => claim,
@@ -55,30 +55,31 @@ struct Miss<'a> {
 
 /// How a missed page comes into memory.
 struct Plan {
-    /// The page is in a hole, and is zeros; whole pages of the file end here.
+    /// Set if the page is in a hole, and so is zeros. The number of whole pages that the file has.
     zeros_until: Option<usize>,
-    /// Without write protection: a store waits for it, or is expected.
+    /// It is mapped without write protection, since a store waits for it or is expected.
     writable: bool,
-    /// Its first store is to tell whether stores should have been expected.
+    /// It is mapped protected, so that a first store to it shows (`region/prediction.rs`).
     is_sample: bool,
     /// The page behind the last one that is read with it.
     end: usize,
 }
 
 impl<'a> Miss<'a> {
-    /// Has readahead take notice; how many pages are to be read together.
+    /// Tells readahead of the miss. Returns how many pages are to be read together.
     #[inline]
     fn note(&self) -> usize {
         // Where a hole is being filled there is nothing to read.
         if self.is_hole && self.is_store {
             return 1;
         }
-        // Any service thread may serve a walk's next miss: one core's miss history is for all of them.
+        // The next miss of a walk may be served by any service thread, so all of them use one core's miss history.
         let history = if userfaultfds::by_service() { 0 } else { self.core };
         detect::note_miss(history, self.page, self.is_store)
     }
 
-    /// Has the page's bytes brought to the file, and takes a free frame. Err: the miss is over, since that failed or a deferred store took it.
+    /// Fetches the page's bytes, if the file is filled from elsewhere, and takes a free frame. `Err`: the miss is over. Either this has failed,
+    /// or the store is deferred.
     #[inline]
     fn get_ready(
         &self,
@@ -114,28 +115,30 @@ impl<'a> Miss<'a> {
         }
     }
 
-    /// What is to be read, and how the page is to be mapped.
+    /// Decides which pages are read, and how the page is mapped.
     #[inline]
     fn plan(&self, together: usize) -> Plan {
         let (region, number) = (self.page.region(), self.page.number());
-        // Where whole pages end now: a hole that somebody has cut off is no zeros but past the end.
+        // The file's end is asked for now: a page that has been cut off is past the end, and not zeros.
         let whole = self.is_hole.then(|| region.store().write_end().map_or(0, |end| end as usize / PAGE));
         let zeros_until = whole.filter(|end| number < *end);
         let is_read = !self.is_store && zeros_until.is_none();
         let is_sample = is_read && region.is_writable() && prediction::is_sample(number);
-        // The first store to a page must trap to make it Dirty, unless one is expected. A hole that is only read stays one.
+        // A page is mapped protected, so that its first store traps and makes it Dirty, unless a store is expected. A load of a page in a hole
+        // never makes it writable, so the hole stays.
         let expects_store = self.is_store || is_read && !is_sample && region.predicts_store(number);
-        // Where the file has been changed since the page was seen the store traps once more.
+        // If the file has changed since the page was seen, there may be no space for it any more: then the store traps once more.
         let writable = expects_store && region.has_space(number);
         let is_alone = together == 1 || zeros_until.is_some();
         let end = if is_alone { number + 1 } else { self.end_of_run(number + together) };
         Plan { zeros_until, writable, is_sample, end }
     }
 
-    /// Where the pages end that this thread reads with the missed one. Where reads take long it asks readers for them, and reads that one alone.
+    /// The end of the pages that this thread reads, the missed one included. Where reads take long, it asks a reader for the others, and reads
+    /// the missed one alone.
     fn end_of_run(&self, end: usize) -> usize {
         let (region, number) = (self.page.region(), self.page.number());
-        // What would have to be fetched is left to those who want it.
+        // Pages that would have to be fetched are left to the threads that touch them.
         let is_far = |page: &usize| !region.store().is_near(*page, 1);
         let far = if region.store().origin().is_some() { (number + 1..end).find(is_far) } else { None };
         let end = far.unwrap_or(end);
@@ -144,7 +147,7 @@ impl<'a> Miss<'a> {
         if are_asked { number + 1 } else { end }
     }
 
-    /// Reads the page, and those that are read with it, and makes them resident.
+    /// Reads the page and those that the plan reads with it, and makes them resident.
     #[inline]
     fn carry_out(&self, plan: &Plan, claim: &Loading<PageRef<'_>>) -> Outcome {
         let (region, next, core) = (self.page.region(), self.page.number() + 1, self.core);

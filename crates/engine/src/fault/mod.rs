@@ -5,17 +5,21 @@
 //!
 //! # Why it is so
 //!
-//! All signals are blocked: a handler of the program that interrupted this one and touched the same page would wait for
-//! itself. The handler begins in registers and goes on on a stack of the engine's own size, for the stack of the thread
-//! may have room for the kernel's frame and no more. Large regions are cut into stripes with a userfaultfd, and so a
-//! kernel VMA and its lock, each: four a processor.
+//! *All signals are blocked.* A handler of the program could otherwise interrupt this one, touch the same page, and wait
+//! for the thread that it interrupted.
 //!
-//! *Service threads.* The userfaultfds are opened without SIGBUS mode and for kernel faults (a privilege; the device
-//! /dev/userfaultfd is the second way). Poison and not a signal tells of a page that cannot be served: a signal sent by
-//! another thread cannot say BUS_ADRERR, waits behind a mask, and would leave a system call asleep. Poison is lifted
-//! after 10 ms at the latest; until then a call may fail on a page that has just come into being. Staging memory has a
-//! userfaultfd of its own in SIGBUS mode, since nobody serves it. The keeper poisons what may be absent before it
-//! writes: nobody would bring it in.
+//! *The handler has a stack of the engine's own size.* The thread's stack may have room for the kernel's frame and no
+//! more, so the handler uses registers alone until it has changed stacks.
+//!
+//! *Large regions are cut into stripes*, four a processor. Each has its own userfaultfd, and so its own VMA in the
+//! kernel, with its own lock.
+//!
+//! *Service threads.* Their userfaultfds are opened without SIGBUS mode, and for faults inside the kernel. This takes a
+//! privilege, or access to /dev/userfaultfd. A page that cannot be served is poisoned. A signal would not do: one that
+//! another thread sends cannot say BUS_ADRERR, waits while it is masked, and leaves a system call asleep. Poison is
+//! lifted after 10 ms at the latest; until then a system call may fail on a page that has just come into being. Staging
+//! memory has a userfaultfd of its own in SIGBUS mode, since nobody serves it. The keeper poisons pages that may be
+//! absent before it writes, since nobody would bring them in.
 
 pub mod child;
 pub mod handler;

@@ -1,4 +1,4 @@
-//! Pages that could not be served and raise SIGBUS in every thread that touches them (`UFFDIO_POISON`), for a moment.
+//! Pages that service threads could not serve. For a moment they raise SIGBUS in every thread that touches them (`UFFDIO_POISON`).
 
 use crate::page::claims::Loading;
 use crate::page::entry::RegionId;
@@ -13,10 +13,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long poison stays. A thread that had no turn meanwhile faults once more, and the page is poisoned once more.
+/// How long poison stays. A thread that did not run meanwhile faults again, and the page is poisoned again.
 const POISON_LASTS: Duration = Duration::from_millis(10);
 
-/// Lifts the poison from a region whose file has become longer, which has been noted: it is gone when this returns.
+/// Lifts the poison from a region whose file has become longer. The caller has noted the new length. The poison is gone when this returns.
 pub fn note_longer(region: &Region) {
     if userfaultfds::by_service() {
         let _blocked = Blocked::all();
@@ -31,7 +31,7 @@ struct Poison {
     since: Instant,
 }
 
-/// The pages that are poisoned. Memory is not allocated for them: the program may have been stopped inside the allocator.
+/// The pages that are poisoned. Nothing is allocated: the program may have been stopped inside its allocator.
 pub struct Poisoned {
     lock: Lock,
     pages: UnsafeCell<[Option<Poison>; 64]>,
@@ -41,7 +41,7 @@ pub struct Poisoned {
 // SAFETY: the pages are reached under the lock.
 unsafe impl Sync for Poisoned {}
 
-/// Made before the first thread, since a lock of a model is no constant.
+/// Made before the first service thread. (A loom lock cannot be made in a constant.)
 pub static POISONED: LazyLock<Poisoned> =
     LazyLock::new(|| Poisoned { lock: Lock::new(), pages: UnsafeCell::new([None; 64]), count: AtomicUsize::new(0) });
 
@@ -63,8 +63,8 @@ impl Poisoned {
         if self.count.load(Ordering::Acquire) > 0 { POISON_LASTS.as_millis() as i32 } else { -1 }
     }
 
-    /// Runs `edit` on the list under its lock. What the list says and what the pages are changes together: who has looked at the
-    /// list, and found nothing, knows that no page of a region is poisoned for what was known before.
+    /// Runs `edit` on the list under its lock. List and pages change together under it. So a thread that finds no page of a region here
+    /// knows that none is poisoned because of a length from before its look.
     fn edit(&self, edit: impl FnOnce(&mut [Option<Poison>; 64])) {
         let _held = self.lock.lock();
         // SAFETY: the lock is held.
@@ -73,20 +73,20 @@ impl Poisoned {
         self.count.store(places.iter().flatten().count(), Ordering::Release);
     }
 
-    /// Poisons an absent page. `known`: where the file ended, as far as was known before the page could not be served.
+    /// Poisons an absent page. `known`: the file's length as it was known before the attempt to serve the page.
     pub fn add(&self, region: &Region, page: usize, known: u64) {
         self.edit(|places| {
-            // It may be longer by now, and who knows that may have been here already.
+            // The file may be longer by now, and the thread that noted it may have lifted the poison already (`note_longer`).
             let begin = (page * PAGE) as u64;
             if begin >= known && begin < region.store().refresh_size() {
                 return;
             }
-            // SAFETY: a page of this region. Should it be there by now, or be a kernel mapping, nothing happens.
+            // SAFETY: a page of this region. If it is in memory by now, or a kernel mapping, nothing happens.
             if unsafe { region.userfaultfd(page).poison(region.address_of(page)) }.is_err() {
                 return;
             }
             let poison = Poison { slot: region.id(), page, since: Instant::now() };
-            // A free place, or the oldest one's.
+            // A free place, or that of the oldest poison, which is lifted.
             let place = places.iter_mut().min_by_key(|place| place.map(|one| one.since));
             place.and_then(|place| place.replace(poison)).into_iter().for_each(lift);
         });
@@ -100,7 +100,7 @@ impl Poisoned {
 
 /// Makes a poisoned page absent, unless it has been loaded.
 fn lift(Poison { slot, page, .. }: Poison) {
-    // Should the slot be another region's by now, an absent page of that one stays absent.
+    // If the slot is another region's by now, nothing is lost: an absent page of that one stays absent.
     let Some(region) = registry::enter(slot).filter(|region| page < region.span() / PAGE) else { return };
     let seen = region.word(page).look();
     if seen.state() == State::Absent

@@ -1,4 +1,4 @@
-//! What a trap means: decided by the page's word.
+//! Decides by the page's word what a trap needs.
 
 use crate::deferred::protocol;
 use crate::fault::load::load;
@@ -12,8 +12,8 @@ use crate::region::region::Region;
 use crate::region::report::say;
 use crate::sys::signal;
 
-/// Serves the fault of a thread that waits in the kernel; false when it cannot succeed. A page that is past the end is no
-/// more said here than the kernel does: the thread may be in a system call, which fails; otherwise its own trap follows.
+/// Serves the fault of a thread that waits in the kernel; false: it cannot succeed. Nothing is printed here of a page past the end: a
+/// thread in a system call gets its error, and any other thread traps next.
 pub fn resolve_for_another(region: &Region, page: usize, is_store: bool) -> bool {
     if is_store && !region.is_writable() {
         return region.forbid_stores(page);
@@ -28,21 +28,21 @@ pub fn resolve_for_another(region: &Region, page: usize, is_store: bool) -> bool
     }
 }
 
-/// Decides by the page's word what a trap means, or what a thread needs that asks before it touches the page (`pin/pin.rs`):
-/// that one has signals blocked, as the handler has, and says itself what went wrong.
+/// Serves an access of a thread that has not trapped here: a service thread's, or one that asks before it touches the page (`pin/pin.rs`).
+/// The caller has signals blocked, as the handler has, and reports errors itself.
 pub fn serve(page: PageRef<'_>, is_store: bool) -> Outcome {
     serve_access(page, is_store, None)
 }
 
-/// With the trap, if the access is a thread's that has trapped, and goes on behind its instruction or repeats it.
+/// Serves an access. `trap`: that of this thread, if it has trapped; afterwards it repeats the instruction, or goes on behind it.
 pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap>) -> Outcome {
     let mut since = None;
     loop {
         let seen = page.look();
-        // After the look: what changes the file meanwhile changes the word.
+        // After the look: a change of the file from here on changes the word, and the claim below fails.
         if is_store && let Err(error) = page.region().take_space(page.number()) {
             return match error {
-                // The trap was taken before the file became the kernel's; repeated, the access finds that.
+                // The region has ended since the trap: the repeated access finds the kernel's mapping.
                 libc::ESTALE => Outcome::Resolved,
                 error => Outcome::Failed(install::TAKING_SPACE, error),
             };
@@ -54,7 +54,7 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
                     return load(claim, seen.ghost(), is_store, trap);
                 }
                 if !page.is_admitted() {
-                    // For as long as its file is being changed, or handed over.
+                    // The gate is shut (`region/reach.rs`): the file is being changed, or handed over to the kernel.
                     std::thread::yield_now();
                 }
             }
@@ -67,7 +67,7 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
                     page.sleep(expected);
                 }
             }
-            // Another thread's installation came between this trap and now.
+            // Another thread has installed it since the trap.
             State::Clean | State::Dirty if !is_store => return Outcome::Resolved,
             State::Unfilled if trap.is_some() && !is_store => return Outcome::Resolved,
             State::Unfilled if trap.is_some() && !seen.is_upgrading() => {
@@ -91,7 +91,7 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
                 if let Some(claim) = Upgrading::begin(page, seen) {
                     return match seen.state() {
                         State::Clean => install::upgrade_group(claim),
-                        // A writer of its neighbours has protected it.
+                        // It is dirty, and was protected together with its neighbours, which are being written.
                         _ => install::upgrade(claim),
                     };
                 }
@@ -101,7 +101,7 @@ pub fn serve_access(page: PageRef<'_>, is_store: bool, trap: Option<signal::Trap
     }
 }
 
-/// Sleeps until another thread is done with a page that was seen so.
+/// Sleeps until the thread that is at work on a page is done. `seen`: the word that showed this.
 fn wait(page: PageRef<'_>, seen: Seen) {
     let pool = page.region().pool();
     pool.counters_at(pool.here()).waits.add(1);

@@ -1,19 +1,18 @@
-//! Service threads: page faults of maps that the kernel hands to threads of the engine's (`Faults::Service`), those taken
+//! Service threads: threads of the engine's to which the kernel hands page faults of maps (`Faults::Service`), those
 //! inside system calls among them.
 //!
-//! A faulting thread sleeps in the kernel, and its fault is a message. The thread that reads it calls `serve::serve`, as the handler of
-//! SIGBUS does, and then wakes the page, whatever came of it. So no sleeper is lost: each has a message of its own, and one
-//! whose page another thread has installed meanwhile, without waking anybody, is woken when its own message has been found
-//! to be served already.
+//! A faulting thread sleeps in the kernel, and its fault is a message. The service thread that reads the message serves the fault
+//! (`serve::serve`), and then wakes the page, whether that succeeded or not. So no sleeper is lost: each has a message of its own. If
+//! another thread has installed the page meanwhile and woken nobody, the service thread finds the page served, and wakes the sleeper.
 //!
-//! Nobody deadlocks: what a service thread waits for in `serve` (a word, a slot, a free frame, a buffer) is held by
-//! threads that run the engine's code, and those touch no map while they hold it, so they need no service thread. All
-//! of these may wait at a time; the faults behind them wait as well, as they would for the same device or memory.
+//! Nobody deadlocks. A service thread waits in `serve` for a word, a slot, a free frame or a buffer. The threads that hold these run the
+//! engine's code, and touch no map while they hold them, so they need no service thread. All service threads may wait at the same time;
+//! further faults then wait as well, as they would for the same device or memory.
 //!
-//! A page that cannot be served is *poisoned* (`UFFDIO_POISON`): the kernel raises SIGBUS in a thread that touches it, whatever
-//! it blocks, and has a system call fail with EFAULT. Our handler then looks at the page once more, as at any, and says what is
-//! wrong; a page that has come into being it loads. Inside system calls nobody looks, so poison is lifted as soon as
-//! the file is known to be longer, and after a moment in any case. Loading a page overwrites it.
+//! A page that cannot be served is *poisoned* (`UFFDIO_POISON`): the kernel raises SIGBUS in a thread that touches it, even if the
+//! thread blocks SIGBUS, and a system call that touches it fails with EFAULT. Our handler then serves the page once more: it says
+//! what is wrong, or loads a page that has come into being. Inside a system call no handler runs, so poison is lifted as soon as the
+//! file is known to be longer, and after a moment in any case. Loading a page overwrites its poison.
 
 use crate::fault::poison::{POISONED, Poisoned};
 use crate::fault::serve;
@@ -29,14 +28,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Service threads, at most.
 const MOST: usize = 16;
-/// For each processor: most of them wait for a device.
+/// Service threads for each processor: most of them wait for a device.
 const PER_CORE: usize = 4;
 
-/// What each thread is at: `IDLE`, `LOOKING`, or the number of a region's slot and two. It may use a region that nobody
-/// touches any more, on behalf of a thread that has given up (a signal, a longjmp), and a region that goes waits for it.
+/// What each thread is doing: `IDLE`, `LOOKING`, or the number of the region's slot that it works for, plus two. It may work for a thread
+/// that has given up since (a signal, a longjmp), in a region that nobody touches any more. A region that ends waits for it.
 static SEATS: [AtomicU32; MOST] = [const { AtomicU32::new(IDLE) }; MOST];
 const IDLE: u32 = 0;
-/// About to read a message, or to look up what it is about.
+/// About to read a message, or to look up its region.
 const LOOKING: u32 = 1;
 
 /// Starts the threads, once.
@@ -65,7 +64,7 @@ fn work(seat: &AtomicU32, userfaultfds: &[Userfaultfd], epoll: &Epoll) -> ! {
     loop {
         let ready = epoll.wait(POISONED.patience());
         POISONED.lift_old();
-        // SeqCst pairs with `await_leaving`: what was read before it looked is seen to be at work.
+        // SeqCst pairs with `await_leaving`: if a message was read before that looked, it sees this thread at work.
         seat.store(LOOKING, Ordering::SeqCst);
         for (_, userfaultfd) in
             userfaultfds.iter().enumerate().filter(|(place, _)| ready.is_none_or(|one| one == *place))
@@ -81,7 +80,7 @@ fn work(seat: &AtomicU32, userfaultfds: &[Userfaultfd], epoll: &Epoll) -> ! {
 
 fn answer(seat: &AtomicU32, userfaultfd: &Userfaultfd, fault: Fault) {
     let address = fault.address / PAGE * PAGE;
-    // SAFETY: this thread is LOOKING: a region that goes waits until it no longer is, and for this region then.
+    // SAFETY: a region that ends waits while this thread is LOOKING, and then for as long as the seat has its number.
     if let Some(region) = unsafe { registry::find(address) } {
         seat.store(region.id().0 + 2, Ordering::SeqCst);
         let page = region.address().page_at(address);
@@ -90,12 +89,11 @@ fn answer(seat: &AtomicU32, userfaultfd: &Userfaultfd, fault: Fault) {
             POISONED.add(region, page, known);
         }
     }
-    // Not only where it was served: a thread that faulted on what is no region any more has to find out.
+    // In any case: a thread that faulted in a region that is gone has to repeat its access, and finds that out.
     userfaultfd.wake(address);
 }
 
-/// Waits until no service thread is in a region that nobody touches or maps any more. The caller holds nothing that a fault
-/// waits for.
+/// Waits until no service thread is in a region, which nobody touches or maps any more. The caller holds nothing that a fault waits for.
 pub fn await_leaving(slot: RegionId) {
     for seat in &SEATS {
         while [LOOKING, slot.0 + 2].contains(&seat.load(Ordering::SeqCst)) {

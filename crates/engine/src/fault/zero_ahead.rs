@@ -1,4 +1,4 @@
-//! Zero-fill-around: pages in a hole of the file that a program fills from front to back.
+//! Zero-fill ahead of a program that fills a hole of its file from front to back.
 
 use crate::page::claims::Loading;
 use crate::page::dirty::BLOCK_PAGES;
@@ -9,9 +9,9 @@ use crate::region::page_ref::PageRef;
 use crate::region::write_state::EXPIRED_TICKS;
 use std::sync::atomic::Ordering;
 
-/// A program that fills a hole from front to back: the pages behind the one it just stored to are installed writable, as
-/// many as lie filled before it, so twice as many each time. They need no read, and one trap serves them all. Should the
-/// program stop, at most as many pages of zeros as it wrote pages are written to the file in place of a hole.
+/// Installs pages behind the one that the program has just stored to, writable and zero: as many as lie filled before it, so twice as many
+/// each time. They need no read, and one trap serves them all. If the program stops, the file gets pages of zeros in place of a hole: at
+/// most as many as the program wrote itself.
 pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
     let (region, page) = (page.region(), page.number());
     let pool = region.pool();
@@ -19,7 +19,7 @@ pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
     let filled = (page.saturating_sub(MOST_AHEAD)..page).rev().take_while(is_resident).count();
     let (block, within) = (page / BLOCK_PAGES, page % BLOCK_PAGES);
     if block > 0 && within < filled && region.scratch().is_none() {
-        // The block before is full, and a program that fills a file does not come back soon: writing it goes along with filling on.
+        // The block before is full, and a program that fills a file does not come back soon. The writers write it meanwhile.
         region.writes().ages()[block - 1].store(EXPIRED_TICKS, Ordering::Relaxed);
         pool.wake_writers();
     }
@@ -38,7 +38,7 @@ pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
             break;
         }
         if region.take_space(claimed).is_err() {
-            // A store there finds out. Of a hole that has been taken nothing is known any more, so the page is read.
+            // A store there reports the error. Its page is read then: `take_hole` has forgotten that it is a hole.
             pool.give_free_frames(core, 1);
             claim.abort();
             break;
@@ -50,7 +50,7 @@ pub fn fill_ahead(page: PageRef<'_>, end: usize, core: usize) {
     if claimed == start {
         return;
     }
-    // SAFETY: absent pages of one stripe that the state Loading gives to this thread; as many zeros are there.
+    // SAFETY: absent pages of one stripe, which the state Loading gives to this thread; the pool has as many pages of zeros.
     let installed =
         unsafe { region.userfaultfd(start).copy_pages(region.address_of(start), pool.zeros(), claimed - start, false) };
     (start..start + installed).for_each(|page| Loading::adopt(region.page(page)).finish(true, false, false, core));

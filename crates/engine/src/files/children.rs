@@ -1,16 +1,16 @@
 //! Maps in children made by fork(2): parent and child see one file, and most children never look.
 //!
-//! A child has nothing of the engine: neither its memory (`MADV_DONTFORK`) nor its threads. After a fork it finds,
-//! where its parent's maps are, memory that raises SIGBUS (pages behind the end of a file). The first touch of any of
-//! it, by a load or store or by a call that asks about an address or a file ([`resolve`]), makes the parent convert all
-//! of its maps to kernel mappings, in place (`by_address/fork.rs`); then the child maps the same, and repeats what it
-//! did. A child that executes a program, or ends, has cost the parent nothing.
+//! A child has nothing of the engine: neither its memory (`MADV_DONTFORK`) nor its threads. At the addresses of its parent's maps it finds
+//! memory that raises SIGBUS (pages behind the end of a file). At its first load or store there, or its first call that asks about such an
+//! address or file ([`resolve`]), it asks the parent. The parent converts all of its maps to kernel mappings, in place (`by_address/fork.rs`);
+//! then the child maps the same, and repeats its access. A child that executes a program or ends before that has cost the parent nothing. (Maps
+//! of objects are served in the child: `fault/child.rs`.)
 //!
-//! Both talk through a page that they share ([`Link`]). Whether the parent lives is told by the record lock that tells
-//! its descriptor table (`sys/descriptor_table.rs`): such locks are not inherited, and go with the process, in whatever
-//! namespace the child is. Once the parent is gone its keeper has saved what was stored, or has yet to say so.
+//! Parent and child talk through a page that they share ([`Link`]). The record lock that marks the engine's descriptor table
+//! (`sys/descriptor_table.rs`) also tells the child whether its parent lives: a child does not inherit such a lock, which goes with the parent,
+//! whatever namespace the child is in. Once the parent is gone its keeper has saved what was stored, or has yet to say so.
 //!
-//! No allocation and no lock from the first touch on: it may come anywhere.
+//! From the first touch on nothing is allocated and no lock is taken: the touch may come anywhere.
 
 use crate::fault::{child, late};
 use crate::files::foreign_writers;
@@ -31,13 +31,13 @@ use std::time::{Duration, Instant};
 pub struct Link {
     /// Raised by children that want the parent's maps to be the kernel's; a futex(2) word.
     wanted: AtomicU32,
-    /// The last of those that the parent has answered; a futex(2) word.
+    /// The value of `wanted` that the parent has answered last; a futex(2) word.
     answered: AtomicU32,
-    /// Why it could not: an error number, or zero.
+    /// Why the parent could not convert its maps: an error number, or zero.
     failure: AtomicI32,
-    /// There is a keeper, which will say so in `saved`.
+    /// Not zero: there is a keeper, which will set `saved`.
     has_keeper: AtomicU32,
-    /// The parent has ended, or is without the engine, and its stores are in the files.
+    /// Not zero: the parent has ended, or has left the engine, and its stores are in the files.
     saved: AtomicU32,
 }
 
@@ -50,18 +50,18 @@ pub struct InheritedPart {
     pub prot: i32,
     /// `MAP_SHARED` or `MAP_PRIVATE`.
     pub kind: i32,
-    /// The engine's own, inherited.
+    /// A descriptor of the engine's, inherited.
     pub fd: RawFd,
     pub offset: i64,
     pub identity: Identity,
-    /// For messages. It stays: it is a copy's in the child.
+    /// For messages. A child never drops its copy of it.
     pub region: &'static Region,
 }
 
-/// What the child that is made next finds: set before fork(2), and the child's from then on.
+/// The parts that the next child is to find, set before fork(2). In a child, its own.
 static PARTS: AtomicPtr<Vec<InheritedPart>> = AtomicPtr::new(ptr::null_mut());
 
-/// What a child has done with [`PARTS`].
+/// How far a child is with its [`PARTS`].
 static STATE: AtomicU32 = AtomicU32::new(NOTHING);
 /// This is no child, or a child that has kernel mappings only.
 const NOTHING: u32 = 0;
@@ -76,7 +76,7 @@ fn link() -> Option<&'static Link> {
     unsafe { LINK.load(Ordering::Acquire).as_ref() }
 }
 
-/// Before fork(2), with all that the child is to find; nobody else forks at the same time.
+/// Called before fork(2), with all that the child is to find. Nobody else forks at the same time.
 pub fn before_fork(parts: Vec<InheritedPart>, has_keeper: bool) {
     if let Some(link) = link() {
         link.has_keeper.store(has_keeper.into(), Ordering::Relaxed);
@@ -85,7 +85,7 @@ pub fn before_fork(parts: Vec<InheritedPart>, has_keeper: bool) {
     }
 }
 
-/// After it, in the parent.
+/// Called after fork(2), in the parent.
 pub fn after_fork() {
     let parts = PARTS.swap(ptr::null_mut(), Ordering::AcqRel);
     if !parts.is_null() {
@@ -94,7 +94,7 @@ pub fn after_fork() {
     }
 }
 
-/// Makes what parent and children share; once, with the first map.
+/// Makes the page that parent and children share. Called once, with the first map.
 pub fn make_link() -> io::Result<()> {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping, of zeros.
@@ -106,8 +106,7 @@ pub fn make_link() -> io::Result<()> {
     Ok(())
 }
 
-/// In the parent, in a thread for this alone: calls `answer` when children ask, and passes them its error number. Until
-/// [`note_saved`].
+/// The work of the parent's thread `fastmap-fork`, until [`note_saved`]: calls `answer` when children ask, and passes them its error number.
 pub fn serve(mut answer: impl FnMut() -> Result<(), i32>) {
     let Some(link) = link() else { return };
     while link.saved.load(Ordering::SeqCst) == 0 {
@@ -121,7 +120,7 @@ pub fn serve(mut answer: impl FnMut() -> Result<(), i32>) {
     }
 }
 
-/// The program has ended, or the engine has left it, and what it stored is in the files. For the keeper, too.
+/// Notes that the program has ended, or the engine has left it, and that its stores are in the files. The keeper calls this, too.
 pub fn note_saved() {
     if let Some(link) = link() {
         link.saved.store(1, Ordering::SeqCst);
@@ -132,8 +131,7 @@ pub fn note_saved() {
     }
 }
 
-/// In the child: puts memory that raises SIGBUS where the parent's maps are. Of regions nothing is known from here on
-/// but these.
+/// In the child: puts memory that raises SIGBUS where the parent's maps are. The registry keeps only the regions of these maps.
 pub fn in_child() {
     trap_stack::take_back_all();
     foreign_writers::in_child();
@@ -159,7 +157,7 @@ pub fn in_child() {
     }
 }
 
-/// In any child, of a child too: a thread that was about to resolve is not here.
+/// In a child of a child: a thread of the parent's that was resolving is not in this process.
 pub fn in_grandchild() {
     trap_stack::take_back_all();
     let _ = STATE.compare_exchange(RESOLVING, PENDING, Ordering::AcqRel, Ordering::Relaxed);
@@ -171,7 +169,7 @@ pub fn is_pending() -> bool {
     STATE.load(Ordering::Relaxed) != NOTHING
 }
 
-/// Whether a file is among those.
+/// Whether a file is among the maps that this child has still to ask for.
 pub fn has(identity: Identity) -> bool {
     // SAFETY: null or what `before_fork` made; a child never drops its copy.
     is_pending()
@@ -232,16 +230,15 @@ fn ask(link: &Link) -> Result<(), i32> {
             return Ok(());
         }
         if start.elapsed() > PATIENCE && !parent_lives() {
-            // A keeper that is gone, with the program, has left what there is in the files. (A parent that is stopped
-            // goes on one day.)
+            // The keeper is gone with the program: nobody will write more to the files. (A parent that is merely stopped is waited for.)
             return Ok(());
         }
         futex::wait_shared(&link.answered, answered, Some(LOOK));
     }
 }
 
-/// Whether the process that this one is a child of, or a child's child, lives. Where that cannot be asked any more, a
-/// child having closed all that it has, it is waited for.
+/// Whether the process that has the engine, an ancestor of this one, lives. A child that has closed all its descriptors cannot tell: then the
+/// answer is yes.
 fn parent_lives() -> bool {
     !descriptor_table::is_engines()
 }
@@ -265,7 +262,7 @@ fn map(part: &InheritedPart) {
     if is_it(part.fd) {
         return map(part.fd);
     }
-    // Closed by a system call that nobody stands in for, as daemons close whatever they find.
+    // The descriptor was closed by a system call that is not intercepted: daemons close whatever they find.
     let mut path = [0u8; libc::PATH_MAX as usize];
     let name = part.region.store().path().as_os_str().as_bytes();
     let len = name.len().min(path.len() - 1);

@@ -1,4 +1,4 @@
-//! The end of a file's last map, and of the process: what is dirty is written, and the region goes.
+//! The end of a file's last map, and of the process: dirty pages are written, and the region ends.
 
 use crate::error::{Error, Result};
 use crate::files::table::{Files, Mapped};
@@ -12,13 +12,13 @@ use crate::writeback::{flush, sweep};
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-/// Pages that the last unmap hands to the page cache at most, 64 MiB: more could be too much for a group whose memory the engine's pages
-/// fill still.
+/// The most pages that the last unmap hands to the page cache, 64 MiB. More could be too much for a memory group that the engine's pages still
+/// fill.
 const MOST_HANDED_OVER: usize = 16384;
 
-/// Takes back one map of a region. With the last one its dirty pages are written and it goes; if they cannot be written
-/// it stays, so that nothing is lost: the background writer tries again, and so does the next map of the file, when it
-/// ends. `by_address` as it was attached.
+/// Gives back one map of a region. With the last one, the dirty pages are written and the region ends. If they cannot be written the region
+/// stays, so that nothing is lost: the background writer tries again, and so does the end of the file's next map. `by_address`: as in
+/// `table::attach`.
 pub fn detach(identity: file::Identity, region: Arc<Region>, by_address: bool) {
     if !region.is_ours() {
         // A child after fork(2) has neither the pages nor the threads; the parent saves them.
@@ -35,16 +35,17 @@ pub fn detach(identity: file::Identity, region: Arc<Region>, by_address: bool) {
         }
         entry.closing = true;
     }
-    // What is volatile goes with its last map.
+    // The pages of a scratch region are not written: they go with its last map.
     sweep::discard(&region, 0..region.span() / PAGE);
-    // As the kernel does with its own mappings: a file that is deleted next costs no writes, and fsync(2) still finds them.
+    // Dirty pages go to the page cache, as with the kernel's mappings: a file that is deleted next costs no writes, and fsync(2) still finds
+    // them.
     if region.dirty().count(0..region.span() / PAGE, MOST_HANDED_OVER + 1) <= MOST_HANDED_OVER {
         region.store().write_to_page_cache(true);
     }
     close(identity, &region, flush::flush(&region, 0..region.span() / PAGE, false));
 }
 
-/// Waits while the last map of a file is given back, and what was stored to it is on its way to the file.
+/// Waits while a file is closing: its last map is gone, and its dirty pages are being written.
 pub fn await_close(identity: file::Identity) {
     let (files, mut table) = Files::get();
     while table.get(&identity).is_some_and(|entry| entry.closing) {
@@ -52,11 +53,11 @@ pub fn await_close(identity: file::Identity) {
     }
 }
 
-/// Waits until the maps of a file by address that are about to be given back are, and what was stored to them is in the file: before the
-/// kernel maps it. The caller keeps others from making such maps.
+/// Waits, before the kernel maps a file, until all its maps by address are given back and what was stored to them is in the file. The caller
+/// keeps others from making such maps.
 ///
 /// # Errors
-/// What is stored there cannot be written: the kernel would not see it, and overwrite it.
+/// The stores cannot be written: the kernel would not see them, and would overwrite them.
 pub fn await_end(identity: file::Identity) -> Result<()> {
     let (files, mut table) = Files::get();
     loop {
@@ -82,8 +83,8 @@ pub fn await_end(identity: file::Identity) -> Result<()> {
     }
 }
 
-/// Ends the regions of a cache that no map refers to any more and that could not be saved when the last one went: the
-/// background writer has saved one now.
+/// Ends the regions of a cache that have no map any more and could not be saved when the last one went. Called when the background writer has
+/// saved one of them.
 pub fn close_abandoned(pool: &Pool) {
     let abandoned: Vec<_> = {
         let (_, mut table) = Files::get();
@@ -97,7 +98,7 @@ pub fn close_abandoned(pool: &Pool) {
             .collect()
     };
     for (identity, region) in abandoned {
-        // By this thread alone: it is the writer that the others' part would wait for.
+        // This thread writes alone: it is a writer itself, and a flush by all writers would wait for it.
         close(identity, &region, flush::write_out(&region, 0..region.span() / PAGE));
     }
 }
@@ -105,7 +106,7 @@ pub fn close_abandoned(pool: &Pool) {
 /// Ends a region that is marked as closing, if its pages are saved.
 fn close(identity: file::Identity, region: &Arc<Region>, saved: Result<()>) {
     let saved = saved.and_then(|()| {
-        // A page that one of them had in its hands was nobody's to save, and may be dirty since.
+        // A page that a system call had in its hands could not be saved, and may have become dirty since.
         region.in_flight().drain();
         flush::write_out(region, 0..region.span() / PAGE).inspect_err(|_| region.in_flight().readmit())
     });
@@ -117,7 +118,7 @@ fn close(identity: file::Identity, region: &Arc<Region>, saved: Result<()>) {
     let (files, mut table) = Files::get();
     match saved {
         Ok(()) => {
-            // In the table's lock: its next map watches it anew.
+            // With the table locked: the file's next map watches it anew.
             foreign_writers::forget(identity);
             drop(table.remove(&identity));
         }

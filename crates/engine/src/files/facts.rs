@@ -1,4 +1,4 @@
-//! What a file is, as far as mapping it goes.
+//! The properties of a file that matter for mapping it.
 
 use crate::error::{Error, Result};
 use crate::sys::file;

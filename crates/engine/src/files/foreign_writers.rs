@@ -1,25 +1,29 @@
-//! Other processes that write a file which is mapped here: what they write must show, as with mmap(2), and what is stored here is theirs
-//! to see.
+//! Other processes that write a file which is mapped here. As with mmap(2), what they write must show here, and what is stored here must show
+//! there.
 //!
-//! The engine's pages are copies, and nobody tells it when a file changes. So a file is watched for as long as it has a region. One that is
-//! read becomes the kernel's to map before others change it, or as soon as they have:
+//! The engine's pages are copies, and nobody tells it when a file changes. So a file is watched for as long as it has a region.
 //!
-//! * By a **lease** (fcntl(2) `F_SETLEASE`), where this process may have one (its user owns the file, or it has
-//!   CAP_LEASE), and nobody has the file open to write, this process neither. A process that opens it to write, or
-//!   truncates it, waits in the kernel until the lease is given back: until the maps are the kernel's. Nothing is ever
-//!   stale.
-//! * Else by **fanotify(7)** (Linux 5.13 without privileges), which tells this process's own writes from others' and
-//!   comes at once, but after the write; or before it, with the opening, since a store to a mapping, which may follow
-//!   it, is not told of. Processes that have the file open to write already are looked up in proc(5).
-//! * A file that neither can watch is not the engine's.
+//! A file that is **only read** here ([`watch`]) becomes the kernel's before others change it, or as soon as they have:
 //!
-//! One that is **stored to** ([`watch_written`]) is watched by fanotify(7) alone: there is no lease of a file that is open to be written.
-//! Others that have it open to write, or mapped, when it is mapped here keep it from the engine. Of one that opens it later nothing is known
-//! but that it did, and whose process it is, if this one has privileges; what it may do with it is looked up in proc(5). What only reads
-//! finds what was stored until then, which is written to the page cache; for what writes the file becomes the kernel's to map. Until that is
-//! done, a millisecond after its open(2) and half a millisecond more for each MiB that is dirty here, it sees the file without what is dirty,
-//! and what it stores to those pages is lost: nobody is made to wait for this process. So a process that has this library waits by itself
-//! before it maps a file (`store/one_writer.rs`), and misses nothing.
+//! * By a **lease** (fcntl(2) `F_SETLEASE`), where this process may have one (its user owns the file, or it has CAP_LEASE) and nobody, this
+//!   process included, has the file open to write. A process that opens it to write, or truncates it, waits in the kernel until the lease is
+//!   given back: until the maps are the kernel's. Nothing is ever stale.
+//! * Else by **fanotify(7)** (Linux 5.13 without privileges), which tells this process's own writes from others'. The event of a write(2) comes
+//!   at once, but after the write. A store to a mapping has no event, so the opening that it needs counts. Processes that have the file open to
+//!   write already are looked up in proc(5).
+//! * A file that can be watched by neither stays out of the engine.
+//!
+//! A file that is **stored to** here ([`watch_written`]) is watched by fanotify(7) alone: there is no lease of a file that is open to be
+//! written.
+//!
+//! * If another process has it open to write, or mapped, when it is to be mapped here, the file stays out of the engine.
+//! * Of a process that opens it later only that is known, and which process it is, if this one has privileges. proc(5) says how that process
+//!   uses the file.
+//! * If the process only reads, it finds what was stored until then: dirty pages are written to the page cache.
+//! * If the process writes, the file becomes the kernel's. That is done a millisecond after its open(2), and half a millisecond later for each
+//!   MiB that is dirty here. Until then the process sees the file without what is dirty, and what it stores to those pages is lost: nobody is
+//!   made to wait for this process. So a process that has this library waits by itself before it maps a file (`store/one_writer.rs`), and misses
+//!   nothing.
 
 use crate::store::one_writer;
 use crate::sys::engine_fd::EngineFd;
@@ -40,10 +44,10 @@ use std::time::{Duration, Instant};
 /// programs neither send nor wait for. It is sent to one thread, which blocks it and is never cancelled.
 const SIGNAL: i32 = 32;
 
-/// How often leases are looked at in case a signal was not to be had (RLIMIT_SIGPENDING); milliseconds.
+/// The interval at which leases are looked at, since the kernel may be unable to queue a signal (RLIMIT_SIGPENDING); milliseconds.
 const LOOK: i32 = 1000;
 
-/// When what has opened a file is looked for once more: it is told of before it has its descriptor.
+/// The pause before the process that opened a file is looked for once more: the event comes before the process has its descriptor.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Pauses between looks at who uses a file that is to be mapped.
@@ -53,28 +57,27 @@ const BEFORE_EXEC: [Duration; 4] =
 /// The thread's pause after events that were all of this process's own doing: it writes its files as fast as it can.
 const OWN_PAUSE: Duration = Duration::from_micros(500);
 
-/// What becomes of a file that others use: if they write it its maps are to be the kernel's when this returns. False: nobody that writes it
-/// was found.
+/// Called with a file that others use. If they write it, its maps are the kernel's on return. False: nobody that writes it was found.
 pub type GiveBack = fn(Identity, Change) -> bool;
 
 /// A change that another process made to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Opened it, to read it perhaps: its process, if that is known.
+    /// Opened it, perhaps only to read it. The process that did so, if known.
     Opened(Option<u32>),
-    /// Written it, or closed it after it may have: or it waits for its lease, to open it so.
+    /// Written it, or closed it after it may have; or waits for the lease, to open it to write.
     Written,
 }
 
 struct Watched {
     identity: Identity,
-    /// As lists of mappings name it.
+    /// How lists of mappings name it.
     mapped: Option<(u32, u32, u64)>,
     /// It may be stored to here.
     is_written: bool,
-    /// Others have opened it since it is watched.
+    /// Others have opened it since the watch began.
     is_opened: AtomicBool,
-    /// With the lease, or for the mark.
+    /// The open file that has the lease, or that names the file for the mark.
     file: EngineFd<File>,
     by: By,
 }
@@ -84,8 +87,8 @@ impl Watched {
         Watched { identity, mapped, is_written: false, is_opened: AtomicBool::new(false), file, by }
     }
 
-    /// What events of others come to, if to anything. Who closes it without having opened it has a copy of a descriptor, as a child has that
-    /// is about to execute a program.
+    /// The change that events of another process stand for, if any. A process that closes the file without having opened it has a copy of a
+    /// descriptor, as a child has that is about to execute a program.
     fn change(&self, events: u64, pid: u32) -> Option<Change> {
         self.is_opened.fetch_or(events & libc::FAN_OPEN != 0, Ordering::Relaxed);
         match events {
@@ -113,22 +116,22 @@ fn watched() -> MutexGuard<'static, Vec<Watched>> {
     WATCHED.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// What was told of files before another one came to be watched, for the thread. Taken with [`WATCHED`] held.
+/// Events that were read when the watch of another file began, for the thread to handle. Locked with [`WATCHED`] held.
 static NOTICED: Mutex<Vec<(Identity, Change)>> = Mutex::new(Vec::new());
 
 fn noticed() -> MutexGuard<'static, Vec<(Identity, Change)>> {
     NOTICED.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// The thread that waits, and what for.
+/// The thread that waits for leases and events.
 struct Watcher {
     thread: i32,
-    /// Where there is no fanotify(7) why.
+    /// The group of fanotify(7), or the error number for which there is none.
     fanotify: Result<RawFd, i32>,
 }
 
-/// Watches a file that is about to be read through the engine, until [`forget`]. `Err`: it cannot be, or others have it
-/// open to write, which the text says.
+/// Watches a file that is about to be read through the engine, until [`forget`]. `Err`: the file cannot be watched, or others have it open to
+/// write; the text says which.
 pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(), String> {
     if watched().iter().any(|one| one.identity == identity) {
         return Ok(());
@@ -156,7 +159,7 @@ pub fn watch(from: &File, identity: Identity, give_back: GiveBack) -> Result<(),
 pub enum Unwatched {
     /// Another process has it open to write, or mapped.
     Used,
-    /// It would not be known.
+    /// There is no way to learn of others.
     Unknown(io::Error),
 }
 
@@ -172,7 +175,7 @@ pub fn watch_written(from: &File, identity: Identity, give_back: GiveBack) -> Re
         None => {
             let watcher = watcher(give_back).map_err(Unwatched::Unknown)?;
             let own = file::reopen(from, false, false).map_err(Unwatched::Unknown)?;
-            // A lease would be this process's own to give back.
+            // A lease from before goes: this process, which writes the file, would break it itself.
             forget(identity);
             let unknown = |error| Unwatched::Unknown(io::Error::from_raw_os_error(error));
             let mapped = by_fanotify(watcher, own, identity).map_err(unknown)?;
@@ -193,7 +196,7 @@ fn by_fanotify(watcher: &Watcher, own: EngineFd<File>, identity: Identity) -> Re
     let group = watcher.fanotify?;
     let mapped = maps::name_of(&own);
     let mut watched = watched();
-    // What was told until now is of others, or of this one when it was watched before.
+    // Events until now are of other files, or of this one when it was watched before.
     let (told, _) = drain(group, &watched);
     mark(group, &own, true)?;
     let by = By::Fanotify(handle_of(&own));
@@ -205,8 +208,8 @@ fn by_fanotify(watcher: &Watcher, own: EngineFd<File>, identity: Identity) -> Re
     Ok(mapped)
 }
 
-/// Looked at when a file is watched already, nobody comes in between: whether nobody else uses it. `Err`: who does; it is not watched any
-/// more.
+/// Checks that no other process uses a file. The file is watched already, so that none comes unnoticed. `Err`: a process that uses it; the file
+/// is not watched any more.
 fn nobody(
     identity: Identity,
     mapped: Option<(u32, u32, u64)>,
@@ -228,7 +231,8 @@ fn nobody(
     })
 }
 
-/// Whether another process, or the one that is given, may write a file that is watched, as far as this one may see: has it open or mapped so.
+/// Whether another process has a watched file open or mapped so that it may write it, as far as this process may see. `by`: only that one is
+/// looked at.
 pub fn is_written_elsewhere(identity: Identity, by: Option<u32>) -> bool {
     let mapped = watched().iter().find(|one| one.identity == identity).and_then(|one| one.mapped);
     let opens = opens_to_write(identity);
@@ -241,8 +245,9 @@ pub fn is_written_elsewhere(identity: Identity, by: Option<u32>) -> bool {
     elsewhere(identity, mapped, by, writes).is_some()
 }
 
-/// Whether another process has opened a file to write by a descriptor of its own. It may have copies of this one's, which it was born with:
-/// what it writes by those is told (`FAN_MODIFY`), and if it has this library it says so before it maps the file (`one_writer::await_others`).
+/// Whether another process has opened a file to write by a descriptor of its own. Copies of this process's descriptors, which a child is born
+/// with, do not count: writes by those have an event (`FAN_MODIFY`), and a child that has this library says so before it maps the file
+/// (`one_writer::await_others`).
 fn opens_to_write(identity: Identity) -> impl Fn(u32, u32, i32) -> bool {
     let own = OnceCell::new();
     move |pid, descriptor, mode| {
@@ -255,7 +260,7 @@ fn opens_to_write(identity: Identity) -> impl Fn(u32, u32, i32) -> bool {
     }
 }
 
-/// Whether a process is not a child of this one that has its memory as well, before it executes another program (vfork(2)).
+/// Whether a process has other memory than this one. A child of vfork(2) has the same until it executes a program.
 fn is_another(pid: u32) -> bool {
     !process::shares_memory(pid)
 }
@@ -266,15 +271,14 @@ fn open_here(identity: Identity) -> Vec<u32> {
     proc_files::numbers("/proc/self/fd").into_iter().filter(is_its).collect()
 }
 
-/// Ends that: the file has no region any more.
+/// Ends the watch of a file, which has no region any more.
 pub fn forget(identity: Identity) {
     let mut watched = watched();
     noticed().retain(|(one, _)| *one != identity);
     let gone: Vec<_> = watched.extract_if(.., |one| one.identity == identity).collect();
     for one in gone {
         match one.by {
-            // By hand: children made by fork(2) have the open file, too.
-            // SAFETY: numbers only.
+            // Explicitly: children made by fork(2) have the open file, too, so that to close it would not end the lease. SAFETY: numbers only.
             By::Lease => unsafe {
                 libc::fcntl(one.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK);
             },
@@ -346,7 +350,7 @@ fn handle_of(file: &File) -> Option<Handle> {
     (found == 0).then(|| Handle(raw.kind, raw.handle[..(raw.bytes as usize).min(128)].to_vec()))
 }
 
-/// What another process has of a file.
+/// How another process uses a file.
 enum Use<'a> {
     /// A mapping; with the process's folder of proc(5).
     Mapped(&'a Path, &'a maps::FileMapping),
@@ -354,8 +358,8 @@ enum Use<'a> {
     Open(u32, i32),
 }
 
-/// Another process that uses a file in a way that counts, as far as this one may see; `only`: no other than this. `mapped`: how lists of
-/// mappings name the file.
+/// Finds another process that uses a file in a way that counts, as far as this one may see. `only`: the one process that is looked at. `mapped`:
+/// how lists of mappings name the file.
 fn elsewhere(
     identity: Identity,
     mapped: Option<(u32, u32, u64)>,
@@ -398,7 +402,7 @@ fn elsewhere(
     None
 }
 
-/// A keeper has what its program had.
+/// Whether a process is a keeper, which has the mappings and descriptors that its program had.
 fn is_keeper(path: &Path) -> bool {
     one_writer::is_keeper(proc_files::text(path.join("comm")).trim_end())
 }
@@ -411,9 +415,9 @@ fn watcher(give_back: GiveBack) -> io::Result<&'static Watcher> {
     started.as_ref().map_err(|error| io::Error::from_raw_os_error(*error))
 }
 
-/// In a child made by fork(2): a lease lasts as long as any process has its open file.
+/// Closes the watched files in a child made by fork(2): a lease lasts as long as any process has its open file.
 pub fn in_child() {
-    // In another thread's hands when the child was made: then it lasts as long as this child.
+    // If another thread held the lock when the child was made, the leases last as long as this child.
     if let Ok(watched) = WATCHED.try_lock() {
         for one in watched.iter() {
             // SAFETY: a descriptor of the engine's, which nobody uses in a child.
@@ -434,7 +438,7 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
         // SAFETY: made just now.
         Ok(EngineFd::new(File::from(unsafe { OwnedFd::from_raw_fd(fd) })).leak())
     };
-    // By the kernel's own calls: the C library's leave its signals out of every set.
+    // Raw system calls: the C library leaves its own signals out of every set.
     const SET: u64 = 1 << (SIGNAL - 1);
     // SAFETY: numbers, and a set that the kernel reads.
     let (signals, fanotify) = unsafe {
@@ -447,7 +451,7 @@ fn start(give_back: GiveBack) -> io::Result<Watcher> {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     // The thread inherits the mask: no signal of the program's comes to it, and its own waits to be read.
     let _blocked = Blocked::all();
-    // It looks at other processes as the program may.
+    // With the program's rights: the thread looks at other processes.
     let body = threads::named_with_rights(move || {
         // SAFETY: a set that the kernel reads.
         let thread = unsafe {
@@ -522,13 +526,13 @@ fn wait(signals: RawFd, fanotify: RawFd, give_back: GiveBack) {
     }
 }
 
-/// Whether it is of a file as it is watched now: it may have been unmapped since, and mapped again in another way.
+/// Whether a change concerns the file as it is watched now: the file may have been unmapped since, and mapped again in another way.
 fn is_news((identity, change): &(Identity, Change)) -> bool {
     let is_opened = |one: &Watched| one.identity == *identity && one.is_opened.load(Ordering::Relaxed);
     *change == Change::Written || watched().iter().any(is_opened)
 }
 
-/// What was told of the files that are watched since the last time; and whether anything was, of this process perhaps.
+/// Reads the events since the last time. Returns the changes of watched files, and whether there was any event, perhaps one of this process.
 fn drain(fanotify: RawFd, watched: &[Watched]) -> (Vec<(Identity, Change)>, bool) {
     let mut buffer = [0u64; 512];
     let (mut found, mut any) = (Vec::new(), false);
@@ -576,7 +580,7 @@ fn named(bytes: &[u8], len: usize, watched: &[Watched]) -> Vec<(Identity, Change
             let is_it = |one: &&Watched| match (&one.by, &handle) {
                 (By::Lease, _) => false,
                 (By::Fanotify(Some(own)), Some(named)) => own == named,
-                // Where it cannot be told it may be any.
+                // Where the event does not name the file, it may be any.
                 (By::Fanotify(_), _) => true,
             };
             let change = |one: &Watched| Some((one.identity, one.change(events, pid)?));

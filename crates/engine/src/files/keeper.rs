@@ -1,14 +1,16 @@
 //! The keeper: what the program stored reaches the file, whatever ends the program.
 //!
-//! A process that shares the program's memory and descriptors, made with the first mutable map. It sleeps on one word.
-//! A thread of the program, `fastmap-watch`, does nothing but live: when it ends, the kernel clears the word and wakes
-//! the keeper. That happens at exit, at any deadly signal (after the core dump), and at exec(2), so one event stands
-//! for all of them. The keeper then waits until the program's other threads are out of their system calls and its rings
-//! are empty, for a write that is still in flight could otherwise land on top of a newer one, writes every page that
-//! may hold stores, gives up the files' locks, and ends.
+//! The keeper is a process that shares the program's memory and descriptors, made with the first mutable map. It sleeps on one word. A thread of
+//! the program, `fastmap-watch`, only exists: when it ends, the kernel clears the word and wakes the keeper. That happens at exit, at any deadly
+//! signal (after the core dump), and at exec(2), so one event stands for all of them. The keeper then
 //!
-//! The threads may have died anywhere, inside the allocator or with a lock held: the keeper allocates nothing, takes no
-//! lock, and reads the page words: their transitions leave no moment at which a store is in a page that no word shows.
+//! 1. waits until the program's other threads are out of their system calls and its rings are empty: a write still in flight could otherwise
+//!    land on top of a newer one;
+//! 2. writes every page that may hold stores;
+//! 3. gives up the files' locks, and ends.
+//!
+//! The threads may have died anywhere, inside the allocator or with a lock held. So the keeper allocates nothing, takes no lock, and goes by the
+//! page words: their transitions leave no moment at which a page holds stores and its word does not say so.
 
 use crate::counters::stats::Counter;
 use crate::deferred::fill_thread::FillThread;
@@ -31,16 +33,16 @@ use std::time::{Duration, Instant};
 
 /// Not zero while the program lives: the kernel clears it.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
-/// What the keeper says of itself: nothing yet, that it is confined, or with what error number it could not be, and has
-/// ended.
+/// The keeper's report: [`NOT_YET`]; 0 once it is confined; or the error number for which it could not be confined, and has ended.
 static CONFINED: AtomicI32 = AtomicI32::new(NOT_YET);
 const NOT_YET: i32 = -1;
 /// The process id of the program.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
-/// Nobody needs a keeper any more.
+/// How far the keeper's dismissal is: 0, [`ASKED`] or [`GONE`].
 static DISMISSED: AtomicU32 = AtomicU32::new(0);
-/// Values of it: it is asked to end; it has ended.
+/// The keeper is asked to end.
 const ASKED: u32 = 1;
+/// The keeper has ended.
 const GONE: u32 = 2;
 
 /// Starts the process's keeper, once. On return it watches. Without one (no process to be had, a seccomp filter) the
@@ -61,7 +63,7 @@ pub fn start() {
     });
 }
 
-/// Whether there is one: what is stored is saved, whatever ends this process, and children that wait for that are told.
+/// Whether there is a keeper: it saves what is stored, whatever ends this process, and tells children that wait for that.
 pub fn is_running() -> bool {
     CONFINED.load(Ordering::Acquire) == 0
 }
@@ -70,11 +72,11 @@ fn watch() -> std::io::Result<()> {
     PROGRAM.store(std::process::id() as i32, Ordering::Release);
     let (tell, told) = mpsc::sync_channel(1);
     let body = move || {
-        // The keeper lifts its limit on files by them, before it is confined.
+        // With the program's rights the keeper lifts its limit on the size of files, before it is confined.
         let own = rights::Own::begin(true);
         process::note_death_in(&ALIVE);
         let made = process::spawn_sharing(keep).and_then(|()| {
-            // A moment; should the keeper be killed in it, it is as if it were killed later.
+            // This takes a moment. A keeper that is killed in it is no worse than one that is killed later.
             let deadline = Instant::now() + Duration::from_secs(5);
             while CONFINED.load(Ordering::Acquire) == NOT_YET && Instant::now() < deadline {
                 process::pause();
@@ -87,9 +89,8 @@ fn watch() -> std::io::Result<()> {
         own.give_up();
         let last = if made.is_ok() { GONE } else { ASKED };
         let _ = tell.send(made);
-        // The keeper has this thread's errno from here on, if there is one: so the thread outlives it. If not, it stays
-        // all the same. (The C library never uses the stack of such a thread again, since the kernel cleared another
-        // word than its own.)
+        // The keeper uses this thread's errno, so the thread outlives it. Without a keeper the thread stays all the same. (The C library never
+        // uses the stack of this thread again, since the kernel clears another word than the library's.)
         process::await_value(&DISMISSED, last);
     };
     // Thread and keeper inherit the mask: no signal ever comes to either.
@@ -117,7 +118,7 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
     }
     process::await_death(&ALIVE);
     if DISMISSED.load(Ordering::Acquire) == ASKED {
-        // The last that touches the thread's memory.
+        // The keeper's last access to the thread's memory.
         process::set_value(&DISMISSED, GONE);
         return 0;
     }
@@ -130,7 +131,7 @@ extern "C" fn keep(_: *mut libc::c_void) -> libc::c_int {
             save(&region);
         }
     }
-    // After all of them: a file that had a growing map has two regions.
+    // After all pages are saved: a file that had a growing map has two regions.
     writable().for_each(|region| region.store().unlock());
     children::note_saved();
     0
@@ -166,10 +167,10 @@ fn save(region: &Region) {
     };
     let pages = (end as usize).div_ceil(PAGE).min(region.span() / PAGE);
     let mut lost = None;
-    // First what is in no memory of the program's: a page that is there as well is newer.
+    // First the store buffers: a page that is in the program's memory as well is newer there, and is written later.
     save_buffered(region, pages, end, &mut lost);
     let has_initial = protocol::of(region).and_then(DeferredStores::initial).is_some();
-    // Or may be: the thread that put it in, or took it out, has died.
+    // Or may be Unfilled: the thread that was installing or removing the page has died.
     let is_unfilled = |seen: Seen| match seen.state() {
         State::Unfilled => true,
         State::Loading | State::Evicting => has_initial && seen.is_upgrading(),
@@ -205,7 +206,7 @@ struct Lost {
     error: i32,
 }
 
-/// Writes what store buffers have of a region's pages: stores with the file's bytes beneath them, or pages that were out of memory.
+/// Writes what store buffers hold of a region's pages: stores, laid over the file's bytes, or whole pages that were out of memory.
 fn save_buffered(region: &Region, pages: usize, end: u64, lost: &mut Option<Lost>) {
     let Some(buffers) = FillThread::of(region.pool()).map(FillThread::buffers) else { return };
     for (number, entry, holds) in buffers.contents() {
@@ -224,7 +225,7 @@ fn save_buffered(region: &Region, pages: usize, end: u64, lost: &mut Option<Lost
     }
 }
 
-/// Writes the lines of a page that do not hold the initial value.
+/// Writes the lines of an Unfilled page that do not hold the initial value.
 fn save_unfilled(region: &Region, page: usize, end: u64, lost: &mut Option<Lost>) {
     let (Some(buffers), Some(initial)) = (
         FillThread::of(region.pool()).map(FillThread::buffers),
@@ -236,7 +237,7 @@ fn save_unfilled(region: &Region, page: usize, end: u64, lost: &mut Option<Lost>
         close_gaps(region, page..page + 1);
     }
     let stored = region.address_of(page);
-    // One that had left memory before this death is in a store buffer.
+    // A page that had left memory before the program died is in a store buffer.
     if memory::is_readable(stored as usize) {
         let saved = with_file(region, page, end, buffers, |bytes| {
             // SAFETY: resident, and nobody is left to store to it.
@@ -246,7 +247,7 @@ fn save_unfilled(region: &Region, page: usize, end: u64, lost: &mut Option<Lost>
     }
 }
 
-/// Writes a page with what `change` makes of the file's bytes.
+/// Writes a page: the file's bytes after `change`.
 fn with_file(
     region: &Region,
     page: usize,
@@ -276,8 +277,8 @@ fn note(lost: &mut Option<Lost>, page: usize, saved: Result<(), i32>) {
     }
 }
 
-/// Makes the kernel refuse to read pages that may be absent: nobody is left to bring them in, and it would wait for
-/// ever. What is there stays.
+/// Makes reads by the kernel fail at pages that may be absent: nobody is left to bring them in, and the kernel would wait for ever. Pages that
+/// are there stay.
 fn close_gaps(region: &Region, run: Range<usize>) {
     let may_be_absent =
         |page: &usize| matches!(region.word(*page).look().state(), State::Loading | State::Evicting | State::Staged);
@@ -293,8 +294,8 @@ fn write(region: &Region, run: Range<usize>, end: u64, lost: &mut Option<Lost>) 
     match unsafe { region.store().write_pages(run.start, region.address_of(run.start), run.len(), end) } {
         Ok(()) => {}
         Err(_) if run.len() > 1 => run.for_each(|page| write(region, page..page + 1, end, lost)),
-        // Claimed by a thread that died before it installed the page: there was nothing to store to. Or out of memory:
-        // so it was saved.
+        // A thread that died had claimed the page and not installed it, so there was nothing to store to. Or the page was out of memory, so it
+        // was saved.
         Err(libc::EFAULT)
             if matches!(region.word(run.start).look().state(), State::Loading | State::Evicting | State::Staged) => {}
         Err(error) => note(lost, run.start, Err(error)),

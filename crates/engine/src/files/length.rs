@@ -1,9 +1,9 @@
 //! The length of a mapped file: following what others did to it, and extending it.
 //!
-//! A page is read when it is touched, so a change of length concerns only pages in memory. The page that holds an end
-//! may have bytes behind it, in memory only; pages wholly past a new end hold what was cut off. Both leave memory here,
-//! so that what is behind an end is read anew once the file is longer: zeros, or what others wrote. Pages that are
-//! pinned stay as they are for as long as that lasts; until then the change counts as not met.
+//! A page is read when it is touched, so a change of length concerns only pages in memory. The page that holds an end may have bytes behind it,
+//! in memory only; pages wholly past a new end hold what was cut off. Both leave memory here, so that what is behind an end is read anew once
+//! the file is longer: zeros, or what others wrote. A pinned page stays as it is until it is unpinned; until then the change counts as not
+//! followed.
 
 use crate::deferred::protocol;
 use crate::error::{Error, Result};
@@ -22,18 +22,18 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Takes notice of a file that others made shorter or longer. Asked before every flush, new map, growth and advice.
+/// Follows a change of the file's length by others. Called before every flush, new map, growth and advice.
 pub fn follow(region: &Region) -> Result<()> {
     if region.in_flight().resizes().is_mine() {
-        // It would wait for the pages that this thread holds.
+        // This thread would wait for pages that it holds itself.
         let operation = "look at its length in a thread that is changing it (coherence::Resizing)";
         return Err(region.io_error(operation, std::io::Error::from_raw_os_error(libc::EDEADLK)));
     }
     follow_locked(region, &mut region.lock_length()).map(drop)
 }
 
-/// `followed` is the length that was met last; faults may have met a greater one since, and pages behind it. Returns
-/// the file's length.
+/// `followed` is the length that was followed last. Faults may have seen a greater one since, and loaded pages behind `followed`. Returns the
+/// file's length.
 fn follow_locked(region: &Region, followed: &mut u64) -> Result<u64> {
     let store = region.store();
     let now = store.length().map_err(|source| region.io_error("ask for its length (fstat)", source))?;
@@ -57,7 +57,7 @@ fn follow_locked(region: &Region, followed: &mut u64) -> Result<u64> {
     if !gone {
         return Ok(now);
     }
-    // At the end: should a page not be saved, the next call meets the same change.
+    // Last: if a page could not be saved, the next call sees the same change.
     if now < known {
         store.note_shorter(now);
     } else {
@@ -70,7 +70,7 @@ fn follow_locked(region: &Region, followed: &mut u64) -> Result<u64> {
     Ok(now)
 }
 
-/// Saves the page that holds the end, up to there, and drops it; false: it is pinned.
+/// Saves the page that holds the end, up to the end, and drops it. Returns false if it is pinned.
 fn drop_end(region: &Region, end: u64) -> Result<bool> {
     leave_memory(region, (end / PAGE as u64) as usize..page_after(end))
 }
@@ -79,15 +79,15 @@ fn page_after(end: u64) -> usize {
     end.div_ceil(PAGE as u64) as usize
 }
 
-/// Sees to it that each of these pages is out of memory once, its dirty bytes saved. One that another thread is at work
-/// on at this moment is met in the next round; false: one that is pinned is still there.
+/// Takes each of these pages out of memory once, its dirty bytes saved. A page that another thread is at work on is tried again until it leaves.
+/// Returns false if a pinned page is still in memory.
 pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
     let mut gone = true;
     let pages = pages.start..pages.end.min(region.span() / PAGE);
     if pages.len() > 1 {
-        // Most of them at little cost a page.
+        // In batches first: most pages leave this way, at little cost a page.
         if region.is_writable() {
-            // Without waiting for another change of the length: its thread may be waiting for this one to be met.
+            // `write_out` does not wait for another change of the length, whose thread may be waiting for this one.
             sweep::write_out(region, pages.clone(), Stripe::ALL)
                 .map_err(|failure| failure.into_error(&**region.store()))?;
         }
@@ -108,14 +108,14 @@ pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
                 continue;
             }
             if seen.state() == State::Staged || seen.is_huge() {
-                // A frame goes as a whole, unless one of its pages is pinned: then all of it counts as pinned.
+                // A frame (2 MiB) leaves as a whole. If one of its pages is pinned, all of it counts as pinned.
                 gone &= batch::evict_range(region, page..page + 1) > 0 || seen.state() == State::Staged;
                 if !gone {
                     break;
                 }
                 continue;
             }
-            // A page that waits for its read cannot be invalidated.
+            // A page whose stores wait for its read cannot be invalidated.
             let expelled = protocol::await_read(region.page(page)).and_then(|()| invalidate::drop_page(region, page));
             if expelled.map_err(|error| Failure::new(page, error).into_error(&**region.store()))? {
                 break;
@@ -126,8 +126,7 @@ pub fn leave_memory(region: &Region, pages: Range<usize>) -> Result<bool> {
     Ok(gone)
 }
 
-/// Makes what a pinned page holds behind the file's end, in memory only, zeros, as the kernel does with pages of its
-/// own.
+/// Zeroes the bytes of a pinned page behind the file's end, as the kernel does with its own pages. They are in memory only.
 fn clear_behind(region: &Region, end: u64) {
     let within = end as usize % PAGE;
     let from = region.address_of(end as usize / PAGE).wrapping_add(within);
@@ -147,12 +146,12 @@ pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
     let store = region.store();
     let Some(writer) = store.writer() else { return Err(Error::ReadOnlyFile { path: store.path().to_owned() }) };
     prepare(writer, store.path(), part.clone(), reserve)?;
-    // Two that extend one file must not meet between the look at its length and the call that sets it.
+    // With the table locked no other thread extends the file between the look at its length and the call that sets it.
     let _table = table::lock();
     let mut followed = region.lock_length();
     let end = follow_locked(region, &mut followed)?;
     if end < part.end {
-        // A load of the page from here on finds zeros behind the old end.
+        // The page of the old end is loaded anew from here on, with zeros behind that end.
         if !drop_end(region, end)? {
             clear_behind(region, end);
         }
@@ -165,7 +164,7 @@ pub fn extend(region: &Region, part: Range<u64>, reserve: bool) -> Result<()> {
             // Somebody appended in the last moment.
             region.distrust(page_after(end));
         }
-        // More than that only if pinned pages are left behind, up to there.
+        // `followed` is greater than the size only if pinned pages are left behind, up to `followed`.
         *followed = store.refresh_size().max(*followed);
         poison::note_longer(region);
     }
@@ -188,7 +187,7 @@ pub fn extend_file(file: &File, part: Range<u64>, reserve: bool) -> Result<()> {
 
 const EXTENDING: &str = "extend it (ftruncate)";
 
-/// What comes before extending: whether it is possible, and the disk space.
+/// Checks that a file can be extended, and allocates the disk space.
 fn prepare(file: &File, path: &Path, part: Range<u64>, reserve: bool) -> Result<()> {
     let facts = facts::facts_of(file)?;
     if facts.is_device {

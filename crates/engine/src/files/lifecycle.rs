@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on. `scratch`: see
-/// `saved.rs`. Its addresses are open to loads, or `by_address` closed, for the maps to open theirs.
+/// Makes a region over a file, able to hold `need` bytes of it, and serves its faults from now on. `scratch`: see `region/saved.rs`. Its
+/// addresses are open to loads; with `by_address` they are closed, and each map opens its own.
 pub fn open(
     pool: Arc<Pool>,
     store: Arc<dyn Store>,
@@ -57,7 +57,7 @@ pub fn open(
     Ok(region)
 }
 
-/// Starts what a pool has with its first map, once.
+/// Starts the threads that a pool has from its first map on, once.
 fn start_with_first(pool: &Arc<Pool>, opened: &'static Userfaultfds) {
     pool.start_reads(|| readers::start(Arc::downgrade(pool), opened.staging()));
     if pool.follows.load(Ordering::Acquire) {
@@ -71,7 +71,7 @@ fn register(region: &Region) -> io::Result<()> {
     for part in address.own_parts() {
         address.serve_faults(part)?;
     }
-    // Before the first of them may come.
+    // Before the first frame may come.
     region.frames().allow(address.is_aligned(FRAME_PAGES * PAGE));
     if region.is_by_address() {
         return Ok(());
@@ -94,9 +94,9 @@ pub fn end_threads(pool: &Pool) {
     fill_thread::stop(pool);
 }
 
-/// Lets a region's addresses, which nobody stores to, be loaded from. The kernel moves pages between writable mappings
-/// only; all pages are write-protected, and a store that traps is refused (`forbid_stores`). Where so much writable
-/// memory is not to be had, pages are copied.
+/// Opens addresses of a region that nobody stores to for loads. The mapping is writable all the same, for the kernel moves pages between
+/// writable mappings only; all pages are write-protected, and a store that traps is refused. If the kernel refuses so much writable memory, the
+/// mapping is read-only and pages are copied.
 ///
 /// # Safety
 /// They are the region's own.
@@ -110,7 +110,7 @@ pub unsafe fn open_to_loads(region: &Region, start: *mut u8, len: usize) -> io::
     }
 }
 
-/// Opens all of its addresses, for a map that is not known by its address.
+/// Opens all of a region's addresses, for a map that was not made by address.
 pub fn open_addresses(region: &Region) -> Result<()> {
     if !region.leave_by_address() {
         return Ok(());
@@ -144,12 +144,12 @@ pub fn allow_writing(region: &Region, from: &std::fs::File, one_writer: bool) ->
     Ok(())
 }
 
-/// Lets stores through to the fault path; the file can be written to.
+/// Lets stores through to the fault path. The file is open for writing already.
 pub fn allow_stores(region: &Region) -> Result<()> {
-    // Frames come in writable, for a moment, and leave memory whole: not where pages are stored to.
+    // A frame is writable for a moment when it comes in, and leaves memory as a whole: a region that is stored to has none.
     batch::forbid_frames(region);
-    // Maps that are known by address stay read-only until they are said to be more: until now that was this region's
-    // doing.
+    // So far the region refused stores to its maps by address. From here on their own protection does: they become read-only, until mprotect(2)
+    // or a new map opens them.
     let (parts, is_open) = if region.is_by_address() {
         (region.extents().all().into_iter().map(|pages| pages.start * PAGE..pages.end * PAGE).collect(), false)
     } else {
@@ -165,19 +165,19 @@ pub fn allow_stores(region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// How often visitors of a region that has ended are looked for, 50 µs apart. One that is still there then may never leave
+/// How often visitors of a region that has ended are looked for, 50 µs apart. A visitor that is still there then may never leave
 /// (`region/in_flight.rs`): the region's values stay for it.
 const LOOKS: usize = 1000;
 
-/// Ends a region that no map refers to, all its pages clean. Its frames are free again.
+/// Ends a region that no map refers to and whose pages are all clean. Its frames are free again.
 pub fn dissolve(region: &Arc<Region>) {
-    // Before the locks: it may be waiting for room.
+    // Before the locks: a service thread may be waiting for room.
     service::await_leaving(region.id());
     region.in_flight().drain();
     let mut ended = region.pool().ended.lock();
     let free_frames = {
-        // An evictor holds popped entries before it enters their region. Entries of this one in its hands would be in
-        // no queue when they are counted below, and their free frames gone: no evictor may be between the two.
+        // An evictor pops entries before it enters their region. Entries of this region in its hands would be in no queue when they are counted
+        // below, and their frames would be lost. So every evictor is kept out.
         let _blocked = Blocked::all();
         let _evicting: Vec<_> = region.pool().cores.iter().map(|core| core.0.evicting.lock()).collect();
         let is_its = |id| id == region.id();
@@ -192,7 +192,7 @@ pub fn dissolve(region: &Arc<Region>) {
             // SAFETY: no map refers to the region, and no thread is in it any more.
             unsafe { memory::release(part.start as *mut u8, part.len()) };
         }
-        // All its resident pages are clean, and each has one entry, or its frame has; entries of others are void.
+        // All resident pages are clean. Each has one entry, or its frame has one. Entries of pages that are not resident are void.
         let entries = region.pool().clean.purge(region.id(), 0..region.span() / PAGE).into_iter();
         let is_clean = |seen: Seen| seen.state() == State::Clean && !seen.is_huge();
         let is_here = |entry: &Entry| entry.is_frame() || is_clean(region.word(entry.page()).look());
@@ -209,8 +209,8 @@ pub fn dissolve(region: &Arc<Region>) {
         region.keep_for_good();
     }
     if region.is_converted() || is_visited {
-        // To a thread that comes late all pages are absent, and the region is the kernel's; one that has a claim at this moment ends
-        // it by `Loading::abort_late`.
+        // A thread that comes late finds all pages Absent and the region the kernel's. A thread that has a claim at this moment ends it by
+        // `Loading::abort_late`.
         region.clear_words();
     }
     Ended::keep(&mut ended, region.store().path(), region.counters());

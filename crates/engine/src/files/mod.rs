@@ -3,33 +3,36 @@
 //! Owns the table of files, opening and closing, length, the keeper, what a child made by fork(2) finds, and the start
 //! of the engine's threads. May call: all rooms above it.
 //!
-//! # Another length
+//! # Changes of length
 //!
-//! Faults follow growth by themselves: `read_page` asks for the length before it says that a page is past the end.
-//! Everything else waits for the next flush, new map, growth or advice, which compares the file's length with the one
-//! it met last (`length::follow`). Every page past a new end, or that holds an end, is seen out of memory once, so one
-//! whose read was under way when the file was cut is met too. One that is stored to all the time would never be clean:
-//! `evict::invalidate::drop_page` claims it as it is. Pages that are pinned stay: the region remembers where the file ended
-//! (`left_behind`) and keeps the length it had followed, so each later look tries again. A map that grows while the
-//! page of the old end is pinned has what that page holds behind the end cleared, as the kernel does. A map that
-//! outgrows its region's addresses gets a larger one (`table::replace`): dirty pages written, the file extended, the
-//! new region made, all that can fail; then the old one dissolved. Both share the store, which remembers a failed sync.
-//! `MapOptions::reserve` allocates in a mode of fallocate(2) that leaves the length alone, then extends: a failure
-//! leaves both as they were.
+//! A fault sees growth by itself: `read_page` asks for the file's length before it says that a page is past the end.
+//! Every other change is seen by the next flush, new map, growth or advice: `length::follow` compares the file's length with the length that was
+//! followed last. It takes out of memory, once, every page past a new end, and the page that holds the lower of the two ends.
+//!
+//! * A page whose read was under way when the file was cut is waited for, and leaves, too.
+//! * A page that is stored to all the time would never be clean: `evict::invalidate::drop_page` claims it as it is.
+//! * A pinned page stays. The region remembers where the file ended (`left_behind`) and keeps the length that it had followed, so each later
+//!   look tries again.
+//! * If a map grows while the page of the old end is pinned, the bytes of that page behind the end are cleared, as the kernel does.
+//!
+//! A map that outgrows its region's addresses gets a larger region (`table::replace`). All that can fail comes first: the dirty pages are
+//! written, the file is extended, the new region is made. Then the old region is dissolved. Both share the store, which remembers a failed sync.
+//!
+//! `MapOptions::reserve` allocates in a mode of fallocate(2) that leaves the length alone, then extends the file: a failure leaves map and
+//! length as they were.
 //!
 //! # Going away
 //!
-//! When the last map of a file is dropped its dirty pages are written; then the region leaves the registry, waits until
-//! no evictor or writer is inside, is unmapped, its entries are purged and its frames given back. If the pages cannot
-//! be written the region stays: the writers try again, and the next map of the file finds it. At exit, regions of maps
-//! never dropped are written.
+//! When the last map of a file is dropped, its dirty pages are written. Then the region leaves the registry, waits until no evictor or writer is
+//! inside, and is unmapped; its entries are purged and its frames given back. If the pages cannot be written the region stays: the writers try
+//! again, and the next map of the file finds it. At exit, the regions of maps that were never dropped are written.
 //!
 //! # The keeper
 //!
-//! The keeper is a process that writes what a program left dirty when it ended. It shares the program's memory. From the moment it is made
-//! it is confined (`sys/confine.rs`): it has no capabilities, gains no privileges, and may make the system calls of a list (seccomp(2)). It opens
-//! no file, and io_uring(7) is not on the list. A program may drop its rights later: then whoever takes that program over gains nothing by
-//! the keeper. The keeper's user stays the program's: as another user's process it would let that user trace the program's memory.
+//! The keeper is a process that writes what a program left dirty when it ended. It shares the program's memory. From the moment it is made it is
+//! confined (`sys/confine.rs`): it has no capabilities, gains no privileges, and may make only the system calls of a list (seccomp(2)). It opens
+//! no file, and io_uring(7) is not on the list. A program may drop its rights later; an attacker who then takes it over gains nothing by the
+//! keeper. The keeper's user stays the program's: as another user's process it would let that user trace the program's memory.
 //!
 //! When the program has ended, the keeper
 //!
@@ -41,14 +44,17 @@
 //! 5. unlocks the files and tells children;
 //! 6. ends.
 //!
-//! It is nobody's child: exec(2) would leave it to the next program as a zombie. It cannot help when the power fails; when all that shares
-//! the memory is killed with the program (OOM killer, a cgroup, a PID namespace); when the program is PID 1 (none is started); or
-//! when it is killed first.
+//! It is nobody's child: exec(2) would leave it to the next program as a zombie. It cannot help
+//!
+//! * when the power fails;
+//! * when all that shares the memory is killed with the program (OOM killer, a cgroup, a PID namespace);
+//! * when the program is PID 1 (no keeper is started);
+//! * when it is killed first.
 //!
 //! # Children
 //!
-//! fork(2): dirty pages are written before, the table stays locked across it. Where there is no keeper to say that all
-//! is saved, files are converted to kernel mappings before the fork.
+//! Before fork(2) dirty pages are written. The table of maps by address stays locked until fork(2) has returned. Where no keeper could tell the
+//! child that all is saved, and a map is writable, all files are converted to kernel mappings before the fork.
 
 pub mod children;
 pub mod closing;

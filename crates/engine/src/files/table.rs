@@ -50,13 +50,13 @@ pub struct AttachOptions<'a> {
     pub writable: bool,
     pub one_writer: bool,
     pub fallback: Fallback,
-    /// Where a region goes that has to be made.
+    /// The place of the region, if it has to be made.
     pub place: Place,
-    /// A region that has to be made only borrows the space of its file (`region/saved.rs`).
+    /// The region, if it has to be made, only borrows the space of its file (`region/saved.rs`).
     pub scratch: bool,
-    /// What may be done to the map's addresses is its own to say (`Region::is_by_address`).
+    /// The map itself sets the protection of its addresses (`Region::is_by_address`).
     pub by_address: bool,
-    /// What it wants of stores to absent pages.
+    /// How the map wants stores to absent pages to be served.
     pub deferred: DeferredMode,
 }
 
@@ -65,7 +65,7 @@ pub fn is_cached(identity: file::Identity) -> bool {
     Files::get().1.contains_key(&identity)
 }
 
-/// Keeps the table of files as it is, and with it every other thread that would extend a file, until dropped.
+/// Locks the table of files until dropped. No other thread extends a file meanwhile.
 pub fn lock() -> impl Sized {
     Files::get().1
 }
@@ -119,14 +119,14 @@ pub fn attach(
                 source,
             })?;
             let region = lifecycle::open(pool, store, need, place, scratch, by_address)?;
-            // A write that found no region, and has begun: a page that is read before its end would be written back without it.
+            // A write(2) that found no region may have begun. A page that is read before that write ends would be written back without it.
             file::await_changes(from);
             entry.insert(Mapped { region, maps: 0, by_address: 0, closing: false })
         }
     };
     let region = mapped.region.clone();
     let prepared = length::follow(&region).and_then(|()| {
-        // A map that is not known by its address asks nobody whether memory of others' lies in it.
+        // A map that was not made by address cannot have foreign memory between its pages.
         if need > region.span() || !by_address && region.address().has_foreign(&(0..need)) {
             return Err(Error::Outgrown { path: file::path_of(from), span: region.span() as u64 });
         }
@@ -153,8 +153,7 @@ pub fn attach(
     Ok(Some(region))
 }
 
-/// Lets stores to a region through, by a descriptor that may write, and sees to it that they reach the file whatever
-/// ends the process.
+/// Allows stores to a region, through a descriptor that may write, and ensures that they reach the file, whatever ends the process.
 pub fn let_write(region: &Region, from: &File, one_writer: bool) -> Result<()> {
     if !descriptor_table::is_engines() {
         return Err(Error::in_another_table(region.store().path()));
@@ -167,11 +166,11 @@ pub fn let_write(region: &Region, from: &File, one_writer: bool) -> Result<()> {
     Ok(())
 }
 
-/// Gives the only map of a file a region that holds `need` bytes of it; an extension, with or without disk space
-/// reserved, makes the file longer before.
+/// Gives the only map of a file a region that can hold `need` bytes of it. With an extension (a part of the file, and whether disk space is
+/// reserved for it) the file is made longer first.
 ///
-/// All that can fail comes first: the old region, its pages clean, goes when the new one is ready. Until then another
-/// thread that maps the file waits, as for one that is closing.
+/// All that can fail comes first: the old region, its pages clean, ends when the new one is ready. Until then a thread that maps the file waits,
+/// as for a file that is closing.
 pub fn replace(
     identity: file::Identity,
     old: &Arc<Region>,
@@ -181,8 +180,7 @@ pub fn replace(
     {
         let (_, mut table) = Files::get();
         match table.get_mut(&identity) {
-            // The pages of a scratch region would have to move to the new one: its range is made as large as it will
-            // be.
+            // The pages of a scratch region would have to move to the new one. So a scratch region is made as large as it will ever be.
             Some(entry) if entry.maps == 1 && old.scratch().is_none() => entry.closing = true,
             _ => return Err(Error::Outgrown { path: old.store().path().to_owned(), span: old.span() as u64 }),
         }

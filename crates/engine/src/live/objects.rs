@@ -1,10 +1,10 @@
-//! What this process has fetched of objects, as those count it who fill files with an [`Origin`](crate::Origin).
+//! Counters of the objects that this process has fetched. Code that fills files with an [`Origin`](crate::Origin) counts them.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Bytes of objects in stores, parts of which are kept in files here.
+/// Bytes of objects in stores. Parts of the objects are kept in local files.
 ///
-/// What is in memory is not read, and not counted.
+/// Bytes that are in memory already are not read, and not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Objects {
     /// Fetched from stores.
@@ -20,23 +20,23 @@ pub(super) const WORDS: usize = 3;
 
 static NOW: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
-/// What another copy of this library in the process counts, e.g. `libfastmap_object.so`'s.
+/// The counters of another copy of this library in the process, e.g. `libfastmap_object.so`'s.
 static ALSO: AtomicPtr<[AtomicU64; WORDS]> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Where this copy of the library counts, for another copy's [`count_also`].
+/// The counters of this copy of the library, for another copy's [`count_also`].
 #[doc(hidden)]
 pub const fn counted() -> &'static [AtomicU64; WORDS] {
     &NOW
 }
 
-/// Counts what another copy of the library counts, too.
+/// Includes the counters of another copy of the library in this one's.
 #[doc(hidden)]
 pub fn count_also(words: &'static [AtomicU64; WORDS]) {
     ALSO.store(std::ptr::from_ref(words).cast_mut(), Ordering::Release);
 }
 
-/// Adds to what this process has counted. Others see it once this process maps a file, or by [`offer`](super::offer). It may be called in a
-/// fault handler.
+/// Adds to this process's counters. Others see them once this process maps a file, or has called [`offer`](super::offer). A fault handler
+/// may call this.
 ///
 /// ```
 /// use fastmap::live::{self, Objects};
@@ -59,7 +59,7 @@ impl Objects {
         [self.fetched_bytes, self.hit_bytes, self.wasted_bytes]
     }
 
-    /// What has been counted.
+    /// All counts so far.
     pub(super) fn now() -> Self {
         // SAFETY: null, or a reference that is valid for ever.
         let also = unsafe { ALSO.load(Ordering::Acquire).as_ref() };

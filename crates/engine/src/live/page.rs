@@ -1,8 +1,8 @@
 //! The page that other processes see: a memfd named `fastmap-stats`, its layout, and the thread that fills it.
 //!
-//! Words of 64 bits. A reader that wants present numbers raises `asked` and wakes the thread, which copies everything,
-//! sets `answered` to what it had seen asked, and wakes the readers that wait for that. `sequence` is odd while words
-//! change.
+//! The page is an array of 64-bit words (`asked` and `answered` share one). A reader that wants present numbers increments `asked` and
+//! wakes the thread. The thread copies all counters, sets `answered` to the `asked` that it saw, and wakes the readers that wait for this.
+//! `sequence` is odd while words change.
 
 use super::objects::{self, Objects};
 use super::snapshot::{CacheSnapshot, MapSnapshot, Snapshot, snapshot_of_self};
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Its name; as a link in /proc/PID/fd it is [`LINK`].
 const NAME: &CStr = c"fastmap-stats";
-/// What a descriptor of it looks like in /proc.
+/// The link in /proc of a descriptor of it.
 pub const LINK: &str = "/memfd:fastmap-stats (deleted)";
 
 /// "fastmap" and a zero.
@@ -35,7 +35,7 @@ const VERSION: u64 = 7;
 
 const MOST_CACHES: usize = 16;
 const MOST_MAPS: usize = 1024;
-/// Bytes of a path, the last ones.
+/// Bytes of a path that are kept, the last ones.
 const PATH_BYTES: usize = 256;
 const CACHE_WORDS: usize = 2 + Stats::NUMBERS;
 const MAP_WORDS: usize = 4 + MapStats::NUMBERS + PATH_BYTES / 8;
@@ -45,9 +45,9 @@ const MAP_WORDS: usize = 4 + MapStats::NUMBERS + PATH_BYTES / 8;
 pub struct Layout {
     magic: AtomicU64,
     version: AtomicU64,
-    /// The process that fills it: its descriptor may be a child's too, and is the keeper's.
+    /// The process that fills it. The keeper has the page's descriptor, too, and a child may have it.
     pub pid: AtomicU64,
-    /// When that started, as in its line in /proc/PID/stat.
+    /// When that process started, as in its line in /proc/PID/stat.
     pub started: AtomicU64,
     asked: AtomicU32,
     answered: AtomicU32,
@@ -87,7 +87,7 @@ impl Page {
         Ok((Page(shared), memory))
     }
 
-    /// Maps another process's.
+    /// Maps another process's page.
     pub fn open(memory: &File) -> io::Result<Page> {
         let other = |_| io::Error::other("its page of counters is of another version of FastMap than this command");
         let page = Page(Shared::map(memory, size_of::<Layout>()).map_err(other)?);
@@ -95,7 +95,7 @@ impl Page {
         if (magic, version) == (MAGIC, VERSION) { Ok(page) } else { Err(other(io::ErrorKind::InvalidData.into())) }
     }
 
-    /// Asks for what is so now and waits for it; false: there was no answer in time.
+    /// Asks for present numbers and waits for them. False: there was no answer in time.
     pub fn ask(&self, patience: Duration) -> bool {
         let wanted = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         futex::wake_all_shared(&self.asked);
@@ -112,8 +112,7 @@ impl Page {
         }
     }
 
-    /// What was written there last. `None`: it is being changed, and has been for long (its process was stopped, or
-    /// killed).
+    /// The numbers that were written last. `None`: they are being changed, and have been for long (the process was stopped or killed).
     pub fn read(&self) -> Option<Snapshot> {
         const TRIES: usize = 1000;
         for _ in 0..TRIES {
@@ -162,7 +161,7 @@ impl Page {
         }
     }
 
-    /// Writes what is so now.
+    /// Writes a snapshot into the page.
     fn fill(&self, snapshot: &Snapshot) {
         let set = |word: &AtomicU64, value: u64| word.store(value, Ordering::Relaxed);
         let sequence = self.sequence.load(Ordering::Relaxed);
@@ -197,7 +196,7 @@ impl Page {
         self.sequence.store(sequence + 2, Ordering::Release);
     }
 
-    /// The thread's life.
+    /// The thread's main function.
     fn serve(&self) {
         loop {
             let asked = self.asked.load(Ordering::SeqCst);
@@ -212,7 +211,7 @@ impl Page {
     }
 }
 
-/// The end of a path that is too long: that tells it from others.
+/// A path, or the end of one that is too long: the end tells it from others.
 fn shortened(path: &[u8]) -> Vec<u8> {
     const CUT: &[u8] = "…".as_bytes();
     match path.len().checked_sub(PATH_BYTES) {
@@ -223,7 +222,7 @@ fn shortened(path: &[u8]) -> Vec<u8> {
 
 /// This process's page, if it has one.
 static OWN: OnceLock<Page> = OnceLock::new();
-/// The page is nobody's any more.
+/// The process has withdrawn its page.
 static WITHDRAWN: AtomicBool = AtomicBool::new(false);
 
 /// Ends the thread: from here on this process is not seen.
@@ -236,7 +235,8 @@ pub fn withdraw() {
     }
 }
 
-/// Makes this process's page, once. Without one (no descriptors, a seccomp filter) all is as it would be, only unseen.
+/// Makes this process's page, once. Where that cannot be (no descriptors, a seccomp filter), everything else works, and other processes do
+/// not see this one.
 pub fn offer() {
     static OFFERED: Once = Once::new();
     OFFERED.call_once(|| {

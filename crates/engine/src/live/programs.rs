@@ -62,7 +62,7 @@ impl Program {
                 memory => memory?,
             };
             let page = Page::open(&memory)?;
-            // Not one that was inherited, or that the keeper shares.
+            // Not a page that was inherited, or that the keeper shares.
             let whose = (page.pid.load(Ordering::Relaxed), page.started.load(Ordering::Relaxed));
             if whose == (inside, started) {
                 let name = fs::read_to_string(folder.join("comm"))?.trim_end().to_owned();
@@ -88,7 +88,7 @@ impl Program {
         start_of(&self.pid.to_string()).is_ok_and(|at| at == started)
     }
 
-    /// What it has done and holds now; `None` if it does not answer within `patience`: it is stopped, or has ended.
+    /// Its counters now. `None`: it does not answer within `patience`, because it is stopped or has ended.
     ///
     /// ```
     /// use fastmap::live::programs;
@@ -106,7 +106,7 @@ impl Program {
     }
 }
 
-/// When a process started, in its machine's ticks; of a zombie nothing is left to see.
+/// When a process started, in clock ticks since the machine started. Fails for a zombie, of which nothing is left to see.
 pub fn start_of(process: &str) -> io::Result<u64> {
     let line = fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The name, in parentheses, may hold anything.
@@ -117,7 +117,7 @@ pub fn start_of(process: &str) -> io::Result<u64> {
     fields.nth(18).and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A process's id as it sees it itself: another one in a container.
+/// The id that a process has in its own PID namespace: another one in a container.
 fn inner_pid(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

@@ -1,4 +1,4 @@
-//! What this process has done and holds.
+//! Snapshots of what a process has done and holds.
 
 use super::objects::Objects;
 use super::page;
@@ -19,19 +19,19 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The process, by its own count (in a container another than outside).
+    /// The process's id, as it sees it itself (in a container it is another one than outside).
     pub pid: u32,
-    /// When this was so: since the machine started (`CLOCK_MONOTONIC`), the same for all processes.
+    /// The time of the snapshot since the machine started (`CLOCK_MONOTONIC`), the same for all processes.
     pub taken: Duration,
     /// The caches that hold or have held files.
     pub caches: Vec<CacheSnapshot>,
     /// The files that are mapped or were, by cache and path.
     pub maps: Vec<MapSnapshot>,
-    /// Files beyond those in `maps`: there is room for so many in the page that others see.
+    /// Files that are not in `maps`, because the page that other processes see has no room for more.
     pub maps_left_out: u64,
     /// Bytes that flushes of direct mappings wrote to memory by cache line.
     pub flushed_bytes: u64,
-    /// What was fetched of objects, and used.
+    /// Bytes of objects that were fetched and used.
     pub objects: Objects,
 }
 
@@ -43,7 +43,7 @@ pub struct CacheSnapshot {
     pub capacity_bytes: u64,
     /// Writes under way now.
     pub writes_in_flight: u64,
-    /// What it has done and holds.
+    /// Its counters.
     pub stats: Stats,
 }
 
@@ -55,18 +55,18 @@ pub struct MapSnapshot {
     pub path: PathBuf,
     /// Which of the snapshot's caches holds it.
     pub cache: usize,
-    /// Bytes of it that are mapped; zero: no more, and the counters say what was.
+    /// Bytes of it that are mapped. Zero: it is not mapped any more, and the counters are those from when it was.
     pub mapped_bytes: u64,
     /// Whether one of its maps is mutable.
     pub writable: bool,
-    /// What it has done and holds.
+    /// Its counters.
     pub stats: MapStats,
 }
 
-/// Caches that have held a file, in the order of their first.
+/// Caches that have held a file, in the order of their first files.
 static CACHES: Mutex<Vec<Weak<Pool>>> = Mutex::new(Vec::new());
 
-/// Notes a cache that holds a file; with the first, others can see what this process does.
+/// Notes a cache that holds a file. From the first one on, others can see what this process does.
 pub(crate) fn note(pool: &Arc<Pool>) {
     {
         let mut caches = CACHES.lock().unwrap_or_else(|poison| poison.into_inner());
@@ -78,8 +78,9 @@ pub(crate) fn note(pool: &Arc<Pool>) {
     offer();
 }
 
-/// Lets others see what this process does ([`programs`](super::programs)): the first mapped file does, too, so only a process calls this that maps
-/// none and counts objects for others. Where that cannot be (no descriptors, a seccomp filter), all is as it would be, only unseen.
+/// Lets others see what this process does ([`programs`](super::programs)). The first mapped file does that, too, so only a process that
+/// maps no file and counts objects for others has to call this. Where it cannot be (no descriptors, a seccomp filter), everything else
+/// works, and other processes do not see this one.
 ///
 /// ```
 /// fastmap::live::offer();
@@ -95,8 +96,8 @@ pub(crate) fn withdraw() {
     page::withdraw();
 }
 
-/// What this process has done and holds: every cache that is in use or whose [`Cache`](crate::Cache) is kept. Empty
-/// before the first cached file and in a child made by fork(2).
+/// A snapshot of this process: every cache that is in use or whose [`Cache`](crate::Cache) is kept. Empty before the first cached file and
+/// in a child made by fork(2).
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {

@@ -1,4 +1,5 @@
-//! All maps of a file in a process are served alike, or they would not agree: by the kernel or by the engine, as its first map is.
+//! All maps of a file in a process are served alike, by the kernel or by the engine, as its first map is: else they
+//! would not agree.
 
 use crate::sys::file::Identity;
 use crate::sys::fork;
@@ -8,13 +9,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 /// Held while a file is mapped.
 #[derive(Debug)]
 pub enum Entry {
-    /// In a child made by fork(2) all maps are the kernel's, and the lock may be held for ever.
+    /// In a child made by fork(2) all maps are the kernel's. The lock is not taken: a thread that only the parent has
+    /// may hold it.
     Childs,
     Engines(#[expect(dead_code, reason = "kept for its drop")] RwLockReadGuard<'static, ()>),
     Kernels(#[expect(dead_code, reason = "kept for its drop")] RwLockWriteGuard<'static, ()>),
 }
 
-/// Waits until no other thread maps a file in the other way; for the kernel, until none maps any.
+/// Waits until no other thread makes a kernel map; with `by_kernel`, until no other thread makes any map.
 pub fn enter(by_kernel: bool) -> Entry {
     static ENTRY: RwLock<()> = RwLock::new(());
     match by_kernel {
@@ -24,7 +26,7 @@ pub fn enter(by_kernel: bool) -> Entry {
     }
 }
 
-/// How many kernel maps files have.
+/// The number of kernel maps of each file that has any.
 fn kernels() -> MutexGuard<'static, BTreeMap<Identity, usize>> {
     static KERNELS: Mutex<BTreeMap<Identity, usize>> = Mutex::new(BTreeMap::new());
     KERNELS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -35,7 +37,7 @@ pub fn is_kernels(identity: Identity) -> bool {
     kernels().contains_key(&identity)
 }
 
-/// One kernel map of a file; gone with it.
+/// Counts one kernel map of a file, until dropped.
 #[derive(Debug)]
 pub struct Registered(Identity);
 

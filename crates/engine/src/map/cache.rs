@@ -12,10 +12,12 @@ use std::time::Duration;
 
 /// A cache of pages of mapped files, with a hard limit.
 ///
-/// Cloning is cheap and shares the cache; it lives as long as a clone or a map of it does. Pages in memory never exceed
-/// the capacity, whatever the number of maps and threads; bookkeeping comes on top: 4 bytes a page of each file touched
-/// and 8 bytes a page of the largest capacity it had, beside the kernel's page tables (8 bytes a page of each file
-/// touched). [`Cache::resize`] changes the capacity while the cache is in use.
+/// Cloning is cheap, and a clone is the same cache; it lives as long as a clone or a map of it does. Pages in memory
+/// never exceed the capacity, whatever the number of maps and threads. [`Cache::resize`] changes the capacity while the
+/// cache is in use.
+///
+/// Bookkeeping comes on top: 4 bytes for each page of each file touched, 8 bytes for each page of the largest capacity
+/// it had, and the kernel's page tables (8 bytes for each page of each file touched).
 ///
 /// ```
 /// # fn main() -> fastmap::Result<()> {
@@ -32,7 +34,7 @@ pub struct Cache {
     pub(crate) pool: Arc<Pool>,
 }
 
-/// Settings of a [`Cache`] to be made.
+/// Builder of a [`Cache`].
 ///
 /// ```
 /// # fn main() -> fastmap::Result<()> {
@@ -45,15 +47,15 @@ pub struct Cache {
 /// ```
 #[derive(Debug, Clone)]
 pub struct CacheBuilder {
-    /// As asked for, for messages.
+    /// Capacity as asked for, bytes, for messages.
     bytes: usize,
     settings: Settings,
 }
 
 impl Cache {
-    /// Smallest capacity, bytes: one instruction may touch four pages, and four threads must be able to. More threads
-    /// need more: with less than four pages a thread, accesses that cross page borders take each other's pages away
-    /// again and again, and get on slowly.
+    /// Smallest capacity, bytes: 16 pages, since one instruction may touch four pages, and four threads must be able
+    /// to. More threads need more. With less than four pages a thread, accesses that cross page borders evict each
+    /// other's pages again and again, and progress is slow.
     pub const MIN_CAPACITY: usize = pool::MIN_CAPACITY * PAGE;
 
     /// Makes a cache that holds up to `capacity` bytes, rounded down to pages of 4096.
@@ -65,13 +67,13 @@ impl Cache {
         Cache::builder().capacity(capacity).build()
     }
 
-    /// Makes a cache without a budget of its own: it holds what the process's cgroup, or the machine, has left, but for a
-    /// reserve of a sixteenth of it (64 MiB at least; a quarter of less than 256 MiB). It begins so large, shrinks at once when others need the
-    /// memory, this program's own allocations included, and grows in steps while pages come back that a larger one would
-    /// have kept. [`CacheBuilder::auto`] is the same with other settings.
+    /// Makes a cache that follows the memory left to the process. It takes what the process's cgroup, or the machine,
+    /// has left, less a reserve: a sixteenth of the limit and at least 64 MiB, or a quarter of a limit below 256 MiB.
+    /// It shrinks at once when others need the memory, this program's own allocations included. It grows in steps while
+    /// pages come back that a larger cache would have kept. [`CacheBuilder::auto`] allows other settings.
     ///
-    /// A thread looks 20 times a second, 100 times when memory is short. What is allocated and touched between two looks
-    /// has to fit into the reserve; what is mapped before it is touched is seen sooner.
+    /// A thread looks 20 times a second, 100 times when memory is short. Memory that is allocated and touched between
+    /// two looks has to fit into the reserve. Memory that is mapped before it is touched is seen sooner.
     ///
     /// # Errors
     /// As [`Cache::new`].
@@ -96,16 +98,18 @@ impl Cache {
         CacheBuilder { bytes: settings.capacity * PAGE, settings }
     }
 
-    /// Whether something is being read ahead or prefetched. For tests, which otherwise would have to guess how long that takes.
+    /// Whether something is being read ahead or prefetched. For tests, which otherwise would have to guess how long
+    /// that takes.
     #[doc(hidden)]
     pub fn is_reading_ahead(&self) -> bool {
         self.pool.ahead().is_some_and(|ahead| ahead.is_reading(&self.pool))
     }
 
-    /// The process's own cache, of [`Cache::default_capacity`] bytes: the one that maps use which need the engine and name no cache.
+    /// The process's own cache, of [`Cache::default_capacity`] bytes. Maps use it that need the engine and name no
+    /// cache ([`MapOptions::cache`](crate::MapOptions::cache)).
     ///
     /// # Errors
-    /// As [`Cache::new`]; not remembered, so a later call may succeed.
+    /// As [`Cache::new`]. A failure is not remembered: a later call may succeed.
     ///
     /// ```
     /// let cache = fastmap::Cache::global()?;
@@ -126,7 +130,7 @@ impl Cache {
         Settings::default().capacity * PAGE
     }
 
-    /// The smaller of physical memory and the memory limits of the process's cgroup and its ancestors, bytes: a cache
+    /// The smaller of physical memory and the memory limits of the process's cgroup and its ancestors, bytes. A cache
     /// should be smaller.
     ///
     /// ```
@@ -149,18 +153,18 @@ impl Cache {
     /// Changes the capacity to `capacity` bytes, rounded down to pages of 4096, while other threads load, store and
     /// flush.
     ///
-    /// More is there at once. Less takes as long as pages need to leave memory, dirty ones to be written back first:
-    /// when this returns, pages in memory are within the new capacity. [`Cache::capacity`] goes down with the pages.
-    /// One call runs at a time, others wait for it. A cache made by [`Cache::auto`] has this capacity from then on, and follows
-    /// nothing any more.
+    /// A larger capacity holds at once. A smaller one takes as long as pages need to leave memory; dirty ones are
+    /// written back first. When this returns, pages in memory are within the new capacity. [`Cache::capacity`] goes
+    /// down with the pages. One call runs at a time; others wait for it. A cache made by [`Cache::auto`] keeps this
+    /// capacity from then on, and no longer follows the memory that is left.
     ///
     /// # Errors
-    /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::CapacityTooLarge`] above physical memory and
-    /// above what the cache was made with; [`Error::WriteBack`] when dirty pages that would have to leave cannot be
-    /// written: the capacity is then what was reached ([`Cache::capacity`]), and a later call goes on from there.
-    /// [`Error::PinsHold`] when more pages are pinned than the new capacity allows ([`Map::pin`](crate::Map::pin)): the
-    /// capacity is then as before.
-    /// [`Error::Io`] when memory for the bookkeeping cannot be had; [`Error::Missing`] in a child made by fork(2).
+    /// [`Error::CapacityTooSmall`] below [`Cache::MIN_CAPACITY`]; [`Error::CapacityTooLarge`] above both physical
+    /// memory and the capacity the cache was made with. [`Error::WriteBack`] when dirty pages that would have to leave
+    /// cannot be written: the capacity is then the one that was reached ([`Cache::capacity`]), and a later call goes on
+    /// from there. [`Error::PinsHold`] when more pages are pinned than the new capacity allows
+    /// ([`Map::pin`](crate::Map::pin)): the capacity is then as before. [`Error::Io`] when memory for the bookkeeping
+    /// cannot be had; [`Error::Missing`] in a child made by fork(2).
     ///
     /// ```
     /// let cache = fastmap::Cache::new(1 << 20)?;
@@ -177,7 +181,7 @@ impl Cache {
         self.pool.resize(capacity / PAGE)
     }
 
-    /// What the cache has done and what it holds.
+    /// Counts of the cache's work, and of the pages it holds.
     ///
     /// ```
     /// let stats = fastmap::Cache::new(1 << 20)?.stats();
@@ -202,8 +206,9 @@ impl CacheBuilder {
         self
     }
 
-    /// A capacity that follows the memory that is left ([`Cache::auto`]), and, unless it is said otherwise, `high_water(25)`: only
-    /// clean pages can leave memory as fast as a program allocates it, so three quarters of the cache are to be clean.
+    /// A capacity that follows the memory that is left ([`Cache::auto`]). It implies `high_water(25)`, unless
+    /// [`high_water`](Self::high_water) is called: only clean pages can leave memory as fast as a program allocates it,
+    /// so three quarters of the cache are to be clean.
     ///
     /// ```
     /// let cache = fastmap::Cache::builder().auto().high_water(10).build()?;
@@ -216,8 +221,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Pages dropped with one system call when room is needed, 1 to 512 (default). Caches below 128 MiB use smaller
-    /// batches, a 64th of their pages: half a batch of room is unused at any time.
+    /// Pages evicted with one system call when room is needed, 1 to 512 (default). Caches below 128 MiB use at most a
+    /// 64th of their pages: half a batch of room is unused at any time.
     ///
     /// ```
     /// let cache = fastmap::Cache::builder().capacity(1 << 20).evict_batch(8).build()?;
@@ -229,7 +234,7 @@ impl CacheBuilder {
     }
 
     /// Percentage of the capacity that may be dirty before background write-back starts, 1 to 99 (default 75, as in the
-    /// paper, section 3.3). It stops at two thirds of that.
+    /// FastMap paper, section 3.3; 25 with [`auto`](Self::auto)). It stops at two thirds of that.
     ///
     /// ```
     /// let cache = fastmap::Cache::builder().capacity(1 << 20).high_water(25).build()?;
@@ -240,10 +245,10 @@ impl CacheBuilder {
         self
     }
 
-    /// How long a page may stay dirty before it is written in the background, to within a quarter of it; `None`: as
-    /// long as there is room. Default 30 s, as the kernel's `vm.dirty_expire_centisecs`. It bounds what a power failure
-    /// can cost a program that never flushes; it is no promise, which only [`MapMut::flush`](crate::MapMut::flush)
-    /// gives.
+    /// How long a page may stay dirty before it is written in the background, to within a quarter of that time. `None`:
+    /// as long as there is room. Default 30 s, as the kernel's `vm.dirty_expire_centisecs`. It limits the loss that a
+    /// power failure can cause to a program that never flushes. It is no promise; only
+    /// [`MapMut::flush`](crate::MapMut::flush) gives one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -256,17 +261,23 @@ impl CacheBuilder {
         self
     }
 
-    /// Whether stores to this cache's files survive the sudden end of the program (default true). With the first
-    /// mutable map of such a cache the process starts a *keeper*: a process `fastmap-keeper` that shares its memory,
-    /// sleeps, and when the program is killed, crashes, exits without unmapping or calls exec(2), writes to the files
-    /// what is not there yet. It costs nothing meanwhile and wait(2) does not see it, though tools that add up
-    /// processes count the memory twice. A file read right after the program's end may not be complete yet: a map of it
-    /// waits for the keeper.
+    /// Whether stores to this cache's files survive the sudden end of the program (default true). The first mutable map
+    /// of such a cache starts a *keeper*: a process `fastmap-keeper` that shares the program's memory and sleeps. When
+    /// the program is killed, crashes, exits without unmapping or calls exec(2), the keeper writes to the files what is
+    /// not there yet. It costs nothing meanwhile, and wait(2) does not see it; but tools that add up processes count
+    /// the memory twice. A file that is read right after the program's end may not be complete yet. A map of it waits
+    /// for the keeper.
     ///
-    /// The keeper cannot help when the power fails, when everything that shares the memory is killed (by the OOM killer, the machine's or that
-    /// of a memory cgroup; with PID 1 of a container), or when it is killed itself: there, stores that were not flushed are lost, and what is
-    /// promised is [`MapMut::flush`](crate::MapMut::flush). [`risk_to_stores`](crate::requirements::risk_to_stores) says whether a cgroup's
-    /// OOM killer or the end of a PID namespace can do that here.
+    /// The keeper cannot help in these cases:
+    ///
+    /// * The power fails.
+    /// * Everything that shares the memory is killed: by the OOM killer, the machine's or that of a memory cgroup, or
+    ///   with PID 1 of a container.
+    /// * The keeper itself is killed.
+    ///
+    /// Stores that were not flushed are lost then; only [`MapMut::flush`](crate::MapMut::flush) makes them last.
+    /// [`risk_to_stores`](crate::requirements::risk_to_stores) says whether a cgroup's OOM killer or the end of a PID
+    /// namespace can do that here.
     ///
     /// ```
     /// let scratch = fastmap::Cache::builder().capacity(1 << 20).keeper(false).build()?;

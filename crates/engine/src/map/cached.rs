@@ -1,4 +1,4 @@
-//! A map that the cache serves: its part in the region of its file.
+//! A map that the cache serves: its part of its file's region.
 
 use crate::error::Result;
 use crate::evict::batch;
@@ -21,9 +21,9 @@ use std::sync::Arc;
 pub struct Cached {
     pub region: Arc<Region>,
     pub identity: Identity,
-    /// Of the map in the file, bytes.
+    /// Offset of the map in the file, bytes.
     pub offset: usize,
-    /// Disk space is allocated for what it covers.
+    /// Whether disk space is allocated for what it covers.
     pub reserve: bool,
 }
 
@@ -64,7 +64,7 @@ impl Cached {
         length::extend(&self.region, part, self.reserve)
     }
 
-    /// Makes the map longer; where it begins then.
+    /// Makes the map longer, and returns its first byte, which may have moved.
     pub fn grow(&mut self, len: usize, new_len: usize) -> Result<*mut u8> {
         let added = open::part_of_file(self.region.store().path(), self.offset as u64, len..new_len)?;
         let end = added.end as usize;
@@ -125,7 +125,7 @@ impl Cached {
         self.region.scratch().is_some().then_some((&self.region, start..end.max(start)))
     }
 
-    /// Gives the map of `len` bytes back.
+    /// Ends the map, which has `len` bytes.
     pub fn detach(self, len: usize) {
         if self.region.is_ours() {
             self.region.extents().remove(&self.pages(0, len));

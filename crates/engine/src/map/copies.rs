@@ -59,7 +59,7 @@ impl Mapping {
 }
 
 impl Cached {
-    /// Whether a range that may lie outside the map has a byte, and all of them on one page.
+    /// Whether a range, which may lie outside the map, has at least one byte and lies on one page.
     #[inline]
     pub fn is_on_one_page(&self, offset: usize, len: usize) -> bool {
         (1..=PAGE - self.offset.wrapping_add(offset) % PAGE).contains(&len)
@@ -77,8 +77,8 @@ impl Cached {
 }
 
 impl MapMut {
-    /// Copies data into the map, to `offset`. Unlike a store through a slice it raises no SIGBUS: what cannot be stored
-    /// is an error; part of the data may have been stored then. It reaches the file as any store does
+    /// Copies data into the map, to `offset`. Unlike a store through a slice, it raises no SIGBUS: if data cannot be
+    /// stored, that is an error, and part of the data may have been stored. The data reaches the file as any store does
     /// ([`MapMut::flush`]).
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl MapMut {
     }
 }
 
-/// The part of a copy that lies on one page: which, its first byte there, and how many bytes of `rest`.
+/// The part of a copy that lies on one page: the page, the part's first byte there, and its length, at most `rest`.
 fn part(region: &Region, at: usize, rest: usize) -> (usize, *mut u8, usize) {
     let (page, within) = (at / PAGE, at % PAGE);
     (page, region.address_of(page).wrapping_add(within), rest.min(PAGE - within))
@@ -140,8 +140,8 @@ pub(crate) fn copy_in(region: &Region, at: usize, data: &[u8]) -> Result<()> {
         let from = data[done..].as_ptr();
         let copied = pin::with_page(region, page, true, |room| {
             if room {
-                // SAFETY: as many bytes of the data and of a pinned page; a store may trap all the same. Another map of
-                // the same bytes may be where the data is.
+                // SAFETY: as many bytes of the data and of a pinned page; a store may trap all the same. The data may
+                // lie in another map of the same bytes, which `copy` allows.
                 unsafe { ptr::copy(from, to, count) };
             }
             room

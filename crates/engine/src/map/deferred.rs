@@ -1,4 +1,4 @@
-//! Stores to absent pages that do not wait for the read: what a program asks for, and what AR-MMAP asks of it.
+//! Stores to absent pages that do not wait for the read: the options for them, and the program's part in AR-MMAP.
 
 use crate::deferred::protocol::{self, LINE};
 #[cfg(doc)]
@@ -12,29 +12,34 @@ use crate::map::mapping::{Backing, Mapping, pages};
 use crate::map::options::MapOptions;
 
 impl MapOptions {
-    /// Whether a store to a page that is not in memory completes at once, on a page filled with this line of 64 bytes,
-    /// again and again, while the file's bytes are read behind it (AR-MMAP: Imamura and Yoshida, "AR-MMAP: Write
-    /// Performance Improvement of Memory-Mapped File"). When they are there, the lines of the page that still hold the
-    /// initial value are replaced by them, never under a store; nothing is written to the file before that. For mutable
-    /// maps; all maps of a file in a process share one value. Default: stores wait for the read.
+    /// Lets a store to a page that is not in memory complete at once, before the page is read (AR-MMAP: Imamura and
+    /// Yoshida, "AR-MMAP: Write Performance Improvement of Memory-Mapped File"). Default: stores wait for the read.
+    ///
+    /// The page is filled with this line of 64 bytes, the *initial value*, again and again, and the file's bytes are
+    /// read meanwhile. When they are there, they replace the lines of the page that still hold the initial value, but
+    /// never during a store. Nothing is written to the file before that. The option is for mutable maps; all maps of a
+    /// file in a process share one value ([`Error::InitialValue`]).
     ///
     /// The program has three duties (section III of the paper):
     ///
-    /// 1. It stores whole lines: 64 bytes at a multiple of 64 in the file. What a line holds beside them would be
-    ///    written as it is.
-    /// 2. It takes notice of lines that hold the initial value when it has loaded them ([`MapMut::is_initial`]), has
-    ///    them read ([`MapMut::synchronise`]), and loads them again. The file's bytes may come between two moves of a
-    ///    load.
-    /// 3. It never stores the initial value, nor, in a word of 8 bytes of the line, what the initial value has there:
-    ///    lines are stored and loaded in pieces, and the page may be looked at between two.
+    /// 1. It stores whole lines: 64 bytes at a multiple of 64 in the file. If it stores part of a line, the rest is
+    ///    written to the file as it is, initial value included.
+    /// 2. It checks lines that it has loaded for the initial value ([`MapMut::is_initial`]). If it finds that, it waits
+    ///    for the file's bytes ([`MapMut::synchronise`]), and loads the lines again. The file's bytes may come between
+    ///    two moves of a load.
+    /// 3. It never stores the initial value, nor, in a word of 8 bytes of the line, the bytes that the initial value
+    ///    has there: lines are stored and loaded in pieces, and the page may be looked at between two.
     ///
-    /// Without the duties bytes of the file are lost; so are those of a line that the program was storing in pieces
-    /// when it was killed. What can be seen of a violation is counted
-    /// ([`Stats::partial_lines`](crate::Stats::partial_lines)). Bytes drawn at random make a good value. Pins and
-    /// copies ([`Map::pin`], [`Map::read_at`]) need none of this: they wait.
+    /// If the program neglects a duty, bytes of the file are lost. So are those of a line that the program was storing
+    /// in pieces when it was killed. Violations are counted as far as they can be seen
+    /// ([`Stats::partial_lines`](crate::Stats::partial_lines)). Random bytes make a good initial value. Pins and copies
+    /// ([`Map::pin`], [`Map::read_at`]) need none of this: they wait.
     ///
-    /// Where a page is in a hole of the file, holds the file's end, or half of memory is being read behind, and where
-    /// io_uring(7) is not allowed, stores wait as ever.
+    /// Stores wait for the read all the same:
+    ///
+    /// * to a page in a hole of the file, and to the page that holds the file's end;
+    /// * while pages that were stored to and are not read yet fill half of the cache;
+    /// * where io_uring(7) is not allowed.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -56,15 +61,20 @@ impl MapOptions {
         self
     }
 
-    /// Whether a store to a page that is not in memory is kept, and the thread goes on, while the page is read behind
-    /// it: then the store is made. The program has no duties: a load from the page waits. Default: no.
+    /// Lets the thread of a store to a page that is not in memory go on. The store is kept while the page is read, and
+    /// made when the page is there. The program has no duties: a load from the page waits. Default: no.
     ///
-    /// Kept are up to eight moves of 1 to 64 bytes a page, `rep stos` and `rep movs` included, for 256 pages a cache at
-    /// a time. Any other instruction that stores (one that loads the same bytes, say), a move across the border of two
-    /// pages, one that goes on with a copy of 64 bytes and more, and every further store to the page wait for the read.
-    /// Where threads mostly come back and wait, most stores wait at once. It pays for scattered small stores to a slow
-    /// device; a store whose page is loaded right after costs a trap more than one that waits. With
-    /// [`MapOptions::async_read`] this has no effect.
+    /// Up to eight stores are kept for each page, for 256 pages of a cache at a time: moves of 1 to 64 bytes, and
+    /// repeated ones (`rep stos`, `rep movs`). These wait for the read:
+    ///
+    /// * any other instruction that stores, such as one that loads the same bytes first;
+    /// * a move across the border of two pages;
+    /// * a move right before or behind 64 stored bytes: part of a copy, which would have to wait in the end;
+    /// * every further store to the page.
+    ///
+    /// If threads wait for one in four pages with kept stores, most stores wait at once. Keeping pays for scattered
+    /// small stores to a slow device. A store whose page is loaded right after costs a trap more than one that waits.
+    /// With [`MapOptions::async_read`] this option has no effect.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -84,7 +94,7 @@ impl MapOptions {
 }
 
 impl Mapping {
-    /// What absent pages are filled with for a store.
+    /// The line with which absent pages are filled for a store.
     #[inline]
     fn initial(&self) -> Option<&[u8; LINE]> {
         let Backing::Cached(cached) = &self.backing else { return None };
@@ -105,9 +115,9 @@ impl Cached {
 }
 
 impl MapMut {
-    /// Whether a line, 64 bytes, holds the initial value of [`MapOptions::async_read`] in one of its words of 8 bytes
-    /// at least: the file's bytes may not have come yet, or came between two moves of the load. To be asked of what was
-    /// loaded: in the map, bytes may leave memory, and the page be filled anew, after they were looked at.
+    /// Whether a line, 64 bytes, holds the initial value of [`MapOptions::async_read`] in at least one of its words of
+    /// 8 bytes: the file's bytes may not have come yet, or have come between two moves of the load. Pass the bytes that
+    /// were loaded: those in the map may leave memory, and the page be filled anew, after this call has looked at them.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -127,12 +137,13 @@ impl MapMut {
         line.len() == LINE && self.mapping.initial().is_some_and(|initial| protocol::holds_initial(initial, line))
     }
 
-    /// Waits until the file's bytes are in every page of the map, from `offset` on and `len` bytes long, that was
-    /// stored to before it was read ([`MapOptions::async_read`]).
+    /// Waits until all pages of a range of the map hold the file's bytes, if they were stored to before they were read
+    /// ([`MapOptions::async_read`], [`MapOptions::async_stores`]). The range is `len` bytes from `offset`, in whole
+    /// pages.
     ///
     /// # Errors
-    /// [`Error::WriteBack`] when a page cannot be read: what was stored to it is kept, and the read is tried again;
-    /// [`Error::RangeOutside`].
+    /// [`Error::WriteBack`] when a page cannot be read: bytes that were stored to it are kept, and the read is tried
+    /// again; [`Error::RangeOutside`]; [`Error::Missing`] in a child made by fork(2).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

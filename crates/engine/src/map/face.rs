@@ -48,7 +48,10 @@ macro_rules! shared_face {
             /// Advises on the whole map (madvise(2)).
             ///
             /// # Errors
-            /// [`Error::WriteBack`] when [`Advice::DontNeed`] cannot save dirty pages: they stay in memory.
+            /// [`Error::WriteBack`] when dirty pages cannot be saved, for [`Advice::DontNeed`] or after others changed
+            /// the file's length: they stay in memory. [`Error::Load`], or [`Error::Fetch`] for an object, when
+            /// [`Advice::WillNeed`] cannot read a page. [`Error::Io`] from fstat(2), or from madvise(2) on a map that
+            /// the kernel serves; [`Error::Missing`] in a child made by fork(2).
             ///
             /// ```
             /// # fn main() -> std::io::Result<()> {
@@ -79,9 +82,10 @@ macro_rules! shared_face {
                 self.mapping.advise(advice, offset, len)
             }
 
-            /// Sets how far ahead of a walk the file is read, bytes: at most 8 MiB, the default, in whole pages, and an
-            /// eighth of the cache's capacity. 0 turns it off. It holds for all maps of the file. A window begins with
-            /// 128 KiB and doubles while what was read is used.
+            /// Sets how far ahead of a walk the file is read, bytes, in whole pages, for all maps of the file. The
+            /// most, and the default, is 8 MiB, or an eighth of the cache's capacity if that is less. 0 turns it off. A
+            /// window begins with 128 KiB and doubles while the program uses the pages that were read. On a map that is
+            /// not cached it does nothing.
             ///
             /// # Errors
             /// [`Error::Missing`] in a child made by fork(2).
@@ -98,17 +102,19 @@ macro_rules! shared_face {
                 self.mapping.set_readahead(bytes)
             }
 
-            /// Asks for ranges of bytes to be brought into memory, and returns at once: how many of them, from the
-            /// first on, were taken. Fewer than all: the queue is full (2048 pages, or an eighth of the cache); touch
-            /// the first ones, then ask for the rest again. A range that is longer than the queue is taken when the
-            /// queue is empty, as far as it fits.
+            /// Asks for ranges of bytes to be brought into memory, and returns at once the number of ranges, from the
+            /// first on, that were taken. If these are not all, the queue is full (2048 pages, or an eighth of the
+            /// cache if that is less): touch the first ones, then ask for the rest again. A range that is longer than
+            /// the queue is taken when the queue is empty, as far as it fits.
             ///
-            /// The reads go to the device side by side, as many as it takes, from however few threads. What was brought
-            /// in is mapped and traps no more, but may be evicted again like any page: ask for what comes soon.
+            /// The reads go to the device side by side, as many as it takes, from however few threads. Pages that were
+            /// brought in are mapped and do not trap, but may be evicted again like any page: ask only for bytes that
+            /// are needed soon.
             ///
             /// # Errors
-            /// [`Error::RangeOutside`] if any range is not inside the map; nothing is asked for then. A read that
-            /// fails is reported by the next touch of its page.
+            /// [`Error::RangeOutside`] if any range is not inside the map; nothing is asked for then. A read that fails
+            /// is reported by the next touch of its page. [`Error::Io`] from madvise(2) on a map that the kernel
+            /// serves; [`Error::Missing`] in a child made by fork(2).
             ///
             /// ```
             /// # fn main() -> std::io::Result<()> {
@@ -125,11 +131,12 @@ macro_rules! shared_face {
                 self.mapping.prefetch(ranges)
             }
 
-            /// Brings ranges of bytes into memory like `prefetch`, and returns when all of them have been there: they
-            /// still are if they fit the cache together, with what others bring in.
+            /// Brings ranges of bytes into memory like `prefetch`, and returns when each page has been there. All of
+            /// them still are, if they fit the cache together with pages that others bring in.
             ///
             /// # Errors
-            /// As for `prefetch`; [`Error::PastEnd`] and [`Error::Load`] for bytes that cannot be read.
+            /// As for `prefetch`; [`Error::PastEnd`], [`Error::Load`] and [`Error::Fetch`] for bytes that cannot be
+            /// read; [`Error::WriteBack`] when the file's length changed and dirty pages cannot be saved.
             ///
             /// ```
             /// # fn main() -> std::io::Result<()> {
@@ -144,22 +151,22 @@ macro_rules! shared_face {
                 self.mapping.prefetch_wait(ranges)
             }
 
-            /// Copies ranges of bytes, each an offset in the map and a length, to `output`, one after the other in the order
-            /// given. They may be of any length, sorted or not, overlap and repeat. In one call it does what
-            /// `prefetch` and loads do: what is absent is read side by side, as much as the device takes, in windows ahead of the
-            /// copy, so that all of it together may be larger than the cache; what is there is copied. Ranges beside
-            /// each other on a page cost little more than their bytes.
+            /// Copies ranges of bytes, each an offset in the map and a length, to `output`, one after the other in the
+            /// order given. They may be of any length, sorted or not, overlap and repeat. In one call it does the work
+            /// of `prefetch` and loads: absent pages are read side by side, as many as the device takes, in windows
+            /// ahead of the copy. So all ranges together may be larger than the cache. Ranges beside each other on a
+            /// page cost little more than their bytes.
             ///
-            /// As with `read_at` no SIGBUS is raised: what cannot be read is an error. Bytes that other threads store to
-            /// meanwhile are as before or after, each by itself. Of a map that the kernel serves ([`Engine::Kernel`]), the
-            /// kernel reads ahead and copies.
+            /// As with `read_at`, no SIGBUS is raised: bytes that cannot be read are an error. While other threads
+            /// store to the ranges, each byte is copied as before or after such a store. On a map that the kernel
+            /// serves ([`Engine::Kernel`]), the kernel reads ahead and copies.
             ///
             /// [`Engine::Kernel`]: crate::Engine::Kernel
             ///
             /// # Errors
-            /// [`Error::RangeOutside`], with the first range that is not inside the map, and [`Error::OutputLength`] unless
-            /// `output` has exactly the bytes of all ranges; nothing is read then. As for `read_at` while it copies; the
-            /// output's bytes are unspecified then.
+            /// [`Error::RangeOutside`], with the first range that is not inside the map, and [`Error::OutputLength`]
+            /// unless `output` has exactly the length of all ranges together; nothing is read then. While it copies, as
+            /// for `read_at`; the output's bytes are unspecified then.
             ///
             /// ```
             /// # fn main() -> std::io::Result<()> {
@@ -177,8 +184,9 @@ macro_rules! shared_face {
                 self.mapping.gather(ranges, output)
             }
 
-            /// For code that knows what it will access next: yields the ranges of `accesses`, and keeps up to `depth`
-            /// of those that follow prefetched. Ranges that are not inside the map are yielded and not prefetched.
+            /// Yields the ranges of `accesses`, and keeps up to `depth` (2048 at most) of those that follow prefetched:
+            /// for code that knows its next accesses. Ranges that are not inside the map are yielded and not
+            /// prefetched.
             ///
             /// ```
             /// # fn main() -> std::io::Result<()> {
@@ -200,28 +208,27 @@ macro_rules! shared_face {
                 Lookahead::new(&self.mapping, depth, accesses.into_iter())
             }
 
-            /// Keeps `len` bytes of the map from `offset` in memory until the guard is dropped, reading first what is
-            /// not there. Loads from them do not trap, and system calls may be handed them. All of the range is pinned,
-            /// or nothing.
+            /// Keeps `len` bytes of the map from `offset` in memory until the guard is dropped; absent pages are read
+            /// first. Loads from the range do not trap, and it may be given to system calls. All of it is pinned, or
+            /// nothing.
             ///
-            /// A page that is there costs a few atomic operations and no system call. Pages of the range that are not
-            /// are read one after another.
+            /// A page that is in memory costs a few atomic operations and no system call. Absent pages are read one
+            /// after another.
             ///
-            /// Pages pinned at a time are limited, so that other pages can go round: to all of a cache's but a
-            /// sixteenth, and but 64 KiB; in caches smaller than 85 KiB, to a quarter. A page with several pins counts
-            /// once. What exceeds that is an error, at once.
+            /// The number of pages pinned at a time is limited, so that other pages can come and go: to the cache's
+            /// capacity less a sixteenth of it (at least 64 KiB); in caches smaller than 85 KiB, to a quarter. A page
+            /// with several pins counts once. A pin beyond the limit is an error, at once.
             ///
-            /// The file may be cut while some of it is pinned: the bytes stay as they were for as long as the guard is
-            /// there, and what lies past the file's end is not written. A file that is not cached ([`Engine::Kernel`])
-            /// has its pages brought in, and is left to the kernel, which may take them out again and lets system calls
-            /// wait for them.
-            ///
-            /// [`Engine::Kernel`]: crate::Engine::Kernel
+            /// The file may be cut while some of it is pinned: the bytes stay as they were as long as the guard is
+            /// there, and those past the file's end are not written. On a map that is not cached
+            /// ([`Map::engine`](crate::Map::engine)) the pages are brought in and left to the kernel, which may take
+            /// them out again and lets system calls wait for them.
             ///
             /// # Errors
             /// [`Error::RangeOutside`]; [`Error::PinBudget`]; [`Error::PastEnd`] for pages wholly past the file's end;
-            /// [`Error::Load`] when one cannot be read, or no room be made for it; [`Error::TooManyPins`];
-            /// [`Error::Io`] from a kernel mapping; [`Error::Missing`] in a child made by fork(2).
+            /// [`Error::Load`], or [`Error::Fetch`] for an object, when a page cannot be read, or no room can be made
+            /// for it; [`Error::TooManyPins`]; [`Error::Io`] from a kernel mapping; [`Error::Missing`] in a child made
+            /// by fork(2).
             ///
             /// ```
             /// # fn main() -> std::io::Result<()> {
@@ -239,13 +246,14 @@ macro_rules! shared_face {
                 self.mapping.pin(offset, len)
             }
 
-            /// Copies bytes of the map, from `offset`, as many as the buffer takes. Unlike a slice, it raises no
-            /// SIGBUS: what cannot be read is an error. The buffer's bytes are unspecified then.
+            /// Copies bytes of the map, from `offset` on, to fill the buffer. Unlike a slice, it raises no SIGBUS:
+            /// bytes that cannot be read are an error, and the buffer's bytes are unspecified then.
             ///
             /// # Errors
             /// [`Error::RangeOutside`]; [`Error::PastEnd`] for pages wholly past the file's end (on the page that holds
-            /// the end, bytes behind it are zeros); [`Error::Load`]; [`Error::Io`] from a kernel mapping;
-            /// [`Error::Missing`] in a child made by fork(2). A budget full of pins is none.
+            /// the end, bytes behind it are zeros); [`Error::Load`], or [`Error::Fetch`] for an object; [`Error::Io`]
+            /// from a kernel mapping; [`Error::Missing`] in a child made by fork(2). It works when the pin budget is
+            /// used up, too.
             ///
             /// ```
             /// # fn main() -> std::io::Result<()> {
@@ -262,8 +270,8 @@ macro_rules! shared_face {
                 self.mapping.read_at(buffer, offset)
             }
 
-            /// The value whose bytes are at `offset`, in the machine's order, aligned or not; for types of which any
-            /// bits are a value ([`bytemuck::AnyBitPattern`]).
+            /// The value whose bytes are at `offset`, in the machine's byte order, aligned or not. `T` is a type of
+            /// which any bits are a value ([`bytemuck::AnyBitPattern`]).
             ///
             /// # Errors
             /// As for `read_at`.

@@ -1,4 +1,4 @@
-//! What `flush_async` and `unmap` return.
+//! The results of `flush_async` and `unmap`.
 
 use crate::error::{Error, Result};
 use crate::map::kernel::KernelMapping;
@@ -27,14 +27,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Flush(pub(crate) FlushKind);
 
-/// What carries it out.
+/// The way a flush is carried out.
 #[derive(Debug)]
 pub(crate) enum FlushKind {
-    /// The cache's writers.
+    /// By the cache's writers.
     Writers(Arc<FlushRequest>),
-    /// The kernel: offset and length in its mapping.
+    /// By the kernel: offset and length in its mapping.
     Kernel(Arc<KernelMapping>, usize, usize),
-    /// It was carried out at once.
+    /// Carried out at once, with this result.
     Done(Result<()>),
 }
 
@@ -62,7 +62,7 @@ impl Flush {
         }
     }
 
-    /// Whether `wait` would return at once. A kernel mapping never says so before it is waited for.
+    /// Whether `wait` would return at once. Never for a map that the kernel serves: only `wait` finds out.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -86,7 +86,7 @@ impl Flush {
     }
 }
 
-/// [`MapMut::unmap`] could not save everything: the error, and the map, with all that was stored to it.
+/// The failure of [`MapMut::unmap`] to save everything: the error, and the map, with all that was stored to it.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {

@@ -1,7 +1,8 @@
-//! Scattered bytes of a map copied in one call, whoever serves it. `pin/gather.rs` says how that of the cache is done.
+//! Copies scattered bytes of a map in one call, whoever serves it. `pin/gather.rs` does so for the cache.
 //!
-//! Of a kernel mapping the page cache is told what is wanted next (madvise(2), `MADV_WILLNEED`), and the kernel copies, since a load past
-//! the end of a file that was cut would raise SIGBUS. The mapping, not the file: there may be no descriptor of that any more.
+//! On a kernel mapping, madvise(2) (`MADV_WILLNEED`) tells the page cache which bytes are wanted next. The kernel makes
+//! the copy as well, since a load past the end of a file that was cut would raise SIGBUS. Both work by address: there
+//! may be no descriptor of the file any more.
 
 use crate::error::{Error, Result};
 use crate::map::mapping::{Backing, Mapping};
@@ -44,13 +45,15 @@ fn gather_by_kernel(rows: &[Row], is_in_memory: bool, output: &mut [u8]) -> Resu
     )
 }
 
-/// Has the kernel read pages ahead, by number. What cannot be is left to the copy.
+/// Asks the kernel to read pages ahead, by their numbers in the address space. Pages that cannot be read are left to
+/// the copy.
 pub(crate) fn will_need(pages: &Range<usize>) {
     // SAFETY: advice that destroys nothing.
     unsafe { libc::madvise((pages.start * PAGE) as *mut _, pages.len() * PAGE, libc::MADV_WILLNEED) };
 }
 
-/// Copies pieces of memory that is not cached, as long as they begin inside of `limit`. An error is that of the bytes it comes with.
+/// Copies pieces of memory that is not cached, as long as they begin inside `limit`. An error comes with the addresses
+/// of the bytes that could not be copied.
 pub(crate) fn copy_by_kernel<I>(
     pieces: &mut Peekable<I>,
     limit: &Range<usize>,
@@ -79,7 +82,7 @@ where
         // SAFETY: parts of the output, which is borrowed mutable.
         let mut copied = unsafe { guarded_copy::read_ranges(&from[..count], &to[..count]) };
         for (from, row) in from[..count].iter().zip(&rows) {
-            // What was copied of it before is copied again.
+            // Bytes of it that were copied before are copied again.
             if copied < row.len() {
                 let at = from.iov_base as usize;
                 guarded_copy::read(at, &mut output[row.clone()]).map_err(|error| (at..at + row.len(), error))?;

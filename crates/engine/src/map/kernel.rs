@@ -1,5 +1,5 @@
-//! An ordinary shared mapping (mmap(2)): of what the engine cannot cache, and of files in memory, which need no cache
-//! (the room `direct`).
+//! Ordinary shared mappings (mmap(2)): of maps without a cache, of files that the engine cannot cache, and of files in
+//! memory, which need no cache (*direct* mappings, in the room `direct`).
 
 use crate::counters::per_cpu::PerCpuCounter;
 use crate::direct::mapping::Wanted;
@@ -28,13 +28,13 @@ pub struct Kernel {
     pub mapping: Arc<KernelMapping>,
     /// Of a mutable map.
     pub source: Option<Box<Source>>,
-    /// Not of a map that the engine or a direct mapping was meant to serve.
+    /// `None` for a direct mapping, and where the fallback was taken.
     pub _registered: Option<Registered>,
 }
 
-/// What a mutable map that is not in the cache grows by.
+/// Means of growth of a mutable map that is not in the cache.
 pub struct Source {
-    /// For its length only.
+    /// To set its length, and to map it anew.
     pub file: EngineFd<File>,
     pub options: MapOptions,
 }
@@ -59,7 +59,7 @@ impl Kernel {
         length::extend_file(file, part, options.reserve)
     }
 
-    /// Makes the map longer; where it begins then.
+    /// Makes the map longer, and returns its first byte, which may have moved.
     pub fn grow(&mut self, len: usize, new_len: usize) -> Result<*mut u8> {
         self.extend(len..new_len)?;
         if let Some(source) = &self.source {
@@ -88,7 +88,7 @@ impl Kernel {
         self.mapping.advise(offset, len, number).map_err(kernel_refuses)
     }
 
-    /// madvise(2) on ranges, with a number of its own.
+    /// Gives advice, by its number in madvise(2), on ranges.
     pub fn advise_all(&self, ranges: &[Range<usize>], advice: i32) -> Result<()> {
         let mut ranges = ranges.iter().filter(|range| !range.is_empty());
         ranges.try_for_each(|range| self.mapping.advise(range.start, range.len(), advice)).map_err(kernel_refuses)
@@ -104,12 +104,12 @@ fn kernel_refuses(source: io::Error) -> Error {
 pub struct KernelMapping {
     base: usize,
     mapped: usize,
-    /// Of the map's first byte in the mapping: offsets need not be page multiples.
+    /// Offset of the map's first byte in the mapping, bytes: offsets in the file need not be page multiples.
     skip: usize,
     direct: Option<Direct>,
 }
 
-/// What a direct mapping has beside.
+/// State that only a direct mapping has.
 #[derive(Debug)]
 struct Direct {
     persist: Persist,
@@ -118,7 +118,7 @@ struct Direct {
     flushed: Box<PerCpuCounter>,
 }
 
-/// Which part of which file.
+/// A part of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct FilePart<'a> {
     pub file: &'a File,
@@ -131,7 +131,7 @@ pub struct FilePart<'a> {
 }
 
 impl KernelMapping {
-    /// Maps part of a file; straight, with `persist`, if its stores are to last in ways of their own.
+    /// Maps part of a file. With `persist` it is a direct mapping, whose stores are made to last in that way.
     pub fn new(part: FilePart<'_>, persist: Option<Persist>) -> io::Result<Self> {
         let FilePart { file, identity, medium, offset, len, writable } = part;
         let unit = if let Medium::Memory { unit } = medium { unit } else { PAGE };
@@ -171,7 +171,7 @@ impl KernelMapping {
         self.direct.as_ref().map_or(0, |direct| direct.flushed.sum())
     }
 
-    /// Goes on with the count of the mapping whose place this one takes.
+    /// Adds the count of the mapping whose place this one takes.
     pub fn continue_count(&self, of: &KernelMapping) {
         if let Some(direct) = &self.direct {
             direct.flushed.add(of.flushed_bytes());
@@ -207,7 +207,7 @@ impl KernelMapping {
         }
     }
 
-    /// madvise(2) on part of the map. What a direct map does not want any more stays: it is the only copy.
+    /// madvise(2) on part of the map. A direct map ignores `MADV_DONTNEED`: its memory is the only copy.
     pub fn advise(&self, offset: usize, len: usize, advice: i32) -> io::Result<()> {
         if advice == libc::MADV_DONTNEED && self.direct.is_some() {
             return Ok(());
@@ -220,8 +220,9 @@ impl KernelMapping {
         }
     }
 
-    /// Brings part of the map into memory, for stores with `writing` (madvise(2), `MADV_POPULATE_READ` and its kin,
-    /// Linux 5.14): what touching it would raise SIGBUS for is an error, EFAULT. Older kernels leave it to the touch.
+    /// Brings part of the map into memory, with `writing` for stores (madvise(2), `MADV_POPULATE_READ` and
+    /// `MADV_POPULATE_WRITE`, Linux 5.14). Where a touch would raise SIGBUS, it fails with EFAULT. Older kernels leave
+    /// all of it to the touch.
     pub fn populate(&self, offset: usize, len: usize, writing: bool) -> Result<()> {
         let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
         match self.advise(offset, len, advice) {
@@ -243,7 +244,7 @@ impl KernelMapping {
 impl Drop for KernelMapping {
     fn drop(&mut self) {
         let at = self.base..self.base + self.mapped;
-        // A child has the table as it was at some moment of a change, perhaps.
+        // In a child the table may be in the middle of a change.
         if self.direct.is_some() && !fork::is_child() && table::meets(at.clone()) {
             mapping::retire(&at);
         }

@@ -5,12 +5,12 @@ use crate::readahead::prefetch::MOST_QUEUED;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Accesses in order, those that follow prefetched: see [`Map::lookahead`](crate::Map::lookahead).
+/// Yields accesses in order, and prefetches those that follow: see [`Map::lookahead`](crate::Map::lookahead).
 pub struct Lookahead<'a, I> {
     mapping: &'a Mapping,
     accesses: I,
     depth: usize,
-    /// Drawn and not returned yet; of these, the first `offered` need no more prefetching.
+    /// Ranges that are drawn and not returned yet. The first `offered` of them need no more prefetching.
     coming: VecDeque<Range<usize>>,
     offered: usize,
 }
@@ -22,7 +22,8 @@ impl<'a, I: Iterator<Item = Range<usize>>> Lookahead<'a, I> {
         Lookahead { mapping, accesses, depth, coming: VecDeque::new(), offered: 0 }
     }
 
-    /// Prefetches when a quarter of the depth is not yet: a call for each would wake a reader for each.
+    /// Prefetches when more than a quarter of the depth is not prefetched: a call for each range would wake a reader
+    /// for each.
     fn look_ahead(&mut self) {
         let missing = self.depth.saturating_sub(self.coming.len());
         self.coming.extend(self.accesses.by_ref().take(missing));
@@ -31,7 +32,7 @@ impl<'a, I: Iterator<Item = Range<usize>>> Lookahead<'a, I> {
             self.offered += match self.mapping.prefetch(rest) {
                 Ok(0) => return,
                 Ok(taken) => taken,
-                // One of them is not inside the map: those before it, or it alone, which is passed over.
+                // One range is not inside the map: count those before it, or it alone, which is passed over.
                 Err(_) => {
                     let sound =
                         rest.iter().take_while(|range| self.mapping.prefetch(&[(*range).clone()]).is_ok()).count();

@@ -24,11 +24,12 @@ use std::fs::File;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// The engine's cache: misses are served in user space, within the cache's budget.
+    /// The engine's cache: misses are served in user space, within the cache's budget. A map of no bytes says so, too.
     Cached,
-    /// None: the file is in memory already, and mapped straight ([`Mode`](crate::Mode)).
+    /// No cache: the file is in memory already, and mapped straight ([`Mode`](crate::Mode)).
     Direct,
-    /// The kernel's page cache: no cache was asked for, or the [`Fallback`](crate::Fallback) was taken.
+    /// The kernel's page cache: no cache was asked for, other maps of the file are the kernel's, or the
+    /// [`Fallback`](crate::Fallback) was taken.
     Kernel,
 }
 

@@ -1,4 +1,4 @@
-//! A map to store to: what it has beside the methods of every map.
+//! The mutable map: its methods beside those of every map (`face.rs`).
 
 use crate::error::{Error, Result};
 use crate::map::flush::{Flush, Unsaved};
@@ -58,7 +58,8 @@ impl MapMut {
     ///
     /// # Errors
     /// [`Error::WriteBack`] when bytes could not be written: they stay in memory, dirty, and every later flush tries
-    /// them again. [`Error::Io`] when fdatasync fails, then and ever after.
+    /// them again. [`Error::Io`] when fdatasync(2) fails, then and ever after; also from fstat(2), and from msync(2) on
+    /// a map that the kernel serves. [`Error::Missing`] in a child made by fork(2).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -75,9 +76,9 @@ impl MapMut {
         self.mapping.flush(0, self.mapping.len)
     }
 
-    /// Like [`MapMut::flush`], for `len` bytes of the map from `offset`. Works in pages of 4096: neighbours of the
-    /// range on its first and last page are written too. (In cache lines of 64 on a direct map whose file is persistent
-    /// memory, and up to 64 KiB without a system call, whatever the size of the pages it is mapped by.)
+    /// Like [`MapMut::flush`], for `len` bytes of the map from `offset`. It writes whole pages of 4096 bytes, so
+    /// neighbours of the range on its first and last page, too. A direct map whose file is persistent memory is flushed
+    /// in cache lines of 64 bytes, and up to 64 KiB without a system call, whatever the size of its pages.
     ///
     /// # Errors
     /// As for [`MapMut::flush`], and [`Error::RangeOutside`].
@@ -98,9 +99,10 @@ impl MapMut {
         self.mapping.flush(offset, len)
     }
 
-    /// Bytes that flushes of this map wrote to memory by cache line: of a direct map ([`Engine::Direct`]) on DAX, or
-    /// one made with [`Persist::CacheLines`](crate::Persist::CacheLines). What other maps write is counted by their
-    /// caches ([`Stats::writeback_bytes`](crate::Stats::writeback_bytes)), and by the kernel.
+    /// Bytes that flushes of this map wrote to memory by cache line: more than 0 only for a direct map
+    /// ([`Engine::Direct`]) on DAX, or one made with [`Persist::CacheLines`](crate::Persist::CacheLines). The cache
+    /// counts the bytes of cached maps ([`Stats::writeback_bytes`](crate::Stats::writeback_bytes)), the kernel those of
+    /// its own.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -120,8 +122,8 @@ impl MapMut {
         self.mapping.flushed_bytes()
     }
 
-    /// Starts what [`MapMut::flush`] does, in the background, and returns a handle to wait for it. Errors come with the
-    /// handle's [`wait`](Flush::wait), and with the next `flush`.
+    /// Starts a [`MapMut::flush`] in the background, and returns a handle to wait for it. The handle's
+    /// [`wait`](Flush::wait) returns its errors, and so does the next `flush`.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -140,12 +142,12 @@ impl MapMut {
         self.mapping.flush_async()
     }
 
-    /// Writes the map's dirty pages to the file and unmaps it, with an answer. (Dropping it does the same if it is the
-    /// file's last map; else its pages stay in the cache as they are.) The bytes need not be
-    /// on stable storage afterwards (munmap(2) makes no such promise): call [`MapMut::flush`] before.
+    /// Writes the map's dirty pages to the file, unmaps it, and returns errors. Dropping a map also writes them if it
+    /// is the file's last map; else its pages stay in the cache as they are. The bytes need not be on stable storage
+    /// afterwards (munmap(2) makes no such promise): call [`MapMut::flush`] before.
     ///
     /// # Errors
-    /// [`Unsaved`], which holds the map, when pages could not be written.
+    /// [`Unsaved`], which holds the error and the map, when pages could not be written.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -166,8 +168,8 @@ impl MapMut {
         }
     }
 
-    /// Like [`MapMut::unmap`], but where pages cannot be written it waits until they can (somebody makes room on the
-    /// disk), and tries five times a second. The first error goes to `tracing`.
+    /// Like [`MapMut::unmap`], but while pages cannot be written ([`Error::WriteBack`]) it tries again, five times a
+    /// second, until somebody has made room on the disk, for example. The first error goes to `tracing`.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -194,9 +196,10 @@ impl MapMut {
     /// Makes the map `new_len` bytes long, and its file at least as long as the map then reaches; neither is made
     /// shorter. New bytes of the file are zero, also where somebody stored past the old end.
     ///
-    /// The map may move, like mremap(2) with `MREMAP_MAYMOVE`: pointers into it from before are void. It stays where it
-    /// is up to twice what was mapped or the file had, whichever was more, when it was first mapped. A larger one gets
-    /// a new place, with all its dirty pages written back first and all its pages to be read anew.
+    /// The map may move, as by mremap(2) with `MREMAP_MAYMOVE`: pointers into it from before are void. A map that is
+    /// not cached always moves. A cached one stays where it is up to twice the length that was mapped, or that the file
+    /// had, when it was first mapped, whichever was more. Beyond that it gets a new place: its dirty pages are written
+    /// back first, and all its pages are read anew.
     ///
     /// # Errors
     /// The map is then as it was, though the file may be longer already. [`Error::Shrinking`] when `new_len` is less
@@ -204,7 +207,7 @@ impl MapMut {
     /// [`Error::Outgrown`] when the map would have to move and the file has other maps; [`Error::WriteBack`] when it
     /// would have to move, or others changed the file's length, and pages cannot be written back; [`Error::Reserve`]
     /// when it was mapped with [`MapOptions::reserve`] and there is no room; [`Error::Io`] from ftruncate(2), mmap(2)
-    /// and their kin.
+    /// and their kin; [`Error::Missing`] in a child made by fork(2).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

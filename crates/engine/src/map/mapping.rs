@@ -1,4 +1,4 @@
-//! What both kinds of map are inside: a range of memory, and what serves it.
+//! The inside of both kinds of map: a range of memory, and the backing that serves it.
 
 use crate::error::{Error, Result};
 use crate::map::cached::Cached;
@@ -19,9 +19,9 @@ pub struct Mapping {
     pub backing: Backing,
 }
 
-/// What serves a map.
+/// The way a map is served.
 pub enum Backing {
-    /// Nothing: the map has no byte. A mutable one grows by its source.
+    /// The map has no byte. A mutable one grows by its source.
     Empty(Option<Box<Source>>),
     Cached(Cached),
     Kernel(Kernel),
@@ -34,7 +34,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Whether something may be done with a range: it is inside the map, and the map is this process's.
+    /// Checks that a range is inside the map, and that the map is this process's.
     #[inline]
     pub fn check(&self, offset: usize, len: usize) -> Result<()> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
@@ -61,7 +61,7 @@ impl Mapping {
         }
     }
 
-    /// Writes what is dirty in a range to the file, and waits until it is on stable storage.
+    /// Writes the dirty pages of a range to the file, and waits until they are on stable storage.
     pub fn flush(&self, offset: usize, len: usize) -> Result<()> {
         self.check(offset, len)?;
         match &self.backing {
@@ -80,7 +80,7 @@ impl Mapping {
         })
     }
 
-    /// Writes what is dirty to the file, which need not reach stable storage.
+    /// Writes dirty pages to the file, not necessarily to stable storage.
     pub fn save(&self) -> Result<()> {
         self.check(0, self.len)?;
         match &self.backing {
@@ -105,7 +105,7 @@ impl Mapping {
         }
     }
 
-    /// Nothing changes but, perhaps, the file's length before all that can fail is done.
+    /// Makes the map longer. If it fails, nothing has changed but, perhaps, the file's length.
     pub fn grow(&mut self, new_len: usize) -> Result<()> {
         self.check(0, self.len)?;
         if new_len < self.len {
@@ -143,7 +143,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Asks for ranges to be brought in, and returns at once: how many were taken, from the first on.
+    /// Asks for ranges to be brought in, and returns at once the number of ranges, from the first on, that were taken.
     pub fn prefetch(&self, ranges: &[Range<usize>]) -> Result<usize> {
         self.check_all(ranges)?;
         match &self.backing {

@@ -1,4 +1,4 @@
-//! How a map comes into being: the checks, then the cache, a direct mapping or the kernel.
+//! Makes a map: the checks, then the cache, a direct mapping or the kernel.
 
 use crate::direct::mapping;
 use crate::error::{Error, Result};
@@ -123,19 +123,20 @@ impl MapOptions {
         }
     }
 
-    /// Whether it asks for what only the engine has.
+    /// Whether these options need the engine.
     fn needs_engine(&self) -> bool {
         let waits = self.deferred.initial.is_none() && !self.deferred.keep;
         self.cache.is_some() || self.scratch || !waits || self.mode == Mode::Cached
     }
 
-    /// The part of the file that a kernel mapping of `len` bytes from the offset on has.
+    /// The part of the file that a kernel mapping of `len` bytes from the offset on covers.
     pub(crate) fn part<'a>(&self, file: &'a File, facts: &Facts, len: usize, writable: bool) -> FilePart<'a> {
         let (identity, medium) = (facts.identity, file::medium(file));
         FilePart { file, identity, medium, offset: self.offset, len, writable }
     }
 
-    /// Whether a file is mapped without the cache, and if so what makes its stores last; `Some(None)`: the kernel does.
+    /// Whether the mode settles that a file is mapped without a cache. `Some(Some(_))`: straight, and how its stores
+    /// are made to last. `Some(None)`: by the kernel, as the fallback. `None`: not settled by the mode.
     fn without_cache(&self, from: &File, facts: &Facts) -> Result<Option<Option<Persist>>> {
         let is_wanted = match self.mode {
             Mode::Cached => false,
@@ -155,7 +156,7 @@ impl MapOptions {
     }
 }
 
-/// Where a part of a map that begins at `offset` lies in the file, if there is address space for it.
+/// The place in the file of a part of a map that begins at `offset`. [`Error::LengthOverflow`] if it ends past 64 TiB.
 pub(crate) fn part_of_file(path: &Path, offset: u64, part: Range<usize>) -> Result<Range<u64>> {
     const MOST: u64 = 1 << 46;
     let end = offset.checked_add(part.end as u64).filter(|end| *end <= MOST);

@@ -1,4 +1,4 @@
-//! How a file is to be mapped: the builder. `open.rs` does it.
+//! The builder that says how a file is to be mapped. `open.rs` maps it.
 
 use crate::deferred::protocol::DeferredMode;
 #[cfg(doc)]
@@ -71,7 +71,7 @@ impl MapOptions {
         Self::default()
     }
 
-    /// First byte of the file to map; any offset, not only page multiples. Default 0.
+    /// First byte of the file to map. It need not be a multiple of the page size. Default 0.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -88,8 +88,8 @@ impl MapOptions {
         self
     }
 
-    /// Bytes to map. Default: from the offset to the end of the file. Bytes past the end may be mapped; touching a page
-    /// that lies wholly past it raises SIGBUS, as with mmap(2).
+    /// Length of the map, bytes. Default: from the offset to the end of the file. Bytes past the end may be mapped.
+    /// Touching a page that lies wholly past it raises SIGBUS, as with mmap(2).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -106,12 +106,14 @@ impl MapOptions {
         self
     }
 
-    /// The cache to hold the pages: the engine serves the map, from the first touch. Default: none, and the kernel serves it.
+    /// The cache that holds the pages: the engine then serves the map. Default: none, and the kernel serves it.
     ///
-    /// What only the engine has means the engine, in [`Cache::global`], without a cache too: [`MapOptions::scratch`],
-    /// [`MapOptions::async_stores`], [`MapOptions::async_read`], [`Mode::Cached`]. A file that is mapped already stays with the cache it
-    /// is in: there is one copy of each page. And a file that the kernel serves here stays the kernel's while it is mapped, so that its
-    /// maps agree; [`Map::engine`](crate::Map::engine) tells who serves a map.
+    /// Some options need the engine: [`MapOptions::scratch`], [`MapOptions::async_stores`], [`MapOptions::async_read`]
+    /// and [`Mode::Cached`]. With one of them and no cache, the engine serves the map in [`Cache::global`].
+    ///
+    /// All maps of a file in a process are served alike, since there is one copy of each page. A file that is in a
+    /// cache stays in that cache while it is mapped, whatever is given here. A file that the kernel serves stays the
+    /// kernel's while it is mapped. [`Map::engine`](crate::Map::engine) tells who serves a map.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -128,9 +130,9 @@ impl MapOptions {
         self
     }
 
-    /// Whether a map that the kernel serves has the kernel's file mappings of this process steered: a thread looks at what is touched, and
-    /// tells the kernel what to read ahead, what to keep, and where not to read around a miss, while memory is short or loads are slow. The
-    /// first such map starts it. Default: yes.
+    /// Whether the kernel is advised, if it serves this map. A thread, which the first such map starts, looks at which
+    /// pages of the process's kernel mappings of files are touched. While memory is short or loads are slow it tells
+    /// the kernel what to read ahead, what to keep, and where not to read around a miss. Default: yes.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -146,8 +148,8 @@ impl MapOptions {
         self
     }
 
-    /// What to do where the engine lacks something it needs, such as userfaultfd in a container. Default: [`Fallback::Refuse`], an error
-    /// that says what is missing, so that no budget is left out silently.
+    /// How to go on where the engine lacks something it needs, such as userfaultfd in a container. Default:
+    /// [`Fallback::Refuse`], an error that says what is missing, so that no budget is left out silently.
     ///
     /// ```
     /// use fastmap::{Fallback, MapOptions};
@@ -160,14 +162,16 @@ impl MapOptions {
     }
 
     /// Whether a mutable map keeps other processes from mapping the file mutable (default true): two caches over one
-    /// file would write their pages over each other's. The lock is advisory and lasts until the file's last map in this
-    /// process is dropped; maps for reading take none and are not refused, and kernel mappings ([`Fallback::Kernel`])
-    /// do without. A file whose last writer has died is waited for, up to half a minute, until that program's keeper
-    /// ([`CacheBuilder::keeper`](crate::CacheBuilder::keeper)) has saved it.
+    /// file would write their pages over each other's. The other process gets [`Error::Locked`]. The lock is advisory
+    /// and lasts until the file's last map in this process is dropped. Maps for reading, and kernel mappings, take no
+    /// lock and are not refused.
     ///
-    /// It is an open-file-description lock on one byte at the far end of the file (fcntl(2)). It does not meet other
-    /// locks but those on the *whole* file: a program that takes such a lock with fcntl(2) takes it before it maps the
-    /// file, or passes false here.
+    /// When a file's last writer has died, a map waits, up to half a minute, until that program's keeper
+    /// ([`CacheBuilder::keeper`](crate::CacheBuilder::keeper)) has saved the file.
+    ///
+    /// The lock is an open-file-description lock on one byte at the far end of the file (fcntl(2), `F_OFD_SETLK`). Of
+    /// other locks it meets only those on the *whole* file. A program that takes such a lock with fcntl(2) takes it
+    /// before it maps the file, or passes false here.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -184,13 +188,15 @@ impl MapOptions {
     }
 
     /// Whether a mutable map allocates disk space for all it covers (fallocate(2)), so that no store to it can meet a
-    /// full disk. Without it a store to a hole of the file takes its space when it is made, and where there is none raises SIGBUS, as with
-    /// mmap(2); calls that store fail with ENOSPC. A map that reaches past the file's end then extends the file, and
-    /// [`MapMut::grow`] allocates what it adds. Default: no.
+    /// full disk. A map that reaches past the file's end extends the file, and [`MapMut::grow`] allocates what it adds.
+    /// Default: no.
     ///
-    /// It does not help on file systems that write elsewhere what is overwritten (btrfs, files that share blocks after
-    /// `cp --reflink`, snapshots), nor against quotas met by other blocks of the file system's own. Block devices have
-    /// their space anyway.
+    /// Without it, space for a hole of the file is allocated at the first store there. If there is none, the store
+    /// raises SIGBUS, as with mmap(2), and methods that store fail with ENOSPC.
+    ///
+    /// It does not help on file systems that write overwritten blocks elsewhere (btrfs, files that share blocks after
+    /// `cp --reflink`, snapshots), nor against quotas that the file system's own blocks meet. Block devices have their
+    /// space anyway.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -206,11 +212,14 @@ impl MapOptions {
         self
     }
 
-    /// Whether the file is scratch space only: the map is memory that may be larger than memory. It begins with zeros,
-    /// whatever the file holds; its pages are written for want of room alone, not at a flush, in time, nor when the map
-    /// goes or the program dies, and what the file holds afterwards means nothing. [`MapMut::discard`] says what is not
-    /// needed any more. Default: no. A file that is mapped already stays what it is; a scratch map cannot grow past
-    /// twice the length that the file or the map had at first ([`Error::Outgrown`]).
+    /// Whether the file is scratch space only: the map is memory that may be larger than RAM. Default: no.
+    ///
+    /// * The map begins with zeros, whatever the file holds.
+    /// * Its pages are written only for want of room: not at a flush, not because of their age, not when the map goes
+    ///   or the program dies. The file's contents afterwards mean nothing.
+    /// * [`MapMut::discard`] gives up contents that are no longer needed.
+    /// * A scratch map cannot grow past twice the length that the file or the map had at first ([`Error::Outgrown`]).
+    /// * A file that is mapped already stays what it is.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -228,10 +237,9 @@ impl MapOptions {
         self
     }
 
-    /// Whether the file is mapped straight or behind the cache. Default: straight where it is in memory already (tmpfs,
-    /// ramfs, hugetlbfs, DAX): there is no second copy then, no cache is used, and [`MapOptions::one_writer`] does
-    /// without a lock, as there is nothing that could be written over. A file in the cache stays there, and so do
-    /// scratch maps.
+    /// Whether the file is mapped straight or behind the cache ([`Mode`]). Default: straight where it is in memory
+    /// already (tmpfs, ramfs, hugetlbfs, DAX), except for scratch maps and files that are in a cache. A straight map
+    /// makes no second copy, so it uses no cache, and no lock ([`MapOptions::one_writer`]).
     ///
     /// Do not map a file in both ways at a time: the two would not agree.
     ///
@@ -252,9 +260,9 @@ impl MapOptions {
         self
     }
 
-    /// What makes stores to a direct map last. Default: what its file needs. On DAX, where the kernel can (`MAP_SYNC`),
-    /// a flush of up to 64 KiB is then a matter of user space: its cache lines are written to memory (CLWB, CLFLUSHOPT
-    /// or CLFLUSH, and a fence). Larger ones are msync(2)'s, which knows what is dirty.
+    /// How a flush makes stores to a direct map last. Default: as its file needs. On DAX, where the kernel can
+    /// (`MAP_SYNC`), a flush of up to 64 KiB makes no system call: it writes cache lines to memory (CLWB, CLFLUSHOPT or
+    /// CLFLUSH, and a fence). A larger one is msync(2)'s, since the kernel knows which pages are dirty.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -277,29 +285,30 @@ impl MapOptions {
     /// Maps a file for reading. The file may be closed afterwards.
     ///
     /// # When the file's length changes
-    /// *Longer*: pages past the old end can be touched at once. On the page that holds the old end, if it is in memory,
-    /// what others wrote behind that end is seen once the change is noticed. Bytes there that a map covers are the
-    /// map's, though: they are written as it has them when the page is written.
+    /// *Longer*: pages past the old end can be touched at once. If the page that holds the old end is in memory, bytes
+    /// that others wrote behind that end are seen once the change is noticed. If a map covers those bytes, they are the
+    /// map's: when the page is written, they are written as the map has them.
     ///
-    /// *Shorter*: touching a page that lies wholly past the new end and is not in memory raises SIGBUS, with the file
-    /// and the offset on standard error, as with mmap(2). Unlike with mmap(2), pages in memory keep their bytes until
-    /// the change is noticed; then what lies past the end is dropped, and reads as zeros should the file become longer
-    /// again. It is never written, with one exception: a write of dirty pages that is on its way to the kernel at the
-    /// moment of the cut may make the file reach to their end again, with what they held. mmap(2) has no such moment:
+    /// *Shorter*: touching a page that lies wholly past the new end and is not in memory raises SIGBUS, as with
+    /// mmap(2), with the file and the offset on standard error. Unlike with mmap(2), pages in memory keep their bytes
+    /// until the change is noticed. Then bytes past the end are dropped: should the file become longer again, they are
+    /// zeros. They are never written, with one exception: a write of dirty pages that is on its way to the kernel at
+    /// the moment of the cut may extend the file to their end again, with their bytes. mmap(2) has no such moment:
     /// flush before a cut where that matters.
     ///
-    /// A change is noticed by [`MapMut::flush`] and [`MapMut::flush_range`], by [`MapMut::grow`], by `advise`, and by a
-    /// new map of the file, if of no less than a byte; the last one that goes leaves nothing in memory. What counts is
-    /// the length found then: of a file that was cut and made longer again before, all below its end counts as never
-    /// cut. Pages that are pinned ([`Map::pin`]) stay as they are until a change is noticed after that.
+    /// A change is noticed by [`MapMut::flush`], [`MapMut::flush_range`], [`MapMut::flush_async`], [`MapMut::unmap`],
+    /// [`MapMut::grow`], `advise`, `prefetch_wait`, and a new map of the file of at least one byte. Once the file's
+    /// last map is dropped, nothing of it is in memory. Only the length at that time counts: if the file was cut and
+    /// extended again before, bytes below its end count as never cut. Pinned pages ([`Map::pin`]) stay as they are
+    /// until one of these calls is made after their last pin is gone.
     ///
     /// # Safety
-    /// As with `memmap2`: nobody may change the mapped bytes while the map exists, inside or outside the process,
-    /// except through maps of this crate made with the same care; of a file that is cut, bytes past the new end must
-    /// not be touched. Bytes that were mapped count as mapped, here, until the file's last map in this process is
-    /// dropped: they stay cached. The pages of a map are not resident at all times: a *system call* handed a slice of
-    /// it may fail with EFAULT, so pin the slice's range first ([`Map::pin`]), or copy. Threads that touch the map must
-    /// not block SIGBUS, and the program must not replace the SIGBUS handler.
+    /// As with `memmap2`, nobody may change the mapped bytes while the map exists, inside or outside the process,
+    /// except through maps of this crate made with the same care. If the file is cut, bytes past the new end must not
+    /// be touched. Bytes that were mapped count as mapped until the file's last map in this process is dropped, since
+    /// they stay cached. Pages of a map are not resident at all times, so a *system call* that is given a slice of it
+    /// may fail with EFAULT: pin the range first ([`Map::pin`]), or copy. Threads that touch the map must not block
+    /// SIGBUS, and the program must not replace the SIGBUS handler.
     ///
     /// # Errors
     /// [`Error::NotMappable`], [`Error::OffsetPastEnd`], [`Error::LengthOverflow`], [`Error::WriteOnlyFile`],
@@ -319,9 +328,9 @@ impl MapOptions {
         Ok(Map { mapping: self.open(file, false, &store::open)? })
     }
 
-    /// Maps a file that is filled while it is read: the local copy of an object ([`Origin`]), which is read-only and known by
-    /// [`Origin::name`]. All of it goes through the cache: where the engine cannot run that is an error, whatever
-    /// [`fallback`](Self::fallback) says. Each such map has pages of its own.
+    /// Maps a file that is filled while it is read: the local copy of an object ([`Origin`]). The map is read-only, and
+    /// messages name it by [`Origin::name`]. It always goes through the cache: where the engine cannot run, that is an
+    /// error, whatever [`fallback`](Self::fallback) says. Each such map has pages of its own.
     ///
     /// # Errors
     /// As for [`map`](Self::map); [`Error::Missing`] where the engine lacks something.
@@ -331,14 +340,15 @@ impl MapOptions {
         Ok(Map { mapping: options.open_origin(file, origin)? })
     }
 
-    /// Maps a file for reading and writing. Stores reach the file by write-back, at the latest when the last map of the
-    /// file is dropped or the process exits; [`MapMut::flush`] says when they are on stable storage. Stores that were not flushed are lost
-    /// where the OOM killer, or the end of a PID namespace, ends the process ([`CacheBuilder::keeper`](crate::CacheBuilder::keeper)). What a change of
-    /// the file's length means is said at [`MapOptions::map`]; [`MapMut::grow`] makes map and file longer.
+    /// Maps a file for reading and writing. Stores reach the file by write-back, at the latest when the file's last map
+    /// is dropped or the process exits. [`MapMut::flush`] returns when they are on stable storage. Stores that were not
+    /// flushed are lost where the OOM killer, or the end of a PID namespace, ends the process
+    /// ([`CacheBuilder::keeper`](crate::CacheBuilder::keeper)). [`MapOptions::map`] explains changes of the file's
+    /// length; [`MapMut::grow`] makes map and file longer.
     ///
     /// # Safety
-    /// As for [`MapOptions::map`]; and two mutable maps of the same bytes alias. With [`MapOptions::async_read`], by
-    /// this map or another of the file, all users of its maps keep the three duties that its description names: a line
+    /// As for [`MapOptions::map`]; besides, two mutable maps of the same bytes alias. If this map or another of the
+    /// file was made with [`MapOptions::async_read`], all users of its maps keep the three duties named there: a line
     /// that was not stored to may hold the initial value, and become the file's while somebody has a reference to it.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Pins, as maps offer them: bytes that stay in memory until a guard is dropped. `pin/pin.rs` says how it is done.
+//! Pins, as maps offer them: bytes that stay in memory until a guard is dropped. `pin/pin.rs` explains how pins work.
 
 #[cfg(doc)]
 use crate::error::Error;
@@ -15,9 +15,9 @@ use std::ops::{Deref, DerefMut};
 
 /// Bytes of a map that stay in memory, where they are, until this is dropped ([`Map::pin`]).
 ///
-/// It may be handed to system calls that read from it (write(2), io_uring(7) and its kin), and sent to and dropped in
-/// another thread. One that is never dropped ([`std::mem::forget`]) keeps its part of the cache's budget for good, and
-/// nothing else.
+/// It may be given to system calls that read from it (write(2), io_uring(7) and their kin), and be sent to another
+/// thread and dropped there. If it is never dropped ([`std::mem::forget`]), it keeps its part of the cache's budget for
+/// good; nothing else happens.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -40,8 +40,8 @@ pub struct Pinned<'a> {
 
 /// Bytes of a mutable map that stay in memory, writable, where they are, until this is dropped ([`MapMut::pin_mut`]).
 ///
-/// It may be handed to system calls that write into it (read(2), io_uring(7) and its kin; direct I/O into it must have
-/// ended before it is dropped). Otherwise it is as [`Pinned`].
+/// It may be given to system calls that write into it (read(2), io_uring(7) and their kin). Direct I/O into it must
+/// have ended before it is dropped. Otherwise it is as [`Pinned`].
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -63,9 +63,9 @@ pub struct PinnedMut<'a> {
     _held: Held<'a>,
 }
 
-/// What keeps bytes in memory.
+/// The hold that keeps bytes in memory.
 pub(super) enum Held<'a> {
-    /// Nothing: there are none, or the kernel has brought them in and keeps them as it likes.
+    /// None: there are no bytes, or the kernel has brought them in and keeps them as it likes.
     Not,
     Pages(#[expect(dead_code, reason = "kept for its drop")] Hold<'a>),
 }
@@ -83,7 +83,7 @@ impl Mapping {
         Ok(Pinned { bytes, _held: held })
     }
 
-    /// Pins a range on one page that is in memory; `None`: it takes more than that.
+    /// Pins a range if it is on one page that is in memory. `None`: it is not, or that takes more than the fast path.
     #[inline(always)]
     fn hold_resident(&self, offset: usize, len: usize) -> Option<Hold<'_>> {
         let Backing::Cached(cached) = &self.backing else { return None };
@@ -120,9 +120,9 @@ impl MapMut {
     /// Keeps `len` bytes of the map from `offset` in memory, and writable, until the guard is dropped: neither loads
     /// nor stores trap, and system calls may write into them. Otherwise as [`MapMut::pin`].
     ///
-    /// Its pages count as dirty all the while, whatever is stored, since the kernel's stores are not seen: each flush
-    /// writes them again, with what they hold then. Other write-back leaves them until they are unpinned, unless they
-    /// get too old ([`CacheBuilder::dirty_expire`](crate::CacheBuilder::dirty_expire)).
+    /// Its pages count as dirty while they are pinned, since the kernel's stores are not seen. Each flush writes them
+    /// again, as they are then. Other write-back leaves them alone until they are unpinned, or get too old
+    /// ([`CacheBuilder::dirty_expire`](crate::CacheBuilder::dirty_expire)).
     ///
     /// # Errors
     /// As for [`MapMut::pin`].

@@ -1,4 +1,4 @@
-//! Maps of scratch files, which give their space only: what may be done with them beside using them.
+//! Scratch maps, whose files only give space: their contents are discarded, cleared and copied here.
 
 use crate::deferred::protocol;
 #[cfg(doc)]
@@ -17,12 +17,13 @@ use std::fs::File;
 use std::ops::Range;
 
 impl MapMut {
-    /// Gives up what a range of a scratch map ([`MapOptions::scratch`]) holds: bytes of the whole pages in it are zeros
-    /// afterwards, and what was stored there is never written. On other maps it does nothing.
+    /// Gives up the contents of the whole pages in a range of a scratch map ([`MapOptions::scratch`]). Their bytes are
+    /// zeros afterwards, and earlier stores to them are never written. On other maps it does nothing.
     ///
     /// # Errors
     /// [`Error::RangeOutside`]; [`Error::WriteBack`] for a page that was stored to before it was read, and cannot be
-    /// read; [`Error::Missing`] in a child made by fork(2).
+    /// read; those of [`MapMut::write_at`] for pages that another map has pinned; [`Error::Missing`] in a child made by
+    /// fork(2).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -38,7 +39,7 @@ impl MapMut {
     /// # }
     /// ```
     ///
-    /// Nobody has a reference into the map meanwhile:
+    /// The compiler refuses a reference into the map that outlives the call:
     ///
     /// ```compile_fail,E0502
     /// # fn discards(mut map: fastmap::MapMut) {
@@ -51,7 +52,7 @@ impl MapMut {
         let Some((region, pages)) = self.mapping.scratch_pages(offset, len)? else { return Ok(()) };
         protocol::settle(region, pages.clone()).map_err(|failure| failure.into_error(&**region.store()))?;
         sweep::discard(region, pages.clone());
-        // Out of memory at once: what a clean page holds that the file lacks would be there until it is evicted.
+        // They leave memory at once: a clean page that holds what the file lacks would show it until it is evicted.
         let gone = {
             let _length = region.lock_length();
             length::leave_memory(region, pages.clone())
@@ -66,14 +67,14 @@ impl MapMut {
         }
     }
 
-    /// Says that nobody needs what a range of a scratch map holds, at less cost than [`MapMut::discard`]: its pages are
-    /// not written when their room is needed. Until something is stored there, bytes of the whole pages in the range
-    /// are as they were, as they were earlier, or zeros, from one moment to the next. Stores that run at the same time
-    /// may be lost. Pages that are pinned for writing stay as they are. On other maps it does nothing.
+    /// Gives up the contents of the whole pages in a range of a scratch map ([`MapOptions::scratch`]), at less cost
+    /// than [`MapMut::discard`]: they are not written when their room is needed. Until something is stored there, each
+    /// byte is as it was, as it was earlier, or zero, and may change from one moment to the next. Stores that run at
+    /// the same time may be lost. Pages that are pinned for writing stay as they are. On other maps it does nothing.
     ///
     /// # Safety
-    /// Nobody has a reference to these bytes, now or before they are stored to (through pointers,
-    /// [`MapMut::as_mut_ptr`]) or cleared.
+    /// Nobody has a reference to these bytes, from now until they are cleared or stored to (through pointers,
+    /// [`MapMut::as_mut_ptr`]).
     ///
     /// # Errors
     /// [`Error::RangeOutside`]; [`Error::Missing`] in a child made by fork(2).
@@ -99,8 +100,8 @@ impl MapMut {
         Ok(())
     }
 
-    /// Makes bytes of the map zeros. On a scratch map ([`MapOptions::scratch`]) pages that are not in memory are
-    /// neither read nor written for it.
+    /// Fills `len` bytes of the map from `offset` with zeros. On a scratch map ([`MapOptions::scratch`]) pages that are
+    /// not in memory are neither read nor written for it.
     ///
     /// # Errors
     /// As for [`MapMut::write_at`].
@@ -135,9 +136,10 @@ impl MapMut {
         Ok(())
     }
 
-    /// Copies what a scratch map ([`MapOptions::scratch`]) holds to the same places of another file, which is empty:
-    /// where the map is zeros, or was discarded, the file keeps its holes. File systems that can share the blocks do.
-    /// Stores that run at the same time are in the copy or not. On other maps it does nothing.
+    /// Copies the contents of a scratch map ([`MapOptions::scratch`]) to the same offsets of another file, which is
+    /// empty (copy_file_range(2)). Where the map is zeros, or was discarded, that file keeps its holes. File systems
+    /// that can share the blocks do. Stores that run at the same time are in the copy or not. On other maps it does
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::WriteBack`]; [`Error::Io`] when the file cannot be written; [`Error::Missing`] in a child made by
@@ -166,7 +168,7 @@ impl MapMut {
     }
 }
 
-/// Makes a page of a scratch region that is not in memory zeros; false: it is in memory, or on its way.
+/// Makes an absent page of a scratch region zeros. False: it is in memory, or on its way.
 fn clear_absent(region: &Region, page: usize) -> bool {
     let Some(saved) = region.scratch() else { return false };
     let word = region.word(page);
@@ -182,7 +184,7 @@ fn clear_absent(region: &Region, page: usize) -> bool {
 /// Copies pages of a scratch region to the same places of a file that has holes there.
 fn snapshot(region: &Region, pages: Range<usize>, to: &File) -> Result<()> {
     let (Some(saved), Some(from)) = (region.scratch(), region.store().writer()) else { return Ok(()) };
-    // A clean page has what the file has, or zeros, or nothing that anybody needs.
+    // A clean page holds the file's bytes, zeros, or bytes that nobody needs.
     flush::write_out(region, pages.clone())?;
     let mut rest = pages;
     while let Some(run) = saved.run_from(rest.clone()) {

@@ -1,17 +1,17 @@
-//! Claims: what a thread holds that has begun a transition of a page, and owes its end.
+//! Claims. A claim is a token of the thread that has begun a transition of a page and has to end it.
 //!
 //! Each `begin` of `word.rs` that gives a page to one thread returns a token here, and the token's `finish` or `abort` ends the
 //! transition: it wakes sleepers, queues the page and counts it ([`PageAccess::settle`]). A token that is dropped otherwise is a
 //! bug, which the debug build reports. The steps whose order keeps stores from being lost are here and nowhere else, and the loom
 //! models run this code: they implement [`PageAccess`] by a model of the page-table entry.
 //!
-//! A batch keeps its claims as numbers (a range, a set of bits, a slot): [`Loading::keep`] and its kin turn a token into the page,
-//! `adopt` turns it back.
+//! A batch notes its claims in another form (a range, a set of bits, a slot): [`Loading::keep`] turns a token into its page, and `adopt`
+//! makes a token of the page again. The other tokens have the same two functions.
 
 use crate::page::word::{After, Claim, PageWord, Seen, State};
 use crate::sys::sync::spin;
 
-/// What a claim needs of the place where its page is.
+/// A page, as claims need it.
 pub trait PageAccess: Copy {
     /// The page's word.
     fn word(&self) -> &PageWord;
@@ -28,13 +28,13 @@ pub trait PageAccess: Copy {
     /// Write-protects the resident page, or lifts that (UFFDIO_WRITEPROTECT); fails with an error number.
     fn protect(&self, on: bool) -> Result<(), i32>;
 
-    /// Does what a transition leaves to be done. `core`: whose queue and counters.
+    /// Does the work that is left after a transition. `core` says whose queue and counters are used.
     fn settle(&self, after: After, core: usize);
 
-    /// Sleeps while the word has a value; may return at any time.
+    /// Sleeps while the word is `expected`; may return at any time.
     fn sleep(&self, expected: u32);
 
-    /// Whether the page may be claimed to be loaded, at this moment.
+    /// Whether the page may be claimed for loading at this moment.
     #[inline(always)]
     fn is_admitted(&self) -> bool {
         true
@@ -46,7 +46,7 @@ pub trait PageAccess: Copy {
         false
     }
 
-    /// Waits until another thread is done with a page that was seen so: the only wait for a transition.
+    /// Waits for another thread to end the transition that `seen` shows; may return at any time.
     #[inline]
     fn wait(&self, seen: Seen) {
         if let Some(expected) = self.word().announce_waiter(seen) {
@@ -64,9 +64,9 @@ pub enum Step {
     AnnounceWritable,
     /// Setting the dirty bit before a page becomes writable: a model that leaves this out sets it after.
     MarkBeforeUnprotect,
-    /// Setting the dirty bit again of a page that could not be written.
+    /// Setting again the dirty bit of a page that could not be written.
     MarkAfterFailure,
-    /// Setting the dirty bit again of a page that is written and stays writable.
+    /// Setting again the dirty bit of a page that is written and stays writable.
     MarkAfterKeeping,
 }
 
@@ -78,7 +78,7 @@ macro_rules! token {
         pub struct $name<P: PageAccess>(P);
 
         impl<P: PageAccess> $name<P> {
-            /// The page alone, for a batch that notes its claims elsewhere and ends each by [`Self::adopt`].
+            /// Turns the token into its page, for a batch that notes its claims elsewhere and ends each by [`Self::adopt`].
             #[inline]
             pub fn keep(self) -> P {
                 let page = self.0;
@@ -86,7 +86,7 @@ macro_rules! token {
                 page
             }
 
-            /// The claim on a page that this thread has kept, or that was handed to it with a slot.
+            /// Makes the token of a claim that this thread has kept, or that was handed to it with a slot.
             #[inline]
             pub fn adopt(page: P) -> Self {
                 $name(page)
@@ -102,11 +102,11 @@ macro_rules! token {
 }
 
 token!(
-    /// A page in Loading, or Staged in a slot that this thread has claimed: absent, and this thread's to install.
+    /// A page in Loading, or Staged in a slot that this thread has claimed. It is absent, and only this thread may install it.
     Loading
 );
 token!(
-    /// A page in Evicting: resident, and this thread's to save and to drop.
+    /// A page in Evicting. It is resident, and only this thread may save and drop it.
     Evicting
 );
 token!(
@@ -136,8 +136,8 @@ impl<P: PageAccess> Loading<P> {
         (page.is_admitted() && page.word().begin_read(seen, reader)).then(|| Loading(page))
     }
 
-    /// Announces that the page is installed writable. The bit comes before the page: another thread may store to it and flush
-    /// before this one goes on.
+    /// Announces that the page is going to be installed writable, and sets its dirty bit. Both come before the page is there: another
+    /// thread may store to it and flush before this one goes on.
     #[inline]
     pub fn announce_writable(&self) {
         if !self.0.omits(Step::AnnounceWritable) {
@@ -166,13 +166,13 @@ impl<P: PageAccess> Loading<P> {
         page.settle(page.word().finish_load(writable, sample, protected), core);
     }
 
-    /// Gives the page up, absent; threads that wait for it try themselves.
+    /// Gives up the claim; the page stays absent. Threads that wait for the page try to load it themselves.
     pub fn abort(self) {
         let page = self.keep();
         page.settle(page.word().abort_load(), 0);
     }
 
-    /// Gives up a page of a region that has become the kernel's ([`PageWord::abort_late`]).
+    /// Gives up a page of a region whose maps have become kernel mappings ([`PageWord::abort_late`]).
     pub fn abort_late(self) {
         let page = self.keep();
         page.settle(page.word().abort_late(), 0);
@@ -192,7 +192,7 @@ impl<P: PageAccess> Upgrading<P> {
         page.word().begin_upgrade(seen).then(|| Upgrading(page))
     }
 
-    /// Claims a page that stays resident; a thread that has claimed it waits for nothing, so it is waited for.
+    /// Claims a page that stays resident. If another thread has claimed it, waits for that thread, which itself waits for nothing.
     pub fn await_turn(page: P) -> Self {
         loop {
             let seen = page.word().look();
@@ -233,9 +233,9 @@ impl<P: PageAccess> Upgrading<P> {
 }
 
 impl<P: PageAccess> Writing<P> {
-    /// Claims a dirty page for a write ([`PageWord::begin_write`]), under its block's lock; how it is to be written. A page that
-    /// another thread is making writable may hold stores already: that thread waits for nothing, so it is waited for. `None`: it
-    /// is not dirty.
+    /// Claims a dirty page for a write ([`PageWord::begin_write`]); the caller holds the block's lock. Returns the claim and how to write
+    /// the page. A page that another thread is making writable may hold stores already, so this waits for that thread, which itself waits
+    /// for nothing. `None`: the page is not dirty.
     pub fn begin(page: P) -> Option<(Self, Claim)> {
         loop {
             if let Some(claim) = page.word().begin_write() {
@@ -280,8 +280,8 @@ impl<P: PageAccess> Evicting<P> {
         page.settle(page.word().abort_evict_huge(), 0);
     }
 
-    /// Claims a resident page, clean or dirty, that has to leave memory ([`PageWord::begin_invalidate`]); whether it was dirty,
-    /// and whether it has a queue entry.
+    /// Claims a resident page, clean or dirty, that has to leave memory ([`PageWord::begin_invalidate`]). Also returns whether it was
+    /// dirty, and whether it has a queue entry.
     pub fn begin_invalidate(page: P) -> Option<(Self, bool, bool)> {
         page.word().begin_invalidate().map(|(was_dirty, was_queued)| (Evicting(page), was_dirty, was_queued))
     }

@@ -38,19 +38,19 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
         self.summary.len()
     }
 
-    /// Marks a page dirty. On return every level says so: another thread may have marked a neighbour a
-    /// moment ago and not come to the levels above yet, and the next flush must find this page.
+    /// Marks a page dirty. On return all levels say so. It does not rely on a neighbour's bit in the leaf: another thread may have set that
+    /// a moment ago and not have reached the levels above yet, and the next flush must find this page.
     #[inline]
     pub fn set(&self, page: usize) {
         let (leaf, block) = (page / 64, page / BLOCK_PAGES);
-        // Pairs with the update of the leaf in `take`, even of one it takes nothing from: either the taker sees this page
-        // there, or this thread sees the levels above as the taker cleared them, and tells them again.
+        // Pairs with the update of the leaf in `take`, which updates a leaf even if it takes nothing from it. Either the taker sees this
+        // page in the leaf, or this thread sees that the taker has cleared the levels above, and sets them again.
         self.leaves[leaf].fetch_or(1 << (page % 64), Ordering::AcqRel);
         self.tell_summary(block, 1 << (leaf % 64));
     }
 
-    /// Looks before it writes, from the bottom up, as a taker clears from the top down: mostly there is nothing to tell,
-    /// and the lines stay shared between cores.
+    /// Sets the bits above some leaves of a block, from the bottom up; a taker clears them from the top down. It looks before it writes:
+    /// mostly the bits are set already, and the cache lines stay shared between cores.
     fn tell_summary(&self, block: usize, leaves: u64) {
         if self.summary[block].load(Ordering::Acquire) & leaves != leaves {
             self.summary[block].fetch_or(leaves, Ordering::AcqRel);
@@ -82,7 +82,7 @@ impl<S: Deref<Target = [AtomicU64]>> DirtyBitmap<S> {
         self.top[block / 64].load(Ordering::Acquire) & 1 << (block % 64) != 0
     }
 
-    /// Dirty pages in a range, or some number above `enough` when there are that many: a moment's count.
+    /// How many pages of a range are dirty at the moment; some number above `enough` if there are more than that.
     pub fn count(&self, pages: Range<usize>, enough: usize) -> usize {
         let mut count = 0;
         let mut block = pages.start / BLOCK_PAGES;

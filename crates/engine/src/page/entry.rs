@@ -1,27 +1,27 @@
-//! How a region and its pages are named where nothing may point to them: in queues, slots and words.
+//! Names of regions and pages, for places that may not hold a pointer: queues, slots and words.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Files mapped at a time in one process, at most.
 pub const MOST_REGIONS: usize = 8192;
 
-/// Pages of a frame, 2 MiB.
+/// Pages of a huge frame: 2 MiB.
 pub const FRAME_PAGES: usize = 512;
 
 /// The number of a region: its place in the registry (`region/registry.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionId(pub u32);
 
-/// Threads that use a region which they do not access: it waits for them before it goes.
+/// For each region, how many uses ([`RegionUse`]) there are. A region waits until there are none before it goes away.
 static USERS: [AtomicU32; MOST_REGIONS] = [const { AtomicU32::new(0) }; MOST_REGIONS];
 
-/// A use of the region that has a number, until dropped. Whether there is a region is the registry's to say.
+/// A use of the region with a number. The region does not go away before this is dropped. Only the registry knows whether there is such a
+/// region.
 #[derive(Debug)]
 pub struct RegionUse(RegionId);
 
 impl RegionUse {
-    /// One use more. SeqCst pairs with the registry's withdrawal of a region: either that sees the use, or this thread finds the
-    /// region gone.
+    /// Begins a use. SeqCst pairs with the registry's `withdraw`: either `withdraw` sees the use, or this thread finds the region gone.
     #[inline]
     pub fn begin(region: RegionId) -> Self {
         USERS[region.0 as usize].fetch_add(1, Ordering::SeqCst);
@@ -31,7 +31,7 @@ impl RegionUse {
     /// Ends a use that was begun and forgotten.
     ///
     /// # Safety
-    /// There is such a one, and nobody else ends it.
+    /// Such a use exists, and nobody else ends it.
     pub unsafe fn end(region: RegionId) {
         drop(RegionUse(region));
     }
@@ -61,16 +61,17 @@ impl Drop for RegionUse {
     }
 }
 
-/// Threads that look at a region in a system call of the program on its file. Nobody waits for them to go: a signal handler may have left the
-/// call by longjmp(3), and then its visit stays.
+/// For each region, how many visits ([`RegionVisit`]) there are: threads that look at the region in a system call of the program on its
+/// file. A region that ends looks for visits for a short time only, and keeps its values if some are left (`files/lifecycle.rs`): a signal
+/// handler may have left the call by longjmp(3), and then the visit stays for ever.
 static VISITS: [AtomicU32; MOST_REGIONS] = [const { AtomicU32::new(0) }; MOST_REGIONS];
 
-/// A visit to the region that has a number, until dropped: its values stay, although it may end.
+/// A visit to the region with a number. The region's values stay valid until this is dropped, although the region may end.
 #[derive(Debug)]
 pub struct RegionVisit(RegionId);
 
 impl RegionVisit {
-    /// One visit more. SeqCst as for a use.
+    /// Begins a visit. SeqCst as for a use.
     #[inline]
     pub fn begin(region: RegionId) -> Self {
         VISITS[region.0 as usize].fetch_add(1, Ordering::SeqCst);
@@ -79,7 +80,7 @@ impl RegionVisit {
 }
 
 impl RegionId {
-    /// Whether anybody visits a region of this number, or has left a visit behind.
+    /// Whether a visit to a region with this number is under way, or was left behind.
     pub fn is_visited(self) -> bool {
         VISITS[self.0 as usize].load(Ordering::SeqCst) != 0
     }
@@ -92,13 +93,13 @@ impl Drop for RegionVisit {
     }
 }
 
-/// A page of a region, or a frame, as clean queues hold it: slot in the high 24 bits, page number in the low 40.
+/// A page or a huge frame, as clean queues hold it: the region's number in the high 24 bits, the page's number in the low 40.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(u64);
 
 impl Entry {
     const PAGE_BITS: u32 = 40;
-    /// It stands for all pages of a frame. (Addresses have room for 2^34 pages.)
+    /// Set: the entry stands for all pages of a huge frame. No page number needs this bit: addresses have room for 2^34 pages.
     const FRAME: u64 = 1 << (Self::PAGE_BITS - 1);
 
     /// The entry of a page.
@@ -130,7 +131,7 @@ impl Entry {
         RegionId((self.0 >> Self::PAGE_BITS) as u32)
     }
 
-    /// The page's number in its file, or that of the frame's first.
+    /// The number of the page in its file, or of the frame's first page.
     #[inline]
     pub fn page(self) -> usize {
         (self.0 & (Self::FRAME - 1)) as usize

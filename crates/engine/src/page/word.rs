@@ -6,27 +6,30 @@
 //!    └─finish_evict─ Evicting ◀─begin_evict─────┘ └─finish_write─ Clean+WRITING ◀────┘ begin_write
 //! ```
 //!
-//! Beside these, `begin_invalidate` takes a Clean or Dirty page to Evicting for a file operation, and a page that is
-//! read ahead goes from Loading to Staged (`stage`), and from there to Clean or Dirty (`finish_load`) or back to Absent
-//! (`unstage`). Who may do that to a Staged page is who has claimed the slot that its word names (`staging.rs`).
+//! There are more transitions:
 //!
-//! A page that is stored to before it is read (`deferred/`) goes from Loading to Unfilled (`publish_unfilled`) or Buffered (`buffer`), and
-//! by the fill thread alone from there, through Loading, to Dirty: `begin_merge`, `hold` and `begin_fill`, `finish_load`.
+//! * `begin_invalidate` takes a Clean or Dirty page to Evicting, for a file operation; `hold` takes it on to Loading.
+//! * A page that is read ahead goes from Loading to Staged (`stage`), and from there to Clean or Dirty (`finish_load`, `finish_huge`) or
+//!   back to Absent (`unstage`). The word of a Staged page names a slot (`pool/staging.rs`). Only the thread that has claimed this slot
+//!   takes the page out of Staged.
+//! * A page that is stored to before it is read (`deferred/`) goes from Loading to Unfilled (`publish_unfilled`) or Buffered (`buffer`).
+//!   From there the fill thread alone takes it to Dirty: from Unfilled by `begin_merge`, `hold` and `finish_load`, from Buffered by
+//!   `begin_fill` and `finish_load`.
 //!
 //! Invariant that makes eviction safe: a page that is `Clean` with neither `WRITING` nor `UPGRADING` is
 //! write-protected, so every store to it traps and finds the word first. Nothing outside this file changes a word.
 //!
-//! *Pins* are counted in Clean and Dirty words, and only there: `begin_evict` and `begin_invalidate` refuse a pinned page, all
-//! that happens to one keeps its counts, and so no transition out of another state ever meets any. A page with *write pins*
-//! is Dirty and writable, always: they come under its block's write lock only (`pin_for_writing`), and writers leave it so.
+//! *Pins* are counted in Clean and Dirty words, and only there. `begin_evict` and `begin_invalidate` refuse a pinned page, and every other
+//! transition of such a page keeps its counts; so no transition out of another state meets a pin. A page with *write pins* is always Dirty
+//! and writable: write pins are taken under the write lock of the page's block only (`pin_for_writing`), and writers leave the page Dirty.
 //!
-//! Invariant that makes it found: a page that is `Clean` with neither flag and without pins has an entry in a clean queue,
-//! or somebody who is about to push it (`QUEUED`). An entry may outlive the page: what is claimed for a file operation
-//! (`begin_invalidate`) leaves its entry where it is, and the word says so (`QUEUED`, also in Absent, Loading and Staged words)
-//! until somebody pops the entry or the page is back.
+//! Invariant that lets evictors find a page: a page that is `Clean` with neither flag and without pins has an entry in a clean queue, or a
+//! thread is about to push one (`QUEUED`). An entry may outlive the page: `begin_invalidate`, which claims a page for a file operation,
+//! leaves its entry in the queue. Then `QUEUED` stays set, also in Absent, Loading and Staged words, until a thread takes the entry out of
+//! the queue, or the page is back and the entry is valid again.
 //!
-//! The word is 32 bits because threads sleep on it (futex(2)). A word of zero is `Absent`, so a fresh anonymous
-//! mapping is an array of absent pages. An absent page that was evicted keeps a ghost in the bits above the flags
+//! The word is 32 bits because threads sleep on it (futex(2)). A word of zero is `Absent`, so a fresh anonymous mapping is an array of
+//! absent pages. The word of a page that was evicted keeps a *ghost*: when the page was evicted, and from which queue
 //! (`pool/replacement.rs`).
 
 use crate::sys::sync::{AtomicU32, Ordering};
@@ -40,7 +43,7 @@ const EVICTING: u32 = 4;
 const STAGED: u32 = 5;
 const UNFILLED: u32 = 6;
 const BUFFERED: u32 = 7;
-/// A thread sleeps until the state in flight (Loading, Evicting, UPGRADING) ends.
+/// Threads sleep on the word until the page leaves its present state (Loading, Evicting, Staged, Unfilled, Buffered), or UPGRADING ends.
 const WAITERS: u32 = 1 << 3;
 /// A clean queue holds an entry for the page: at most one ever does.
 const QUEUED: u32 = 1 << 4;
@@ -53,23 +56,23 @@ const WRITING: u32 = 1 << 6;
 const SAMPLE: u32 = 1 << 7;
 /// In Unfilled and Buffered words: the last read failed.
 const FAILED: u32 = 1 << 7;
-/// Mapped with a huge frame, and leaves memory with it: the frame has the queue entry, the page has none. In a Loading word: nobody loads
-/// the page; the memory of its word goes back to the kernel, and with that it is Absent.
+/// The page is part of a huge frame and leaves memory with it: the frame has the queue entry, the page has none. In a Loading word: nobody
+/// loads the page. The memory of the word is being given back to the kernel; then the word is zero, so the page is Absent.
 const HUGE: u32 = 1 << 8;
-/// The page came back soon after it was evicted: its queue is the long one. In an absent page: it was.
+/// The page's queue is the protected one, e.g. because it came back soon after it was evicted. In an absent word: it was.
 const PROTECTED: u32 = 1 << 9;
-/// Where an absent page's ghost has its stamp; zero is none.
+/// First bit of the ghost's stamp, in an absent word. A stamp of zero: no ghost.
 const STAMP_SHIFT: u32 = 10;
-/// Where the number of a Staged or Buffered page's slot begins, or one more than that of a Loading page's reader.
+/// First bit of the slot's number, in a Staged or Buffered word. In a Loading word, of the reader's number plus one; zero: no reader.
 const SLOT_SHIFT: u32 = 10;
 
 /// Pins that keep the page in memory, counted in bits 10 to 21.
 const PIN: u32 = 1 << 10;
 const PINS: u32 = 0xFFF * PIN;
-/// Pins that keep it writable, too, counted in bits 22 to 31 and nowhere else.
+/// Pins that keep the page in memory and writable, counted in bits 22 to 31 and not in bits 10 to 21.
 const WRITE_PIN: u32 = 1 << 22;
 const WRITE_PINS: u32 = 0x3FF * WRITE_PIN;
-/// Neither dirty, nor written, nor stored to, nor pinned when a word under this mask is `CLEAN`.
+/// If a word is `CLEAN` under this mask, its page is not dirty, not being written, not being made writable, and not pinned.
 const AT_REST: u32 = STATE | UPGRADING | WRITING | PINS | WRITE_PINS;
 
 /// Where a page is in its life.
@@ -93,7 +96,7 @@ pub enum State {
     Buffered,
 }
 
-/// What the word of an evicted page remembers.
+/// The memory of an eviction in the word of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ghost {
     /// When it was evicted; never zero.
@@ -126,17 +129,17 @@ impl Seen {
         }
     }
 
-    /// The slot that holds it, of a Staged page.
+    /// The slot that holds a Staged page. `None` in other states.
     pub fn slot(self) -> Option<usize> {
         (self.0 & STATE == STAGED).then_some((self.0 >> SLOT_SHIFT) as usize)
     }
 
-    /// The reader (`pool/reader.rs`) that reads a Loading page ahead, or on request.
+    /// The reader (`pool/reader.rs`) that reads a Loading page. `None`: the page is not Loading, or no reader reads it.
     pub fn reader(self) -> Option<usize> {
         (self.0 & STATE == LOADING).then_some((self.0 >> SLOT_SHIFT) as usize)?.checked_sub(1)
     }
 
-    /// The slot that has the stores to it, of a Buffered page.
+    /// The slot that holds the stores to a Buffered page.
     pub fn buffered_in(self) -> Option<usize> {
         (self.0 & STATE == BUFFERED).then_some((self.0 >> SLOT_SHIFT) as usize)
     }
@@ -146,8 +149,8 @@ impl Seen {
         matches!(self.0 & STATE, UNFILLED | BUFFERED) && self.0 & FAILED != 0
     }
 
-    /// The memory of its word, and of its neighbours', is on its way back to the kernel (`begin_return`). Nobody sleeps on it: it will be zero
-    /// without a wake, in a moment.
+    /// The memory of this word and its neighbours is being given back to the kernel (`begin_return`). Threads do not sleep on such a word:
+    /// it becomes zero soon, and nobody is woken.
     pub fn is_returning(self) -> bool {
         self.0 & (STATE | HUGE) == LOADING | HUGE
     }
@@ -157,15 +160,15 @@ impl Seen {
         self.0 & HUGE != 0
     }
 
-    /// The page may hold stores that the file does not: it is dirty, on its way to the file, being made writable, not read yet, or
-    /// saved and taken out of memory in one go (`begin_invalidate`). For the keeper, which finds the word after the threads that moved it have
-    /// died.
+    /// The page may hold stores that the file lacks: it is Dirty, being written to the file, being made writable, not read yet, or being
+    /// saved and taken out of memory in one go (`begin_invalidate`). The keeper asks this, too, after the threads that changed the word
+    /// have died.
     pub fn may_hold_stores(self) -> bool {
         matches!(self.state(), State::Dirty | State::Evicting | State::Unfilled | State::Buffered)
             || self.0 & (WRITING | UPGRADING) != 0
     }
 
-    /// What an absent page remembers of its eviction.
+    /// The ghost of an absent page.
     #[inline]
     pub fn ghost(self) -> Option<Ghost> {
         let ghost = Ghost { stamp: self.0 >> STAMP_SHIFT, protected: self.0 & PROTECTED != 0 };
@@ -189,8 +192,8 @@ impl Seen {
         matches!(self.0 & STATE, CLEAN | DIRTY) && self.0 & (PINS | WRITE_PINS) != 0
     }
 
-    /// It is Clean, nobody does anything with it, it leaves memory by itself, and no prediction waits for its next store: it may
-    /// become writable with a neighbour.
+    /// The page may become writable together with a neighbour that is stored to: it is Clean and not pinned, no thread is at work on it, it
+    /// is not part of a huge frame, and it is no sample.
     #[inline]
     pub fn may_accompany(self) -> bool {
         self.0 & (AT_REST | HUGE | SAMPLE) == CLEAN
@@ -213,12 +216,12 @@ impl Seen {
 pub enum Claim {
     /// Write-protect it first: it is Clean unless a store comes after that.
     Protect,
-    /// It is pinned for writing: write it as it is, with its protection lifted. It stays Dirty, and its dirty bit is set
-    /// again before the block's lock is released.
+    /// The page is pinned for writing: write it without protecting it. It stays Dirty, and its dirty bit is set again before the block's
+    /// lock is released.
     Keep,
 }
 
-/// What a page's owner has to do after giving it back.
+/// The work that the thread which ended a transition has to do after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct After {
     /// Threads sleep on the word: wake them.
@@ -263,8 +266,8 @@ impl PageWord {
         self.claim(seen, 0)
     }
 
-    /// Absent → Loading, likewise, by who has a reader's turn (`pool/reader.rs`). Threads that need the page see to it that the reader gets
-    /// on: so they learn which with the claim.
+    /// Absent → Loading, as `begin_load`, by the thread that has the turn of a reader (`pool/reader.rs`). The word names the reader, so
+    /// that a thread that needs the page knows which reader has to get on.
     pub fn begin_read(&self, seen: Seen, reader: usize) -> bool {
         self.claim(seen, (reader as u32 + 1) << SLOT_SHIFT)
     }
@@ -276,15 +279,16 @@ impl PageWord {
             && self.0.compare_exchange(seen.0, loading, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the word's memory may go back to the kernel: the page is absent, and no queue has an entry for it. What a ghost says is
-    /// forgotten.
+    /// Whether the word's memory may go back to the kernel: the page is absent, and no queue has an entry for it. The word's ghost is lost
+    /// then.
     #[inline]
     pub fn may_return(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (STATE | QUEUED) == ABSENT
     }
 
-    /// Absent → Loading, by who gives the memory of the word and its neighbours back to the kernel, all of which it claims so. Zeros in their
-    /// place, or `abort_return`, end that: no other thread changes such a word, and none sleeps on it.
+    /// Absent → Loading with HUGE, by a thread that gives the memory of this word and its neighbours back to the kernel, and claims all of
+    /// them so. The claim ends when the kernel puts zeros in their place, or by `abort_return`. Until then no other thread changes such a
+    /// word or sleeps on it.
     pub fn begin_return(&self) -> bool {
         self.update(|word| (word & (STATE | QUEUED) == ABSENT).then_some(LOADING | HUGE)).is_ok()
     }
@@ -295,17 +299,16 @@ impl PageWord {
         debug_assert_eq!(old, LOADING | HUGE);
     }
 
-    /// Announces, by the loader (or who maps a Staged page), that it installs the page writable. From here on a writer that
-    /// finds the page's dirty bit waits for `finish_load`: another thread may store to the page, and flush, before this thread
-    /// gets there.
+    /// Announces that the caller, which loads the page or maps a Staged one, installs it writable. From here on a writer that finds the
+    /// page's dirty bit waits for `finish_load`: another thread may store to the page and flush it before the caller gets there.
     #[inline]
     pub fn begin_writable_install(&self) {
         let old = self.0.fetch_or(UPGRADING, Ordering::AcqRel);
         debug_assert!(matches!(old & (STATE | UPGRADING), LOADING | STAGED));
     }
 
-    /// Loading → Staged, by the reader: the page's bytes are in a slot. Release hands them to the thread that claims the slot.
-    /// Threads that wait for the page are to be woken: one of them maps it.
+    /// Loading → Staged, by the reader: the page's bytes are in a slot. Release hands them to the thread that claims the slot. If threads
+    /// wait for the page, the caller wakes them; one of them maps it.
     pub fn stage(&self, slot: usize) -> After {
         let staged = STAGED | (slot as u32) << SLOT_SHIFT;
         let old = self.update(|word| Some(staged | word & QUEUED)).unwrap_or_else(|word| word);
@@ -313,15 +316,16 @@ impl PageWord {
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Loading → Unfilled, by the loader that has installed the initial value, writable: the read is the fill thread's business. Release
-    /// hands it over. Threads that wait for the page are to be woken.
+    /// Loading → Unfilled, by the loader, which has installed the initial value, writable. The fill thread does the read; Release hands the
+    /// page over to it. If threads wait for the page, the caller wakes them.
     pub fn publish_unfilled(&self) -> After {
         let old = self.update(|word| Some(UNFILLED | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & (STATE | UPGRADING), LOADING | UPGRADING);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Loading → Buffered, by the loader that has put its store into a store buffer. Release hands it to the fill thread. Threads that wait for the page are to be woken.
+    /// Loading → Buffered, by the loader, which has put its store into a store buffer. Release hands the page to the fill thread. If
+    /// threads wait for the page, the caller wakes them.
     pub fn buffer(&self, slot: usize) -> After {
         let kept = BUFFERED | (slot as u32) << SLOT_SHIFT;
         let old = self.update(|word| Some(kept | word & QUEUED)).unwrap_or_else(|word| word);
@@ -329,9 +333,9 @@ impl PageWord {
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Unfilled → Evicting, by the fill thread, which has the file's bytes: it protects the page, takes over what is not the initial value,
-    /// drops the memory, and calls `hold` and `finish_load`. A store after the protection waits. Flushes wait as well: UPGRADING.
-    /// False: another thread lifts the page's protection at this moment (`begin_lift`).
+    /// Unfilled → Evicting, by the fill thread once it has the file's bytes. It then protects the page, takes over the bytes that differ
+    /// from the initial value, drops the memory, and calls `hold` and `finish_load`. A store after the protection waits. Flushes wait as
+    /// well, because of UPGRADING. False: another thread is lifting the page's protection (`begin_lift`).
     pub fn begin_merge(&self) -> bool {
         let next = |word: u32| word & (WAITERS | QUEUED) | EVICTING | UPGRADING;
         let merged = self.update(|word| (word & UPGRADING == 0).then(|| next(word)));
@@ -339,8 +343,8 @@ impl PageWord {
         merged.is_ok()
     }
 
-    /// Sets UPGRADING on an Unfilled page, by a thread whose store trapped on its protection and that saw `seen`. On true the caller
-    /// makes the page writable again and calls `finish_lift`; until then nobody takes it out of memory.
+    /// Sets UPGRADING on an Unfilled page. The caller's store trapped on the page's protection, and the caller saw `seen`. On true the
+    /// caller makes the page writable again and calls `finish_lift`; until then nobody takes the page out of memory.
     pub fn begin_lift(&self, seen: Seen) -> bool {
         debug_assert_eq!(seen.state(), State::Unfilled);
         !seen.is_upgrading()
@@ -354,46 +358,46 @@ impl PageWord {
         old & WAITERS != 0
     }
 
-    /// Buffered → Loading, by the fill thread, which has the file's bytes and the slot's lock: no more stores are kept. It installs the page
-    /// and calls `finish_load`. UPGRADING makes flushes wait.
+    /// Buffered → Loading, by the fill thread, which has the file's bytes and the slot's lock: no more stores are buffered. It installs the
+    /// page and calls `finish_load`. UPGRADING makes flushes wait.
     pub fn begin_fill(&self) {
         let next = |word: u32| word & (WAITERS | QUEUED) | LOADING | UPGRADING;
         let old = self.update(|word| Some(next(word))).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, BUFFERED);
     }
 
-    /// Notes, by the fill thread, that an Unfilled or Buffered page could not be read; true: threads are to be woken, to fail.
+    /// Notes that an Unfilled or Buffered page could not be read; called by the fill thread. True: threads are to be woken; they fail then.
     pub fn note_failed(&self) -> bool {
         let old = self.update(|word| Some(word & !WAITERS | FAILED)).unwrap_or_else(|word| word);
         debug_assert!(matches!(old & STATE, UNFILLED | BUFFERED));
         old & WAITERS != 0
     }
 
-    /// Takes the sleepers on a Staged page off its word, for a thread that has made its slot ready: true when there are some,
-    /// to be woken. The word changes with it, so a thread that was only about to sleep does not.
+    /// Clears WAITERS in the word of a Staged page, for a thread that has made the page's slot ready. True: threads sleep on the word, and
+    /// the caller wakes them. The word has changed, so a thread that was about to sleep does not fall asleep.
     pub fn call_waiters(&self) -> bool {
         let is_waited_for = |word: u32| word & (STATE | WAITERS) == STAGED | WAITERS;
-        // Looks before it writes: hardly ever is there one.
+        // Looks before it writes: there are hardly ever sleepers.
         is_waited_for(self.0.load(Ordering::Relaxed))
             && self.update(|word| is_waited_for(word).then_some(word & !WAITERS)).is_ok()
     }
 
-    /// Staged → Absent, by who has claimed the slot: what was read ahead is given up.
+    /// Staged → Absent, by the thread that has claimed the slot and gives up the page that was read ahead.
     pub fn unstage(&self) -> After {
         let old = self.update(|word| Some(ABSENT | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, STAGED);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Staged → Clean, by who has claimed the slot and moved its huge frame here, write-protected.
+    /// Staged → Clean, by the thread that has claimed the slot and moved its huge frame here, write-protected.
     pub fn finish_huge(&self) -> After {
         let old = self.0.swap(CLEAN | HUGE, Ordering::AcqRel);
         debug_assert_eq!(old & STATE, STAGED);
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Clean → Evicting for one page of a huge frame, by a thread that has the frame's queue entry. The frame goes when all of
-    /// its pages do; else each goes back (`abort_evict_huge`).
+    /// Clean → Evicting for one page of a huge frame, by a thread that has the frame's queue entry. The frame leaves memory only if all of
+    /// its pages can be claimed; otherwise each claimed page goes back (`abort_evict_huge`).
     pub fn begin_evict_huge(&self) -> bool {
         let may_go = |word: u32| word & (AT_REST | HUGE) == CLEAN | HUGE;
         self.update(|word| may_go(word).then_some(word & !STATE | EVICTING)).is_ok()
@@ -406,8 +410,8 @@ impl PageWord {
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Makes a page of a huge frame one that leaves memory by itself, by a thread that has the frame's queue entry and keeps
-    /// every evictor out. The page gets an entry, now or when it is clean.
+    /// Takes a page out of its huge frame: from here on it leaves memory by itself. The caller has the frame's queue entry and keeps every
+    /// evictor out. The page gets an entry of its own, now or when it is clean.
     pub fn leave_huge(&self) -> After {
         let alone = |word: u32| word & (STATE | UPGRADING | WRITING | QUEUED) == CLEAN;
         let next = |word: u32| word & !HUGE | if alone(word) { QUEUED } else { 0 };
@@ -415,9 +419,8 @@ impl PageWord {
         After { enqueue: alone(old), ..After::default() }
     }
 
-    /// Loading or Staged → Clean (installed write-protected) or Dirty (installed writable, for a store or in
-    /// expectation of one), by the loader, or by who has claimed the slot. Release hands the installed page to whoever
-    /// looks.
+    /// Loading or Staged → Clean (installed write-protected) or Dirty (installed writable, for a store or in expectation of one), by the
+    /// loader, or by the thread that has claimed the slot. Release: a thread that sees the new word sees the installed page.
     #[inline]
     pub fn finish_load(&self, writable: bool, sample: bool, protected: bool) -> After {
         let next = match (writable, sample) {
@@ -439,8 +442,9 @@ impl PageWord {
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Ends a claim of a page whose region has become the kernel's, by a thread that trapped before that. The word may have been cleared
-    /// since, with the note of who sleeps on it, and may be another thread's claim by now, which ends in the same way.
+    /// Ends a claim on a page whose region's maps have become kernel mappings, by a thread that trapped before that. The word may have been
+    /// cleared since, and WAITERS with it, so sleepers are always woken. The word may also be another thread's claim by now; that claim
+    /// ends in the same way.
     pub fn abort_late(&self) -> After {
         let old = self.update(|word| Some(ABSENT | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert!(matches!(old & STATE, LOADING | ABSENT));
@@ -482,8 +486,8 @@ impl PageWord {
         old.ok().map(|old| if old & WRITE_PINS != 0 { Claim::Keep } else { Claim::Protect })
     }
 
-    /// Ends `begin_write`. Saved: drops WRITING, and if no store came meanwhile the page may be evicted, or if it is pinned,
-    /// once its last pin goes. Not saved: the page is Dirty again, whatever came meanwhile.
+    /// Ends `begin_write`. Saved: clears WRITING. If no store came meanwhile the page may be evicted; if it is pinned, once its last pin is
+    /// gone. Not saved: the page is Dirty again, whatever came meanwhile.
     pub fn finish_write(&self, saved: bool) -> After {
         let next = |word: u32| match (saved, word & STATE) {
             (true, CLEAN) if word & (AT_REST & !WRITING) == CLEAN => word & !WRITING | QUEUED,
@@ -511,8 +515,8 @@ impl PageWord {
         may_go(old.unwrap_or_else(|word| word))
     }
 
-    /// Evicting → Absent, by the evictor, after the memory is gone; with a stamp, the page leaves a ghost. Only the evictor
-    /// and those who announce themselves touch the word meanwhile. Release pairs with `begin_load`.
+    /// Evicting → Absent, by the evictor, after the memory is gone; with a stamp, the page leaves a ghost. Until then only the evictor, and
+    /// threads that announce that they wait, touch the word. Release pairs with `begin_load`.
     #[inline]
     pub fn finish_evict(&self, stamp: Option<u32>) -> After {
         let protected = self.0.load(Ordering::Relaxed) & PROTECTED;
@@ -522,10 +526,10 @@ impl PageWord {
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Clean or Dirty → Evicting, for a page that must leave memory however often it is stored to (`evict/invalidate.rs`), by a
-    /// thread that holds the block's lock: it protects and saves what was dirty, drops the memory and calls `hold`, or
-    /// `abort_invalidate`. A store after the protection traps and waits. The queue's entry stays where it is. Whether the page was
-    /// dirty, and whether it has an entry; `None` when another thread is at work on the page, or has it pinned, or it is not there.
+    /// Clean or Dirty → Evicting, for a page that must leave memory however often it is stored to (`evict/invalidate.rs`). The caller holds
+    /// the block's lock. It protects the page, saves it if it was dirty, drops the memory and calls `hold`; or it calls `abort_invalidate`.
+    /// A store after the protection traps and waits. An entry in a queue stays there. Returns whether the page was dirty, and whether it
+    /// has an entry. `None`: the page is not in memory, is pinned or part of a huge frame, or another thread is at work on it.
     pub fn begin_invalidate(&self) -> Option<(bool, bool)> {
         let may_go = |word: u32| matches!(word & (AT_REST | HUGE), CLEAN | DIRTY);
         let old = self.update(|word| may_go(word).then_some(word & QUEUED | EVICTING));
@@ -540,41 +544,41 @@ impl PageWord {
         debug_assert_eq!(old & STATE, EVICTING);
     }
 
-    /// Notes that the entry of a page that is not in memory is taken out of its queue, by a thread that holds the queue's
-    /// lock; false: the page is in memory, and the entry stays.
+    /// Clears QUEUED for a page that is not in memory, by a thread that holds the queue's lock and takes the page's entry out of it. False:
+    /// the page is in memory, and the entry stays.
     pub fn void_entry(&self) -> bool {
         let is_void = |word: u32| matches!(word & STATE, ABSENT | LOADING | STAGED) && word & QUEUED != 0;
         self.update(|word| is_void(word).then_some(word & !QUEUED)).is_ok()
     }
 
-    /// Evicting → Dirty, by the thread of `begin_invalidate` that could not save the page, or need not drop it; it
-    /// sets the dirty bit before.
+    /// Evicting → Dirty, by the thread of `begin_invalidate` that could not save the page, or need not drop it. The caller sets the dirty
+    /// bit first.
     pub fn abort_invalidate(&self) -> After {
         let old = self.update(|word| Some(DIRTY | word & QUEUED)).unwrap_or_else(|word| word);
         debug_assert_eq!(old & STATE, EVICTING);
         After { wake: old & WAITERS != 0, dirty_again: true, ..After::default() }
     }
 
-    /// Pins a resident page that was seen so, and not as full ([`Seen::is_full`]); false when the word has moved on. The
-    /// caller holds a pinnable frame if the page was seen without pins. Acquire pairs with the release of whoever
-    /// brought it in.
+    /// Pins a resident page that was seen as `seen`, and not as full ([`Seen::is_full`]). False: the word has changed. If the page was seen
+    /// without pins, the caller holds a *pinnable frame*: the right to have one more page pinned. Acquire pairs with the release of the
+    /// thread that brought the page in.
     #[inline]
     pub fn try_pin(&self, seen: Seen) -> bool {
         debug_assert!(matches!(seen.state(), State::Clean | State::Dirty) && !seen.is_full());
         self.0.compare_exchange(seen.0, seen.0 + PIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes the caller's pin a write pin. The caller holds the block's lock and, under it, has made the page writable and
-    /// Dirty (`begin_upgrade`, `finish_upgrade`): no writer can have come between. False: it has as many as can be counted.
+    /// Makes the caller's pin a write pin. The caller holds the block's lock and, under it, has made the page writable and Dirty
+    /// (`begin_upgrade`, `finish_upgrade`): no writer can have come between. False: the page has as many write pins as its word can count.
     pub fn pin_for_writing(&self) -> bool {
         let old = self.update(|word| (word & WRITE_PINS != WRITE_PINS).then(|| word + WRITE_PIN - PIN));
         debug_assert!(old.is_err() || old.is_ok_and(|old| old & STATE == DIRTY && old & PINS != 0));
         old.is_ok()
     }
 
-    /// Takes back a pin, or with `writing` a write pin; true when it was the page's last: the pinnable frame is the
-    /// caller's. `After::enqueue` says that the page is at rest and no queue knows it; then `requeue` comes next.
-    /// Release pairs with `begin_evict`: what was done under the pin comes before.
+    /// Takes back a pin, or with `writing` a write pin. True: it was the page's last pin, and the pinnable frame is the caller's.
+    /// `After::enqueue` says that the page is at rest and has no queue entry; then the caller calls `requeue`. Release pairs with
+    /// `begin_evict`: what was done under the pin comes before the eviction.
     #[inline]
     pub fn unpin(&self, writing: bool) -> (bool, After) {
         let one = if writing { WRITE_PIN } else { PIN };
@@ -585,16 +589,16 @@ impl PageWord {
         (now & (PINS | WRITE_PINS) == 0, After { enqueue, ..After::default() })
     }
 
-    /// Claims, for a page that `unpin` left at rest, the right to push its entry: an evictor met the page under its pin and
-    /// dropped the one it had; onto the protected queue or not. `None`: another thread has pinned, stored to or claimed the page meanwhile, and sees to it.
-    /// Signals are blocked from before this until the entry is in a queue.
+    /// Claims the right to push an entry for a page that `unpin` left at rest without one. (An evictor met the page while it was pinned,
+    /// and dropped its entry.) Returns whether the entry goes onto the protected queue. `None`: another thread has pinned, stored to or
+    /// claimed the page meanwhile, and sees to it. Signals are blocked from before this call until the entry is in a queue.
     pub fn requeue(&self) -> Option<bool> {
         let old = self.update(|word| (word & (AT_REST | QUEUED | HUGE) == CLEAN).then_some(word | QUEUED));
         old.ok().map(|old| old & PROTECTED != 0)
     }
 
-    /// Announces a sleeper on the value `seen`, whose transition in flight will wake it; returns the value to sleep on,
-    /// or `None` when the word has moved on.
+    /// Announces that this thread is about to sleep while the word is `seen`; the end of the transition under way wakes it. Returns the
+    /// value to sleep on. `None`: the word has changed, or nobody may sleep on it ([`Seen::is_returning`]).
     pub fn announce_waiter(&self, seen: Seen) -> Option<u32> {
         let is_under_way = !matches!(seen.state(), State::Absent | State::Clean | State::Dirty);
         debug_assert!(is_under_way || seen.is_upgrading());

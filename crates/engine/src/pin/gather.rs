@@ -1,9 +1,9 @@
-//! Scattered bytes copied out one after the other, with what is absent asked for ahead of the copy.
+//! Copies scattered bytes out one after the other. Absent pages are asked for ahead of the copy.
 //!
-//! Two walks over the same pieces, none of them longer than a page. The first draws pages by the half window and has the readers bring
-//! in what is absent; the second copies, half a window behind it, under a pin for each page. So a gather of any length has many reads
-//! under way, and what it brings in is copied before it can be evicted again for what follows. Rows that lie close together are copied
-//! in the order of the file: each page is read once, with its neighbours.
+//! There are two walks over the same pieces, none of them longer than a page. The first walk takes pages by the half window, and asks
+//! the readers for the absent ones. The second walk is half a window behind, and copies under a pin for each page. So a gather of any
+//! length has many reads under way, and a page is copied before it can be evicted for later ones. Rows that lie close together are
+//! copied in the order of the file: each page is read once, with its neighbours.
 
 use crate::error::{Error, Result};
 use crate::page::word::State;
@@ -17,22 +17,22 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
-/// Pages drawn before those that were drawn before them are copied: two of these are twice what a ring has under way.
+/// Pages of a half window. Two of them are twice the reads that a reader has under way.
 pub const HALF_WINDOW: usize = 128;
 
-/// As many as the readers take of a cache, both halves together.
+/// Pages of a half window in a cache. Both halves together are no more than the readers' queue takes.
 pub fn half_window(pool: &Pool) -> usize {
     HALF_WINDOW.min(pool.capacity() / 16).max(1)
 }
 
-/// Bytes to be copied to a place in the output: a row, or what a page has of one.
+/// Bytes that are copied to a place in the output: a row, or the part of a row that lies in one page.
 #[derive(Clone)]
 pub struct Row {
     pub from: Range<usize>,
     pub to: usize,
 }
 
-/// Ranges that are to be copied one after the other.
+/// Makes rows of ranges that are copied to the output one after the other.
 pub fn rows(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Row> {
     let mut to = 0;
     let row = |from: Range<usize>| {
@@ -43,11 +43,11 @@ pub fn rows(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Row> {
     ranges.filter(|range| !range.is_empty()).map(row).collect()
 }
 
-/// Puts rows in the order of the bytes they are copied from, if they lie so close that it makes reads fewer and larger, and are not in
-/// memory: a sample says.
+/// Sorts rows by the bytes that they are copied from, if that makes reads fewer and larger: the rows lie close together, and many of a
+/// sample are absent.
 pub fn sort(rows: &mut [Row], is_absent: impl Fn(&Range<usize>) -> bool) {
     const SAMPLE: usize = 64;
-    /// Pages a row.
+    /// Pages for each row from which on rows count as scattered.
     const SPARSE: usize = 16;
     if rows.len() < SAMPLE || rows.is_sorted_by_key(|row| row.from.start) {
         return;
@@ -63,7 +63,7 @@ pub fn sort(rows: &mut [Row], is_absent: impl Fn(&Range<usize>) -> bool) {
     }
 }
 
-/// Rows cut where pages end.
+/// Rows, cut where pages end.
 #[derive(Clone)]
 struct Pieces<'a> {
     rows: std::slice::Iter<'a, Row>,
@@ -86,13 +86,14 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Checks that rows of so many bytes, one after the other, are what an output has room for.
+/// Checks that rows of these lengths, one after the other, fill an output exactly.
 pub fn check_output(lengths: impl Iterator<Item = usize>, room: usize) -> Result<()> {
     let wanted = lengths.fold(0usize, usize::saturating_add);
     if wanted == room { Ok(()) } else { Err(Error::OutputLength { wanted, room }) }
 }
 
-/// Walks over rows: `ask` is given runs of pages, where `is_absent` says that some may be, and `copy` pieces a while later.
+/// Walks over rows. `ask` is given runs of pages of which `is_absent` says that some may be absent. `copy` is given pieces, half a window
+/// later.
 pub fn in_windows(
     rows: &[Row],
     half_window: usize,
@@ -124,7 +125,7 @@ pub fn in_windows(
                 }
             }
         }
-        // One page alone, which is copied next, is loaded as fast by the copy.
+        // A single page that is copied next is loaded as fast by the copy.
         let is_alone = is_first && matches!(&runs[..], [run] if run.len() == 1);
         if !runs.is_empty() && !is_alone {
             ask(&runs);
@@ -155,7 +156,7 @@ pub fn gather(region: &Region, mut rows: Vec<Row>, output: &mut [u8]) -> Result<
     )
 }
 
-/// Has an origin fetch all of some rows at once, of a region that begins at `base`.
+/// Asks a region's origin, if it has one, for all of some rows at once. The region begins at `base`.
 pub fn ask_for<'a>(region: &Region, base: usize, rows: impl Iterator<Item = &'a Row>) {
     if region.store().origin().is_some() {
         for Row { from, .. } in rows {
@@ -165,12 +166,12 @@ pub fn ask_for<'a>(region: &Region, base: usize, rows: impl Iterator<Item = &'a 
     }
 }
 
-/// Whether any of these pages is neither in memory nor on its way.
+/// Whether any of these pages is absent: neither in memory nor on its way.
 pub fn is_absent(region: &Region, pages: &Range<usize>) -> bool {
     pages.clone().any(|page| region.word(page).look().state() == State::Absent)
 }
 
-/// Copies pieces as long as they begin inside of `limit`, of a region that begins at `base`.
+/// Copies pieces of a region that begins at `base`, as long as they begin inside of `limit`.
 pub fn copy_pages<I>(
     region: &Region,
     base: usize,
@@ -203,7 +204,7 @@ where
     Ok(())
 }
 
-/// Copies a piece of a page, and those after it that are of the same page.
+/// Copies a piece of a page, and the following pieces of the same page.
 ///
 /// # Safety
 /// The page's bytes are at `bytes`.
@@ -220,7 +221,7 @@ unsafe fn copy_pieces<I>(
     let mut next = Some(first);
     while let Some(Row { from, to }) = next {
         let to = &mut output[to..to + from.len()];
-        // SAFETY: a piece does not reach over its page's end. The output may be another map of the same bytes.
+        // SAFETY: a piece ends in its page. The output may be another map of the same bytes, so they may overlap.
         unsafe { ptr::copy(bytes.add(from.start % PAGE), to.as_mut_ptr(), to.len()) };
         next = pieces.next_if(|piece| piece.from.start / PAGE == page && limit.contains(&piece.from.start));
     }

@@ -4,14 +4,22 @@
 //!
 //! # What a pin costs
 //!
-//! A page that is there: no system call, no signal mask, no allocation, no lock; four atomic operations, two for a page
-//! that others have pinned. All but a sixteenth of the capacity may be pinned, and 16 pages at least always go round
-//! (in the smallest caches a quarter may be pinned), so a fault that waits for a page waits for one that can go. A
-//! range that finds no pinnable frame is let go again, and that is an error. Copies (`read_at`, `get_at`, `write_at`)
-//! pin one page at a time and may overdraw their core's share; then they go through a page on the stack, for a thread
-//! that holds a pin beyond the budget must touch no other memory of the cache. An evictor that meets a pinned page
-//! drops its queue entry, so `unpin` requeues a page that is left clean without pins, flags and entry; of several such
-//! threads one sets QUEUED and pushes.
+//! To pin a page that is in memory, and let it go, takes four atomic operations, or two if others have pinned it. It takes
+//! no system call, signal mask, allocation or lock.
+//!
+//! # How many pages may be pinned
+//!
+//! All but a sixteenth of the capacity, but never the last 16 pages; in the smallest caches a quarter. So a fault that waits
+//! for room waits for pages that can go. If there is no pinnable frame for a page of a range, the range is let go again, and
+//! that is an error.
+//!
+//! Copies (`read_at`, `get_at`, `write_at`) pin one page at a time and may overdraw their core's share. A thread that holds a
+//! pin beyond the budget must touch no other memory of the cache, so such a copy goes through a page on the stack.
+//!
+//! # Queue entries
+//!
+//! A thread that evicts drops the queue entry of a pinned page that it meets. So a thread that lets a page go queues it
+//! again if it is clean, without pins, flags and entry. Of several such threads the one that sets QUEUED does so.
 
 #[allow(clippy::module_inception)]
 pub mod fetch;

@@ -1,15 +1,15 @@
-//! Pages kept in memory: what [`Pinned`](crate::Pinned) and the copying methods are made of.
+//! Pins, which keep pages in memory: the base of [`Pinned`](crate::Pinned) and of the copying methods.
 //!
-//! A pin is a count in the page's word, so a page that is there costs a compare-and-swap to pin and a subtraction to let go,
-//! without a system call. The page's first pin takes a *pinnable frame*, its last one gives it back; there are fewer of
-//! them than pages ([`Inner::most_pins`]), so that faults always find pages that can go. Nobody waits for a pin or for
-//! a pin free frame: where there is none, that is an error.
+//! A pin is a count in the page's word. To pin a page that is in memory takes a compare-and-swap, to let it go a
+//! subtraction, and neither takes a system call. The page's first pin takes a *pinnable frame*, and the last one to go gives it back.
+//! There are fewer pinnable frames than pages ([`Pool::most_pins`]), so that faults always find pages that can go. Nobody waits for a
+//! pin or for a pinnable frame: if there is none, that is an error.
 //!
-//! An absent page is brought in as a fault would (`fault/serve.rs`), by this thread and without a trap; only then are
-//! signals blocked. What may go wrong there is an error here and not a SIGBUS.
+//! An absent page is brought in as by a fault (`fault/serve.rs`), by this thread and without a trap. Signals are blocked only
+//! meanwhile. A failure is an error here and not a SIGBUS.
 //!
-//! A *write pin* keeps the page writable, too. A page's first one comes under its block's write lock, where no writer is
-//! between taking a dirty bit and protecting the page; from then on writers leave its protection alone (`writeback/flight.rs`).
+//! A *write pin* also keeps the page writable. A page's first one comes under its block's write lock, so no writer is
+//! between taking a dirty bit and protecting the page. From then on writers leave its protection alone (`writeback/flight.rs`).
 
 use crate::error::{Error, Result};
 use crate::fault::serve;
@@ -23,9 +23,9 @@ use crate::sys::signal::Blocked;
 use std::io;
 use std::ops::Range;
 
-/// Pinnable frames taken ahead of the pages of a range.
+/// Pinnable frames that are taken at a time for the pages of a range, at most.
 const AHEAD: usize = 64;
-/// Pages brought in before pending signals get a chance.
+/// Pages that are brought in before pending signals are let in.
 const BLOCKED_FOR: usize = 64;
 
 /// Pinned pages of a region, until dropped.
@@ -33,15 +33,15 @@ const BLOCKED_FOR: usize = 64;
 pub struct Hold<'a> {
     region: &'a Region,
     pages: Range<usize>,
-    /// Whose share the pinnable frames came from, times two; odd for write pins. In one word, and no `bool`: the guard
-    /// is handed from function to function, and a word that is written in parts and read as one costs more than an
-    /// atomic operation.
+    /// Twice the number of the core whose share the pinnable frames came from, plus one for write pins. It is one word
+    /// without a `bool` beside it: the guard is handed from function to function, and a word that is written in parts and
+    /// read as one costs more than an atomic operation.
     origin: usize,
 }
 
 impl<'a> Hold<'a> {
-    /// Pins one page, if it is there and nothing is in the way: all that a pin mostly is. Part of the caller's code, since
-    /// calls and results handed through memory would be half of what it costs.
+    /// Pins one page if it is in memory and nothing is in the way, which is the common case. Inlined, since a call and a
+    /// result handed through memory would be half of the cost.
     #[inline(always)]
     pub fn of_resident(region: &'a Region, page: usize) -> Option<Self> {
         let pins = &region.pool().pins;
@@ -60,7 +60,7 @@ impl<'a> Hold<'a> {
         None
     }
 
-    /// Pins pages, or with `writing` write-pins them, all or none.
+    /// Pins pages, all or none. With `writing` the pins are write pins.
     #[inline(never)]
     pub fn new(region: &'a Region, pages: Range<usize>, writing: bool) -> Result<Self> {
         let core = region.pool().here();
@@ -68,11 +68,11 @@ impl<'a> Hold<'a> {
             return Err(over_budget(region, &pages));
         }
         let none = |writing| Hold { region, pages: pages.start..pages.start, origin: core * 2 + usize::from(writing) };
-        // What is left in either of them when it fails is let go.
+        // If this fails, the pages in either of them are let go.
         region.store().ask(pages.start, pages.len());
         let (mut plain, mut kept) = (none(false), none(true));
         while plain.pages.end < pages.end {
-            // A block at a time: its lock is waited for with signals blocked.
+            // Write pins are made a block at a time: the block's lock is waited for with signals blocked.
             let end = pages.end.min((plain.pages.end / BLOCK_PAGES + 1) * BLOCK_PAGES);
             if !plain.extend(if writing { end } else { pages.end }, writing)? {
                 return Err(over_budget(region, &pages));
@@ -86,8 +86,7 @@ impl<'a> Hold<'a> {
         Ok(if writing { kept } else { plain })
     }
 
-    /// Pins more pages, up to `end`, and for those to be pinned for writing, brings them in so; false: there are no pin
-    /// free frames for all.
+    /// Pins more pages, up to `end`. With `writing` they are brought in writable. False: there are not enough pinnable frames.
     fn extend(&mut self, end: usize, writing: bool) -> Result<bool> {
         let Hold { region, pages, origin } = self;
         let mut spare = Spare { pool: region.pool(), core: *origin / 2, count: 0 };
@@ -103,7 +102,7 @@ impl<'a> Hold<'a> {
 }
 
 impl Hold<'_> {
-    /// Cuts off what lies from a page on.
+    /// Splits off the pages from `page` on.
     pub fn split_off(&mut self, page: usize) -> Self {
         let at = page.clamp(self.pages.start, self.pages.end);
         let after = Hold { region: self.region, pages: at..self.pages.end, origin: self.origin };
@@ -131,7 +130,7 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Pinnable frames in this thread's hands. Those left when it is dropped go back.
+/// Pinnable frames in this thread's hands. The rest goes back when this is dropped.
 struct Spare<'a> {
     pool: &'a Pool,
     core: usize,
@@ -139,9 +138,9 @@ struct Spare<'a> {
 }
 
 impl Spare<'_> {
-    /// Sees to it that there is one, and if it must look for any, for up to `wanted`.
+    /// Sees to it that there is at least one. If there is none, takes up to `wanted`. False: none can be had.
     fn has_one(&mut self, wanted: usize) -> bool {
-        /// Others may have some in their hands that they are about to give back.
+        /// Other threads may be about to give some back.
         const TRIES: usize = 8;
         let cores = self.pool.cores.len();
         for _ in 0..TRIES {
@@ -168,7 +167,7 @@ impl Drop for Spare<'_> {
     }
 }
 
-/// Signals blocked from the first page that has to be brought in, and let in now and then.
+/// Blocks signals from the first page on that has to be brought in, and lets them in now and then.
 #[derive(Default)]
 struct Quiet {
     blocked: Option<Blocked>,
@@ -178,7 +177,7 @@ struct Quiet {
 impl Quiet {
     fn begin(&mut self) {
         if self.pages == BLOCKED_FOR {
-            // In this order: the old mask first.
+            // The old mask is restored before signals are blocked again.
             self.blocked = None;
             self.pages = 0;
         }
@@ -187,7 +186,7 @@ impl Quiet {
     }
 }
 
-/// Pins a page, bringing it in if need be; false: there is no pinnable frame for it.
+/// Pins a page, and brings it in before if need be. False: there is no pinnable frame for it.
 fn pin_one(
     region: &Region,
     page: usize,
@@ -215,12 +214,12 @@ fn pin_one(
     }
 }
 
-/// Makes pages of one block, which the caller has pinned, writable and Dirty, and their pins write pins. Those for which that
-/// is done are taken off the front of `pages`.
+/// Makes pages of one block writable and Dirty, and their pins, which the caller has taken, write pins. Pages that are done are taken
+/// off the front of `pages`.
 fn keep_writable(region: &Region, pages: &mut Range<usize>) -> Result<()> {
     let pinned_for_writing = |page: usize| region.word(page).look().is_pinned_for_writing();
     let _blocked = Blocked::all();
-    // From here on no writer protects any, also not one whose last write pin goes at this moment.
+    // While it is held no writer protects any of them, not even one whose last write pin goes at this moment.
     let _held = region.writes().write_lock(pages.start / BLOCK_PAGES).lock();
     for page in pages.clone() {
         if let Err(error) = region.take_space(page) {
@@ -230,7 +229,7 @@ fn keep_writable(region: &Region, pages: &mut Range<usize>) -> Result<()> {
     let mut at = pages.start;
     while let Some(start) = (at..pages.end).find(|page| !pinned_for_writing(*page)) {
         let end = (start..pages.end).find(|page| pinned_for_writing(*page)).unwrap_or(pages.end);
-        // Also those that are Dirty: a writer of their neighbours may have protected them.
+        // Dirty pages too: they may have been protected together with neighbours that were written.
         outcome(region, start, install::upgrade_run(region, start..end))?;
         at = end;
     }
@@ -243,9 +242,9 @@ fn keep_writable(region: &Region, pages: &mut Range<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `then` while a page is kept in memory; with `storing`, a page that was Dirty a moment ago, so that stores hardly ever
-/// trap. The pin is not counted against the budget: `then` is told whether there was room for it, and if not, must not
-/// touch other memory that may be mapped by the same cache, for threads that all did might wait for one another.
+/// Runs `then` while a page is kept in memory. With `storing` the page was Dirty a moment ago, so stores hardly ever trap. The pin may exceed
+/// the budget. `then` is told whether there was room for it. If not, it must not touch other memory that the same cache may map: threads
+/// that all did so might wait for one another.
 #[inline]
 pub fn with_page<R>(region: &Region, page: usize, storing: bool, then: impl FnOnce(bool) -> R) -> Result<R> {
     let word = region.word(page);
@@ -277,11 +276,11 @@ pub fn bring(region: &Region, page: usize) -> Result<()> {
     bring_in(region, page, false)
 }
 
-/// Brings a page into memory, for a store writable; it may be gone again when this returns. Signals are blocked.
+/// Brings a page into memory, writable if `storing`. It may be gone again when this returns. Signals are blocked.
 #[inline(never)]
 fn bring_in(region: &Region, page: usize, storing: bool) -> Result<()> {
     let served = if region.is_converted() {
-        // Served, it would be absent again and again.
+        // To serve it would leave the page absent, and the caller would try for ever.
         Outcome::Failed(Error::CHANGED_HANDS, libc::ESTALE)
     } else {
         serve::serve(region.page(page), storing)

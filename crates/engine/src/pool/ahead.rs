@@ -1,10 +1,11 @@
-//! What lies ahead of the programs: streams, chunks that are read and not yet mapped, and what the readers are asked
-//! for.
+//! The state of reading ahead: streams, chunks that are read and not yet mapped, and requests to the readers.
 //!
-//! A chunk's slot says which thread may touch its pages' words. Who has a reader's turn takes a slot, claims pages (Loading), reads
-//! them, makes them Staged and the slot ready. A thread that traps on a Staged page claims the slot and maps all of the
-//! chunk (`readahead/`); a thread that needs the slot, the memory or the pages' absence claims it and makes the pages
-//! Absent again (`evict/staged.rs`).
+//! A chunk's slot (`staging.rs`) says which thread may change its pages' words:
+//!
+//! * The thread that has a reader's turn takes a slot, claims pages (Loading), reads them, makes them Staged, and makes the slot ready.
+//! * A thread that traps on a Staged page claims the slot, and maps the whole chunk (`readahead/`).
+//! * A thread that needs the slot, its memory, or the pages to be absent claims the slot, and makes the pages Absent again
+//!   (`evict/staged.rs`).
 
 use crate::pool::reader::Reader;
 use crate::pool::runs::OpenRuns;
@@ -18,21 +19,21 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// Batches evicted for misses since anything was staged or touched, after which staging memory goes before pages do.
+/// When so many batches were evicted for misses since a chunk was staged or touched, staging memory goes before pages do.
 const QUIET: usize = 8;
 
 /// A pool's streams, staged chunks, and the queues of its readers.
 #[derive(Debug)]
 pub struct Ahead {
-    /// Before the memory that they read into, which goes when the device is done with it.
+    /// Dropped before `staging`: the memory that they read into stays until the device is done with it.
     pub readers: Box<[Reader]>,
     pub staging: Staging,
-    /// For reads that the kernel is not asked for ahead.
+    /// Reads that threads do (`sys/preads.rs`).
     pub preads: Arc<Preads>,
     pub streams: Streams,
     pub runs: OpenRuns,
     pub stop: AtomicBool,
-    /// Chunks staged so far, and more when there was no slot for one.
+    /// Chunks staged so far. It goes on, too, when there was no slot for a chunk.
     pub clock: AtomicUsize,
     pub prefetches: Prefetches,
     /// Batches evicted for misses since a chunk was staged or touched.
@@ -40,7 +41,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Nothing yet, for readers that have contexts, or none; `userfaultfd`: of staging memory.
+    /// With nothing read yet. `contexts`: one for each reader, or `None`. `userfaultfd`: that of staging memory.
     pub fn new(contexts: Vec<Option<Aio>>, userfaultfd: &'static Userfaultfd) -> io::Result<Self> {
         let preads = Preads::new(contexts.len());
         let readers = contexts.into_iter().enumerate().map(|(number, aio)| Reader::new(number, aio, &preads));
@@ -69,8 +70,8 @@ impl Ahead {
         &self.readers[stream % self.readers.len()]
     }
 
-    /// Whether nothing was staged or touched for a while: then the memory serves pages better. Asked by a thread that
-    /// is about to evict pages for a miss.
+    /// Whether nothing was staged or touched for a while: then staging memory serves pages better. Asked by a thread that is about to evict
+    /// pages for a miss.
     pub fn is_quiet(&self) -> bool {
         self.quiet.fetch_add(1, Ordering::Relaxed) >= QUIET
     }
@@ -82,15 +83,15 @@ impl Ahead {
         }
     }
 
-    /// Whether a slot can be claimed: asked by a thread that found it taken and has announced itself as a waiter. Pairs
-    /// with `publish`: either this sees it ready, or that sees the waiter.
+    /// Whether a slot can be claimed: asked by a thread that found it taken and has announced itself as a waiter. Pairs with `publish`:
+    /// either this sees the slot ready, or `publish` sees the waiter.
     pub fn is_claimable(&self, slot: usize) -> bool {
         fence(Ordering::SeqCst);
         self.staging.is_ready(SlotNumber(slot))
     }
 }
 
-/// How far a cache's readers are with what they were asked for, pages.
+/// Pages that a cache's readers were asked for, and those of them that are done.
 #[derive(Debug, Default)]
 pub struct Prefetches {
     asked: AtomicU64,
@@ -114,7 +115,7 @@ impl Prefetches {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Whether as many are done.
+    /// Whether so many pages are done.
     pub fn are_done(&self, asked: u64) -> bool {
         self.done.load(Ordering::SeqCst) >= asked
     }

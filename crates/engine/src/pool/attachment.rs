@@ -1,4 +1,4 @@
-//! What a room further down keeps with a pool or a region: the pool owns it and knows nothing of it.
+//! A value that a room further down keeps with a pool or a region, which owns it and knows nothing of it.
 
 use std::any::Any;
 use std::sync::OnceLock;

@@ -1,10 +1,9 @@
-//! How large a cache may be that has no budget of its own: what the process's group leaves. Arithmetic alone; who looks
-//! and acts is `evict/follow.rs`.
+//! The capacity of a cache that has no budget of its own: the memory that the process's group (cgroups(7)) leaves. Arithmetic alone;
+//! `evict/follow.rs` looks and acts.
 //!
-//! It shrinks at once, since others need the memory now, and the kernel kills a process where none can be had. It grows
-//! in steps, only while pages come back that a larger cache would have kept, and never into the last of the room: so
-//! caches that share a group come to rest, and the room that is left is what is touched between two looks. A program
-//! touches 2 GB/s: 20 MiB in 10 ms.
+//! The capacity shrinks at once: others need the memory now, and where none can be had the kernel kills a process. It grows in steps, only
+//! while pages come back that a larger cache would have kept, and never into the last of the room. So caches that share a group come to rest,
+//! and there is room for what is touched between two looks. A program touches 2 GB/s: 20 MiB in 10 ms.
 
 use crate::pool::pool::MIN_CAPACITY;
 use crate::sys::PAGE;
@@ -13,22 +12,22 @@ use std::time::Duration;
 
 /// How long the signs that a larger cache would help are gathered.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Pages that came back within a window for it to count: fewer cost less than a hundredth of the time.
+/// Pages that have to come back within a window for the capacity to grow: fewer cost less than a hundredth of the time.
 const WORTH: u64 = 16;
-/// How long it does not grow after it had to shrink: who took memory and gave it back may take it again.
+/// How long the capacity does not grow after it had to shrink: a program that took memory and gave it back may take it again.
 const REST: Duration = Duration::from_secs(1);
 /// Time in which what was mapped and not touched is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(1);
-/// Below this headroom, or an eighth of the limit, memory is short.
+/// Memory is short below this headroom, or below an eighth of the limit if that is more.
 const SHORT: u64 = 256 << 20;
 
-/// What is left alone: room for what is allocated between two looks, and for the kernel.
+/// Bytes that are left alone: room for what is allocated between two looks, and for the kernel.
 fn reserve(limit: u64) -> u64 {
     if limit < 256 << 20 { limit / 4 } else { (limit / 16).max(64 << 20) }
 }
 
-/// What a cache may hold, bytes, of which `resident` are in memory. Everything else that is used and cannot be reclaimed
-/// is others'; `growing`: what will be used soon.
+/// Bytes that a cache may hold. `resident`: those that it has in memory now; everything else that is used and cannot be reclaimed is others'.
+/// `growing`: bytes that will be used soon.
 pub fn target(look: &MemoryLook, resident: u64, growing: u64) -> u64 {
     let others = look.used.saturating_sub(resident + look.file);
     let taken = others + reserve(look.limit) + growing.min(look.limit / 2);
@@ -58,10 +57,10 @@ pub struct AutoCapacity {
 }
 
 impl AutoCapacity {
-    /// Another capacity, if it is time for one. `now` is since any moment, always the same.
+    /// Another capacity, if it is time for one. `now` counts from any moment, always the same.
     pub fn step(&mut self, now: Duration, look: &MemoryLook, cache: CacheNow, growing: u64) -> Option<u64> {
         let target = target(look, cache.resident, growing);
-        // Nothing happens this close to the target. The reserve is at least twice as large.
+        // So small an excess is left alone: the reserve is at least twice as large.
         if cache.capacity > target + target / 32 {
             self.grows_from = now + REST;
             return Some(target);
@@ -81,7 +80,7 @@ impl AutoCapacity {
     }
 }
 
-/// What the process has mapped lately and not touched yet: it will be used, and that at once.
+/// Memory that the process has mapped lately and not touched yet. It will be used, and that at once.
 #[derive(Debug, Default)]
 pub struct Growing {
     at: Duration,
@@ -91,8 +90,8 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// Bytes, by the private writable memory that the process has `mapped` now, and what of its memory is `private` and
-    /// touched. `None`: what is mapped has changed by more than the program's doing.
+    /// Bytes of such memory. `mapped`: the private writable memory that the process has mapped now; `None`: it has changed by more than the
+    /// program's doing. `private`: its private memory that has been touched.
     pub fn note(&mut self, now: Duration, mapped: Option<u64>, private: u64) -> u64 {
         let forgotten = (now - self.at).div_duration_f64(FORGOTTEN).min(1.0) * self.pending as f64;
         let touched = private.saturating_sub(self.private);
@@ -114,7 +113,7 @@ mod tests {
     struct Modelled {
         auto: AutoCapacity,
         now: CacheNow,
-        /// What its program would use of a cache.
+        /// Bytes that its program would use of a cache.
         wanted: u64,
         /// When it looks next.
         next: Duration,
@@ -178,7 +177,7 @@ mod tests {
                         cache.turns += usize::from(cache.grew.is_some_and(|before| before != grew));
                         cache.grew = Some(grew);
                         cache.to = capacity;
-                        // What is not filled is given up at once.
+                        // Capacity that is not filled is given up at once.
                         cache.now.capacity = capacity.max(cache.now.resident);
                     }
                     cache.next = self.now + if is_short(&look) { 10 * MS } else { 50 * MS };

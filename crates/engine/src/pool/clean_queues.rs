@@ -1,11 +1,10 @@
 //! Clean queues: per core, the pages that may be evicted, oldest first (the paper's `clean_queue`, section 3.3), in a
 //! probationary and a protected queue (`replacement.rs`).
 //!
-//! Each core's queues have a lock of their own that loads and stores only ever try: a thread that finds it taken (it
-//! was moved to another core in the middle) uses the next core's queues. Entries lie in chunks of 512 that the queues
-//! share, so the memory is 8 bytes a page of the budget whatever the split between cores. A chunk that was used is used
-//! again before a fresh one is touched, so a budget that may grow costs memory only once it has grown. A page has at
-//! most one entry (`QUEUED` in its word).
+//! Each core's queues have a lock, which loads and stores only try: a thread that finds it taken (one of the two was moved to another core
+//! meanwhile) uses the next core's queues. Entries lie in chunks of 512 that all queues share, so the memory is 8 bytes a page of the budget
+//! whatever the split between cores. A chunk that was used is used again before a fresh one is touched, so a budget that may grow costs
+//! memory only once it has grown. A page has at most one entry (`QUEUED` in its word).
 
 use crate::page::entry::{Entry, RegionId};
 use crate::sys::lock::Lock;
@@ -17,7 +16,7 @@ use std::ops::Range;
 
 const CHUNK: usize = 512;
 const NONE: u32 = u32::MAX;
-/// Entries that share a note of when the first of them was queued.
+/// So many entries share one note of when the first of them was queued, their *birth*.
 const DATED: usize = 64;
 
 /// A queue: a list of chunks, filled at the tail and emptied at the head.
@@ -42,11 +41,11 @@ struct Guarded {
     seen: [Seen; 2],
 }
 
-/// What is to be seen of a queue without its lock: changed under it.
+/// Numbers of a queue that are read without its lock, and changed under it.
 #[derive(Debug)]
 struct Seen {
     pages: AtomicUsize,
-    /// When the oldest entry was queued, in odd numbers; zero: there is none.
+    /// When the oldest entry was queued, made odd; zero: there is none.
     oldest: AtomicU32,
 }
 
@@ -56,15 +55,14 @@ impl Seen {
     }
 }
 
-/// Entries of pages that have left memory by another way (`void`) that are put up with before they are looked for.
+/// How many *void* entries there may be before they are looked for and removed. The page of a void entry has left memory by another way.
 fn most_void(pages: usize) -> usize {
     pages / 8 + 256
 }
 
-/// Chunks that queues of `cores` cores need for this many pages: an entry each, and void ones, of which threads note a
-/// few before they look. The first and the last chunk of a queue may be partly
-/// empty; and a thread at each core's may take a fresh chunk because it found none free a moment before another put one
-/// back.
+/// Chunks that the queues of `cores` cores need for so many pages. Each page has an entry. There are void entries as well, of which threads
+/// note a few before they look. The first and the last chunk of a queue may be partly empty. On each core a thread may take a fresh chunk
+/// because it found none free a moment before another put one back.
 fn chunks_for(pages: usize, cores: usize) -> usize {
     (pages + most_void(pages) + 4 * CHUNK).div_ceil(CHUNK) + 5 * cores
 }
@@ -82,8 +80,7 @@ pub struct CleanQueues {
     free: AtomicU64,
     /// Chunks that were ever in use.
     used: AtomicU32,
-    /// Entries of pages that were taken out of memory past the queues, since these were looked for: not fewer than
-    /// there are.
+    /// Void entries noted since they were last looked for: not fewer than there are.
     void: AtomicUsize,
 }
 
@@ -118,8 +115,8 @@ impl CleanQueues {
         self.chunks.commit(chunks_for(pages, self.cores.len()) * CHUNK)
     }
 
-    /// Appends a page to a core's probationary or protected queue, or to the next core's if its are in use at this
-    /// moment. `birth`: the time.
+    /// Appends a page to a core's probationary or protected queue, or to the next core's if its are in use at this moment. `birth`: the time
+    /// now.
     #[inline]
     pub fn push(&self, core: usize, entry: Entry, protected_queue: bool, birth: u32) {
         let count = self.cores.len();
@@ -142,8 +139,8 @@ impl CleanQueues {
         }
     }
 
-    /// Removes the oldest entries of a core's probationary or protected queue into `batch`, until they stand for as many pages; the
-    /// count. Zero also when the core's queues are in use.
+    /// Removes the oldest entries of a core's probationary or protected queue into `batch`, until they stand for as many pages as it has
+    /// places; their count. Zero also when the core's queues are in use.
     pub fn pop(&self, core: usize, protected_queue: bool, batch: &mut [u64]) -> usize {
         let Guarded { lock, queues, seen } = &self.cores[core].0;
         let Some(_held) = lock.try_lock() else { return 0 };
@@ -162,8 +159,8 @@ impl CleanQueues {
         [of_all(0), of_all(1)]
     }
 
-    /// How long ago, in units of births, the oldest entry of a core's probationary or protected queue was queued: about, and a moment
-    /// ago. No time, if that was after `now`: another thread may have queued it since the time was looked at.
+    /// How long ago, in units of births, the oldest entry of a core's probationary or protected queue was queued, about. Zero if that was
+    /// after `now`: another thread may have queued it since the time was looked at.
     #[inline]
     pub fn age(&self, core: usize, protected_queue: bool, now: u32) -> Option<u32> {
         match self.cores[core].0.seen[usize::from(protected_queue)].oldest.load(Ordering::Relaxed) {
@@ -195,9 +192,9 @@ impl CleanQueues {
         self.remove(|entry| entry.region() == region && entry.is_frame())
     }
 
-    /// Notes entries that are void; the caller has not given up the pages' free frames yet. When there are too many, of
-    /// a cache of `pages`, those that `is_void` says so of are removed: in time, or there would be no room for entries.
-    /// Nothing is allocated.
+    /// Notes entries that are void; the caller has not given up the pages' free frames yet. When there may be too many for a cache of
+    /// `pages`, removes those that `is_void` is true for. This is in time: once the free frames are used again there might be no room for
+    /// entries. Nothing is allocated.
     pub fn note_void(&self, entries: usize, pages: usize, is_void: impl Fn(Entry) -> bool) {
         if self.void.fetch_add(entries, Ordering::Relaxed) + entries > most_void(pages) {
             self.void.store(0, Ordering::Relaxed);
@@ -262,7 +259,7 @@ impl CleanQueues {
 
     fn take(&self, queue: &mut Queue, batch: &mut [u64]) -> usize {
         let mut taken = 0;
-        // Further entries that the batch wants: as many pages, and a frame counts for its own.
+        // Entries that the batch takes, at most. It takes as many pages as it has places, and a frame counts for all of its pages.
         let mut wanted = batch.len();
         while taken < wanted && queue.len > 0 {
             let end = if queue.head == queue.tail { queue.written } else { CHUNK };

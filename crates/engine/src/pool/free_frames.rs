@@ -1,8 +1,7 @@
 //! The budget: a *free frame* is the right to have one page more in memory.
 //!
-//! It is a count and no address: where a page's memory is, the kernel decides when the page is installed. (A *frame*
-//! without the word free is another thing, 2 MiB of staging memory that is moved into a file's place whole:
-//! `staging.rs`.)
+//! It is a count and no address: the kernel decides where a page's memory is when the page is installed. (A *frame* without the word free is
+//! another thing, 2 MiB of staging memory that is moved into a file's place whole: `staging.rs`.)
 //!
 //! Free frames lie in per-core shares (the paper's per-core free lists, section 3.3). Taking from one's own share is
 //! one compare-and-swap on a line no other core uses; an empty share steals half of another's, the next core's first.
@@ -29,7 +28,7 @@ impl FreeFrames {
         free_frames
     }
 
-    /// Takes one free frame from a core's own share. Acquire pairs with `give`: the memory given back is gone.
+    /// Takes one free frame from a core's own share. Acquire pairs with `give`: the pages behind it are out of memory.
     #[inline]
     pub fn take(&self, core: usize) -> bool {
         let one_less = |share: isize| (share > 0).then_some(share - 1);

@@ -1,10 +1,10 @@
-//! Loops larger than memory: pages that come back in the order in which they left, each after about as long. Whatever is replaced by age
-//! is replaced just before it is wanted. So while a loop goes on, pages that miss are kept until the protected queues are full, one in a few
-//! after that, and the rest pass through what is left (as bimodal insertion does: Qureshi and others, ISCA 2007).
+//! Loops larger than memory: pages come back in the order in which they left, each after about the same time. Replacement by age evicts each
+//! page just before it is wanted. So while a loop goes on, pages that miss are kept until the protected queues are full. After that one in a
+//! few is kept, and the rest pass through the other part of memory (as in bimodal insertion: Qureshi and others, ISCA 2007).
 //!
-//! A loop shows in how long pages that are missed were away: about as long as each other, whatever is kept of it. Under random work, however
-//! skewed, times away differ by powers of two. Classes of times are quarters of one, and a loop is when three neighbouring classes have most of
-//! the misses. Pages that come back much sooner than the loop does, a hot set beside it, are looked after as ever (`replacement.rs`).
+//! A loop shows in the times that missed pages were away. In a loop these are about equal, whatever is kept of it; under random work, however
+//! skewed, they differ by powers of two. Times are counted in classes, four to a power of two. There is a loop when three neighbouring
+//! classes have most of the misses. Pages that come back much sooner, a hot set beside the loop, are treated as ever (`replacement.rs`).
 
 use crate::pool::replacement::Ghosts;
 use crate::sys::sync::{AtomicIsize, AtomicU32, Ordering};
@@ -12,19 +12,19 @@ use std::sync::atomic::AtomicBool;
 
 /// Classes of times away: four to a power of two, up to a thousand memories.
 const CLASSES: usize = 64;
-/// Of 16 misses, as many in three neighbouring classes make a loop, and with as many one goes on.
+/// Of 16 misses, so many in three neighbouring classes begin a loop, and so many keep it going.
 const BEGINS: u64 = 11;
 const GOES_ON: u64 = 7;
-/// Of so many misses one is kept where the protected queues are full: what is there is to be replaced in the end.
+/// One missed page in so many is kept where the protected queues are full: the pages there are to be replaced in the end.
 const RARELY: u32 = 64;
-/// Decisions in a row without a loop, after which one that begins is another: what was kept of the last is of no use to it.
+/// After so many decisions in a row without a loop, the next is a new one: the pages kept of the last are of no use to it.
 const OVER: u32 = 3;
 
 /// How long pages that one core missed were away, since it was last looked at.
 #[derive(Debug)]
 pub struct TimesAway {
     classes: [AtomicU32; CLASSES],
-    /// Pages missed, those with them that were never there.
+    /// Pages missed, including those that were never in memory.
     missed: AtomicU32,
 }
 
@@ -35,7 +35,7 @@ impl Default for TimesAway {
 }
 
 impl TimesAway {
-    /// Notes pages that were missed together, and how long they were away, in stamps of [`Ghosts`], if they were ever there.
+    /// Notes pages that were missed together, and how long they were away, in stamps of [`Ghosts`], if they were ever in memory.
     #[inline]
     pub fn note(&self, away: Option<u32>, pages: usize) {
         self.missed.fetch_add(pages as u32, Ordering::Relaxed);
@@ -61,13 +61,13 @@ fn least_of(class: usize) -> u32 {
 #[derive(Debug)]
 #[repr(align(128))] // written once in a while, read with each miss: on lines of its own
 pub struct Loops {
-    /// How long its pages are away at least, in stamps; zero: there is none.
+    /// The least time that its pages are away, in stamps; zero: there is no loop.
     away: AtomicU32,
-    /// Pages that are kept, whatever the protected queues hold, since a loop has begun.
+    /// So many further pages are kept, whatever the protected queues hold: a loop has begun.
     anew: AtomicIsize,
     /// Decisions in a row without one.
     without: AtomicU32,
-    /// The protected queues have their share: the next batch but one or two would be taken from them.
+    /// The protected queues have their share: after two more batches from the probationary queues they give the next.
     is_full: AtomicBool,
 }
 
@@ -82,7 +82,8 @@ impl Loops {
         }
     }
 
-    /// Decides whether there is one, by what all cores have seen meanwhile, in a cache of so many pages. Once in a quarter of a memory.
+    /// Decides whether there is a loop, by what all cores have seen since the last decision, in a cache of so many pages. Called once in a
+    /// quarter of a memory.
     #[cold]
     pub fn decide<'a>(&self, cores: impl Iterator<Item = &'a TimesAway>, capacity: usize) {
         let (mut counts, mut missed) = ([0u64; CLASSES], 0);
@@ -115,8 +116,8 @@ impl Loops {
         }
     }
 
-    /// Whether pages that were missed together, after so long, are to be kept; `None`: no loop decides that. `seen`: where their misses are
-    /// noted.
+    /// Whether pages that were missed together, after so long away, are to be kept; `None`: no loop decides that. `seen`: where their misses
+    /// are noted.
     #[inline]
     pub fn keep(&self, away: Option<u32>, pages: usize, seen: &TimesAway) -> Option<bool> {
         let (of_loop, away) = (self.away.load(Ordering::Relaxed), away?);

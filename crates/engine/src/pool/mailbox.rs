@@ -1,5 +1,4 @@
-//! What a pool's writers, and the thread that changes its capacity, are asked for, as the threads that ask see it. The
-//! threads are `writeback`'s and `evict`'s.
+//! Requests to a pool's threads: to its writers, which `writeback` runs, and to the thread that changes its capacity, which `evict` runs.
 
 use crate::error::{Error, Result};
 use crate::page::entry::RegionId;
@@ -32,7 +31,7 @@ pub struct WriteQueue {
 #[derive(Debug)]
 pub struct FlushRequest {
     pub region: RegionId,
-    /// Of the region: should it be gone, all of it is saved.
+    /// The region's. If the region is gone, all of it has been saved.
     pub serial: u64,
     pub store: Arc<dyn Store>,
     pub pages: Range<usize>,
@@ -45,7 +44,7 @@ pub struct FlushRequest {
     left: AtomicU32,
     /// 1 when all is done; slept on.
     done: AtomicU32,
-    /// What came of it, for the thread that waits.
+    /// The outcome, for the thread that waits.
     outcome: Mutex<Result<()>>,
 }
 
@@ -58,7 +57,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Of a page that could not be read, to be written with what was stored to it.
+    /// The failure of a page that was stored to before it was read, and could not be read.
     pub fn new(page: usize, error: i32) -> Self {
         Failure { page, pages: 1, error }
     }
@@ -68,7 +67,7 @@ impl Failure {
         self.error
     }
 
-    /// What a flush returns for it.
+    /// The error that a flush returns for it.
     pub fn into_error(self, store: &dyn Store) -> Error {
         Error::WriteBack {
             path: store.path().to_owned(),
@@ -80,7 +79,7 @@ impl Failure {
 }
 
 impl WriteQueue {
-    /// Of so many writers.
+    /// A queue for so many writers.
     pub fn new(writers: usize, rings: Option<Rings>) -> Self {
         let flushes = (0..writers).map(|_| Mutex::default()).collect();
         WriteQueue { wakes: AtomicU32::new(0), stop: AtomicBool::new(false), flushes, rings }
@@ -107,7 +106,8 @@ impl WriteQueue {
         futex::wake_all(&self.wakes);
     }
 
-    /// Sleeps until `wake`, unless it came since `seen`, or for so long; the value to sleep on next time.
+    /// Sleeps until `wake` is called, for `pause` at most, and not if it was called since `seen` was read. Returns the `seen` of the next
+    /// call.
     pub fn sleep(&self, seen: u32, pause: Option<Duration>) -> u32 {
         futex::wait(&self.wakes, seen, pause);
         self.wakes.load(Ordering::Acquire)
@@ -166,7 +166,7 @@ impl WriteQueue {
     }
 }
 
-/// What wakes the thread that changes a pool's capacity.
+/// Wakes the thread that changes a pool's capacity.
 #[derive(Debug, Default)]
 pub struct Follower {
     /// Raised to wake it; slept on.
@@ -186,7 +186,7 @@ impl Follower {
         self.wakes.load(Ordering::Acquire)
     }
 
-    /// Sleeps until it is woken, unless that was since there were `seen` wakes, or for so long.
+    /// Sleeps until `wake` is called, for `pause` at most, and not if it was called since `seen` was read.
     pub fn sleep(&self, seen: u32, pause: Option<Duration>) {
         futex::wait(&self.wakes, seen, pause);
     }
@@ -204,7 +204,7 @@ impl Follower {
 }
 
 impl FlushRequest {
-    /// Notes what a writer could not write.
+    /// Notes bytes that a writer could not write. The first failure stays.
     pub fn note_failure(&self, failure: Failure) {
         self.failure.lock().unwrap_or_else(|poison| poison.into_inner()).get_or_insert(failure);
     }
@@ -219,7 +219,7 @@ impl FlushRequest {
         self.failure.lock().unwrap_or_else(|poison| poison.into_inner()).take()
     }
 
-    /// Says what came of it.
+    /// Ends the flush with an outcome, and wakes the thread that waits.
     pub fn end(&self, outcome: Result<()>) {
         *self.outcome.lock().unwrap_or_else(|poison| poison.into_inner()) = outcome;
         self.done.store(1, Ordering::Release);

@@ -36,13 +36,13 @@ const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
 /// Smallest capacity, pages.
 pub const MIN_CAPACITY: usize = 16;
 
-/// How a pool is to be.
+/// The settings of a pool.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Pages.
     pub capacity: usize,
     pub evict_batch: usize,
-    /// Percentage of the capacity that may be dirty; `None`: as suits a cache that follows, or does not.
+    /// Percentage of the capacity that may be dirty; `None`: 25 if the cache `follows`, else 75.
     pub high_water: Option<u8>,
     pub dirty_expire: Option<Duration>,
     pub keeper: bool,
@@ -52,8 +52,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// A quarter of the smaller of physical memory and the process's cgroup limits; the rest as the kernel's and the
-    /// paper's.
+    /// The capacity is a quarter of the smaller of physical memory and the process's cgroup limits; the rest is as in the kernel and in the
+    /// paper.
     fn default() -> Self {
         static DEFAULT: OnceLock<usize> = OnceLock::new();
         Settings {
@@ -88,7 +88,7 @@ impl BatchSpace {
     }
 }
 
-/// What the clones of a [`Cache`](crate::Cache) and its regions share.
+/// The state that the clones of a [`Cache`](crate::Cache) and its regions share.
 #[derive(Debug)]
 pub struct Pool {
     /// Pages: the free frames issued. Changed under `resizing` only.
@@ -97,7 +97,7 @@ pub struct Pool {
     most: usize,
     /// Pages per eviction in a large pool.
     evict_batch: usize,
-    /// Percentage of the capacity that may be dirty, if it was said.
+    /// Percentage of the capacity that may be dirty, if the settings say it.
     high_water: Option<u8>,
     pub dirty_expire: Option<Duration>,
     /// The keeper saves its regions.
@@ -108,7 +108,8 @@ pub struct Pool {
     /// Held by a change of the capacity.
     pub resizing: Mutex<()>,
     pub free_frames: FreeFrames,
-    /// The right to have one page pinned each: so many that faults always have pages to go round.
+    /// Pinnable frames: each is the right to have one page pinned. They are fewer than the free frames, so that faults always find pages to
+    /// evict.
     pub pins: FreeFrames,
     /// Pinnable frames issued. Changed under `resizing` only.
     most_pins: AtomicUsize,
@@ -117,40 +118,41 @@ pub struct Pool {
     loops: Loops,
     pub cores: Box<[Padded<Core>]>,
     buffers: ReadBuffers,
-    /// Pages that are read together (`runs.rs`).
+    /// Buffers for pages that are read together (`runs.rs`).
     run_buffers: ReadBuffers,
     /// Never written: all of it is the kernel's one page of zeros.
     zeros: Zeroed<[u8; PAGE]>,
     waiting: Waiting,
-    /// What the writers are asked for, if they could be started.
+    /// The queue of the writers, if they could be started.
     writes: OnceLock<Option<Arc<WriteQueue>>>,
-    /// What is read ahead, if the readers could be started.
+    /// The readers and what they read ahead, if they could be started.
     reads: OnceLock<Option<Arc<Ahead>>>,
-    /// What wakes the thread that changes its capacity, if it could be started.
+    /// Wakes the thread that changes the capacity, if it could be started.
     follower: OnceLock<Option<Arc<Follower>>>,
-    /// Of `deferred`.
+    /// The state of the room `deferred`.
     pub deferred: Attachment,
-    /// Runs that writers have started and not finished.
+    /// Writes, each of a row of neighbouring pages, that have begun and not ended.
     pub writes_in_flight: Padded<AtomicUsize>,
-    /// What its files did that are not mapped any more.
+    /// Counters of the files that are not mapped any more.
     pub ended: Ended,
 }
 
-/// Of small caches a run is this part at most.
+/// A run has at most this part of the capacity.
 const RUN_SHARE: usize = 64;
 
-/// Sets of buffers for runs: as many pieces of long ones can be read at a time, or twice as many of others.
+/// Sets of 64 buffers for runs. A set has room for one piece of a long run, or for two other runs.
 const RUN_BUFFERS: usize = 8;
 
-/// What belongs to one core.
+/// The state of one core.
 #[derive(Debug)]
 pub struct Core {
     pub counters: Counters,
     pub misses: MissHistory,
     away: TimesAway,
-    /// Dirty pages, counted where they became so and where they ceased to be: only the sum means something.
+    /// Dirty pages: a page is added on the core where it becomes dirty and subtracted on the core where it ceases to be. Only the sum over
+    /// the cores means something.
     dirty: AtomicIsize,
-    /// What the pages that came back soon say about the probationary queues' share, since this core evicted last.
+    /// Votes on the probationary queues' share, by pages that came back soon, since this core last evicted.
     pub votes: AtomicIsize,
     /// Held by the thread that evicts with this core's space for a batch.
     pub evicting: Lock,
@@ -168,7 +170,7 @@ impl Pool {
         Ok(GLOBAL.get_or_init(|| Arc::new(pool)).clone())
     }
 
-    /// A pool of so many frames.
+    /// A pool with these settings.
     pub fn new(settings: &Settings) -> io::Result<Self> {
         let capacity = settings.capacity;
         let cores = if settings.without.has(Mechanism::PerCore) { 1 } else { cpu::count() };
@@ -237,12 +239,12 @@ impl Pool {
 
     /// Dirty pages at which background write-back starts.
     pub fn high_water(&self) -> usize {
-        // Only clean pages can leave memory as fast as a program allocates it. The other is the paper's.
+        // A quarter where the capacity follows: only clean pages can leave memory as fast as a program allocates it. 75 is the paper's.
         let percent = self.high_water.unwrap_or(if self.follows.load(Ordering::Relaxed) { 25 } else { 75 });
         (self.capacity() * usize::from(percent) / 100).max(1)
     }
 
-    /// Dirty pages at which it stops.
+    /// Dirty pages at which background write-back stops.
     pub fn low_water(&self) -> usize {
         self.high_water() * 2 / 3
     }
@@ -275,8 +277,8 @@ impl Pool {
         self.most_pins.load(Ordering::Acquire)
     }
 
-    /// Issues or destroys pinnable frames until there are as many as a capacity allows, or fails with the number of
-    /// pages whose pins are in the way. The caller resizes.
+    /// Issues or destroys pinnable frames until there are as many as a capacity allows. If too many pages are pinned it fails with their
+    /// number, and nothing has changed. The caller holds `resizing`.
     pub fn fit_pins(&self, capacity: usize) -> std::result::Result<(), usize> {
         let (before, after) = (self.most_pins(), most_pins(capacity));
         if after >= before {
@@ -322,14 +324,14 @@ impl Pool {
         self.clean.push(core, Entry::new(region, page), protected_queue, self.ghosts.birth());
     }
 
-    /// Whether the protected queues give the next batch, once so many pages have left the probationary ones. What is kept is a share of what
-    /// all cores have: where it lies, and where the thread runs, is chance.
+    /// Whether the protected queues give the next batch, once `after` pages have left the probationary ones. The queues of all cores count
+    /// together: on which core a page is queued, and on which a thread runs, is chance.
     pub fn takes_protected(&self, after: usize) -> bool {
         let [probationary, protected] = self.clean.pages();
         self.ghosts.takes_protected(probationary.saturating_sub(after), protected)
     }
 
-    /// Notes that so many pages were evicted, together.
+    /// Notes that so many pages were evicted together.
     pub fn note_evicted(&self, pages: usize) {
         self.loops.note_full(self.takes_protected(2 * pages.max(self.batch())));
         if self.ghosts.advance(pages, self.capacity()) {
@@ -337,7 +339,7 @@ impl Pool {
         }
     }
 
-    /// Notes that a page was missed, and what its word remembered; whether it belongs into the protected queue.
+    /// Notes that a page was missed, and what its word remembered; whether it goes to the protected queue.
     #[inline]
     pub fn note_missed(&self, core: usize, ghost: Option<Ghost>) -> bool {
         let young = ghost.filter(|ghost| self.ghosts.is_young(*ghost));
@@ -351,8 +353,8 @@ impl Pool {
         })
     }
 
-    /// Notes that pages were brought together before they were missed, and when they were evicted; whether they belong into the protected
-    /// queue. That they come back soon says nothing of them: a walk does.
+    /// Notes that pages were brought in together before they were missed, and when they were evicted; whether they go to the protected queue.
+    /// Only a loop decides this: a walk brings pages back early too, whether or not they are wanted again.
     pub fn note_brought(&self, core: usize, gone_since: Option<u32>, pages: usize) -> bool {
         self.kept_of_loop(core, gone_since, pages).unwrap_or(false)
     }
@@ -437,34 +439,34 @@ impl Pool {
         &self.cores[core].0.counters
     }
 
-    /// The queue of the readers, once `start` has started them; `None` from it: there are none, for good.
+    /// Starts the readers with `start`, the first time only. If it returns `None` there are none, for good.
     pub fn start_reads(&self, start: impl FnOnce() -> Option<Arc<Ahead>>) {
         self.reads.get_or_init(start);
     }
 
-    /// What is ahead of the programs, if there are readers.
+    /// The readers and what they read ahead, if they could be started.
     #[inline]
     pub fn ahead(&self) -> Option<&Ahead> {
         self.reads.get()?.as_deref()
     }
 
-    /// The queue of the writers, once `start` has started them; `None` from it: there are none, for good.
+    /// Starts the writers with `start`, the first time only. If it returns `None` there are none, for good.
     pub fn start_writes(&self, start: impl FnOnce() -> Option<Arc<WriteQueue>>) {
         self.writes.get_or_init(start);
     }
 
-    /// What the background writers are asked for, if they could be started.
+    /// The queue of the background writers, if they could be started.
     pub fn writers(&self) -> Option<&WriteQueue> {
         self.writes.get()?.as_deref()
     }
 
-    /// Has the capacity follow, by a thread that `start` starts, now that a file is mapped; `None` from it: it cannot be,
-    /// for good.
+    /// Wakes the thread with which the capacity follows, now that a file is mapped. `start` starts it, the first time only. If it returns
+    /// `None` the capacity stays as it is, for good.
     pub fn follow(&self, start: impl FnOnce() -> Option<Arc<Follower>>) {
         self.follower.get_or_init(start).iter().for_each(|follower| follower.wake());
     }
 
-    /// Ends the thread that has the capacity follow, for good.
+    /// Ends the thread with which the capacity follows, for good.
     pub fn end_following(&self) {
         self.follower.get().into_iter().flatten().for_each(|follower| follower.stop());
     }
@@ -483,7 +485,7 @@ impl Pool {
         }
     }
 
-    /// What it has done and what it holds.
+    /// Counts of what the pool has done and of what it holds.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         for core in &self.cores {
@@ -491,7 +493,7 @@ impl Pool {
         }
         stats.resident_pages = self.resident_pages() as u64;
         stats.pinned_pages = self.pinned_pages() as u64;
-        // The two are sums of different moments.
+        // The numbers are sums of different moments.
         stats.dirty_pages = (self.dirty_pages() as u64).min(stats.resident_pages);
         stats
     }
@@ -503,8 +505,8 @@ impl Drop for Pool {
     }
 }
 
-/// Pages that may be pinned in a pool of so many: all but a sixteenth, and but what a smallest pool has; in pools
-/// hardly larger than that, a quarter.
+/// Pages that may be pinned in a pool of `capacity` pages: all but a sixteenth, or all but [`MIN_CAPACITY`] where that is more than a
+/// sixteenth; but at least a quarter.
 fn most_pins(capacity: usize) -> usize {
     capacity.saturating_sub((capacity / 16).max(MIN_CAPACITY)).max(capacity / 4)
 }

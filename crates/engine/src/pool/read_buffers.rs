@@ -1,4 +1,4 @@
-//! Pages to read into before they are installed.
+//! Buffers: pages that are read into before they are installed.
 
 use crate::sys::PAGE;
 use crate::sys::memory::Zeroed;
@@ -27,13 +27,13 @@ pub struct Buffer<'a> {
 }
 
 impl ReadBuffers {
-    /// Those of so many cores.
+    /// Buffers for so many cores.
     pub fn new(cores: usize) -> io::Result<Self> {
         let used = (0..cores).map(|_| Padded(AtomicU64::new(0))).collect();
         Ok(ReadBuffers { memory: Zeroed::new(cores * BUFFERS)?, used })
     }
 
-    /// A free buffer, this core's if one is.
+    /// A free buffer, this core's if it has one.
     #[inline]
     pub fn take(&self, core: usize) -> Option<Buffer<'_>> {
         self.take_of(core).or_else(|| self.take_any())

@@ -1,31 +1,31 @@
 //! How long a file's device takes: for a page by itself, and for each further page of the same request.
 //!
-//! Threads that miss take the times of reads that they do themselves; what the page cache had is left out. They are averages, in which
-//! no read counts for more than four times what was expected: what is beyond is another's work on the processor or the device, or a pause.
+//! Threads that miss time the reads that they do themselves; reads from the page cache are left out. The times are averages, in which no read
+//! counts for more than four times the average before: the rest of its time is other work on the processor or the device, or a pause.
 
 use crate::pool::reader::LARGE_PIECE_PAGES;
 use crate::sys::preads::THREADS;
 use crate::sys::sync::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a miss takes beside its read, ns: the trap and one UFFDIO_COPY of a page.
+/// Time of a miss beside its read, ns: the trap and one UFFDIO_COPY of a page.
 const TRAP: u64 = 4_000;
-/// What a further page takes beside its read, ns: its part of UFFDIO_COPY, and of an eviction.
+/// Time of a further page beside its read, ns: its part of UFFDIO_COPY, and of an eviction.
 const MAPPED: u64 = 1_500;
-/// A further page is read in so many ns until that has been measured: 2 GB/s.
+/// Time to read a further page, ns, until that has been measured: 2 GB/s.
 const UNFIRST: u64 = 2_000;
-/// What the page cache takes, which has had all pages as long as the device has had none, ns: a page, and a further one.
+/// Times to read a page and a further one, ns, while the device has had none to read: the page cache has had all.
 const CACHED: (u64, u64) = (1_500, 500);
-/// Pages of a read from which on it tells what further ones take: the times of a few differ by as much by chance.
+/// A read of at least so many pages tells how long further ones take. Times of smaller reads differ by as much by chance.
 const LEAST_PAGES: usize = 4;
 /// One read of a page in so many is timed: two looks at the clock are 50 ns.
 const RARELY: u64 = 16;
-/// First reads of a page by itself, all of which are timed; the least of them counts. With the last it is known whether reads take long: a
-/// file that is thought to be far away by mistake, since threads waited for a processor, is read in another way from then on.
+/// The first reads of a page by itself. All are timed, and the shortest time counts. With the last of them it is known whether reads take
+/// long. One would not do: it may have waited for a processor, and a file that is taken to be far away is read in another way from then on.
 const FIRST: u32 = 4;
-/// A page by itself that takes so long comes from storage far away, ns: disks of today take a third.
+/// A page by itself that takes longer comes from storage far away, ns. Today's disks take a third.
 const LONG: u32 = 300_000;
-/// What a measurement adds of its difference to the average.
+/// A measurement moves the average by this part of its difference from it.
 const PART: i64 = 16;
 
 /// Times in ns; zero: not known. Two threads may overwrite each other's.
@@ -48,7 +48,7 @@ struct Lost {
     near: AtomicU32,
 }
 
-/// What a miss costs, and a further page that is read with it, ns.
+/// The costs of a miss, and of a further page that is read with it, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
     pub miss: u64,
@@ -71,7 +71,7 @@ impl ReadTimes {
         self.page.load(Ordering::Relaxed) > LONG && self.first.load(Ordering::Relaxed) >= FIRST
     }
 
-    /// Whether it is not known whether the call that asks for a read waits for it: so many are asked for alone.
+    /// Whether it is still unknown if the call that asks for a read waits for it. Until it is known the first reads are asked for alone.
     pub fn is_untried(&self) -> bool {
         self.tried.load(Ordering::Relaxed) < FIRST && self.first.load(Ordering::Relaxed) < FIRST
     }
@@ -87,20 +87,21 @@ impl ReadTimes {
         }
     }
 
-    /// Notes a miss where reads take long; whether all misses so far have cost as much as to read so many pages, all of the file, at once.
-    /// `is_near`: it is beside an earlier one. Where few are, and few pages of the file were missed, it never has: they may be all that is wanted.
+    /// Notes a miss where reads take long; whether all misses so far have cost more than it takes to read the whole file, of so many pages,
+    /// at once. `is_near`: the page is beside one that was missed earlier. Always false while at most half of the misses are near and few
+    /// pages of the file were missed: these may be all that is wanted.
     pub fn has_lost_as_much(&self, pages: usize, is_near: bool) -> bool {
-        /// Of a file that is read here and there: one page in so many.
+        /// A file is read here and there if at most one page in so many was missed.
         const SPARSE: usize = 256;
         let misses = self.lost.misses.fetch_add(1, Ordering::Relaxed) as usize + 1;
         let near = self.lost.near.fetch_add(u32::from(is_near), Ordering::Relaxed) as usize;
         let Costs { miss, page, .. } = self.costs();
-        // A page is a part of a request that takes as long as a page by itself, beside others.
+        // A page's part of a large request, which takes as long as a page by itself, and goes on beside others.
         let page = page.min(miss / LARGE_PIECE_PAGES as u64) / THREADS as u64 + MAPPED;
         misses as u64 * miss > pages as u64 * page && (2 * near > misses || misses > pages / SPARSE)
     }
 
-    /// Notes a read of so many pages that began then, and was the device's.
+    /// Notes a read of so many pages that began then, and came from the device.
     #[cold]
     pub fn note(&self, pages: usize, began: Instant) {
         self.note_took(pages, in_ns(began.elapsed()));
@@ -119,7 +120,7 @@ impl ReadTimes {
         }
     }
 
-    /// What is known of the costs.
+    /// The costs, as far as they are known.
     pub fn costs(&self) -> Costs {
         let known = |time: &AtomicU32| Some(u64::from(time.load(Ordering::Relaxed))).filter(|time| *time > 0);
         let (page, further) = match known(&self.page) {
@@ -140,7 +141,7 @@ fn average(time: &AtomicU32, now: u32) {
         0 => i64::from(now),
         _ => before + (i64::from(now).min(4 * before) - before) / PART,
     };
-    // Zero is not known, and what is less than this would not rise again.
+    // Zero means not known, and an average below this would not rise again.
     time.store(next.max(PART) as u32, Ordering::Relaxed);
 }
 

@@ -49,7 +49,7 @@ pub enum ReadRequest {
     Pages(Pages),
     /// Pages of a file that fits into the cache. They are read only while enough of the cache is free.
     Fill(Pages),
-    /// A chunk, to be read into a slot. Its pages are claimed, the slot is taken, and the region stays until then.
+    /// A chunk, to be read into a slot. Its pages are claimed, the slot is taken, and the region stays until the chunk has been read.
     Chunk(RegionUse, SlotNumber, Chunk),
 }
 
@@ -93,7 +93,7 @@ pub enum Destination {
     /// Into a slot; the pages become Staged.
     Chunk(SlotNumber, Chunk),
     /// Into the transfer's own buffer; the pages, which are neighbours, are mapped once they have been read. `protected_queue` has a bit for
-    /// each page that goes into the protected queue. `is_awaited`: the program asked for the pages; otherwise its whole file is read.
+    /// each page that goes into the protected queue. `is_awaited`: the program asked for the pages; else their file is read whole.
     Piece { first: usize, count: usize, protected_queue: u64, is_awaited: bool },
 }
 
@@ -189,7 +189,7 @@ impl Reading {
                 aio.submit();
                 self.asked.wait(1, Some(BOTH));
             }
-            // Not until fewer requests are left than there are threads: no thread is to be without one for long.
+            // It returns while as many requests are left as there are threads, so that no thread is without one for long.
             _ => self.asked.wait(wanted.min(others.saturating_sub(self.asked.preads.threads())), None),
         }
     }

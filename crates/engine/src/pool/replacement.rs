@@ -1,25 +1,28 @@
-//! What to keep. A user of userfaultfd(2) sees no accessed bits, only misses, so a page shows that it is wanted by
-//! coming back soon after it was evicted.
+//! Replacement: which pages to keep. A user of userfaultfd(2) sees no accessed bits, only misses. So a page shows that it is wanted by coming
+//! back soon after it was evicted.
 //!
-//! The word of an evicted page keeps a *ghost*: when it went, and from which queue. A page that misses while its ghost
-//! is young (half a memory of evictions) goes to its core's protected queue, all others to the probationary one; both
-//! are first in, first out. The probationary queues are emptied down to a share of the clean pages of all cores, then the
-//! protected ones. The share adapts, as in ARC (Megiddo and Modha, FAST 2003) but from misses alone: a page that comes
-//! back soon from the probationary queue was given too little time there, one from the protected queue was pushed out
-//! by pages that the probationary queue holds for nothing. The latter counts four times: pages in the protected queue
-//! have proved themselves, and seldom miss.
+//! The unit of time is the *memory*: as many evictions as the cache has pages. The word of an evicted page keeps a *ghost*: when the page was
+//! evicted, and from which queue. For half a memory the ghost is *young*. A page that misses with a young ghost goes to its core's protected
+//! queue, all others to the probationary one. Both queues are first in, first out. Batches come from the probationary queues while these hold
+//! more than a share of the clean pages of all cores, else from the protected ones.
 //!
-//! What was read ahead, filled ahead or dropped on advice has no ghost. A page that was stored to comes into its queue
-//! once it is written. Votes are counted per core and folded in by the core's next eviction, so a miss touches nothing
-//! that all cores write. With the share at nine tenths this is first in, first out with a small reserve, which suits a
-//! hot set that moves; at a 16th it is a filter that a scan cannot get past. Of a loop larger than memory a part is kept (`loops.rs`).
+//! The share adapts, as in ARC (Megiddo and Modha, FAST 2003), but from misses alone:
 //!
-//! Time is counted in memories: so many evictions as the cache has pages.
+//! * A page that comes back soon from the probationary queue was given too little time there: the share grows.
+//! * A page that comes back soon from the protected queue was pushed out by pages that the probationary queue holds for nothing: the share
+//!   shrinks. This counts four times as much, since pages in the protected queue have proved themselves, and seldom miss.
+//!
+//! Each core counts its votes and folds them into the share with its next eviction, so a miss touches nothing that all cores write. With the
+//! share at nine tenths this is first in, first out with a small reserve, which suits a hot set that moves. With the share at a 16th it is a
+//! filter that a scan cannot get past.
+//!
+//! Pages that are read ahead or filled ahead come in without a ghost; pages that are dropped on advice leave none. A page that was stored to
+//! comes into its queue once it is written. Of a loop larger than memory a part is kept (`loops.rs`).
 
 use crate::page::word::Ghost;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// One memory of time, and a share of one.
+/// One memory of time, or a share of one.
 const ONE: u64 = 1 << 40;
 /// Stamps are 64ths of a memory: 22 bits of them last for 65536 memories, so that a page away for longer is rarely
 /// mistaken for one that comes back soon (and then only kept for a while).
@@ -28,11 +31,10 @@ const STAMP_SHIFT: u32 = 34;
 const YOUNG: u32 = 32;
 /// Births of queue entries are 256ths of a memory.
 const BIRTH_SHIFT: u32 = 32;
-/// Bounds of the probationary queue's share. At most nine tenths: ghosts of proved pages must appear for the share to
-/// fall again.
+/// Bounds of the probationary queue's share. It is at most nine tenths: the protected queue must give ghosts for the share to fall again.
 const LEAST: u64 = ONE / 16;
 const MOST: u64 = ONE / 10 * 9;
-/// Pages by which a return from the probationary queue moves the share, and one from the protected queue.
+/// Pages by which one return moves the share: from the probationary queue up, from the protected queue down.
 const TRIED: isize = 2;
 const PROVED: isize = 8;
 
@@ -45,25 +47,25 @@ pub struct Ghosts {
 }
 
 impl Ghosts {
-    /// Before the first eviction: every page gets all the time there is.
+    /// The state before the first eviction: the share is at its upper bound.
     pub fn new() -> Self {
         // Not zero: a stamp of zero is none.
         Ghosts { clock: AtomicU64::new(ONE), share: AtomicU64::new(MOST) }
     }
 
-    /// Lets time pass: so many pages of a cache of `capacity` were evicted. Once a batch. True once in a quarter of a memory.
+    /// Lets time pass by so many evicted pages of a cache of `capacity`. Called once a batch. True once in a quarter of a memory.
     pub fn advance(&self, evicted: usize, capacity: usize) -> bool {
         let passed = (evicted as u64 * ONE).checked_div(capacity as u64).unwrap_or(0);
         let before = self.clock.fetch_add(passed, Ordering::Relaxed);
         before / (ONE / 4) != before.wrapping_add(passed) / (ONE / 4)
     }
 
-    /// What the word of a page evicted now remembers; never zero.
+    /// The stamp for the word of a page that is evicted now; never zero.
     pub fn stamp(&self) -> u32 {
         ((self.clock.load(Ordering::Relaxed) >> STAMP_SHIFT) as u32 & Ghost::MOST).max(1)
     }
 
-    /// When an entry that is queued now was born.
+    /// The time of birth of an entry that is queued now.
     #[inline]
     pub fn birth(&self) -> u32 {
         (self.clock.load(Ordering::Relaxed) >> BIRTH_SHIFT) as u32
@@ -81,31 +83,31 @@ impl Ghosts {
         Self::is_young_at(self.away(ghost.stamp))
     }
 
-    /// Whether a page that comes back after so long belongs into the protected queue.
+    /// Whether a page that comes back after so long goes to the protected queue.
     #[inline]
     pub fn is_young_at(away: u32) -> bool {
         away < YOUNG
     }
 
-    /// What such a page says about the share; votes are gathered per core.
+    /// The vote of such a page on the share; votes are gathered per core.
     #[inline]
     pub fn vote(ghost: Ghost) -> isize {
         if ghost.protected { -PROVED } else { TRIED }
     }
 
-    /// What a page of a loop says: time in the probationary queue is no use to it.
+    /// The vote of a page of a loop: time in the probationary queue is no use to it.
     pub const OF_LOOP: isize = -PROVED;
 
-    /// Moves the share by a core's votes, pages.
+    /// Moves the share by a core's votes, in pages.
     pub fn adapt(&self, votes: isize, capacity: usize) {
         let step = (votes.unsigned_abs() as u64).min(capacity as u64) * (ONE / capacity.max(1) as u64);
         let moved = |share: u64| if votes < 0 { share.saturating_sub(step) } else { share + step };
         let share = self.share.load(Ordering::Relaxed);
-        // Two cores at once: one's votes are lost, which is nothing.
+        // If two cores do this at once, the votes of one are lost, which does not matter.
         self.share.store(moved(share).clamp(LEAST, MOST), Ordering::Relaxed);
     }
 
-    /// Whether the next batch comes from the protected queues, where the queues hold so many pages.
+    /// Whether the next batch comes from the protected queues, given the pages in both kinds of queue.
     pub fn takes_protected(&self, probationary: usize, protected: usize) -> bool {
         let target =
             u128::from(self.share.load(Ordering::Relaxed)) * (probationary + protected) as u128 / u128::from(ONE);

@@ -1,4 +1,4 @@
-//! The rings of a cache: a thread that writes takes one that is free, or writes without.
+//! The rings of a cache (io_uring(7)). A thread that writes takes a free one; if there is none it writes without.
 
 use crate::sys::lock::Lock;
 use crate::sys::process;
@@ -44,10 +44,10 @@ impl Rings {
 }
 
 impl Rings {
-    /// Waits for the writes in flight of a program that has ended, however long they take: one that landed later might
-    /// land on something newer. For the keeper, which alone is left.
+    /// Waits until the writes in flight of a program that has ended are over, however long they take: a write that landed later might
+    /// overwrite something newer. For the keeper, which alone is left.
     pub fn await_writes(&self) {
-        /// Tries on a ring whose count may be one too high for good, half a millisecond each.
+        /// Tries, half a millisecond each, after which one write is left out of account if the ring's count may be one too high.
         const PATIENCE: usize = 10_000;
         for place in &self.0 {
             // SAFETY: the program's threads have ended, so a lock that is held protects nothing, and the keeper has one

@@ -1,41 +1,47 @@
 //! Runs: neighbouring pages that a program reads one after the other before it goes elsewhere (a row, a node of a tree, a block that does not
-//! begin on a page's border), and how long those of a file are.
+//! begin at a page's border). This file tells how long those of a file are, and so how many pages are read at a miss.
 //!
-//! A miss that continues none begins a run. One in a few is *measured*: its pages are read one by one, and each further miss tells how far
-//! it went. All others are read at once, in as many pages as would have been cheapest for the measured ones, walks apart: by what a miss and a
-//! further page take on this device (`read_times.rs`), and by the memory that pages in vain take from others.
+//! A miss that continues no run begins one. One run in a few is *measured*: its pages are read one by one, and each further miss tells how
+//! far it goes. Of all other runs a number of pages is read at once: the number that would have been cheapest for the measured runs, walks
+//! apart. The cost is the time that a miss and a further page take on this device (`read_times.rs`), and the memory that pages read in vain
+//! take from others.
 //!
-//! Where nearly all come as far as to the 33rd page, they are walks or *long* runs, of up to 2 MiB. Twice as many pages are read at once as long as nearly
-//! all go on behind them; of one in a few half as many are read, which tells whether it takes all. Who goes on behind 2 MiB is a walk.
+//! If three quarters of the measured runs come as far as the 33rd page, they are walks or *long* runs, of up to 2 MiB:
+//!
+//! * While it pays, since nearly all go on behind the pages that are read at once, twice as many are read.
+//! * Of one long run in a few half as many pages are read. This tells whether it needs all of them; if too few runs do, half as many are read
+//!   of all.
+//! * A run that goes on behind 2 MiB is a walk.
 
 use crate::pool::read_times::Costs;
 use crate::sys::sync::{AtomicU32, AtomicU64, Ordering};
 use std::sync::atomic::AtomicBool;
 
-/// Pages of a run that is measured page by page with which it is a long one or a walk, and streams' business: a page more than 128 KiB.
+/// The page at which a run that is measured page by page turns out to be a long one, or a walk, which is for streams. One more than 128 KiB.
 pub const MOST_RUN: usize = 33;
-/// Pages of the shortest of long runs, and of the longest: 2 MiB.
+/// Pages that are read at once of the shortest long runs, and of the longest (2 MiB).
 const LEAST_LONG: usize = 64;
 const MOST_LONG: usize = 512;
-/// Measured runs between two decisions. Of so many, of which one in 32 has a second page by chance (random reads in 32 MiB: 256 pages of 8192 are
-/// where a run would have gone on), those that have come to a quarter once in a hundred thousand.
+/// Measured runs between two decisions. Under random reads in 32 MiB one run in 32 has a second page by chance: 256 pages of 8192 are where a
+/// run would have gone on. A quarter of so many measured runs have one by chance once in a hundred thousand decisions.
 const SAMPLES: u32 = 32;
-/// The same where reads take long: to measure a long run page by page takes as long as dozens of others.
+/// The same where reads take long: to measure one long run page by page takes as long as dozens of other runs.
 const FEW_SAMPLES: u32 = 8;
-/// What it costs to read runs page by page is such a part of what all others cost.
+/// Reading runs page by page costs this part of what reading all others costs.
 const PART: u32 = 16;
-/// Measured runs of a page each, one after the other, with which rows are over: what is read in vain until that is known is dear.
+/// After so many measured runs of a single page, one after the other, fewer pages are read at once without waiting for a decision: pages read
+/// in vain meanwhile are dear.
 const MOST_SINGLE: u32 = 4;
-/// One run in so many is measured while pages are read one by one (that keeps streams waiting), and of long runs.
+/// One run in so many is measured while pages are read one by one, and one long run in so many. More would keep streams waiting.
 const RARELY: u32 = 4;
-/// Of long runs where reads take long: a measured one has a miss more.
+/// The same for long runs where reads take long: a measured one has a miss more.
 const MORE_RARELY: u32 = 16;
-/// A page in vain takes the place of one that would have saved a third of what it costs to read one: at random places, with memory for a quarter,
-/// a page is found in memory a third as often as it is read.
+/// A page read in vain takes the place of another, which would have saved a third of the cost of reading a page: with random accesses and
+/// memory for a quarter of the pages, a page is found in memory a third as often as it is read.
 const DISPLACED: u64 = 3;
 /// Open runs that are remembered.
 const OPEN: usize = 1024;
-/// Runs that begin meanwhile, or chunks that are read ahead, after which a miss behind a run is there by chance.
+/// When so many runs have begun since, or chunks have been read ahead, a miss behind a run is taken for chance.
 const LATE: u32 = 256;
 const NONE: u64 = u64::MAX;
 
@@ -43,10 +49,10 @@ const NONE: u64 = u64::MAX;
 #[derive(Debug, Default)]
 pub struct RunLengths {
     begun: AtomicU32,
-    /// Measured since the last decision, and how many of them came as far as to each page but the first.
+    /// Runs measured since the last decision, and how many of them came as far as each page but the first.
     measured: AtomicU32,
     reached: [AtomicU32; MOST_RUN - 1],
-    /// Measured since one last had a second page.
+    /// Runs measured since one last had a second page.
     single: AtomicU32,
     /// Pages to read with the first.
     more: AtomicU32,
@@ -54,21 +60,21 @@ pub struct RunLengths {
     used: AtomicU32,
     /// Long runs that went on behind what was read at once, since the last decision.
     went_on: AtomicU32,
-    /// Long runs were walks.
+    /// Long runs turned out to be walks.
     walked: AtomicBool,
 }
 
-/// What a run that begins is for.
+/// How a run that begins is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    /// To be measured; so many pages are to be read at once all the same.
+    /// It is measured. So many pages are read at once: one, or half of those of other long runs.
     Measured(usize),
-    /// So many pages are to be read at once.
+    /// So many pages are read at once.
     Read(usize),
 }
 
 impl Begun {
-    /// The same, of fewer pages where so many are the most.
+    /// The same with at most so many pages.
     pub fn at_most(self, most: usize) -> Self {
         match self {
             Begun::Measured(pages) => Begun::Measured(pages.min(most)),
@@ -129,7 +135,7 @@ impl RunLengths {
         self.more.load(Ordering::Relaxed) as usize + 1
     }
 
-    /// Pages to read at once of a measured run that came as far as page by page is measured, if it is a long one.
+    /// Pages to read at once of a measured run that has come to page [`MOST_RUN`], if the file's runs are long.
     pub fn rest_of_long(&self) -> Option<usize> {
         Some(self.pages() / 2).filter(|pages| *pages >= LEAST_LONG / 2)
     }
@@ -149,7 +155,7 @@ impl RunLengths {
         self.more.store(pages as u32 - 1, Ordering::Relaxed);
     }
 
-    /// Of the measured runs, so many pages of as many that would have been read with the first ones.
+    /// Notes that the measured runs would have used so many of the pages read with their first ones.
     fn note_used(&self, used: u64, read: u64) {
         self.used.store((1024 * used / read.max(1)).min(1024) as u32, Ordering::Relaxed);
     }
@@ -171,14 +177,14 @@ impl RunLengths {
         } else if self.walked.load(Ordering::Relaxed) {
             1
         } else {
-            // What is known is that they come behind half of it.
+            // All that is known: they come behind half of it.
             self.note_used(1, 2);
             LEAST_LONG
         });
     }
 
-    /// Pages that long runs are to be read in, of which so many, of so many measured ones, have come behind half of what others were read in, and
-    /// so many of so many others behind all of it.
+    /// How many pages of long runs to read at once from now on; `pages` were until now. Of the measured runs, which are `samples`, `half`
+    /// went on behind half of these pages. Of the `others`, `went_on` went on behind all of them.
     fn longer_or_shorter(
         &self,
         pages: usize,
@@ -186,7 +192,7 @@ impl RunLengths {
         (went_on, others): (u32, u32),
         costs: Costs,
     ) -> usize {
-        // Whether as many further pages pay when so many of some runs need them: each of those saves a miss.
+        // Whether it pays to read so many further pages, if `needed` of so many runs need them: each of these saves a miss.
         let pays = |further: usize, needed: u32, of: u32| {
             let in_vain = u64::from(of.saturating_sub(needed)) * further as u64 * costs.page;
             u64::from(needed) * costs.miss > in_vain + in_vain / DISPLACED
@@ -204,13 +210,14 @@ impl RunLengths {
     }
 }
 
-/// As many pages as it would have been cheapest to read the measured runs in, all but long ones: so many of them have come as far as to each page but the
-/// first, of so many. And how many pages of theirs would have been used then, of those read with the first.
+/// The number of pages in which it would have been cheapest to read the measured runs, long ones apart. `reached` tells how many of the
+/// `samples` came as far as each page but the first. Also returned: of the pages that would have been read with the first ones, how many
+/// would have been used, and how many there are.
 fn cheapest(reached: &[u32; MOST_RUN - 1], costs: Costs, samples: u32) -> (usize, u64, u64) {
     let long = reached[MOST_RUN - 2];
     let mut rows = samples.saturating_sub(long);
     let reaching: [u64; MOST_RUN - 1] = std::array::from_fn(|page| {
-        // What has reached a page has reached those before it, whatever threads have noted meanwhile.
+        // A run that has reached a page has reached those before it, whatever threads have noted meanwhile.
         rows = if page == 0 { rows } else { reached[page - 1].saturating_sub(long).min(rows) };
         u64::from(rows)
     });
@@ -219,7 +226,7 @@ fn cheapest(reached: &[u32; MOST_RUN - 1], costs: Costs, samples: u32) -> (usize
     let cost = |pages: usize| {
         let reads = reads(pages);
         let time = reads * (costs.miss + pages as u64 * costs.page);
-        // And what that displaces: pages in vain to pages used.
+        // Plus what pages read in vain displace, by their ratio to pages used.
         time * ((DISPLACED - 1) * used + reads * pages as u64)
     };
     let pages = (1..MOST_RUN).min_by_key(|pages| cost(*pages)).unwrap_or(1);
@@ -230,23 +237,23 @@ fn cheapest(reached: &[u32; MOST_RUN - 1], costs: Costs, samples: u32) -> (usize
 #[derive(Debug)]
 pub struct OpenRuns([OpenRun; OPEN]);
 
-/// A hint, as all entries of the history of misses are: two threads may write one at a time.
+/// A hint, as all entries of the miss history are: two threads may write one at the same time.
 #[derive(Debug)]
 struct OpenRun {
-    /// An [`Entry`](crate::page::entry::Entry); [`NONE`]: it has gone on.
+    /// The page where it would go on, as an [`Entry`](crate::page::entry::Entry); [`NONE`]: it has gone on.
     next: AtomicU64,
-    /// Pages so far; twice as many, and one more of a run that is measured.
+    /// Twice the pages so far, and one more if the run is measured.
     pages: AtomicU32,
-    /// Runs begun, and chunks read ahead, before it was written down.
+    /// Runs begun and chunks read ahead before this was noted, in all.
     at: AtomicU32,
 }
 
 /// A miss that continues a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoesOn {
-    /// A measured one, whose n-th page it is.
+    /// A measured run. The miss is its n-th page.
     Measured(usize),
-    /// One of which so many pages were read, as many as was thought at a time.
+    /// Another run. So many pages of it were read so far, [`RunLengths::pages`] at a time.
     Read(usize),
 }
 
@@ -274,7 +281,7 @@ impl OpenRuns {
         run.at.store(now, Ordering::Relaxed);
     }
 
-    /// Notes a run that begins here, or goes on, at a time so counted.
+    /// Notes a run that begins here, or goes on. `now`: runs begun and chunks read ahead so far.
     #[inline]
     pub fn begin(&self, here: u64, now: u32, goes_on: Option<GoesOn>, begun: Begun) {
         let before = if let Some(GoesOn::Read(before)) = goes_on { before } else { 0 };
@@ -284,7 +291,7 @@ impl OpenRuns {
         }
     }
 
-    /// Whether a miss continues one, at a time so counted.
+    /// Whether a miss continues a run. `now`: as for `begin`.
     #[inline]
     pub fn goes_on(&self, here: u64, now: u32) -> Option<GoesOn> {
         let run = self.of(here);
@@ -312,7 +319,7 @@ mod tests {
     /// A page costs as much as a miss.
     const EVEN: Costs = Costs { miss: 4_000, page: 4_000, are_long: false };
 
-    /// Has a page missed; how many from it on are read.
+    /// Lets a page miss; how many pages from it on are read.
     fn miss(lengths: &RunLengths, open: &OpenRuns, here: u64, costs: Costs) -> usize {
         let goes_on = open.goes_on(here, lengths.begun());
         let begun = match goes_on {
@@ -329,7 +336,7 @@ mod tests {
         begun.pages()
     }
 
-    /// Has a program read rows of some pages, far apart; misses per row of the last hundred.
+    /// Lets a program read rows of some pages, far apart; the misses per row of the last hundred.
     fn misses(
         (lengths, open): &(RunLengths, OpenRuns),
         costs: Costs,
@@ -379,7 +386,7 @@ mod tests {
         }
     }
 
-    /// A quarter of them would have the others read 64 pages in vain.
+    /// A quarter of the rows are longer. To read those at once, 64 pages of each of the others would be read in vain.
     #[test]
     fn long_rows_are_read_at_once_where_most_are() {
         let runs = Default::default();
@@ -407,7 +414,7 @@ mod tests {
         }
     }
 
-    /// Five runs are measured until then, of 256 each; of long ones five of four each for each half, down to 32 pages.
+    /// Until then five runs are measured, one of 256 each; of long runs five, one of four each, for each halving, down to 32 pages.
     #[test]
     fn when_rows_are_over_that_is_soon_known() {
         for (pages, rows, left) in [(16, 1500, 1), (512, 100, 32), (512, 6000, 1)] {

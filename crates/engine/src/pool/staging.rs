@@ -1,13 +1,15 @@
-//! Staging: memory into which pages are read ahead of the program, and the chunks that lie there until they are
-//! touched.
+//! Staging: memory into which pages are read ahead of the program. A *chunk* is pages that were read together; it lies there until one of
+//! them is touched.
 //!
-//! Two kinds of slots. *Buffers* of 128 KiB, whose pages are copied when they are mapped (UFFDIO_COPY); and *frames*,
-//! huge pages of 2 MiB, which are moved (UFFDIO_MOVE) and come back when their pages are evicted: nothing is allocated,
-//! cleared or copied. A frame has two addresses: where a fresh one comes into being, which is ordinary memory, and
-//! where one that comes back is moved to, which must be registered with a userfaultfd.
+//! The memory is divided into slots, of two kinds:
 //!
-//! All of it is within the budget: a slot that holds memory holds free frames for it, and the pages of a chunk in a
-//! buffer have theirs as well, ready for the moment when both the buffer and the pages are there.
+//! * *Buffers* of 128 KiB. Their pages are copied when they are mapped (UFFDIO_COPY).
+//! * *Frames*, huge pages of 2 MiB. They are moved into the file's place (UFFDIO_MOVE), and moved back when their pages are evicted, so
+//!   nothing is allocated, cleared or copied. A frame has two addresses: one in ordinary memory, where a fresh frame comes into being, and
+//!   one registered with a userfaultfd, to which a frame that comes back is moved.
+//!
+//! All of it is within the budget. A slot that has memory holds free frames for it. The pages of a chunk in a buffer have free frames as
+//! well, for the moment when both the buffer and the pages are in memory.
 
 use crate::page::entry::{FRAME_PAGES, RegionId};
 use crate::sys::sync::{AtomicU32, AtomicUsize, Ordering, Padded};
@@ -43,11 +45,11 @@ impl SlotNumber {
     }
 }
 
-/// Without memory and free.
+/// Free, without memory.
 const EMPTY: u32 = 0;
-/// With memory, its free frames, and free.
+/// Free, with memory and free frames for it.
 const FULL: u32 = 1;
-/// A thread's: a reader's that fills it, or a thread's that maps or drops its chunk.
+/// Taken by a thread, which fills it, or maps or drops its chunk.
 const TAKEN: u32 = 2;
 /// Holds a chunk whose pages are Staged.
 const READY: u32 = 3;
@@ -61,7 +63,7 @@ pub struct Chunk {
     /// Pages from one to the next.
     pub step: usize,
     pub count: usize,
-    /// The stream it was read for (`pool/streams.rs`).
+    /// The tag of the stream that it was read for (`pool/streams.rs`).
     pub stream: u64,
 }
 
@@ -76,14 +78,14 @@ impl Chunk {
 #[derive(Debug, Default)]
 struct Slot {
     state: AtomicU32,
-    /// Of a frame: its memory is where frames come back to.
+    /// Of a frame: its memory is at the address for frames that come back.
     came_back: AtomicBool,
     region: AtomicU32,
     first: AtomicUsize,
     step: AtomicUsize,
     count: AtomicUsize,
     stream: AtomicU64,
-    /// What `Ahead::clock` showed when it was staged.
+    /// The value of `Ahead::clock` when its chunk was staged.
     staged_at: AtomicUsize,
 }
 
@@ -164,10 +166,9 @@ impl Staging {
         self.no_moves.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the kernel moves the pages of a frame in a batch (Linux 6.18) where it cannot move them as one. It
-    /// cannot where a page table is, and the trap on a frame's first page has just made one: older kernels have to drop
-    /// it before (which works from Linux 6.14 on), and move a huge page then. That takes four times as long as the
-    /// batch.
+    /// Whether the kernel moves the pages of a frame in a batch (Linux 6.18) where it cannot move them as one huge page. It cannot where
+    /// there is a page table, and the trap on the frame's first page has just made one. On older kernels the engine drops the page table
+    /// first (which works from Linux 6.14 on), and then moves a huge page. This takes four times as long as the batch.
     pub fn moves_tables(&self) -> bool {
         self.moves_tables
     }
@@ -176,8 +177,8 @@ impl Staging {
         &self.slots[number.0].0
     }
 
-    /// Takes a free slot, one that holds memory if there is one; and whether it does. `most`: [`Staging::most_buffers`]
-    /// or [`Staging::most_frames`].
+    /// Takes a free slot, preferably one that has memory; the slot, and whether it has. `most`: [`Staging::most_buffers`] or
+    /// [`Staging::most_frames`].
     pub fn take(&self, frame: bool, most: usize) -> Option<(SlotNumber, bool)> {
         let first = if frame { BUFFERS } else { 0 };
         let take = |from: u32| {
@@ -226,7 +227,7 @@ impl Staging {
         self.slot(number).state.store(READY, Ordering::Release);
     }
 
-    /// The chunk in a slot that this thread has claimed; of another slot, a hint.
+    /// The chunk in a slot. A hint, unless this thread has claimed the slot.
     pub fn chunk(&self, number: SlotNumber) -> Chunk {
         let slot = self.slot(number);
         Chunk {
@@ -238,12 +239,12 @@ impl Staging {
         }
     }
 
-    /// Gives a slot back that this thread has taken, with or without its memory.
+    /// Gives back a slot that this thread has taken, with or without its memory.
     pub fn free(&self, number: SlotNumber, with_memory: bool) {
         self.slot(number).state.store(if with_memory { FULL } else { EMPTY }, Ordering::Release);
     }
 
-    /// Where the memory of a slot is that this thread has taken.
+    /// The address of the memory of a slot that this thread has taken.
     pub fn memory(&self, number: SlotNumber) -> *mut u8 {
         if !number.is_frame() {
             return self.buffers.wrapping_add(number.0 * BUFFER);
@@ -252,8 +253,8 @@ impl Staging {
         area.wrapping_add((number.0 - BUFFERS) * FRAME)
     }
 
-    /// Touches a fresh frame's memory, so that the kernel brings its huge page before several threads read parts of it. Threads that touched
-    /// it first together would each be given one, charged to the process's group, until they found that another had been faster.
+    /// Touches a fresh frame's memory, so that the kernel brings its huge page before several threads read parts of it. If these touched it
+    /// first, at the same time, each would get a huge page, charged to the process's group, until it found that another had been faster.
     pub fn bring_huge(&self, number: SlotNumber) {
         if number.is_frame() && !self.slot(number).came_back.load(Ordering::Relaxed) {
             // SAFETY: the slot is this thread's, and ordinary memory; what is in it is about to be read anew.
@@ -261,12 +262,12 @@ impl Staging {
         }
     }
 
-    /// Says where the memory of an empty frame that this thread has taken will be: fresh, or come back.
+    /// Sets which of its two addresses the memory of an empty frame, which this thread has taken, will be at.
     pub fn expect(&self, number: SlotNumber, back: bool) {
         self.slot(number).came_back.store(back, Ordering::Relaxed);
     }
 
-    /// Takes a mapped frame's memory back into an empty slot that this thread has taken and expects it in.
+    /// Moves a mapped frame's memory back into an empty slot, which this thread has taken and prepared with [`Staging::expect`].
     ///
     /// # Safety
     /// `from` is a frame in a region, whose pages the state Evicting gives to this thread.
@@ -278,7 +279,7 @@ impl Staging {
         unsafe { self.userfaultfd.move_pages(self.memory(number), from, FRAME) }
     }
 
-    /// Lets go of the memory of a slot that this thread has taken; whether the kernel did.
+    /// Gives the memory of a slot that this thread has taken back to the kernel; whether the kernel took it.
     pub fn drop_memory(&self, number: SlotNumber) -> bool {
         let range = libc::iovec { iov_base: self.memory(number).cast(), iov_len: number.pages() * PAGE };
         // SAFETY: the slot is this thread's, and what is in it is not needed any more.
@@ -290,7 +291,7 @@ impl Staging {
         (0..self.slots.len()).rev().map(SlotNumber).find(|number| self.change(*number, FULL, TAKEN))
     }
 
-    /// Every slot that seems to hold a chunk, with the chunk, from after the one that was last asked for on.
+    /// Every slot that seems to hold a chunk, with the chunk, beginning behind the one that was last noted (`note_asked`).
     pub fn ready_chunks(&self) -> impl Iterator<Item = (SlotNumber, Chunk)> {
         let count = self.slots.len();
         let start = self.cursor.load(Ordering::Relaxed);
@@ -308,7 +309,7 @@ impl Staging {
         self.slots.iter().any(|Padded(slot)| slot.state.load(Ordering::Acquire) == TAKEN)
     }
 
-    /// Whether some slot is being mapped, dropped or filled, or holds a chunk of a region.
+    /// Whether some slot holds a chunk of a region, or one that is being mapped, dropped or filled.
     pub fn may_hold(&self, region: RegionId) -> bool {
         self.slots.iter().any(|Padded(slot)| {
             matches!(slot.state.load(Ordering::Acquire), TAKEN | READY)

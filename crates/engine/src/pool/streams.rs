@@ -1,11 +1,11 @@
 //! Streams: accesses with a constant stride (one page up or down the file, or any step up to 4 MiB), recognised from
 //! the pages that are missed.
 //!
-//! Each core remembers its last misses in a small *miss history*. A miss that continues an entry with the same stride
-//! as the two misses before makes a *stream*, of which a reader (`pool/reader.rs`) keeps a window of pages read
-//! ahead. From then on the stream shows by the chunks that are touched, by whichever thread, and the miss history is
-//! out of it. Nothing here is locked: entries of a miss history are hints that a thread of another core may overwrite;
-//! streams are told things through atomics by threads that trap, and acted upon by one reader each.
+//! Each core remembers its last misses in a small *miss history*. A miss that continues an entry with the same stride as the two misses
+//! before makes a *stream*, of which a reader (`pool/reader.rs`) keeps a window of pages read ahead. From then on the stream is followed by
+//! the chunks that are touched, by whichever thread, and the miss history has no part in it. Nothing here is locked. Entries of a miss
+//! history are hints, which a thread of another core may overwrite. Threads that trap tell a stream things through atomics, and one reader
+//! acts on them.
 
 use crate::page::entry::RegionId;
 use crate::sys::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -17,9 +17,10 @@ pub const STREAMS: usize = 64;
 const MOST_STEP: u64 = 1024;
 /// Entries of a miss history: streams that threads of one core can begin at the same time.
 const ENTRIES: usize = 8;
-/// Chunks read ahead since a miss, after which what is near it is not the same walk: one of every 16th page comes by again a page further on.
+/// When so many chunks have been read ahead since a miss, one near it is not of the same walk: a walk over every 16th page comes by again a
+/// page further on.
 const OLD: usize = 64;
-/// Equal steps in a row that make a stream, and the pages that one of them must save for the others that did not.
+/// Equal steps in a row that make a stream. Also the pages of a run, read together, behind which a miss makes one.
 pub const ENOUGH: u32 = 2;
 /// The same in a file whose streams were mostly wasted of late.
 pub const ENOUGH_AFTER_WASTE: u32 = 8;
@@ -31,7 +32,7 @@ pub const FIRST_WINDOW: usize = 32;
 /// Largest window, pages: 8 MiB. Also that of a file whose user has not said otherwise.
 pub const MOST_WINDOW: usize = 2048;
 
-/// Where misses of one core were: the last one and the step that led there.
+/// The last miss of a sequence on one core, and the step that led there.
 #[derive(Debug, Default)]
 struct LastMiss {
     /// An [`Entry`], so that places in two files are far apart.
@@ -61,7 +62,7 @@ pub struct Stride {
 }
 
 impl MissHistory {
-    /// Notes a miss, after so many chunks read ahead; the stride that it goes on with, if it does.
+    /// Notes a miss; the stride that it continues, if it does. `now`: chunks read ahead so far.
     #[inline]
     pub fn note(&self, here: u64, now: usize) -> Option<Stride> {
         let (mut nearest, mut gone_on) = (0i64, None);
@@ -86,8 +87,7 @@ impl MissHistory {
             entry.went_on.store(true, Ordering::Relaxed);
             return Some(Stride { step: nearest as isize, steps });
         }
-        // An entry of its own, with the step from the nearest: that one may belong to another sequence, side by side
-        // with this.
+        // An entry of its own, with the step from the nearest: the nearest may belong to another sequence, side by side with this one.
         let entry = self.oldest();
         entry.last.store(here, Ordering::Relaxed);
         entry.at.store(now, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl MissHistory {
 
 /// Free, or given up.
 const IDLE: u32 = 0;
-/// A thread is writing down what it has to be.
+/// A thread is writing its values.
 const STARTING: u32 = 1;
 /// Waits for its reader.
 const NEW: u32 = 2;
@@ -127,7 +127,7 @@ const RUNNING: u32 = 3;
 #[derive(Debug, Default)]
 pub struct Stream {
     state: AtomicU32,
-    /// Counts what it was used for: chunks of an earlier use are nothing to it.
+    /// Counts its uses: chunks of an earlier use do not concern it.
     generation: AtomicU32,
     region: AtomicU32,
     /// The page to go on with.
@@ -139,26 +139,26 @@ pub struct Stream {
     /// Pages mapped, and dropped unused, since its reader last looked.
     used: AtomicUsize,
     wasted: AtomicUsize,
-    /// What touches it are stores.
+    /// Its chunks are touched by stores.
     stores: AtomicBool,
     /// Touched since a stream to give up was last looked for.
     touched: AtomicBool,
-    /// What was read last was a frame.
+    /// The last chunk read was a frame.
     in_frames: AtomicBool,
 }
 
-/// What a reader is to do for a stream.
+/// A stream as its reader is to begin it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     pub region: RegionId,
     pub next: usize,
     pub step: isize,
     pub window: usize,
-    /// What its chunks are tagged with.
+    /// The tag of its chunks.
     pub tag: u64,
 }
 
-/// What chunks of a stream are tagged with, for as long as it is used for the same.
+/// The tag of a stream's chunks, as long as the stream has the same use.
 fn tag_of(number: usize, generation: u32) -> u64 {
     (number as u64) << 32 | u64::from(generation)
 }
@@ -176,7 +176,7 @@ impl Default for Streams {
     }
 }
 
-/// What the user has said of a part of a file.
+/// The user's advice on a part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Expect {
@@ -203,7 +203,7 @@ impl Expect {
 }
 
 impl Streams {
-    /// The stream that goes on with a page, in frames.
+    /// The stream that is about to read from a page on, in frames.
     #[cold]
     pub fn about_to_read(&self, region: RegionId, page: usize) -> Option<usize> {
         self.streams.iter().position(|stream| {
@@ -264,7 +264,7 @@ impl Streams {
         (stream.generation.load(Ordering::Relaxed) == tag as u32).then_some((number, stream))
     }
 
-    /// Notes that a chunk was touched; the stream whose reader is to be woken, if it is still that.
+    /// Notes that a chunk was touched; the stream whose reader is to be woken, if the tag is still that stream's.
     pub fn note_used(&self, tag: u64, pages: usize, is_store: bool) -> Option<usize> {
         let (number, stream) = self.of_tag(tag)?;
         stream.used.fetch_add(pages, Ordering::Relaxed);
@@ -282,12 +282,12 @@ impl Streams {
         }
     }
 
-    /// Whether what touches a stream's chunks are stores.
+    /// Whether a stream's chunks are touched by stores.
     pub fn stores(&self, tag: u64) -> bool {
         self.of_tag(tag).is_some_and(|(_, stream)| stream.stores.load(Ordering::Relaxed))
     }
 
-    /// A stream as it is to be begun, once; for its reader.
+    /// Begins a stream that is new, once; for its reader.
     pub fn begin(&self, number: usize) -> Option<Start> {
         let stream = &self.streams[number];
         if stream.state.load(Ordering::Acquire) != NEW {
@@ -303,7 +303,7 @@ impl Streams {
         stream.state.compare_exchange(NEW, RUNNING, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(start)
     }
 
-    /// What happened to a running stream since its reader last asked.
+    /// Takes the feedback on a running stream since its reader last asked.
     pub fn feedback(&self, number: usize) -> Feedback {
         let stream = &self.streams[number];
         Feedback {
@@ -327,7 +327,8 @@ impl Streams {
         }
     }
 
-    /// Makes what was read for a stream nothing to it; its tag from now on. If it has been begun anew, it keeps that which is over.
+    /// Gives a stream a new tag, so that the chunks read so far do not concern it any more; the tag. If the stream has been begun anew, the
+    /// old tag, which is no stream's any more.
     pub fn leave_behind(&self, tag: u64) -> u64 {
         let (number, old) = ((tag >> 32) as usize, tag as u32);
         let new = old.wrapping_add(1);
@@ -336,7 +337,7 @@ impl Streams {
         if is_left { tag_of(number, new) } else { tag }
     }
 
-    /// Whether there is still the stream that something was read for.
+    /// Whether a tag is still that of its stream.
     pub fn is_current(&self, tag: u64) -> bool {
         self.of_tag(tag).is_some()
     }
@@ -348,7 +349,7 @@ impl Streams {
     }
 }
 
-/// What happened to a stream.
+/// How a stream fared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feedback {
     /// Pages mapped.

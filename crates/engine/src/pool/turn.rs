@@ -1,10 +1,10 @@
-//! Whose turn it is: a lock that nobody waits for in order to have something done.
+//! The turn: a lock that no thread has to wait for to get work done.
 //!
-//! A thread that wants something done which takes the turn says what it is, somewhere else, and then asks for the turn. Either it gets
-//! it, and does that; or the thread that has it looks once more before it lets go ([`Turn::take_or_call`]). A thread that waits for what
-//! comes of it sleeps until the turn is free or something has come ([`Turn::sleep_unless`]), and takes the turn itself then.
+//! A thread that wants work done first writes down what it is, somewhere else, and then asks for the turn ([`Turn::take_or_call`]). If it
+//! gets the turn it does the work itself. Otherwise the thread that has the turn looks for work once more before it lets go. A thread that
+//! waits for a result sleeps until the turn is free or something has come ([`Turn::sleep_unless`]), and then takes the turn itself.
 //!
-//! Taken with signals blocked: its owner is never interrupted by a handler that wants it.
+//! The turn is taken with signals blocked, so that no handler that wants it interrupts its owner.
 
 use crate::sys::futex;
 use crate::sys::sync::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ const TAKEN: u32 = 1;
 /// Taken, and its owner is to look once more.
 const CALLED: u32 = 2;
 
-/// How threads sleep on a word; loom's models have a way of their own.
+/// How threads sleep on a word: loom's models have another way.
 pub trait Sleep {
     /// Sleeps while the word has a value; may return at any time.
     fn sleep(&self, word: &AtomicU32, expected: u32);
@@ -41,7 +41,7 @@ impl Sleep for Futex {
 #[derive(Debug)]
 pub struct Turn<S = Futex> {
     word: AtomicU32,
-    /// Counts what sleepers are woken for.
+    /// Counts the events that sleepers are woken for.
     news: AtomicU32,
     sleepers: AtomicU32,
     pub by: S,
@@ -58,14 +58,14 @@ impl<S: Sleep> Turn<S> {
         self.word.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Takes the turn, or has its owner look once more for what was said before this call.
+    /// Takes the turn; false: another thread has it. That thread looks once more, and sees what was written down before this call.
     pub fn take_or_call(&self) -> bool {
-        // An exchange where it is CALLED, too: the owner that clears that comes after this, and sees what was said.
+        // Exchanged even where it is CALLED: the owner clears it after this, and then sees what was written down.
         let next = |word: u32| Some(if word == FREE { TAKEN } else { CALLED });
         self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next) == Ok(FREE)
     }
 
-    /// Lets the turn go; false: its owner has been called, still has it, and looks once more.
+    /// Lets the turn go; false: this thread has been called. It still has the turn, and has to look once more.
     pub fn let_go(&self) -> bool {
         let has_gone = self.word.compare_exchange(TAKEN, FREE, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if has_gone {
@@ -76,16 +76,17 @@ impl<S: Sleep> Turn<S> {
         has_gone
     }
 
-    /// Tells those that sleep that something has come.
+    /// Tells threads that sleep that something has come.
     pub fn wake_sleepers(&self) {
-        // An exchange: it is ordered behind what came before. Either this sees a sleeper, or that one sees what has come, or the turn free.
+        // An exchange, so that it is ordered behind what came before. Either this thread sees the sleeper, or the sleeper sees that something
+        // has come or that the turn is free.
         if self.sleepers.fetch_add(0, Ordering::SeqCst) > 0 {
             self.news.fetch_add(1, Ordering::SeqCst);
             self.by.wake(&self.news);
         }
     }
 
-    /// Sleeps until the turn is free, or something has come, and returns; it may do so at any time. Not if `is_over`.
+    /// Sleeps until the turn is free or something has come; it may return at any time. It does not sleep if `is_over`.
     pub fn sleep_unless(&self, is_over: impl FnOnce() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let before = self.news.fetch_add(0, Ordering::SeqCst);

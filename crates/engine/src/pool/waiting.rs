@@ -17,7 +17,7 @@ impl Waiting {
     /// Repeats `attempt` until it gives something, asleep between tries. A thread that frees a frame, a clean page or a
     /// buffer calls [`Waiting::wake_waiters`]; a sleeper that announced itself before its last try cannot miss it.
     pub fn wait_for_room<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
-        /// A bound on the sleep, for what makes no progress of its own accord: a full disk on which space is made.
+        /// The longest sleep. Some progress wakes nobody: space that is made on a full disk.
         const NAP: Duration = Duration::from_millis(50);
         loop {
             if let Some(found) = attempt() {
@@ -36,8 +36,8 @@ impl Waiting {
         }
     }
 
-    /// Tells waiting threads that something was freed. The fence pairs with `wait_for_room`: either this thread sees it
-    /// announced, or its last try sees what was freed.
+    /// Tells waiting threads that something was freed. The fence pairs with `wait_for_room`: either this thread sees the sleeper announced,
+    /// or the sleeper's last try sees what was freed.
     #[inline]
     pub fn wake_waiters(&self) {
         fence(Ordering::SeqCst);

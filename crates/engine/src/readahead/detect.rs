@@ -1,5 +1,4 @@
-//! Where streams are recognised: every miss is noted, and one that continues earlier ones with their stride begins a
-//! stream.
+//! Recognises streams. Every miss is noted, and one that continues earlier misses with their stride begins a stream.
 
 use crate::page::entry::{Entry, FRAME_PAGES};
 use crate::pool::ahead::Ahead;
@@ -12,17 +11,17 @@ use crate::sys::{PAGE, cpu};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// First window after advice that says what will come, pages: 512 KiB.
+/// First window of a stream that advice has begun, pages: 512 KiB.
 const ADVISED_WINDOW: usize = 128;
 
-/// A page that is missed takes as long as so many that are read side by side: 20 to 60 on disks.
+/// Pages that can be read side by side in the time of one miss: 20 to 60 on disks.
 const MISS: usize = 32;
 
-/// Longest step, pages, of which a stream reads what lies between, too: large reads bring so many pages while the device finds one alone, and
-/// one trap maps all of a chunk. Not where a processor pays for each page.
+/// Longest step, pages, of a stream that reads the pages between as well. A large read brings as many pages while the device finds one alone,
+/// and one trap maps all of a chunk. Not done where reads end inside the call, since a processor pays for each page there.
 const DENSE: usize = 4;
 
-/// Notes that a page was missed, before it is read; how many pages from it on are to be read at once. Called by fault handlers.
+/// Notes a miss, before the page is read. Returns how many pages, from this one on, are to be read at once. Called by fault handlers.
 #[inline]
 pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let (region, page) = (page.region(), page.number());
@@ -61,7 +60,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     let costs = || hints.read_times().costs();
     let begun = if has_runs { hints.runs().begin_or_go_on(goes_on, costs).at_most(most) } else { Begun::Read(1) };
     let stride = match (goes_on, begun) {
-        // It goes on behind what was read with its first page: longer than was thought, or a walk.
+        // The run goes on behind the pages that were read at once: it is longer than was thought, or a walk.
         (Some(GoesOn::Read(pages)), Begun::Read(2..)) => {
             (pages as u32 >= enough).then_some(Stride { step: 1, steps: enough })
         }
@@ -80,7 +79,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
         let is_dense = step.unsigned_abs() <= DENSE
             && !ahead.readers.iter().all(|reader| reader.reads_inline.load(Ordering::Relaxed));
         let step = if is_dense { step.signum() } else { step };
-        // Behind what is read with this page.
+        // The stream begins behind the pages that are read with this one.
         let last = if step == 1 { page + together - 1 } else { page };
         start(ahead, region, last, step, window, is_store);
     }
@@ -94,7 +93,7 @@ pub fn note_miss(core: usize, page: PageRef<'_>, is_store: bool) -> usize {
     together
 }
 
-/// Has a stream read on behind a page.
+/// Begins a stream behind a page, and reads on for it.
 #[cold]
 fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize, is_store: bool) {
     if let Some(stream) = ahead.streams.start(region.id(), page, step, window, is_store) {
@@ -102,12 +101,13 @@ fn start(ahead: &Ahead, region: &Region, page: usize, step: isize, window: usize
     }
 }
 
-/// Whether all of a file may be read. A file that is elsewhere is fetched for those alone who want it.
+/// Whether a file may be read whole: it fits into the cache, and is not filled from elsewhere. Such a file is fetched on demand only.
 fn fits(region: &Region) -> bool {
     region.store().origin().is_none() && region.store().size() as usize / PAGE <= region.pool().capacity()
 }
 
-/// Has it read from storage far away when what misses have cost says so. A thread of the reader's goes on with it.
+/// Notes a miss of a file on storage far away. When its misses have cost as much as reading it whole, asks a reader for all of it. The
+/// reader's thread goes on with that.
 #[cold]
 fn fill_far(ahead: &Ahead, region: &Region, page: usize, is_near: bool) {
     let pages = region.store().size() as usize / PAGE;
@@ -116,8 +116,8 @@ fn fill_far(ahead: &Ahead, region: &Region, page: usize, is_near: bool) {
     }
 }
 
-/// Has the rest of a file read, once, all of which fits into the cache, when misses at random have taken about as long as that will: so it
-/// takes at most twice what would have been best, whatever comes. Each miss goes on with it.
+/// Asks a reader, once, for all of a file that fits into the cache, and goes on with the work that readers have. Called when misses at
+/// random have taken about as long as the whole read will: so both together take at most twice the best time, whatever comes.
 #[cold]
 fn fill(ahead: &Ahead, region: &Region, page: usize) {
     if region.hints().begin_fill() {
@@ -132,12 +132,12 @@ fn fill(ahead: &Ahead, region: &Region, page: usize) {
     }
 }
 
-/// Whether a frame that begins or ends with a page is about to be read for a stream, which a thread that misses had
-/// better wait for: it would load 512 pages one by one, and the reader could not use a frame any more. `since`: when
-/// this thread began to wait. Called by fault handlers.
+/// Whether a frame that begins or ends with a page is about to be read for a stream. A thread that misses the page then waits: otherwise it
+/// would load 512 pages one by one, and the reader could no longer use a frame. `since`: when this thread began to wait. False after 1 ms
+/// of waiting. Called by fault handlers.
 #[inline]
 pub fn is_coming(page: PageRef<'_>, since: &mut Option<Instant>) -> bool {
-    /// About as long as a few frames take on a fast device, and a reader that has to wake up first.
+    /// About the time of a few frames on a fast device, and of the wake-up of a reader's thread.
     const PATIENCE: Duration = Duration::from_millis(1);
     let (region, page) = (page.region(), page.number());
     let within = page % FRAME_PAGES;

@@ -1,8 +1,10 @@
-//! What lies ahead of the program: chunks that are read and not yet mapped, and how they come into its memory or go.
+//! Maps chunks: pages that have been read ahead, and not mapped yet.
 //!
-//! A chunk's slot says who may touch its pages' words. A reader takes a slot, claims pages (Loading), reads them, makes them
-//! Staged and the slot ready. A thread that traps on a Staged page claims the slot and maps all of the chunk; one that needs the
-//! slot, the memory or the pages' absence claims it and makes the pages Absent again.
+//! A chunk's slot says which thread may change its pages' words:
+//!
+//! * The thread with a reader's turn takes a slot, claims pages (Loading), reads them, makes them Staged and the slot ready.
+//! * A thread that traps on a Staged page claims the slot and maps all of the chunk.
+//! * A thread that needs the slot, its memory, or the pages absent, claims the slot and makes the pages Absent again (`evict/staged.rs`).
 
 use crate::page::claims::PageAccess;
 use crate::page::entry::{Entry, FRAME_PAGES};
@@ -15,7 +17,7 @@ use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
 use crate::sys::PAGE;
 
-/// What became of a trap on a Staged page.
+/// What a thread that trapped on a Staged page does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// The page has moved on: look at its word again.
@@ -59,17 +61,18 @@ impl Ahead {
         Touch::Again
     }
 
-    /// Moves a frame to its place. Its free frames are the pages' from then on, and its slot is empty.
+    /// Moves a frame to its place. Its free frames then belong to the pages, and its slot is empty. Returns the pages mapped; if the
+    /// move fails, the frame is given up.
     fn map_frame(&self, region: &Region, number: SlotNumber, chunk: Chunk) -> usize {
         let pool = region.pool();
         let from = self.staging.memory(number);
         let to = region.address_of(chunk.first);
         let bytes = FRAME_PAGES * PAGE;
-        // Until the frame has its entry in a queue.
+        // Kept until the frame has its entry in a queue.
         let moving = region.frames().begin_move();
         let moved = match moving {
-            // SAFETY: pages of this region that are Staged in a slot that this thread has claimed: nothing is there, and the
-            // frame is the slot's.
+            // SAFETY: pages of this region that are Staged in a slot that this thread has claimed: they are not in memory, and
+            // the frame is the slot's.
             Some(_) => unsafe {
                 if !self.staging.moves_tables() {
                     install::drop_memory(region, &[libc::iovec { iov_base: to.cast(), iov_len: bytes }]);
@@ -84,7 +87,7 @@ impl Ahead {
                 if error != libc::EBUSY {
                     self.staging.give_up_moves();
                 }
-                // Part of it may be there.
+                // Part of the frame may have been moved.
                 install::drop_memory(region, &[libc::iovec { iov_base: to.cast(), iov_len: bytes }]);
             }
             self.unstage(region, chunk);
@@ -95,14 +98,15 @@ impl Ahead {
             page.settle(page.word().finish_huge(), 0);
         }
         region.counters_at(pool.here()).brought.add(chunk.count);
-        // Not before: a word that names the slot says that the slot's chunk is the page's.
+        // Only now: as long as a page's word names the slot, the page is part of the slot's chunk.
         self.staging.free(number, false);
         let protected = pool.note_brought(pool.here(), region.hints().gone_since(chunk.first), chunk.count);
         pool.enqueue_frame(Entry::of_frame(region.id(), chunk.first), protected);
         chunk.count
     }
 
-    /// Copies a buffer's pages to their places. The buffer stays, free, with its credits.
+    /// Copies a buffer's pages to their places, and frees the buffer, which keeps its memory and the free frames for that. Returns the
+    /// pages mapped.
     fn map_buffer(&self, page: PageRef<'_>, number: SlotNumber, chunk: Chunk, is_store: bool) -> usize {
         let region = page.region();
         let core = region.pool().here();
@@ -110,7 +114,8 @@ impl Ahead {
         let expects_stores = is_store && self.streams.stores(chunk.stream);
         let at = |index: usize| from.wrapping_add(index * PAGE);
         let kept = region.pool().note_brought(core, region.hints().gone_since(chunk.first), chunk.count);
-        // Kept pages would keep their neighbours from coming as a frame, in each round of a loop.
+        // Not into the protected queue where frames are used: pages that stay would keep their neighbours from coming as a frame, in each round
+        // of a loop.
         let protected = if kept && !(chunk.step == 1 && window::has_frames(self, region)) { u64::MAX } else { 0 };
         let mut mapped = 0;
         if chunk.step == 1 {

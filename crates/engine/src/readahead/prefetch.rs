@@ -8,20 +8,20 @@ use crate::sys::cpu;
 use crate::sys::signal::Blocked;
 use std::ops::Range;
 
-/// Pages that are taken in advance of the device, at most: four times its queue, of the largest requests.
+/// Pages that the queue takes, at most: four times as many as the largest requests under way have.
 pub const MOST_QUEUED: usize = 2048;
 
-/// Asks for the absent pages of ranges, in order, as far as the queue takes them; how many ranges it took. Of a range
-/// that is longer than the queue, it takes the first part if the queue is empty, and that counts as taken.
+/// Asks for the absent pages of ranges, in order, as far as the queue takes them. Returns how many ranges it took. A range
+/// that is longer than the queue counts as taken when its first part is, which needs an empty queue.
 pub fn offer(region: &Region, ranges: &[Range<usize>]) -> usize {
     match region.pool().ahead() {
         Some(ahead) => offer_to(ahead, region, ranges),
-        // There are no readers: as good as taken, and forgotten.
+        // There are no readers: nothing is read, and all ranges count as taken.
         None => ranges.len(),
     }
 }
 
-/// Asks for pages that are read along with one that was missed, first of all; whether a reader has it. Called by fault handlers.
+/// Asks for pages behind one that was missed, before all other requests. False: no reader took them. Called by fault handlers.
 pub fn ask(region: &Region, pages: Range<usize>) -> bool {
     let Some(ahead) = region.pool().ahead() else { return false };
     let request = Pages { region: region.id(), first: pages.start, count: pages.len() };
@@ -32,7 +32,7 @@ fn here(ahead: &Ahead) -> &Reader {
     &ahead.readers[cpu::current() % ahead.readers.len()]
 }
 
-/// Asks a reader for so many pages, and has it begin; false: it has no room. Signals are blocked.
+/// Asks a reader for some requests, of so many pages together, and begins with them. False: its queue has no room. Signals are blocked.
 fn hand_over(
     ahead: &Ahead,
     region: &Region,
@@ -56,14 +56,14 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
     let most = MOST_QUEUED.min(region.pool().capacity() / 8).max(1);
     let reader = here(ahead);
     let mut requests = Vec::new();
-    // Pages in them.
+    // Pages in the requests.
     let mut asked = 0;
     let fits = |asked: usize, pages: usize| {
         let queued = prefetches.queued() + asked;
         queued == 0 || queued + pages <= most
     };
     let (mut taken, mut has_looked) = (0, false);
-    // Most ranges are of one map: to ask for each would be most of what this costs.
+    // The bounds of the last range's map. Most ranges are of one map, and to look it up for each would be most of the cost.
     let mut bounds = 0..0;
     for range in ranges {
         region.store().ask(range.start, range.len());
@@ -72,7 +72,7 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
         }
         let range = range.start..bounds.end.min(range.end).max(range.start);
         let absent = |page: usize| region.word(page).look().state() == State::Absent;
-        // To check each page is dear over a long range, and says little about its end by the time it is its turn.
+        // A long range is cut: it costs much to look at each page, and the end will have changed by the time it is read.
         let range = if range.len() > most { range.start..range.start + most } else { range };
         let before = requests.len();
         let mut pages = 0;
@@ -83,7 +83,7 @@ fn offer_to(ahead: &Ahead, region: &Region, ranges: &[Range<usize>]) -> usize {
             pages += at - first;
         }
         if !fits(asked, pages) && !std::mem::replace(&mut has_looked, true) {
-            // What has arrived makes room for more. Not before there is none: the device had better begin with what is asked for first.
+            // Pages that have arrived make room for more. Not earlier: the device should first begin with what is asked for here.
             let _blocked = Blocked::all();
             ahead
                 .readers

@@ -1,6 +1,5 @@
-//! The start of a pool's readers (`pool/reader.rs`), and of a thread for each, for devices that read inside the call. Where Linux AIO is not
-//! to be had threads read for them. What is done with a reader's turn is in `reads.rs`, and how it goes
-//! on with a stream in `window.rs`.
+//! Starts a pool's readers (`pool/reader.rs`), and a thread for each. The thread serves devices that read inside the call. Where Linux AIO is
+//! refused, other threads do the reads (`sys/preads.rs`). The work of a reader's turn is in `reads.rs`, and that for a stream in `window.rs`.
 
 use crate::pool::ahead::Ahead;
 use crate::pool::pool::Pool;
@@ -24,7 +23,7 @@ pub fn start(pool: Weak<Pool>, userfaultfd: &'static Userfaultfd) -> Option<Arc<
         let body = move || reads::run(&of_thread, number, &pool);
         let started = std::thread::Builder::new().name(format!("fastmap-read{number}")).spawn(threads::named(body));
         if started.inspect_err(failed).is_err() {
-            // Those already started see it.
+            // The threads that have been started see it, and end.
             ahead.stop();
             return None;
         }

@@ -1,6 +1,6 @@
-//! What is done with a reader's turn: reads for streams and for requests are asked of the device.
+//! The work that a thread does with a reader's turn: it asks the device for the reads of streams and of requests.
 //!
-//! Nothing here waits for other threads, or for room: where there is none without writing dirty pages back, nothing is read ahead.
+//! Nothing here waits for other threads, or for room. Where there is no room without writing dirty pages back, nothing is read ahead.
 
 use crate::evict::room::Room;
 use crate::page::entry::FRAME_PAGES;
@@ -22,7 +22,8 @@ use crate::sys::sync::Ordering;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-/// Pieces of files that are read whole which a thread begins with at a time: the page cache may have all of them.
+/// Pieces of files that are read whole which a thread begins in one turn, at most. If the page cache has them all, a thread would otherwise go
+/// on to the file's end.
 const MOST_FILLS: usize = 32;
 
 impl Ahead {
@@ -33,7 +34,7 @@ impl Ahead {
         self.go_on(pool, reader);
     }
 
-    /// Has done what there is to do for a reader: by this thread, by the one that has the turn, or by the reader's. Called by fault
+    /// Sees to it that a reader's work is done: by this thread, by the one that has the turn, or by the reader's thread. Called by fault
     /// handlers, and with signals blocked.
     pub fn go_on(&self, pool: &Pool, reader: &Reader) {
         if reader.reads_inline.load(Ordering::Relaxed) {
@@ -46,8 +47,8 @@ impl Ahead {
     /// Waits for a page that a reader has claimed, and reads on with what has become free. Called by fault handlers.
     pub fn await_claimed(&self, page: PageRef<'_>, reader: usize) {
         self.await_page(page, reader, |turn| {
-            // What its thread has not begun with is quicker done than waited for. Where there is nothing to do the program goes on, and
-            // asks for more before all that has arrived is mapped.
+            // Work that the reader's thread has not begun is done here: that is quicker than to wait for it. Without work the program goes
+            // on, and asks for more before all that has arrived is mapped.
             let is_inline = turn.reader.reads_inline.load(Ordering::Relaxed);
             if turn.reader.has_work() && (!is_inline || turn.reading.in_flight() == 0) {
                 turn.work_and_let_go();
@@ -55,11 +56,11 @@ impl Ahead {
         });
     }
 
-    /// Waits until as many pages are done as were asked for at the call.
+    /// Waits until as many prefetched pages are done as had been asked for at the time of the call.
     pub fn await_prefetched(&self, pool: &Pool) {
         let asked = self.prefetches.asked();
         let is_over = || self.prefetches.are_done(asked);
-        // From another reader on each time: one that has much to do for others is not all that is waited for.
+        // Another reader each time: the one that has much to do for others may not be the one that has the pages.
         let from = |at: usize| self.readers.iter().cycle().skip(at).take(self.readers.len());
         let mut at = 0;
         while !is_over()
@@ -74,20 +75,20 @@ impl Ahead {
         }
     }
 
-    /// Whether something is on its way, or waits to be.
+    /// Whether reads are under way, or requests wait.
     pub fn is_reading(&self, pool: &Pool) -> bool {
         let _blocked = Blocked::all();
         self.take_notice(pool, |_| true);
-        // Who has a turn is about to begin with something, or has just done so.
+        // A reader whose turn is taken counts too: that thread is about to begin a read, or has just begun one.
         let is_at_work = |reader: &Reader| reader.take_turn(self, pool).is_none_or(|_turn| reader.is_at_work());
         self.readers.iter().any(is_at_work) || self.staging.is_taken()
     }
 }
 
-/// How long what is read ahead is waited for that has to be fetched: a region that ends waits for it.
+/// How long a fetch for pages that are read ahead may take. A region that ends waits for it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A thread that reads takes some 40 KiB beside the budget, its stacks: so much capacity has one, a MiB.
+/// Capacity, pages, for each thread that reads: a MiB. The thread's stacks take some 40 KiB beside the budget.
 const PAGES_PER_THREAD: usize = (1 << 20) / PAGE;
 const LEAST_THREADS: usize = 4;
 
@@ -122,8 +123,8 @@ pub fn run(ahead: &Ahead, number: usize, pool: &Weak<Pool>) {
 }
 
 impl OnTurn<'_> {
-    /// Does what there is to do, as far as there is room for it, and lets the turn go. What others keep on finding is left to the reader's
-    /// thread: this one has a program to run.
+    /// Does the work that there is room for, and lets the turn go. After a few rounds it leaves new work to the reader's thread, since this
+    /// thread has a program to run.
     pub fn work_and_let_go(mut self) {
         const ROUNDS: usize = 8;
         self.waits = false;
@@ -136,7 +137,7 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Likewise, by a thread that has time: it waits for what is under way.
+    /// Does the same in a thread that has time: it waits for a read that is under way to end.
     fn work_and_wait(mut self) {
         self.waits = true;
         self.work();
@@ -160,10 +161,10 @@ impl OnTurn<'_> {
             }
         }
         let mut fills = 0;
-        // Threads that are to read are about to be made; the reader's goes on when they are there.
+        // While threads for pread(2) are wanted and not there yet, requests wait. The reader's thread starts them, and then goes on.
         while self.has_room() && !self.ahead.preads.are_wanted() {
             if fills >= MOST_FILLS && self.reading.in_flight() == 0 {
-                // The page cache has all of it at once, and this thread would go on to the file's end.
+                // The page cache has all of it. The rest is the reader's thread's.
                 self.reader.wake();
                 break;
             }
@@ -174,7 +175,7 @@ impl OnTurn<'_> {
             }
             let goes_on = match request {
                 ReadRequest::Chunk(held, number, chunk) => {
-                    // There, since it is in use.
+                    // The region is there: the request holds it.
                     if let Some(region) = registry::resume(held) {
                         self.read_chunk(&region, number, chunk);
                     }
@@ -197,14 +198,14 @@ impl OnTurn<'_> {
             // In this order: what has ended is mapped while the device works.
             self.submit();
             self.finish_ended();
-            // One that was refused keeps those behind it.
+            // A read that the kernel refused kept those behind it from being submitted.
             if !self.reading.aio.as_ref().is_some_and(Aio::has_queued) {
                 break;
             }
         }
     }
 
-    /// Whether a request is for a thread that may wait for what has to be fetched.
+    /// Whether a request needs a fetch, and so is left to a thread that may wait for that.
     fn leaves(&self, request: &ReadRequest) -> bool {
         let (ReadRequest::Pages(pages) | ReadRequest::Fill(pages)) = request else { return false };
         let is_far = |region: InUse<'_>| {
@@ -214,7 +215,7 @@ impl OnTurn<'_> {
         !self.waits && registry::enter(pages.region).is_some_and(is_far)
     }
 
-    /// Whether there is room for a chunk of any kind, when notice is taken of what has ended if need be.
+    /// Whether there is room for a chunk of any kind. If there seems to be none, takes notice of ended reads first.
     pub fn has_room(&mut self) -> bool {
         let has_room = |reading: &Reading| reading.room_for(BUFFER_PAGES).is_some();
         if !has_room(self.reading) {
@@ -223,7 +224,7 @@ impl OnTurn<'_> {
         has_room(self.reading)
     }
 
-    /// Has the device begin with what it was asked for, and notes whether that has ended in the call, and all else; whether it has.
+    /// Submits the queued reads. Returns, and notes, whether all reads under way ended in this call.
     pub fn submit(&mut self) -> bool {
         self.reading.asked.submit();
         let Some(aio) = self.reading.aio.as_mut() else { return false };
@@ -238,19 +239,19 @@ impl OnTurn<'_> {
         is_inline
     }
 
-    /// Notes whether reads have ended in the call that asked for them.
+    /// Learns from a call whether this device reads inside the calls that ask for reads.
     fn note_inline(&mut self, is_inline: bool) {
         let calls = &mut self.reading.inline_calls;
         *calls = if is_inline { (*calls + 1).min(INLINE) } else { (*calls - 2).max(0) };
         self.reader.reads_inline.store(*calls == INLINE, Ordering::Relaxed);
     }
 
-    /// Starts reading a chunk whose pages are claimed into a slot that is taken.
+    /// Starts reading a chunk into a slot. Its pages are claimed, and the slot is taken.
     pub fn read_chunk(&mut self, region: &InUse<'static>, number: SlotNumber, chunk: Chunk) {
         // From here on a region that ends waits for the slot (`Staging::may_hold`).
         self.ahead.staging.fill(number, chunk, 0);
         let memory = self.ahead.staging.memory(number);
-        // In parts, where it is the part that takes long.
+        // Where reads take long, in parts: one large request would be cut into small ones that go one after the other.
         let most = if region.hints().read_times().are_long() { BUFFER_PAGES } else { chunk.count };
         let each = if chunk.step == 1 { most } else { 1 };
         if each < chunk.count {
@@ -264,8 +265,8 @@ impl OnTurn<'_> {
         self.read(region, place, Destination::Chunk(number, chunk), each, places);
     }
 
-    /// Reads some of the pages that were asked for, and leaves the rest as a request of its own. `is_awaited`: by the program, which makes
-    /// room for them. False: nothing was done, since it waits for a large piece to end.
+    /// Reads some of the pages of a request, and queues the rest as a new request. `is_awaited`: the program asked for the pages, so others are
+    /// evicted for them. False: nothing was done, and the request waits until a large piece has ended.
     fn carry_out(&mut self, request: Pages, is_awaited: bool) -> bool {
         let (pool, reader) = (self.pool, self.reader);
         let all = request.first..request.first + request.count;
@@ -277,7 +278,7 @@ impl OnTurn<'_> {
         let region = registry::enter(request.region).filter(|region| std::ptr::eq(&**region.pool(), pool));
         let Some(region) = region else { return done(all.len()) };
         let are_long = region.hints().read_times().are_long();
-        // Pages that are left out cost more where reads take long.
+        // A file is read whole only while memory is free: more of it where reads are short, since left-out pages cost less there.
         let idle = pool.free_frames.idle();
         if !is_awaited && idle <= pool.capacity() / if are_long { 64 } else { 8 } {
             return true;
@@ -285,18 +286,18 @@ impl OnTurn<'_> {
         let end = region.ahead_of(all.start).end.min(all.end);
         let absent = |page: &usize| region.is_in_file(*page) && region.word(*page).look().state() == State::Absent;
         let Some(first) = (all.start..end).find(absent) else { return done(all.len()) };
-        // All of it in one stripe of the region.
+        // All of the piece lies in one stripe of the region.
         let most = (end - first).min(FRAME_PAGES - first % FRAME_PAGES);
-        // A thirty-second part of the cache.
+        // Large buffers take a 32nd of the cache, at most.
         let most_large = pool.capacity() / 32 / LARGE_PIECE_PAGES;
         let large = if are_long && most > PIECE_PAGES && most_large > 0 { most.min(LARGE_PIECE_PAGES) } else { 0 };
         let place = if large > 0 { self.reading.room_for_large(most_large) } else { self.reading.room_for(1) };
         let Some(place) = place else {
-            // When one has ended the reader's thread goes on.
+            // When a large piece has ended the reader's thread goes on.
             return !reader.ask(&mut std::iter::once(again(request)), true) && done(all.len());
         };
         let for_buffer = if large > 0 { self.reading.frames_for_large(place) } else { 0 };
-        // What fits is read whole: it evicts nothing.
+        // A file that is read whole evicts nothing for it.
         let fits = large > 0 && (is_awaited || idle >= large + for_buffer);
         let is_large = fits && pool.take_ahead(pool.here(), large + for_buffer, None) != Room::None;
         let most = if is_large { large } else { most.min(PIECE_PAGES) };
@@ -304,7 +305,7 @@ impl OnTurn<'_> {
             return done(all.len());
         }
         let (count, protected_queue) = claim_run(&region, first, most, Some(reader.number), pool.here());
-        // A page that may not be claimed now, or is another thread's, is passed over: nobody waits with the turn.
+        // A page that cannot be claimed now is passed over: nobody waits with the turn.
         let passed_over = usize::from(count == 0);
         let rest = first + count + passed_over..all.end;
         done(first - all.start + passed_over);
@@ -323,13 +324,14 @@ impl OnTurn<'_> {
             done(rest.len());
         }
         if self.waits && region.store().origin().is_some() {
-            // Nobody else goes on with what has to be fetched.
+            // Only the reader's thread goes on with pages that have to be fetched.
             reader.wake();
         }
         true
     }
 
-    /// Writes reads down, each of some pages from one on to a place in memory, `each` of them but the last; where that cannot be, does them.
+    /// Queues the reads of a transfer. `places` has a read's first page, its count of pages and its memory; each has `each` pages, the last
+    /// may have fewer. Reads that cannot be queued are done at once.
     fn read(
         &mut self,
         region: &InUse<'static>,
@@ -339,10 +341,11 @@ impl OnTurn<'_> {
         places: impl ExactSizeIterator<Item = (usize, usize, *mut u8)>,
     ) {
         let store = region.store();
-        // A thread that writes to this file, and holds its lock, may be one whose fault in another file waits for this reader.
+        // With service threads no call may wait for the file's lock: the thread that writes to the file, and holds that lock, may have a fault
+        // in another file which waits for this reader.
         let waits = !userfaultfds::by_service();
         let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
-        // A thread that waits for a lock that a waiting program holds would keep others' requests waiting.
+        // For the same reason no pread(2) thread is used there if there is Linux AIO: it would wait for the lock, and others' requests with it.
         let suits_threads = self.reading.aio.is_none() || waits && region.hints().read_times().are_long();
         let by_threads = suits_threads && self.ahead.preads.are_there_or_wanted();
         if self.ahead.preads.are_wanted() {
@@ -351,13 +354,13 @@ impl OnTurn<'_> {
         self.begin(place, region.held(), destination, each, places.len());
         for (index, (page, pages, memory)) in places.enumerate() {
             if !store.is_near(page, pages) && (!self.waits || store.bring(page, pages, Some(PATIENCE)).is_err()) {
-                // Whoever needs it fetches it, and learns why that fails.
+                // The thread that needs the page fetches it, and learns why that fails.
                 self.note_read(region, place, 0);
                 continue;
             }
             match (&mut self.reading.aio, store.direct_reads()) {
                 (aio, Some(file)) if by_threads || aio.is_some() => {
-                    // SAFETY: the slot, or the transfer's buffer, is this turn's, and has room for as many pages.
+                    // SAFETY: the slot, or the transfer's buffer, belongs to this turn, and has room for as many pages.
                     if let Some(filled) = unsafe { store.read_cached(page, pages, memory, hits) } {
                         self.note_read(region, place, filled);
                         continue;
@@ -367,7 +370,7 @@ impl OnTurn<'_> {
                         Some(aio) => {
                             let times = region.hints().read_times();
                             let is_alone = times.is_untried() && !aio.has_queued();
-                            // SAFETY: likewise, until the transfer ends.
+                            // SAFETY: as above, until the transfer ends.
                             unsafe { aio.read(file, memory, len, offset, tag, waits) };
                             if is_alone {
                                 let began = Instant::now();
@@ -375,14 +378,14 @@ impl OnTurn<'_> {
                             }
                         }
                         None => {
-                            // SAFETY: likewise; the region keeps the file as long.
+                            // SAFETY: as above; the region, and so the file, stays until the transfer ends.
                             unsafe { self.reading.asked.read(file, memory, len, offset, tag) };
                             self.note_inline(false);
                         }
                     }
                 }
                 _ => {
-                    // SAFETY: likewise.
+                    // SAFETY: as above.
                     let read = unsafe { store.read_pages(page, pages, memory, hits) };
                     self.note_read(region, place, read.unwrap_or(0));
                     self.note_inline(true);

@@ -1,4 +1,4 @@
-//! Runs: neighbouring pages that the thread which missed the first reads with it (`pool/runs.rs` says how many).
+//! Reads runs: neighbouring pages that a thread reads together with the one that it missed (`pool/runs.rs` says how many).
 
 use crate::evict::room::Room;
 use crate::page::claims::Loading;
@@ -13,25 +13,25 @@ use crate::sys::PAGE;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Pages behind one that was missed, or behind others that were read with it, claimed by this thread, which are read at once; and the buffer
-/// for all of them. They are brought, or given up, before this thread waits for anything but the device.
+/// Pages that this thread has claimed and reads at once, and the buffer for them. They lie behind the page that was missed, or behind others
+/// that were read with it. They become resident, or are given up, before this thread waits for anything but the device.
 pub struct Run<'a> {
     region: &'a Region,
     pages: Range<usize>,
-    /// Pages before them that are read with them: the one that was missed, or none.
+    /// Pages before them in the same read: 1, the page that was missed, or 0.
     before: usize,
-    /// A bit for each whose queue is the protected one.
+    /// A bit for each page that goes into the protected queue.
     protected_queue: u64,
     buffer: Buffer<'a>,
     core: usize,
 }
 
 impl<'a> Run<'a> {
-    /// Claims the first of some pages, as far as they are absent, mapped, fit into a buffer, and there is room without waiting.
+    /// Claims the first of some pages: as many as are absent and mapped, fit into a buffer, and have room without waiting.
     #[cold]
     pub fn claim(region: &'a Region, pages: Range<usize>, before: usize, core: usize) -> Option<Self> {
         let (pool, first) = (region.pool(), pages.start);
-        // All of it in one stripe of the region.
+        // All of the run lies in one stripe of the region.
         let stripe = (first - before) / FRAME_PAGES * FRAME_PAGES + FRAME_PAGES;
         let end = region.ahead_of(first - before).end.min(pages.end).min(stripe).min(first - before + BUFFERS);
         let is_absent = |page: &usize| region.word(*page).look().state() == State::Absent;
@@ -44,7 +44,7 @@ impl<'a> Run<'a> {
         (count > 0).then_some(Run { region, pages: first..first + count, before, protected_queue, buffer, core })
     }
 
-    /// Reads them, with what is before; how many pages there are of it all.
+    /// Reads the pages, and the missed one before them. Returns how many of all these were read.
     fn read(&self) -> usize {
         let Run { region, pages, before, buffer, core, .. } = self;
         let (first, count) = (pages.start - before, pages.len() + before);
@@ -57,7 +57,7 @@ impl<'a> Run<'a> {
         there
     }
 
-    /// Makes as many of them resident, and gives up the others; how many are.
+    /// Makes the first `there` pages resident, and gives up the others. Returns how many became resident.
     fn bring(self, there: usize) -> usize {
         let from = self.buffer.at.wrapping_add(self.before * PAGE);
         let mapped = install::install_claimed(self.region, self.pages, there, from, self.protected_queue);
@@ -71,8 +71,8 @@ impl<'a> Run<'a> {
         mapped
     }
 
-    /// Reads them and the page that was missed, and makes all resident; what came of that one, and the page behind the last of them. `None`:
-    /// they cannot be read together.
+    /// Reads the pages and the one that was missed, and makes all resident. Returns the outcome of the missed one, and the page behind the last.
+    /// `None`: nothing could be read.
     pub fn load(self, claim: &Loading<PageRef<'_>>, writable: bool) -> Option<(Outcome, usize)> {
         let (there, behind) = (self.read(), self.pages.end);
         let outcome = (there > 0).then(|| install::install_missed(claim, self.buffer.at, writable));
@@ -81,8 +81,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Reads the rest of a long run, a buffer at a time, as far as there is room without waiting. The caller has the page that was missed, so nobody
-/// takes the region away. Not where that page is writable: it is Upgrading then, and a thread that waits for it holds a block's lock.
+/// Reads the rest of a long run, a buffer at a time, as far as there is room without waiting. The caller has claimed the page that was missed,
+/// so the region stays. Not called if that page is writable: its word has UPGRADING then, and a thread that waits for it holds a block's lock.
 #[cold]
 pub fn read_rest(region: &Region, pages: Range<usize>, core: usize) {
     let mut behind = pages.start;
@@ -97,7 +97,7 @@ pub fn read_rest(region: &Region, pages: Range<usize>, core: usize) {
     }
 }
 
-/// Reads pages, and now and then takes the time, unless the page cache had them, or they are not all there.
+/// Reads pages. Now and then it takes the time, which does not count if the page cache had the pages, or if not all of them were read.
 #[inline]
 pub fn timed<T>(
     region: &Region,
@@ -110,7 +110,7 @@ pub fn timed<T>(
     let hits = || counters.page_cache_hits.get();
     let before = region.hints().read_times().is_due(pages, counters.misses.get()).then(|| (Instant::now(), hits()));
     let read = read();
-    // Another thread of this core may have had one meanwhile: one measurement less.
+    // Another thread of this core may have had a hit meanwhile. Then one measurement is lost.
     if let Some((began, _)) = before.filter(|(_, before)| hits() == *before && is_all(&read)) {
         region.hints().read_times().note(pages, began);
     }

@@ -1,4 +1,4 @@
-//! How a reader goes on with its streams: how far, in which chunks, and into which slots.
+//! How a reader goes on with its streams: how far it reads, in which chunks, and into which slots.
 
 use crate::evict::room::Room;
 use crate::page::entry::FRAME_PAGES;
@@ -17,20 +17,20 @@ use std::ops::Range;
 const FRAME_WINDOW: usize = 1024;
 /// Smallest chunk worth a trap, pages.
 pub const LEAST_CHUNK: usize = 8;
-/// Chunks staged after which a stream that found no slot, and has not asked again, does not wait for one.
+/// A stream that found no slot counts as waiting for one until so many chunks have been staged.
 const STARVED: usize = 32;
-/// Frames in memory that are passed over at a time: 128 MiB.
+/// Frames in memory that a stream passes over at a time, at most: 128 MiB.
 const MOST_PASSED: usize = 64;
 /// Largest window of a stream with a step: more requests at a time are no use to a device.
 const STEP_WINDOW: usize = 256;
 
 impl Position {
-    /// The direction's sign and more: pages from one to the next.
+    /// Pages from one page of the stream to the next; negative if it goes backward.
     fn step(&self) -> isize {
         self.start.step
     }
 
-    /// Learns what became of pages read ahead: twice as many are wanted when they were used, half as many when not.
+    /// Learns what became of pages read ahead. The window doubles if some were used, and is halved if some were wasted.
     fn learn(&mut self, feedback: Feedback, streams: &Streams) {
         self.outstanding = self.outstanding.saturating_sub(feedback.used + feedback.wasted);
         if feedback.wasted > 0 {
@@ -40,7 +40,7 @@ impl Position {
         }
         if let Some(missed) = feedback.missed.map(|page| page as isize) {
             if self.is_behind(self.reached, missed) && self.outstanding > 0 {
-                // The program is past all that was read. What it has jumped over is in nobody's way, and was too much.
+                // The program is past all that was read. Chunks that it has jumped over are stale from now on, and the window was too large.
                 self.start.tag = streams.leave_behind(self.start.tag);
                 self.window = (self.window / 2).max(FIRST_WINDOW);
                 self.outstanding = 0;
@@ -57,7 +57,7 @@ impl Position {
 }
 
 impl OnTurn<'_> {
-    /// Reads on for a stream until its window is full, or there is no room; false: in flight.
+    /// Reads on for a stream as far as its window and its slots allow. False: the reader has no room for another transfer.
     pub fn top_up(&mut self, number: usize) -> bool {
         let (ahead, pool) = (self.ahead, self.pool);
         if let Some(start) = ahead.streams.begin(number) {
@@ -96,14 +96,14 @@ impl OnTurn<'_> {
                     let position = &self.reading.positions[number];
                     let is_inline = self.reader.reads_inline.load(Ordering::Relaxed);
                     if is_inline && position.in_frames && position.outstanding <= window {
-                        // While this thread is in the system call, another reads the next frame. One more than the
-                        // window, if need be: else every second frame would be read alone.
+                        // While this thread is in the system call, another reads the next frame. It may be one frame more than
+                        // the window: otherwise every second frame would be read alone.
                         if let Some(idle) = ahead.readers.iter().find(|reader| reader.is_idle()) {
                             self.read_on(&region, number, window + FRAME_PAGES, slots, Some(idle));
                         }
                     }
-                    // The device begins at once. One that reads in the system call has ended: the program goes on with
-                    // that.
+                    // The device begins at once. If it reads in the system call, the read has ended, and the program goes on
+                    // with it.
                     self.submit();
                     if !self.go_on(number) {
                         break;
@@ -119,21 +119,21 @@ impl OnTurn<'_> {
         if !self.reading.positions[number].live {
             ahead.streams.end(number);
         } else if !self.go_on(number) {
-            // It has been begun anew meanwhile.
+            // Its number has been given to a new stream meanwhile.
             self.reader.pending.fetch_or(1 << number, Ordering::SeqCst);
         }
         had_room
     }
 
-    /// Tells where a stream has come to; false: it has been begun anew.
+    /// Publishes where a stream has come to. False: its number has been given to a new stream.
     fn go_on(&self, number: usize) -> bool {
         let Position { start, next, window, in_frames, .. } = self.reading.positions[number];
         self.ahead.streams.go_on(number, start.tag, next.max(0) as usize, window, in_frames)
     }
 
-    /// Pages that a stream may have outstanding, and slots for them: staging memory is shared between those that are at work.
+    /// Pages that a stream may have outstanding, and slots for them. Staging memory is shared between the streams that are at work.
     fn share(&self, region: &Region) -> (usize, usize) {
-        // Who found no slot has nothing outstanding, and never would have if it were not counted.
+        // A stream that found no slot has nothing outstanding. If it were not counted, it would never get any.
         let now = self.ahead.clock.load(Ordering::Relaxed);
         let is_starved = |at: Option<usize>| at.is_some_and(|at| now.wrapping_sub(at) < STARVED);
         let is_running = |one: &&Position| one.live && (one.outstanding > 0 || is_starved(one.starved));
@@ -142,12 +142,12 @@ impl OnTurn<'_> {
         let (buffers, frames) = (Staging::most_buffers(capacity), Staging::most_frames(capacity));
         let staging = if region.frames().are_allowed() { frames * FRAME_PAGES } else { 0 } + buffers * BUFFER_PAGES;
         let share = staging / (running * self.ahead.readers.len().min(running));
-        // A stream that gets hardly anything still asks for slots, which have to be taken from streams that are over.
+        // Even a stream with a tiny share asks for slots: they have to be taken from streams that are over.
         (region.hints().readahead().min(capacity / 8).min(share.max(LEAST_CHUNK)), (share / BUFFER_PAGES).max(1))
     }
 
-    /// Reads the next chunk of a stream, or if it is a frame, has another reader do it; false: there is no room, or
-    /// nothing to read.
+    /// Reads the next chunk of a stream. With `other`, the chunk has to be a frame, and that reader's thread reads it. False: there is no
+    /// room, or nothing to read.
     fn read_on(
         &mut self,
         region: &InUse<'static>,
@@ -165,7 +165,7 @@ impl OnTurn<'_> {
         }
         let mut next = position.next;
         let bounds = bounds_of(region, &position);
-        // What is there already is passed over, as far as the window reaches; frames, of which a loop keeps the most, further.
+        // Pages that are in memory are passed over, up to a window of them. Frames are passed over further, since a loop keeps many of them.
         let (mut pages, mut frames) = (0, 0);
         while pages <= window && frames <= MOST_PASSED {
             self.reading.positions[number].next = next;
@@ -186,7 +186,7 @@ impl OnTurn<'_> {
             if other.is_some() && (!is_frame || !self.has_room()) {
                 return false;
             }
-            // A quarter of the window each; more where there are fewer slots than four, or others would have the last of them.
+            // A chunk is a quarter of the window. With fewer than four slots it is a larger part: the other slots are for other streams.
             let most = (window / slots.min(4)).clamp(LEAST_CHUNK, BUFFER_PAGES);
             // The chunks of a sequential stream end where frames begin.
             let most = match step {
@@ -225,7 +225,7 @@ impl OnTurn<'_> {
         false
     }
 
-    /// Whether the pages of a chunk can be read without waiting. If not, an origin is asked for all of the window.
+    /// Whether the pages of a chunk can be read without being fetched from elsewhere. If not, the origin is asked for all of the window.
     fn is_near(&self, region: &Region, page: usize, step: isize, pages: usize, window: usize) -> bool {
         let store = region.store();
         if store.origin().is_none() {
@@ -247,14 +247,14 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Takes a slot, with memory and free frames for it and `pages` more.
+    /// Takes a slot that has memory, with free frames for that memory and `pages` more.
     fn take_slot(&self, frame: bool, pages: usize) -> Option<SlotNumber> {
         let pool = self.pool;
         let staging = &self.ahead.staging;
         let capacity = pool.capacity();
         let most = if frame { Staging::most_frames(capacity) } else { Staging::most_buffers(capacity) };
         let take = || staging.take(frame, most).or_else(|| Some((self.ahead.take_stale(pool, frame)?, true)));
-        // Of streams that are over, other readers may have chunks that nobody has taken notice of.
+        // Other readers may hold chunks of streams that are over, and nobody has taken notice yet that these have been read.
         let notice = || self.ahead.take_notice(pool, |_| false);
         let (number, has_memory) = take().or_else(|| notice().then(take).flatten())?;
         let core = pool.here();
@@ -267,7 +267,7 @@ impl OnTurn<'_> {
                 }
                 Room::FreeFrames => {
                     staging.expect(number, false);
-                    // Nothing is there but, perhaps, a page table: without it the kernel gives a huge page.
+                    // The slot has no pages, but may have a page table. Without that the kernel gives a huge page.
                     staging.drop_memory(number);
                     Some(number)
                 }
@@ -282,10 +282,10 @@ impl OnTurn<'_> {
         Some(number)
     }
 
-    /// Reads a whole frame; `None` if that is not possible.
+    /// Reads a whole frame, by this thread or by `other`'s. `None`: that is not possible.
     fn read_frame(&mut self, region: &InUse<'static>, chunk: Chunk, other: Option<&Reader>) -> Option<usize> {
         let reader = other.unwrap_or(self.reader);
-        // Claimed before there is room: making some takes a while, and the program is not to overtake.
+        // The pages are claimed first: making room takes a while, and the program must not overtake the reader.
         let claimed = chunk.pages().take_while(|page| claim(region, *page, Some(reader.number)).is_some()).count();
         let number = if claimed == chunk.count { self.take_slot(true, 0) } else { None };
         let Some(number) = number else {
@@ -308,7 +308,7 @@ impl OnTurn<'_> {
         Some(chunk.count)
     }
 
-    /// Reads up to `most` pages of a stream from one on into a buffer; how many, `None` without room.
+    /// Reads up to `most` pages of a stream, from `page` on, into a buffer. Returns how many; `None`: there is no slot.
     fn read_buffer(
         &mut self,
         region: &InUse<'static>,
@@ -339,14 +339,14 @@ impl OnTurn<'_> {
     }
 }
 
-/// Whether walks of a region come to be read in frames.
+/// Whether a long walk through a region is read in frames.
 pub fn has_frames(ahead: &Ahead, region: &Region) -> bool {
     let window = region.hints().readahead().min(region.pool().capacity() / 8);
     window >= FRAME_WINDOW && region.frames().are_allowed() && ahead.staging.moves()
 }
 
-/// What may be read for a stream, told by the page before the next, which the program has touched or will: a stream
-/// inside a map ends where that ends.
+/// The pages that may be read for a stream: those of the map that it is in. The page before its next one tells which map that is: the
+/// program has touched that page, or will.
 fn bounds_of(region: &Region, position: &Position) -> Range<usize> {
     usize::try_from(position.next - position.step()).map_or(0..0, |page| region.ahead_of(page))
 }

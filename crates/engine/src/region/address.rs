@@ -1,4 +1,5 @@
-//! Where a region lies: its addresses, the parts of them that have become foreign memory, and the stripes with a userfaultfd each.
+//! The place of a region: its addresses, the *foreign* parts of them, where other memory lies, and the *stripes*, each of which one
+//! userfaultfd serves.
 
 use crate::region::userfaultfds::Userfaultfds;
 use crate::sys::userfaultfd::Userfaultfd;
@@ -9,31 +10,32 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Smallest part of a region with a userfaultfd, and so a kernel VMA lock, of its own.
+/// Size of a stripe, at least. A stripe has a userfaultfd, and so a kernel VMA and its lock, of its own.
 pub const STRIPE_BYTES: usize = 64 << 20;
-/// Such parts a processor, at most: enough that two threads seldom meet in one, and no more, because each is a VMA (of
-/// which a process may have 65530) and every system call on a page looks its VMA up: 64 of them cost a miss 0.1 to 0.2 µs.
+/// Stripes for each processor, at most: enough that two threads seldom meet in one. More would cost, because each is a VMA (of which a
+/// process may have 65530) and every system call on a page looks its VMA up: 64 of them cost a miss 0.1 to 0.2 µs.
 const STRIPES_PER_CORE: usize = 4;
 
 /// Where a region goes.
 #[derive(Debug, Clone, Copy)]
 pub enum Place {
-    /// Where there is room, with address space for so many bytes of the file at least.
+    /// Anywhere, with address space for at least this many bytes of the file.
     Room(usize),
-    /// Only part of the file, from this offset on, at this address: both page multiples. What is there goes. Other parts of so many
-    /// bytes of the file at least may become its own later, each at the address that follows from this one ([`Address::take_back`]).
+    /// Part of the file, from `offset` on, at `address`; both are multiples of a page. Whatever is mapped there goes. Other parts of at
+    /// least `room` bytes of the file may become its own later, each at the address that follows from this one ([`Address::take_back`]).
     Fixed { address: usize, offset: usize, room: usize },
 }
 
 /// A region's address range.
 #[derive(Debug)]
 pub struct Address {
-    /// Where the file's first page is, or would be: parts of the address space may be somebody else's (`foreign`).
+    /// The address of the file's first page, or the address that this page would have: parts may be foreign.
     base: *mut u8,
     span: usize,
-    /// Foreign ranges: parts that were mapped over since, or never were its own, bytes from `base`. Not its to give back.
+    /// Foreign ranges, bytes from `base`: parts that were mapped over since, or never were the region's own. The region does not unmap
+    /// them.
     foreign: Mutex<Vec<Range<usize>>>,
-    /// Some of them lie between parts of its own.
+    /// Some of them lie between parts of the region's own.
     parted: AtomicBool,
     stripe_bytes: usize,
     stripes: usize,
@@ -48,8 +50,8 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 impl Address {
-    /// Reserves address space for `span` bytes of a file, of which it will have `doubled`, divided into stripes or not; at a fixed
-    /// place for its first `need` bytes.
+    /// Reserves address space for `span` bytes of a file; at a fixed place, only for the part that ends at byte `need`. If `striped`, the
+    /// first `doubled` bytes (room for the file to double) are divided into stripes.
     pub fn reserve(
         place: Place,
         need: usize,
@@ -59,7 +61,7 @@ impl Address {
         opened: &'static Userfaultfds,
         first_userfaultfd: usize,
     ) -> io::Result<Self> {
-        // By the file as it is; what it grows by belongs to the last stripe.
+        // The last stripe also has all bytes behind `doubled`.
         let stripes = if striped { (STRIPES_PER_CORE * cpu::count()).min(64) } else { 1 };
         let stripe_bytes = (doubled / stripes).max(STRIPE_BYTES).next_multiple_of(STRIPE_BYTES);
         let base = match place {
@@ -96,13 +98,13 @@ impl Address {
         self.parted.store(self.parts_beside(&foreign).len() > 1, Ordering::Release);
     }
 
-    /// Whether memory of others' lies between parts of its own. No lock.
+    /// Whether foreign memory lies between parts of the region's own. Takes no lock.
     #[inline]
     pub fn is_parted(&self) -> bool {
         self.parted.load(Ordering::Acquire)
     }
 
-    /// Whether its start is a multiple of huge pages.
+    /// Whether its start is a multiple of `to` bytes.
     pub fn is_aligned(&self, to: usize) -> bool {
         (self.base as usize).is_multiple_of(to)
     }
@@ -112,8 +114,9 @@ impl Address {
         self.userfaultfds.iter().map(|one| one.as_raw_fd())
     }
 
-    /// Registers a part of its reserved addresses, bytes from the start of the file, to which nobody
-    /// has access, with their userfaultfds. Traps come before access: a locked address space (mlockall(2)) would fill the range with zeros otherwise.
+    /// Registers a part of its reserved addresses, bytes from the start of the file, with the userfaultfds of its stripes. Nobody has
+    /// access to the part yet. The order matters: if access came first, a locked address space (mlockall(2)) would fill the range with
+    /// zeros.
     pub fn serve_faults(&self, part: Range<usize>) -> io::Result<()> {
         // SAFETY: the range is this region's own, and nothing is there.
         unsafe {
@@ -177,18 +180,18 @@ impl Address {
         parts
     }
 
-    /// Whether a range of the file, bytes, has addresses here, or could have in the place of foreign memory.
+    /// Whether a range of the file, bytes, has addresses here, or could have them in place of foreign memory.
     pub fn may_have(&self, range: &Range<usize>) -> bool {
         range.end <= self.span
     }
 
-    /// The parts of such a range at whose addresses foreign memory is.
+    /// The foreign parts of a range of the file, bytes.
     pub fn foreign_in(&self, range: &Range<usize>) -> Vec<Range<usize>> {
         let within = |part: &Range<usize>| part.start.max(range.start)..part.end.min(range.end);
         self.lock_foreign().iter().map(within).filter(|part| !part.is_empty()).collect()
     }
 
-    /// Whether part of a range of the file, bytes, has no address here.
+    /// Whether part of a range of the file, bytes, has no address here: it is foreign, or lies past the span.
     pub fn has_foreign(&self, range: &Range<usize>) -> bool {
         let foreign = self.lock_foreign();
         range.end > self.span || foreign.iter().any(|part| part.start < range.end && range.start < part.end)
@@ -201,7 +204,7 @@ impl Address {
         (base + start, base + end)
     }
 
-    /// Where the file's first page is, or would be.
+    /// The address of the file's first page, or the address that this page would have.
     pub fn start(&self) -> *mut u8 {
         self.base
     }
@@ -211,8 +214,8 @@ impl Address {
         self.span
     }
 
-    /// Makes a part of its addresses, bytes from the start of the file, its own again, or for the first time, where other memory is;
-    /// nothing of it is in memory, and a touch of it misses.
+    /// Makes a part of its addresses, bytes from the start of the file, the region's own, for the first time or again. Other memory is
+    /// there until then. No page of it is in memory afterwards: a touch misses.
     ///
     /// # Safety
     /// Nobody needs what is mapped there any more.

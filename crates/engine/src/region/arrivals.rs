@@ -1,5 +1,5 @@
-//! What becomes of reads that have ended: chunks are Staged, pieces are mapped. Done by whoever has the reader's turn: a thread that
-//! reads on, or one that waits for a page.
+//! The end of reads ahead: chunks become Staged, pieces are mapped (`pool/reader.rs`). The thread that has the reader's turn does this: one
+//! that reads on, or one that waits for a page.
 
 use crate::page::claims::PageAccess;
 use crate::page::entry::{FRAME_PAGES, RegionId};
@@ -18,19 +18,19 @@ use crate::sys::signal::Blocked;
 use crate::sys::sync::{Ordering, fence};
 use std::ops::Range;
 
-/// Pages, or chunks, that are taken notice of beside one that is waited for: about as many as the program asks for at a time.
+/// Reads that a waiting thread finishes once its page is there: about as many as the program asks for at a time.
 const MORE: usize = 16;
 
 impl OnTurn<'_> {
-    /// Takes notice of reads that have ended.
+    /// Finishes all reads that have ended.
     pub fn finish_ended(&mut self) {
         while let Some((tag, result)) = self.reading.next_done() {
             self.ended(tag as usize, result);
         }
     }
 
-    /// Likewise until a page is there that `is_over` looks for, and of a few more: they are mapped as they are touched or asked for, and
-    /// a program that is told ahead asks for the next ones meanwhile.
+    /// Finishes reads that have ended until `is_over`, and then a few more ([`MORE`]). The rest is left for later, when its pages are
+    /// touched or asked for: meanwhile a program that prefetches asks for the next ones.
     fn finish_until(&mut self, is_over: impl Fn() -> bool) {
         let mut more = MORE;
         while more > 0
@@ -41,13 +41,13 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Waits until so many reads have ended, if as many are under way, and takes notice.
+    /// Waits until `wanted` reads have ended, or all if fewer are under way, and finishes those that have ended.
     pub fn await_some(&mut self, wanted: usize) {
         self.reading.wait(wanted);
         self.finish_ended();
     }
 
-    /// Requests of its file that were made before a page's, and its own: about as many end before it is there.
+    /// Requests under way for a page's file, up to those that bring the page: about as many end before the page is there.
     fn requests_until(&self, page: PageRef<'_>) -> usize {
         let has_it = |transfer: &&Transfer| transfer.held.region() == page.region().id() && transfer.has(page.number());
         let all = || self.reading.transfers.iter().flatten();
@@ -57,7 +57,7 @@ impl OnTurn<'_> {
         all().filter(is_before).map(|transfer| transfer.left).sum()
     }
 
-    /// A request has ended, with a count of bytes or a negative error number.
+    /// Finishes a request that has ended. `result` is a count of bytes or a negative error number.
     fn ended(&mut self, tag: usize, result: i32) {
         let (number, index) = (tag / FRAME_PAGES, tag % FRAME_PAGES);
         let Some(transfer) = &self.reading.transfers[number] else { return };
@@ -75,10 +75,10 @@ impl OnTurn<'_> {
         let filled = if result == (pages * PAGE) as i32 && is_right() {
             result as usize
         } else if userfaultfds::by_service() || region.store().origin().is_some() {
-            // To read it here might wait (`OnTurn::read`): whoever needs it reads it.
+            // A read here might wait (`OnTurn::read`): the thread that needs the page reads it.
             0
         } else {
-            // Cut short, put off or failed: the ordinary path says how it really ends.
+            // Cut short, put off or failed: an ordinary read gives the real result.
             let hits = &self.pool.counters_at(self.pool.here()).page_cache_hits;
             // SAFETY: the kernel has ended with the memory.
             unsafe { region.store().read_pages(page, pages, memory, hits) }.unwrap_or(0)
@@ -116,7 +116,7 @@ impl OnTurn<'_> {
         self.end();
     }
 
-    /// Makes a chunk that was read Staged, as far as the file reaches.
+    /// Makes the pages of a chunk Staged, as far as the file reaches. A chunk of a frame or with a step is Staged whole or not at all.
     fn stage(&mut self, region: &Region, number: SlotNumber, chunk: Chunk, filled: usize) {
         let (ahead, pool) = (self.ahead, self.pool);
         let is_whole = filled == chunk.count * PAGE;
@@ -140,7 +140,7 @@ impl OnTurn<'_> {
         }
     }
 
-    /// Maps pages that were asked for; how many.
+    /// Maps the pages of a piece that were read. Returns how many.
     fn map_piece(
         &mut self,
         region: &Region,
@@ -158,7 +158,7 @@ impl OnTurn<'_> {
 }
 
 impl Ahead {
-    /// Makes the pages of a chunk, claimed and read, Staged, and its slot ready.
+    /// Makes the pages of a chunk, which are claimed and read, Staged, and the chunk's slot ready.
     pub fn publish(&self, region: &Region, number: SlotNumber, chunk: Chunk) {
         self.note_work();
         self.staging.fill(number, chunk, self.clock.fetch_add(1, Ordering::Relaxed));
@@ -171,14 +171,15 @@ impl Ahead {
         fence(Ordering::SeqCst);
         for (index, page) in chunk.pages().enumerate() {
             let page = region.page(page);
-            // Those that came while it was Loading sleep on the word as it was then.
+            // Threads that came while the page was Loading sleep on the word as it was then.
             if page.word().call_waiters() || waited_for[index / 64] & 1 << (index % 64) != 0 {
                 page.wake();
             }
         }
     }
 
-    /// Waits until a reader is done with a page that it has claimed. `then` has the turn whenever this thread took it.
+    /// Waits until a reader is done with a page that it has claimed. Whenever this thread has taken the reader's turn, it hands the turn to
+    /// `then` afterwards.
     pub fn await_page<'a>(&'a self, page: PageRef<'a>, reader: usize, then: impl Fn(OnTurn<'a>)) {
         let is_over = || page.look().reader() != Some(reader);
         let reader = &self.readers[reader];
@@ -190,7 +191,8 @@ impl Ahead {
                         // Another thread is about to have it read.
                         std::thread::yield_now();
                     } else if !is_over() {
-                        // Reads end in about their order: half of those that come first, and then half of the rest, is few sleeps.
+                        // Reads end in about the order in which they began. The thread sleeps until half of those that come first have
+                        // ended, then until half of the rest have: that is few sleeps.
                         let wanted = turn.requests_until(page) / 2;
                         turn.reading.wait(wanted);
                         turn.finish_until(is_over);
@@ -202,8 +204,9 @@ impl Ahead {
         }
     }
 
-    /// Takes notice of reads that have ended, for threads that need what is on its way to be there or gone; whether anything arrived.
-    /// Where nothing has, and `waits_for` says so of a transfer's region, waits for one.
+    /// Finishes the reads that have ended, of all readers, for a thread that needs their pages to be there or gone. Returns whether
+    /// anything arrived. If nothing has arrived at a reader, and `waits_for` holds for the region of one of its transfers, waits for one
+    /// read.
     pub fn take_notice(&self, pool: &Pool, waits_for: impl Fn(RegionId) -> bool) -> bool {
         let mut any = false;
         for reader in self.readers.iter().filter(|reader| reader.is_under_way()) {
@@ -221,8 +224,8 @@ impl Ahead {
     }
 }
 
-/// Waits until whoever has a page that was seen so, a reader or another thread, is done with it. What a reader has to do then is left to
-/// its thread.
+/// Waits until the reader or the thread that has claimed a page, which was seen as `seen`, is done with it. The reader's further work is
+/// left to its own thread.
 pub fn await_page(page: PageRef<'_>, seen: Seen) {
     let _blocked = Blocked::all();
     match (seen.reader(), page.region().pool().ahead()) {

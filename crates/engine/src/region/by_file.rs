@@ -1,4 +1,4 @@
-//! Which region holds a file, by the file's identity: asked by every system call that names a file.
+//! Finds the region that holds a file, by the file's identity. Every system call that names a file asks this.
 
 use crate::page::entry::{MOST_REGIONS, RegionId, RegionVisit};
 use crate::region::region::Region;
@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Files in the engine.
 static FILES: AtomicUsize = AtomicUsize::new(0);
-/// How many have come so far.
+/// How many files have come into the engine so far.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
-/// How many of those that are there have a name with this hash: of a file that is not among them, this says so at once.
+/// For each hash, how many files in the engine have an identity with this hash. Zero answers at once for a file that is not in the engine.
 static HASHES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
-/// The names, by the region's number. Changed before the region can be entered and when it cannot be any more.
+/// The identities (device and inode), by the region's number. A number keeps its last region's identity until another region gets the
+/// number.
 static NAMES: [[AtomicU64; 2]; MOST_REGIONS] = [const { [const { AtomicU64::new(0) }; 2] }; MOST_REGIONS];
 
 fn hash_of([device, inode]: [u64; 2]) -> &'static AtomicU32 {
@@ -24,14 +25,14 @@ pub fn note(region: &Region) {
     let numbers = region.store().identity().numbers();
     let name = &NAMES[region.id().0 as usize];
     name.iter().zip(numbers).for_each(|(word, number)| word.store(number, Ordering::Relaxed));
-    // Release: who finds the count finds the name.
+    // Release: a thread that sees the count sees the identity.
     hash_of(numbers).fetch_add(1, Ordering::Release);
     FILES.fetch_add(1, Ordering::Release);
-    // Release: who finds the new epoch finds the count.
+    // Release: a thread that sees the new epoch sees the count.
     EPOCH.fetch_add(1, Ordering::Release);
 }
 
-/// Takes `note` back. The name stays until the number's next one.
+/// Takes `note` back. The identity stays until another region gets the number.
 pub fn forget(region: &Region) {
     hash_of(region.store().identity().numbers()).fetch_sub(1, Ordering::Release);
     FILES.fetch_sub(1, Ordering::Release);
@@ -43,7 +44,7 @@ pub fn any() -> bool {
     FILES.load(Ordering::Relaxed) > 0
 }
 
-/// Raised whenever a file comes: one that `may_know` has denied is not in the engine as long as this stays.
+/// Grows whenever a file comes. While it stays the same, a file that `may_know` has denied is not in the engine.
 #[inline]
 pub fn epoch() -> u64 {
     EPOCH.load(Ordering::Acquire)
@@ -64,14 +65,14 @@ fn numbers_of(numbers: [u64; 2]) -> impl Iterator<Item = RegionId> {
     (0..registry::numbers() as u32).filter(is_named).map(RegionId)
 }
 
-/// The regions of a file, entered one at a time: more than one only while a larger one replaces another. By a thread that blocks signals: a
-/// region waits for who has entered it.
+/// The regions of a file, entered one at a time. There is more than one only while a larger one replaces another. The caller has signals
+/// blocked: a region waits for threads that have entered it.
 pub fn find(numbers: [u64; 2]) -> impl Iterator<Item = InUse<'static>> {
-    // Once more: the number may be another file's region's by then.
+    // Compared once more: the number may belong to a region of another file by then.
     numbers_of(numbers).filter_map(registry::enter).filter(move |region| region.store().identity().numbers() == numbers)
 }
 
-/// The same, visited: any thread may, and be taken away from it for ever.
+/// The same regions, visited. Any thread may do this, even one that a handler then takes away for ever.
 pub fn visit(numbers: [u64; 2]) -> impl Iterator<Item = (&'static Region, RegionVisit)> {
     numbers_of(numbers)
         .filter_map(registry::visit)

@@ -1,5 +1,5 @@
-//! Which parts of a file are mapped: nothing else of it is read ahead, since what no map covers may be written by others, and
-//! a page that is in memory hides that.
+//! The parts of a file that are mapped. Nothing else of the file is read ahead: other processes may write where no map is, and a page in
+//! memory would hide that.
 
 use crate::sys::lock::Guarded;
 use std::ops::Range;
@@ -24,7 +24,7 @@ impl Extents {
     pub fn add(&self, map: Range<usize>) {
         let mut larger = Vec::new();
         loop {
-            // Who traps inside the allocator may wait for the lock: nothing is allocated, or freed, under it.
+            // A thread that traps inside the allocator may wait for the lock, so nothing is allocated or freed under it.
             let wanted = self.with(|maps| {
                 if maps.len() == maps.capacity() && larger.capacity() > maps.len() {
                     larger.append(maps);
@@ -66,7 +66,7 @@ impl Extents {
         }
     }
 
-    /// How many pages of a range maps cover.
+    /// How many pages of a range are covered by maps.
     pub fn covered(&self, range: Range<usize>) -> usize {
         let inside = |map: Range<usize>| map.start.max(range.start)..map.end.min(range.end);
         let mut parts: Vec<_> = self.all().into_iter().map(inside).collect();
@@ -80,7 +80,7 @@ impl Extents {
         count
     }
 
-    /// What is mapped around a page by the maps that it is part of; empty when it is part of none.
+    /// The pages around a page from the first start to the last end of the maps that it is part of; empty when it is part of none.
     pub fn around(&self, page: usize) -> Range<usize> {
         self.with(|maps| {
             let here = maps.iter().filter(|map| map.contains(&page));

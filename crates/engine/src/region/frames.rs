@@ -1,8 +1,8 @@
-//! Whether huge frames may be moved into a region: it is mapped so that the kernel moves them, and nobody stores to it.
+//! Whether huge frames may be moved into a region. They may if the region is mapped so that the kernel moves them, and nobody stores to it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A region's.
+/// The state for a region.
 #[derive(Debug, Default)]
 #[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
 pub struct Frames {
@@ -22,7 +22,7 @@ impl Drop for Moving<'_> {
 }
 
 impl Frames {
-    /// Allows them, before the first may come.
+    /// Allows frames or not, before the first one may come.
     pub fn allow(&self, allowed: bool) {
         self.allowed.store(allowed, Ordering::Release);
     }
@@ -40,9 +40,9 @@ impl Frames {
         self.allowed.load(Ordering::Relaxed)
     }
 
-    /// Announces a thread that moves a frame in, until the guard is dropped; `None`: no frames any more.
+    /// Announces a thread that moves a frame in, until the guard is dropped. `None`: frames are forbidden.
     pub fn begin_move(&self) -> Option<Moving<'_>> {
-        // SeqCst with `forbid`: either it sees this thread, or this thread sees that frames are over.
+        // SeqCst, as in `forbid`: either that sees this thread, or this thread sees that frames are forbidden.
         self.moving.fetch_add(1, Ordering::SeqCst);
         let moving = Moving(&self.moving);
         self.allowed.load(Ordering::SeqCst).then_some(moving)

@@ -1,4 +1,4 @@
-//! What the user expects of a region's pages, and what became of reading ahead of them.
+//! The user's expectations of a region's pages, and how reading ahead of them went.
 
 use crate::page::entry::FRAME_PAGES;
 use crate::pool::read_times::ReadTimes;
@@ -11,16 +11,17 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-/// Bound of the count of wasted chunks: so many used ones make them good.
+/// Upper bound of `waste`: so many used chunks make up for any waste before.
 const MOST_WASTE: u32 = 16;
 
-/// A region's.
+/// The hints of a region.
 #[derive(Debug)]
 #[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
 pub struct Hints {
-    /// What the user expects of each 2 MiB ([`Expect`]).
+    /// The user's expectation of each 2 MiB ([`Expect`]).
     expectations: Zeroed<AtomicU8>,
-    /// When pages of each 2 MiB were last evicted, as their ghosts say (`pool/replacement.rs`): what comes back in a walk has none.
+    /// For each 2 MiB, the stamp of the last eviction of one of its pages, as in ghosts (`pool/replacement.rs`). It stands in for the
+    /// ghosts of pages that come back in a walk.
     gone: Zeroed<AtomicU32>,
     /// Largest window of readahead, pages.
     readahead: AtomicUsize,
@@ -28,14 +29,14 @@ pub struct Hints {
     waste: AtomicU32,
     /// How many neighbouring pages are read together.
     runs: RunLengths,
-    /// What reads take.
+    /// How long reads take.
     read_times: ReadTimes,
-    /// All of it has been asked for.
+    /// The readers have been asked for the whole file.
     filled: AtomicBool,
 }
 
 impl Hints {
-    /// None, for so many pages.
+    /// No hints yet, for so many pages.
     pub fn new(pages: usize) -> io::Result<Self> {
         Ok(Hints {
             expectations: Zeroed::new(pages.div_ceil(FRAME_PAGES))?,
@@ -48,12 +49,12 @@ impl Hints {
         })
     }
 
-    /// Expects the same as another region of the same file, which this one replaces.
+    /// Takes the user's expectations over from another region of the same file, which this one replaces.
     pub fn inherit(&self, other: &Hints) {
         self.set_readahead(other.readahead());
         for (one, theirs) in self.expectations.iter().zip(other.expectations.iter()) {
             let theirs = theirs.load(Ordering::Relaxed);
-            // What is not touched costs nothing.
+            // Memory that is not touched costs nothing.
             if theirs != 0 {
                 one.store(theirs, Ordering::Relaxed);
             }
@@ -76,48 +77,48 @@ impl Hints {
         &self.runs
     }
 
-    /// Bytes that a miss reads together.
+    /// Bytes that a miss reads at once.
     pub fn read_size(&self) -> u64 {
         (self.runs.pages() * PAGE) as u64
     }
 
-    /// What reads of it take.
+    /// How long reads of the file take.
     #[inline]
     pub fn read_times(&self) -> &ReadTimes {
         &self.read_times
     }
 
-    /// Notes that all of it is asked for; false: it has been.
+    /// Notes that the whole file is asked for. False: it was before.
     pub fn begin_fill(&self) -> bool {
         !self.filled.swap(true, Ordering::Relaxed)
     }
 
-    /// What the user expects of a page.
+    /// The user's expectation of a page.
     #[inline]
     pub fn expect_at(&self, page: usize) -> Expect {
         Expect::from_number(self.expectations[page / FRAME_PAGES].load(Ordering::Relaxed))
     }
 
-    /// Notes what the user expects of pages, and of their neighbours in the same 2 MiB.
+    /// Notes the user's expectation of pages; it also holds for their neighbours in the same 2 MiB.
     pub fn expect(&self, pages: Range<usize>, expect: Expect) {
         for one in &self.expectations[pages.start / FRAME_PAGES..pages.end.div_ceil(FRAME_PAGES)] {
             one.store(expect as u8, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a page was evicted, at a time so stamped.
+    /// Notes the eviction of a page, and its stamp; `None`: it leaves none.
     #[inline]
     pub fn note_gone(&self, page: usize, stamp: Option<u32>) {
         self.gone[page / FRAME_PAGES].store(stamp.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// When the last page of a page's 2 MiB was.
+    /// The stamp of the last eviction in a page's 2 MiB.
     #[inline]
     pub fn gone_since(&self, page: usize) -> Option<u32> {
         Some(self.gone[page / FRAME_PAGES].load(Ordering::Relaxed)).filter(|stamp| *stamp > 0)
     }
 
-    /// Whether its streams were mostly wasted of late.
+    /// Whether most chunks that were read ahead of late were wasted.
     #[inline]
     pub fn wastes_streams(&self) -> bool {
         self.waste.load(Ordering::Relaxed) >= MOST_WASTE / 2
@@ -129,7 +130,7 @@ impl Hints {
         let _ = self.waste.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Notes that one was dropped untouched.
+    /// Notes that a chunk was dropped untouched.
     pub fn note_wasted_chunk(&self) {
         let more = |waste: u32| (waste < MOST_WASTE).then_some(waste + 1);
         let _ = self.waste.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);

@@ -1,10 +1,10 @@
-//! Pages born zero: those that lie in a hole of the file are installed without a read (the paper's `mmap-filter`).
+//! Pages *born zero*: a page that lies in a hole of the file is installed without a read (the paper's `mmap-filter`).
 //!
-//! The file is asked once about each block, by the first thread that loads a page there; what it says of holes is a bit a
-//! page. Loading a page takes its bit. So a bit stands for a page that was a hole when the file was asked and that nobody
-//! here has loaded since. Where no other process writes the file (it is locked, `store/one_writer.rs`; elsewhere nothing is asked)
-//! that means that nobody has written it: it is a hole still. A new map forgets all answers. (Asking for each page would do too, were it not
-//! that lseek(2) waits for writes under way in the file.)
+//! The file is asked once about each block, by the first thread that loads a page there. The answer is a bit for each page: the page was in
+//! a hole when the file was asked, and nobody here has loaded it since. (Loading a page clears its bit.) Where no other process writes the
+//! file, nobody has written such a page, and it is a hole still. The file is locked there (`store/one_writer.rs`); a file that is not
+//! locked is not asked. A new map spoils all answers given before it. The file is not asked about each page because lseek(2) waits for
+//! writes under way in the file.
 
 use crate::page::dirty::BLOCK_PAGES;
 use crate::store::Store;
@@ -15,21 +15,21 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
-/// What a block's bits mean.
+/// State of a block: the file has not been asked.
 const UNASKED: u8 = 0;
-/// A thread asks. Another that loads a page meanwhile might store to it and have it written before the answer is noted down.
+/// A thread is asking. Another thread that loaded a page meanwhile could store to it and have it written before the answer is noted.
 const ASKING: u8 = 1;
-/// Asked: a bit says that the page is a hole.
+/// The file has been asked: a bit says that the page is a hole.
 const ASKED: u8 = 2;
 /// The bits mean nothing, and never will: pages are read, which is right in any case.
 const SPOILT: u8 = 3;
 
-/// Holes looked at in a block: what lies behind them is read.
+/// Holes noted in a block, at most: pages behind the last of them are read.
 const MOST_HOLES: usize = 16;
 /// How often a thread yields to one that asks before it spoils the answer.
 const PATIENCE: usize = 100;
 
-/// What is known of a file's holes.
+/// The holes of a file, as far as they are known.
 #[derive(Debug)]
 pub struct Holes {
     blocks: Zeroed<AtomicU8>,
@@ -37,13 +37,13 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// Nothing is known yet; the first `likely` pages are the file's.
+    /// Nothing is known yet. The first `likely` of so many pages are expected to be touched.
     pub fn new(pages: usize, likely: usize) -> io::Result<Self> {
         let (blocks, bits) = (pages.div_ceil(BLOCK_PAGES), pages.div_ceil(64));
         Ok(Holes { blocks: Zeroed::new(blocks)?, pages: Zeroed::sparse(bits, likely / 64)? })
     }
 
-    /// Whether a page that the caller has claimed for loading is a hole: asked once, it is none the next time.
+    /// Whether a page that the caller has claimed for loading is a hole. Clears its bit: the next answer is no.
     #[inline]
     pub fn take(&self, page: usize, store: &dyn Store) -> bool {
         let block = page / BLOCK_PAGES;
@@ -59,7 +59,7 @@ impl Holes {
             && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Makes a page's block never say so.
+    /// Spoils a page's block: from now on none of its pages counts as a hole.
     #[inline]
     pub fn spoil(&self, page: usize) {
         let state = &self.blocks[page / BLOCK_PAGES];
@@ -68,13 +68,13 @@ impl Holes {
         }
     }
 
-    /// Leaves the block asked or spoilt.
+    /// Asks about a block, or waits for a thread that does. The block is asked or spoilt then.
     #[cold]
     fn settle(&self, block: usize, store: &dyn Store) {
         let state = &self.blocks[block];
         if state.compare_exchange(UNASKED, ASKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             self.ask(block, store);
-            // Fails if somebody lost patience. Release: the bits come before.
+            // Fails if another thread lost patience. Release: the bits come before.
             let _ = state.compare_exchange(ASKING, ASKED, Ordering::Release, Ordering::Relaxed);
             return;
         }
@@ -104,7 +104,7 @@ impl Holes {
         }
     }
 
-    /// As far as there are bits: the file may have more pages than are mapped.
+    /// Sets the bits of pages, as far as there are bits: the file may have more pages than are mapped.
     fn mark(&self, start: usize, end: usize) {
         (start..end.min(self.pages.len() * 64)).for_each(|page| {
             self.pages[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Holes {
         }
     }
 
-    /// Forgets that pages were holes: they have been written to past the region, or may have been, and nobody loads one yet.
+    /// Forgets that pages were holes: they were written, or may have been, by another way than the region. Nobody loads one at this moment.
     pub fn forget(&self, pages: Range<usize>) {
         let end = pages.end.min(self.pages.len() * 64);
         for block in pages.start / BLOCK_PAGES..end.div_ceil(BLOCK_PAGES).min(self.blocks.len()) {
@@ -137,7 +137,7 @@ impl Holes {
         }
     }
 
-    /// Trusts nothing that is known from a page on: the file was cut off there, and others may have written to it since.
+    /// Spoils what is known from a page on: the file was cut off there, or others may have written to it since.
     pub fn distrust(&self, page: usize) {
         for state in &self.blocks[(page / BLOCK_PAGES).min(self.blocks.len())..] {
             // An untouched block stays untouched, and a large region small.

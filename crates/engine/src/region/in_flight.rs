@@ -1,15 +1,17 @@
-//! System calls on a region's file that are under way (`coherence/`): threads at work, which a region waits for before it ends, and
-//! changes of the file's length, which flushes wait for.
+//! System calls on a region's file that are under way (`coherence/`): threads *at work*, for which a region waits before it ends, and
+//! changes of the file's length, for which flushes wait.
 //!
-//! A thread may be in such a call without being at work: then it only visits the region (`by_file::visit`), whose values stay for it, and nobody
-//! waits for it. It may wait for a socket, or a handler may have taken it out of the call by longjmp(3), for good.
+//! A thread may be in such a call without being at work. Then it only *visits* the region (`by_file::visit`): the region's values stay
+//! valid for it, but nobody waits for it. It may be waiting for a socket, or a handler may have taken it out of the call by longjmp(3), for
+//! good.
 //!
-//! What a truncation is to cut off has no dirty bit while it is under way and is not in the file either; should the call fail it
-//! is dirty again. A flush that looks at the bits meanwhile would miss it. So a flush that promises that all is in the file waits until
-//! none is under way, flushes, and flushes once more if one has begun since.
+//! While a truncation is under way, the pages that it is to cut off have no dirty bits, and their stores are not in the file either. If the
+//! call fails, they are dirty again. A flush that looked at the bits meanwhile would miss them. So a flush that promises that everything is
+//! in the file waits until no change of the length is under way, flushes, and flushes once more if a change has begun since.
 //!
-//! No deadlock: a thread that changes a length waits for pages that others hold, and for the writers' locks, never for a flush.
-//! Nobody waits here with a page, such a lock or a region's length held: `writeback::write_out` and what is beneath it does not.
+//! No deadlock: a thread that changes a length waits for pages that others hold, and for the writers' locks, never for a flush. Nobody
+//! waits here while it holds a page, such a lock or a region's length: `sweep::write_out` (`writeback/sweep.rs`) and all beneath it do not
+//! wait here.
 
 use crate::sys::futex;
 use crate::sys::lock::{Held, Lock};
@@ -18,10 +20,10 @@ use crate::sys::sync::{AtomicU32, Ordering};
 use libc::pthread_t;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// In a count of threads at work: the region is about to end.
+/// Flag in the count of threads at work: the region is about to end.
 const DRAINING: usize = 1 << (usize::BITS - 1);
 
-/// A region's system calls that are under way.
+/// The system calls on a region's file that are under way.
 #[derive(Debug)]
 #[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
 pub struct InFlight {
@@ -31,9 +33,9 @@ pub struct InFlight {
     resizes: Resizes,
 }
 
-/// A thread at work in a region for a system call on its file, until dropped: the region does not end. Signals are blocked, so no handler leaves
-/// it behind by longjmp(3), and the region can wait for its end. Unlike a thread in its slot it may wait for anything but a map of the file to
-/// go.
+/// A thread at work in a region for a system call on its file. The region does not end before this is dropped. Signals are blocked, so no
+/// handler leaves this behind by longjmp(3), and the region can wait for it. Unlike a thread that has entered the region
+/// (`registry::enter`), this thread may wait for anything but the end of a map of the file.
 #[derive(Debug)]
 pub struct AtWork<'a> {
     in_flight: &'a InFlight,
@@ -53,8 +55,8 @@ impl InFlight {
         InFlight { at_work: AtomicUsize::new(0), positions: Positions::new(), resizes: Resizes::new() }
     }
 
-    /// Begins work, with signals that are blocked; `None`, and they are still the caller's: the region has ended, or is about to. A thread that
-    /// `insists` is let in all the same while others are at work, since it may be one of them.
+    /// Begins work. The result takes over `blocked`, the caller's blocked signals. `None`: the region has ended or is about to, and
+    /// `blocked` stays the caller's. A thread that `insists` is let in even so while others are at work, since it may be one of them.
     pub fn begin_work(&self, blocked: &mut Option<Blocked>, insists: bool) -> Option<AtWork<'_>> {
         let admits = |now: usize| now & DRAINING == 0 || insists && now != DRAINING;
         let one_more = |now: usize| admits(now).then(|| now + 1);
@@ -62,12 +64,12 @@ impl InFlight {
         Some(AtWork { in_flight: self, _uncancelled: Uncancelled::begin(), _blocked: blocked.take() })
     }
 
-    /// Whether the region is about to end, and nobody is to come any more.
+    /// Whether the region is about to end, and admits nobody any more.
     pub fn is_draining(&self) -> bool {
         self.at_work.load(Ordering::Acquire) & DRAINING != 0
     }
 
-    /// Lets nobody begin any more, and waits until nobody is at work. The caller holds nothing: who is may want any lock.
+    /// Admits nobody any more, and waits until nobody is at work. The caller holds nothing: a thread at work may want any lock.
     pub fn drain(&self) {
         self.at_work.fetch_or(DRAINING, Ordering::AcqRel);
         while self.at_work.load(Ordering::Acquire) != DRAINING {
@@ -75,7 +77,7 @@ impl InFlight {
         }
     }
 
-    /// Lets them begin again: the region stays after all.
+    /// Admits threads again: the region stays after all.
     pub fn readmit(&self) {
         self.at_work.fetch_and(!DRAINING, Ordering::AcqRel);
     }
@@ -91,7 +93,7 @@ impl InFlight {
     }
 }
 
-/// Open file descriptions of a file that calls at their positions tell apart.
+/// The number of open file descriptions of a file that are told apart by calls at their positions.
 ///
 /// ```
 /// assert!(fastmap::coherence::DESCRIPTIONS > 1);
@@ -117,7 +119,7 @@ impl Positions {
         Positions(std::array::from_fn(|_| OnItsLine(Lock::new())))
     }
 
-    /// That of one description.
+    /// Holds the position of one description.
     pub fn one(&self, description: usize) -> PositionsHeld<'_> {
         let at = description % DESCRIPTIONS;
         let mut held = [const { None }; DESCRIPTIONS];
@@ -125,7 +127,7 @@ impl Positions {
         PositionsHeld { _held: held }
     }
 
-    /// All: for one that is not known, or the end of the file.
+    /// Holds all positions: for a description that is not known, or for the end of the file.
     pub fn all(&self) -> PositionsHeld<'_> {
         // In one order, so that two threads do not wait for each other.
         PositionsHeld { _held: std::array::from_fn(|at| Some(self.0[at].0.lock())) }
@@ -137,13 +139,13 @@ impl Positions {
 pub struct Resizes {
     /// One at a time.
     lock: Lock,
-    /// Raised when one begins and when it ends, so odd while it is under way; slept on.
+    /// Counts one up when a change begins and one when it ends, so odd while it is under way. Threads sleep on it.
     count: AtomicU32,
-    /// The thread that has it; 0: none.
+    /// The thread whose change is under way; 0: none.
     owner: AtomicU64,
 }
 
-/// One that is under way, until dropped: when its pages are as they will be.
+/// A change that is under way. It is dropped once the pages are as they will be.
 #[derive(Debug)]
 pub struct UnderWay<'a> {
     resizes: &'a Resizes,
@@ -152,7 +154,7 @@ pub struct UnderWay<'a> {
     _blocked: Blocked,
 }
 
-/// A moment at which none was under way.
+/// A moment, as the count of [`Resizes`]: even if no change was under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark(pub u32);
 
@@ -167,27 +169,27 @@ impl Resizes {
         Resizes { lock: Lock::new(), count: AtomicU32::new(0), owner: AtomicU64::new(0) }
     }
 
-    /// Begins one, before it takes any page.
+    /// Begins a change, before it takes any page.
     pub fn begin(&self) -> UnderWay<'_> {
         let blocked = Blocked::all();
         let held = self.lock.lock();
         self.owner.store(this_thread(), Ordering::Relaxed);
-        // A flush that misses a bit which this thread takes sees the count: the block's lock is between the two.
+        // If this thread takes a dirty bit and a flush misses it, the flush sees the count: the block's lock is between the two.
         self.count.fetch_add(1, Ordering::AcqRel);
         UnderWay { resizes: self, _held: held, _blocked: blocked }
     }
 
-    /// Whether this thread has one under way, and would wait for itself.
+    /// Whether the change under way is this thread's, so that it would wait for itself.
     pub fn is_mine(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// This moment, which is no mark if one is under way.
+    /// This moment. It is no mark to compare with if a change is under way.
     pub fn moment(&self) -> Mark {
         Mark(self.count.load(Ordering::Acquire))
     }
 
-    /// Waits until none is under way. EDEADLK: this thread has one.
+    /// Waits until no change is under way. EDEADLK: the change is this thread's.
     pub fn await_end(&self) -> Result<Mark, i32> {
         loop {
             let now = self.moment();
@@ -201,7 +203,7 @@ impl Resizes {
         }
     }
 
-    /// Whether none has been under way since a mark.
+    /// Whether no change has been under way since a mark.
     pub fn none_since(&self, mark: Mark) -> bool {
         mark.0.is_multiple_of(2) && self.moment() == mark
     }

@@ -1,4 +1,4 @@
-//! How a page comes into a region's memory, becomes writable, and leaves: what the fault, readahead, pins and invalidation are made of.
+//! How a page comes into a region's memory, becomes writable, and leaves: the steps that faults, readahead, pins and invalidation share.
 
 use crate::page::claims::{Loading, Upgrading};
 use crate::page::word::Seen;
@@ -11,7 +11,7 @@ use crate::sys::signal::Blocked;
 use crate::sys::{PAGE, madvise};
 use std::ops::Range;
 
-/// What fails where there is no room on the disk for a store to a hole.
+/// The operation that fails where the disk has no room for a store to a hole.
 pub const TAKING_SPACE: &str = "allocating space on the disk (fallocate)";
 
 /// How a fault ended.
@@ -25,7 +25,7 @@ pub enum Outcome {
     Failed(&'static str, i32),
 }
 
-/// Maps a page that was missed, and that this thread has claimed, with the page of bytes at `from`: a read buffer's, or zeros.
+/// Maps a page that was missed and that this thread has claimed. `from` is a page of bytes: a read buffer, or zeros.
 pub fn install_missed(claim: &Loading<PageRef<'_>>, from: *const u8, writable: bool) -> Outcome {
     // SAFETY: the caller has a page there.
     match unsafe { claim.install(from, writable) } {
@@ -34,9 +34,9 @@ pub fn install_missed(claim: &Loading<PageRef<'_>>, from: *const u8, writable: b
     }
 }
 
-/// Maps neighbouring pages that this thread has claimed (Loading, or Staged in a slot of its own) with the bytes at `from`,
-/// and publishes them; how many it could. They are write-protected, but for those that are expected to be stored to. `protected`: a
-/// bit for each of the first 64 whose queue is the protected one.
+/// Maps neighbouring pages that this thread has claimed (Loading, or Staged in a slot of its own) with the bytes at `from`, and publishes
+/// them. Returns how many it could map. Pages that are expected to be stored to are writable, the others write-protected. `protected` has a
+/// bit for each of the first 64 pages whose queue is the protected one.
 pub fn install_run(
     region: &Region,
     run: Range<usize>,
@@ -99,13 +99,13 @@ pub fn announce_writable(region: &Region, page: usize) {
     claim.keep();
 }
 
-/// Notes that a sample page was loaded by a read, and what that says of the guesses around it.
+/// Notes that a sample page was loaded by a read, and counts the wrong guesses that this shows.
 pub fn note_sample(region: &Region, page: usize, core: usize) {
     let wrong: u32 = region.predictions().samples_at(page).map(StorePrediction::note_load).sum();
     region.pool().counters_at(core).wrong_guesses.add(wrong as usize * prediction::SAMPLES);
 }
 
-/// Claims an absent page for a reader, or for this thread; as it was seen.
+/// Claims an absent page for a reader, or, without one, for this thread. Returns the word as it was seen before.
 pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen> {
     let page = region.page(page);
     let seen = page.look();
@@ -114,12 +114,12 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
         None => Loading::begin(page, seen),
     }?;
     if region.is_converted() {
-        // Asked for before that. Something else may lie at its addresses soon.
+        // The page was asked for before the conversion. Something else may lie at its addresses soon.
         claim.abort_late();
         return None;
     }
-    // A hole is read like any page; what is known of it is void once the page is here. But what the file has there of a
-    // scratch region is not what the page holds.
+    // A hole is read like any page, and its bit is void once the page is in memory. A page of a scratch region that its file does not have
+    // is not read: the page holds zeros, not the file's bytes.
     region.take_hole(page.number());
     if region.is_in_file(page.number()) {
         claim.keep();
@@ -130,8 +130,8 @@ pub fn claim(region: &Region, page: usize, reader: Option<usize>) -> Option<Seen
     }
 }
 
-/// Claims neighbouring pages, up to so many, for which there are free frames, as far as they are absent, and gives the other frames
-/// back; how many, and a bit for each whose queue is the protected one.
+/// Claims neighbouring pages from `first` on, as far as they are absent, `most` of them at most. The caller has as many free frames; those
+/// that are left are given back. Returns how many pages were claimed, and a bit for each whose queue is the protected one.
 pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usize>, core: usize) -> (usize, u64) {
     let pool = region.pool();
     let (mut count, mut protected_queue) = (0, 0);
@@ -143,8 +143,8 @@ pub fn claim_run(region: &Region, first: usize, most: usize, reader: Option<usiz
     (count, protected_queue)
 }
 
-/// Maps the first of neighbouring pages that were claimed so, with the bytes at `from`, and gives up the rest and its frames; how many
-/// are there.
+/// Maps the first of the pages that [`claim_run`] has claimed, with the bytes at `from`. Gives up the rest, and its free frames. Returns
+/// how many were mapped.
 pub fn install_claimed(region: &Region, pages: Range<usize>, first: usize, from: *const u8, protected: u64) -> usize {
     let core = region.pool().here();
     let mapped = install_run(region, pages.start..pages.start + first, from, core, false, protected);
@@ -168,8 +168,8 @@ pub fn upgrade(claim: Upgrading<PageRef<'_>>) -> Outcome {
     upgraded(claim.upgrade(core))
 }
 
-/// The first store to a clean page, with those that are likely to be stored to soon (`store_groups.rs`). Those that another thread
-/// has, or that are anything but clean, are left out: who holds claims waits for nothing.
+/// The first store to a clean page: makes the page writable, with those that are likely to be stored to soon (`store_groups.rs`). Pages
+/// that another thread has claimed, or that are not clean, are left out: a thread that holds claims waits for nothing.
 pub fn upgrade_group(claim: Upgrading<PageRef<'_>>) -> Outcome {
     let (region, page) = (claim.page().region(), claim.page().number());
     let companions = region.companions(page);
@@ -239,7 +239,7 @@ fn upgraded(lifted: Result<(), i32>) -> Outcome {
     lifted.map_or_else(|error| Outcome::Failed("UFFDIO_WRITEPROTECT", error), |()| Outcome::Resolved)
 }
 
-/// Takes back one pin; true when it was the page's last, whose pinnable frame is the caller's now.
+/// Takes back one pin. True: it was the page's last pin, and the page's pinnable frame is the caller's now.
 #[inline(always)]
 pub fn let_go(region: &Region, page: usize, writing: bool) -> bool {
     let (last, after) = region.word(page).unpin(writing);
@@ -249,8 +249,8 @@ pub fn let_go(region: &Region, page: usize, writing: bool) -> bool {
     last
 }
 
-/// Takes back a pin of a page that had others when it came, and so took no pinnable frame; the last one gives theirs
-/// back.
+/// Takes back a pin that took no pinnable frame, because the page had others when it came. If it is the last one now, gives the page's
+/// pinnable frame back.
 pub fn take_back(region: &Region, page: usize) {
     if let_go(region, page, false) {
         region.pool().pins.give(region.pool().here(), 1);

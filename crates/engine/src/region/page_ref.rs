@@ -1,4 +1,4 @@
-//! A page of a region, as a fault hands it down: the region, the page's number, its word and its address, asked for once.
+//! A page of a region, as a fault hands it down: the region, and the page's number, word and address, each looked up once.
 
 use crate::page::claims::PageAccess;
 use crate::page::word::{After, PageWord, Seen};

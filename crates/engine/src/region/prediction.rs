@@ -1,12 +1,13 @@
-//! Whether pages that are read in a block are soon written, learnt from what happens: it spares traps.
+//! Predicts whether the pages of a block are soon stored to after they are read. This spares traps.
 //!
-//! A page that is read is installed write-protected, and the first store to it traps once more (4 µs). Where nearly every
-//! page read is soon written (a read-modify-write load) it is installed writable from the start, and counts as dirty from
-//! then on. A wrong guess costs one needless write to the file. So one page in 16, chosen by a hash of its number, is a *sample*: installed
-//! write-protected whatever the guess. Its next store traps and tells. Every 16 sample pages the block decides anew: it
-//! guesses while at least 12 of them were stored to before the decision. A block whose pages are no longer written has
-//! guessed wrong about 240 times when it stops. Until a block has decided for the first time it goes by what the file's
-//! pages showed before it.
+//! A page that is read is installed write-protected, and the first store to it traps once more (4 µs). Where nearly every page that is read
+//! is soon stored to (a read-modify-write load), pages are installed writable from the start, and count as dirty from then on. A wrong
+//! guess costs one needless write to the file.
+//!
+//! One page in 16, chosen by a hash of its number, is a *sample*: it is installed write-protected whatever the guess, so that its next
+//! store traps and is noticed. After every 16 sample pages the block decides anew: it guesses while at least 12 of them were stored to
+//! before the decision. When the pages of a block are no longer stored to, it has guessed wrong about 240 times before it stops. Until a
+//! block has decided for the first time, it goes by what the file's pages showed before.
 
 use crate::page::dirty::BLOCK_PAGES;
 use crate::sys::memory::Zeroed;
@@ -15,9 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One page in so many is a sample.
 pub const SAMPLES: usize = 16;
-/// Control pages loaded between two decisions.
+/// Sample pages loaded between two decisions.
 const WINDOW: u32 = 16;
-/// Of these, stored to for the block to guess.
+/// Of these, as many must be stored to for the block to guess.
 const ENOUGH: u32 = 12;
 
 const LOADS: u32 = 0xFF;
@@ -26,7 +27,7 @@ const STORES: u32 = 0xFF << 8;
 const GUESSING: u32 = 1 << 16;
 const DECIDED: u32 = 1 << 17;
 
-/// Whether a page's trap is kept as a test of the guess.
+/// Whether a page is a sample: its first store traps, and tests the guess.
 #[inline]
 pub fn is_sample(page: usize) -> bool {
     // The high bits of a multiplicative hash: a program that writes every 16th page is not mistaken for one that writes all.
@@ -46,8 +47,8 @@ impl StorePrediction {
         (seen & DECIDED != 0).then_some(seen & GUESSING != 0)
     }
 
-    /// Notes that a sample page was loaded by a read. Returns how many sample pages showed the guess wrong, when this
-    /// load closed a window in which the block was guessing.
+    /// Notes that a sample page was loaded by a read. If this load ends a window in which the block was guessing, returns how many sample
+    /// pages showed the guess wrong; else 0.
     pub fn note_load(&self) -> u32 {
         let mut wrong = 0;
         let decide = |seen: u32| {
@@ -82,7 +83,7 @@ pub struct Predictions {
 }
 
 impl Predictions {
-    /// None yet, of so many pages.
+    /// No predictions yet, for so many pages.
     pub fn new(pages: usize) -> io::Result<Self> {
         Ok(Predictions { of_blocks: Zeroed::new(pages.div_ceil(BLOCK_PAGES))?, of_file: StorePrediction::default() })
     }

@@ -1,5 +1,5 @@
-//! How far into its file a region's pages were ever claimed: behind that all are absent, and can be held by one gate instead of a
-//! word each. A program may map a terabyte of a file that has a gigabyte.
+//! How far into its file a region's pages were ever claimed. All pages behind that are absent, and one gate can hold them instead of a
+//! claim of each: a program may map a terabyte of a file that has a gigabyte.
 
 use crate::sys::sync::{AtomicUsize, Ordering, fence, spin};
 
@@ -35,7 +35,7 @@ impl Reach {
 
     #[cold]
     fn extend(&self, page: usize) -> bool {
-        // Either this thread sees that the gate is shut, or who shuts it sees this thread, and waits until it has passed.
+        // Either this thread sees that the gate is shut, or the thread that shuts it sees this one, and waits until it has passed.
         self.passing.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let is_open = self.shut.load(Ordering::Acquire) == 0;
@@ -46,7 +46,7 @@ impl Reach {
         is_open
     }
 
-    /// Shuts the gate. Signals are blocked meanwhile: a handler would wait for the thread that it interrupted.
+    /// Shuts the gate. The caller has signals blocked meanwhile: a handler would wait for the thread that it interrupted.
     pub fn shut(&self) -> Shut<'_> {
         self.shut.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

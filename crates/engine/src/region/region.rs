@@ -37,8 +37,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the page words of a file of so many bytes, were all of them touched, took more than a sixteenth of a cache of so many pages: then
-/// most of them are for pages that are not in memory.
+/// Whether the page words of a file of `size` bytes would take more than a sixteenth of a cache of `capacity` pages, were all of them
+/// touched. Then most words are for pages that are not in memory.
 pub fn is_sparse(size: u64, capacity: usize) -> bool {
     const PART: u64 = 16;
     size / PAGE as u64 * size_of::<PageWord>() as u64 > capacity as u64 * PAGE as u64 / PART
@@ -59,27 +59,27 @@ pub struct Region {
     hints: Hints,
     frames: Frames,
     in_flight: InFlight,
-    /// A line says that a page past the end of the file was touched.
+    /// The message about a touch of a page past the end of the file has been printed.
     said_past_end: AtomicBool,
     reach: Reach,
     least_end: AtomicUsize,
     extents: Extents,
     holes: Holes,
     space: Space,
-    /// Of a scratch region: what its file has.
+    /// Of a scratch region: which pages its file has.
     saved: Option<SavedPages>,
-    /// Of `deferred`: where stores to absent pages need not wait.
+    /// A value of `deferred/`, for files where stores to absent pages need not wait.
     deferred: Attachment,
     writable: AtomicBool,
-    /// Its maps were made by address (`by_address/`): what may be done to which of its addresses is said there, and nothing to
-    /// those that no map covers.
+    /// All its maps were made by address (`by_address/`): each map says which of its addresses are accessible, and addresses that no map
+    /// covers are not.
     by_address: AtomicBool,
     converted: AtomicBool,
     /// Parts of its addresses are foreign.
     cut: AtomicBool,
     /// It is never dropped.
     stays: AtomicBool,
-    /// It is to be handed over: nobody pins pages for longer.
+    /// Its maps are to become kernel mappings: no thread pins pages for long.
     leaving: AtomicBool,
     growing: Mutex<()>,
     length: Mutex<u64>,
@@ -88,8 +88,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region over a file, able to hold `need` bytes of it, at addresses to which nobody has access yet and which are not
-    /// registered. `scratch`: see `saved.rs`. `by_address`: its maps say what may be done to its addresses.
+    /// Makes a region over a file, with room for at least `need` bytes of it. Its addresses are inaccessible and not registered with a
+    /// userfaultfd yet. `scratch`: see `saved.rs`. `by_address`: see [`Region::is_by_address`].
     pub fn new(
         pool: Arc<Pool>,
         store: Arc<dyn Store>,
@@ -103,7 +103,7 @@ impl Region {
             let path = store.path().to_owned();
             move |source| Error::Io { path: path.clone(), operation, source }
         };
-        // Room for the file to double, as far as addresses go: what is not touched costs nothing.
+        // Address space for the file to double: what is not touched costs nothing.
         const MOST: usize = 1 << 46;
         let least = need.max(store.size() as usize);
         let doubled = least.saturating_mul(2).min(MOST).max(least).checked_next_multiple_of(STRIPE_BYTES);
@@ -119,7 +119,7 @@ impl Region {
         let pages = span / PAGE;
         fork::claim().map_err(fail("map a word that children do not inherit (madvise)"))?;
         let bookkeeping = fail("map memory for its page words");
-        // No huge pages where little of what is kept is ever looked at (`evict/bookkeeping.rs`).
+        // No huge pages for bookkeeping of which little is ever touched (`evict/bookkeeping.rs`).
         let likely = if is_sparse(least as u64, pool.capacity()) { 0 } else { doubled / PAGE };
         let words = Zeroed::sparse(pages, likely).map_err(&bookkeeping)?;
         let writes = WriteState::new(pages, likely).map_err(&bookkeeping)?;
@@ -172,18 +172,18 @@ impl Region {
         })
     }
 
-    /// Whether its maps say what may be done to its addresses.
+    /// Whether all its maps were made by address (`by_address/`): then each map says which of its addresses are accessible.
     pub fn is_by_address(&self) -> bool {
         self.by_address.load(Ordering::Acquire)
     }
 
-    /// Its number: another region may have had it before, and may have it after.
+    /// Its number. Another region may have had it before, and may have it after.
     #[inline]
     pub fn id(&self) -> RegionId {
         self.id
     }
 
-    /// No other region of the process ever has this one.
+    /// Its serial number. No two regions of the process ever have the same.
     pub fn serial(&self) -> u64 {
         self.serial
     }
@@ -194,13 +194,13 @@ impl Region {
         &self.address
     }
 
-    /// How far its pages were ever claimed.
+    /// How far into the file its pages were ever claimed.
     #[inline]
     pub fn reach(&self) -> &Reach {
         &self.reach
     }
 
-    /// What the writers keep for it.
+    /// The writers' state for it.
     #[inline]
     pub fn writes(&self) -> &WriteState {
         &self.writes
@@ -212,13 +212,13 @@ impl Region {
         self.writes.dirty()
     }
 
-    /// What its user expects of its pages.
+    /// The user's expectations of its pages.
     #[inline]
     pub fn hints(&self) -> &Hints {
         &self.hints
     }
 
-    /// What its pages show of stores.
+    /// Predictions of stores to its pages.
     #[inline]
     pub fn predictions(&self) -> &Predictions {
         &self.predictions
@@ -234,18 +234,18 @@ impl Region {
         &self.in_flight
     }
 
-    /// Of `deferred`.
+    /// The value of `deferred/`.
     #[inline]
     pub fn deferred(&self) -> &Attachment {
         &self.deferred
     }
 
-    /// Held while stores are allowed.
+    /// Held by a thread that makes the region writable.
     pub fn lock_growing(&self) -> MutexGuard<'_, ()> {
         self.growing.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Whether nobody has touched a page past the end of the file before: one line says it.
+    /// True the first time that a page past the end of the file is touched. A message is printed then, only once.
     #[cold]
     pub fn is_first_past_end(&self) -> bool {
         !self.said_past_end.swap(true, Ordering::Relaxed)
@@ -256,7 +256,7 @@ impl Region {
         self.writable.store(true, Ordering::Release);
     }
 
-    /// All of its addresses are open from now on; false: they were.
+    /// Notes that it has a map that was not made by address: from now on all of its addresses are accessible. False: they were before.
     pub fn leave_by_address(&self) -> bool {
         self.by_address.swap(false, Ordering::AcqRel)
     }
@@ -284,12 +284,12 @@ impl Region {
         &self.pool
     }
 
-    /// What happens to its pages, counted for each core.
+    /// Counters of what happens to its pages, for each core.
     pub fn counters(&self) -> &[Padded<MapCounters>] {
         &self.counters
     }
 
-    /// One core's part of that.
+    /// One core's counters.
     #[inline]
     pub fn counters_at(&self, core: usize) -> &MapCounters {
         &self.counters[core].0
@@ -300,35 +300,36 @@ impl Region {
         &self.store
     }
 
-    /// The file's length that was followed last (`files/length.rs`), bytes. Held while it is followed or changed; taken after the
-    /// table of files, if both are.
+    /// The file's length in bytes, as it was last met (`files/length.rs` `follow`). The lock is held while this is brought up to date or
+    /// changed. A thread that also locks the table of files locks that first.
     pub fn lock_length(&self) -> MutexGuard<'_, u64> {
         self.length.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// The least end of the file at which pages had to stay because they were pinned, bytes; `u64::MAX`: none. Used by
-    /// the thread that holds the length.
+    /// The shortest length of the file, bytes, at which pages past the end had to stay in memory because they were pinned; `u64::MAX`:
+    /// none. Only the thread that holds the length uses this.
     pub fn left_behind(&self) -> &AtomicU64 {
         &self.left_behind
     }
 
-    /// Whether its maps are the kernel's now (`coherence/to_kernel.rs`). Asked by a thread that has claimed a page, or found it absent:
-    /// pairs with the release of the page after `note_converted`.
+    /// Whether its maps are kernel mappings now (`coherence/to_kernel.rs`). A thread asks this after it has claimed a page, or found it
+    /// absent. Acquire pairs with the release of the page after `note_converted`.
     #[inline]
     pub fn is_converted(&self) -> bool {
         self.converted.load(Ordering::Acquire)
     }
 
-    /// Whether the addresses of some pages are its own, all of them, and never were anything else's: asked by who has claimed those pages, it
-    /// stays so until they are let go.
+    /// Whether the addresses of some pages are the region's own, and no address of the region ever was foreign. If the caller has claimed
+    /// these pages, the answer holds until it lets them go.
     pub fn owns(&self, pages: &Range<usize>) -> bool {
         !self.is_converted() && !self.cut.load(Ordering::Acquire) && pages.end * PAGE <= self.span()
     }
 
-    /// Gives the memory of some pages' words back, which are zero then; false: they are as they were.
+    /// Gives the memory of some pages' words back to the kernel: the words are zero then. False: the kernel refused, and they are
+    /// unchanged.
     ///
     /// # Safety
-    /// They are whole pages of memory, and the caller's: nobody changes one, or sleeps on it.
+    /// The words fill whole pages of memory, and the caller has claimed all of them: no other thread changes one or sleeps on it.
     pub unsafe fn drop_words(&self, pages: &Range<usize>) -> bool {
         let words = &self.words[pages.clone()];
         let range = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: size_of_val(words) };
@@ -336,30 +337,31 @@ impl Region {
         unsafe { madvise::drop_pages(&[range]) }
     }
 
-    /// Gives the memory of its page words back: it has ended, and is kept for threads that trapped before it did.
+    /// Gives the memory of all page words back to the kernel. The region has ended, and is kept for threads that trapped before that.
     pub fn clear_words(&self) {
         self.words.clear();
     }
 
-    /// Whether it is to be converted to kernel mappings as soon as no page is pinned: a thread that would pin some for longer lets that
-    /// happen first.
+    /// Whether its maps are to become kernel mappings as soon as no page is pinned. A thread that wants to pin pages for long waits for
+    /// that first.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// Says so, or that it stays after all.
+    /// Sets that, or takes it back.
     pub fn set_leaving(&self, leaving: bool) {
         self.leaving.store(leaving, Ordering::Release);
     }
 
-    /// Keeps its values for good: threads that trapped may still look at it when its maps are the kernel's, and nobody counts them.
+    /// Keeps the region's values for ever, for threads that may still look at them and that nobody waits for: those that trapped before its
+    /// maps became kernel mappings, and visitors that stay.
     pub fn keep_for_good(self: &Arc<Self>) {
         self.stays.store(true, Ordering::Release);
         std::mem::forget(self.clone());
     }
 
-    /// Closes the file of one that stays, when it has been dissolved: a thread that still looks at it finds it converted, and asks for
-    /// nothing of the file but its name.
+    /// Closes the file of a region that is kept for ever, once the region has been dissolved. A thread that still looks at the region finds
+    /// it converted, and asks for nothing of the file but its name.
     pub fn close_file(&self) {
         if self.stays.load(Ordering::Acquire) {
             // SAFETY: it is never dropped, and nobody reads or writes the file through it any more.
@@ -367,16 +369,16 @@ impl Region {
         }
     }
 
-    /// Notes that, by a thread that holds all pages that are mapped: these parts of its addresses, bytes from the start of the
-    /// file.
+    /// Notes that its maps are kernel mappings now. `parts` of its addresses, bytes from the start of the file, are foreign from now on.
+    /// The caller holds all pages that are mapped.
     pub fn note_converted(&self, parts: impl Iterator<Item = Range<usize>>) {
         self.converted.store(true, Ordering::Release);
         self.address.add_foreign(parts);
         registry::hide(self);
     }
 
-    /// Notes that a part of its addresses, bytes from the start of the file, has been mapped over, or is about to be, and is foreign
-    /// from now on. Nothing of it is in memory, and the caller has its pages. False: there is no room for the note.
+    /// Notes that a part of its addresses, bytes from the start of the file, is foreign from now on: other memory has been mapped there, or
+    /// is about to be. No page of it is in memory, and the caller has claimed its pages. False: there is no room for the note.
     pub fn make_foreign(&self, part: Range<usize>) -> bool {
         let base = self.address.start() as usize;
         let noted = registry::cut(self, base.wrapping_add(part.start)..base.wrapping_add(part.end));
@@ -387,8 +389,8 @@ impl Region {
         noted
     }
 
-    /// Makes foreign parts of a range, bytes from the start of the file, its own: a map is about to be there. False: there is no room for
-    /// the note, or no memory; what has become its own by then stays so.
+    /// Makes the foreign parts of a range, bytes from the start of the file, the region's own: a map is about to be made there. False:
+    /// there is no room for the note, or no memory; parts that have become its own by then stay so.
     ///
     /// # Safety
     /// Nobody needs what is at these addresses any more.
@@ -405,8 +407,8 @@ impl Region {
         })
     }
 
-    /// Makes a store to a page of a read-only map, which trapped, end in SIGSEGV when it is repeated, as with mmap(2).
-    /// Called by fault handlers.
+    /// Protects a page of a read-only map after a store to it has trapped: when the store is repeated it raises SIGSEGV, as with mmap(2).
+    /// False: the kernel refuses. Called by fault handlers.
     #[cold]
     pub fn forbid_stores(&self, page: usize) -> bool {
         // SAFETY: a page of this region; nobody may store to it.
@@ -419,7 +421,8 @@ impl Region {
         self.writable.load(Ordering::Acquire)
     }
 
-    /// Whether it is there: a child after fork(2) has the values but not the memory, and must leave it alone. No system call.
+    /// Whether the region's memory exists in this process. A child made by fork(2) has the values but not the memory, and must not touch
+    /// it. Makes no system call.
     #[inline]
     pub fn is_ours(&self) -> bool {
         !fork::is_child()
@@ -437,7 +440,7 @@ impl Region {
         &self.words[page]
     }
 
-    /// Whether a page that this thread is loading lies in a hole of the file: it is zeros then. Called by fault handlers.
+    /// Whether a page that this thread is loading lies in a hole of the file, and so is zeros. Called by fault handlers.
     #[inline]
     pub fn take_hole(&self, page: usize) -> bool {
         if let Some(saved) = &self.saved {
@@ -451,22 +454,22 @@ impl Region {
         self.holes.take(page, &*self.store)
     }
 
-    /// What is known of pages that are stored to together.
+    /// Groups of pages that are stored to together.
     #[inline]
     pub fn store_groups(&self) -> &StoreGroups {
         &self.store_groups
     }
 
-    /// The pages that should become writable with a clean one that is stored to: a bit each, of the 64 among which it lies. None
-    /// where another process may write the file: what is writable is written back.
+    /// The pages that should become writable together with a clean page that is stored to: a bit for each of the 64 pages among which it
+    /// lies. None where another process may write the file, because a page that becomes writable is written back.
     #[inline]
     pub fn companions(&self, page: usize) -> u64 {
         let guesses = self.pool.has(Mechanism::StorePrediction) && self.store.is_locked();
         if guesses { self.store_groups.companions(page) } else { 0 }
     }
 
-    /// Whether pages around this one are soon stored to after they are read, and no other process writes the file: one that
-    /// is installed writable is written back, with what was read.
+    /// Whether a page that is read should be installed writable: pages around it are usually stored to soon after they are read. False
+    /// where another process may write the file, because a page installed writable is written back with the bytes that were read.
     #[inline]
     pub fn predicts_store(&self, page: usize) -> bool {
         self.is_writable()
@@ -475,42 +478,43 @@ impl Region {
             && self.store.is_locked()
     }
 
-    /// The smallest end of the region's maps, in whole pages: what lies before it, behind a page of some map, is inside that
-    /// map.
+    /// The smallest end of the region's maps, in whole pages. From a page of any map up to this end, all pages lie inside that map.
     pub fn least_end(&self) -> &AtomicUsize {
         &self.least_end
     }
 
-    /// What the file has of a scratch region: memory that is never saved but for want of room.
+    /// Of a scratch region, the pages that its file has. A scratch region is memory that is written to its file only to make room, or for a
+    /// snapshot. `None`: the region is none.
     #[inline]
     pub fn scratch(&self) -> Option<&SavedPages> {
         self.saved.as_ref()
     }
 
-    /// Whether the file has what an absent page holds. A hole counts as such, unless it is a scratch region's.
+    /// Whether the file has the bytes of an absent page. In a scratch region that is so only for pages that were written to the file. In
+    /// others it is always so, also in a hole.
     #[inline]
     pub fn is_in_file(&self, page: usize) -> bool {
         self.saved.as_ref().is_none_or(|saved| saved.has(page))
     }
 
-    /// What is known of the file's holes.
+    /// The file's holes, as far as they are known.
     pub fn holes(&self) -> &Holes {
         &self.holes
     }
 
-    /// What of the file has blocks on the disk.
+    /// The pages of the file that are known to have blocks on the disk.
     pub fn space(&self) -> &Space {
         &self.space
     }
 
-    /// Whether a page may become writable: what is stored to it is known to have a place on the disk, or needs none.
+    /// Whether a page may become writable: it is known to have blocks on the disk, or needs none.
     #[inline]
     pub fn has_space(&self, page: usize) -> bool {
         self.space.has(page) || self.saved.is_some()
     }
 
-    /// Sees to that, unless the page lies past the file's end; an error number where the disk is full, ESTALE where the region has ended:
-    /// then it has no file any more.
+    /// Allocates blocks on the disk for a page that has none, unless it lies past the file's end. Fails with an error number where the disk
+    /// is full, and with ESTALE where the region has ended and has no file any more.
     #[inline]
     pub fn take_space(&self, page: usize) -> std::result::Result<(), i32> {
         if self.has_space(page) { Ok(()) } else { self.reserve_space(page) }
@@ -518,7 +522,7 @@ impl Region {
 
     #[cold]
     fn reserve_space(&self, page: usize) -> std::result::Result<(), i32> {
-        // A thread that has trapped has no page yet that would keep the region.
+        // The caller has trapped and holds no page yet that would keep the region.
         let _entered = registry::enter(self.id()).filter(|region| ptr::eq(&**region, self)).ok_or(libc::ESTALE)?;
         self.space.reserve(page, &*self.store, self.pool.zeros())
     }
@@ -540,15 +544,15 @@ impl Region {
         &self.extents
     }
 
-    /// What may be read ahead around a page: what is mapped, up to the file's last whole page.
+    /// The pages that may be read ahead around a page: those that are mapped, up to the last whole page of the file.
     pub fn ahead_of(&self, page: usize) -> Range<usize> {
         let end = (self.store.size() as usize / PAGE).min(self.span() / PAGE);
         let Range { start, end: of_maps } = self.extents.around(page);
         start..of_maps.min(end).max(start)
     }
 
-    /// The descriptors that the keeper needs: the file's, and the userfaultfds. With the last of those closed, absent pages
-    /// would read as zeros, and be written.
+    /// The descriptors that the keeper needs: those of the file and of the userfaultfds. If the last userfaultfd were closed, absent pages
+    /// would read as zeros, and these would be written.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.store.descriptors().into_iter().flatten().chain(self.address.descriptors())
     }

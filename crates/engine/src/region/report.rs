@@ -1,4 +1,4 @@
-//! What has to be said where nothing may be allocated: one line on standard error.
+//! Messages from places where nothing may be allocated: one line on standard error.
 
 use crate::region::region::Region;
 use crate::sys::PAGE;
@@ -32,7 +32,7 @@ pub fn say(region: &Region, page: usize, what: fmt::Arguments<'_>) {
     say_of(region.store().path(), page * PAGE, what);
 }
 
-/// Likewise, of a file that has no region.
+/// The same for a file that has no region.
 pub fn say_of(path: &Path, offset: usize, what: fmt::Arguments<'_>) {
     let mut line = Line { text: [0; 512], len: 0 };
     line.push(b"fastmap: ");

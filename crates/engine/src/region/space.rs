@@ -1,16 +1,16 @@
-//! Room on the disk for what is stored in a file's holes: taken before the store is accepted, so that a full disk is an error of the
-//! store's, as with mmap(2), and nothing that was accepted is lost for want of room.
+//! Blocks on the disk for stores to holes of a file. They are allocated before the store is accepted. So a full disk is an error of the
+//! store, as with mmap(2), and no accepted store is lost for want of room.
 //!
-//! A bit a page says that the file has blocks for it. The first store to a page without asks the file (lseek(2) `SEEK_HOLE`): of
-//! data the answer is noted up to the next hole, a block of pages at most. In a hole blocks are allocated (fallocate(2)), and zeros
-//! are written where the file system cannot do that.
+//! A bit for each page says that the file has blocks for it. The first store to a page without the bit asks the file (lseek(2)
+//! `SEEK_HOLE`). If the page is data, the bits up to the next hole are set, for a block of pages at most. If it is in a hole, blocks are
+//! allocated (fallocate(2)); zeros are written where the file system cannot do that.
 //!
-//! How many pages at a time is learnt from what has its bit already: the largest of the aligned groups around the page of which a quarter
-//! has. A file that is filled from front to back, or in any order, costs few calls so, and one of which little is stored to takes no more than
-//! four times its pages.
+//! The number of pages to allocate at a time is learnt from the bits that are set: the largest aligned group around the page of which a
+//! quarter has them. So a file that is filled from front to back, or in any order, costs few calls, and a file with few stores takes at
+//! most four times the pages that are stored to.
 //!
-//! A page is writable in memory only if its bit was set after it was claimed, or seen as it was claimed. Bits are cleared where blocks may go: the
-//! file is cut, or written by a system call, which may punch a hole.
+//! A page is writable in memory only if its bit was set after the page was claimed, or was seen set then. Bits are cleared where blocks may
+//! go: the file is cut, or a system call writes to it, which may punch a hole.
 
 use crate::page::dirty::BLOCK_PAGES;
 use crate::store::Store;
@@ -26,19 +26,19 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 /// Most pages allocated at a time: 1 MiB.
 const MOST: usize = 256;
 
-/// What of a file has blocks on the disk.
+/// The pages of a file that are known to have blocks on the disk.
 #[derive(Debug)]
 pub struct Space {
     pages: Zeroed<AtomicU64>,
     /// Of each block of pages, whether any bit has been set.
     touched: Zeroed<AtomicU8>,
-    /// One thread at a time asks and allocates: zeros that are written must not meet another's stores.
+    /// One thread at a time asks and allocates: zeros that are written must not meet another thread's stores.
     lock: Lock,
     is_said: AtomicBool,
 }
 
 impl Space {
-    /// Nothing is known yet; the first `likely` pages are the file's.
+    /// Nothing is known yet. The first `likely` of so many pages are expected to be touched.
     pub fn new(pages: usize, likely: usize) -> io::Result<Self> {
         Ok(Space {
             pages: Zeroed::sparse(pages.div_ceil(64), likely / 64)?,
@@ -59,8 +59,8 @@ impl Space {
         !self.is_said.swap(true, Ordering::Relaxed)
     }
 
-    /// Sees to it that a page has blocks, or that it lies past the file's end; an error number: ENOSPC, EDQUOT, or what else the file system
-    /// says. `zeros` is a page of them. It waits for the file alone.
+    /// Allocates blocks for a page that has none, unless it lies past the file's end. Fails with an error number: ENOSPC, EDQUOT or another
+    /// one of the file system's. `zeros` is a page of zeros. Waits for the file alone.
     #[cold]
     pub fn reserve(&self, page: usize, store: &dyn Store, zeros: *const u8) -> Result<(), i32> {
         let _blocked = Blocked::all();
@@ -76,7 +76,7 @@ impl Space {
         // The region may have room for less than the file has.
         let pages = (size as usize).div_ceil(PAGE).min(self.pages.len() * 64);
         let hole = store.next_hole(at);
-        // Where holes cannot be told it may be one.
+        // Where the file system does not tell holes, the page may be in one.
         let is_known = hole != u64::MAX;
         if is_known && hole >= size.min(at + PAGE as u64) {
             let data = if hole >= size { pages } else { hole as usize / PAGE };
@@ -102,7 +102,7 @@ impl Space {
         Ok(())
     }
 
-    /// The pages to allocate with one, of the file's.
+    /// The pages to allocate together with one. `pages`: how many the file has.
     fn around(&self, page: usize, pages: usize) -> Range<usize> {
         let group = |size: usize| page / size * size..(page / size * size + size).min(pages);
         // From front to back.
@@ -129,7 +129,7 @@ impl Space {
 
     /// Forgets what is known of some pages: their blocks may be gone.
     pub fn forget(&self, pages: Range<usize>) {
-        // Who marks at this moment may have the file's answer from before.
+        // A thread that marks pages at this moment may have the file's answer from before.
         let _blocked = Blocked::all();
         let _one = self.lock.lock();
         let end = pages.end.min(self.pages.len() * 64);
@@ -144,7 +144,7 @@ impl Space {
     }
 }
 
-/// The words that hold the bits of some pages, and which of theirs these are.
+/// The words that hold the bits of some pages, each with a mask of these bits.
 fn words_of(pages: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (pages.start / 64..pages.end.div_ceil(64)).map(move |word| {
         let (from, to) = (pages.start.max(word * 64) - word * 64, pages.end.min(word * 64 + 64) - word * 64);

@@ -1,15 +1,15 @@
-//! Which clean pages become writable together at a store to one of them: those that were dirty when they were last written.
+//! Groups of clean pages that become writable together, at a store to one of them: those that were dirty when they were last written.
 //!
-//! A flush write-protects what it writes, and each page's next store would trap. Where a program stores to the same pages again (4 us
-//! each, 0.1 in a run), a trap makes its neighbours writable, too: the pages of its *group*, 64 of them at the most, that were dirty
-//! when a writer last took the group. Such a page counts as dirty, and if nobody stores to it, is written in vain. So what a guess can
-//! waste is bounded by what the program itself had dirtied before, and whether to guess is learnt.
+//! A flush write-protects the pages that it writes, so the next store to each of them would trap (4 µs each). Therefore a trap makes
+//! neighbours of its page writable as well (0.1 µs each in a run): the pages of its *group*, 64 at most, that were dirty when a writer last
+//! took the group. Such a page counts as dirty; if nobody stores to it, it is written in vain. So a guess wastes no more than the program
+//! itself had dirtied before, and whether to guess is learnt.
 //!
-//! Writers learn it: each time that one takes a group as a whole, it knows what was dirty in it then and now. One of the former, the
-//! *sample*, is never made writable but by its own store; so whether it is dirty now tells whether the guess was right, or would
-//! have been. After every 16 samples of a block (`region/prediction.rs`) it guesses on while at least 12 of them were stored to.
-//! A sample that was not leaves the group and another page takes its place. Until a block has decided it goes by what the file's groups showed before,
-//! and until the file has, by hope: with groups of 8 pages, so at most 8 pages are written for one, and once.
+//! Writers learn it. Each time a writer takes a whole group, it knows which of its pages were dirty then and which are now. One of the
+//! former, the *sample*, becomes writable by its own store only. So whether it is dirty now tells whether the guess was right, or would
+//! have been. After every 16 samples of a block (`region/prediction.rs`) the block guesses on while at least 12 of them were stored to. A
+//! sample that was not stored to leaves the group, and another page takes its place. Until a block has decided, it goes by what the file's
+//! groups showed before. Until the file has, it guesses with groups of 8 pages: so at most 8 pages are written for one, and once.
 
 use crate::page::dirty::BLOCK_PAGES;
 use crate::region::prediction::StorePrediction;
@@ -23,7 +23,7 @@ pub const GROUP_PAGES: usize = 64;
 /// Pages in a group before anything was learnt.
 const HOPEFUL: usize = 8;
 
-/// What is known of a block.
+/// The groups of a block, and the prediction for them.
 #[derive(Debug)]
 struct Block {
     /// For each group, which of its pages were dirty when a writer last took it.
@@ -34,7 +34,7 @@ struct Block {
 // SAFETY: integers.
 unsafe impl Zeroable for Block {}
 
-/// A region's.
+/// The groups of a region.
 #[derive(Debug)]
 #[repr(align(128))] // on lines of its own, beside what threads only read
 pub struct StoreGroups {
@@ -43,14 +43,13 @@ pub struct StoreGroups {
 }
 
 impl StoreGroups {
-    /// Of so many pages, of which the first `likely` will all be touched. Nothing is known of them.
+    /// For so many pages, of which the first `likely` are expected to be touched. Nothing is known of them yet.
     pub fn new(pages: usize, likely: usize) -> io::Result<Self> {
         let blocks = Zeroed::sparse(pages.div_ceil(BLOCK_PAGES), likely / BLOCK_PAGES)?;
         Ok(StoreGroups { blocks, of_file: StorePrediction::default() })
     }
 
-    /// The pages that should become writable with a page that is stored to: a bit each, of the group that it lies in, without
-    /// its own.
+    /// The pages that should become writable with a page that is stored to: a bit for each page of its group, without its own.
     #[inline]
     pub fn companions(&self, page: usize) -> u64 {
         let (group, within) = (page / GROUP_PAGES, page % GROUP_PAGES);
@@ -67,21 +66,21 @@ impl StoreGroups {
         members & around & !(1 << within | sample_of(group, members))
     }
 
-    /// Learns from what a writer takes of a block, under its lock: the pages that it has gone over, and of each group of the block
-    /// those that were dirty. Groups of which it has gone over a part say nothing. Returns an estimate of how many of these pages
-    /// nobody has stored to.
+    /// Learns from a writer that takes pages of a block, under the block's lock. The writer has gone over `pages`; `dirty` has a word for
+    /// each group of the block, with the pages that were dirty. Groups that it has gone over in part say nothing. Returns an estimate of
+    /// how many of the dirty pages nobody has stored to.
     pub fn note_taken(&self, block: usize, pages: Range<usize>, dirty: impl Iterator<Item = u64>) -> usize {
         let guessed = self.guess(block) == Some(true);
         let groups = (block * BLOCK_PAGES / GROUP_PAGES..).zip(dirty);
         let whole = |group: usize| pages.start <= group * GROUP_PAGES && (group + 1) * GROUP_PAGES <= pages.end;
         let wrong =
             groups.filter(|(group, dirty)| *dirty != 0 && whole(*group)).map(|(group, dirty)| self.learn(group, dirty));
-        // All, also where nothing was guessed.
+        // The sum runs `learn` for all groups, also where nothing was guessed.
         let wrong = wrong.sum();
         if guessed { wrong } else { 0 }
     }
 
-    /// Returns how many pages of the group are likely to have become dirty with others only, if that was guessed.
+    /// Returns how many pages of the group are likely to have become dirty by a guess only, if there was one.
     fn learn(&self, group: usize, dirty: u64) -> usize {
         let block = &self.blocks[group * GROUP_PAGES / BLOCK_PAGES];
         let members = &block.members[group % block.members.len()];
@@ -100,7 +99,7 @@ impl StoreGroups {
             }
             prediction.note_load();
         }
-        // As the sample, so the others.
+        // The others are taken to be like the sample.
         if is_stored_to { 0 } else { (before & dirty).count_ones() as usize }
     }
 
@@ -109,7 +108,7 @@ impl StoreGroups {
     }
 }
 
-/// The sample among a group's pages, as a bit: the first one from a place that a hash of the group's number says.
+/// The sample among a group's pages, as a bit: the first page from a place on that a hash of the group's number gives, going round.
 fn sample_of(group: usize, members: u64) -> u64 {
     let from = (group as u32).wrapping_mul(0x9E37_79B1) >> 26;
     let turned = members.rotate_right(from);
@@ -168,7 +167,7 @@ mod tests {
         assert_eq!(groups.note_taken(0, 0..PAGES, all.iter().copied()), 0);
         let learnt = traps(&groups, &all);
         assert!((PAGES / 64..=PAGES / 32).contains(&learnt), "{learnt}");
-        // The program goes over to one page in 20: once they are all written, and then what it stores to alone.
+        // The program changes to one page in 20: once, most pages are written; then only those that it stores to.
         let dirty = stores(&groups, some(0));
         assert!(count(&dirty) > PAGES / 2);
         assert!(groups.note_taken(0, 0..PAGES, dirty.into_iter()) > PAGES / 2, "what was wrong is counted");

@@ -1,4 +1,5 @@
-//! Who serves page faults of cached maps: the faulting thread itself, in a signal handler, or threads of the engine's.
+//! The process's userfaultfds, and the choice of the threads that serve page faults of cached maps: the faulting thread itself, in a signal
+//! handler, or threads of the engine.
 
 use crate::error::{Error, Result};
 use crate::modes::Faults;
@@ -11,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static CHOSEN: OnceLock<Faults> = OnceLock::new();
 static SERVICE: AtomicBool = AtomicBool::new(false);
 
-/// Chooses who serves page faults, for the life of the process: before its first cached map, with which it is settled
-/// ([`Faults::Signal`], if nothing was chosen).
+/// Chooses the threads that serve page faults, for the life of the process. The first cached map settles the choice ([`Faults::Signal`], if
+/// nothing was chosen), so choose before that.
 ///
 /// # Errors
 /// [`Error::FaultsChosen`] if it is settled otherwise; [`Error::Missing`] where this process may not have
@@ -39,7 +40,7 @@ pub fn choose(how: Faults) -> Result<()> {
     }
 }
 
-/// What to do where faults inside the kernel may not be served.
+/// The remedy where faults inside the kernel may not be served.
 pub(crate) const REMEDY: &str = "run as root (or give the program CAP_SYS_PTRACE), set the sysctl \
     vm.unprivileged_userfaultfd to 1, or let this user read and write /dev/userfaultfd";
 
@@ -62,12 +63,12 @@ pub struct Userfaultfds {
     /// Shared by all regions: two neighbouring stripes never have the same one, so the kernel keeps their VMAs, and the
     /// locks in them, apart.
     pub regions: Vec<Userfaultfd>,
-    /// For memory that no program touches, if faults are served by threads: they serve regions only.
+    /// For staging memory, which no program touches. Present only if service threads serve faults, because these serve `regions` only.
     staging: Option<Userfaultfd>,
 }
 
 impl Userfaultfds {
-    /// Opens them, once, in the mode that is chosen, which is settled by it.
+    /// Opens them, once, in the chosen mode. This settles the choice.
     pub fn get() -> io::Result<&'static Self> {
         static OPENED: OnceLock<Userfaultfds> = OnceLock::new();
         if let Some(opened) = OPENED.get() {

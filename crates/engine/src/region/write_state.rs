@@ -1,4 +1,5 @@
-//! What writers keep for a region: its dirty bitmap, the locks of its blocks, where each writer looks next, and how old dirt is.
+//! The writers' state for a region: its dirty bitmap, the locks of its blocks, the place where each writer looks next, and how long blocks
+//! have been dirty.
 
 use crate::page::dirty::{self, BLOCK_PAGES, DirtyBitmap};
 use crate::pool::mailbox::MOST_WRITERS;
@@ -8,29 +9,29 @@ use crate::sys::sync::AtomicU64;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-/// Locks that writers hold, one for every 64th block. A writer holds the locks of the blocks it works on.
+/// Write locks of a region: each is for every 64th block. A writer holds the locks of the blocks that it works on.
 pub const WRITE_LOCKS: usize = 64;
 /// The age at which a block is written, in ticks of the writers.
 pub const EXPIRED_TICKS: u8 = 4;
 
-/// A region's.
+/// The writers' state for a region.
 #[derive(Debug)]
 #[repr(align(128))] // written by all cores: on lines of its own, beside what they only read
 pub struct WriteState {
     dirty: DirtyBitmap<Zeroed<AtomicU64>>,
     write_locks: [Lock; WRITE_LOCKS],
-    /// Where each background writer looks first, a block.
+    /// The block at which each background writer looks next.
     write_cursors: [AtomicUsize; MOST_WRITERS],
     /// For each block, for how many ticks of the writers it has been dirty.
     ages: Zeroed<AtomicU8>,
-    /// It could not be saved when somebody wanted it, or when its last map went: the writers try again.
+    /// The file could not be saved when somebody wanted it, or when its last map was dropped: the writers try again.
     unsaved: AtomicBool,
-    /// An error of background writing has been told (see `complain`).
+    /// An error of background writing has been reported (`complain`).
     complained: AtomicBool,
 }
 
 impl WriteState {
-    /// Of so many pages, of which the first `likely` will all be touched.
+    /// For so many pages, of which the first `likely` are expected to be touched.
     pub fn new(pages: usize, likely: usize) -> io::Result<Self> {
         let mut levels = dirty::words_for(pages).into_iter().map(|words| Zeroed::sparse(words, likely / 64));
         let mut level = || levels.next().expect("three levels");
@@ -55,7 +56,7 @@ impl WriteState {
         &self.write_locks[block % WRITE_LOCKS]
     }
 
-    /// Where a background writer looks next.
+    /// The block at which a background writer looks next.
     pub fn write_cursor(&self, writer: usize) -> &AtomicUsize {
         &self.write_cursors[writer]
     }
@@ -65,12 +66,12 @@ impl WriteState {
         &self.ages
     }
 
-    /// Raised when the file could not be saved as somebody wanted; taken down by the writers, who try again.
+    /// Set when the file could not be saved as somebody wanted. The writers clear it and try again.
     pub fn unsaved(&self) -> &AtomicBool {
         &self.unsaved
     }
 
-    /// True the first time something has to be said about this region's file.
+    /// True the first time: an error of the region's file is to be reported then, only once.
     pub fn complain(&self) -> bool {
         !self.complained.swap(true, Ordering::AcqRel)
     }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// What a disk writes whole or not at all, bytes.
+/// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
 /// The longest that a write waits to be overtaken: often nothing else is being written.
 const PATIENCE: Duration = Duration::from_millis(3);
@@ -41,7 +41,7 @@ pub struct Plan {
     pub slow: usize,
     /// Writes that wait until a later one has ended.
     pub overtaken: usize,
-    /// Writes whose bytes leave memory when they begin; those of the others when they end.
+    /// Writes whose bytes are copied from memory when they begin. Those of the others are copied when they end.
     pub early: usize,
     /// The error number of syncs, if they fail.
     pub sync_error: Option<i32>,
@@ -71,7 +71,7 @@ struct State {
     latest_ended: u64,
 }
 
-/// What is to happen to one write.
+/// The fate of one write.
 struct Fate {
     number: u64,
     error: Option<i32>,
@@ -203,7 +203,7 @@ unsafe fn copy_of(from: *const u8, pages: usize) -> Zeroed<[u8; PAGE]> {
 }
 
 impl FaultyStore {
-    /// Some reads take longer, and some fail: true.
+    /// Lets some reads take longer, and holds some; true: the read fails.
     fn dawdle(&self, pages: Range<usize>) -> bool {
         let (slow, unreadable) = loop {
             let mut state = self.disk.state.lock().unwrap();

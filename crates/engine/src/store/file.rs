@@ -40,15 +40,15 @@ pub struct FileStore {
     is_device: bool,
     direct: bool,
     size: AtomicU64,
-    /// Where the longest map ends or ended, bytes: a program may map more than there is and extend the file after.
+    /// Where the longest map ends or ended, bytes: a program may map more than the file has, and extend it later.
     mapped: AtomicU64,
     reading: Handles,
-    /// Where pages are read past the page cache.
+    /// The page cache as second tier, where pages are read past it.
     second_tier: Option<SecondTier>,
     /// Pages are written to the page cache.
     writes_to_cache: AtomicBool,
     writing: OnceLock<Handles>,
-    /// One at a time: the kernel reports a failure to one of two that call fdatasync(2) at the same time.
+    /// One at a time: of two threads that call fdatasync(2) at the same time, the kernel reports a failure to one only.
     syncs: GroupSync,
     /// `writing` holds the lock of `one_writer.rs`.
     locked: AtomicBool,
@@ -60,8 +60,8 @@ impl FileStore {
     pub fn open(from: &File, facts: &file::Facts, direct: bool) -> Result<Self> {
         let path = file::path_of(from);
         let reading = Handles::open(from, &path, false, direct)?;
-        // What has no device behind it is not asked: it is in the page cache only, or must not be there (DAX). The program's own
-        // descriptor may read past it.
+        // The page cache is not asked where there is no device behind the file: all of it is there, or must not be (DAX). Nor through the
+        // program's own descriptor, which may read past the page cache.
         let has_tiers = direct && !reading.shared && file::medium(&reading.plain) == Medium::Storage;
         if has_tiers {
             page_cache::expect_random(&reading.plain);
@@ -84,8 +84,8 @@ impl FileStore {
 }
 
 impl FileStore {
-    /// The file's length, asked of the descriptor that whole pages are written to, if there is one: no write goes to
-    /// another file.
+    /// The file's length. The descriptor that whole pages are written to is asked, if there is one: it is an error if it leads to another
+    /// file, so that no write goes there.
     fn size_now(&self) -> std::result::Result<u64, i32> {
         match self.writing.get() {
             Some(handles) => file::size_now(&handles.pages, Some(self.identity), self.is_device),
@@ -93,7 +93,7 @@ impl FileStore {
         }
     }
 
-    /// Writes bytes that the file has, past `RLIMIT_FSIZE`.
+    /// Writes bytes inside the file's length that lie past `RLIMIT_FSIZE`.
     ///
     /// # Safety
     /// As for `write_pages`.
@@ -109,7 +109,7 @@ impl FileStore {
         let write = |len| unsafe { file::write_by_mapping(&handles.plain, from, len, offset) };
         match write(len) {
             Ok(()) => Ok(()),
-            // What a truncation has cut off meanwhile is not written.
+            // Bytes that a truncation has cut off meanwhile are not written.
             Err(error) => match self.write_end()?.saturating_sub(offset) as usize {
                 0 => Ok(()),
                 left if left < len => write(left),
@@ -186,7 +186,7 @@ impl Store for FileStore {
         loop {
             let known = self.size();
             let now = self.size_now().unwrap_or(0);
-            // Not over a `note_shorter` since: `now` may be from before the file was cut.
+            // Does not overwrite a later `note_shorter`: `now` may be from before the file was cut.
             let update = || self.size.compare_exchange(known, now, Ordering::AcqRel, Ordering::Acquire);
             if now <= known || update().is_ok() {
                 return known.max(now);
@@ -249,7 +249,7 @@ impl Store for FileStore {
         if self.reading.shared {
             return offset;
         }
-        // Asked first: what others append after that is not part of the hole.
+        // Asked first: bytes that others append after that are not part of the hole.
         let end = self.size_now().unwrap_or(offset);
         match file::seek(&self.reading.plain, libc::SEEK_DATA, offset) {
             Ok(found) => found,
@@ -276,7 +276,7 @@ impl Store for FileStore {
     fn write_end(&self) -> std::result::Result<u64, i32> {
         let ours = self.size().max(self.mapped.load(Ordering::Acquire));
         if self.is_device {
-            // It has not been truncated: one that is gone is empty, and must refuse the write.
+            // A device has not been truncated. One that is gone seems empty, and must refuse the write.
             self.size_now()?;
             return Ok(self.refresh_size().min(ours));
         }
@@ -329,9 +329,9 @@ impl Store for FileStore {
     }
 
     fn sync(&self, syncs: &Counter) -> io::Result<()> {
-        // What was stored before it was mapped so, or is written through a descriptor, is the file's as well.
+        // A file that is mapped read-only is synced too: it may have been stored to before, or be written through a descriptor.
         let handles = self.writing.get().unwrap_or(&self.reading);
-        // No failure of the file's, which would be remembered.
+        // An error here is not the file's, and must not be remembered as its failure.
         self.check(&handles.plain).map_err(io::Error::from_raw_os_error)?;
         self.syncs.run(|| {
             syncs.add(1);
@@ -343,8 +343,8 @@ impl Store for FileStore {
 impl Handles {
     fn open(from: &File, path: &Path, writable: bool, direct: bool) -> Result<Self> {
         let fail = |operation| move |source| Error::Io { path: path.to_owned(), operation, source };
-        // A file whose permissions changed since it was opened cannot be opened anew: a duplicate shares its flags,
-        // which is as good for the descriptor that needs none of its own.
+        // A file whose permissions changed since it was opened cannot be opened anew. A duplicate shares its flags, which is as good for the
+        // descriptor that needs no flags of its own.
         let (plain, shared) = match file::reopen(from, writable, false) {
             Ok(plain) => (plain, false),
             Err(_) => (EngineFd::new(from.try_clone().map_err(fail("duplicate it"))?), true),

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What reading a page came to.
+/// The result of reading a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadEnd {
     /// The page is in the buffer; what lies past the file's end is zero.
@@ -38,7 +38,7 @@ pub enum ReadEnd {
 }
 
 impl ReadEnd {
-    /// What a read of one page into `buffer` came to; what it has not filled is cleared.
+    /// The result of a read of one page into `buffer`. Clears the part of the page that the read has not filled.
     ///
     /// # Safety
     /// `buffer` is a page that the caller owns.
@@ -55,7 +55,7 @@ impl ReadEnd {
     }
 }
 
-/// What the engine asks of the place where a region's bytes live.
+/// The operations that the engine needs of the place where a region's bytes live.
 ///
 /// The methods called *by fault handlers* make system calls and nothing else: no allocation, no lock that is held while
 /// program code runs, no panic. A handler reads pages, and writes dirty ones when it finds no clean one to drop.
@@ -73,7 +73,7 @@ pub trait Store: Debug + Send + Sync {
         self.origin().is_none_or(|origin| origin.has(self.bytes_of(page, pages)))
     }
 
-    /// Has an origin bring pages some time. Called by fault handlers.
+    /// Asks the origin, if there is one, for pages that it has not brought, and does not wait. Called by fault handlers.
     fn ask(&self, page: usize, pages: usize) {
         if let Some(origin) = self.origin()
             && !self.is_near(page, pages)
@@ -82,12 +82,12 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// Has an origin bring pages, and waits for them: no longer than `patience`. Called by fault handlers.
+    /// Asks the origin, if there is one, for pages, and waits for them: no longer than `patience`. Called by fault handlers.
     fn bring(&self, page: usize, pages: usize, patience: Option<Duration>) -> std::result::Result<(), i32> {
         self.origin().map_or(Ok(()), |origin| origin.bring(self.bytes_of(page, pages), patience))
     }
 
-    /// Whether bytes that were read past `read_pages` are what they should be: an origin says. Called by fault handlers.
+    /// Whether bytes that were read past `read_pages` are right. The origin says so, if there is one. Called by fault handlers.
     ///
     /// # Safety
     /// `filled` bytes at `buffer` may be read.
@@ -126,7 +126,7 @@ pub trait Store: Debug + Send + Sync {
     /// Which file it is.
     fn identity(&self) -> Identity;
 
-    /// A descriptor that reads through the page cache, where bytes are that a system call has just written.
+    /// A descriptor that reads through the page cache, and so finds bytes that a system call has just written.
     fn reader(&self) -> &File;
 
     /// The descriptors that `write_end`, `write_pages`, `unlock` and `read_page` use; the first two read and write
@@ -158,8 +158,8 @@ pub trait Store: Debug + Send + Sync {
     /// `buffer` is a page, aligned to its size, that the caller owns.
     unsafe fn read_page(&self, page: usize, buffer: *mut u8, cached: &Counter) -> ReadEnd;
 
-    /// Reads up to `pages` pages from `page` on into `buffer`; how many bytes there were before the file's end, or an
-    /// error number. Counts pages in `cached` that the page cache had.
+    /// Reads up to `pages` pages from `page` on into `buffer`; how many bytes there were before the file's end, or an error number. Counts in
+    /// `cached` the pages that the page cache had.
     ///
     /// # Safety
     /// `buffer` is that many pages, aligned to one, that the caller owns.
@@ -171,8 +171,8 @@ pub trait Store: Debug + Send + Sync {
         cached: &Counter,
     ) -> std::result::Result<usize, i32>;
 
-    /// The same if the page cache has all of it, and it is known or likely that it has: before a read through
-    /// `direct_reads`. `None`: they have to be read.
+    /// The same from the page cache alone, if it has all of the pages; `None`: they have to be read. The page cache is asked only where it is
+    /// known or likely to have them. Called before a read through `direct_reads`.
     ///
     /// # Safety
     /// As for `read_pages`.
@@ -181,55 +181,54 @@ pub trait Store: Debug + Send + Sync {
     /// Notes that a system call has written to the file, through the page cache.
     fn expect_cached(&self);
 
-    /// The descriptor through which pages may be read past `read_pages`, many at a time with io_uring(7), if there is
-    /// one.
+    /// The descriptor through which pages may be read past `read_pages`, many at a time with io_uring(7) or Linux AIO, if there is one.
     fn direct_reads(&self) -> Option<&File>;
 
-    /// The first byte at or after `offset`, which is in a hole, that is not; the file's end where none follows
-    /// (lseek(2), `SEEK_DATA`). Called by fault handlers.
+    /// The first byte at or after `offset` that is not in a hole; the file's end where none follows (lseek(2), `SEEK_DATA`). `offset` where
+    /// holes cannot be told. Called by fault handlers.
     fn next_data(&self, offset: u64) -> u64;
 
-    /// The first byte at or after `offset` that is in a hole; the file's end is one (lseek(2), `SEEK_HOLE`), nothing
-    /// where holes cannot be told. Called by fault handlers.
+    /// The first byte at or after `offset` that is in a hole; the file's end counts as a hole (lseek(2), `SEEK_HOLE`). `u64::MAX` where holes
+    /// cannot be told. Called by fault handlers.
     fn next_hole(&self, offset: u64) -> u64;
 
-    /// Where writing has to stop now, bytes, or an error number: what a truncation has cut off is not written, as the
-    /// kernel does with mapped pages past the end (mmap(2)), nor what others have appended behind everything that is
-    /// mapped. A device is not truncated: behind the end of one that shrank, writes fail. Called by fault handlers.
+    /// The byte before which writing has to stop now, or an error number. Bytes that a truncation has cut off are not written, as the kernel
+    /// does not write mapped pages past the end (mmap(2)). Nor are bytes that others have appended behind everything that is mapped. A device
+    /// is not truncated: behind the end of one that shrank, writes fail. Called by fault handlers.
     fn write_end(&self) -> std::result::Result<u64, i32>;
 
-    /// Writes `pages` pages from memory to the file, up to `end`, and no further than to where the file ends now: a
-    /// write past that would undo a truncation. One that comes between this look and the write is undone all the same,
-    /// for about a microsecond; a write under way is waited for by the file system. On failure, an error number, any
-    /// part of them may have been written. Called by fault handlers.
+    /// Writes `pages` pages from memory to the file, up to `end`, and no further than to where the file ends now: a write past that would
+    /// undo a truncation. A truncation that comes between this look and the write, for about a microsecond, is undone all the same. One that
+    /// comes during the write waits for it in the file system. On failure, an error number, any part of the pages may have been written.
+    /// Called by fault handlers.
     ///
     /// # Safety
     /// `from` is valid for the kernel to read.
     unsafe fn write_pages(&self, page: usize, from: *const u8, pages: usize, end: u64) -> std::result::Result<(), i32>;
 
-    /// From now on, or no longer, pages are written to the page cache, which writes them when it likes, or never if the file is
-    /// deleted before. `sync` makes them stable all the same.
+    /// Sets whether pages are written to the page cache, which writes them to the device when it likes, or never if the file is deleted
+    /// before. `sync` makes them stable all the same.
     fn write_to_page_cache(&self, does: bool);
 
     /// The descriptor through which whole pages inside the file may be written past `write_pages`, many at a time with
     /// io_uring(7), if there is one. Called by fault handlers.
     fn direct_writes(&self) -> Option<&File>;
 
-    /// Allocates blocks for a range of bytes that the file's length holds, or that its last page does, and leaves the length alone; an error
+    /// Allocates blocks for a range of bytes, which lies inside the file's length or in its last page, and leaves the length alone; an error
     /// number: ENOSPC, EOPNOTSUPP. Called by fault handlers.
     fn allocate(&self, _range: Range<u64>) -> std::result::Result<(), i32> {
         Ok(())
     }
 
-    /// Puts everything written before the call on stable storage, and counts in `syncs` the system calls this made:
-    /// none when another thread's did it. Once one has failed, an error is reported for good.
+    /// Puts everything written before the call on stable storage, and counts in `syncs` the system calls this made: none when another
+    /// thread's did it. Once one has failed, all later ones report an error.
     fn sync(&self, syncs: &Counter) -> io::Result<()>;
 }
 
 /// Opens the store of a file, from the program's descriptor, with or without `O_DIRECT`.
 pub type Open<'a> = &'a dyn Fn(&File, &Facts, bool) -> Opened;
 
-/// What that comes to.
+/// The store that was opened, or the error.
 pub type Opened = Result<Box<dyn Store>>;
 
 /// The store of a file as it is.

@@ -1,8 +1,8 @@
 //! One process at a time writes a file through a cache: an advisory lock, and finding its holder.
 //!
-//! The lock is an open-file-description lock (fcntl(2), `F_OFD_SETLK`) on one byte far behind any data, so that locks
-//! of the program on ranges of the file (SQLite's, for one) do not meet it. It belongs to the store's own descriptor:
-//! it goes with the region, or with the process; the keeper, which shares the descriptor, holds it until it has saved.
+//! The lock is an open-file-description lock (fcntl(2), `F_OFD_SETLK`) on one byte far behind any data, so that it does not meet locks of the
+//! program on ranges of the file (SQLite's, for one). It belongs to the store's own descriptor, and goes with the region or with the process.
+//! The keeper, which shares the descriptor, holds the lock until it has saved.
 
 use crate::error::{Error, Result};
 use crate::sys::file::{self, ByteLock, Identity};
@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What ps(1) calls the keeper, which holds a program's locks after its end.
+/// The keeper's name in ps(1). The keeper holds a program's locks after its end.
 pub const KEEPER: &CStr = c"fastmap-keeper";
-/// The name of the thread that makes the keeper, which has it until it gives itself its own.
+/// The name of the thread that makes the keeper. The keeper has it until it gives itself its own.
 pub const KEEPERS_THREAD: &str = "fastmap-watch";
 
 /// The byte: the last but one that a lock can name.
@@ -25,13 +25,13 @@ const BYTE: i64 = i64::MAX - 1;
 /// Pause between two looks at a lock's holder.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A process that is dead may hold the lock for a moment, and cannot be found: writes in flight in its rings keep the
-/// descriptor open until the kernel has ended them.
+/// How long a holder that cannot be found is waited for. A dead process may hold the lock for a moment: writes in flight in its rings keep
+/// the descriptor open until the kernel has ended them.
 const PATIENCE_WITH_NOBODY: Duration = Duration::from_secs(2);
 
-/// Locks the file behind a descriptor of our own for writing. False where that is not possible, which is logged: the
-/// file system has no such locks, or somebody has locked the byte in a way that is no cache's: with the whole file, or
-/// for reading, which every process can that may read the file.
+/// Locks the file behind a descriptor of our own for writing. False where that is not possible, which is logged: the file system has no such
+/// locks, or somebody has locked the byte as no cache does. That is a lock on the whole file, or one for reading, which every process can
+/// take that may read the file.
 pub fn lock(own: &File, path: &Path) -> Result<bool> {
     let deadline = Instant::now() + PATIENCE_WITH_NOBODY;
     let mut holder = None;
@@ -57,13 +57,12 @@ pub fn lock(own: &File, path: &Path) -> Result<bool> {
     Err(Error::Locked { path: path.to_owned(), pid: holder.as_ref().map(|one| one.pid), holder: Holder::name(holder) })
 }
 
-/// Gives the lock back. Others that inherited the descriptor by fork(2) would keep it otherwise. For the keeper, too.
+/// Gives the lock back. Otherwise processes that inherited the descriptor by fork(2) would keep it. Called by the keeper, too.
 pub fn unlock(own: &File) {
     file::unlock_byte(own, BYTE);
 }
 
-/// Waits while the file is held by nobody but the keeper of a program that has ended: what it has yet to write is not
-/// in the file. For half a minute at most.
+/// Waits while only the keeper of a program that has ended holds the file: it may have pages yet to write. For half a minute at most.
 pub fn wait_for_keeper(from: &File) {
     const PATIENCE: Duration = Duration::from_secs(30);
     let start = Instant::now();
@@ -81,15 +80,17 @@ pub fn wait_for_keeper(from: &File) {
     }
 }
 
-/// Before this process maps a file by a descriptor that may write: waits until no other writes it through a cache, two seconds at most; false: one
-/// does still. A process that maps it by address gives it to the kernel as soon as it knows of others that write it, and then the lock. It
-/// learns that here, by a descriptor that could have written and is closed (`files/foreign_writers.rs`): the caller's may be older than its
-/// watch, or be one that it has inherited.
+/// Waits, before this process maps a file by a descriptor that may write, until no other process writes it through a cache: two seconds at
+/// most; false: one still does.
+///
+/// A process that maps the file by address gives its maps to the kernel, and then the lock back, as soon as it knows of others that write the
+/// file. This function lets it know: it opens the file for writing and closes it (`files/foreign_writers.rs`). The caller's own descriptor
+/// may not have done so: it may be older than that process's watch, or inherited.
 pub fn await_others(from: &File) -> bool {
     const PATIENCE: Duration = Duration::from_secs(2);
     /// Seconds in which a file that was waited for in vain is not waited for again: its holder has it in a way that it cannot give back.
     const FORGET: u64 = 60;
-    /// The last such file, in hash, and when that was.
+    /// The last such file, as a hash, and when that was.
     static IN_VAIN: AtomicU64 = AtomicU64::new(0);
     if !file::byte_is_locked(from, BYTE) {
         return true;
@@ -113,7 +114,7 @@ pub fn await_others(from: &File) -> bool {
     true
 }
 
-/// Since some moment before, modulo 2 to the 32nd.
+/// Seconds since some moment, modulo 2 to the 32nd.
 fn seconds() -> u64 {
     // SAFETY: a structure of this function's.
     unsafe {
@@ -165,13 +166,12 @@ fn find_holder(from: &File) -> Option<Holder> {
     found
 }
 
-/// Whether a process, a folder of /proc, has a descriptor that the lock of a file belongs to.
+/// Whether a process, given by its folder in /proc, has a descriptor that the lock of a file belongs to.
 fn holds(process: &Path, identity: Identity) -> bool {
     proc_files::numbers(process.join("fdinfo")).into_iter().any(|descriptor| {
         let ours = format!(" {BYTE} {BYTE}");
         let locks = proc_files::text(process.join(format!("fdinfo/{descriptor}")));
-        // The line names a device by a number that some file systems (btrfs) do not tell elsewhere: the file is
-        // compared.
+        // The line names a device by a number that some file systems (btrfs) do not tell elsewhere, so the file is compared.
         locks.lines().any(|line| {
             line.starts_with("lock:") && line.contains(" OFDLCK ") && line.contains(" WRITE ") && line.ends_with(&ours)
         }) && file::identity_of(&process.join(format!("fd/{descriptor}"))) == Some(identity)

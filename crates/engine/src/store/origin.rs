@@ -1,6 +1,6 @@
 //! A file that is filled from elsewhere while it is mapped: parts of an object in a store, kept on local disk.
 //!
-//! The file has the object's length and is sparse: what has not come yet is a hole, which must never be taken for bytes. So nothing is
+//! The file has the object's length and is sparse. Parts that have not come yet are holes, which must never be taken for bytes. So nothing is
 //! read from the file before its [`Origin`] says that it is there, and nothing is used before the origin has found it right.
 
 use super::file::FileStore;
@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the bytes of a mapped file come from that is filled while it is read
-/// ([`MapOptions::map_origin`](crate::MapOptions::map_origin)): the crate `fastmap-object` has one for objects in stores.
+/// The source of a mapped file that is filled while it is read ([`MapOptions::map_origin`](crate::MapOptions::map_origin)). The crate
+/// `fastmap-object` has one for objects in stores.
 ///
 /// ```
 /// use fastmap::{MapOptions, Origin};
@@ -57,29 +57,31 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
-/// All but [`explain`](Self::explain) is called by fault handlers: in any thread of the program, inside malloc(3), with all signals blocked. So
-/// there no implementation allocates, takes a lock that is held while program code runs, or panics; it makes system calls, and sleeps on
-/// futex(2) words.
+/// Fault handlers call all methods but [`explain`](Self::explain): in any thread of the program, even inside malloc(3), with all signals
+/// blocked. So these methods neither allocate nor panic, and take no lock that is held while program code runs. They make system calls, and
+/// sleep on futex(2) words.
 pub trait Origin: Debug + Send + Sync {
-    /// Whether all of a range, bytes of the file, is in it now. It may be gone when it is read: then [`is_right`](Self::is_right) says so.
+    /// Whether all of a range of the file's bytes is in the file now. It may be gone when it is read: then [`is_right`](Self::is_right) says
+    /// so.
     fn has(&self, range: Range<u64>) -> bool;
 
-    /// Has a range put into the file, and waits until it is there: for as long as a map of the object waits, or no longer than `patience`.
+    /// Brings a range into the file, and waits until it is there: no longer than `patience`, or, if that is `None`, as long as a map of the
+    /// object waits.
     ///
     /// # Errors
     /// An error number: `ETIMEDOUT` when its deadline has passed, `ESTALE` when the object has changed, or another that
     /// [`explain`](Self::explain) knows.
     fn bring(&self, range: Range<u64>, patience: Option<Duration>) -> std::result::Result<(), i32>;
 
-    /// Has a range put into the file some time, and does not wait.
+    /// Asks for a range to be brought into the file, and does not wait.
     fn ask(&self, range: Range<u64>);
 
-    /// Whether bytes that were read from the file, from a page's start on, are the object's. Those that are not are taken as not there from
-    /// then on, and are brought anew. Less than a page at the end: it is the file's.
+    /// Whether bytes that were read from the file, from a page's start on, are the object's. Wrong bytes count as not there from then on, and
+    /// are brought anew. If the bytes do not end with a page they end with the file.
     fn is_right(&self, offset: u64, bytes: &[u8]) -> bool;
 
-    /// Has a range brought, and `read` from the file, again and again while what was read had gone from there, or was wrong. What `read` gives is as
-    /// much of the range as it has read.
+    /// Brings a range and calls `read`, which reads it from the file and returns as much of it as it has read. Repeats both while the range
+    /// had gone from the file, or was wrong.
     ///
     /// # Errors
     /// Those of [`bring`](Self::bring) and of `read`; `EIO` when it was wrong a few times, or gone very often.
@@ -96,7 +98,7 @@ pub trait Origin: Debug + Send + Sync {
             self.bring(range.clone(), None)?;
             let bytes = read()?;
             let is_whole = bytes.len() as u64 == range.end - range.start;
-            // Before it is looked at: what is wrong counts as gone from then on.
+            // Asked before `is_right`: wrong bytes count as gone from then on.
             let is_gone = !self.has(range.clone());
             if is_whole && self.is_right(range.start, bytes) {
                 return Ok(());
@@ -106,10 +108,10 @@ pub trait Origin: Debug + Send + Sync {
         Err(libc::EIO)
     }
 
-    /// What the program knows the object by, for messages.
+    /// The name by which the program knows the object, for messages.
     fn name(&self) -> &Path;
 
-    /// What an error number of [`bring`](Self::bring) means here, and what to do.
+    /// The meaning of an error number of [`bring`](Self::bring), and what to do about it.
     fn explain(&self, error: i32) -> Option<&str>;
 }
 
@@ -123,7 +125,7 @@ pub struct OriginStore {
 }
 
 impl OriginStore {
-    /// What the engine is to take a file for that has an origin, and what opens its store.
+    /// The facts that stand for a file with an origin in the engine, and the function that opens its store.
     pub fn opener(facts: Facts, origin: Arc<dyn Origin>) -> (Facts, impl Fn(&File, &Facts, bool) -> Opened) {
         let own = Facts { identity: Identity::unique(), ..facts };
         let open = move |from: &File, own: &Facts, direct: bool| {

@@ -1,13 +1,12 @@
-//! The page cache as the second tier of a file that is read past it: what it has is copied from there, not read from the
-//! device.
+//! The page cache as the second tier of a file that is read past it: pages that it has are copied from there, not read from the device.
 //!
-//! It has pages that the kernel mapped or read before the engine took the file, and those that write(2) has just written,
-//! which a direct read would have to wait for until the device has them. Asking costs a twentieth of a read from a fast
-//! device, so where nothing is found for a while it is asked for one page in sixteen only.
+//! The page cache has pages that the kernel mapped or read before the engine took the file. It also has pages that write(2) has just written;
+//! a direct read of those would wait until the device has them. Asking costs a twentieth of a read from a fast device, so where nothing is
+//! found for a while it is asked for one page in sixteen only.
 //!
-//! What is copied is what a direct read would have found: the kernel writes dirty pages back before such a read, and takes
-//! pages out before and after a direct write. The engine reads no page while it writes it: to be read it is Absent, to be written
-//! it is in memory.
+//! A copy has the bytes that a direct read would have found: the kernel writes dirty pages back before such a read, and takes pages out
+//! before and after a direct write. The engine never reads a page while it writes it: a page that it reads is Absent, and one that it writes
+//! is in memory.
 
 use crate::counters::stats::Counter;
 use crate::sys::{PAGE, page_cache};
@@ -18,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// less.
 pub static DROP_BEHIND: AtomicBool = AtomicBool::new(true);
 
-/// What is known of a file's pages in the page cache.
+/// Whether it pays to ask the page cache for a file's pages, and to drop them there.
 #[derive(Debug, Default)]
 pub struct SecondTier {
     asking: Trial,
@@ -62,7 +61,7 @@ impl SecondTier {
         hits.add(filled.div_ceil(PAGE));
         if cached.unsaved == 0 && DROP_BEHIND.load(Ordering::Relaxed) && self.dropping.is_due(offset) {
             page_cache::drop_clean(file, offset, len);
-            // What cannot go costs more to ask for: the kernel looks for it in every processor's lists.
+            // Asking for pages that cannot go costs more: the kernel looks for them in every processor's lists.
             self.dropping.note(self.count(file, offset, len).is_some_and(|left| left.pages < cached.pages));
         }
         Some(filled)
@@ -81,8 +80,8 @@ impl SecondTier {
 /// Something that is tried as long as it pays.
 #[derive(Debug, Default)]
 struct Trial {
-    /// In a row, up to `PATIENCE`. Threads may overwrite each other's: one more or less is no matter. Where it does not
-    /// pay nobody writes here.
+    /// Failures in a row, up to `PATIENCE`. Threads may overwrite each other's: one more or less does not matter. Where it does not pay
+    /// nobody writes here.
     failures: AtomicU32,
 }
 

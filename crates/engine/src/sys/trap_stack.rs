@@ -1,18 +1,18 @@
 //! Where the SIGBUS handler runs: sigaltstack(2), on stacks of the engine's own size.
 //!
-//! The kernel puts its frame onto the thread's alternate stack or, without one, onto its own: 3.4 KiB here, 3.6 with
-//! AVX-512, over 11 with AMX (`AT_MINSIGSTKSZ`, getauxval(3)). Neither stack is the engine's. Rust gives its threads
-//! alternate stacks of 8 KiB, or of just that frame where it is larger. So the handler needs no byte of a stack that it
-//! did not size: [`entrance`] works in registers, those that any function may use (a handler of the program may call
-//! it, as the one before its own), and goes on elsewhere:
+//! The kernel puts a signal's frame onto the thread's alternate stack, or without one onto the thread's own stack. The frame takes up to
+//! 3.4 KiB without AVX-512, 3.6 KiB with it, and over 11 KiB with AMX (`AT_MINSIGSTKSZ`, getauxval(3)).
 //!
-//! * on the alternate stack itself, if that has [`ROOM`];
-//! * else on one that it borrows from a pool for as long as the handler runs. The thread is then given a stack of its
-//!   own ([`STACK`] bytes) as its alternate stack from here on. So that happens once in a thread, and handlers of the
-//!   program that run there have room as well.
+//! Neither stack is sure to have room for the handler. Rust, for example, gives its threads alternate stacks of 8 KiB, or of just the frame
+//! where that is larger. So [`entrance`] takes nothing of a stack before it knows its size. Until then it works in registers that any
+//! function may overwrite, since a handler of the program may call it as the handler before its own. Then the handler runs:
 //!
-//! What is the program's to handle is handed to it on the stack that the kernel chose, with the frame as the kernel
-//! made it: as if nobody had been there before.
+//! * on the alternate stack itself, if that has [`ROOM`] left;
+//! * else on a stack of a pool, borrowed for as long as the handler runs. Meanwhile the thread gets an alternate stack of the engine's
+//!   ([`STACK`] bytes), which it keeps. So a thread usually borrows once, and handlers of the program then have room as well.
+//!
+//! A SIGBUS that the engine does not serve goes to the program's handler. That one runs on the stack that the kernel chose, with the kernel's
+//! frame, as if the engine had not been there.
 
 use super::memory::{protect, reserve};
 use super::signal::Handler;
@@ -23,10 +23,10 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// What the handler is given at least, bytes. `tests/suite/depth.rs` measures what it takes of them, unoptimised: less than half.
+/// The room that the handler has at least, bytes. `tests/suite/depth.rs` checks that an unoptimised one takes two thirds of it at most.
 const ROOM: usize = 20 << 10;
 
-/// No frame of the kernel's is larger, bytes: with AMX it is 11.5 KiB.
+/// No frame of the kernel's is larger than this, bytes. With AMX it is 11.5 KiB.
 const FRAME: usize = 12 << 10;
 
 /// A thread's stack, bytes: room for the handler, for two of the largest frames, and for a handler of the program
@@ -34,33 +34,33 @@ const FRAME: usize = 12 << 10;
 const STACK: usize = 64 << 10;
 const _: () = assert!(STACK >= 2 * FRAME + ROOM + (16 << 10));
 
-/// Threads that have one at a time, at most. Others borrow each time.
+/// Threads that have an alternate stack of the engine's at a time, at most. Other threads borrow one for each trap.
 const MOST_THREADS: usize = 4096;
 
-/// Stacks to borrow: a bit each in `FREE`.
+/// Stacks of the pool, which are borrowed. `FREE` has a bit for each.
 const POOL: usize = 64;
 
-/// A stack and a page below it that stops an overflow.
+/// Bytes from one stack to the next: a stack, and a page below it that stops an overflow.
 const STRIDE: usize = STACK + PAGE;
 
-/// What serves a trap: returns the program's handler, which is to run next, or zero. The mask to run it with is at
-/// [`MASK_AT`].
+/// The function that serves a trap. It returns the program's handler, which is to run next, or zero. The signal mask for that handler is
+/// then at [`MASK_AT`].
 pub type Serve = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) -> usize;
 
-/// Where in a siginfo_t, of 128 bytes, the mask for the program's handler is left: SIGBUS uses the first 40.
+/// Offset in a siginfo_t (128 bytes) where the mask for the program's handler is left. A SIGBUS uses the first 40 bytes only.
 const MASK_AT: usize = 120;
 
 static SERVE: AtomicUsize = AtomicUsize::new(0);
-/// The pool, and behind it the threads' stacks.
+/// Where the stacks begin: the pool's, and behind them the threads'.
 static STACKS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Of the pool.
+/// A bit for each stack of the pool that nobody has borrowed.
 static FREE: AtomicU64 = AtomicU64::new(u64::MAX);
-/// The thread that owns each of the stacks; zero: none yet.
+/// The thread that owns each of the threads' stacks; zero: none yet.
 static OWNERS: [AtomicU32; MOST_THREADS] = [const { AtomicU32::new(0) }; MOST_THREADS];
 /// The process that the stacks were made in.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// Makes the stacks, once; returns the handler to install. A second call has no effect.
+/// Makes the stacks, and returns the handler to install. Called once in a process.
 pub fn set_up(serve: Serve) -> io::Result<Handler> {
     let stacks = reserve((POOL + MOST_THREADS) * STRIDE, PAGE)?;
     for number in 0..POOL {
@@ -78,7 +78,7 @@ pub fn set_up(serve: Serve) -> io::Result<Handler> {
 #[unsafe(naked)]
 extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     naked_asm!(
-        // How much is left of the alternate stack, if this is it?
+        // rcx: bytes left of the alternate stack. No less than its size: this does not run there.
         "mov r10, rsp",
         "xor r8d, r8d",
         "mov rcx, rsp",
@@ -87,7 +87,7 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
         "jae 2f",
         "cmp rcx, {room}",
         "jae 5f",
-        // Borrow the first that is free: r8 is its number and one.
+        // Borrow the first free stack of the pool. r8 is its number plus one; zero: nothing is borrowed.
         "2:",
         "mov rax, [rip + {free}]",
         "3:",
@@ -101,7 +101,7 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
         "imul rsp, r8, {stride}",
         "add rsp, [rip + {stacks}]",
         "jmp 5f",
-        // All are taken. A thread that has one waits for none that has none, so one becomes free.
+        // All are taken. A thread that has borrowed a stack never waits for a thread without one, so one becomes free.
         "4:",
         "mov eax, {yield_}",
         "syscall",
@@ -131,7 +131,7 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
         "test rax, rax",
         "jnz 7f",
         "ret",
-        // The program's: with its mask, and as if called by the kernel.
+        // The program's handler runs, with its mask, as if the kernel had called it.
         "7:",
         "mov r8, rax",
         "mov r9d, edi",
@@ -164,23 +164,24 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
 /// Leaves the mask for the program's handler, a bit a signal, where `entrance` finds it.
 ///
 /// # Safety
-/// What the kernel gave the handler that runs now.
+/// `info` is the one that the kernel gave the handler that runs now.
 pub unsafe fn leave_mask(info: *mut libc::siginfo_t, mask: u64) {
     const { assert!(size_of::<libc::siginfo_t>() == MASK_AT + size_of::<u64>()) };
     // SAFETY: inside the structure, where a SIGBUS has nothing.
     unsafe { info.byte_add(MASK_AT).cast::<u64>().write(mask) };
 }
 
-/// In the handler: gives the thread a stack of its own for signals, if the one it has is too small, or none.
+/// Called by the handler. Gives the thread an alternate stack of the engine's if the handler does not run on the thread's: then that is too
+/// small, or there is none.
 ///
 /// # Safety
-/// What the kernel gave the handler that runs now.
+/// `context` is the one that the kernel gave the handler that runs now.
 #[inline]
 pub unsafe fn enlarge(context: *mut libc::c_void) {
     // SAFETY: the kernel's structure, valid while the handler runs.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let here = ptr::from_ref(&context) as usize;
-    // It runs there, so it has room.
+    // `entrance` stays on the alternate stack only if that has room.
     if !is_on(&context.uc_stack, here) {
         give(context);
     }
@@ -194,13 +195,13 @@ fn is_on(stack: &libc::stack_t, address: usize) -> bool {
 fn give(context: &mut libc::ucontext_t) {
     let interrupted = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
     let now = &mut context.uc_stack;
-    // A handler that was interrupted on its alternate stack goes on there.
+    // The trap interrupted a handler on the alternate stack, which goes on there.
     if is_on(now, interrupted) {
         return;
     }
     if let Some(stack) = of_this_thread() {
-        // As it was, but for the size (`SS_AUTODISARM`). Now, since sigreturn(2) changes no stack that it finds itself
-        // on; and for it, since it restores what the frame says.
+        // The flags stay as they were (`SS_AUTODISARM`). The stack is set in the frame, since sigreturn(2) restores what the frame says. It is
+        // also set now, since sigreturn(2) changes no alternate stack while it runs on that.
         let flags = now.ss_flags & !libc::SS_DISABLE;
         *now = libc::stack_t { ss_flags: flags, ..stack };
         // SAFETY: a description that the kernel reads; the handler runs on a stack that it has borrowed.
@@ -208,18 +209,17 @@ fn give(context: &mut libc::ucontext_t) {
     }
 }
 
-/// Whether the handler has room on an alternate stack whatever the processor saves.
+/// Whether an alternate stack has room for the handler and the largest frame.
 fn suffices(stack: &libc::stack_t) -> bool {
     stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size >= ROOM + FRAME
 }
 
-/// In a child made by fork(2): stacks that other threads of its parent had borrowed are nobody's.
+/// Frees all stacks of the pool. Called in a child made by fork(2), where the threads of the parent that had borrowed them do not exist.
 pub fn take_back_all() {
     FREE.store(u64::MAX, Ordering::Release);
 }
 
-/// Gives the calling thread an alternate stack of the engine's, unless it has one as large, or runs on the one it has.
-/// Async-signal-safe.
+/// Gives the calling thread an alternate stack of the engine's, unless the one it has is large enough, or it runs on that. Async-signal-safe.
 pub fn prepare_thread() {
     // SAFETY: the kernel fills our description, and reads ours.
     unsafe {
@@ -235,14 +235,14 @@ pub fn prepare_thread() {
     }
 }
 
-/// The calling thread's stack. Not in another process that has this memory, or a copy: it would take living threads for
-/// dead.
+/// The calling thread's stack of the engine's; it takes one if it has none yet. `None`: none can be had, or this is another process that
+/// has this memory or a copy of it, and might take living threads for dead.
 fn of_this_thread() -> Option<libc::stack_t> {
     let stacks = STACKS.load(Ordering::Acquire);
     // SAFETY: no preconditions.
     let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid) as u32) };
     let is_gone = |thread: u32| {
-        // SAFETY: signal 0 is none; it is asked whether there is such a thread, of whatever process.
+        // SAFETY: signal 0 is not sent; the call only tells whether there is such a thread, in any process.
         unsafe { libc::syscall(libc::SYS_tkill, thread, 0) != 0 && super::errno() == libc::ESRCH }
     };
     if stacks.is_null() || fork::is_child() || process != PROCESS.load(Ordering::Relaxed) {
@@ -255,7 +255,7 @@ fn of_this_thread() -> Option<libc::stack_t> {
         let is_free = owner == thread || owner == 0 || is_gone(owner);
         is_free && OWNERS[*number].compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    // Nobody else enters this thread's number.
+    // Only this thread enters its number in `OWNERS`.
     let own = || numbers().take(64).find(|number| OWNERS[*number].load(Ordering::Relaxed) == thread);
     let known = own();
     let number = known.or_else(|| numbers().find(take))?;

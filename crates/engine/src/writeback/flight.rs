@@ -1,18 +1,17 @@
-//! Dirty pages to the file: sorted runs of neighbours, many writes under way at a time.
+//! Writes dirty pages to the file: sorted runs of neighbours, with many writes under way at a time.
 //!
 //! A writer holds the locks of the blocks it works on and has signals blocked. It takes a page's dirty bit, moves the word
-//! to Clean+WRITING, protects the page, writes it. A store that comes after the protection traps and makes the page Dirty
-//! again; one that came before is in what is written. Once a flusher has a block's lock, nobody's write is in flight in
-//! the block, so what its bits do not show is on its way to no one.
+//! to Clean+WRITING, protects the page and writes it. A store after the protection traps and makes the page Dirty
+//! again; a store before it is in the bytes that are written. Once a flusher has a block's lock, no write is in flight in
+//! the block. So a page without a dirty bit is in the file.
 //!
-//! A page that is pinned for writing (`pin/pin.rs`) cannot be protected: somebody, perhaps the kernel, stores to it
-//! without a trap. It is written as it is by a flush, which must have its bytes in the file, and stays Dirty, its bit set
-//! again once the write has ended; who only looks for pages to make clean passes it over. Since such pins come under
-//! the block's lock only, which pages these are does not change while a writer works on the block, except that there
-//! are fewer.
+//! A page that is pinned for writing (`pin/pin.rs`) cannot be protected: a thread, or the kernel, stores to it without a
+//! trap. A flush needs its bytes in the file, so it writes the page as it is. The page stays Dirty, and its bit is set again
+//! once the write has ended. A writer that only makes pages clean passes it over. A page's first write pin comes under the
+//! block's lock. So while a writer works on the block, pages may lose their write pins, but none gets its first.
 //!
-//! No deadlock: a thread waits for a lock only while all it holds are of lower number, or else just tries; and writes in
-//! flight end by themselves.
+//! No deadlock: a thread waits for a lock only while all the locks it holds have lower numbers; otherwise it only tries.
+//! Writes in flight end by themselves.
 
 use crate::mechanism::Mechanism;
 use crate::page::claims::Writing;
@@ -28,12 +27,12 @@ use std::ops::Range;
 
 /// Longest run, pages: 1 MiB.
 pub const MOST_RUN: usize = 256;
-/// Writes gathered before the kernel is told.
+/// Writes that are gathered before they are submitted to the kernel.
 const SUBMIT: usize = 32;
-/// In a ring's tag, of a run of pages that are pinned for writing; below it is the run's length.
+/// Set in a ring's tag if the run's pages are pinned for writing. The run's length lies in the bits below.
 const KEPT: usize = 1 << 15;
 
-/// What becomes of dirty pages that are pinned for writing.
+/// How dirty pages that are pinned for writing are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// They are written too: their bytes have to be in the file.
@@ -42,7 +41,7 @@ pub enum Kept {
     Skip,
 }
 
-/// Writes of one thread under way in one region. Dropping it waits for them.
+/// The writes that one thread has under way in one region. Dropping it waits for them.
 pub struct Flight<'a> {
     region: &'a Region,
     ring: Option<Taken<'a>>,
@@ -54,13 +53,13 @@ pub struct Flight<'a> {
     closing: u64,
     /// Runs in flight under each lock.
     pending: [u8; WRITE_LOCKS],
-    /// Handed to the ring and not submitted.
+    /// Writes handed to the ring and not submitted.
     gathered: usize,
-    /// Where the file ended when the first of these was.
+    /// The file's end when the first of these was handed over.
     end: Result<u64, i32>,
-    /// And the offset that no direct write may reach (`RLIMIT_FSIZE`).
+    /// The offset at that time that no direct write may go beyond (`RLIMIT_FSIZE`).
     limit: u64,
-    /// Pages now clean.
+    /// Pages that have become clean.
     pub written: usize,
     /// The first run that failed.
     pub failure: Option<Failure>,
@@ -85,7 +84,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Takes a block's lock, waiting for it. Locks waited for come in ascending order.
+    /// Waits for a block's lock and takes it. Locks are waited for in ascending order.
     pub fn lock(&mut self, lock: usize) {
         debug_assert!(self.held >> lock == 0);
         std::mem::forget(self.region.writes().write_lock(lock).lock());
@@ -118,17 +117,17 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Writes the dirty pages of a block that lie in `pages`, at most `limit`, under the block's lock; the count of those
-    /// it found, less those it passed over.
+    /// Writes the dirty pages of a block that lie in `pages`, at most `limit`. The caller holds the block's lock. Returns how
+    /// many it found, less those it passed over.
     pub fn write_block(&mut self, block: usize, pages: Range<usize>, limit: usize, kept: Kept) -> usize {
         let region = self.region;
         let first = block * BLOCK_PAGES;
         let mut claimed = Claimed([0; BLOCK_PAGES / 64]);
-        // Pinned for writing, to be written or not: not to be protected.
+        // Pages that are pinned for writing, whether they are written or passed over: they are not protected.
         let mut pinned = Claimed([0; BLOCK_PAGES / 64]);
         let mut found = 0;
         let mut from = pages.start;
-        // More than once only if pages were passed over.
+        // It goes round more than once only if pages were passed over.
         loop {
             let (mut visited, mut skipped, wanted) = (0, 0, limit - found);
             region.dirty().take(block, from..pages.end, wanted, |page| {
@@ -175,8 +174,8 @@ impl<'a> Flight<'a> {
         found
     }
 
-    /// Makes the dirty pages of a block that lie in `pages` clean, under the block's lock, without writing them; those that
-    /// are pinned for writing stay dirty.
+    /// Makes the dirty pages of a block that lie in `pages` clean, without writing them. Those that are pinned for writing stay
+    /// dirty. The caller holds the block's lock.
     pub fn discard_block(&mut self, block: usize, pages: Range<usize>) {
         let (region, pool) = (self.region, self.region.pool());
         let first = block * BLOCK_PAGES;
@@ -203,25 +202,25 @@ impl<'a> Flight<'a> {
         self.note_progress(before);
     }
 
-    /// Write-protects the claimed pages of the block that begins with `first`, and none that is pinned for writing, nor memory
-    /// of others' that lies between parts of the region.
+    /// Write-protects the claimed pages of the block that begins with `first`. It protects no page that is pinned for writing, and no
+    /// foreign memory that lies between parts of the region.
     fn protect(&self, first: usize, claimed: &Claimed, pinned: &Claimed) -> Result<(), i32> {
         let bridges = !self.region.address().is_parted();
         match self.protect_as(first, claimed, pinned, bridges) {
-            // It has come to lie there in this moment.
+            // Foreign memory has come to lie there at this moment.
             Err(_) if bridges && self.region.address().is_parted() => self.protect_as(first, claimed, pinned, false),
             done => done,
         }
     }
 
-    /// The same, with what lies between the claimed pages if `bridges`.
+    /// Does so. If `bridges`, the pages between the claimed ones are protected with them.
     fn protect_as(&self, first: usize, claimed: &Claimed, pinned: &Claimed, bridges: bool) -> Result<(), i32> {
         let Some(span) = claimed.span() else { return Ok(()) };
         let batched = self.region.pool().has(Mechanism::BatchedProtection);
         let mut at = span.start;
         while let Some(start) = claimed.next(at, 0) {
-            // One protection for all of them, with one TLB flush on every core: a flush a run costs more than the writes
-            // (docs/measurements.md). Other dirty pages in between, if any, trap once more, which is harmless.
+            // One call for all of them, with one TLB flush on every core: one flush for each run costs more than the writes
+            // (docs/measurements.md). Other dirty pages in between trap once more, which is harmless.
             let batch = match (batched, bridges) {
                 (true, true) => span.end,
                 (true, false) => claimed.next(start, u64::MAX).unwrap_or(span.end),
@@ -238,8 +237,8 @@ impl<'a> Flight<'a> {
         Ok(())
     }
 
-    /// Starts writing pages claimed with `begin`, all with one claim (`kept`: [`Claim::Keep`]), or if they could not be
-    /// protected, leaves them dirty.
+    /// Starts writing a run of pages claimed with `begin`; if they could not be protected, leaves them dirty. `kept`: their claim is
+    /// [`Claim::Keep`].
     fn write_run(&mut self, run: Range<usize>, protected: Result<(), i32>, kept: bool) {
         let region = self.region;
         let pool = region.pool();
@@ -252,7 +251,7 @@ impl<'a> Flight<'a> {
         let from = region.address_of(run.start);
         let room = self.has_room();
         if self.gathered == 0 {
-            // Asked for each batch: a write past an end that has moved since would undo a truncation.
+            // Asked for each batch anew: a write past the file's end would undo a truncation.
             self.end = region.store().write_end();
             self.limit = file::write_limit();
         }
@@ -275,14 +274,14 @@ impl<'a> Flight<'a> {
                 return;
             }
         }
-        // SAFETY: the pages are resident until `finish`: what is being written is not evicted.
+        // SAFETY: the pages are resident until `finish`: nobody evicts one that is being written.
         let written = writable.and_then(|end| unsafe { region.store().write_pages(run.start, from, run.len(), end) });
         let before = self.written;
         self.finish(run, written, kept);
         self.note_progress(before);
     }
 
-    /// Tells threads that wait for room of pages that became clean. Not of failures: they nap between tries.
+    /// Wakes threads that wait for room if pages have become clean. Failures wake nobody: those threads nap between tries.
     fn note_progress(&self, before: usize) {
         if self.written > before {
             self.region.pool().waiting().wake_waiters();
@@ -297,7 +296,7 @@ impl<'a> Flight<'a> {
         self.ring.as_ref().is_some_and(|ring| ring.works())
     }
 
-    /// Tells the kernel of the writes gathered, waits for `wanted` to end, and finishes those that have ended.
+    /// Submits the writes gathered, waits for `wanted` writes to end, and finishes those that have ended.
     fn submit(&mut self, wanted: usize) {
         let Some(ring) = &mut self.ring else { return };
         if wanted > 0 || self.gathered > 0 {
@@ -308,7 +307,7 @@ impl<'a> Flight<'a> {
         while let Some((tag, result)) = self.ring.as_mut().and_then(|ring| ring.next_done()) {
             let (start, len, kept) = (tag as usize >> 16, tag as usize & (KEPT - 1), tag as usize & KEPT != 0);
             let written = match result {
-                // Cut short or put off: the ordinary path says how it really ends.
+                // The write was cut short or put off. It is done again by pwrite(2), which tells the error if there is one.
                 _ if result == -libc::EAGAIN
                     || result == -libc::EINTR
                     || result == -libc::EFBIG
@@ -356,11 +355,11 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Makes the pages of a run what they are after a write that came off, or did not.
+    /// Ends the writing of a run's pages: clean if they were saved, otherwise dirty again.
     fn settle(&mut self, run: Range<usize>, saved: bool, kept: bool) {
         let region = self.region;
         let pool = region.pool();
-        // To the tail of a queue that its block always has: writers are few, and every core evicts.
+        // A block's pages always go to the same core's queue: writers are few, and every core evicts.
         let queue = run.start / BLOCK_PAGES % pool.cores.len();
         let claim = if kept { Claim::Keep } else { Claim::Protect };
         run.clone().for_each(|page| Writing::adopt(region.page(page)).finish(saved, claim, queue));
@@ -383,7 +382,7 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// Pages of a block that a writer has claimed: a set small enough for a signal handler's stack.
+/// A set of pages of a block that a writer has claimed. It is small enough for a signal handler's stack.
 struct Claimed([u64; BLOCK_PAGES / 64]);
 
 impl Claimed {
@@ -391,7 +390,7 @@ impl Claimed {
         self.0[page / 64] |= 1 << (page % 64);
     }
 
-    /// From the first to the last, or nothing.
+    /// The range from the first page to the last. `None`: the set is empty.
     fn span(&self) -> Option<Range<usize>> {
         let first = self.next(0, 0)?;
         let last = self.0.iter().rposition(|word| *word != 0)?;
@@ -405,7 +404,7 @@ impl Claimed {
         Some(start..end.min(start + most))
     }
 
-    /// The first page at or after `page` that is in the set, or with `flip` all ones, that is not.
+    /// The first page at or after `page` that is in the set, or, if `flip` is all ones, that is not in it.
     fn next(&self, page: usize, flip: u64) -> Option<usize> {
         let mut mask = u64::MAX << (page % 64);
         for word in page / 64..self.0.len() {
@@ -419,7 +418,7 @@ impl Claimed {
     }
 }
 
-/// Claims a dirty page for a write, to be noted in a set.
+/// Claims a dirty page for a write. The caller notes it in a set.
 fn begin(region: &Region, page: usize) -> Option<Claim> {
     let (writing, claim) = Writing::begin(region.page(page))?;
     writing.keep();

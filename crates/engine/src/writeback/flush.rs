@@ -1,4 +1,4 @@
-//! Flushes: everything that is dirty in a range is in the file, or on stable storage, when they return.
+//! Flushes. When one returns, everything that was dirty in its range is in the file, or on stable storage.
 
 use crate::error::{Error, Result};
 use crate::pool::mailbox::{FlushRequest, WriteQueue};
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pages from which on a flush is shared out between the writers: below, handing it over takes longer.
+/// A flush of more dirty pages is shared out between the writers. For fewer, handing it over would take longer.
 const MANY_PAGES: usize = 256;
 
 fn post(writers: &WriteQueue, region: &Region, pages: Range<usize>, stable: bool) -> Arc<FlushRequest> {
@@ -23,7 +23,7 @@ fn post(writers: &WriteQueue, region: &Region, pages: Range<usize>, stable: bool
     writers.post(region.id(), region.serial(), region.store().clone(), pages, stable, asked)
 }
 
-/// The region of a request, unless it is gone: then all of it has been saved.
+/// The region of a request. `None`: it is gone, and all of it has been saved.
 fn region_of(request: &FlushRequest) -> Option<InUse<'static>> {
     registry::enter(request.region).filter(|region| region.serial() == request.serial)
 }
@@ -47,23 +47,24 @@ pub fn carry_out(pool: &Pool, request: &FlushRequest, stripe: Stripe) {
             }
             Err(failure.into_error(&*request.store))
         }
-        // Also when the region is gone: the file was asked for.
+        // Also if the region is gone: the request is for the file.
         None if request.stable => sync_store(pool, &*request.store),
         None => Ok(()),
     });
 }
 
-/// Waits for a request, and flushes again what a change of the file's length has put back after it was asked for.
+/// Waits for a request. If the file's length was being changed at any time since it was made, flushes once more: a truncation that failed
+/// makes pages dirty again (`region/in_flight.rs`).
 pub fn finish(request: &FlushRequest) -> Result<()> {
     request.wait()?;
     let is_done = |region: &Region| region.in_flight().resizes().none_since(Mark(request.asked));
-    // Once the last map is dropped the region has been saved, and every change of a length has ended.
+    // If the region is gone, it has been saved, and no change of its length is under way.
     let mut blocked = Some(Blocked::but_sigbus());
     let Some(entered) = region_of(request).filter(|region| !is_done(region)) else { return Ok(()) };
-    // SAFETY: used no more where the work does not begin.
+    // SAFETY: if the work does not begin, the region is not used any more.
     let region = unsafe { entered.outlived() };
     let Some(_at_work) = region.in_flight().begin_work(&mut blocked, true) else { return Ok(()) };
-    // What a flush waits for may wait for that.
+    // Before the flush: threads that it waits for may wait for this to go.
     drop(entered);
     write_out(region, request.pages.clone())?;
     if request.stable { sync(region) } else { Ok(()) }
@@ -77,7 +78,7 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
     if region.scratch().is_some() {
         return Ok(());
     }
-    // The cache's count first: it is only a sum.
+    // The cache's count is asked first, since it costs only a sum.
     let pool = region.pool();
     let many = || pool.dirty_pages() > MANY_PAGES && region.dirty().count(pages.clone(), MANY_PAGES) > MANY_PAGES;
     match pool.writers().filter(|_| many()) {
@@ -87,20 +88,20 @@ pub fn flush(region: &Region, pages: Range<usize>, stable: bool) -> Result<()> {
     if stable { sync(region) } else { Ok(()) }
 }
 
-/// Starts a flush to stable storage. `None`: there is nobody to carry it out.
+/// Starts a flush to stable storage. `None`: there are no writers, or the region is never saved.
 pub fn flush_later(region: &Region, pages: Range<usize>) -> Option<Arc<FlushRequest>> {
     let writers = region.pool().writers().filter(|_| region.scratch().is_none())?;
     Some(post(writers, region, pages, true))
 }
 
-/// A flush by this thread alone, without stable storage.
+/// Flushes in this thread alone, and not to stable storage.
 pub fn write_out(region: &Region, pages: Range<usize>) -> Result<()> {
     complete(region, || {
         sweep::write_out(region, pages.clone(), Stripe::ALL).map_err(|failure| failure.into_error(&**region.store()))
     })
 }
 
-/// Flushes until no change of the file's length was under way meanwhile (`region/in_flight.rs`).
+/// Repeats `flush` until no change of the file's length was under way meanwhile (`region/in_flight.rs`).
 fn complete(region: &Region, mut flush: impl FnMut() -> Result<()>) -> Result<()> {
     loop {
         let mark = region.in_flight().resizes().await_end().map_err(|error| {
@@ -114,12 +115,12 @@ fn complete(region: &Region, mut flush: impl FnMut() -> Result<()>) -> Result<()
     }
 }
 
-/// Writes every dirty page of a cache, or says which file refuses.
+/// Writes every dirty page of a cache. The error names the file that cannot be written.
 pub fn write_out_all(pool: &Pool) -> Result<()> {
     regions_of(pool).try_for_each(|region| write_out(&region, 0..region.span() / PAGE))
 }
 
-/// Puts what was written of a file on stable storage.
+/// Puts everything that was written to a file on stable storage.
 pub fn sync(region: &Region) -> Result<()> {
     sync_store(region.pool(), &**region.store())
 }

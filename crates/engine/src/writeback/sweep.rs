@@ -1,4 +1,4 @@
-//! What a thread that writes goes over: the dirty blocks of one region, all of a range, or a share of all regions.
+//! Goes over dirty blocks and writes them: all of a range, or a share of each region.
 
 use crate::deferred::protocol;
 use crate::page::dirty::BLOCK_PAGES;
@@ -16,24 +16,23 @@ use std::sync::atomic::Ordering;
 /// Pages a faulting thread writes before it looks for a clean page again.
 const RECLAIM_PAGES: usize = 512;
 
-/// What a thread achieved that looked for dirty pages to write.
+/// The result of a look for dirty pages to write.
 #[derive(Debug)]
 pub enum Swept {
     /// Some pages are clean now.
     Wrote,
     /// No dirty page, or other threads are writing.
     Nothing,
-    /// Dirty pages, and none could be written: the error number.
+    /// There are dirty pages, and none could be written: the error number.
     Failed(i32),
 }
 
-/// A share of every region's blocks: those whose number is `index` modulo `count`, a power of two up to [`WRITE_LOCKS`].
-/// So the owner of a stripe shares its locks with no other.
+/// A share of every region's blocks: those whose number modulo `count` is `index`. `count` is a power of two, at most
+/// [`WRITE_LOCKS`], so owners of different stripes want different locks.
 #[derive(Debug, Clone, Copy)]
 pub struct Stripe {
-    /// Which.
     pub index: usize,
-    /// Of how many.
+    /// Stripes that there are.
     pub count: usize,
 }
 
@@ -46,10 +45,10 @@ impl Stripe {
     }
 }
 
-/// Writes every page of the range, as far as it lies in the stripe, that is dirty at the time of the call, and waits for
-/// others' writes in flight there.
+/// Writes the pages of the range that are in the stripe and dirty at the time of the call. Waits for other threads' writes in
+/// flight there.
 pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result<(), Failure> {
-    // A page that cannot be read keeps no other from being written.
+    // If a page cannot be read, the others are written all the same.
     let settled = protocol::settle(region, pages.clone());
     let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES).min(region.dirty().blocks());
     let _blocked = Blocked::all();
@@ -71,9 +70,9 @@ pub fn write_out(region: &Region, pages: Range<usize>, stripe: Stripe) -> Result
     flight.failure.map_or(settled, Err)
 }
 
-/// Makes the pages of a range of a scratch region as good as written, without writing them: they are clean, and the file has
-/// nothing of them. Contents of pages that are dirty at the time of the call are lost when they are evicted, and others' as
-/// well; a store that comes after the page was protected makes it dirty as ever.
+/// Makes the pages of a range of a scratch region clean without writing them; the file then has none of them. When one is
+/// evicted, its contents are lost, whether it was dirty at the time of the call or not. A store after the page was protected
+/// makes it dirty as ever.
 pub fn discard(region: &Region, pages: Range<usize>) {
     let Some(contents) = region.scratch() else { return };
     let _blocked = Blocked::all();
@@ -88,15 +87,16 @@ pub fn discard(region: &Region, pages: Range<usize>) {
             contents.forget(of_block);
             flight.close(lock);
         } else {
-            // A page that is being written was marked a moment ago: its writer has noted it and ends before the lock is free.
+            // A page here may be in a write that began a moment ago. The writer has noted the page in `contents`, and ends before the lock is
+            // free.
             let _held = region.writes().write_lock(block).lock();
             contents.forget(of_block);
         }
     }
 }
 
-/// Writes dirty pages of a stripe of a region, block after block from where the last such call stopped, until `enough`
-/// or `limit` pages were found. Blocks that others are writing are left to them. Signals are blocked.
+/// Writes dirty pages of a stripe of a region, block after block from where the last such call stopped, until `enough` returns
+/// true or `limit` pages were found. Blocks that others are writing are left to them. Signals are blocked.
 pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnMut() -> bool) -> Swept {
     let dirty = region.dirty();
     let cursor = region.writes().write_cursor(stripe.index);
@@ -114,7 +114,7 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
             if flight.try_lock(lock) {
                 left -= flight.write_block(block, 0..dirty.blocks() * BLOCK_PAGES, left, Kept::Skip);
                 flight.close(lock);
-                // The block's rest is next, unless it was all.
+                // The rest of this block is next, or the next block if there is none.
                 cursor.store(if left == 0 { block } else { block + 1 }, Ordering::Relaxed);
             }
         }
@@ -127,13 +127,13 @@ pub fn sweep(region: &Region, stripe: Stripe, limit: usize, mut enough: impl FnM
     }
 }
 
-/// Writes the blocks of a stripe of a region that are expired: dirty at each of the last [`EXPIRED_TICKS`] ticks, or
-/// filled from front to back. With `tick`, this is one more tick. Signals are blocked.
+/// Writes the expired blocks of a stripe of a region: those that were dirty at each of the last [`EXPIRED_TICKS`] ticks, or
+/// were filled from front to back. With `tick`, this call is one more tick. Signals are blocked.
 pub fn write_expired(region: &Region, stripe: Stripe, tick: bool) -> Swept {
     let dirty = region.dirty();
     let mut flight = Flight::new(region, true);
     if region.scratch().is_some() {
-        // Nobody ever reads its file: its pages are written for room alone.
+        // Nobody else reads its file: its pages are written only to make room.
         return Swept::Nothing;
     }
     let marked = successors(dirty.next_block(0), |block| dirty.next_block(block + 1));

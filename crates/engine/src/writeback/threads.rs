@@ -1,8 +1,8 @@
-//! The background writers of a pool: threads that keep dirty pages below the high-water mark, write what has been dirty
-//! for long, and carry out large flushes.
+//! The background writers of a pool: threads that keep dirty pages below the high-water mark, write pages that have been
+//! dirty for long, and carry out large flushes.
 //!
-//! Each owns a stripe of every region's blocks, so two of them never want one lock. Where io_uring works a few writers keep
-//! a deep queue each; where it is not allowed there are more of them, each with one pwrite(2) under way.
+//! Each owns a stripe of every region's blocks, so two of them never want one lock. Where io_uring works there are a few
+//! writers with a deep queue each. Where it is not allowed there are more, each with one pwrite(2) under way.
 
 use crate::pool::mailbox::{MOST_WRITERS, WriteQueue};
 use crate::pool::pool::Pool;
@@ -28,11 +28,11 @@ struct Writer {
     stripe: Stripe,
     /// Age at which a dirty page is written.
     age: Option<Duration>,
-    /// Ends the regions of a pool that no map refers to any more, after a file could be saved that could not before.
+    /// Ends the regions of a pool that no map refers to any more. Called after a file has been saved that could not be before.
     close_abandoned: fn(&Pool),
 }
 
-/// Starts the threads. Where none can be started, pages are written by the threads that need room and by flushes.
+/// Starts the threads. If that is not possible, pages are written by threads that need room and by flushes.
 pub fn start(pool: Weak<Pool>, age: Option<Duration>, close_abandoned: fn(&Pool)) -> Option<Arc<WriteQueue>> {
     let cores = cpu::count().next_power_of_two();
     let rings = Rings::open((2 * cores).min(MOST_WRITERS))
@@ -88,7 +88,7 @@ impl Writer {
         }
     }
 
-    /// Brings the dirty pages from above the high-water mark down to the low one; true: some cannot be written.
+    /// Brings the dirty pages down to the low-water mark if they are above the high-water mark. True: some cannot be written.
     fn write_down(&self, pool: &Pool, stripe: Stripe) -> bool {
         if pool.dirty_pages() <= pool.high_water() {
             return false;
@@ -98,7 +98,7 @@ impl Writer {
         while progress && pool.dirty_pages() > pool.low_water() {
             progress = false;
             for region in regions_of(pool) {
-                // A flush that somebody asks for meanwhile is served first: its call starts the next round at once.
+                // A flush that is asked for meanwhile is served first: its request has woken this writer, so the next round starts at once.
                 let enough = || pool.dirty_pages() <= pool.low_water() || self.queue.has_flush(stripe.index);
                 match sweep::sweep(&region, stripe, usize::MAX, enough) {
                     Swept::Wrote => progress = true,
@@ -116,10 +116,10 @@ impl Writer {
         failed
     }
 
-    /// Tries again to save files whose last map went while they could not be written; true: some still cannot.
+    /// Tries again to save files whose last save failed, or whose last map went while they could not be written. True: some still cannot be.
     fn close_unsaved(&self, pool: &Pool) -> bool {
         let (mut failed, mut saved) = (false, false);
-        // Taken down first: a thread that raises it after that has seen a failure that this try may not meet.
+        // The flag is cleared first: a thread that raises it afterwards has seen a failure that this try may not meet.
         for region in regions_of(pool).filter(|region| region.writes().unsaved().swap(false, Ordering::AcqRel)) {
             match flush::write_out(&region, 0..region.span() / PAGE) {
                 Ok(()) => saved = true,
@@ -137,8 +137,7 @@ impl Writer {
     }
 }
 
-/// Writes what has been dirty for as long as the cache allows, or is not likely to change any more; true: some cannot be
-/// written.
+/// Writes pages that have been dirty for as long as the cache allows, or are not likely to change any more. True: some cannot be written.
 fn write_expired(pool: &Pool, stripe: Stripe, tick: bool) -> bool {
     let mut failed = false;
     for region in regions_of(pool) {
@@ -150,7 +149,7 @@ fn write_expired(pool: &Pool, stripe: Stripe, tick: bool) -> bool {
     failed
 }
 
-/// Says once a region that background writing fails; the next flush returns the error.
+/// Reports that background writing fails, once for each region. The next flush returns the error.
 fn tell(region: &Region, error: &dyn std::fmt::Display) {
     if region.writes().complain() {
         tracing::error!(file = %region.store().path().display(), %error, "write-back fails; the pages stay in memory");

@@ -362,50 +362,71 @@ fn map_by_address(remote: &Arc<Remote>, cache: &Cache) -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(at, len) }
 }
 
-#[test]
-fn by_address_it_stays_the_caches() {
-    alone!();
+/// An object of 1 MiB, and a small cache.
+fn small() -> (tempfile::TempDir, Arc<Remote>, Cache) {
     let folder = folder();
     let remote = Remote::new(folder.path(), 1 << 20, Duration::ZERO);
-    let cache = Cache::new(64 * PAGE).unwrap();
+    (folder, remote, Cache::new(64 * PAGE).unwrap())
+}
+
+#[test]
+fn each_map_by_address_has_pages_of_its_own() {
+    alone!();
+    let (_folder, remote, cache) = small();
     let (one, two) = (map_by_address(&remote, &cache), map_by_address(&remote, &cache));
     assert!(one.as_ptr() != two.as_ptr() && *one == remote.bytes[..] && *two == remote.bytes[..]);
-    let at = one.as_ptr() as usize;
-    // SAFETY: the map is this test's.
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { by_address::unmap(one.as_ptr().addr(), one.len()) }, Ok(()));
+    assert!(!by_address::holds(one.as_ptr().addr(), one.len()) && *two == remote.bytes[..]);
+}
+
+#[test]
+fn a_protection_that_needs_a_kernel_mapping_is_refused() {
+    alone!();
+    let (_folder, remote, cache) = small();
+    let map = map_by_address(&remote, &cache);
+    let at = map.as_ptr().addr();
+    let writable = Request { prot: libc::PROT_READ | libc::PROT_WRITE, ..request(PAGE) };
+    // SAFETY: the map is this test's, and no place is fixed.
     unsafe {
-        assert_eq!(by_address::protect(at, one.len(), libc::PROT_READ | libc::PROT_WRITE), Err(libc::EACCES));
+        assert_eq!(by_address::protect(at, map.len(), writable.prot), Err(libc::EACCES));
         assert_eq!(by_address::protect(at, PAGE, libc::PROT_NONE), Err(libc::EOPNOTSUPP));
-        let third = map_by_address(&remote, &cache);
-        let longer = (third.as_ptr() as usize, third.len(), 2 * third.len());
-        let moved = by_address::remap(longer.0, longer.1, longer.2, libc::MREMAP_MAYMOVE, 0).unwrap();
-        assert!(std::slice::from_raw_parts(moved as *const u8, third.len()) == &remote.bytes[..]);
-        assert_eq!(
-            by_address::map_origin(
-                remote.file.as_fd(),
-                remote.clone(),
-                &cache,
-                &Request { prot: libc::PROT_READ | libc::PROT_WRITE, ..request(PAGE) }
-            )
-            .unwrap_err()
-            .errno(),
-            libc::EACCES
-        );
+        let mapped = by_address::map_origin(remote.file.as_fd(), remote.clone(), &cache, &writable);
+        assert_eq!(mapped.unwrap_err().errno(), libc::EACCES);
     }
-    assert!(*one == remote.bytes[..]);
+    assert!(*map == remote.bytes[..]);
+}
+
+#[test]
+fn a_map_by_address_moves_and_grows() {
+    alone!();
+    let (_folder, remote, cache) = small();
+    let map = map_by_address(&remote, &cache);
+    // SAFETY: the map is this test's, and used at its new place alone.
+    unsafe {
+        let moved = by_address::remap(map.as_ptr().addr(), map.len(), 2 * map.len(), libc::MREMAP_MAYMOVE, 0).unwrap();
+        assert!(std::slice::from_raw_parts(moved as *const u8, map.len()) == &remote.bytes[..]);
+    }
+}
+
+#[test]
+fn a_map_by_address_is_unmapped_in_parts() {
+    alone!();
+    let (_folder, remote, cache) = small();
+    let map = map_by_address(&remote, &cache);
+    let at = map.as_ptr().addr();
     // SAFETY: nobody uses what is unmapped.
     let unmap = |pages: Range<usize>| unsafe { by_address::unmap(at + pages.start * PAGE, pages.len() * PAGE) };
     assert_eq!(unmap(0..4), Ok(()));
-    assert!(one[4 * PAGE..] == remote.bytes[4 * PAGE..]);
-    assert_eq!(unmap(4..one.len() / PAGE), Ok(()));
-    assert!(!by_address::holds(at, one.len()) && *two == remote.bytes[..]);
+    assert!(map[4 * PAGE..] == remote.bytes[4 * PAGE..]);
+    assert_eq!(unmap(4..map.len() / PAGE), Ok(()));
+    assert!(!by_address::holds(at, map.len()));
 }
 
 #[test]
 fn an_object_that_has_changed_is_an_error_by_address_too() {
     alone!();
-    let folder = folder();
-    let remote = Remote::new(folder.path(), 1 << 20, Duration::ZERO);
-    let cache = Cache::new(64 * PAGE).unwrap();
+    let (_folder, remote, cache) = small();
     let at = map_by_address(&remote, &cache).as_ptr() as usize;
     remote.failure.store(libc::ESTALE, Ordering::Release);
     let mut row = [0; 10];

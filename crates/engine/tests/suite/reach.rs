@@ -78,19 +78,59 @@ fn pins_are_counted_and_end_with_their_maps() {
     assert_eq!((cache.stats().pinned_pages, cache.stats().resident_pages), (0, 0));
 }
 
+/// 32 pages in a row: 8 of one file and 8 of another in the cache, whose bytes are their pages' numbers; 8 that are anonymous, zeros; 8 that may not be
+/// touched.
+struct Mixed {
+    at: usize,
+    one: File,
+    _cache: Cache,
+    _folder: tempfile::TempDir,
+}
+
+impl Mixed {
+    fn new() -> Self {
+        let folder = folder();
+        let (one, two) = (numbered(&folder.path().join("one"), 8), numbered(&folder.path().join("two"), 8));
+        let cache = Cache::new(256 * PAGE).unwrap();
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory.
+        let at = unsafe { libc::mmap(ptr::null_mut(), 32 * PAGE, RW, flags, -1, 0) } as usize;
+        assert_eq!(map(&one, &cache, 8, RW, Some(at)), at);
+        assert_eq!(map(&two, &cache, 8, RW, Some(at + 8 * PAGE)), at + 8 * PAGE);
+        let mixed = Mixed { at, one, _cache: cache, _folder: folder };
+        mixed.protect(24..32, libc::PROT_NONE);
+        mixed
+    }
+
+    fn protect(&self, pages: Range<usize>, prot: i32) {
+        // SAFETY: memory of the test's own.
+        assert_eq!(unsafe { by_address::protect(self.at + pages.start * PAGE, pages.len() * PAGE, prot) }, Ok(()));
+    }
+
+    /// Copies pages to a buffer, as far as they go.
+    fn read(&self, pages: Range<usize>) -> fastmap::Result<Vec<u8>> {
+        let mut bytes = vec![0; pages.len() * PAGE];
+        // SAFETY: a buffer of as many bytes.
+        unsafe { by_address::read(self.at + pages.start * PAGE, bytes.as_mut_ptr(), bytes.len()) }.map(|_| bytes)
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) -> fastmap::Result<()> {
+        // SAFETY: ranges that nobody else uses.
+        unsafe { by_address::write(self.at + at, bytes.as_ptr(), bytes.len()) }
+    }
+}
+
+impl Drop for Mixed {
+    fn drop(&mut self) {
+        unmap(self.at, 32);
+    }
+}
+
 #[test]
-fn copies_and_prefetches_cross_maps_and_other_memory() {
+fn prefetches_cross_maps_and_other_memory() {
     alone!();
-    let folder = folder();
-    let (one, two) = (numbered(&folder.path().join("one"), 8), numbered(&folder.path().join("two"), 8));
-    let cache = Cache::new(256 * PAGE).unwrap();
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: memory of the test's own: 8 pages of one file, 8 of another, 8 that are anonymous, 8 that may not be touched.
-    let at = unsafe { libc::mmap(ptr::null_mut(), 32 * PAGE, RW, flags, -1, 0) } as usize;
-    assert_eq!(map(&one, &cache, 8, RW, Some(at)), at);
-    assert_eq!(map(&two, &cache, 8, RW, Some(at + 8 * PAGE)), at + 8 * PAGE);
-    // SAFETY: as above.
-    assert_eq!(unsafe { by_address::protect(at + 24 * PAGE, 8 * PAGE, libc::PROT_NONE) }, Ok(()));
+    let mixed = Mixed::new();
+    let at = mixed.at;
     assert!(by_address::is_cached(at + 1, 16 * PAGE - 1) && !by_address::is_cached(at, 17 * PAGE));
     let ranges = [at + PAGE..at + PAGE + 1, at + 7 * PAGE..at + 9 * PAGE, at + 15 * PAGE..at + 17 * PAGE];
     assert_eq!(by_address::prefetch(&ranges).unwrap(), 3);
@@ -101,22 +141,32 @@ fn copies_and_prefetches_cross_maps_and_other_memory() {
     assert!([1, 7, 8, 15].iter().all(|page| there[*page] & 1 == 1), "{there:?}");
     let nowhere = std::slice::from_ref(&(0..PAGE));
     assert!(by_address::prefetch(nowhere).is_err() && by_address::prefetch_wait(nowhere).is_err());
-    let mut buffer = vec![0u8; 20 * PAGE];
-    // SAFETY: buffers of the test's own, and ranges that nobody else uses.
-    unsafe {
-        assert!(by_address::read(at + 2 * PAGE, buffer.as_mut_ptr(), 20 * PAGE).is_ok());
-        let expected = (2..8).chain(0..8).chain([0; 6]).flat_map(|page: u8| [page; PAGE]);
-        assert!(buffer.iter().copied().eq(expected));
-        buffer.fill(200);
-        assert!(by_address::write(at + 7 * PAGE + 5, buffer.as_ptr(), 10 * PAGE).is_ok());
-        assert!(by_address::read(at + 17 * PAGE, buffer.as_mut_ptr(), PAGE).is_ok());
-        assert_eq!(buffer[..6], [200, 200, 200, 200, 200, 0]);
-        // As far as it goes, then an error.
-        assert_eq!(by_address::read(at + 20 * PAGE, buffer.as_mut_ptr(), 5 * PAGE).unwrap_err().errno(), libc::EFAULT);
-        assert_eq!(by_address::write(at + 24 * PAGE, buffer.as_ptr(), 1).unwrap_err().errno(), libc::EFAULT);
-        assert_eq!(by_address::sync(at, 16 * PAGE, libc::MS_SYNC), Ok(()));
-    }
-    // Rows that change from one to the other, lie on both sides of a border, repeat, and are none.
+}
+
+#[test]
+fn copies_cross_maps_and_other_memory() {
+    alone!();
+    let mixed = Mixed::new();
+    let expected = (2..8).chain(0..8).chain([0; 6]).flat_map(|page: u8| [page; PAGE]);
+    assert!(mixed.read(2..22).unwrap().into_iter().eq(expected));
+    mixed.write(7 * PAGE + 5, &[200; 10 * PAGE]).unwrap();
+    assert_eq!(mixed.read(17..18).unwrap()[..6], [200, 200, 200, 200, 200, 0]);
+    // As far as it goes, then an error.
+    assert_eq!(mixed.read(20..25).unwrap_err().errno(), libc::EFAULT);
+    assert_eq!(mixed.write(24 * PAGE, &[200]).unwrap_err().errno(), libc::EFAULT);
+    assert_eq!(by_address::sync(mixed.at, 16 * PAGE, libc::MS_SYNC), Ok(()));
+    let mut bytes = [0; 8];
+    mixed.one.read_exact_at(&mut bytes, 7 * PAGE as u64).unwrap();
+    assert_eq!(bytes, [7, 7, 7, 7, 7, 200, 200, 200]);
+}
+
+/// Rows that change from one map to the other, lie on both sides of a border, repeat, and are none.
+#[test]
+fn rows_cross_maps_and_other_memory() {
+    alone!();
+    let mixed = Mixed::new();
+    let at = mixed.at;
+    mixed.write(7 * PAGE + 5, &[200; 10 * PAGE]).unwrap();
     let seen = |at: usize| match at / PAGE {
         _ if (7 * PAGE + 5..17 * PAGE + 5).contains(&at) => 200,
         page if page < 16 => page as u8 % 8,
@@ -134,18 +184,20 @@ fn copies_and_prefetches_cross_maps_and_other_memory() {
         // SAFETY: a map of the test's own.
         assert_eq!(unsafe { by_address::advise(at, 16 * PAGE, libc::MADV_DONTNEED) }, Ok(()));
     }
+}
+
+#[test]
+fn rows_that_may_not_be_read_are_errors() {
+    alone!();
+    let mixed = Mixed::new();
+    let at = mixed.at;
     let a_byte = |range: Range<usize>| by_address::gather(&[range], &mut [0]).map_err(|error| error.errno());
     assert_eq!(a_byte(at + 24 * PAGE..at + 24 * PAGE + 1), Err(libc::EFAULT));
-    assert_eq!(a_byte(at + 10..at + 12), Err(libc::EINVAL));
-    // SAFETY: as above.
-    assert_eq!(unsafe { by_address::protect(at, 8 * PAGE, libc::PROT_NONE) }, Ok(()));
+    assert_eq!(a_byte(at + 10..at + 12), Err(libc::EINVAL), "longer than the buffer");
+    mixed.protect(0..8, libc::PROT_NONE);
     assert_eq!((a_byte(at..at + 1), a_byte(at + 8 * PAGE..at + 8 * PAGE + 1)), (Err(libc::EFAULT), Ok(())));
-    // SAFETY: as above.
-    assert_eq!(unsafe { by_address::protect(at, 8 * PAGE, RW) }, Ok(()));
-    let mut bytes = [0; 8];
-    one.read_exact_at(&mut bytes, 7 * PAGE as u64).unwrap();
-    assert_eq!(bytes, [7, 7, 7, 7, 7, 200, 200, 200]);
-    unmap(at, 32);
+    mixed.protect(0..8, RW);
+    assert_eq!(a_byte(at..at + 1), Ok(()));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! mmap(2) of an object: the engine's, or, where it cannot be, a copy. The kernel would show what has not been fetched as zeros.
+//! mmap(2) of an object (`objects/mod.rs`). The engine maps it; where the engine cannot, the program gets a copy in memory. The kernel does
+//! not map an object's local copy: it would show bytes that have not been fetched as zeros.
 
 use super::map::{Wanted, by_kernel, request};
 use super::protect::lock_cached;
@@ -57,7 +58,7 @@ unsafe fn mapped(object: &'static Object, wanted: Wanted) -> Result<*mut c_void,
     unsafe { copied(object, wanted) }
 }
 
-/// `None`: the engine cannot map it.
+/// Maps it through the engine. `None`: the engine cannot.
 unsafe fn by_engine(object: &Object, wanted: Wanted) -> Result<Option<*mut c_void>, c_int> {
     let Wanted { len, flags, fd, .. } = wanted;
     let Some(cache) = crate::cache() else { return Ok(None) };
@@ -70,7 +71,7 @@ unsafe fn by_engine(object: &Object, wanted: Wanted) -> Result<Option<*mut c_voi
             note_maps();
             kernel_maps::forget(whole_pages(at.cast(), len));
             if flags & libc::MAP_LOCKED != 0 {
-                // As far as there is room.
+                // As with mmap(2), which succeeds even if it cannot lock all of the memory.
                 let _ = lock_cached(at.cast(), len);
             }
             if flags & libc::MAP_POPULATE != 0 {
@@ -91,7 +92,7 @@ unsafe fn by_engine(object: &Object, wanted: Wanted) -> Result<Option<*mut c_voi
     }
 }
 
-/// Memory of the program's own, filled.
+/// Maps anonymous memory, and fills it with a copy of the object's bytes.
 unsafe fn copied(object: &Object, wanted: Wanted) -> Result<*mut c_void, c_int> {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
     let bytes = (len as u64).min(object.len.saturating_sub(offset as u64));

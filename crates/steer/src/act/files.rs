@@ -1,4 +1,4 @@
-//! Descriptors of our own for the files that a program has mapped.
+//! This process's own descriptors for the files that a program has mapped.
 
 use crate::PAGE;
 use crate::observe::{Mapping, cached, identity};
@@ -24,7 +24,7 @@ impl Files {
         Files { pid, open: BTreeMap::new() }
     }
 
-    /// The file of a mapping. `None` where it cannot be read, or its path leads to another by now.
+    /// The file of a mapping. `None` where it cannot be read, or its path leads to another file by now.
     pub fn get(&mut self, mapping: &Mapping) -> Option<&Arc<File>> {
         let key = (mapping.device.0, mapping.device.1, mapping.inode);
         if self.open.len() >= MOST && !self.open.contains_key(&key) {
@@ -36,22 +36,23 @@ impl Files {
         }
     }
 
-    /// Closes those that the program has not mapped any more: by device and inode.
+    /// Closes files that the program has not mapped any more. `is_mapped` gets a device and an inode.
     pub fn keep(&mut self, is_mapped: impl Fn((u64, u64), u64) -> bool) {
         self.open.retain(|(major, minor, inode), _| is_mapped((*major, *minor), *inode));
     }
 }
 
-/// Opens the file that is mapped: by its name as the process sees it, or by the kernel's link, which takes a capability.
+/// Opens the file that is mapped: by its path from the process's root folder, by its path from this process's, or by the kernel's link,
+/// which takes a capability.
 fn open(pid: u32, mapping: &Mapping) -> Option<Arc<File>> {
     let name = format!("/proc/{pid}/root{}", mapping.path);
     let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.at.start, mapping.at.end);
     let plain = libc::O_NONBLOCK | libc::O_NOCTTY;
-    // Times of access stay as they are where the file is ours.
+    // O_NOATIME leaves the access time as it is. The kernel refuses it for another user's file.
     let ways = [(&name, plain | libc::O_NOATIME), (&name, plain), (&mapping.path, plain), (&link, plain)];
     let with = |(path, flags): &(&String, i32)| OpenOptions::new().read(true).custom_flags(*flags).open(path).ok();
     let file = ways.iter().filter_map(with).find(|file| identity(file) == Some((mapping.device, mapping.inode)))?;
-    // Pieces are read as they are asked for, and nothing around them.
+    // The kernel then reads the pieces that are asked for, and nothing around them.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).ok()?;
     Some(Arc::new(file))
 }

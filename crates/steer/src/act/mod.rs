@@ -1,4 +1,8 @@
-//! What is done to a program's mappings: one face, with a hand for each way in.
+//! Acts on a program's mappings. A [`Hand`] is one way to reach them:
+//!
+//! * [`Own`] calls madvise(2) in the program itself.
+//! * [`OwnAndReaders`] does so, too, and has readers beside the program's threads.
+//! * [`Outside`] reaches another process: by ptrace(2) ([`Traced`]), and by readers.
 
 mod files;
 mod outside;
@@ -17,7 +21,7 @@ use crate::judge::{Advice, Run};
 use crate::observe::Mapping;
 use rustix::mm::Advice as Kernels;
 
-/// The calls of madvise(2) that make an advice, in their order.
+/// The calls of madvise(2) that give an advice, in their order.
 fn calls(advice: Advice, was_blocks: bool) -> impl Iterator<Item = Kernels> {
     let pages = match advice {
         Advice::Blocks => Some(Kernels::LinuxHugepage),
@@ -28,17 +32,17 @@ fn calls(advice: Advice, was_blocks: bool) -> impl Iterator<Item = Kernels> {
     pages.into_iter().chain([order])
 }
 
-/// A way to a program's mappings. A call that fails changes nothing, or a part of what was asked for: it may be repeated.
+/// A way to a program's mappings. A call that fails has done nothing, or a part of what was asked for: it may be repeated.
 pub trait Hand {
-    /// Advises a mapping: MADV_NORMAL, MADV_RANDOM, or both that and MADV_HUGEPAGE (which MADV_NORMAL does not take back:
-    /// MADV_NOHUGEPAGE does, if it `was_blocks`).
+    /// Advises a mapping: MADV_NORMAL, MADV_RANDOM, or MADV_RANDOM with MADV_HUGEPAGE. MADV_NORMAL does not take MADV_HUGEPAGE back.
+    /// MADV_NOHUGEPAGE does, and is called if the advice before `was_blocks`.
     fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool;
 
-    /// Has pages of a mapping read, without waiting (MADV_WILLNEED).
+    /// Begins to read pages of a mapping, without waiting (MADV_WILLNEED).
     fn read_ahead(&mut self, mapping: &Mapping, pages: &Run) -> bool;
 
-    /// Lets go of pages of a mapping: they are read again at the next touch (MADV_PAGEOUT, Linux 5.4). Nothing
-    /// happens to pages that other processes have mapped, or of a file that the caller could not write.
+    /// Drops pages of a mapping: they are read again at the next touch (MADV_PAGEOUT, Linux 5.4). Pages that other processes have
+    /// mapped stay, and so do pages of a file that the caller could not write.
     fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool;
 
     /// Readers beside the program, if there are any, and the files that they read.

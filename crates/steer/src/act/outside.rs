@@ -1,4 +1,4 @@
-//! The hand from outside: advice by ptrace(2), reading by descriptors of our own.
+//! The hand from outside: advice by ptrace(2), and reading by descriptors of this process.
 
 use super::{Files, Hand, Readers, Refusal, Traced};
 use crate::PAGE;
@@ -12,12 +12,12 @@ pub struct Outside {
     traced: Option<Traced>,
     files: Files,
     readers: Readers,
-    /// Whether what we read is charged to the memory that the process may have.
+    /// Whether this process is in the program's memory group, to which pages that it reads are then charged.
     may_read: bool,
 }
 
 impl Outside {
-    /// Of process `pid`; fails where advice is needed and cannot be given.
+    /// Of process `pid`. Fails where advice is needed and cannot be given.
     pub fn of(pid: u32, only_loads: bool) -> Result<Outside, Refusal> {
         let traced = if only_loads { None } else { Some(Traced::of(pid)?) };
         Ok(Outside { traced, files: Files::of(pid), readers: Readers::default(), may_read: same_group(pid) })

@@ -1,4 +1,4 @@
-//! The hand of who shares the program's memory: plain madvise(2).
+//! The hand of a watcher that shares the program's memory: plain madvise(2).
 
 use super::{Files, Hand, Readers, calls};
 use crate::judge::{Advice, Run};

@@ -1,5 +1,5 @@
-//! Readers beside a program: they bring pages of files into the page cache, several at a time, where advice does not
-//! (FUSE and NFS read what they are asked to read ahead one request at a time).
+//! Readers beside a program bring pages of files into the page cache, several pieces at a time. Advice does not do that everywhere:
+//! FUSE and NFS read ahead one request at a time.
 
 use crate::PAGE;
 use crate::judge::PIECE;
@@ -41,17 +41,17 @@ struct Piece {
     len: usize,
 }
 
-/// A reader reads so much at a time.
+/// Bytes that a reader reads at a time.
 const BUFFER: usize = (PIECE * PAGE) as usize;
 
 impl Readers {
-    /// Has `len` bytes of `file` read.
+    /// Queues `len` bytes of `file` to be read.
     pub fn bring(&mut self, file: &Arc<File>, at: u64, len: usize) {
         self.shared.lock().queue.push_back(Piece { file: Arc::clone(file), at, len });
         self.shared.changed.notify_one();
     }
 
-    /// Lets there be so many requests at a time.
+    /// Allows `most` requests at a time, and starts as many threads.
     pub fn allow(&mut self, most: usize) {
         self.shared.lock().most = most;
         while self.threads.len() < most {
@@ -69,12 +69,12 @@ impl Readers {
         (work.queue.len() + work.active, work.brought)
     }
 
-    /// Forgets what is not being read yet.
+    /// Forgets the pieces that no reader has begun.
     pub fn clear(&mut self) {
         self.shared.lock().queue.clear();
     }
 
-    /// Lets the threads end where there is nothing to read.
+    /// Ends the threads if there is nothing to read.
     pub fn rest(&mut self) {
         let (waiting, brought) = self.state();
         if waiting == 0 && !self.threads.is_empty() {
@@ -90,7 +90,7 @@ impl Drop for Readers {
         work.queue.clear();
         work.has_ended = true;
         drop(work);
-        // Storage may not answer: nobody waits for it.
+        // Nobody waits for the threads: storage may not answer.
         self.shared.changed.notify_all();
     }
 }
@@ -121,7 +121,7 @@ impl Shared {
 }
 
 impl Piece {
-    /// The bytes that were read. Those that the page cache has are not.
+    /// Reads the piece, unless the page cache has all of it. Returns the bytes that were read.
     fn read(&self, buffer: &mut [u8]) -> u64 {
         if super::files::is_cached(&self.file, self.at, self.len) {
             return 0;
@@ -133,7 +133,7 @@ impl Piece {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // The program will see what is wrong with it.
+                // The program meets the error by itself.
                 Err(_) => break,
             }
         }

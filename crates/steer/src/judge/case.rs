@@ -1,14 +1,14 @@
-//! The advice of one mapping.
+//! Decides on the advice of one mapping.
 
 use super::{Pieces, Shape, WINDOW};
 use std::time::Duration;
 
-/// What the kernel is told of a mapping: madvise(2).
+/// Advice on a mapping: madvise(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// MADV_NORMAL: the kernel reads around and ahead.
     Normal,
-    /// MADV_RANDOM: it reads what is touched.
+    /// MADV_RANDOM: it reads only what is touched.
     Random,
     /// MADV_RANDOM with MADV_HUGEPAGE: it reads the 2 MiB around a miss, in one request.
     Blocks,
@@ -21,27 +21,26 @@ pub struct Look<'a> {
     pub at: Duration,
     /// How long it took.
     pub lasted: Duration,
-    /// What was touched at its end.
+    /// The pattern of the touches at its end.
     pub shape: &'a Shape,
     /// Windows touched in all this time.
     pub windows: u64,
-    /// What was read piece by piece in all this time.
+    /// The pattern of what was read piece by piece in all this time.
     pub pieces: Pieces,
-    /// Whether the mappings have more pages than fit into memory.
+    /// Whether the touches, of all mappings, extend over more pages than fit into memory.
     pub is_short: bool,
     /// Pages that the program had read from devices meanwhile.
     pub read: u64,
     /// Faults of the program that waited for a device meanwhile.
     pub waited: u64,
-    /// All its faults. (Windows say less: of those that were
-    /// touched before, what is new may be gone again by the next look.)
+    /// All its faults. (Windows tell less: in a window that was touched before, a new page may be gone again by the next look.)
     pub faults: u64,
-    /// Of all windows that were touched in all mappings, the share of this one.
+    /// This mapping's share of the windows that were touched in all mappings.
     pub share: f64,
 }
 
 impl Look<'_> {
-    /// Whether the program waits more often than the kernel's reading ahead of a walk forward leaves it to.
+    /// Whether the program waits once in ten windows or more. In a walk forward that the kernel reads ahead of, it waits less often.
     pub fn waits(&self) -> bool {
         self.waited as f64 * self.share * WAITS >= self.windows as f64
     }
@@ -53,6 +52,7 @@ pub struct Case {
     state: State,
     /// How long it rests after advice that did not pay: doubled each time.
     rest: Duration,
+    /// Rates without advice, and under it.
     before: Rate,
     now: Rate,
     /// When strides, or a walk backward, were seen last.
@@ -67,13 +67,14 @@ enum State {
     Looked(Duration),
     /// Walked in strides, read ahead of page by page, since then.
     Strided(Duration),
-    /// Advised random; judged when half a second has passed.
+    /// Advised random since then; judged when half a second has passed.
     Tried(Duration),
     Random,
     /// Pieces of 2 MiB, advised to be read in blocks, since then.
     Blocks(Duration),
-    /// A walk backward, advised so, since then.
+    /// A walk backward, advised to be read in blocks, since then.
     Backward(Duration),
+    /// Left to the kernel, until then.
     Resting(Duration),
 }
 
@@ -88,7 +89,7 @@ struct Rate {
 
 impl Rate {
     fn add(&mut self, look: &Look) {
-        // What is older counts less and less.
+        // Older looks count less: after a second the sums are halved.
         if self.seconds > 1.0 {
             let half = |sum| sum / 2.0;
             *self = Rate {
@@ -127,40 +128,41 @@ impl Rate {
 
 /// Windows below which a look says nothing.
 const FEW: u64 = 10;
-/// Windows, of a walk forward, for each fault that waits: with fewer it is no walk.
+/// A walk forward that the kernel serves well waits less than once in so many windows.
 const WAITS: f64 = 10.0;
 /// A look under MADV_RANDOM lasts so long at most.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// Pages read for each window touched from which on the kernel reads in vain.
 const DEAR: f64 = 4.0;
-/// A walk in strides that is not seen for so long has ended.
+/// Strides, or a walk backward, that are not seen for so long have ended.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Memory is in small pieces at first.
+/// Blocks are tried for so long: at first free memory is in smaller pieces.
 const BLOCKS_TRIAL: Duration = Duration::from_secs(2);
 /// Blocks are advised for so long at most until they are looked at anew.
 const LONGEST_BLOCKS: Duration = Duration::from_secs(20);
+/// Any other advice is tried for so long.
 const TRIAL: Duration = Duration::from_millis(500);
 const FIRST_REST: Duration = Duration::from_secs(2);
 const LONGEST_REST: Duration = Duration::from_secs(64);
 
 impl Case {
-    /// Whether the mapping is advised random by this.
+    /// Whether the mapping is advised random for scattered touches.
     pub fn is_random(&self) -> bool {
         matches!(self.state, State::Tried(_) | State::Random)
     }
 
-    /// Whether it is advised random for any reason.
+    /// Whether it has any advice of ours.
     pub fn is_on(&self) -> bool {
         self.is_random()
             || matches!(self.state, State::Looked(_) | State::Strided(_) | State::Blocks(_) | State::Backward(_))
     }
 
-    /// Whether single touches are looked at, which is not to last.
+    /// Whether it is advised random for a short time, to look at single touches.
     pub fn is_looked_at(&self) -> bool {
         matches!(self.state, State::Looked(_))
     }
 
-    /// What was seen, and what is advised for it.
+    /// The pattern that was seen, and the advice for it, in words.
     pub fn why(&self) -> &'static str {
         match self.state {
             State::Normal | State::Resting(_) => "nothing that needs advice",
@@ -173,13 +175,13 @@ impl Case {
         }
     }
 
-    /// Pages a second, before a walk backward was advised to be read in blocks and now, if it is.
+    /// If a walk backward is read in blocks: pages a second before that advice, and now.
     pub fn backward(&self) -> Option<(f64, f64)> {
         let pages = |rate: &Rate| rate.progress() * WINDOW as f64;
         matches!(self.state, State::Backward(_)).then(|| (pages(&self.before), pages(&self.now)))
     }
 
-    /// Pages read a second, before pieces were advised to be read in blocks and now, if they are.
+    /// If pieces are read in blocks: pages read a second before that advice, and now.
     pub fn blocks(&self) -> Option<(f64, f64)> {
         matches!(self.state, State::Blocks(_)).then(|| (self.before.reading(), self.now.reading()))
     }
@@ -206,12 +208,12 @@ impl Case {
                 self.before.add(look);
                 self.begin(look)
             }
-            // Which parts of a block are touched cannot be seen any more: it is looked at anew.
+            // Under this advice the touched parts of a block do not show. The advice goes, so that they are looked at anew.
             State::Blocks(since) if look.at > since + LONGEST_BLOCKS => self.normal(look.at),
             State::Blocks(since) => {
                 self.now.add(look);
-                // What is touched of a block cannot be seen, and all of memory may have been replaced between two looks: what
-                // is read tells, most of which is used.
+                // Touches inside a block do not show, and all of memory may have been replaced between two looks. Pages read tell
+                // instead: most of them are used.
                 let pays = self.now.reading() >= self.before.reading() * 1.1;
                 if look.at < since + BLOCKS_TRIAL || pays { None } else { self.give_up(look.at) }
             }
@@ -221,7 +223,7 @@ impl Case {
                     self.ordered = look.at;
                     look.at < since + TRIAL || self.pays()
                 } else {
-                    // Anything else would read blocks in vain.
+                    // Any other pattern would read blocks in vain.
                     shape.fronts.is_empty() && shape.scattered < FEW && look.at < self.ordered + PAUSE
                 };
                 match goes_on {
@@ -252,15 +254,15 @@ impl Case {
                 }
                 match look.at < since + LONGEST_LOOK {
                     true => None,
-                    // What is in memory already shows no single touches.
+                    // Pages that are in memory already show no single touches.
                     false if !look.waits() => self.normal(look.at),
                     false => self.give_up(look.at),
                 }
             }
-            // It may have come to an end of the file, and begin anew.
+            // The walk may have come to an end of the file, and may begin anew.
             State::Strided(_) if look.at < self.ordered + PAUSE => None,
             State::Strided(_) => self.normal(look.at),
-            // A walk gains by being read ahead of, whatever the touches between cost.
+            // A walk gains by the kernel's reading ahead, whatever the touches between it cost.
             State::Tried(_) | State::Random if says_something && shape.is_walked() => self.normal(look.at),
             State::Tried(since) => {
                 self.now.add(look);
@@ -281,7 +283,7 @@ impl Case {
         }
     }
 
-    /// What a mapping without advice of ours, or under a look, is to have.
+    /// New advice for a mapping that has none of ours, or is under a look.
     fn begin(&mut self, look: &Look) -> Option<Advice> {
         let shape = look.shape;
         if shape.is_scattered() {
@@ -304,7 +306,7 @@ impl Case {
             self.state = State::Backward(look.at);
             return Some(Advice::Blocks);
         }
-        // The kernel reads ahead of a walk before it comes. Where a walk forward waits all the same, it is none.
+        // The kernel reads ahead of a walk forward in time. One that waits all the same may be something else.
         if shape.has_strides() || shape.is_one_walk() && look.waits() {
             self.state = State::Looked(look.at);
             return Some(Advice::Random);
@@ -312,8 +314,9 @@ impl Case {
         None
     }
 
+    /// Whether the advice pays: touches rise by a tenth, or fall by a tenth at most while half as much is read for each window.
     fn pays(&self) -> bool {
-        // Of what is read in blocks many pages are mapped by a fault.
+        // In blocks one fault maps many pages, so windows are counted.
         let (before, now) = match self.state {
             State::Backward(_) => (self.before.progress(), self.now.progress()),
             _ => self.progress(),
@@ -321,14 +324,14 @@ impl Case {
         now >= before * 1.1 || now >= before * 0.9 && self.now.price() * 2.0 <= self.before.price()
     }
 
-    /// The kernel's again: the pattern has ended.
+    /// Takes the advice back: the pattern has ended.
     fn normal(&mut self, at: Duration) -> Option<Advice> {
-        // Faults of the advice are not the new pattern's.
+        // Faults under the old advice are not the new pattern's.
         self.state = State::Resting(at + PAUSE);
         Some(Advice::Normal)
     }
 
-    /// The kernel's again, for longer each time.
+    /// Takes the advice back: it does not pay. The rest is twice as long each time.
     fn give_up(&mut self, at: Duration) -> Option<Advice> {
         self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
         self.state = State::Resting(at + self.rest);

@@ -1,11 +1,11 @@
-//! The pages to bring of a file that a program reads from slow storage: all of it while memory is free, else those that a walk
+//! Which pages to bring of a file that a program reads from slow storage: all of them while memory is free, else those that a walk
 //! forward comes to next.
 
 use super::{Run, WINDOW};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Follows the load of one mapping, which readers beside the program are ahead of.
+/// Follows the load of one mapping. Readers beside the program bring its pages before the program touches them.
 #[derive(Debug)]
 pub struct Load {
     /// The mapping's length in pages.
@@ -19,8 +19,8 @@ pub struct Load {
 /// The pages that are brought.
 #[derive(Debug)]
 enum What {
-    /// All of a file that fits into memory; after its last page comes its first. `left`: pages that were not asked for yet. `touched`:
-    /// by the program since.
+    /// All pages of a mapping that fits into memory; after the last comes the first. `left`: not asked for yet. `brought`: asked for.
+    /// `touched`: touched by the program meanwhile.
     Whole { left: u64, brought: u64, touched: u64 },
     /// The pages ahead of a walk forward, `window` pages ahead of its `front` at most.
     Walk { front: u64, window: u64 },
@@ -28,15 +28,17 @@ enum What {
 
 /// Pages that a reader brings at a time: 256 KiB.
 pub const PIECE: u64 = 64;
-/// A fault that waits for longer is one of slow storage.
+/// A fault that waits longer is one of slow storage.
 pub const SLOW: Duration = Duration::from_micros(300);
-/// A load, or a walk, that has not gone on for so long has ended.
+/// A load that has not gone on for so long has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A walk that has not gone on for so long has ended.
 const WALKS: Duration = Duration::from_millis(500);
-/// A walk may leave out so many pages, or a look may not have them: they are gone again.
+/// A walk may leave out so many pages. A look may not show them either: they are gone again.
 const NEAR: u64 = 4 * PIECE;
-/// Pages that say whether touches are dense, and the length of a row that does.
+/// Pages that are enough to tell whether touches are dense.
 const ENOUGH: u64 = 256;
+/// A row of dense touches has so many pages at least: 192 KiB.
 const ROW: u64 = 48;
 
 impl Load {
@@ -46,12 +48,12 @@ impl Load {
         Load { pages, next: front.min(pages), what, moved: now }
     }
 
-    /// A walk forward whose front is at page `front` of a mapping of `pages`, of which no more than `window` are to be brought ahead of it.
+    /// A walk forward that has come to page `front` of a mapping of `pages`. At most `window` pages are brought ahead of it.
     pub fn of_walk(front: u64, pages: u64, window: u64, now: Duration) -> Load {
         Load { pages, next: front.min(pages), what: What::Walk { front, window: window.max(PIECE) }, moved: now }
     }
 
-    /// Pages of the mapping that it brings in all.
+    /// Pages of memory that it needs.
     pub fn needs(&self) -> u64 {
         match self.what {
             What::Whole { .. } => self.pages,
@@ -59,7 +61,7 @@ impl Load {
         }
     }
 
-    /// Where the next touches are to be looked for.
+    /// Where to look for the next touches.
     pub fn ahead(&self) -> Range<u64> {
         match self.what {
             What::Whole { .. } => 0..self.pages,
@@ -117,7 +119,7 @@ impl Load {
         self.next = if self.next + pages >= self.pages { 0 } else { self.next + pages };
     }
 
-    /// Pages that may be asked for now, from the next one on; of what a load has brought and nobody has touched yet there may be `room`.
+    /// Pages that may be asked for now, from the next one on. At most `room` pages of a load may be asked for and not touched yet.
     fn may_ask(&mut self, room: u64) -> u64 {
         match self.what {
             What::Whole { left, brought, touched } => {
@@ -131,7 +133,7 @@ impl Load {
         }
     }
 
-    /// Pieces to bring now, at most `count`; of what is brought and not touched yet `room` pages at most.
+    /// Pieces to bring now, at most `count`. At most `room` pages of a load may be asked for and not touched yet.
     pub fn ask(&mut self, room: u64, count: usize) -> Vec<Run> {
         let mut ask = Vec::new();
         while ask.len() < count {
@@ -149,23 +151,25 @@ impl Load {
     }
 }
 
-/// Of the memory that files can have, so much may be brought before it is touched.
+/// Pages, or bytes, that may be brought before they are touched: seven eighths of the `room` that files can have.
 pub fn may_load(room: u64) -> u64 {
     room - room / 8
 }
 
-/// Pages that may be brought ahead of a walk, of the memory that files can have: 32 MiB at most, which keep the fastest of slow storage busy.
+/// Pages that may be brought ahead of a walk: an eighth of the `room` that files can have, and 32 MiB at most, which keep the fastest
+/// of slow storage busy.
 pub fn window(room: u64) -> u64 {
     (room / 8).min(8192)
 }
 
-/// Whether touches are dense: nearly all in rows longer than what the kernel maps for one. `None` if there are too few.
+/// Whether touches are dense: at least seven tenths of the pages lie in rows of 48 or more, longer than what the kernel maps for one
+/// touch. `None` if there are too few.
 pub fn is_dense(runs: &[Run]) -> Option<bool> {
     let (mut all, mut in_rows) = (0, 0);
     let mut row = Run { at: 0, len: 0 };
     for run in runs.iter().chain([&Run { at: u64::MAX / 2, len: 0 }]) {
         all += run.len;
-        // One page may be left out: the kernel's marker.
+        // One page may be missing: the one that the kernel has marked for readahead.
         if run.at <= row.end() + 1 {
             row.len = run.end() - row.at;
             continue;
@@ -182,8 +186,9 @@ pub fn is_dense(runs: &[Run]) -> Option<bool> {
 #[derive(Debug)]
 pub struct Depth {
     now: usize,
-    /// Bytes brought until then, and bytes a second before.
+    /// When the last trial began, and the bytes brought until then.
     since: (Duration, u64),
+    /// Bytes a second in the trial before.
     before: f64,
 }
 
@@ -193,12 +198,12 @@ const MOST: usize = 64;
 const TRIAL: Duration = Duration::from_millis(60);
 
 impl Depth {
-    /// The least.
+    /// Begins with the least number of requests.
     pub fn new(now: Duration) -> Depth {
         Depth { now: LEAST, since: (now, 0), before: 0.0 }
     }
 
-    /// How many requests there may be, once so many bytes are brought in all.
+    /// Requests that there may be, now that `brought` bytes are read in all.
     pub fn judge(&mut self, brought: u64, now: Duration) -> usize {
         let lasted = now.saturating_sub(self.since.0);
         if lasted >= TRIAL {

@@ -1,8 +1,10 @@
-//! What would help, from what was seen: pure, so that it can be tested on recorded touches.
+//! Decides what would help, from what was seen. It is pure, so it can be tested on recorded touches.
 //!
-//! [`shape`] tells the pattern of what was touched in two looks that followed one another. [`Case`] follows one mapping
-//! and decides on its advice. [`Stream`] says what to read ahead of a walk, [`Round`] what to drop behind one that
-//! comes round, [`Load`] what to bring of a file that is read from slow storage.
+//! * [`shape`] tells the pattern of the pages that were touched in two looks, one after the other.
+//! * [`Case`] follows one mapping and decides on its advice.
+//! * [`Stream`] says what to read ahead of a walk in strides.
+//! * [`Round`] says what to drop behind a walk that comes round.
+//! * [`Load`] says what to bring of a file that is read from slow storage.
 
 mod case;
 mod load;
@@ -32,5 +34,5 @@ impl Run {
     }
 }
 
-/// Pages that the kernel maps at most for one touch where it has them (`fault_around_bytes`, 64 KiB): a *window*.
+/// Pages of a *window*: the kernel maps as many at most for one touch, where it has them (`fault_around_bytes`, 64 KiB).
 pub(crate) const WINDOW: u64 = 16;

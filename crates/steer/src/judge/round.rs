@@ -1,5 +1,5 @@
-//! A walk forward that comes round, over more than memory has: a part is kept, the rest is dropped behind the reader.
-//! The kernel would drop each page just before it is wanted again.
+//! A walk forward that comes round, over more than memory holds. A part is kept, and the rest is dropped behind the walk. The kernel
+//! alone would drop each page just before it is wanted again.
 
 use super::Run;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Round {
     front: u64,
-    /// What the walk has covered since it was found.
+    /// Pages that the walk has covered since it was found.
     covered: Range<u64>,
     /// Pages from the beginning that stay, once it has come round.
     keep: u64,
     /// How often it has come round.
     rounds: u32,
-    /// Up to where, in this round, what lies behind has been dropped.
+    /// The page up to which this round has dropped what lies behind the walk. 0 at the beginning of a round.
     dropped: u64,
     moved: Duration,
     began: Duration,
@@ -27,7 +27,7 @@ pub struct Round {
 
 /// Pages that are dropped at a time: 4 MiB.
 const PIECE: u64 = 1024;
-/// Pages behind the reader that are left: other threads of the program may follow it.
+/// Pages behind the walk that are left: other threads of the program may follow it.
 const BEHIND: u64 = 512;
 /// Pages in a row that begin a new round.
 const WALK: u64 = 64;
@@ -35,7 +35,7 @@ const WALK: u64 = 64;
 const REACH: u64 = 65536;
 /// A walk that has not moved for so long has ended.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Rounds after which it is judged whether keeping pays.
+/// After so many rounds it is judged whether keeping pays.
 const TRIAL: u32 = 4;
 
 impl Round {
@@ -45,7 +45,7 @@ impl Round {
         Round { front, covered, keep: 0, rounds: 0, dropped: 0, moved: now, began: now, passed: 0, before: 0.0 }
     }
 
-    /// Where the next touches may be: ahead, and at the beginning of what is not kept.
+    /// Where the next touches may be: ahead, and at the beginning of the part that is not kept.
     pub fn ahead(&self) -> [Range<u64>; 2] {
         let behind = self.front.saturating_sub(REACH / 16);
         if self.rounds == 0 {
@@ -83,7 +83,7 @@ impl Round {
             if self.rounds == 1 {
                 self.before = self.speed(now);
             }
-            // The first round with a part kept fills it.
+            // The first round with a part kept only fills that part: speed is counted after it.
             if self.rounds <= 2 {
                 (self.began, self.passed) = (now, 0);
             }
@@ -107,7 +107,7 @@ impl Round {
         self.passed as f64 / now.saturating_sub(self.began).as_secs_f64().max(1e-3)
     }
 
-    /// Pages a second, before a part was kept and now, if it has been.
+    /// Pages a second before a part was kept, and now. `None` if it has not been kept for a round.
     pub fn progress(&self, now: Duration) -> Option<(f64, f64)> {
         (self.rounds > 2).then(|| (self.before, self.speed(now)))
     }
@@ -133,14 +133,14 @@ impl Round {
         self.covered.end - self.covered.start
     }
 
-    /// What to drop now: what lies behind the reader and is not kept, and what a round before has left.
+    /// Pages to drop now: those that lie behind the walk and are not kept, and those that the round before has left.
     pub fn drop(&mut self) -> Option<Run> {
         let kept = self.covered.start + self.keep;
         if self.rounds == 0 || kept >= self.covered.end {
             return None;
         }
         if self.dropped == 0 {
-            // A new round has begun: the end of the last one goes.
+            // A new round has begun: what is left at the end of the last one goes.
             self.dropped = kept;
             let from = (self.front + REACH / 4).max(kept);
             return (from < self.covered.end).then(|| Run { at: from, len: self.covered.end - from });
@@ -180,7 +180,7 @@ mod tests {
         go_round(&mut round, 0, 30_000, &mut now, 5);
         assert!(round.is_loop());
         for _ in 0..4 {
-            // What is kept is not new when the reader comes again.
+            // Pages that are kept are not new when the walk comes again.
             let dropped = go_round(&mut round, 30_000, 30_000, &mut now, 3);
             assert!(dropped.iter().all(|run| run.at >= 30_000), "{dropped:?}");
             let pages: u64 = dropped.iter().map(|run| run.len).sum();

@@ -14,14 +14,14 @@ pub struct Front {
     pub span: u64,
 }
 
-/// What two looks showed.
+/// The pattern that two looks showed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Shape {
     /// Windows in which a page was touched.
     pub windows: u64,
     /// Of these, windows that no walk and no stride explains.
     pub scattered: u64,
-    /// And windows that wide strides explain.
+    /// Of these, windows that wide strides explain (none of them is scattered).
     pub strided: u64,
     /// Walks and strides whose direction is known.
     pub fronts: Vec<Front>,
@@ -30,7 +30,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Whether nearly all touches are at single places.
+    /// Whether at least three quarters of the touches are at single places.
     pub fn is_scattered(&self) -> bool {
         self.scattered * 4 >= self.windows * 3
     }
@@ -47,7 +47,7 @@ impl Shape {
         self.fronts.iter().all(|front| front.stride == 1) && walked * 2 >= self.windows.max(1)
     }
 
-    /// Where the walk forward is to which most touches belong, if there is one.
+    /// The front of the one walk forward to which most touches belong, if there is one.
     pub fn walk_forward(&self) -> Option<u64> {
         match &self.fronts[..] {
             [front] if self.is_one_walk() => Some(front.at),
@@ -55,7 +55,7 @@ impl Shape {
         }
     }
 
-    /// Whether nearly all touches belong to walks backward, of which most pages are used, or many.
+    /// Whether all fronts are walks backward that leave out seven pages at most, and less than an eighth of the touches is scattered.
     pub fn is_backward(&self) -> bool {
         let are_backward = self.fronts.iter().all(|front| -WIDE < front.stride && front.stride < 0);
         !self.fronts.is_empty() && are_backward && self.scattered * 8 < self.windows
@@ -79,7 +79,7 @@ impl Shape {
     }
 }
 
-/// Touches that lie at most so many pages apart belong together: what the usual readahead spans.
+/// Touches at most so many pages apart belong together: the usual readahead spans as many.
 const NEAR: u64 = 32;
 /// Pages that make a walk.
 const WALK: u64 = 64;
@@ -88,12 +88,12 @@ const LONG: u64 = 256;
 /// Equal distances that make a stride.
 const EQUAL: usize = 8;
 
-/// A run of either look, joined with those that adjoin it.
+/// Runs of both looks that adjoin one another, as one.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     at: u64,
     len: u64,
-    /// Of each look: how many pages, and the sum of their numbers.
+    /// For each look: its pages here, and the sum of their numbers.
     looks: [(u64, u64); 2],
 }
 
@@ -106,24 +106,24 @@ impl Piece {
 /// Pieces of a file that are read forward, each at another place than the one before: a model's experts, a file's chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pieces {
-    /// Whether nearly all that was touched lies in such pieces, each of about 2 MiB that lie together in the file.
+    /// Whether most of what was touched lies in such pieces, each of about 2 MiB that lie together in the file.
     pub are_blocks: bool,
 }
 
 /// Pages of 2 MiB.
 const BLOCK: u64 = 512;
-/// Pieces from which on they are a pattern.
+/// So many pieces are a pattern.
 const MANY: usize = 8;
 
-/// Tells the pieces among runs that were new, in order. `is_mapped`: a page before a run that goes on where an earlier look ended.
-/// `offset`: the mapping's first page in the file.
+/// Tells the pieces among runs that were new, in order. `is_mapped` tells whether a page is mapped: a run behind a mapped page goes on
+/// where an earlier look ended. `offset` is the mapping's first page in the file.
 pub fn pieces(runs: &[Run], offset: u64, is_mapped: impl Fn(u64) -> bool) -> Pieces {
     let joined = join(runs, &[]);
     let is_begun = |piece: &&Piece| piece.at == 0 || !is_mapped(piece.at - 1);
     let begun: Vec<&Piece> = joined.iter().filter(is_begun).collect();
     let (all, in_pieces) =
         (joined.iter().map(|piece| piece.len).sum::<u64>(), begun.iter().map(|piece| piece.len).sum::<u64>());
-    // Those that are read while it is looked at are cut.
+    // A piece that is being read during a look is cut, so a fifth of the blocks' pages may be missing.
     let blocks = |piece: &&Piece| (piece.end() + offset).div_ceil(BLOCK) - (piece.at + offset) / BLOCK;
     let touched: u64 = begun.iter().map(blocks).sum();
     let are_many = begun.len() >= MANY && in_pieces * 10 >= all * 7;
@@ -172,14 +172,14 @@ pub fn shape(first: &[Run], second: &[Run]) -> Shape {
         }
         let near = rest.windows(2).take_while(|two| two[1].at - two[0].end() <= NEAR).count() + 1;
         let (span, pages) = (rest[near - 1].end() - rest[0].at, rest[..near].iter().map(|one| one.len).sum::<u64>());
-        // Many touches at random lie as close.
+        // Many touches at random lie as close together.
         let is_random = pages * 4 < span * 3 && is_mixed(&rest[..near]);
         if pages >= WALK && pages * 4 >= span && !is_random {
             shape.windows += pages.div_ceil(WINDOW);
             front(&mut shape, &rest[..near], 1);
             index += near;
         } else {
-            // One at a time: a stride may begin at the next.
+            // One piece at a time is passed over: a stride may begin at the next.
             shape.windows += 1;
             shape.scattered += 1;
             index += 1;
@@ -216,14 +216,13 @@ fn join(first: &[Run], second: &[Run]) -> Vec<Piece> {
     }
 }
 
-/// Whether what lies between is but the page that the kernel has marked to read ahead at, which it does not map around a
-/// touch.
+/// Whether only one page lies between, which the kernel has marked for readahead: it does not map that page around a touch.
 fn is_marker(last: &Piece, run: &Run) -> bool {
     run.at == last.end() + 1 && last.len + run.len >= WINDOW / 2
 }
 
-/// How many pieces from the first on lie at equal distances, if that is a stride. What the kernel maps around a touch
-/// blurs wide ones.
+/// How many pieces, from the first on, lie at equal distances, if that is a stride. Wide strides are blurred by what the kernel maps
+/// around a touch.
 fn equal_distances(pieces: &[Piece]) -> Option<usize> {
     let step = pieces.get(1)?.at - pieces[0].at;
     let blur = if step >= 4 * WINDOW { WINDOW - 1 } else { step / 16 + 1 };
@@ -232,7 +231,7 @@ fn equal_distances(pieces: &[Piece]) -> Option<usize> {
     (step >= 2 && equal >= EQUAL).then_some(equal + 1)
 }
 
-/// Of each look: the mean number of its pages. `None` where it has none.
+/// For each look, the mean of its pages' numbers. `None` where it has none.
 fn means(pieces: &[Piece]) -> [Option<u64>; 2] {
     [0, 1].map(|look| {
         let (count, sum) =
@@ -241,14 +240,13 @@ fn means(pieces: &[Piece]) -> [Option<u64>; 2] {
     })
 }
 
-/// Whether the pages of the second look lie among those of the first. Those of a walk lie beyond: their means are half of
-/// the span apart.
+/// Whether the pages of the second look lie among those of the first. In a walk they lie beyond: the means are half of the span apart.
 fn is_mixed(pieces: &[Piece]) -> bool {
     let span = pieces[pieces.len() - 1].end() - pieces[0].at;
     matches!(means(pieces), [Some(first), Some(second)] if first.abs_diff(second) * 4 < span)
 }
 
-/// Notes the front of pieces that belong together: they moved from where the first look saw them to where the second did.
+/// Notes the front of pieces that belong together. They moved from where the first look saw them to where the second did.
 fn front(shape: &mut Shape, pieces: &[Piece], step: i64) {
     let [Some(first), Some(second)] = means(pieces) else { return };
     let (start, end) = (pieces[0].at, pieces[pieces.len() - 1].end() - 1);

@@ -1,4 +1,4 @@
-//! What to read ahead of a walk in strides.
+//! Which pages to read ahead of a walk in strides.
 
 use super::{Front, Run};
 use std::time::Duration;
@@ -17,27 +17,27 @@ pub struct Stream {
     /// Touches to be ahead by: doubled while the walk keeps up.
     depth: i64,
     most: i64,
-    /// It has come to the mapping's end, and may begin anew: a column follows another.
+    /// The walk has come to the mapping's end, and may begin anew: a column follows another.
     is_over: bool,
     moved: Duration,
     began: Duration,
     steps: u64,
 }
 
-/// Strides from which on single pages are read; the kernel, or blocks, serve closer ones.
+/// From this stride on single pages are read. The kernel, or blocks, serve shorter ones.
 pub const WIDE: i64 = 8;
 /// Touches to be ahead by at first, and at most.
 const DEPTH: i64 = 64;
 const DEEPEST: i64 = 512;
-/// Requests at a time.
+/// Requests that one [`Stream::ask`] returns at most.
 const AT_ONCE: usize = 256;
-/// Touches that may be missing in a row: another thread's, or what the look was too early for.
+/// Touches that may be missing in a row: another thread made them, or the look was too early.
 const MISSING: i64 = 4;
 /// A walk that has not moved for so long has ended.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// And one that may begin anew.
+/// A walk that is at the mapping's end, and has not begun anew for so long, has ended.
 const BREATH: Duration = Duration::from_millis(200);
-/// Touches that begin it anew.
+/// So many new touches in strides begin a walk anew.
 const AGAIN: i64 = 4;
 
 impl Stream {
@@ -58,7 +58,7 @@ impl Stream {
         }
     }
 
-    /// Where the next touches are to be looked for.
+    /// Where to look for the next touches.
     pub fn ahead(&self) -> Run {
         let reach = (self.depth * 2 * self.stride.abs()).clamp(1024, self.pages);
         let (from, to) = match (self.stride > 0, self.is_over) {
@@ -71,8 +71,8 @@ impl Stream {
         Run { at: from as u64, len: (to - from) as u64 }
     }
 
-    /// Moves on to the last touch in order that `is_touched` knows; `new`: those of them that no look has seen before.
-    /// `false` once the walk has ended.
+    /// Moves on to the last touch, in the walk's order, for which `is_touched` is true. `new` has the pages that no look has seen
+    /// before. Returns `false` once the walk has ended.
     pub fn follow(&mut self, new: &[Run], is_touched: impl Fn(u64) -> bool, now: Duration) -> bool {
         if self.is_over && !self.begins_anew(new) {
             return now.saturating_sub(self.moved) < BREATH;
@@ -95,7 +95,7 @@ impl Stream {
         if self.front != before {
             self.steps += ((self.front - before) / self.stride) as u64;
             self.moved = now;
-            // Nearly all that was read ahead is used: more pays.
+            // More than a quarter of the depth was used since the last look: a greater depth pays.
             if self.lead() * 4 < self.depth * 3 {
                 self.depth = (self.depth * 2).min(self.most);
             }
@@ -118,7 +118,7 @@ impl Stream {
         true
     }
 
-    /// Touches by which reading is ahead.
+    /// Touches that reading is ahead by.
     fn lead(&self) -> i64 {
         ((self.ahead - self.front) / self.stride).max(0)
     }
@@ -143,7 +143,7 @@ impl Stream {
         ask
     }
 
-    /// How long to wait until the next look: while a quarter of what is ahead is used.
+    /// How long to wait until the next look: until about a quarter of the depth is used.
     pub fn pause(&self, now: Duration) -> Duration {
         let seconds = now.saturating_sub(self.began).as_secs_f64();
         if self.steps == 0 || seconds <= 0.0 {
@@ -153,7 +153,7 @@ impl Stream {
         Duration::from_secs_f64((self.depth as f64 / 4.0 / a_second).clamp(0.0003, 0.005))
     }
 
-    /// Touches that were followed, and those that were asked for and have not come.
+    /// Touches that were followed, and touches that were asked for and have not come.
     pub fn account(&self) -> (u64, u64) {
         (self.steps, self.lead() as u64)
     }

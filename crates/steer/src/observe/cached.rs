@@ -1,4 +1,4 @@
-//! What of a file is in the page cache: cachestat(2), Linux 6.5, or mincore(2).
+//! Counts the pages of a file that the page cache has: cachestat(2), Linux 6.5, or mincore(2).
 
 use super::at_address;
 use crate::PAGE;
@@ -9,17 +9,17 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// What of a part of a file is in memory.
+/// A part of a file in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cached {
-    /// Pages that are there.
+    /// Pages that are in memory.
     pub pages: u64,
-    /// Pages of these that are newer than the file. `None` where the kernel does not tell (before Linux 6.5).
+    /// Of these, pages that are not yet written to the file. `None` where the kernel does not tell (before Linux 6.5).
     pub dirty: Option<u64>,
 }
 
-/// What is in memory of `pages` of a file. Fails with [`io::ErrorKind::PermissionDenied`] for a file that the caller neither owns nor
-/// may write.
+/// Counts those of `pages` that are in memory. Fails with [`io::ErrorKind::PermissionDenied`] for a file that the caller neither owns
+/// nor may write; only Linux 6.5 to 6.12 answer for such a file.
 pub fn cached(file: &File, pages: Range<u64>) -> io::Result<Cached> {
     match by_cachestat(file, &pages) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => by_mincore(file, pages),
@@ -41,14 +41,14 @@ fn by_cachestat(file: &File, pages: &Range<u64>) -> io::Result<Cached> {
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
-    // What is being written back is no newer than the file for long, but is still.
+    // Pages that are being written back are not yet in the file either.
     Ok(Cached { pages: found[0], dirty: Some(found[1] + found[2]) })
 }
 
 fn by_mincore(file: &File, pages: Range<u64>) -> io::Result<Cached> {
     /// Pages that are asked for at a time: 256 MiB.
     const STEP: u64 = 1 << 16;
-    // Of other files mincore(2) says that all is there.
+    // For other files mincore(2) reports every page as in memory.
     if !may_ask(file)? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -80,8 +80,8 @@ fn may_ask(file: &File) -> io::Result<bool> {
     Ok(user == 0 || file.metadata()?.uid() == user || may_write)
 }
 
-/// The device and inode of a file as proc_pid_maps(5) has them, which differ from those of fstat(2) on some file systems (btrfs,
-/// overlayfs): a page of it is mapped, and the table read. `None` where it cannot be mapped.
+/// The device and inode of a file as proc_pid_maps(5) shows them. On some file systems (btrfs, overlayfs) fstat(2) shows others, so
+/// this maps a page and reads the table. `None` where the file cannot be mapped.
 pub fn identity(file: &File) -> Option<((u64, u64), u64)> {
     let length = PAGE as usize;
     // SAFETY: a fresh mapping, that nobody touches.

@@ -1,5 +1,5 @@
-//! A descriptor that is opened and closed by bare system calls. The standard library's close(2) would be the engine's where
-//! its library is loaded, too, which would take a file of the program's for closed.
+//! A descriptor that is opened and closed by bare system calls. The standard library calls the C library's close(2). Where the engine's
+//! library is loaded, too, that call is the engine's, which would take a file of the program's for closed.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
@@ -43,11 +43,11 @@ impl Drop for Descriptor {
     }
 }
 
-/// Lets go of what the program's descriptors hold open, in a thread with a table of its own. `false` where that cannot be done: the thread
-/// must end then.
+/// Closes all descriptors in a thread that has a table of its own, a copy of the program's. `false` where that cannot be done: the
+/// thread must end then.
 ///
-/// One by one: the C library's close_range(2) and syscall(2) are the engine's where its library is loaded, too, and it would
-/// take all of the program's files for closed.
+/// They are closed one by one. Where the engine's library is loaded, too, close_range(2) and syscall(2) are its own, and it would take
+/// all of the program's files for closed.
 pub fn close_descriptors() -> bool {
     let Some(folder) = Descriptor::open("/proc/thread-self/fd") else { return false };
     let mut buffer = [MaybeUninit::uninit(); 4096];

@@ -1,4 +1,4 @@
-//! What a program's faults cost: /proc/PID/stat and /proc/PID/io.
+//! The cost of a program's faults: /proc/PID/stat and /proc/PID/io.
 
 use super::text::{number, number_after, read};
 
@@ -7,7 +7,7 @@ use super::text::{number, number_after, read};
 pub struct Spent {
     /// Faults that waited for a device.
     pub major_faults: u64,
-    /// Faults that did not begin to read: those that waited for what is being read ahead are among them.
+    /// Faults that began no read. Those that waited for a page that is being read ahead are among them.
     pub minor_faults: u64,
     /// Bytes that the program had read from devices, what was read around and ahead for it included. Zero where
     /// /proc/PID/io may not be read.
@@ -24,7 +24,7 @@ impl Spent {
         }
     }
 
-    /// What came after an earlier look.
+    /// The counts since an earlier look.
     pub fn since(&self, before: &Spent) -> Spent {
         Spent {
             major_faults: self.major_faults.saturating_sub(before.major_faults),

@@ -29,12 +29,12 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// The same in bytes: of what the file has.
+    /// Bytes of it that the file has.
     pub fn bytes(&self) -> u64 {
         self.pages * PAGE
     }
 
-    /// Where pages of it lie.
+    /// The addresses of `pages` of it.
     pub fn addresses(&self, pages: &Run) -> Range<u64> {
         self.at.start + pages.at * PAGE..self.at.start + pages.end() * PAGE
     }
@@ -58,12 +58,12 @@ pub struct Flags {
 pub struct Mappings {
     maps: String,
     smaps: String,
-    /// Stands before the paths: the process may have another root.
+    /// Prefix of the paths: the process may have another root folder.
     root: String,
     text: Vec<u8>,
 }
 
-/// Libraries from which on their folder is a runtime's.
+/// A folder of which so many libraries are loaded is a runtime's.
 const LIBRARIES: u32 = 3;
 
 /// Mappings smaller than this are left alone.
@@ -72,7 +72,7 @@ const LEAST: u64 = 4 << 20;
 /// Bytes of mapped files from which on a process is worth a look now and then.
 pub const WORTH: u64 = 32 << 20;
 
-/// Whether a process that has these mapped is.
+/// Whether a process with these mappings is worth a look.
 pub fn are_worth(mappings: &[Mapping]) -> bool {
     mappings.iter().map(Mapping::bytes).sum::<u64>() >= WORTH
 }
@@ -88,15 +88,14 @@ impl Mappings {
         }
     }
 
-    /// The mappings of files that may be steered: large ones of data, which no program runs from and no runtime brings
-    /// along.
+    /// The mappings that may be steered: large ones of data files. Code and the files of runtimes are left out.
     pub fn look(&mut self) -> Vec<Mapping> {
         if !read(&self.maps, &mut self.text) {
             return Vec::new();
         }
         let mut found = candidates(&self.text);
         for one in &mut found {
-            // Of a program with another root, but in the reader's, maps has the whole path.
+            // Where the program's root folder lies inside the reader's, maps shows the path from the reader's root.
             let file = stat(format!("{}{}", self.root, one.path)).or_else(|_| stat(&one.path[..]));
             let size = file.map_or(u64::MAX, |file| file.st_size as u64);
             one.pages = size.saturating_sub(one.offset).div_ceil(PAGE).min((one.at.end - one.at.start) / PAGE);
@@ -197,7 +196,7 @@ fn candidates(text: &[u8]) -> Vec<Mapping> {
         if is_code || is_memory || libraries.iter().any(|(known, _)| known == folder(&one.path)) {
             continue;
         }
-        // Advice, and protection, cut a mapping in pieces.
+        // madvise(2) and mprotect(2) cut a mapping in pieces.
         if let Some(last) = found.last_mut() {
             let goes_on = last.at.end == one.at.start && last.offset + (last.at.end - last.at.start) == one.offset;
             if goes_on && (last.device, last.inode) == (one.device, one.inode) && last.is_shared == one.is_shared {

@@ -2,20 +2,20 @@
 
 use super::text::{number, number_after, read};
 
-/// Where a group's limit and use are read.
+/// The files with a group's limit and use.
 #[derive(Debug)]
 struct Group {
     limit: String,
     stat: String,
-    /// The names, in `stat`, of what is no file's. (The group's use less its files would be less exact: the two are counted at
+    /// The names, in `stat`, of memory that is no file's. (The group's use less its files would be less exact: the two are counted at
     /// different times.)
     others: &'static [&'static str],
 }
 
-/// A limit from which on there is none: version 1 has a number for it.
+/// A limit of this or more is none: version 1 of cgroups has a number for it.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Reads the memory of one program's group, and of those that it lies in.
+/// Reads the limits of one program's group, and of the groups that it lies in.
 #[derive(Debug)]
 pub struct Memory {
     groups: Vec<Group>,
@@ -45,8 +45,8 @@ impl Memory {
         groups.iter().filter_map(|group| group.for_files(text)).fold(machine, u64::min)
     }
 
-    /// Pages of files that the program's own group had read again a short while after they were dropped, since the group was
-    /// made. `None` where the group does not tell.
+    /// Pages of files that the program's own group had to read again soon after they were dropped, counted since the group was made.
+    /// `None` where the group does not tell.
     pub fn refaults(&mut self) -> Option<u64> {
         let group = self.groups.first()?;
         read(&group.stat, &mut self.text).then(|| number_after(&self.text, "workingset_refault_file ")).flatten()
@@ -64,7 +64,7 @@ impl Group {
     }
 }
 
-/// Whether process `pid` is in the memory group of this one: pages that one reads are charged to it.
+/// Whether process `pid` is in the memory group of this process. Pages are charged to the group of the process that reads them.
 pub fn same_group(pid: u32) -> bool {
     let group = |process: &str| {
         let mut text = Vec::new();
@@ -74,8 +74,8 @@ pub fn same_group(pid: u32) -> bool {
     group("self").is_some_and(|own| group(&pid.to_string()) == Some(own))
 }
 
-/// The groups that may hold a limit, of version 1 and of version 2: the program's and all above it. A container sees
-/// its own as the root, under a name from outside or none.
+/// The groups that may hold a limit, of version 1 and of version 2: the program's and all above it. A container sees its own group as
+/// the root, and the path may have a name from outside or none. So some of these may not exist.
 fn groups_of(text: &[u8]) -> Vec<Group> {
     let mut found = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {

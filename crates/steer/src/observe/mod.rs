@@ -1,4 +1,4 @@
-//! What /proc shows of a program, one reader each.
+//! Looks at programs, mostly by /proc: a file for each interface.
 
 mod at_address;
 mod cached;

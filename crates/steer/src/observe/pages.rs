@@ -74,7 +74,7 @@ unsafe impl Ioctl for &mut Scan {
 }
 
 impl Seen {
-    /// None of the `pages` from address `start` on is known.
+    /// A mapping of `pages` at address `start`, of which no page was seen mapped.
     pub fn nothing(start: u64, pages: u64) -> Seen {
         Seen { start, bits: vec![0; pages.div_ceil(64) as usize], pages }
     }
@@ -94,7 +94,7 @@ impl Seen {
         self.note(pages, false, &mut Vec::new());
     }
 
-    /// Notes that of `pages` exactly `present` are mapped, and reports those that are new.
+    /// Notes that all of `pages` are mapped, or none of them. Adds to `new` those that are mapped and were not before.
     fn note(&mut self, pages: Range<u64>, is_present: bool, new: &mut Vec<Run>) {
         let mut page = pages.start;
         while page < pages.end.min(self.pages) {
@@ -174,8 +174,8 @@ impl Pages {
             seen.note(first..last, true, new);
             at = last;
         }
-        // Where the kernel has walked in several steps its end may be that of a step before: what was told is not asked for again, since
-        // what has changed meanwhile would be out of order.
+        // Where the kernel has walked in several steps, `walk_end` may be the end of an earlier step. Pages that were told are not
+        // asked for again: those that have changed meanwhile would be out of order.
         let next = ((scan.walk_end - seen.start) / PAGE).max(at);
         seen.note(at..next, false, new);
         Ok(next)

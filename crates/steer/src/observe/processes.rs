@@ -1,11 +1,11 @@
-//! Which processes there are: /proc/PID.
+//! Lists processes: /proc/PID.
 
 use super::effort::fields;
 use super::text::{number, read};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A process: its number, and when it began, since numbers come again.
+/// A process: its number and when it began, since numbers are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Process {
     /// Its number.
@@ -27,7 +27,7 @@ impl Process {
         (state != b"Z" && state != b"X").then_some(Process { pid, began })
     }
 
-    /// Tells its program apart from the one that it executes next: where its code and its stack begin.
+    /// Where its code and its stack begin: this tells its program from the one that it executes next.
     pub fn image(self) -> Option<(u64, u64)> {
         let mut text = Vec::new();
         if !read(&format!("/proc/{}/stat", self.pid), &mut text) {
@@ -72,14 +72,14 @@ impl Process {
     }
 }
 
-/// What one line of a process tells everybody (proc_pid_stat(5)).
+/// The parts of proc_pid_stat(5) that every user may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glance {
-    /// Which it is.
+    /// The process.
     pub process: Process,
     /// Its first thread's name.
     pub name: String,
-    /// Bytes of its addresses that are in use; none of a thread of the kernel.
+    /// Bytes of its address space. 0 for a thread of the kernel.
     pub virtual_bytes: u64,
 }
 
@@ -114,8 +114,8 @@ pub fn processes() -> Vec<Process> {
     entries.filter_map(|entry| Process::of(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// These processes, their children, those of these, and so on. What was found once stays as long as it lives, also when its parent has
-/// ended.
+/// Adds all descendants of these processes, and removes processes that have ended. A process that was found once stays while it lives,
+/// also when its parent has ended.
 pub fn with_children(found: &mut BTreeSet<Process>) {
     found.retain(|process| process.is_there());
     let mut new: Vec<Process> = found.iter().copied().collect();

@@ -1,4 +1,4 @@
-//! What a process may do: /proc/PID/status.
+//! The rights of a process: /proc/PID/status.
 
 use super::text::read;
 

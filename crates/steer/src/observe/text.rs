@@ -2,7 +2,7 @@
 
 use super::descriptor::Descriptor;
 
-/// A whole file, into a buffer that is used again. `false` if it cannot be read.
+/// Reads a whole file into a buffer, of which nothing old stays. `false` if the file cannot be read.
 pub(crate) fn read(path: &str, into: &mut Vec<u8>) -> bool {
     into.clear();
     let Some(file) = Descriptor::open(path) else { return false };

@@ -6,12 +6,12 @@ use crate::clock::now;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What threads waited between two looks.
+/// Time that threads waited between two looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Waited {
     /// Faults of all threads, of either kind.
     pub faults: u64,
-    /// Time in which threads with faults were neither on a processor nor waiting for one: at most so long for faults, since a
+    /// Time in which threads with faults were neither on a processor nor waiting for one. They waited for faults so long at most: a
     /// thread may have slept for other reasons, too.
     pub slept: Duration,
     /// Time in which threads with faults waited for a device. `None` where the kernel does not count it
@@ -42,7 +42,7 @@ struct Thread {
 /// Ticks of proc_pid_stat(5) in a second (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// Threads whose state is looked at.
+/// Threads whose state is looked at, at most.
 const THREADS: usize = 64;
 
 impl Waits {
@@ -54,7 +54,8 @@ impl Waits {
         Waits { folder, threads: BTreeMap::new(), looked: Duration::ZERO, counts, text }
     }
 
-    /// What threads with faults have waited since the last look. (A fault that waits for what is being read ahead is a minor one.)
+    /// Time that threads with faults have waited since the last look. (A fault that waits for a page that is being read ahead is a
+    /// minor one.)
     pub fn waited(&mut self) -> Waited {
         let (before, at) = (std::mem::take(&mut self.threads), now());
         let lasted = at - std::mem::replace(&mut self.looked, at);
@@ -73,7 +74,7 @@ impl Waits {
         Waited { faults, slept, blocked }
     }
 
-    /// Whether one of its threads waits as for storage now.
+    /// Whether one of its threads is in state D now, as one that waits for storage is.
     pub fn is_blocked(&mut self) -> bool {
         let threads = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut names = threads.filter_map(|entry| entry.file_name().to_str().map(str::to_owned)).take(THREADS);

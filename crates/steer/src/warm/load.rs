@@ -1,4 +1,4 @@
-//! Reads back what was remembered, hot pages first, at the device's depth, within the memory that files can have.
+//! Reads back what was remembered: hot pages first, by as many requests at a time as pay, within the memory that files can have.
 
 use super::Remembered;
 use crate::PAGE;
@@ -10,26 +10,27 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What was read back.
+/// Bytes that were read back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Bytes that were remembered, with what lies between them and is read along.
+    /// Bytes that were remembered, and those between them that are read along.
     pub wanted: u64,
-    /// Of these, those that there was memory for.
+    /// Of these, those for which there was memory.
     pub asked: u64,
-    /// Of these, those that were not in memory yet, and are read.
+    /// Of these, those that were not in memory yet, and were read.
     pub brought: u64,
 }
 
-/// Runs at most so many pages apart are read together: one request costs as much as they do.
+/// Runs at most so many pages apart are read together: another request costs as much as the pages between them.
 const GAP: u64 = 8;
-/// How often the readers are given work, and how often it is looked how much memory there is.
+/// How often the readers are given work.
 const PAUSE: Duration = Duration::from_millis(2);
+/// How often the free memory is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// Pieces that wait for a reader at least: small ones are read soon.
+/// Pieces to queue for the readers, at least: small ones are read soon.
 const QUEUE: usize = 64;
 
-/// Has all of these read, as long as it `goes_on`, in at most seven eighths of the memory that files can have.
+/// Reads all of these while `goes_on` returns `true`, in at most seven eighths of the memory that files can have.
 pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: impl Fn() -> bool) -> Loaded {
     let pieces = pieces(files);
     let wanted = pieces.iter().map(|(_, piece)| piece.len * PAGE).sum();
@@ -52,7 +53,7 @@ pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: imp
             loaded.asked += piece.len * PAGE;
             waiting += 1;
         }
-        // All is asked for, or nothing more may be.
+        // All is asked for and read, or no memory is left.
         if waiting == 0 {
             break;
         }
@@ -62,9 +63,10 @@ pub fn load(files: &[(Arc<File>, Remembered)], memory: &mut Memory, goes_on: imp
     loaded
 }
 
-/// How many requests there are at once: as many as pay and no more, since the program's own reads wait behind them. (Those of
-/// [`judge`](crate::judge) begin at 8, where a program reads what they read. A local disk is busy with 2 of 256 KiB; with 8 a program
-/// that reads at random went 10 times slower meanwhile, and nothing was sooner there.)
+/// Requests at a time: as many as pay and no more, since the program's own reads wait behind them.
+///
+/// They begin at 2. A local disk is busy with 2 of 256 KiB; with 8 a program that reads at random went 10 times slower meanwhile, and
+/// nothing was read back sooner. (Those of [`judge`](crate::judge) begin at 8: there the program reads the same pages.)
 #[derive(Debug)]
 struct Depth {
     now: usize,
@@ -77,9 +79,11 @@ struct Depth {
 
 const LEAST: usize = 2;
 const MOST: usize = 64;
-/// How long each depth is tried, how much more twice as many have to bring, and how long it is left at what pays.
+/// How long each depth is tried.
 const TRIAL: Duration = Duration::from_millis(60);
+/// Twice as many requests pay if they bring more than so many times the bytes a second.
 const PAYS: f64 = 1.25;
+/// How long a depth that was found to pay is kept.
 const REST: Duration = Duration::from_secs(2);
 
 impl Depth {
@@ -87,7 +91,7 @@ impl Depth {
         Depth { now: LEAST, since: (now, 0), at_half: None, rests_until: now }
     }
 
-    /// How many there may be, once so many bytes are brought in all.
+    /// Requests that there may be, now that `brought` bytes are read in all.
     fn judge(&mut self, brought: u64, now: Duration) -> usize {
         let lasted = now.saturating_sub(self.since.0);
         if lasted < TRIAL {
@@ -112,7 +116,7 @@ impl Depth {
     }
 }
 
-/// What to read of which file: all that is hot, then the rest.
+/// Pieces to read, each with its file's index: all hot ones, then the rest.
 fn pieces(files: &[(Arc<File>, Remembered)]) -> Vec<(usize, Run)> {
     let of_heat = |is_hot: bool| {
         let of_file = move |(index, (_, remembered)): (usize, &(Arc<File>, Remembered))| {
@@ -123,7 +127,7 @@ fn pieces(files: &[(Arc<File>, Remembered)]) -> Vec<(usize, Run)> {
     of_heat(true).chain(of_heat(false)).collect()
 }
 
-/// Runs of one heat; those that are near one another are one.
+/// The runs that are hot, or those that are not. Those near one another are one.
 fn merged(remembered: &Remembered, is_hot: bool) -> Vec<Run> {
     let mut found: Vec<Run> = Vec::new();
     for run in remembered.runs.iter().filter(|run| run.is_hot == is_hot).map(|run| run.pages) {
@@ -166,7 +170,7 @@ mod tests {
 
     #[test]
     fn there_are_as_many_requests_as_pay_and_no_more() {
-        // Storage that is busy with so many; how often there were how many.
+        // Storage that so many requests keep busy. Counts how often each number of requests was chosen.
         let storage = |busy: usize| {
             let (mut depth, mut brought, mut count) = (Depth::new(Duration::ZERO), 0, LEAST);
             let mut seen = [0; MOST + 1];

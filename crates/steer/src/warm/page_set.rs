@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Pages that a set can have: 1 TiB, 32 MiB of bits. What lies beyond is not remembered.
+/// Pages that a set can have: 1 TiB, 32 MiB of bits. Pages beyond are not remembered.
 pub const MOST: u64 = 1 << 28;
 
 /// Pages of one file.
@@ -40,7 +40,7 @@ impl PageSet {
         self.bits.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// The pages that adjoin one another, in order.
+    /// The runs of adjoining pages, in order.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut from = 0;
         std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! The files in which it stands what of a file was in memory, and which files a program had mapped. Each begins with a line that names its
-//! kind and ends with a checksum; numbers are LEB128. All that is read is checked.
+//! The two kinds of record: which pages of a file were in memory, and which files a program had mapped. Each begins with a line that
+//! names its kind and ends with a checksum of all before; numbers are LEB128. All that is read is checked.
 
 use super::PageSet;
 use crate::PAGE;
@@ -10,16 +10,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What of a file was in memory.
+/// The pages of a file that were in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
     /// The file: an absolute path.
     pub path: PathBuf,
-    /// As it was then.
+    /// Its version then.
     pub version: Version,
-    /// When that was: seconds since 1970.
+    /// When that was, in seconds since 1970.
     pub saved: u64,
-    /// What was in memory, in order.
+    /// The runs that were in memory, in order.
     pub runs: Vec<Warm>,
 }
 
@@ -35,18 +35,18 @@ pub struct Version {
 /// Pages of a file that adjoin one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warm {
-    /// Which.
+    /// The pages.
     pub pages: Run,
     /// Whether a program had them mapped, or they were in memory before, too.
     pub is_hot: bool,
 }
 
-/// Why a record says nothing.
+/// Why a record cannot be used.
 pub(super) type Damage = &'static str;
 
 const PAGES: &[u8] = b"fastmap warm pages 1\n";
 const FILES: &[u8] = b"fastmap warm files 1\n";
-/// Runs of one file at most: 1 to 4 bytes each.
+/// Runs of one file at most. Each has two numbers, most of them of 1 or 2 bytes.
 const MOST_RUNS: usize = 1 << 19;
 /// Bytes of a record at most.
 pub(super) const MOST_BYTES: u64 = 8 << 20;
@@ -62,11 +62,11 @@ impl Version {
 }
 
 impl Remembered {
-    /// Of a file of which these pages are in memory, and of these the `hot` ones hot.
+    /// A file of which the pages `present` are in memory. Those that are in `hot`, too, are hot.
     pub(super) fn new(path: &Path, version: Version, saved: u64, present: &PageSet, hot: &PageSet) -> Remembered {
         let mut gap = 0;
         let runs = loop {
-            // Where there are too many, those that are apart least become one.
+            // Where there are too many runs, the smallest gaps are filled.
             match runs(present, hot, gap) {
                 Some(runs) => break runs,
                 None => gap = (gap * 2).max(1),
@@ -94,7 +94,7 @@ impl Remembered {
         let mut out = Out(PAGES.to_vec());
         out.path(&self.path);
         out.number(self.version.length);
-        // Before 1970 it is below zero.
+        // A time before 1970 is below zero: its bits are kept.
         out.number(self.version.modified.0 as u64);
         out.number(u64::from(self.version.modified.1));
         out.number(self.saved);
@@ -133,7 +133,8 @@ impl Remembered {
     }
 }
 
-/// Runs of pages that are hot or not; those at most `gap` pages apart are one. `None` if there are too many.
+/// Runs of present pages that are all hot, or all not. With a `gap` above 0, runs at most so many pages apart are one, which is hot if
+/// one of them is. `None` if there are too many.
 fn runs(present: &PageSet, hot: &PageSet, gap: u64) -> Option<Vec<Warm>> {
     let mut found: Vec<Warm> = Vec::new();
     for run in present.runs() {
@@ -206,7 +207,7 @@ impl Out {
 struct In<'a>(&'a [u8]);
 
 impl<'a> In<'a> {
-    /// What follows the line that names the kind, without the checksum, which is right.
+    /// The bytes between the line that names the kind and the checksum, which is checked.
     fn of(bytes: &'a [u8], kind: &[u8]) -> Result<In<'a>, Damage> {
         let rest = bytes.strip_prefix(kind).ok_or("it is no record, or of another version")?;
         let (rest, sum) = rest.split_last_chunk::<8>().ok_or("it is cut short")?;

@@ -1,4 +1,4 @@
-//! Which pages of a file are in memory: mincore(2), or cachestat(2) where that does not say. And which a program has mapped.
+//! Which pages of a file are in memory: mincore(2), or cachestat(2) where that does not say. Also which pages a program has mapped.
 
 use super::PageSet;
 use super::page_set::MOST;
@@ -13,14 +13,14 @@ use std::ops::Range;
 /// Pages that mincore(2) is asked about at a time: 1 GiB.
 const PART: u64 = 1 << 18;
 
-/// The pages of the first `length` bytes that are in memory. `None` where the kernel does not say: of a file that the caller neither owns
-/// nor may write (but Linux 6.5 to 6.12 do).
+/// The pages of the first `length` bytes that are in memory. `None` where the kernel does not say: for a file that the caller neither
+/// owns nor may write, except by cachestat(2) of Linux 6.5 to 6.12.
 pub(super) fn in_memory(file: &File, length: u64) -> io::Result<Option<PageSet>> {
     let pages = length.div_ceil(PAGE).min(MOST);
     if pages == 0 {
         return Ok(Some(PageSet::default()));
     }
-    // Where it does not say, it has all pages in memory: also the one after the end, which cannot be.
+    // Where mincore(2) does not say, it reports every page as in memory: even the one after the end, which cannot be.
     let mut after = [0];
     mincore(file, length.div_ceil(PAGE), &mut after)?;
     if after[0] & 1 == 0 { by_mincore(file, pages).map(Some) } else { Ok(by_cachestat(file, pages)) }
@@ -51,7 +51,7 @@ fn mincore(file: &File, at: u64, said: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// Halves what is neither in memory as a whole nor absent.
+/// Counts the pages of ranges. Halves a range of which a part is in memory.
 fn by_cachestat(file: &File, pages: u64) -> Option<PageSet> {
     let mut found = PageSet::default();
     let mut open = Vec::from_iter(std::iter::once(0..pages));
@@ -68,7 +68,8 @@ fn by_cachestat(file: &File, pages: u64) -> Option<PageSet> {
     Some(found)
 }
 
-/// Adds the pages of each file that process `pid` has mapped now, by the file's path. Nothing where its page tables may not be read.
+/// Adds the pages of each file that process `pid` has mapped now, by the file's path. Adds nothing where its page tables may not be
+/// read.
 pub fn add_mapped(pid: u32, into: &mut BTreeMap<String, PageSet>) {
     let process = pid.to_string();
     let Some(mut pages) = Pages::of(&process) else { return };

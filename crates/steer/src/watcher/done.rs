@@ -1,4 +1,4 @@
-//! What was done, in the report's words.
+//! The report: what was done, in words.
 
 use super::Watcher;
 use crate::PAGE;
@@ -6,14 +6,14 @@ use crate::act::Hand;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What was done, for the report.
+/// The facts of the report.
 #[derive(Debug, Default)]
 pub struct Done {
     pub random: Option<Advised>,
     /// Pages a second, before and after.
     pub backward: Option<(f64, f64)>,
     pub strided: u64,
-    /// What would be, where nothing may be done.
+    /// Things that would be done, in a dry run. Also advice that could not be taken back.
     pub would: Vec<String>,
     pub kept: Option<(f64, f64)>,
     /// Pages that readers brought, and the most requests at a time.
@@ -85,7 +85,7 @@ impl<H: Hand> Watcher<'_, H> {
             );
         }
         if self.done.kept.is_some() || self.done.backward.is_some() || strided > 0 {
-            // The engine has such walks at the device's speed.
+            // The engine serves such walks at the device's speed.
             let mapped: u64 = self.held.iter().map(|one| one.mapping.bytes()).sum();
             let room = (self.room * PAGE * 3 / 4).min(mapped) >> 20;
             let _ = write!(line, "--cache {room}MiB may serve it faster; ");

@@ -1,4 +1,4 @@
-//! Walks that are followed: strides read ahead, loops of which a part is kept.
+//! Walks that are followed: strides are read ahead, and a part of each loop is kept.
 
 use super::Watcher;
 use super::held::{Held, add};
@@ -13,9 +13,11 @@ const WINDOW: u64 = 64;
 pub const WIDEST: u64 = 4096;
 /// Streams of one mapping at a time.
 const STREAMS: usize = 16;
-/// Touches that make sure of a stride, streams without as many after which strides are taken for chance, and for how long.
+/// Touches that make sure of a stride.
 const SURE: u64 = 16;
+/// After so many streams in a row with fewer touches than [`SURE`], strides are taken for chance.
 const CHANCES: u32 = 4;
+/// For how long at first. It doubles each time, up to 16 times this.
 pub const NO_STRIDES: Duration = Duration::from_secs(4);
 
 impl<H: Hand> Watcher<'_, H> {
@@ -51,7 +53,7 @@ impl<H: Hand> Watcher<'_, H> {
         }
     }
 
-    /// Follows streams and loops by a step. Whether a stream has ended.
+    /// Follows streams and loops by a step. Returns whether a stream has ended.
     pub(super) fn follow(&mut self) -> bool {
         let Some(pages) = &mut self.pages else { return false };
         let (mut ended, at) = (false, now());
@@ -110,8 +112,8 @@ impl<H: Hand> Watcher<'_, H> {
     }
 }
 
-/// Pages of a loop that may be kept: the rest is for what the kernel reads ahead, two windows at the end of a round and two at
-/// the beginning of the next, for what is dropped late, and for what else there is.
+/// Pages of a loop that may be kept. The rest of the room is for pages that are dropped late, for everything else in memory, and for
+/// the kernel's readahead: two of its windows at the end of a round, and two at the beginning of the next.
 fn may_keep(room: u64, readahead: u64) -> u64 {
     room.saturating_sub((room / 8).max((16 << 20) / PAGE).max(4 * readahead))
 }

@@ -1,4 +1,4 @@
-//! What is known of each mapping, and what of ours is on it.
+//! State of each mapping: the watcher's knowledge of it, and our advice on it.
 
 use super::follow::{NO_STRIDES, WIDEST};
 use super::loads::LOADS;
@@ -18,25 +18,30 @@ pub struct Held {
     pub readahead: u64,
     /// Touches to read ahead of a walk at most.
     pub window: u64,
-    /// What of ours is on it; and what has ever been.
+    /// Our advice on it now.
     pub advice: Advice,
     /// New pages that a step of touches at random usually shows in a part of the mapping.
     pub usual: f64,
+    /// Whether our advice on it has ever been `Blocks`.
     pub had_blocks: bool,
+    /// Whether it was ever advised random for touches at random.
     pub was_random: bool,
     pub streams: Vec<Stream>,
     pub round: Option<Round>,
     pub load: Option<Load>,
     /// A load that did not go on rests until then.
     pub loads_rest_until: Duration,
-    /// New pages that streams and rounds came upon.
+    /// New pages that were found between the looks of a turn.
     pub pending: Vec<Run>,
+    /// New pages of the long look, and of turns that were carried into this one.
     pub before: Vec<Run>,
+    /// New pages of the first short look.
     pub first: Vec<Run>,
     /// Streams and rounds that did not pay rest until then.
     pub rests_until: Duration,
-    /// Streams in a row whose walk was none; until when strides are taken for chance, and for how long the next time.
+    /// Streams in a row that were no walk.
     pub in_vain: u32,
+    /// Until when strides are taken for chance, and for how long the next time.
     pub no_strides_until: Duration,
     pub no_strides_for: Duration,
 }
@@ -68,19 +73,19 @@ impl Held {
         }
     }
 
-    /// Nothing is known of what was touched any more.
+    /// Forgets which pages were touched.
     pub fn forget(&mut self) {
         self.seen = None;
         self.pending.clear();
         self.before.clear();
     }
 
-    /// What a look found, with what streams and rounds came upon before.
+    /// The new pages of a look, with those that were found before it.
     pub fn merged(&mut self, new: Vec<Run>) -> Vec<Run> {
         merge(std::mem::take(&mut self.pending), new)
     }
 
-    /// Whether the program has given advice on huge pages: what was here before is ours.
+    /// Whether the program has given advice on huge pages. Once we have advised blocks, such flags are taken for ours.
     pub fn has_huge(&self) -> bool {
         !self.had_blocks && self.flags.is_some_and(|(flags, _)| flags.huge)
     }
@@ -89,7 +94,7 @@ impl Held {
         self.load.is_none() && self.loads_rest_until <= at && !self.case.is_on()
     }
 
-    /// Whether what it needs may be over in a moment.
+    /// Whether a round, a load, or a look at single touches is on: each may be over in a moment.
     pub fn is_short_lived(&self) -> bool {
         self.round.is_some() || self.load.is_some() || self.case.is_looked_at()
     }
@@ -98,7 +103,7 @@ impl Held {
         !self.streams.is_empty() || self.round.is_some() || self.load.is_some()
     }
 
-    /// How long each of what is followed can be left alone.
+    /// How long each walk or load that is followed can be left alone.
     pub fn pauses(&self) -> impl Iterator<Item = Duration> {
         let at = now();
         let loops = self.round.iter().filter(|round| round.is_loop()).map(|_| Duration::from_millis(4));
@@ -107,7 +112,7 @@ impl Held {
     }
 }
 
-/// Pages that are kept for the next look at most.
+/// Runs that are kept for the next look. Beyond this no more are added.
 const PENDING: usize = 16384;
 
 pub fn add(pending: &mut Vec<Run>, new: Vec<Run>) {
@@ -116,7 +121,7 @@ pub fn add(pending: &mut Vec<Run>, new: Vec<Run>) {
     }
 }
 
-/// Both, in order.
+/// Both lists as one, in order.
 pub fn merge(mut one: Vec<Run>, other: Vec<Run>) -> Vec<Run> {
     if one.is_empty() {
         return other;

@@ -1,4 +1,4 @@
-//! Loads from slow storage: found, and the readers kept busy.
+//! Loads from slow storage: finds them, and keeps the readers busy.
 
 use super::Watcher;
 use super::held::{Held, add, merge};
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub const LOADS: Duration = Duration::from_millis(10);
 
 impl<H: Hand> Watcher<'_, H> {
-    /// Begins to load what the program reads densely from slow storage, and ends what it does not.
+    /// Begins a load where the program reads densely from slow storage. Ends one where it does not read densely.
     pub(super) fn find_loads(&mut self, second: &[Vec<Run>], at: Duration) {
         if self.hand.readers().is_none() {
             return;
@@ -21,7 +21,8 @@ impl<H: Hand> Watcher<'_, H> {
         let looks = self.held.iter().zip(second).flat_map(|(one, second)| [&one.before, &one.first, second]);
         let touched: u64 = looks.map(|runs| windows(runs)).sum();
         let Waited { faults, slept, .. } = self.waits.waited();
-        // Who copies what it loads has faults of new memory, too, which wait for nothing.
+        // A program that copies what it loads also faults on new memory, which waits for nothing. So at most one fault for each window
+        // counts.
         let is_slow = faults > 0 && slept > SLOW * u32::try_from(faults.min(touched)).unwrap_or(u32::MAX).max(1);
         let loaded = |one: &Held| one.load.as_ref().map_or(0, Load::needs);
         for (index, second) in second.iter().enumerate() {
@@ -33,7 +34,7 @@ impl<H: Hand> Watcher<'_, H> {
             let begun = merge(one.before.clone(), one.first.clone());
             let runs = merge(begun.clone(), second.clone());
             let pages = one.mapping.pages;
-            // After one file of a device the next is wanted as a whole, too.
+            // After a load from this device its next file is likely to be loaded, too: touches that are too few to tell count as dense.
             let goes_on = self.loaded_from == Some(one.mapping.device) && !runs.is_empty();
             match is_dense(&runs).or(goes_on.then_some(true)) {
                 Some(false) if one.load.take().is_some() => {
@@ -75,7 +76,7 @@ impl<H: Hand> Watcher<'_, H> {
             return;
         }
         let (mut waiting, brought) = readers.state();
-        // What they are reading cannot be let go of.
+        // Memory that is being read into cannot be reclaimed: at most a sixteenth of the room may be.
         let most = self.depth.judge(brought, at).min((room / 16 / PIECE) as usize).max(1);
         readers.allow(most);
         self.done.loaded = (brought / PAGE, self.done.loaded.1.max(most));
@@ -84,7 +85,7 @@ impl<H: Hand> Watcher<'_, H> {
                 continue;
             };
             let new = pages.look(seen, load.ahead());
-            // Of a long mapping a look takes long.
+            // A look at a long mapping takes long: looks take a twentieth of the time at most.
             self.loads_next = at + LOADS.max((now() - at) * 20);
             let goes_on = load.follow(&new, at);
             add(&mut one.pending, new);

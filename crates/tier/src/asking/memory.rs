@@ -1,4 +1,4 @@
-//! What the slots lie in, and what the kernel does for them.
+//! The memory of the slots, and the list of robust futexes by which the kernel tells of the server's death.
 
 use super::{Asking, Head, MAGIC, SLOTS, Slot};
 pub(super) use crate::sys;
@@ -35,7 +35,7 @@ impl Memory {
 impl Asking {
     const BYTES: u64 = (size_of::<Head>() + SLOTS * size_of::<Slot>()) as u64;
 
-    /// Slots for this process, and for its children by fork(2).
+    /// Slots for this process, and for its children made by fork(2).
     ///
     /// # Errors
     /// The system has no memory left, or this process no descriptors.
@@ -64,7 +64,7 @@ impl Asking {
         Ok(Arc::new(asking))
     }
 
-    /// The slots that another process has made.
+    /// The slots that another process has made by [`create`](Self::create).
     ///
     /// # Errors
     /// The file cannot be opened, or was not made by [`create`](Self::create).
@@ -80,7 +80,7 @@ impl Asking {
     }
 }
 
-/// What the kernel looks at when the server's thread ends: `struct robust_list_head` of linux/futex.h.
+/// The kernel reads this when the server's thread ends: `struct robust_list_head` of linux/futex.h.
 #[repr(C)]
 struct ListHead {
     first: *const AtomicU64,
@@ -88,11 +88,11 @@ struct ListHead {
     pending: *const AtomicU64,
 }
 
-/// The list of this thread until dropped.
+/// This thread's list of robust futexes, until dropped.
 pub struct RobustList {
     /// Boxed: it stays where it is.
     list: Box<ListHead>,
-    /// The C library's.
+    /// The C library's list, which was there before.
     before: (*const ListHead, usize),
 }
 
@@ -100,7 +100,7 @@ impl RobustList {
     pub fn begin(head: &Head) -> Self {
         let offset = (std::mem::offset_of!(Head, server) - std::mem::offset_of!(Head, robust)) as libc::c_long;
         let list = Box::new(ListHead { first: &raw const head.robust, offset, pending: ptr::null() });
-        // One entry, then the list's head again. Only the kernel reads it, and only for this thread.
+        // The list has one entry, which points back to the list's head. Only the kernel reads it, and only for this thread.
         head.robust.store(ptr::from_ref(&*list) as u64, Ordering::Relaxed);
         let mut before = (ptr::null(), 0);
         // SAFETY: the kernel writes two words.
@@ -113,7 +113,7 @@ impl RobustList {
 
 impl Drop for RobustList {
     fn drop(&mut self) {
-        // SAFETY: what the kernel had before; it is the C library's, for as long as the thread lives.
+        // SAFETY: the list that the kernel had before is the C library's, which keeps it for as long as the thread lives.
         unsafe { libc::syscall(libc::SYS_set_robust_list, self.before.0, self.before.1) };
         debug_assert!(self.list.pending.is_null());
     }

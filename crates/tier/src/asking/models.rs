@@ -1,13 +1,13 @@
-//! Loom models of the slots: one of them, those who ask, and a server. futex(2) is a lock and a condition, so that a wakeup which is left out
-//! leaves a thread asleep, which loom finds. No time passes: who asks until a moment has it behind them.
+//! Loom models of the slots: one slot, one or two asking threads, and a server. The models run the library's own code. Run them with `make loom`.
 //!
-//! The protocol is the library's own. The models bite: each wakeup can be left out ([`Omit`]), and then they fail. Run with `make loom`.
+//! futex(2) is modelled as a mutex and a condition variable, so a missing wakeup leaves a thread asleep, which loom finds. No time passes: the
+//! deadline 0 has passed from the start. Each wakeup can be left out ([`Omit`]), and then the models fail.
 
 use super::*;
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use loom::thread;
 
-/// What the slots lie in.
+/// The memory of the slots.
 #[derive(Debug)]
 pub struct Memory {
     head: Head,
@@ -33,7 +33,7 @@ impl RobustList {
     }
 }
 
-/// The kernel.
+/// The models' kernel.
 pub mod sys {
     use super::AtomicU32;
     use std::cell::Cell;
@@ -50,7 +50,7 @@ pub mod sys {
 
     std::thread_local! {
         static NUMBERS: Cell<u32> = const { Cell::new(1) };
-        /// Who sleeps on this word is not woken: all threads of a model are one of the system's.
+        /// Threads that sleep on this word are not woken. One value serves all threads of a model, which are one thread of the system.
         pub static DEAF: Cell<*const AtomicU32> = const { Cell::new(ptr::null()) };
     }
 
@@ -65,7 +65,7 @@ pub mod sys {
     pub fn wake(word: &AtomicU32, _: i32) {
         let (lock, woken) = &*FUTEX;
         if DEAF.get() != ptr::from_ref(word) {
-            // All: who sleeps on another word looks at it again.
+            // Wakes all: a thread that sleeps on another word looks at that again.
             drop(lock.lock().unwrap());
             woken.notify_all();
         }
@@ -88,11 +88,11 @@ pub mod sys {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Omit {
     Nothing,
-    /// The server's, by who asks.
+    /// The server's, by an asking thread.
     Ring,
-    /// That of who asks, by the answer.
+    /// The asking thread's, by the answer.
     Answer,
-    /// That of who found no slot, by who gives one back.
+    /// That of a thread which found no slot, by the thread that gives one back.
     Free,
 }
 
@@ -129,7 +129,7 @@ fn asking(omit: Omit) -> Arc<Asking> {
     asking
 }
 
-/// A server in a thread of its own, which answers what objects' numbers say, and notes them.
+/// A server in a thread of its own. It answers each request with the object's number as the error, and notes the numbers.
 struct Server {
     asking: Arc<Asking>,
     stop: Arc<AtomicBool>,
@@ -230,7 +230,7 @@ fn what_nobody_waits_for_is_seen_and_its_slot_given_back() {
     });
 }
 
-/// Whose time is over gets the answer, or not, and either way the next one gets the slot, and no answer of another.
+/// A thread whose deadline has passed may get the answer or not. Either way the next thread gets the slot, and never another's answer.
 #[test]
 fn whoever_gives_up_leaves_the_slot_to_others() {
     explore(2, || {
@@ -256,7 +256,7 @@ fn when_the_server_ends_nobody_waits_for_it() {
         };
         let seen = server.end();
         let answer = other.join().unwrap();
-        // It was asked before the server ended, or after.
+        // The request came before the server ended, or after.
         assert!(answer == Err(7) && seen == [7] || answer == Err(libc::ESHUTDOWN), "{answer:?} {seen:?}");
     });
 }

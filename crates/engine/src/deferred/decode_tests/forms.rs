@@ -3,7 +3,7 @@
 use crate::deferred::decode;
 use iced_x86::{Code, CpuidFeature, EncodingKind, OpCodeOperandKind as Kind, Register};
 
-/// What the second operand can be.
+/// The second operand of a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     Bank(Register, usize),

@@ -1,4 +1,5 @@
-//! Runs single instructions with all registers as a test says, on memory whose stores trap and are done by decoding, or not.
+//! Runs single instructions with all registers as a test says, once on memory where stores trap and are done by decoding, and once without
+//! traps.
 
 use crate::deferred::decode::{self, Store};
 use crate::sys::registers::Registers;
@@ -27,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: likewise.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -41,7 +42,7 @@ const LEN: usize = PAGES * PAGE;
 const STATE: usize = 3 * PAGE;
 const STACK: usize = 256 << 10;
 
-/// Registers before an instruction, and what is to be known after it.
+/// Registers before an instruction, and the general ones after it.
 #[repr(C, align(64))]
 #[derive(Clone)]
 pub struct State {
@@ -67,14 +68,14 @@ impl State {
     }
 }
 
-/// What is known of a run.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
     pub memory: Vec<u8>,
     pub general: [u64; 16],
 }
 
-/// What the handler did.
+/// How many traps the handler served by decoding, and how many it did not.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Traps {
     pub kept: usize,
@@ -182,8 +183,8 @@ impl Machine {
         assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, LEN, access) }, 0);
     }
 
-    /// Runs the code that `emit` puts behind an address, once with traps and once without; they must agree.
-    /// `hidden`: nor can the other memory be read where it traps.
+    /// Runs the code that `emit` puts behind an address, once with traps and once without; they must agree. `hidden`: in the run with traps the
+    /// other memory cannot be read either.
     pub fn compare(
         &self,
         state: &State,

@@ -1,4 +1,4 @@
-//! One attachment: a thread is held, stopped, has its calls made, and goes on as if nothing had been.
+//! One attachment: a thread is held and stopped, makes our calls, and goes on as if nothing had been.
 //!
 //! ```text
 //! seize, interrupt ──► stopped ──► unfit, a signal, a group's stop ──────────────────► let go
@@ -10,19 +10,19 @@
 //!                        end ──► (the next call: as above) ──► registers back ──► let go
 //! ```
 //!
-//! *Signals.* A signal that comes before the call is about to be delivered to a thread with other registers. These are put back
-//! first, and the thread is let go with the signal: the kernel delivers it with its siginfo, as it would have. No signal is
-//! held back, so it does not matter how many come. PTRACE_SINGLESTEP would do with fewer stops, but its SIGTRAP
-//! resets the action and the mask of a program that blocks or ignores that signal.
+//! *Signals.* A signal may come before the call, to a thread that has the call's registers. The thread's own are put back first, and it
+//! is let go with the signal: the kernel delivers it with its siginfo, as it would have. No signal is held back, so it does not matter
+//! how many come. PTRACE_SINGLESTEP would do with fewer stops, but its SIGTRAP resets the action and the mask of a program that blocks
+//! or ignores that signal.
 //!
-//! *Calls that begin again.* The kernel decides about that on the way out of the stop that was asked for. The end of the call put in
-//! is not on that way, so the thread is asked to stop once more there.
+//! *Calls that begin again.* The kernel decides whether a call begins again on the way out of the stop that was asked for. The end of
+//! the call that was put in is not on that way, so the thread is asked to stop once more there.
 //!
-//! *Our own death.* The kernel lets go of the thread, which never stays stopped. But if its registers are a call's just then,
-//! for some tens of microseconds of each attachment, the program crashes. So the thread that attaches blocks all signals,
-//! and a process that attaches should have its other threads take those that would end it, and wait. SIGKILL is what
-//! remains: of 729 processes that did nothing but attach and were killed at random, 71 took the program along; four stops a second make
-//! that one in some thousands.
+//! *Our own death.* If this process dies, the kernel lets go of the thread, which never stays stopped. But for some tens of
+//! microseconds of each attachment the thread has a call's registers: a death then crashes the program. So the thread that attaches
+//! blocks all signals. In a process that attaches, other threads should take the signals that would end it, and wait for the
+//! attachment. SIGKILL remains: of 729 processes that did nothing but attach and were killed at random, 71 took the program along. At
+//! four stops a second that becomes one in some thousands.
 
 use super::calls::{AGAIN_WITHOUT_HANDLER, Fitness, fitness, is_to_begin_again};
 use super::tracee::{Stop, Tracee};
@@ -55,7 +55,7 @@ pub(super) enum End {
     Gone,
 }
 
-/// What an attachment did.
+/// The result of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) end: End,
@@ -71,7 +71,7 @@ const MADVISE: u64 = 28;
 /// Bytes of a `syscall` instruction.
 const INSTRUCTION: u64 = 2;
 
-/// What is seen of a process from outside.
+/// A process as it is seen from outside.
 pub(super) trait View: Sync {
     /// Whether a thread may be stopped where it is.
     fn is_fit(&self, thread: u32) -> bool;
@@ -80,10 +80,10 @@ pub(super) trait View: Sync {
     fn reads_pipe(&self, descriptor: u64) -> bool;
 }
 
-/// Has a thread of a process that is seen so make `calls`, by the instruction at `code`.
+/// Makes `calls` in a thread of the process that `view` shows, by the `syscall` instruction at `code`.
 pub(super) fn attach(thread: u32, code: u64, calls: &[Call], view: &impl View) -> Outcome {
     let mut outcome = Outcome { end: End::Gone, made: 0, stood: Duration::ZERO };
-    // The kernel lets go of what is still held when this thread ends.
+    // A thread of its own attaches: when it ends the kernel lets go of all that it still holds.
     std::thread::scope(|scope| {
         let body = || {
             be_prompt();
@@ -96,7 +96,7 @@ pub(super) fn attach(thread: u32, code: u64, calls: &[Call], view: &impl View) -
     outcome
 }
 
-/// Keeps the calling thread from what would make the stop longer: handlers, and sleep that is longer than asked for.
+/// Keeps signal handlers, and sleep beyond the time asked for, from the calling thread: they would make the stop longer.
 fn be_prompt() {
     // SAFETY: the set is filled before it is used; the mask and the timer slack are the calling thread's own.
     unsafe {
@@ -109,8 +109,8 @@ fn be_prompt() {
 
 fn hold(thread: u32, code: u64, calls: &[Call], made: &mut usize, view: &dyn View) -> (End, Duration) {
     let Some(tracee) = Tracee::seize(thread) else { return (End::Gone, Duration::ZERO) };
-    // To be held has taken a while. What enters such a call between this look and the stop is told apart below, but for a write(2) to a full
-    // pipe or socket, which returns what it has written.
+    // To seize the thread took a while. If it enters an unfit call between this look and the stop, `visit` notices, but for a write(2)
+    // to a full pipe or socket, which returns what it has written.
     if !view.is_fit(thread) {
         return (End::Unfit, Duration::ZERO);
     }
@@ -129,7 +129,8 @@ fn hold(thread: u32, code: u64, calls: &[Call], made: &mut usize, view: &dyn Vie
     (end, now() - since)
 }
 
-/// What is done with a thread that has stopped as it was asked to; and the signal to let it go with.
+/// Makes the calls in a thread that has stopped as it was asked to, if it is fit. Returns how that ended, and the signal to let the
+/// thread go with.
 fn visit(tracee: &Tracee, code: u64, calls: &[Call], made: &mut usize, view: &dyn View) -> (End, i32) {
     let Some(saved) = tracee.registers() else { return (End::Unfit, 0) };
     let (number, result) = (saved.orig_rax as i64, saved.rax as i64);
@@ -141,7 +142,7 @@ fn visit(tracee: &Tracee, code: u64, calls: &[Call], made: &mut usize, view: &dy
         }
         Fitness::Fit => {}
     }
-    // By `int 0x80` another call has the number.
+    // By `int 0x80` the same number is another call.
     let is_ours = number == -1 || tracee.has_instruction(saved.rip.wrapping_sub(INSTRUCTION));
     if !is_ours || !tracee.has_instruction(code) || tracee.has_raised() || tracee.is_in_sequence(&saved) {
         return (End::Unfit, 0);
@@ -157,7 +158,8 @@ fn visit(tracee: &Tracee, code: u64, calls: &[Call], made: &mut usize, view: &dy
     }
 }
 
-/// Makes the calls. The thread stands at the end of the last; or elsewhere, for the reason given and with a signal.
+/// Makes the calls. After success, or a call that failed, the thread stands at the end of a call. An error says why it stands
+/// elsewhere, and with which signal.
 fn make(tracee: &Tracee, saved: &Registers, code: u64, calls: &[Call], made: &mut usize) -> Result<End, (End, i32)> {
     for call in calls {
         begin(tracee, saved, code, call)?;
@@ -183,7 +185,7 @@ fn begin(tracee: &Tracee, saved: &Registers, code: u64, call: &Call) -> Result<(
     let registers = Registers {
         rip: code,
         rax: MADVISE,
-        // No call is to begin again with these registers.
+        // No call must begin again with these registers.
         orig_rax: u64::MAX,
         rdi: call.address,
         rsi: call.length,
@@ -201,12 +203,12 @@ fn reach_call(tracee: &Tracee) -> Result<(), (End, i32)> {
     loop {
         match tracee.wait(BOUND).0 {
             Stop::Call => return Ok(()),
-            // The instruction itself was at fault: the program is not to know.
+            // The instruction that was put in is at fault: the program must not see the signal.
             Stop::Signal(_, true) => return Err((End::Failed(libc::EFAULT), 0)),
             Stop::Signal(signal, false) => return Err((End::Signalled, signal)),
             Stop::Asked | Stop::Group => return Err((End::Signalled, 0)),
             Stop::Gone => return Err((End::Gone, 0)),
-            // A frozen thread does not get to the call; asked to stop, it does before.
+            // A frozen thread does not get to the call. One that is asked to stop stops before it.
             Stop::Late => {
                 tracee.interrupt();
             }
@@ -214,8 +216,8 @@ fn reach_call(tracee: &Tracee) -> Result<(), (End, i32)> {
     }
 }
 
-/// Brings a thread with its own registers from the end of a call to where the kernel has its own call begin again; the
-/// signal that came first, if one did.
+/// Lets a thread, whose registers are its own again, go from the end of our call to where the kernel begins its call again. Returns the
+/// signal that came first, or 0.
 fn stop_once_more(tracee: &Tracee) -> i32 {
     if !tracee.interrupt() || !tracee.go_on() {
         return 0;

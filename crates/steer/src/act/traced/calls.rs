@@ -1,20 +1,20 @@
-//! In which system calls a thread may be stopped.
+//! The system calls in which a thread may be stopped.
 //!
-//! A thread that sleeps in a system call is woken by the stop, and the call begins again afterwards. Programs do not notice
-//! that of some calls (signal(7), "Interruption of system calls and library functions by stop signals"); others fail with EINTR, or return what was
-//! done so far: a write(2) to a full pipe, or whatever a device's driver makes of it. So a thread is chosen by its call, from a list
-//! of those that were tried, and looked at again once it has stopped, since it may have gone on meanwhile.
+//! A stop wakes a thread that sleeps in a system call, and the call begins again afterwards. Programs do not notice that of some calls
+//! (signal(7), "Interruption of system calls and library functions by stop signals"). Other calls fail with EINTR, or return what was
+//! done so far, as a write(2) to a full pipe does, or do what a device's driver makes of it. So a thread is chosen by its call, from a
+//! list of calls that were tried. It is looked at again once it has stopped, since it may have gone on meanwhile.
 
-/// What a thread is at, from outside: the best to be stopped at first.
+/// Where a thread is, as seen from outside. The best place to be stopped comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum At {
     /// A page fault of its own code, after which it stops before anything else.
     Fault,
-    /// A system call that sleeps, and is nothing but sleep.
+    /// A system call that does nothing but sleep.
     Asleep,
     /// A system call that waits for something, and begins again unnoticed.
     Waiting,
-    /// Nobody can tell where: its own code, or any system call.
+    /// Its own code, or any system call: nobody can tell which.
     Running,
 }
 
@@ -65,7 +65,8 @@ const DID_NOTHING: [i64; 14] = [
     IO_URING_ENTER,
 ];
 
-/// Whether a call begins again unnoticed: its number and its first two arguments. A read(2) does where `reads_pipe`.
+/// The place of a thread in a call that begins again unnoticed. `None` for other calls. `arguments` are the call's first two. A read(2)
+/// begins again unnoticed where `reads_pipe`.
 fn begins_again(number: i64, arguments: [u64; 2], reads_pipe: impl Fn(u64) -> bool) -> Option<At> {
     /// FUTEX_WAIT_REQUEUE_PI fails, and a program may not expect it to.
     const REQUEUE_PI: u64 = 11;
@@ -80,35 +81,35 @@ fn begins_again(number: i64, arguments: [u64; 2], reads_pipe: impl Fn(u64) -> bo
     }
 }
 
-/// What /proc/PID/task/TID/syscall tells. `None` where the thread must be left alone.
+/// Where a thread is, by the text of /proc/PID/task/TID/syscall. `None` where the thread must be left alone.
 pub(super) fn at(text: &str, reads_pipe: impl Fn(u64) -> bool) -> Option<At> {
     let mut words = text.split_ascii_whitespace();
     let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
     match words.next()? {
         "running" => Some(At::Running),
-        // A thread of the kernel's own for the process (io_uring) is nowhere in the program.
+        // A kernel thread that works for the process (io_uring) is nowhere in the program: its address is 0.
         "-1" => (hex(words.nth(1)?)? != 0).then_some(At::Fault),
         number => begins_again(number.parse().ok()?, [hex(words.next()?)?, hex(words.next()?)?], reads_pipe),
     }
 }
 
-/// What may be done with a thread that has stopped.
+/// Whether a stopped thread can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fitness {
     /// A call may be put in.
     Fit,
-    /// Nothing. The kernel lets it go on as it would.
+    /// Nothing may be done. The kernel lets the thread go on as it would.
     Unfit,
-    /// Nothing; and the call it is in failed because of the stop, which must be taken back.
+    /// Nothing may be put in. The thread's call failed because of the stop, and must begin again.
     Interrupted,
 }
 
-/// The call that a thread that has stopped is in (`-1`: none), and what it would return.
+/// Judges a stopped thread by the call that it is in (`-1`: none), and by what that would return.
 pub(super) fn fitness(number: i64, arguments: [u64; 2], result: i64, reads_pipe: impl Fn(u64) -> bool) -> Fitness {
     const EINTR: i64 = -4;
     match number {
         -1 => Fitness::Fit,
-        // The program is another one.
+        // The thread has just executed another program.
         EXECVE | EXECVEAT => Fitness::Unfit,
         _ if is_to_begin_again(result) => match begins_again(number, arguments, reads_pipe) {
             Some(_) => Fitness::Fit,

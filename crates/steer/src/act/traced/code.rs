@@ -1,4 +1,4 @@
-//! Where in a process a `syscall` instruction lies.
+//! Finds a `syscall` instruction in a process.
 
 use crate::observe::Descriptor;
 use crate::observe::text::{hex, read};
@@ -11,7 +11,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const MOST: u64 = 8 << 20;
 const PART: usize = 64 << 10;
 
-/// The address of one, in the vdso or else in another mapping of code; `Ok(None)` if there is none, an error if the
+/// The address of a `syscall` instruction, in the vdso or else in another mapping of code. `Ok(None)` if there is none, an error if the
 /// process may not be read.
 pub(super) fn find(pid: u32) -> Result<Option<u64>, Errno> {
     let memory = Descriptor::open_with(&format!("/proc/{pid}/mem"), OFlags::empty())?;
@@ -31,7 +31,7 @@ pub(super) fn is_32_bit(pid: u32) -> bool {
     program.is_some_and(|program| pread(&program, &mut bytes, 0) == Ok(CLASS.len()) && bytes == CLASS)
 }
 
-/// Mappings of code: the vdso first, the legacy page, which cannot be stepped through, not at all.
+/// Mappings of code, the vdso first. The legacy page (vsyscall) is left out: it cannot be stepped through.
 fn code(maps: &[u8]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     for line in maps.split(|byte| *byte == b'\n').filter(|line| !line.ends_with(b"[vsyscall]")) {
@@ -55,7 +55,7 @@ fn search(memory: &Descriptor, at: Range<u64>) -> Option<u64> {
         if let Some(index) = bytes[..read].windows(2).position(|two| two == SYSCALL) {
             return Some(from + index as u64);
         }
-        // The two bytes may lie on both sides of the end.
+        // The instruction may lie on both sides of a part's end.
         from += read as u64 - 1;
         if from + 1 >= at.end {
             break;

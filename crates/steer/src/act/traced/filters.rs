@@ -14,7 +14,7 @@ pub(super) enum Filters {
 }
 
 impl Filters {
-    /// Those that a status file tells of.
+    /// The filters that a status file tells of.
     pub(super) fn of(status: &Status) -> Filters {
         match status.number("Seccomp:") {
             Some(0) | None => Filters::None,
@@ -23,8 +23,8 @@ impl Filters {
         }
     }
 
-    /// Whether madvise(2) passes. Filters are inherited and never taken off, so a process that has as many as the caller, or
-    /// as the first process of its container, has the same ones; a container's own let madvise(2) pass.
+    /// Whether madvise(2) passes. Filters are inherited and never taken off. So a process that has as many as the caller, or as the
+    /// first process of its container, has the same ones. A container's own filters let madvise(2) pass.
     pub(super) fn let_pass(self, known: &[Filters]) -> bool {
         match self {
             Filters::None => true,
@@ -33,12 +33,13 @@ impl Filters {
         }
     }
 
-    /// Those of the caller, if it is in the PID namespace of `pid`, and of the first process of that above `pid`.
+    /// Filters that let madvise(2) pass: those of the caller, if it is in the PID namespace of `pid`, and those of the first process of
+    /// that namespace among the ancestors of `pid`.
     pub(super) fn known(pid: u32) -> Vec<Filters> {
         let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
         let is_near = namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own));
         let own = Status::own().filter(|_| is_near);
-        // A process that is the first itself has only its container's if it has one alone.
+        // A process that is the first itself has only its container's filters if it has exactly one.
         let above = Status::of(pid).and_then(|status| u32::try_from(status.number("PPid:")?).ok());
         let one = Filters::Programs(Some(1));
         let first = above.filter(|above| *above != 0 && !is_first(pid)).and_then(first);

@@ -1,10 +1,10 @@
 //! The hand from outside: another process's threads make the calls, by ptrace(2).
 //!
-//! It needs no more rights than a debugger: the same user, and what Yama allows. [`Traced::of`] tells what is missing.
-//! Only on x86-64.
+//! It needs no more rights than a debugger: the same user, and what Yama allows. [`Traced::of`] tells what is missing. Only x86-64 is
+//! served.
 //!
-//! A process whose child is steered so must not wait for it by wait(2) alone, which reports stops of the child's, too: it
-//! waits for a pidfd to become readable, then takes the status. The calling process gets SIGCHLD at each stop.
+//! A process that steers its own child must not wait for it by wait(2) alone, which reports the child's stops, too. It waits for a
+//! pidfd to become readable, then takes the status. The calling process gets SIGCHLD at each stop.
 
 #[cfg(target_arch = "x86_64")]
 mod attachment;
@@ -40,7 +40,7 @@ pub struct Traced {
     process: OwnedFd,
     /// Where a `syscall` instruction lies in it.
     code: u64,
-    /// Filters of system calls that let the calls pass.
+    /// Filters of system calls that let madvise(2) pass.
     known: Vec<Filters>,
     /// Whether the caller may drop pages of it, as far as that was tried.
     may_drop: bool,
@@ -53,8 +53,9 @@ pub struct Traced {
 #[derive(Debug, Default)]
 struct Budget(Vec<Duration>);
 
-/// How long a program may take to be there.
+/// A program that is just being executed may have no code mapped yet: it is looked at again after so long.
 const MOMENT: Duration = Duration::from_millis(5);
+/// It is looked at again so many times at most.
 const MOMENTS: u32 = 40;
 /// Stops in a second at most.
 const STOPS: usize = 4;
@@ -72,7 +73,7 @@ impl Budget {
 }
 
 impl Traced {
-    /// Of process `pid`, which is only looked at here.
+    /// Of process `pid`. This only looks at the process.
     pub fn of(pid: u32) -> Result<Traced, Refusal> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Refusal::Machine);
@@ -114,7 +115,7 @@ impl Traced {
         (self.stops, self.longest)
     }
 
-    /// Whether the process lives: its number may be another's since.
+    /// Whether the process lives. The number does not tell: it may be another's by now.
     fn lives(&self) -> bool {
         let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
         poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
@@ -129,7 +130,7 @@ impl Traced {
 
 #[cfg(target_arch = "x86_64")]
 impl Traced {
-    /// Has one thread make the calls. `false` if none can be stopped now, or a call fails.
+    /// Makes the calls in one thread of the process. `false` if no thread can be stopped now, or a call fails.
     fn make(&mut self, mut calls: &[attachment::Call]) -> bool {
         /// Threads that are tried.
         const TRIES: usize = 3;
@@ -160,8 +161,8 @@ impl Traced {
 }
 
 impl Traced {
-    /// Advises a mapping, as [`super::Hand`] says: at most a few times a second, and only while a thread is where it can be stopped unnoticed; else nothing happens
-    /// now, and it may be tried again.
+    /// Advises a mapping, as [`super::Hand`] says: at most a few times a second, and only while a thread is where it can be stopped
+    /// unnoticed. Otherwise nothing happens now, and it may be tried again.
     #[cfg(target_arch = "x86_64")]
     pub fn advise(&mut self, mapping: &Mapping, advice: Advice, was_blocks: bool) -> bool {
         let (address, length) = (mapping.at.start, mapping.at.end - mapping.at.start);
@@ -175,7 +176,7 @@ impl Traced {
         false
     }
 
-    /// Lets go of pages, by process_madvise(2), which takes CAP_SYS_NICE (Linux 5.10).
+    /// Drops pages by process_madvise(2), which takes CAP_SYS_NICE (Linux 5.10).
     pub fn drop(&mut self, mapping: &Mapping, pages: &Run) -> bool {
         if !self.may_drop {
             return false;

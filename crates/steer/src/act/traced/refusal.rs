@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 /// Why [`Traced::of`](super::Traced::of) refuses a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The machine's registers are not known here.
+    /// The processor is not x86-64.
     Machine,
     /// There is no such process.
     NoProcess(u32),
@@ -133,7 +133,7 @@ fn yama(pid: u32, scope: u64) -> String {
 /// CAP_SYS_PTRACE.
 const MAY_TRACE: u64 = 1 << 19;
 
-/// What can be told before the process is touched.
+/// Refuses a process for reasons that can be told before it is touched.
 pub(super) fn at_first_sight(pid: u32) -> Result<(), Refusal> {
     let status = Status::of(pid).ok_or(Refusal::NoProcess(pid))?;
     let known = Filters::known(pid);
@@ -144,7 +144,7 @@ fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), R
     if pid == own || status.number("Tgid:") == Some(own.into()) {
         return Err(Refusal::Itself);
     }
-    // A thread's number is no process's.
+    // The number of a thread is not a process's.
     if status.number("Tgid:") != Some(pid.into()) {
         return Err(Refusal::NoProcess(pid));
     }
@@ -152,7 +152,7 @@ fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), R
         return Err(Refusal::Ended(pid));
     }
     if status.has_no_memory() {
-        // The kernel's threads are children of its second one.
+        // The kernel's threads are children of process 2.
         let is_kernels = pid == 2 || status.number("PPid:") == Some(2);
         return Err(if is_kernels { Refusal::Kernels(pid) } else { Refusal::Ended(pid) });
     }
@@ -166,7 +166,8 @@ fn judge(pid: u32, own: u32, status: &Status, known: &[Filters]) -> Result<(), R
     }
 }
 
-/// Why the kernel said `error` when the process's memory was to be read, which takes the same rights as to trace it.
+/// The reason for `error`, with which the kernel refused to let the process's memory be read. To read it takes the same rights as to
+/// trace the process.
 pub(super) fn of_denial(pid: u32, error: Errno) -> Refusal {
     let (Some(theirs), Some(ours)) = (Status::of(pid), Status::own()) else { return Refusal::NoProcess(pid) };
     if matches!(error, Errno::SRCH | Errno::NOENT) {

@@ -1,4 +1,4 @@
-//! /proc/PID/status and /proc/PID/task/TID/status: what a process is, and what it may do.
+//! /proc/PID/status and /proc/PID/task/TID/status: the state of a process or a thread, and its rights.
 
 use crate::observe::text::{number, read};
 
@@ -32,7 +32,7 @@ impl Status {
         Status(text.into())
     }
 
-    /// What follows `name`, with its colon.
+    /// The text that follows `name`. The name includes its colon.
     fn field(&self, name: &str) -> Option<&[u8]> {
         let lines = || self.0.split(|byte| *byte == b'\n');
         lines().find_map(|line| line.strip_prefix(name.as_bytes())).map(<[u8]>::trim_ascii)

@@ -1,4 +1,4 @@
-//! Which thread of a process is stopped: one that can be, and that loses least.
+//! Chooses the thread of a process that is stopped: one that can be, and that loses least.
 
 use super::attachment::View;
 use super::calls::{At, at};
@@ -7,10 +7,10 @@ use super::status::Status;
 use crate::observe::text::{number_after, read};
 use std::time::Duration;
 
-/// Threads that are looked at.
+/// Threads that are looked at, at most.
 const MOST: usize = 512;
 
-/// Threads that are thought of for being stopped.
+/// The best of these: others are not stopped.
 const BEST: usize = 16;
 /// For how long a thread that runs is looked at.
 const QUIET: Duration = Duration::from_millis(2);
@@ -26,8 +26,8 @@ pub(super) fn fit(pid: u32) -> impl Iterator<Item = u32> {
     best.filter(move |(at, thread)| *at != At::Running || is_quiet(pid, *thread)).map(|(_, thread)| thread)
 }
 
-/// Whether a thread that runs has slept in no system call for some time, and has read and written nothing. It might be about to
-/// sleep in a call that then returns early: write(2) to a full pipe returns what it has written.
+/// Whether a thread that runs has slept in no system call for some time, and has read and written nothing. Another might be about to
+/// sleep in a call that a stop ends early: write(2) to a full pipe returns what it has written.
 pub(super) fn is_quiet(pid: u32, thread: u32) -> bool {
     let before = efforts(pid, thread);
     std::thread::sleep(QUIET);
@@ -71,8 +71,8 @@ pub(super) fn is_free(pid: u32, thread: u32, known: &[Filters]) -> bool {
     !is_held && Filters::of(&status).let_pass(known)
 }
 
-/// Whether read(2) of a descriptor sleeps without having read a part, and begins again unnoticed. A socket may have a time
-/// limit, and fails then; devices and FUSE's files do as their drivers please.
+/// Whether read(2) of a descriptor sleeps without having read a part, and begins again unnoticed. Other files may not: a read of a
+/// socket that has a time limit fails, and devices and FUSE's files do as their drivers please.
 fn reads_pipe(pid: u32, descriptor: u64) -> bool {
     let Ok(to) = std::fs::read_link(format!("/proc/{pid}/fd/{}", descriptor as u32)) else { return false };
     let to = to.to_string_lossy();

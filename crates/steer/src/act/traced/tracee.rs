@@ -1,8 +1,8 @@
 //! One thread of another process, held by ptrace(2): each request, and what each stop means.
 //!
-//! No wait(2) is used: it could take a status that another thread of this process waits for. PTRACE_GETSIGINFO tells whether
-//! the thread has stopped, and why. All requests come from the thread that seized, and when that one ends the kernel lets go
-//! of what it holds, whether that has stopped, runs or is a zombie.
+//! No status is taken by wait(2): another thread of this process may wait for it. PTRACE_GETSIGINFO tells whether the thread has
+//! stopped, and why. All requests come from the thread that seized. When that thread ends, the kernel lets go of all that it holds, be
+//! it stopped, running or a zombie.
 
 use crate::clock::now;
 use libc::{c_long, c_void, user_regs_struct as Registers};
@@ -34,7 +34,7 @@ pub(super) enum Stop {
 const EVENT_STOP: i32 = 128;
 /// `si_code` of a stop at a system call: SIGTRAP, with the bit of PTRACE_O_TRACESYSGOOD.
 const CALL: i32 = libc::SIGTRAP | 0x80;
-/// Looks before the waiting thread sleeps between them: a thread that runs on another processor stops within a few.
+/// So many looks have no sleep between them: a thread that runs on another processor stops within a few.
 const LOOKS: u32 = 10;
 const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 
@@ -42,20 +42,20 @@ const PTRACE_GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const RAISED: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
 fn is_raised(info: &libc::siginfo_t) -> bool {
-    // Memory that went bad elsewhere, and a counter that ran over, are told by such signals too: BUS_MCEERR_AO, TRAP_PERF.
+    // Such signals also tell of memory that went bad elsewhere (BUS_MCEERR_AO), and of a counter that ran over (TRAP_PERF).
     let comes_from_elsewhere = matches!((info.si_signo, info.si_code), (libc::SIGBUS, 5) | (libc::SIGTRAP, 6));
     info.si_code > 0 && RAISED.contains(&info.si_signo) && !comes_from_elsewhere
 }
 
-/// Sleep before a look: short at first, so that the thread stands no longer than it must. (To yield the processor instead
-/// would be to give it to all others first: on one that has much to do, threads stood four times as long.)
+/// Sleep before a look: short at first, so that the thread stands no longer than it must. (sched_yield(2) would let all others run
+/// first: on a busy processor threads stood four times as long.)
 fn nap(looks: u32) -> Duration {
     let looks = u64::from(looks.min(200));
     Duration::from_micros(5 + looks * looks / 20).min(Duration::from_millis(1))
 }
 
 impl Tracee {
-    /// Holds a thread without stopping it (PTRACE_SEIZE). `None` where another process does, or it is gone.
+    /// Holds a thread without stopping it (PTRACE_SEIZE). `None` where another process holds it, or it is gone.
     pub(super) fn seize(thread: u32) -> Option<Tracee> {
         let tracee = Tracee(thread as libc::pid_t);
         let options = libc::PTRACE_O_TRACESYSGOOD as usize;
@@ -69,7 +69,7 @@ impl Tracee {
         if done == -1 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(done) }
     }
 
-    /// Asks it to stop (PTRACE_INTERRUPT); if it has stopped, once more as soon as it goes on.
+    /// Asks it to stop (PTRACE_INTERRUPT). If it has stopped already, it stops once more as soon as it goes on.
     pub(super) fn interrupt(&self) -> bool {
         self.request(libc::PTRACE_INTERRUPT, 0, std::ptr::null_mut()).is_ok()
     }
@@ -90,7 +90,7 @@ impl Tracee {
         let _ = self.request(libc::PTRACE_DETACH, 0, signal as usize as *mut c_void);
     }
 
-    /// Waits for it to stop: why it has, and when it was last seen running.
+    /// Waits for it to stop. Returns why it has, and when it was last seen running.
     pub(super) fn wait(&self, bound: Duration) -> (Stop, Duration) {
         let began = now();
         let mut ran = began;
@@ -125,7 +125,7 @@ impl Tracee {
         })
     }
 
-    /// Whether it has ended, or is no longer held. It stays as it is (WNOWAIT).
+    /// Whether it has ended, or is no longer held. Its status is not taken (WNOWAIT).
     fn has_ended(&self) -> bool {
         // SAFETY: as above.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -172,7 +172,7 @@ impl Tracee {
         high.is_some_and(|high| ((u128::from(high) << 64 | u128::from(low)) >> shift) & 0xffff == 0x050f)
     }
 
-    /// Whether a signal that one of its instructions has raised waits for it: a fault that the device failed, say.
+    /// Whether a signal waits for it that one of its own instructions has raised: by a fault for which the device failed, say.
     pub(super) fn has_raised(&self) -> bool {
         const MOST: usize = 64;
         // SAFETY: any bytes are a siginfo_t.
@@ -205,7 +205,7 @@ impl Tracee {
         if of.at == 0 {
             return false;
         }
-        // `rseq_cs` in `struct rseq`; what it points to: `version`, `flags`, `start_ip`, `post_commit_offset`.
+        // `rseq_cs` in `struct rseq` points to `version`, `flags`, `start_ip`, `post_commit_offset`.
         let Some(sequence) = self.memory(of.at + 8) else { return true };
         if sequence == 0 {
             return false;
