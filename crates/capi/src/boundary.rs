@@ -56,13 +56,13 @@ fn remedy(errno: c_int) -> &'static str {
 }
 
 thread_local! {
-    /// What the thread's last failure says.
+    /// The text of the thread's last failure.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
 /// The type of what a function returns.
 pub trait Failed {
-    /// What it returns when it failed.
+    /// The value that a function returns when it fails.
     const FAILED: Self;
 }
 

@@ -8,14 +8,13 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// A cache: a limit, in bytes, on the pages in memory of all maps that were made in it. The structure itself is
-/// the library's.
+/// A cache: a limit, in bytes, on the pages in memory of all maps that were made in it. The structure is opaque.
 pub struct fm_cache {
     _private: [u8; 0],
 }
 
-/// What a cache has counted since it was made, and what it holds now. Where a comment says pages, the count is
-/// of pages of 4096 bytes.
+/// Counts of a cache since it was made, and its present contents. Where a comment says pages, the count is of
+/// pages of 4096 bytes.
 ///
 /// Later versions of the library may have more members at the end: pass fm_stats() the size that you know.
 #[repr(C)]
@@ -155,7 +154,7 @@ pub fn find(handle: *const fm_cache) -> Result<Cache, Failure> {
 /// They do not survive what ends that process, too: the OOM killer, and the end of a PID namespace. Then only
 /// what fm_msync() has written is sure to be in the file.
 ///
-/// Returns NULL and sets errno on failure: EINVAL: too small; ENOMEM; ENOSYS: in a child made by fork(2).
+/// Returns NULL and sets errno on failure: EINVAL (too small); ENOMEM; ENOSYS (in a child made by fork(2)).
 #[unsafe(no_mangle)]
 pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
     call("fm_cache_create", || {
@@ -174,9 +173,9 @@ pub extern "C" fn fm_cache_create(capacity: usize) -> *mut fm_cache {
 /// call returns: pages leave memory, and dirty ones are written first. The process's own cache follows the
 /// memory that is left until it is given a capacity. From then on maps are cached: see fm_mmap().
 ///
-/// Returns 0, or -1 and sets errno: EINVAL: not a cache, too small, or larger than physical memory; EBUSY: more
-/// is pinned than that; ENOSPC, EIO and the other errors of write(2): dirty pages cannot be written, and are
-/// kept; ENOSYS: in a child made by fork(2).
+/// Returns 0, or -1 and sets errno: EINVAL (not a cache, too small, or larger than physical memory); EBUSY
+/// (more is pinned than that); ENOSPC, EIO and the other errors of write(2) (dirty pages cannot be written, and
+/// are kept); ENOSYS (in a child made by fork(2)).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_cache_resize(cache: *mut fm_cache, capacity: usize) -> c_int {
     call("fm_cache_resize", || {
@@ -189,8 +188,8 @@ pub unsafe extern "C" fn fm_cache_resize(cache: *mut fm_cache, capacity: usize) 
 
 /// Gives back the handle of a cache. The cache itself stays as long as there are maps in it.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL: not a cache (NULL is none here), or destroyed already; ENOSYS: in a
-/// child made by fork(2).
+/// Returns 0, or -1 and sets errno: EINVAL (not a cache, NULL, or destroyed already); ENOSYS (in a child made
+/// by fork(2)).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_cache_destroy(cache: *mut fm_cache) -> c_int {
     call("fm_cache_destroy", || {
@@ -205,8 +204,8 @@ pub unsafe extern "C" fn fm_cache_destroy(cache: *mut fm_cache) -> c_int {
 /// fm_stats) as the program knows it. So many bytes are written, with zeros for what this library does not
 /// know.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL: not a cache, or a size that is zero or not a multiple of 8; EFAULT:
-/// `stats` is NULL; ENOSYS: in a child made by fork(2).
+/// Returns 0, or -1 and sets errno: EINVAL (not a cache, or a size that is zero or not a multiple of 8); EFAULT
+/// (`stats` is NULL); ENOSYS (in a child made by fork(2)).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_stats(cache: *mut fm_cache, stats: *mut fm_stats, size: usize) -> c_int {
     call("fm_stats", || {

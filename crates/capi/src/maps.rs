@@ -288,8 +288,8 @@ impl Wanted {
 /// the kernel what to read ahead, what to keep, and where not to read around a miss.
 ///
 /// A map is in a cache, from the first touch on, if it asks for something that only a cache has: fm_mmap_in()
-/// with a cache, a flag of this library (FM_MAP_DIRECT apart), or a capacity given by fm_cache_resize(NULL,
-/// ...).
+/// with a cache, a flag of this library (except FM_MAP_DIRECT), or a capacity given by fm_cache_resize() with
+/// NULL.
 ///
 /// All maps of a file in a process are served alike. If the kernel serves a file already, it serves a new map
 /// of the file, too, or the call fails if FM_MAP_CACHED is given. A file that is cached stays cached.
@@ -325,7 +325,7 @@ impl Wanted {
 /// - EAGAIN: another process has the file in a cache for writing and does not give it back (it was mapped by
 ///   the Rust or Python interface);
 /// - EBUSY: MAP_FIXED replaces a part of a map, and pins outside of that range keep the file in the cache;
-/// - an error of write(2): the file that MAP_FIXED would map over cannot be saved; nothing is mapped over;
+/// - an error of write(2): a file that has to leave the cache cannot be saved; then nothing is mapped over;
 /// - ENOSYS, EOPNOTSUPP: FM_MAP_CACHED or FM_MAP_DIRECT asks for what cannot be;
 /// - EINVAL: FM_MAP_CACHED and FM_MAP_DIRECT are given together.
 #[unsafe(no_mangle)]
@@ -414,8 +414,8 @@ pub unsafe extern "C" fn fm_mremap(
 /// or in persistent memory. Bytes that cannot be written stay in memory, dirty. Each later call reports the
 /// error again until they are saved.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM: part of the range is not mapped; EBUSY: MS_INVALIDATE of
-/// locked memory; ENOSPC, EIO and the other errors of write(2) and fdatasync(2).
+/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM (part of the range is not mapped); EBUSY (MS_INVALIDATE of
+/// locked memory); ENOSPC, EIO and the other errors of write(2) and fdatasync(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int) -> c_int {
     over_range("fm_msync", addr, length, |at| by_address::sync(at, length, flags))
@@ -429,8 +429,8 @@ pub unsafe extern "C" fn fm_msync(addr: *mut c_void, length: usize, flags: c_int
 /// - MADV_HUGEPAGE, NOHUGEPAGE, DONTDUMP, DODUMP: no effect;
 /// - any other, such as MADV_REMOVE: all maps of the file become kernel mappings.
 ///
-/// Returns 0, or -1 and sets errno as madvise(2), or: EBUSY: pins keep a file in the cache; an error of
-/// write(2): it cannot be saved.
+/// Returns 0, or -1 and sets errno as madvise(2), or to: EBUSY (pins keep a file in the cache); an error of
+/// write(2) (the file cannot be saved).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int {
     over_range("fm_madvise", addr, length, |at| {
@@ -445,8 +445,8 @@ pub unsafe extern "C" fn fm_madvise(addr: *mut c_void, length: usize, advice: c_
 /// mprotect(2). A cached map stays cached if the range is the whole map, and the protection is PROT_READ, or
 /// PROT_READ and PROT_WRITE. Otherwise all maps of the file become kernel mappings.
 ///
-/// Returns 0, or -1 and sets errno as mprotect(2): EACCES: PROT_WRITE, and the file was not opened for that.
-/// Or: EBUSY: pins keep the file in the cache; an error of write(2): it cannot be saved.
+/// Returns 0, or -1 and sets errno as mprotect(2), EACCES for PROT_WRITE if the file was not opened for that;
+/// or to: EBUSY (pins keep the file in the cache); an error of write(2) (the file cannot be saved).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mprotect(addr: *mut c_void, length: usize, prot: c_int) -> c_int {
     // SAFETY: the caller accesses the range as `prot` allows from then on.
@@ -456,8 +456,8 @@ pub unsafe extern "C" fn fm_mprotect(addr: *mut c_void, length: usize, prot: c_i
 /// mincore(2): the lowest bit of each byte of `vec`, one byte for each page of 4096 bytes, says whether the
 /// page is in memory.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM: part of the range is not mapped; EFAULT: `vec` does not
-/// point to memory.
+/// Returns 0, or -1 and sets errno: EINVAL; ENOMEM (part of the range is not mapped); EFAULT (`vec` does not
+/// point to memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_mincore(addr: *mut c_void, length: usize, vec: *mut c_uchar) -> c_int {
     // SAFETY: the caller has a byte at `vec` for each page of the range.

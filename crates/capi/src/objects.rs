@@ -27,7 +27,7 @@ pub struct fm_url_options {
     pub deadline: f64,
 }
 
-/// What has been done for a mapped object since it was opened.
+/// Counts of a mapped object since it was opened.
 ///
 /// Later versions of the library may have more members at the end: pass fm_object_stats() the size that you
 /// know.
@@ -140,8 +140,8 @@ fn open(url: &str, offset: u64, length: usize, options: &fm_url_options) -> Resu
 /// - ESHUTDOWN: the process that fetches has ended (a parent, in a child made by fork(2))
 /// - EIO: any other failure
 ///
-/// Returns the address, or MAP_FAILED and sets errno to one of these or of the following. Opening takes no
-/// longer than the deadline, or 30 s if there is none.
+/// Returns the address, or MAP_FAILED and sets errno to one of these or of the following. Opening gives up after
+/// the deadline, or after 30 s if there is none.
 /// - EINVAL: not such a URL; no bytes in the range; an offset that is negative or not a multiple of 4096; not a
 ///   valid deadline or limit
 /// - EFAULT: `url` or `length` is NULL
@@ -182,8 +182,8 @@ pub unsafe extern "C" fn fm_open_url(
 /// fm_object_stats) as the program knows it. So many bytes are written, with zeros for what this library does
 /// not know. A child made by fork(2) gets what its parent had done before.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL: no object is mapped there, or a size that is zero or not a multiple
-/// of 8; EFAULT: `stats` is NULL.
+/// Returns 0, or -1 and sets errno: EINVAL (no object is mapped there, or a size that is zero or not a multiple
+/// of 8); EFAULT (`stats` is NULL).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_object_stats(addr: *const c_void, stats: *mut fm_object_stats, size: usize) -> c_int {
     call("fm_object_stats", || {

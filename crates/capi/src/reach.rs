@@ -47,8 +47,8 @@ fn ranges_at(ranges: *const fm_range, count: usize) -> Result<Vec<Range<usize>>,
 ///
 /// Returns how many ranges were taken, counted from the first. Fewer than `count` means that the queue is full
 /// (it has room for 2048 pages, or for an eighth of the cache if that is less): ask for the rest later. Of a
-/// range longer than the queue only the first part is brought in. On failure returns -1 and sets errno: ENOMEM:
-/// the first range is not mapped; EINVAL; EFAULT: `ranges` is NULL.
+/// range longer than the queue only the first part is brought in. On failure returns -1 and sets errno: ENOMEM
+/// (the first range is not mapped); EINVAL; EFAULT (`ranges` is NULL).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> ssize_t {
     call("fm_prefetch", || {
@@ -60,8 +60,8 @@ pub unsafe extern "C" fn fm_prefetch(ranges: *const fm_range, count: usize) -> s
 /// fm_prefetch() of all ranges, which returns when each has been in memory. All of them are in memory together
 /// if they fit into the cache.
 ///
-/// Returns 0, or -1 and sets errno: ENOMEM: a range is not mapped; ENXIO: a range is past the file's end; EIO;
-/// EINVAL; EFAULT: `ranges` is NULL.
+/// Returns 0, or -1 and sets errno: ENOMEM (a range is not mapped); ENXIO (a range is past the file's end);
+/// EIO; EINVAL; EFAULT (`ranges` is NULL).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_prefetch_wait(ranges: *const fm_range, count: usize) -> c_int {
     call("fm_prefetch_wait", || {
@@ -101,10 +101,11 @@ pub unsafe extern "C" fn fm_gather(ranges: *const fm_range, count: usize, buffer
 /// Bytes of a line: the unit of stores for fm_async_read().
 pub const FM_LINE: usize = 64;
 
-/// Makes stores to absent pages of a mapped file complete at once (AR-MMAP). Such a page is first filled with
-/// copies of a line of FM_LINE bytes, the initial value, while the file's bytes are read in the background.
-/// When these are there, they replace the lines that still hold the initial value, never under a store. This
-/// holds for all writable maps of the file in the process, while there are any.
+/// Makes stores to absent pages of a mapped file complete at once (the protocol of AR-MMAP, by Imamura and
+/// Yoshida). Such a page is first filled with copies of a line of FM_LINE bytes, the initial value, while the
+/// file's bytes are read in the background. When these are there, they replace the lines that still hold the
+/// initial value, never under a store. This holds for all writable maps of the file in the process, while there
+/// are any.
 ///
 /// The program has duties. If it breaks one, bytes of the file are lost:
 /// - It stores whole lines, each at a multiple of FM_LINE.
@@ -114,8 +115,8 @@ pub const FM_LINE: usize = 64;
 ///
 /// Kernel mappings stay what they are: stores wait there. Map with FM_MAP_CACHED to have none.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL: the map is not writable, or the file has another initial value;
-/// EFAULT: `initial_line` is NULL; ENOMEM.
+/// Returns 0, or -1 and sets errno: EINVAL (the map is not writable, or the file has another initial value);
+/// EFAULT (`initial_line` is NULL); ENOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_async_read(addr: *mut c_void, length: usize, initial_line: *const c_void) -> c_int {
     call("fm_async_read", || {
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn fm_is_initial(line: *const c_void) -> c_int {
 
 /// Waits until the file's bytes are in every page of a range that was stored to before it was read.
 ///
-/// Returns 0, or -1 and sets errno: EIO and the other errors of pread(2), and what was stored is kept; EINVAL.
+/// Returns 0, or -1 and sets errno: EIO and the other errors of pread(2) (what was stored is kept); EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_synchronise(addr: *const c_void, length: usize) -> c_int {
     call("fm_synchronise", || {
@@ -180,8 +181,8 @@ fn is_for_writing(flags: c_int) -> Result<bool, Failure> {
 /// pins. A range of a kernel mapping is brought in and left to the kernel, which lets system calls wait for
 /// pages.
 ///
-/// Returns 0, or -1 and sets errno: ENOMEM: too much is pinned; ENXIO: past the file's end; EFAULT: not mapped,
-/// or not for such access; EIO; EINVAL.
+/// Returns 0, or -1 and sets errno: ENOMEM (too much is pinned); ENXIO (past the file's end); EFAULT (not
+/// mapped, or not for such access); EIO; EINVAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
     call("fm_pin", || {
@@ -192,7 +193,7 @@ pub unsafe extern "C" fn fm_pin(addr: *const c_void, length: usize, flags: c_int
 
 /// Takes back one fm_pin() of the same range with the same flags.
 ///
-/// Returns 0, or -1 and sets errno: EINVAL: there is no such pin.
+/// Returns 0, or -1 and sets errno: EINVAL (there is no such pin).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_unpin(addr: *const c_void, length: usize, flags: c_int) -> c_int {
     call("fm_unpin", || {
@@ -217,8 +218,9 @@ fn is_there(what: &str, at: *const c_void, length: usize) -> Result<(), Failure>
 /// Copies `length` bytes of mapped memory to `buffer`. Where a load would raise SIGBUS or SIGSEGV, it returns
 /// an error. `buffer` may be in a map.
 ///
-/// Returns 0, or -1 and sets errno: ENXIO: past the file's end (EFAULT in kernel mappings); EIO and the other
-/// errors of read(2); EFAULT: not mapped, or not for reading. The contents of `buffer` are then unspecified.
+/// Returns 0, or -1 and sets errno: ENXIO (past the file's end; in kernel mappings this is EFAULT); EIO and the
+/// other errors of read(2); EFAULT (not mapped, or not for reading). The contents of `buffer` are then
+/// unspecified.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, length: usize) -> c_int {
     call("fm_read", || {
@@ -234,8 +236,9 @@ pub unsafe extern "C" fn fm_read(addr: *const c_void, buffer: *mut c_void, lengt
 /// Copies `length` bytes from `data` to mapped memory. Where a store would raise SIGBUS or SIGSEGV, it returns
 /// an error. `data` may be in a map. The bytes reach the file as those of any store do: see fm_msync().
 ///
-/// Returns 0, or -1 and sets errno: ENXIO: past the file's end (EFAULT in kernel mappings); EIO and the other
-/// errors of read(2); EFAULT: not mapped, or not for writing. Part of the data may have been stored then.
+/// Returns 0, or -1 and sets errno: ENXIO (past the file's end; in kernel mappings this is EFAULT); EIO and the
+/// other errors of read(2); EFAULT (not mapped, or not for writing). Part of the data may have been stored
+/// then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length: usize) -> c_int {
     call("fm_write", || {
@@ -251,7 +254,7 @@ pub unsafe extern "C" fn fm_write(addr: *mut c_void, data: *const c_void, length
 /// Limits how far the file that is mapped at `addr` is read ahead of a walk, in bytes: at most 8 MiB, the
 /// default; 0 turns it off. The file keeps the limit. Kernel mappings are left alone.
 ///
-/// Returns 0, or -1 and sets errno: ENOMEM: nothing is mapped there.
+/// Returns 0, or -1 and sets errno: ENOMEM (nothing is mapped there).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fm_set_readahead(addr: *const c_void, bytes: usize) -> c_int {
     call("fm_set_readahead", || {

@@ -32,7 +32,8 @@ pub fn begin() {
     let _ = WHY.try_with(Cell::take);
 }
 
-/// Says that the kernel serves the file behind a descriptor, although `len` bytes of it were to be in a cache. Maps of up to 1 MiB are not reported.
+/// Says that the kernel serves the file behind a descriptor, although `len` bytes of it were to be in a cache. Maps of up to 1 MiB are not
+/// reported.
 pub fn note(fd: c_int, len: usize, prot: c_int, flags: c_int) {
     const SMALL: usize = 1 << 20;
     if len <= SMALL || fd < 0 || flags & libc::MAP_ANONYMOUS != 0 {

@@ -204,7 +204,7 @@ impl Drop for Object {
     }
 }
 
-/// Holds the library's locks, and the lock on whether it is open, while this thread forks.
+/// Holds the locks of `libfastmap_object.so`, and the one of this module, while this thread forks.
 pub fn lock() -> impl Sized + 'static {
     struct Locked(MutexGuard<'static, Option<Store>>);
     impl Drop for Locked {

@@ -111,7 +111,7 @@ pub enum Error {
         room: usize,
     },
     /// A map was to grow to less than it has.
-    #[error("a map of {len} bytes cannot grow to {new_len}: map the file anew to see less of it")]
+    #[error("cannot shrink a map from {len} to {new_len} bytes: drop it and map again")]
     Shrinking {
         /// Length of the map, bytes.
         len: usize,
@@ -245,8 +245,8 @@ pub enum Error {
     },
     /// More pages would be pinned than the cache allows. No page of the range is pinned then.
     #[error(
-        "{path}: cannot pin {len} bytes at offset {offset}: the cache lets {most} bytes be pinned at a time, and {pinned} \
-         are: drop other pins, pin less at a time, or enlarge the cache (Cache::resize)",
+        "{path}: cannot pin {len} bytes at offset {offset}: {pinned} bytes are pinned, and the cache allows {most} at a time: \
+         drop other pins, pin less at a time, or enlarge the cache (Cache::resize)",
         path = path.display()
     )]
     PinBudget {
@@ -276,7 +276,7 @@ pub enum Error {
     },
     /// A cache was to become smaller than its pins allow ([`Cache::resize`](crate::Cache::resize)).
     #[error(
-        "a cache cannot be resized to {capacity} bytes while {pinned} are pinned: drop pins first, or keep it larger"
+        "a cache cannot be resized to {capacity} bytes while {pinned} bytes are pinned: drop pins first, or keep it larger"
     )]
     PinsHold {
         /// Bytes asked for.
@@ -286,7 +286,7 @@ pub enum Error {
     },
     /// An earlier choice ([`faults::choose`](crate::faults::choose)), or the first cached map, has settled otherwise
     /// how page faults are served.
-    #[error("page faults of this process are served {chosen} already: choose before the first map, and once")]
+    #[error("page faults of this process are served {chosen} already: set the fault mode once, before the first map")]
     FaultsChosen {
         /// How they are served.
         chosen: Faults,

@@ -1,5 +1,5 @@
-//! The HTTP client that OpenDAL sends requests with: what a response said of the object is noted beside it, because OpenDAL hands on only a
-//! part of it and refuses headers that it cannot read; and no URL, header or body gets into an error, since all of them may hold credentials.
+//! The HTTP client by which OpenDAL sends requests. It notes a response's headers itself, because OpenDAL hands on only some of them, and fails
+//! at headers that it cannot read. No URL, header or body gets into an error, since all of them may hold credentials.
 
 use futures::TryStreamExt;
 use opendal::raw::{HttpBody, HttpFetch, Operation};
@@ -13,17 +13,17 @@ tokio::task_local! {
     pub(crate) static EXCHANGE: Arc<Exchange>;
 }
 
-/// Of a body that says what went wrong no more than this is looked at.
+/// Most bytes of an error response's body that are read.
 const LONGEST_REFUSAL: usize = 16 << 10;
-/// A store that wants to be asked again later than after a day is not believed, seconds.
+/// The longest Retry-After that is believed, seconds: a day.
 const LONGEST_WAIT: u64 = 24 * 60 * 60;
 
-/// One request of ours: what is added to OpenDAL's, and what came back.
+/// One request for an object: what this crate adds to OpenDAL's request, and what came back.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
-    /// Goes in place of the URL that OpenDAL makes: it knows of no queries.
+    /// Replaces the URL that OpenDAL makes, which has no query string.
     pub url: Option<reqwest::Url>,
-    /// For services by which OpenDAL sends none.
+    /// The ETag for If-Match, for services with which OpenDAL sends none.
     pub if_match: Option<String>,
     end: Mutex<End>,
 }
@@ -39,20 +39,20 @@ pub(crate) enum End {
     Answered(Answer),
 }
 
-/// What a response said.
+/// The headers of a response, and its error.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub status: u16,
     pub etag: Option<String>,
     pub version: Option<String>,
     pub modified: Option<String>,
-    /// Of the object's bytes; and how long the object is.
+    /// The range of the object's bytes that was sent, and the object's length.
     pub range: Option<(Range<u64>, u64)>,
     pub len: Option<u64>,
     pub retry_after: Option<Duration>,
-    /// What S3 and its kin call an error.
+    /// The error's name in S3, GCS and Azure.
     pub code: Option<String>,
-    /// The region of AWS in which the bucket is.
+    /// The AWS region of the bucket.
     pub region: Option<String>,
 }
 
@@ -66,18 +66,19 @@ impl Exchange {
     }
 }
 
-/// The client, one for all objects of a process: connections are used again.
+/// The client. One serves all objects of a process, so that connections are used again.
 #[derive(Clone)]
 pub(crate) struct Client(reqwest::Client);
 
 impl Client {
     pub fn new() -> Result<Self, String> {
-        // OpenDAL makes clients of its own, which are never used, but need a provider. A program's own that is there already stays.
+        // OpenDAL makes clients of its own, which are never used but need a provider of cryptography. If the program has installed one, it
+        // stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .tcp_keepalive(Duration::from_secs(30))
-            // A URL may be signed: another host is not told of it.
+            // A URL may be signed, so no other host may see it.
             .referer(false)
             .user_agent(concat!("fastmap/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -101,7 +102,7 @@ impl HttpFetch for Client {
             Some(url) => url,
             None => reqwest::Url::parse(&parts.uri.to_string()).map_err(|error| failed(error.to_string()))?,
         };
-        // A machine that is no part of a cloud has nobody at the address that gives out credentials there.
+        // The metadata service of a cloud, which gives out credentials. On other machines nothing answers at its address.
         let is_metadata =
             url.host_str().is_some_and(|host| host.starts_with("169.254.") || host == "metadata.google.internal");
         let mut builder = self.0.request(parts.method, url).headers(parts.headers);
@@ -121,7 +122,7 @@ impl HttpFetch for Client {
         let mut said = http::Response::builder().status(status).version(response.version());
         if let Some(headers) = said.headers_mut() {
             std::mem::swap(headers, response.headers_mut());
-            // Whatever it is, it is compared and not read.
+            // The time is compared as text. OpenDAL would fail if it cannot read it.
             headers.remove(http::header::LAST_MODIFIED);
         }
         let is_refusal = is_ours && !status.is_success();
@@ -140,12 +141,12 @@ impl HttpFetch for Client {
     }
 }
 
-/// What went wrong, without the URL.
+/// The reason of an error, without the URL.
 fn reason(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut said = error.to_string();
     let mut source = std::error::Error::source(&error);
-    // The innermost is the one that says it.
+    // The innermost error names the reason.
     while let Some(inner) = source {
         said = inner.to_string();
         source = inner.source();
@@ -173,7 +174,7 @@ fn read_headers(response: &reqwest::Response) -> Answer {
     }
 }
 
-/// `bytes 0-9/100`, and `bytes */100` of a range that is not there.
+/// Reads a Content-Range such as `bytes 0-9/100`, or `bytes */100` for a range that the object does not have.
 fn content_range(text: &str) -> Option<(Range<u64>, u64)> {
     let (range, len) = text.strip_prefix("bytes")?.trim().split_once('/')?;
     let len = len.parse().ok()?;
@@ -184,7 +185,7 @@ fn content_range(text: &str) -> Option<(Range<u64>, u64)> {
     Some((first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?, len))
 }
 
-/// The word by which S3, GCS and Azure name an error.
+/// The name that S3, GCS and Azure give an error, from the response's body.
 async fn refusal(mut response: reqwest::Response) -> Option<String> {
     let mut body = Vec::new();
     while let Ok(Some(part)) = response.chunk().await {
@@ -199,7 +200,7 @@ async fn refusal(mut response: reqwest::Response) -> Option<String> {
     is_name(code).then(|| code.to_owned())
 }
 
-/// Whether it may be shown, whoever sent it.
+/// Whether a text looks like a name, and so may be shown whoever sent it.
 fn is_name(text: &str) -> bool {
     text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What can go wrong when an object is opened.
+/// A failure to open or map an object.
 ///
 /// Converts into [`std::io::Error`] with the kind that belongs to the error.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum Error {
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it, and what to do.
+        /// The fault in it, and the remedy.
         why: String,
     },
     /// The store did not give the object.
@@ -23,7 +23,7 @@ pub enum Error {
         url: String,
         /// `ENOENT`, `EACCES`, `ETIMEDOUT` or `EIO`: as [`fastmap_tier::TierOrigin`] has them.
         errno: i32,
-        /// What happened.
+        /// The reason.
         why: String,
     },
     /// The folder of local copies, or the local copy, cannot be used.
@@ -35,7 +35,7 @@ pub enum Error {
     /// A system call failed: no memory, or no threads.
     #[error("cannot {operation}: {source}")]
     Io {
-        /// What was attempted, as a verb phrase.
+        /// The attempted operation, as a verb phrase.
         operation: &'static str,
         /// The operating system's error.
         source: io::Error,
@@ -45,7 +45,7 @@ pub enum Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What to do about an error, to stand behind the message.
+/// The remedy for an error, to stand behind the message.
 fn remedy(errno: i32) -> &'static str {
     match errno {
         libc::EACCES => {

@@ -1,8 +1,8 @@
-//! One version of one object, and how ranges of it are fetched: tried again until a deadline, a late request beside a second one, and never
-//! a byte of another version.
+//! One version of one object, and how ranges of it are fetched. A failed request is sent again until a deadline. A late one gets a second one
+//! beside it. No byte of another version is handed on.
 //!
-//! What a response to a GET said of itself when the object was opened (ETag, else modification time, and length) is what all later ones are
-//! held to, whatever If-Match was made of.
+//! Opening the object notes length and ETag of a response to a GET (without an ETag its version id, else its modification time). All later
+//! responses must have the same, whatever If-Match was sent.
 
 use crate::client::{Answer, Client, EXCHANGE, End, Exchange};
 use crate::times::Times;
@@ -21,15 +21,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Between one try and the next: at random up to this, doubled with each, up to the longest.
+/// The pause between two tries is random, up to a maximum. The maximum begins at twice this, and doubles with each try up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// When an object is opened, a store that cannot be reached at all is given up after so many tries: a host's name may be mistyped.
+/// Tries to reach a store when an object is opened. Then a store that never answered is given up: the host's name may be mistyped.
 const TRIES_TO_REACH: u32 = 4;
-/// Of what is fetched, second requests are at most this part.
+/// Bytes asked for by second requests are at most one in so many bytes fetched.
 const HEDGED: u64 = 20;
 
-/// What has been done for an object, since it was opened.
+/// Counts of an object since it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub fetched: AtomicU64,
@@ -46,16 +46,16 @@ pub(crate) struct Failure {
     pub why: String,
 }
 
-/// What one try came to.
+/// Why one try failed, and what follows.
 #[derive(Debug)]
 enum Trouble {
-    /// It is tried again.
+    /// The request is sent again.
     Again {
         why: String,
         after: Option<Duration>,
         is_reached: bool,
     },
-    /// It is tried again with credentials found anew, once.
+    /// The request is sent again once, with credentials found anew.
     Denied(String),
     /// There are no credentials.
     Unsigned,
@@ -70,9 +70,9 @@ pub(crate) struct Source {
     client: Client,
     store: Mutex<Store>,
     version: Version,
-    /// What the store said of it when it was opened.
+    /// The version as the store named it when the object was opened.
     said: Option<Version>,
-    /// Without an answer, or the next part of one, for so long, a request is given up.
+    /// A request is given up if its answer, or the next part of it, takes longer than this.
     patience: Duration,
     pub times: Times,
     pub counters: Counters,
@@ -83,7 +83,7 @@ struct Store {
     operator: Operator,
     path: String,
     endpoint: Option<String>,
-    /// How often credentials were found.
+    /// How often credentials were found anew.
     renewed: u64,
 }
 
@@ -97,7 +97,7 @@ struct Opened {
 }
 
 impl Source {
-    /// Finds the object, and notes which version it is.
+    /// Finds the object, and notes its version.
     pub async fn open(location: Location, client: Client, deadline: Option<Duration>) -> Result<Source, Failure> {
         let store = Store::reach(&location, &client, Found::default(), 0)?;
         let longest = deadline.unwrap_or(Duration::from_secs(30));
@@ -121,7 +121,7 @@ impl Source {
             }
         };
         source.said = Some(source.version.clone());
-        // The same names mean other objects at another place.
+        // At another endpoint the same name means another object.
         let endpoint = source.store().endpoint.clone();
         if let Some(endpoint) = endpoint {
             let version = source.version.version.take().unwrap_or_default();
@@ -134,13 +134,13 @@ impl Source {
         &self.version
     }
 
-    /// What version there is now.
+    /// The version that the store has now.
     async fn look(&self) -> Result<Version, Trouble> {
         let url = self.location.name.clone();
         if !self.location.is_http() {
             return self.stat().await;
         }
-        // A GET and not a HEAD: what is compared later is what GETs say, and a URL may be signed for them alone.
+        // A GET and not a HEAD: it is later compared with GETs, and a signed URL may allow nothing else.
         let answer = match self.begin(0..1).await {
             Ok(opened) => match opened.exchange.end() {
                 End::Answered(answer) => answer,
@@ -158,7 +158,7 @@ impl Source {
         Ok(Version { url, etag: answer.etag, version: answer.version, modified: answer.modified, len })
     }
 
-    /// The same of a service that does not say so with each response; and of an object that has not even a first byte.
+    /// The same by a stat, for a service whose responses do not say the version, and for an object without bytes.
     async fn stat(&self) -> Result<Version, Trouble> {
         let (operator, path, _) = self.operator();
         let exchange = Arc::new(self.exchange());
@@ -182,7 +182,7 @@ impl Source {
         Ok(version)
     }
 
-    /// Fetches a range, and hands it on piece by piece, in order.
+    /// Fetches a range, and passes it to `take` piece by piece, in order.
     pub async fn fetch(
         &self,
         range: Range<u64>,
@@ -215,7 +215,7 @@ impl Source {
     ) -> Result<(), Trouble> {
         let begin = *at;
         let Opened { mut stream, exchange, first, asked, answered } = self.begin_hedged(begin..end).await?;
-        // Bytes of a service that says nothing of their version wait until it has been looked at.
+        // If the service's responses do not say the version, the bytes wait until the version has been looked at.
         let mut waiting = Vec::new();
         let mut came = begin;
         let mut part = first;
@@ -252,7 +252,7 @@ impl Source {
         Ok(())
     }
 
-    /// One request, and a second one when the first is late; who answers first is taken.
+    /// Sends a request, and a second one when the first is late. Takes the answer that comes first.
     async fn begin_hedged(&self, range: Range<u64>) -> Result<Opened, Trouble> {
         let len = range.end - range.start;
         let first = self.begin(range.clone());
@@ -283,7 +283,7 @@ impl Source {
     async fn begin(&self, range: Range<u64>) -> Result<Opened, Trouble> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         let (operator, path, _) = self.operator();
-        // A weak ETag never matches: then only what comes back is looked at.
+        // A weak ETag never matches in If-Match. Then only the response is checked.
         let etag = self.version.etag.as_deref().filter(|etag| self.location.is_http() && !etag.starts_with("W/"));
         let is_theirs = operator.info().full_capability().read_with_if_match;
         let mut exchange = self.exchange();
@@ -309,10 +309,10 @@ impl Source {
         Ok(Opened { stream, exchange, first, asked, answered: Instant::now() })
     }
 
-    /// Whether an answer is of our version, and of the range that was asked for.
+    /// Fails unless an answer is of this version, and of the range that was asked for.
     fn check(&self, answer: &Answer, range: Range<u64>) -> Result<(), Trouble> {
         let version = &self.version;
-        // Nothing is known yet.
+        // Before the object is open, there is no version to compare with.
         let is_first = self.said.is_none();
         let whole = Some((0..answer.len.unwrap_or(0), answer.len.unwrap_or(0)));
         let (of, len) = match &answer.range {
@@ -323,7 +323,7 @@ impl Source {
             None if is_first => return Ok(()),
             None => return Err(again("it did not say which part of the object it sent")),
         };
-        // What was said when it was opened is said each time.
+        // Each response must say what the first one said.
         let (known, said) = match &self.said {
             Some(said) if said.etag.is_some() => (&said.etag, &answer.etag),
             Some(said) if said.version.is_some() => (&said.version, &answer.version),
@@ -342,8 +342,8 @@ impl Source {
         Ok(())
     }
 
-    /// What an error of OpenDAL's means: mostly by what came back, since services differ in what they make of it. Nothing of its text is
-    /// kept: URLs and bodies of responses are in it.
+    /// The meaning of an error of OpenDAL. Mostly the response decides, since OpenDAL's services turn it into different errors. The error's text
+    /// is not kept, because it holds URLs and bodies of responses.
     fn trouble(&self, exchange: &Exchange, error: &opendal::Error) -> Trouble {
         let failed = |errno, why: &str| Trouble::Final(Failure { errno, why: why.to_owned() });
         let answer = match exchange.end() {
@@ -399,7 +399,7 @@ impl Source {
         (store.operator.clone(), store.path.clone(), store.renewed)
     }
 
-    /// Credentials are found anew, unless another request has done so since.
+    /// Finds credentials anew, with a change of what is known of the service, unless another request has done so since.
     fn renew(&self, since: u64, change: impl FnOnce(&mut Found)) -> Result<(), Failure> {
         let mut store = self.store();
         if store.renewed == since {
@@ -414,7 +414,7 @@ impl Source {
 impl Store {
     fn reach(location: &Location, client: &Client, found: Found, renewed: u64) -> Result<Store, Failure> {
         let Reached { operator, path, endpoint } = location.reach(&found).map_err(|error| {
-            // Of a connection string parts are in the message, keys among them.
+            // The message may hold parts of a connection string, including keys.
             let why = match location.service {
                 Service::Azure { .. } => {
                     "look at AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY"
@@ -429,12 +429,12 @@ impl Store {
     }
 }
 
-/// How often something was tried, and until when it is.
+/// The tries of a range: how many were made, and until when they go on.
 struct Tries {
     deadline: Instant,
     made: u32,
     renewed: Option<u64>,
-    /// A store that has never answered is given up early.
+    /// Whether a store that never answered is given up early ([`TRIES_TO_REACH`]).
     gives_up: bool,
 }
 
@@ -443,7 +443,7 @@ impl Tries {
         Tries { deadline, made: 0, renewed: None, gives_up: false }
     }
 
-    /// Waits until it is time to try again, or says that it is not to be.
+    /// Waits until it is time to try again. Fails if there is to be no other try.
     async fn after(&mut self, source: &Source, trouble: Trouble) -> Result<(), Failure> {
         let renewed = source.operator().2;
         let (why, after, is_reached) = match trouble {
@@ -481,7 +481,7 @@ impl Tries {
             Instant::now() + pause >= self.deadline || (self.gives_up && !is_reached && self.made >= TRIES_TO_REACH);
         tracing::debug!(object = %source.location.name, tries = self.made, why, "an object's part is fetched again");
         if is_over {
-            // When it is opened that is told at once; what is fetched begins anew as soon as it is.
+            // At the opening the error is returned at once. A fetch would be begun anew as soon as it fails, so it waits for the deadline.
             if !self.gives_up {
                 sleep_until(self.deadline).await;
             }
@@ -492,7 +492,7 @@ impl Tries {
     }
 }
 
-/// An endpoint as it may be shown.
+/// An endpoint without user and password, which may be shown.
 fn without_user(endpoint: String) -> String {
     match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
@@ -517,7 +517,7 @@ fn no_room(error: io::Error) -> Trouble {
     Trouble::Final(Failure { errno, why: format!("its local copy cannot be written: {error}") })
 }
 
-/// From 0 to 1, another in each process.
+/// A random number from 0 to 1, seeded anew by each call.
 fn random() -> f64 {
     let mut hasher = RandomState::new().build_hasher();
     hasher.write_u64(Instant::now().elapsed().as_nanos() as u64);

@@ -49,8 +49,8 @@ impl ObjectOptions {
         self
     }
 
-    /// How long a map waits for the store; `None`: for ever. When the deadline has passed, [`Map::read_at`], [`Map::pin`] and [`Map::gather`] return
-    /// an error, and a load raises SIGBUS. Opening an object takes no longer than this either, or 30 s if it is `None`.
+    /// How long a map waits for the store; `None`: for ever. When the deadline has passed, [`Map::read_at`], [`Map::pin`] and [`Map::gather`]
+    /// return an error, and a load raises SIGBUS. Opening an object gives up after it, too, or after 30 s if it is `None`.
     pub fn deadline(&mut self, deadline: Option<Duration>) -> &mut Self {
         self.deadline = deadline;
         self
@@ -238,8 +238,8 @@ impl Deref for ObjectMap {
     }
 }
 
-/// Fetches parts of objects for other processes, in this thread, until `stop` is set; [`Asking::ring`] wakes it to look. The processes ask for an
-/// object by its place in `objects`.
+/// Fetches parts of objects for other processes, in this thread, until `stop` is set; [`Asking::ring`] wakes it to look. The processes ask for
+/// an object by its place in `objects`.
 ///
 /// # Errors
 /// [`Error::Io`] if the process gets no threads.

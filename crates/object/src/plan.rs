@@ -1,5 +1,5 @@
-//! Which units are fetched beyond those that were asked for: ahead of a program that reads on (*streams*), and around one that reads here and there
-//! (*chunks*). Both grow and shrink by how much of them is used. Everything is counted in units.
+//! Which units are fetched beyond those that were asked for: ahead of a program that reads on (*streams*), and around one that reads here and
+//! there (*chunks*). Both grow and shrink by how much of them is used. Everything is counted in units.
 
 use fastmap_tier::UNIT;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ const STEPS: usize = 8;
 /// A stream's first window, and its longest, units. A small tier has a lower limit ([`Plan::ahead`]).
 const FIRST_WINDOW: u64 = 2;
 pub(crate) const LONGEST_WINDOW: u64 = (32 << 20) / UNIT;
-/// Requests in a stream's window, at least about so many.
+/// The parts that a stream's window is divided into: a request fetches one.
 pub(crate) const PIECES: u64 = 4;
 
 /// One object's streams and chunks.
@@ -53,7 +53,7 @@ struct Miss {
     fetched: Range<u64>,
 }
 
-/// What to fetch for a miss.
+/// The units to fetch for a miss.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// The missed units, and maybe more.
@@ -75,8 +75,8 @@ impl Plan {
         }
     }
 
-    /// Notes that units are missed, and says what to fetch. `largest`: most bytes that are worth fetching at once. `is_awaited`: a thread waits for
-    /// them. `is_used`: whether a unit was read.
+    /// Notes that units are missed, and says what to fetch. `largest`: most bytes that are worth fetching at once. `is_awaited`: a thread waits
+    /// for them. `is_used`: whether a unit was read.
     pub fn missed(
         &mut self,
         missed: Range<u64>,
@@ -113,8 +113,8 @@ impl Plan {
         Answer { units: fetched, stream: None }
     }
 
-    /// Whether a miss continues an earlier one whose units were used since. Returns the direction (true: forward), and the unit with which the walk
-    /// began.
+    /// Whether a miss continues an earlier one whose units were used since. Returns the direction (true: forward), and the unit with which the
+    /// walk began.
     fn walk(&self, missed: &Range<u64>, is_used: &impl Fn(u64) -> bool) -> Option<(bool, u64)> {
         self.recent.iter().rev().take(STEPS).find_map(|Miss { wanted, fetched }| {
             // Units that were fetched around a miss and not used are no step of a walk.

@@ -1,4 +1,5 @@
-//! The parts that a process has once, from its first object on until it ends: the runtime, the client, the slots and the thread that serves them.
+//! The parts that a process has once, from its first object on until it ends: the runtime, the client, the slots and the thread that serves
+//! them.
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -72,7 +73,8 @@ impl Process {
         Ok(opened)
     }
 
-    /// Runs `work` in the runtime and waits for its result. The runtime is not entered here, since the caller may be a thread of another runtime.
+    /// Runs `work` in the runtime and waits for its result. The runtime is not entered here, since the caller may be a thread of another
+    /// runtime.
     pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let (done, result) = std::sync::mpsc::sync_channel(1);
         self.runtime.spawn(async move { drop(done.send(work.await)) });

@@ -1,30 +1,32 @@
-//! The server of slots: what is asked for is fetched, each unit once at a time, and whoever waits is answered as soon as its units are there.
+//! The server of the slots. It fetches the units that are asked for, each by one request at a time. It answers a waiting thread as soon as its
+//! units are there.
 //!
 //! # One miss of an object
 //!
 //! An object of a store has a *local copy*: a sparse file of the object's length in the tier's folder, and beside it an index. The index says
-//! which *units* of 256 KiB the copy has, with a crc32c for each page (`crates/tier`). The engine maps the copy as any file, by the decorator
-//! `OriginStore` (`store/origin.rs` of the engine), which calls an `Origin` before each read and after it. Each map of an object is a file of its
-//! own to the engine. It never becomes a kernel mapping: the kernel would read zeros where nothing has come yet.
+//! which *units* of 256 KiB the copy has, with a crc32c for each page (`crates/tier`). The engine maps the copy as it maps any file, by the
+//! decorator `OriginStore` (`store/origin.rs` of the engine), which calls an `Origin` before and after each read. To the engine each map of an
+//! object is a file of its own. It never becomes a kernel mapping, because the kernel would read zeros where nothing has been fetched yet.
 //!
-//! 1. The engine claims the page as in any miss. A stream that begins asks for all of its window at once (`readahead/window.rs` `is_near`).
-//! 2. `fault/load.rs` `load` calls `Origin::bring` for the page, in the thread that missed; other threads that want the page sleep on its word.
-//!    Pages that are read with it are clipped to those that are there.
-//! 3. `crates/tier/src/origin.rs` `TierOrigin`: is the unit PRESENT in the index? Else `asking.rs` `Asking::bring` claims and fills a slot in shared
-//!    memory, rings the doorbell word, and sleeps on the slot's word until the deadline. The program's thread opens no descriptor, allocates
-//!    nothing, and runs no async code.
-//! 4. Here a thread that sleeps on the doorbell hands the request to a runtime. Requests for units that are under way are joined. A request
-//!    fetches a *chunk* of learnt size by a ranged GET with `If-Match` (`fetch.rs`: retries with jitter, a hedge after the 95th percentile, limits on
-//!    bytes and requests in flight).
-//! 5. `crates/tier/src/local.rs` `put` reserves room in the folder's counter (or makes it: `room.rs`), writes the unit, sets its checksums, publishes its
-//!    state, and wakes the threads that wait.
-//! 6. Back in the program's thread: the page is read (the page cache has it), and `Origin::is_right` compares its checksum. A page that is wrong counts
-//!    as absent and is brought anew.
+//! 1. The engine claims the page as in any miss. A stream asks for all of its window at once when it meets a page that is not there
+//!    (`readahead/window.rs` `is_near`).
+//! 2. `fault/load.rs` `load` calls `Origin::bring` for the page, in the thread that missed. Other threads that want the page sleep on its word.
+//!    Of the pages that would be read with it, only those that are there are read.
+//! 3. `crates/tier/src/origin.rs` `TierOrigin` looks whether the unit is PRESENT in the index. If not, `asking.rs` `Asking::bring` claims and
+//!    fills a slot in shared memory, rings the doorbell word, and sleeps on the slot's word until the deadline. The program's thread opens no
+//!    descriptor, allocates nothing, and runs no async code.
+//! 4. Here a thread that sleeps on the doorbell hands the request to a runtime. If the unit is under way, the request waits for that fetch.
+//!    Otherwise a *chunk* of learnt size is fetched by a ranged GET with `If-Match` (`fetch.rs`: retries with jitter, a second request after the
+//!    95th percentile; limits on requests in flight).
+//! 5. `crates/tier/src/local.rs` `put` reserves room in the folder's counter (or makes room: `room.rs`), writes the unit and its checksums,
+//!    publishes its state, and wakes the waiting threads.
+//! 6. Back in the program's thread, the page is read (from the page cache), and `Origin::is_right` compares its checksum. A page that is wrong
+//!    counts as absent and is brought anew.
 //! 7. The engine installs the page as in any miss.
 //!
-//! Pages that are read ahead are read by the thread that has the turn while they are local. Others the reader's thread brings, and waits for half
-//! a second at most; the program's thread does not wait. In a child made by fork(2) `fault/child.rs` copies windows of 256 KiB, by the parent's server
-//! as long as the parent lives.
+//! The thread that has the turn of a reader reads ahead while pages are local. For other pages the reader's thread brings them, and waits for
+//! half a second at most; the program's thread does not wait. In a child made by fork(2) `fault/child.rs` copies windows of 256 KiB, which the
+//! parent's server fetches as long as the parent lives.
 
 use crate::fetch::Source;
 use crate::plan::{LONGEST_WINDOW, PIECES, Plan};
@@ -37,19 +39,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Requests of a process at a time: each holds at most one unit in memory, and what a socket holds.
+/// Requests of a process in flight at a time. Each holds at most one unit in memory, and a socket's buffers.
 const REQUESTS: usize = 64;
-/// Of these, for what nobody waits for.
+/// Of these, requests that nobody waits for.
 const ASKED: usize = 48;
-/// A map that waits for ever has its requests give up, and begin anew, after this.
+/// For a map without a deadline: after this time a request gives up and begins anew.
 const FOR_EVER: Duration = Duration::from_secs(30);
-/// How often it is looked whether a stream has come on, and after how long without it is no longer looked.
+/// How often a stream is looked at to see whether the program has read on; and how long until it is no longer watched, while it has not.
 const STREAM_LOOKS: Duration = Duration::from_millis(2);
 const STREAM_RESTS: Duration = Duration::from_millis(500);
-/// How often it is looked whether another process has fetched a unit.
+/// The time between two looks whether another process has fetched a unit.
 const OTHERS_LOOKS: Duration = Duration::from_millis(5);
 
-/// Who may send requests now.
+/// The permits to send requests, of a process.
 #[derive(Debug)]
 pub(crate) struct Permits {
     all: Semaphore,
@@ -61,7 +63,7 @@ impl Permits {
         Permits { all: Semaphore::new(REQUESTS), asked: Semaphore::new(ASKED) }
     }
 
-    /// A flight that somebody waits for goes before those nobody does, from the moment on that somebody does.
+    /// Takes the permits for a flight. A flight needs no permit of `asked` from the moment on that a thread waits for it.
     async fn take(&self, flight: &Flight) -> [Option<SemaphorePermit<'_>>; 2] {
         let asked = tokio::select! {
             biased;
@@ -72,7 +74,7 @@ impl Permits {
     }
 }
 
-/// Answers requests of the slots for some objects by their numbers.
+/// Answers the requests in the slots for some objects, by their numbers.
 pub(crate) struct Server {
     pub asking: Arc<Asking>,
     pub objects: RwLock<HashMap<u32, Arc<Remote>>>,
@@ -80,7 +82,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves in this thread, until it is to stop.
+    /// Serves in this thread until `stop` is set.
     pub fn run(&self, stop: &AtomicBool) {
         self.asking.serve(stop, |request| {
             let object = self.objects.read().unwrap_or_else(PoisonError::into_inner).get(&request.object).cloned();
@@ -92,7 +94,7 @@ impl Server {
     }
 }
 
-/// An object, its local copy, and what is under way between them.
+/// An object, its local copy, and the requests under way between them.
 pub(crate) struct Remote {
     pub source: Source,
     pub local: Arc<Local>,
@@ -103,23 +105,23 @@ pub(crate) struct Remote {
 }
 
 struct State {
-    /// By each of their units that is not there yet.
+    /// The flights, by each of their units that is not there yet.
     flights: HashMap<u64, Arc<Flight>>,
     plan: Plan,
-    /// Streams that are looked after.
+    /// The streams that a task watches.
     watched: Vec<u64>,
 }
 
-/// Units that are being fetched by one request, in order.
+/// Units that one task fetches, in order.
 #[derive(Debug)]
 struct Flight {
     units: Range<u64>,
-    /// What comes next; and the error number that it has ended with.
+    /// The next unit to arrive, and the error number with which the flight has ended.
     progress: watch::Sender<(u64, Option<i32>)>,
     awaited: Notify,
 }
 
-/// However a flight ends, nobody waits for it any longer.
+/// The end of a flight, in whatever way: nobody waits for it any longer.
 struct Landing<'a> {
     remote: &'a Remote,
     flight: &'a Flight,
@@ -174,7 +176,7 @@ impl Remote {
         self.has(unit) && self.local.touched(self.bytes(&(unit..unit + 1))) > 0
     }
 
-    /// How far ahead of its reader anything is fetched: what is not read yet is not to drive out what is.
+    /// Most units that are fetched ahead of the program. Units that are not read yet must not drive out those that are.
     fn longest(&self) -> u64 {
         (self.tier.limit() / 4 / UNIT).clamp(1, LONGEST_WINDOW)
     }
@@ -194,12 +196,12 @@ impl Remote {
         request.answer(result);
     }
 
-    /// Has units fetched, and waits for them.
+    /// Starts to fetch units, and waits for them.
     async fn bring(self: &Arc<Self>, units: Range<u64>) -> Result<(), i32> {
         let longest = self.longest();
         let mut begun = units.start;
         for unit in units.clone() {
-            // Of a long range the next part is fetched while this one comes.
+            // The next part of a long range is fetched while this one arrives.
             if unit >= begun.saturating_sub(longest / 2) && begun < units.end {
                 let part = begun..units.end.min(begun + longest);
                 begun = part.end;
@@ -210,7 +212,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Units are fetched, with what is around or ahead of them.
+    /// Starts to fetch units, and others around or ahead of them as the plan says.
     fn want(self: &Arc<Self>, units: Range<u64>, is_awaited: bool) {
         let mut state = self.state();
         let is_absent = |state: &State, unit: &u64| !state.flights.contains_key(unit) && !self.has(*unit);
@@ -238,7 +240,7 @@ impl Remote {
         }
     }
 
-    /// In requests as long as a stream's window is at its longest.
+    /// Starts to fetch units ahead of a stream, in requests as large as a part of the longest window.
     fn launch_ahead(self: &Arc<Self>, state: &mut State, units: Range<u64>) {
         self.launch(state, units, LONGEST_WINDOW / PIECES * UNIT);
     }
@@ -266,7 +268,7 @@ impl Remote {
         }
     }
 
-    /// Begins to fetch what is neither there nor under way, `largest` bytes a request.
+    /// Starts to fetch those of some units that are neither there nor under way, with at most `largest` bytes a request.
     fn launch(self: &Arc<Self>, state: &mut State, units: Range<u64>, largest: u64) {
         let longest = (largest / UNIT).max(1);
         let mut at = units.start;
@@ -277,7 +279,7 @@ impl Remote {
                 continue;
             }
             let start = at;
-            // Cut where stores' blocks end.
+            // Cut at multiples of the request's size, where stores' blocks end.
             let end = units.end.min((start / longest + 1) * longest);
             while at < end && is_absent(state, at) {
                 at += 1;
@@ -291,7 +293,7 @@ impl Remote {
         }
     }
 
-    /// Waits until a unit is there.
+    /// Waits until a unit is there; starts to fetch it again if it has gone.
     async fn arrival(self: &Arc<Self>, unit: u64) -> Result<(), i32> {
         loop {
             let flight = self.state().flights.get(&unit).cloned();
@@ -299,7 +301,7 @@ impl Remote {
                 if self.has(unit) {
                     return Ok(());
                 }
-                // Evicted meanwhile, or its flight has given up.
+                // The unit was evicted meanwhile, or its flight has given up.
                 self.launch(&mut self.state(), unit..unit + 1, UNIT);
                 continue;
             };
@@ -309,7 +311,7 @@ impl Remote {
             let (next, error) = ended.map_or((unit, Some(libc::EIO)), |ended| *ended);
             match error {
                 _ if next > unit => return Ok(()),
-                // It is begun anew: who waits is answered when its own time is over, or never.
+                // Begun anew: the waiting thread is answered when its own deadline passes, or never.
                 Some(libc::ETIMEDOUT) | None => {}
                 Some(error) => return Err(error),
             }
@@ -325,7 +327,7 @@ impl Remote {
         };
     }
 
-    /// Fetches the units of a flight, and puts them into the local copy, but for those that other processes do.
+    /// Fetches the units of a flight and puts them into the local copy, except for units that other processes fetch.
     async fn fill(self: &Arc<Self>, flight: &Flight, deadline: Instant) -> Result<(), i32> {
         let mut at = flight.units.start;
         while at < flight.units.end {
@@ -379,7 +381,7 @@ impl Remote {
     }
 }
 
-/// How much of a server's counters an object has: see [`ObjectStats`](crate::ObjectStats).
+/// The value of a counter, for [`ObjectStats`](crate::ObjectStats).
 pub(crate) fn load(counter: &std::sync::atomic::AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }

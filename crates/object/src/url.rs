@@ -1,6 +1,6 @@
-//! Which object a URL names, and how its service is reached: endpoint and credentials are found where the service's own tools find them.
+//! Which object a URL names, and how its service is reached. Endpoint and credentials are found where the service's own tools find them.
 //!
-//! What a URL may hold that nobody must see (a query with a signature) is kept in [`Location`] alone, which never shows it.
+//! The secret part of a URL (a query string with a signature) is kept in [`Location`] alone, which never shows it.
 
 use crate::aws::{self, Profile};
 use crate::error::Error;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// The schemes, for messages.
 const SCHEMES: &str = "s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, http(s)://, webdav(s)://, webhdfs://, hdfs://, sftp:// and file://";
 
-/// What parameters of a query are called that sign it (S3, GCS, Azure, CloudFront): they change while the object stays the same.
+/// Names of the query parameters that sign a URL (S3, GCS, Azure, CloudFront). They change while the object stays the same.
 const SIGNATURES: &[&str] = &[
     "awsaccesskeyid",
     "expires",
@@ -36,7 +36,7 @@ const SIGNATURES: &[&str] = &[
     "access_token",
 ];
 
-/// Where an object is. Shown without what is secret.
+/// Where an object is. `Debug` shows nothing secret.
 #[derive(Clone)]
 pub(crate) struct Location {
     /// The URL, for people, messages and the local copies' keys.
@@ -65,7 +65,7 @@ pub(crate) enum Service {
         container: String,
         key: String,
     },
-    /// WebDAV, too: to be read from it is HTTP.
+    /// WebDAV, too: reading from it is HTTP.
     Http {
         url: reqwest::Url,
     },
@@ -84,26 +84,26 @@ pub(crate) enum Service {
     },
 }
 
-/// What was found out about a service by asking it.
+/// Facts that a service's answers have shown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     /// There are no credentials: requests are not signed.
     pub is_anonymous: bool,
-    /// AWS named another region than was set.
+    /// The region that AWS named instead of the one that was set.
     pub region: Option<String>,
 }
 
-/// How a service is spoken to.
+/// The way to an object by OpenDAL.
 pub(crate) struct Reached {
     pub operator: Operator,
-    /// The object's, within the operator.
+    /// The object's path within the operator.
     pub path: String,
-    /// The service is not where it is by default: the same names mean other objects there.
+    /// The endpoint, if it is not the service's default: there the same name means another object.
     pub endpoint: Option<String>,
 }
 
-/// What may be shown of a text that should be a URL, whatever is wrong with it: neither what is before its host nor its query. A password may have
-/// slashes and the like in it.
+/// The part of a URL that may be shown, also if the URL is malformed: without user, password and query string. A password may have slashes and
+/// the like in it.
 ///
 /// ```
 /// assert_eq!(fastmap_object::shown("http://me:pass/word@host/x?token=1"), "http://host/x");
@@ -117,7 +117,7 @@ pub fn shown(url: &str) -> String {
 impl Location {
     pub fn parse(url: &str) -> Result<Location, Error> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-        // Nothing of a URL is said before it is known what in it is secret.
+        // No error may show a URL as it is, since its secret parts are not known yet.
         let place = rest.split(['?', '#']).next().unwrap_or_default();
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
         let wrong = |why: String| Err(Error::Url { url: shown(url), why });
@@ -134,7 +134,7 @@ impl Location {
                 "credentials in a URL end up in logs and process lists: leave them out, and {remedy}"
             ));
         }
-        // A key is taken as it stands, with whatever is in it, as the services' own tools do.
+        // A key is taken as it stands, with all its characters, as the services' own tools do.
         let keyed = || match rest.split_once('/') {
             Some((bucket, key)) if !bucket.is_empty() && is_plain(key) => Ok((bucket.to_owned(), key.to_owned())),
             Some((bucket, key)) if !bucket.is_empty() && !key.is_empty() => {
@@ -161,7 +161,7 @@ impl Location {
             "hdfs" | "webhdfs" | "swebhdfs" if !authority.is_empty() && is_plain(path) => {
                 let host = authority.split(':').next().unwrap_or_default();
                 let endpoint = match scheme {
-                    // The port in it is of Hadoop's own protocol.
+                    // The URL's port is that of Hadoop's own protocol.
                     "hdfs" => format!("http://{host}:9870"),
                     "webhdfs" => format!("http://{authority}"),
                     _ => format!("https://{authority}"),
@@ -183,7 +183,7 @@ impl Location {
         service.map(|service| Location { name, service }).or_else(wrong)
     }
 
-    /// Whether a response says which range it has, of what version. Where it does not, the object is looked at after each read.
+    /// Whether the service's responses say their range and version. If not, the version is looked at after each read.
     pub fn is_http(&self) -> bool {
         matches!(self.service, Service::S3 { .. } | Service::Gcs { .. } | Service::Azure { .. } | Service::Http { .. })
     }
@@ -193,7 +193,7 @@ impl Location {
         matches!(self.service, Service::S3 { .. } | Service::Gcs { .. } | Service::Azure { .. })
     }
 
-    /// The way to the object. Credentials are looked for anew each time.
+    /// The way to the object. Each call looks for credentials anew.
     pub fn reach(&self, found: &Found) -> opendal::Result<Reached> {
         let (operator, path, endpoint) = match &self.service {
             Service::S3 { bucket, key } => {
@@ -203,7 +203,7 @@ impl Location {
                 let mut builder = services::S3::default().bucket(bucket).region(&region);
                 match &endpoint {
                     Some(endpoint) => builder = builder.endpoint(endpoint),
-                    // A bucket with a dot in its name is none that a certificate is for.
+                    // Certificates do not cover host names of buckets with a dot in their names.
                     None if !bucket.contains('.') => builder = builder.enable_virtual_host_style(),
                     None => {}
                 }
@@ -278,13 +278,13 @@ impl Location {
     }
 }
 
-/// OpenDAL would read another one.
+/// Whether OpenDAL takes a path as it stands. It would read another object otherwise.
 fn is_plain(path: &str) -> bool {
     !path.is_empty() && !path.starts_with('/') && !path.ends_with('/') && !path.contains("//") && path.trim() == path
 }
 
-/// What stands for a query in the object's name: parameters that choose the object make it another, those that sign the request do not, and
-/// neither can be read.
+/// The text that stands for a query string in the object's name: a hash of the parameters that choose the object, without those that sign the
+/// request. Neither can be read from it.
 fn query_name(url: &reqwest::Url) -> String {
     let is_signature = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -302,7 +302,7 @@ fn query_name(url: &reqwest::Url) -> String {
     format!("?{hash:016x}")
 }
 
-/// The first of some environment variables that says something.
+/// The value of the first of some environment variables that is set and not empty.
 pub(crate) fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
@@ -317,7 +317,7 @@ fn account_in(connection: &str) -> Option<String> {
     of("BlobEndpoint=").or_else(|| of("AccountName=")).map(str::to_owned)
 }
 
-/// The user's folder.
+/// The user's home folder.
 pub(crate) fn home() -> Option<PathBuf> {
     variable(&["HOME"]).map(PathBuf::from)
 }

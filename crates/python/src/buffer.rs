@@ -1,7 +1,7 @@
 //! The buffer protocol of mappings.
 //!
-//! CPython's stable ABI, and PyO3 with it, has the protocol from 3.11 on only. Its symbols and type slots have been there for longer. So this file
-//! makes the class that Python sees: a subclass of PyO3's, with the two slots.
+//! CPython's stable ABI, and PyO3 with it, has the protocol from 3.11 on only. Its symbols and type slots have been there for longer. So this
+//! file makes the class that Python sees: a subclass of PyO3's, with the two slots.
 
 use crate::mapping::Mapping;
 use pyo3::ffi::{self, PyObject};

@@ -79,7 +79,7 @@ impl Cache {
         Ok(py.detach(|| check(unsafe { fm_cache_resize(self.handle(), capacity) })).map(|_| ())?)
     }
 
-    /// What the cache has counted since it was made, and what it holds now.
+    /// Counts of the cache since it was made, and its present contents.
     ///
     /// Returns
     /// -------

@@ -1,9 +1,9 @@
-//! Files that are truncated (*cut*) while they are mapped, and objects that cannot be fetched. A load of a missing page raises SIGBUS, which would
-//! end the interpreter.
+//! Files that are truncated (*cut*) while they are mapped, and objects that cannot be fetched. A load of a missing page raises SIGBUS, which
+//! would end the interpreter.
 //!
 //! The handler here replaces the missing page by one of zeros, as the Java VM does, and asks the interpreter for a call in the main thread. The
-//! interpreter makes such calls after a call or a jump back. The call raises OSError. Every later call of one of the mapping's methods raises it,
-//! too.
+//! interpreter makes such calls after a call or a jump back. The call raises OSError. Every later call of one of the mapping's methods raises
+//! it, too.
 //!
 //! In a cache all mappings of a file share its memory. A page that has been replaced stays until the last of these mappings is gone. So all of
 //! them raise OSError, and the file cannot be mapped anew before.

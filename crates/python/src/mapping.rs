@@ -177,8 +177,8 @@ impl Mapping {
 
 #[pymethods]
 impl Mapping {
-    /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". With `cache` the mapping is in that cache, or the call fails. Without it the
-    /// kernel serves the mapping, steered. `bare` calls mmap(2) alone, for a process whose mappings the preload library makes.
+    /// Maps `length` bytes from `offset` on, in mode "r", "r+" or "c". With `cache` the mapping is in that cache, or the call fails. Without it
+    /// the kernel serves the mapping, steered. `bare` calls mmap(2) alone, for a process whose mappings the preload library makes.
     ///
     /// An object is read-only, and always in a cache; a length of 0 means all of it.
     #[new]

@@ -1,5 +1,5 @@
-//! Requests for parts of objects, and their answers: slots in memory that programs share with a *server*, the thread that has objects fetched. A
-//! fault handler of any process can ask so, without descriptors, allocation or async code.
+//! Requests for parts of objects, and their answers. They are in slots in shared memory, between the threads that ask and a *server*, the thread
+//! that passes requests on and answers them. So a fault handler of any process can ask, without descriptors, allocation or async code.
 //!
 //! A slot's word holds its state:
 //!
@@ -12,8 +12,8 @@
 //!
 //! * The asking thread takes a slot from Free to Asked, and from Answered to Free. It also gives up: from Asked to Free, and from Taken to
 //!   Abandoned.
-//! * The server makes all other changes. It frees the slots of threads that died. It frees the slot of a request that nobody waits for as soon as
-//!   it has read it.
+//! * The server makes all other changes. It frees the slots of threads that died. It frees the slot of a request that nobody waits for as soon
+//!   as it has read it.
 //! * The word also holds the number of the asking thread, and a count. So a change of a slot that belongs to another request by now fails, and
 //!   the thread asks again.
 //! * The kernel tells when the server has died, however it was killed. The number of its thread is in a word on the thread's list of robust
@@ -36,7 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Slots: more than a gather has rows. A request that is not awaited and finds no slot is dropped; the part is asked for again when it is needed.
+/// Slots: more than a gather has rows. A request that is not awaited and finds no slot is dropped; the part is asked for again when it is
+/// needed.
 const SLOTS: usize = if cfg!(loom) { 1 } else { 4096 };
 const MAGIC: u64 = u64::from_le_bytes(*b"FMASKS02");
 /// The longest that asking threads and the server sleep before they look whether the other side still lives.
@@ -261,8 +262,8 @@ impl Asking {
     /// Serves requests until `stop` is set, which it notices within 200 ms, or at once after [`ring`](Self::ring). Then all waiting threads get
     /// `ESHUTDOWN` at once. If this thread ends otherwise, or its process is killed, they get it within 200 ms.
     ///
-    /// Only one thread may serve at a time. `each` must pass the request on at once, since the other requests wait. Threads that ask before there
-    /// is a server wait for it.
+    /// Only one thread may serve at a time. `each` must pass the request on at once, since the other requests wait. Threads that ask before
+    /// there is a server wait for it.
     pub fn serve(self: &Arc<Self>, stop: &AtomicBool, mut each: impl FnMut(Request)) {
         let _serving = Serving::begin(self);
         let mut looked = sys::now();

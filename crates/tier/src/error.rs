@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What can go wrong when a folder or a local copy is opened.
+/// A failure to open a folder or a local copy.
 ///
 /// Converts into [`std::io::Error`], with the kind of the operating system's error if there is one.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum Error {
     Io {
         /// The folder or file.
         path: PathBuf,
-        /// What was attempted, as a verb phrase.
+        /// The attempted operation, as a verb phrase.
         operation: &'static str,
         /// The operating system's error.
         source: io::Error,
@@ -27,7 +27,7 @@ pub enum Error {
     NotOurs {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// The reason why it cannot be used.
         why: String,
         /// How this folder can be made usable.
         remedy: &'static str,
@@ -37,7 +37,7 @@ pub enum Error {
     FileSystem {
         /// The folder.
         path: PathBuf,
-        /// What is missing.
+        /// The missing feature.
         lacks: &'static str,
     },
     /// The environment variable `FASTMAP_TIER_LIMIT` cannot be read.
@@ -77,7 +77,7 @@ pub enum Error {
     },
 }
 
-/// What to do about an error, to stand behind the message.
+/// The remedy for an error, to stand behind the message.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOTDIR) => {

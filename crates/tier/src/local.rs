@@ -42,7 +42,8 @@ const ATTEMPTS: usize = 4;
 pub struct Local {
     tier: Arc<Tier>,
     object: Object,
-    /// The units that threads fetch or fill through this copy. The lock of a unit's byte belongs to the open file, so all these threads share it.
+    /// The units that threads fetch or fill through this copy. The lock of a unit's byte belongs to the open file, so all these threads share
+    /// it.
     busy: Mutex<HashMap<u64, Busy>>,
     freed: Condvar,
     counted: Counters,
@@ -76,8 +77,8 @@ pub struct LocalStats {
     pub wrong: u64,
 }
 
-/// The right to fetch a unit, which one thread of all processes has ([`Local::claim`]). It is given back when dropped, or when the process ends in
-/// any way.
+/// The right to fetch a unit, which one thread of all processes has ([`Local::claim`]). It is given back when dropped, or when the process ends
+/// in any way.
 #[derive(Debug)]
 pub struct UnitLock {
     local: Arc<Local>,
@@ -128,7 +129,8 @@ impl Local {
         &self.tier
     }
 
-    /// The data file, of the object's length: to be mapped or read, never written. Parts that are not [there](Self::has) are holes, and read as zeros.
+    /// The data file, of the object's length: to be mapped or read, never written. Parts that are not [there](Self::has) are holes, and read as
+    /// zeros.
     pub fn file(&self) -> &File {
         &self.object.data
     }
@@ -156,8 +158,9 @@ impl Local {
         all.iter().all(|words| state(words.word.load(Ordering::Acquire)) == PRESENT)
     }
 
-    /// Whether bytes that were read from the file are the object's. They begin at a page's start and are whole pages, except for the object's last.
-    /// Right pages count as read. A unit with wrong bytes is fetched anew, and counted, unless it was evicted meanwhile. For fault handlers.
+    /// Whether bytes that were read from the file are the object's. They begin at a page's start and are whole pages, except for the object's
+    /// last. Right pages count as read. A unit with wrong bytes is fetched anew, and counted, unless it was evicted meanwhile. For fault
+    /// handlers.
     pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
         let end = offset.saturating_add(bytes.len() as u64);
         if !offset.is_multiple_of(PAGE) || !(end.is_multiple_of(PAGE) || end == self.object.version.len) {
@@ -212,8 +215,8 @@ impl Local {
         }
     }
 
-    /// Makes a unit Stale in which a page was found wrong, so that it is fetched anew. If the file has the right bytes now, the unit was evicted and
-    /// filled since the read, and does not count as wrong.
+    /// Makes a unit Stale in which a page was found wrong, so that it is fetched anew. If the file has the right bytes now, the unit was evicted
+    /// and filled since the read, and does not count as wrong.
     fn doubt(&self, words: &Unit, unit: u64, page: u64) {
         let word = words.word.load(Ordering::Acquire);
         if state(word) == PRESENT {
@@ -267,8 +270,8 @@ impl Local {
         state(words.word.load(Ordering::Acquire)) == PRESENT
     }
 
-    /// Makes room for a whole unit and puts it there. The object's last unit may be short. If this process has [claimed](Self::claim) the unit, only
-    /// the claim's holder may call this. Otherwise the call waits for others that fill the unit. A unit that is there already stays.
+    /// Makes room for a whole unit and puts it there. The object's last unit may be short. If this process has [claimed](Self::claim) the unit,
+    /// only the claim's holder may call this. Otherwise the call waits for others that fill the unit. A unit that is there already stays.
     ///
     /// # Errors
     /// `ENOSPC`: the disk is full, or others are filling all the room there is. `InvalidInput`: not a unit of this object.

@@ -13,13 +13,13 @@
 //!
 //! * **Absent**: the unit has no bytes on disk, and is not counted.
 //! * **Filling**: the holder of the unit's lock writes it. If nobody holds the lock, the writer was killed.
-//! * **Present**: its bytes are there. A page whose checksum does not fit is not used: after a power failure the state, the checksum or the bytes
-//!   may be older than the others. A version's bytes never change, so a checksum that is there is right, whenever it was written.
+//! * **Present**: its bytes are there. A page whose checksum does not fit is not used: after a power failure the state, the checksum or the
+//!   bytes may be older than the others. A version's bytes never change, so a checksum that is there is right, whenever it was written.
 //! * **Stale**: it takes room on disk, but is of no use.
 //! * **Evicting**: the holder of the folder's lock frees its blocks. If nobody holds the lock, the holder was killed.
 //!
-//! All but Absent count as room taken. The rest of the word is a count, which each change of the state changes. So a compare-and-swap fails if the
-//! state has changed since it was read, even if it has changed back. An unknown state is taken for Stale.
+//! All but Absent count as room taken. The rest of the word is a count, which each change of the state changes. So a compare-and-swap fails if
+//! the state has changed since it was read, even if it has changed back. An unknown state is taken for Stale.
 
 use crate::sys::{self, Mapping, PAGE, Shared};
 use crate::{UNIT, Version};

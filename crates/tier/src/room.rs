@@ -1,15 +1,15 @@
 //! Room: how much of the limit is taken, and which units are evicted when none is left.
 //!
 //! All processes map the file `usage`. The number `used` in it is never less than what is on disk. So room is **reserved** before anything is
-//! written. The holder of the folder's lock gives room back after the disk blocks are freed. If a process is killed in between, the number is too
-//! high until the next **recount**, which comes before every eviction.
+//! written. The holder of the folder's lock gives room back after the disk blocks are freed. If a process is killed in between, the number is
+//! too high until the next **recount**, which comes before every eviction.
 //!
-//! A recount reads `used` and `pending`, then looks at all units, and corrects `used` by the difference. It cannot count too little. A reservation
-//! is first added to `pending`, then to `used`. It leaves `pending` only after a unit's state has changed to Filling.
+//! A recount reads `used` and `pending`, then looks at all units, and corrects `used` by the difference. It cannot count too little. A
+//! reservation is first added to `pending`, then to `used`. It leaves `pending` only after a unit's state has changed to Filling.
 //!
-//! **Eviction** takes Stale units first, then units that were read once, then units that were read again; of each kind the oldest first. So a unit
-//! that was read twice outlives a scan. Units that were read again take at most three quarters of the limit. The oldest beyond that count as read
-//! once.
+//! **Eviction** takes Stale units first, then units that were read once, then units that were read again; of each kind the oldest first. So a
+//! unit that was read twice outlives a scan. Units that were read again take at most three quarters of the limit. The oldest beyond that count
+//! as read once.
 
 use crate::object::{self, ABSENT, EVICTING, FILLING, Object, PRESENT, PROTECTED, STALE, next, state};
 use crate::sys::{self, PAGE, Shared};
@@ -29,8 +29,8 @@ const FILLS: i64 = TAKES + 3 * 4096;
 pub const EMPTY: i64 = 4 * 4096;
 /// Bytes that the folder's own files take.
 const OWN: i64 = 8 * 4096;
-/// Bytes evicted at a time (more with many copies: a unit for each), or a 32nd of the limit if that is less. Many threads wait for an eviction: a
-/// unit takes ext4 0.1 ms, and longer on a busy device that is told of each freed block (mount option `discard`).
+/// Bytes evicted at a time (more with many copies: a unit for each), or a 32nd of the limit if that is less. Many threads wait for an eviction:
+/// a unit takes ext4 0.1 ms, and longer on a busy device that is told of each freed block (mount option `discard`).
 const BATCH: i64 = 16 << 20;
 /// How long a thread waits while others are filling all the room.
 const PATIENCE: Duration = Duration::from_secs(10);

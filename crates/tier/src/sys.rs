@@ -1,7 +1,7 @@
 //! The kernel's edge: shared memory, futex(2), locks, holes, processes.
 //!
-//! Nothing here takes a lock of the process. Fault handlers use [`Mapping`], [`wait`], [`wake`], [`read_at`], [`thread`] and [`now`], which do not
-//! allocate.
+//! Nothing here takes a lock of the process. Fault handlers use [`Mapping`], [`wait`], [`wake`], [`read_at`], [`thread`] and [`now`], which do
+//! not allocate.
 
 use std::fs::File;
 use std::io;

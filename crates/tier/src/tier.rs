@@ -3,7 +3,7 @@
 //! The folder holds these files:
 //!
 //! * Two files for each copy (`object.rs`). Each user of a copy holds a shared flock(2) on its data file.
-//! * `usage`, which every process that has the folder open maps (`room.rs`). For as long it locks a byte of this file, its *place*.
+//! * `usage`. Every process that has the folder open maps this file (`room.rs`), and has locked one byte of it, its *place*.
 //! * `lock`. Its flock(2), the *folder's lock*, is held to evict, make or remove a copy, and to look which copies are in use.
 
 use crate::object::{self, Object, PRESENT, STALE, open_file, state};
@@ -67,7 +67,7 @@ pub struct Listed {
     pub in_use: bool,
 }
 
-/// What [`Tier::verify`] found.
+/// The result of [`Tier::verify`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {
@@ -94,9 +94,10 @@ impl Tier {
     /// The smallest limit, bytes.
     pub const MIN_LIMIT: u64 = 16 << 20;
 
-    /// Opens a folder: the one given, else `$FASTMAP_TIER`, else `$XDG_CACHE_HOME/fastmap`, else `~/.cache/fastmap`. A folder that does not exist
-    /// is made, with mode 0700. Its limit in bytes is the one given, else `$FASTMAP_TIER_LIMIT`, else the limit that the folder was given last,
-    /// else a tenth of the disk's free space. Of the limits of several processes the smallest holds, while its process has the folder open.
+    /// Opens a folder: the one given, else `$FASTMAP_TIER`, else `$XDG_CACHE_HOME/fastmap`, else `~/.cache/fastmap`. A folder that does not
+    /// exist is made, with mode 0700. Its limit in bytes is the one given, else `$FASTMAP_TIER_LIMIT`, else the limit that the folder was given
+    /// last, else a tenth of the disk's free space. Of the limits of several processes the smallest holds, while its process has the folder
+    /// open.
     ///
     /// # Errors
     /// The folder cannot be opened, is another user's, or lies on a file system without holes or locks; the limit is below
@@ -179,7 +180,7 @@ impl Tier {
         Ok(((sys::free_space(&self.file)? + self.used()) / 10).max(Self::MIN_LIMIT))
     }
 
-    /// Sets the limit to the smallest of those of the processes that have the folder open.
+    /// Sets the limit to the smallest limit of the processes that have the folder open.
     pub(crate) fn renew_limit(&self, _lock: &FolderLock) -> io::Result<i64> {
         let usage = self.usage();
         let mut limit = usage.limits[self.place as usize].load(Ordering::SeqCst);

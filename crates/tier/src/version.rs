@@ -2,8 +2,8 @@
 
 /// One version of an object, by which its local copy is found.
 ///
-/// Two versions are the same if URL, length, ETag and version id are equal. If the store gives neither ETag nor version id, the modification time
-/// stands for them. Then an object that changes twice within the resolution of the store's clock, at the same length, looks unchanged.
+/// Two versions are the same if URL, length, ETag and version id are equal. If the store gives neither ETag nor version id, the modification
+/// time stands for them. Then an object that changes twice within the resolution of the store's clock, at the same length, looks unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Version {
     /// The object's URL, without credentials: it is written to disk and into messages.

@@ -151,7 +151,7 @@ pub unsafe fn residency(addr: usize, len: usize, out: *mut u8) -> Result<(), i32
         if kind == Kind::Unmapped {
             return Err(libc::ENOMEM);
         }
-        // A page of ours that is in memory is one to the kernel.
+        // The kernel, too, sees a page of ours that is in memory.
         if !holds(byte_of(part.start) as usize, part.len() / PAGE) {
             // SAFETY: it finds out itself whether the bytes may be stored to.
             check(unsafe { libc::mincore(part.start as *mut _, part.len(), byte_of(part.start)) })?;

@@ -113,7 +113,8 @@ pub fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     file::medium(&from) != Medium::Storage
 }
 
-/// Bytes that this process has written to memory by cache line: through direct mappings, and maps of the kind.
+/// Bytes that this process has written to memory by cache line: through direct mappings made by address, and through direct
+/// [`Map`](crate::Map)s.
 ///
 /// ```
 /// println!("{} bytes flushed from user space", fastmap::by_address::flushed_bytes());

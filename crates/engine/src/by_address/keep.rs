@@ -1,4 +1,4 @@
-//! What keeps pages of maps in memory, by address: locks, and pins that are named by their range.
+//! Locks, and pins that are named by their range: both keep pages of maps in memory, by address.
 
 use super::access::{as_it_is, bytes_at, failed, parts_of, unusable};
 use super::own::note_kept;
@@ -110,7 +110,7 @@ fn keep_parts(addr: usize, len: usize, writing: bool) -> Result<()> {
     let wanted: usize = cached().map(|(part, _)| part.at.len()).sum();
     let is_cached = parts.iter().all(|part| part.cached.is_some());
     let again = note_kept(|table| match table.pins.get_mut(&key) {
-        // Unless some of it was unmapped meanwhile, and mapped again.
+        // Not if some of it was unmapped meanwhile, and mapped again.
         Some(pins) if pins.holds.iter().map(|hold| hold.at.len()).sum::<usize>() >= wanted && is_cached => {
             pins.count += 1;
             true

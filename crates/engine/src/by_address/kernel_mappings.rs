@@ -138,7 +138,7 @@ mod tests {
         assert!(kernels.remove(&(0x1000..0x5000)).into_iter().eq(std::iter::once(0x3000..0x5000)));
         assert!(!kernels.is_layered(&(0..0x8000)) && kernels.has(file, &(0..0)));
         assert!(kernels.remove(&(0x3000..0x7000)).is_empty() && !kernels.has(file, &(0..0)));
-        // What is mapped there anew takes the place of all.
+        // A new mapping takes the place of all layers.
         kernels.add_layer(0x1000..0x3000, file);
         kernels.add_layer(0x1000..0x3000, file);
         kernels.add(0x1000..0x2000, other);

@@ -69,7 +69,7 @@ impl Request {
 /// been converted to kernel mappings just now, and a place (`MAP_FIXED`) cleared of cached maps.
 ///
 /// # Safety
-/// As for [`MapOptions::map`](crate::MapOptions::map) and `map_mut`; what a fixed place holds goes.
+/// As for [`MapOptions::map`](crate::MapOptions::map) and `map_mut`; anything at a fixed place goes.
 ///
 /// # Errors
 /// As for those; [`Error::Locked`] while another process has the file in a cache to write it, and does not give it back
@@ -159,7 +159,7 @@ impl<'a> Turn<'a> {
 /// EOPNOTSUPP. Each map has pages of its own.
 ///
 /// # Safety
-/// What a fixed place holds goes.
+/// Anything at a fixed place goes.
 ///
 /// # Errors
 /// As for [`MapOptions::map_origin`](crate::MapOptions::map_origin); [`Error::Io`] with EACCES for another protection than `PROT_READ`, EINVAL
@@ -284,8 +284,8 @@ unsafe fn map_as(
             // SAFETY: the caller wants what is there gone.
             let cleared =
                 unsafe { clear_way(&owner, &place) }.map_err(std::io::Error::from_raw_os_error).and_then(|()| {
-                    // Reserved at once: where nothing is mapped, memory that is allocated for the map could come to lie. SAFETY: the same; or it
-                    // was free just now.
+                    // Reserved at once: otherwise memory that is allocated for the map could come to lie there.
+                    // SAFETY: the same; or it was free just now.
                     unsafe { memory::reserve_at(place.start as *mut u8, place.len()) }
                 });
             cleared.map_err(|source| Error::Io { path: file::path_of(from), operation: CLEARING, source })?;
@@ -309,7 +309,7 @@ unsafe fn map_as(
     }
 }
 
-/// The rest of [`map`], when its place is clear. Returns a [`Why`] if the kernel has to map all of the file.
+/// The rest of [`map`], when its place is clear. `Ok(Err(_))`: the kernel has to map all of the file.
 #[allow(clippy::too_many_arguments)]
 fn attach(
     owner: &Owner,
@@ -392,7 +392,7 @@ fn attach(
             let is_shared = kind == libc::MAP_SHARED && one.share.kind == kind;
             !request.layers || !is_shared || one.prot != request.prot || one.share.may_write != may_write
         };
-        // The region is the kernel's by now, lies at another place than was asked for, or has another map there that is used otherwise.
+        // The region is the kernel's by now or not at the place that was asked for, or another map there is used otherwise.
         let is_elsewhere = region.is_converted() || fixed && start != request.addr || table.meeting(&at).any(differs);
         // SAFETY: a fixed place, which the caller wants cleared.
         if is_elsewhere || fixed && !unsafe { region.make_own(&in_file) } || region.address().has_foreign(&in_file) {

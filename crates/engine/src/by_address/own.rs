@@ -40,7 +40,7 @@ pub struct Owner {
 
 /// Waits until no other thread owns the table of maps, and owns it. A thread may own it more than once.
 ///
-/// For a program that asks what a file's maps are and maps it by itself next: nobody changes them in between.
+/// A program uses it to ask for a file's maps and then map the file itself: nobody changes the maps in between.
 ///
 /// ```
 /// let owner = fastmap::by_address::own();
@@ -56,7 +56,7 @@ pub fn own() -> Owner {
     Owner { is_child, _uncancelled: uncancelled, _blocked: blocked, _thread: PhantomData }
 }
 
-/// Whether this thread owns it.
+/// Whether this thread owns the table.
 pub(super) fn is_owned() -> bool {
     OWNER.load(Ordering::Relaxed) == this_thread()
 }

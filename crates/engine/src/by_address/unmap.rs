@@ -112,7 +112,7 @@ fn clear_out(region: &Region, range: &Range<usize>) -> Result<(), i32> {
 /// is converted. Nothing happens where there are none.
 ///
 /// # Safety
-/// What is there goes; the caller maps the range next.
+/// Anything there goes; the caller maps the range next.
 ///
 /// # Errors
 /// EBUSY: pages are pinned, and stay so. Others: why the file cannot be saved. All is as before then, and nothing may be mapped there.
@@ -131,7 +131,7 @@ pub unsafe fn make_way(addr: usize, len: usize) -> Result<(), i32> {
 /// Takes cached maps out of a range as [`make_way`] does, and keeps the notes of kernel mappings that may be there.
 ///
 /// # Safety
-/// What is there goes; the caller maps the range next.
+/// Anything there goes; the caller maps the range next.
 pub(super) unsafe fn clear_way(owner: &Owner, range: &Range<usize>) -> Result<(), i32> {
     if holds(range.start, range.len()) {
         let identities = look(|table| table.meeting(range).map(|(piece, _)| piece.share.identity).collect::<Vec<_>>());

@@ -174,7 +174,7 @@ fn name_of(advice: i32) -> &'static str {
     }
 }
 
-/// Who serves a file's maps from now on.
+/// The news of who serves a file's maps from now on: the engine or the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Served<'a> {
     /// As it was opened.

@@ -31,7 +31,7 @@ impl<'a> Resizing<'a> {
         let known = region.store().size().max(length);
         let page_after = |end: u64| usize::try_from(end.div_ceil(PAGE as u64)).unwrap_or(usize::MAX);
         let least = new_len.min(length);
-        // If the end moves up, the only page in memory behind or at the old end is the one that holds it.
+        // If the end moves up, the only page in memory at or behind the old end is the one that holds it.
         let end = if new_len < known { page_after(known) } else { page_after(length) };
         let pages = (least / PAGE as u64) as usize..end;
         let invalidated = Some(invalidate::invalidate(region, pages, page_after(new_len))?);

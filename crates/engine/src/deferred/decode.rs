@@ -1,8 +1,8 @@
 //! The decoder: finds what a store that trapped would have stored, from the instruction and the registers of the thread.
 //!
 //! Only plain stores are known, which the processor does in one piece or, repeated, in elements: moves of 1 to 64 bytes from a register or the
-//! instruction, and `stos` and `movs`. All else, and all doubt, is `None`: the caller then goes on without decoding. This runs in the fault
-//! handler: it allocates nothing once [`prepare`] has been called, never panics, and cannot fault.
+//! instruction, and `stos` and `movs`. All else, and any store that is not certain, is `None`: the caller then goes on without decoding. This
+//! runs in the fault handler: it allocates nothing once [`prepare`] has been called, never panics, and cannot fault.
 
 use crate::sys::registers::{LONGEST, Registers, WIDEST};
 use crate::sys::{PAGE, memory, registers};

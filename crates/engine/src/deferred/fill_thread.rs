@@ -286,7 +286,8 @@ impl Worker {
                     self.fail(number, error);
                     continue;
                 }
-                // Stores there are lost, as all that lies past the file's end. SAFETY: the store buffer's page, which is this thread's.
+                // Stores there are lost, as all that lies past the file's end.
+                // SAFETY: the store buffer's page, which is this thread's.
                 ReadEnd::PastEnd => unsafe { to.write_bytes(0, PAGE) },
                 ReadEnd::Filled => {}
             }

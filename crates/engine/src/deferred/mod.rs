@@ -14,6 +14,8 @@
 //!
 //! ## Over the initial value (AR-MMAP)
 //!
+//! The page is filled with a line of 64 bytes that the program never stores, and takes stores at once: it is Unfilled (`protocol.rs`).
+//!
 //! The thread that traps:
 //!
 //! 1. `begin_writable_install`; the page is announced (a count for its block).
@@ -32,6 +34,8 @@
 //! lifts the protection under UPGRADING, for which the fill thread waits.
 //!
 //! ## Buffered
+//!
+//! The store is decoded and put into a store buffer. The page stays absent, so that loads wait: it is Buffered.
 //!
 //! 1. `take_for` takes a store buffer and puts the decoded store in, with a bit in a mask for each byte. The thread's registers are set as if
 //!    the store had been executed. With a bit for all 4096 bytes there is nothing to read.

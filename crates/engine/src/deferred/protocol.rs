@@ -99,7 +99,7 @@ impl DeferredStores {
         Ok(true)
     }
 
-    /// What was granted.
+    /// The wish that was granted.
     pub fn granted(&self) -> DeferredMode {
         DeferredMode { initial: self.initial().copied(), keep: self.keeps.load(Ordering::Relaxed) }
     }
@@ -324,14 +324,14 @@ pub fn await_read(page: PageRef<'_>) -> std::result::Result<(), i32> {
     }
 }
 
-/// Whether at least one word of a line holds the initial value. A line that is not stored to as a whole is stored to by words.
+/// Whether at least one word of a line holds the initial value. Words are the unit in which lines are loaded and stored in pieces.
 #[inline]
 pub fn holds_initial(initial: &[u8; LINE], line: &[u8]) -> bool {
     line.chunks(8).zip(initial.chunks(8)).any(|(word, initial)| word == initial)
 }
 
-/// Takes over, into the file's bytes of a page, the lines that a program has stored to: those that do not hold the initial value.
-/// Returns how many of these hold part of it: an aligned word of 8 bytes.
+/// Copies into `file`, the file's bytes of a page, the lines of `stored` that do not hold the initial value: those that the program has stored
+/// to. Returns how many of these hold part of the initial value, an aligned word of 8 bytes.
 ///
 /// # Safety
 /// Both are pages; nobody stores to either meanwhile.

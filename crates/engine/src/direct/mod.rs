@@ -13,7 +13,8 @@
 //! * *Nothing* (tmpfs, ramfs, hugetlbfs): nothing lasts, so a flush does nothing.
 //! * *Tracked* (the same with `Persist::CacheLines`): one userfaultfd for all mappings protects pages asynchronously.
 //!   `PAGEMAP_SCAN` finds pages that are not protected, and protects them in the same step. Their lines are written after
-//!   that. So a store comes before the protection, and is written, or after it, and is found next time.
+//!   that. So a store comes before the protection, and is written, or after it, and is found next time. A flush of up to
+//!   64 KiB writes all lines here, too.
 //! * *Lines* (the same where the kernel cannot track): a flush writes all lines of the range.
 //! * *Kernel* (DAX without `MAP_SYNC`): lines do not suffice, so a flush is msync(2).
 //!

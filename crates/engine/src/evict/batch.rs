@@ -29,7 +29,7 @@ pub type Spare<'a> = Option<(&'a Staging, SlotNumber)>;
 const OLDER: u32 = 8;
 
 /// The core whose probationary or protected queue gives the next batch. If all cores miss alike, each evicts its own pages. But a thread that
-/// moves to another core leaves pages behind, which no thread of the old core might ever evict.
+/// moves to another core leaves pages behind, which no thread on the old core may ever evict.
 fn oldest(pool: &Pool, core: usize, protected_queue: bool) -> usize {
     let now = pool.ghosts.birth();
     let mut oldest = (core, pool.clean.age(core, protected_queue, now).map_or(0, |age| age + OLDER));
@@ -70,7 +70,7 @@ pub fn evict_batch(pool: &Pool, core: usize, spare: &mut Spare<'_>) -> usize {
             )
         };
         let mut held_back = 0;
-        // No page of a batch may be evictable, if all were stored to since: then take the next batch.
+        // It may be that no page of a batch can go, since all were stored to: then take the next batch.
         loop {
             let popped = pool.clean.pop(from, protected_queue, entries);
             if popped == 0 {

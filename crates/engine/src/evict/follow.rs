@@ -51,7 +51,7 @@ fn follow(pool: &Weak<Pool>, follower: &Follower) {
     }
 }
 
-/// What the thread keeps from one look to the next.
+/// The state that the thread keeps from one look to the next.
 struct Looks {
     memory: MemoryWatch,
     own: OwnMemory,

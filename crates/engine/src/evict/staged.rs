@@ -57,7 +57,7 @@ impl Ahead {
     pub fn put_back(&self, number: SlotNumber) {
         let chunk = self.staging.chunk(number);
         self.staging.ready(number);
-        // As in `publish`.
+        // Pairs with the look of a thread that has announced itself, as in `Ahead::publish` (`region/arrivals.rs`).
         fence(Ordering::SeqCst);
         let Some(region) = registry::enter(chunk.region) else { return };
         for page in chunk.pages().map(|page| region.page(page)).filter(|page| page.word().call_waiters()) {
@@ -112,7 +112,7 @@ impl Ahead {
         free_frames + if gone { number.pages() } else { 0 }
     }
 
-    /// Drops the chunks that have any of some pages of a region.
+    /// Drops the chunks of a region that overlap a range of pages.
     pub fn drop_range(&self, region: &Region, pages: Range<usize>) {
         let slot = region.id();
         let overlaps = |chunk: &Chunk| {

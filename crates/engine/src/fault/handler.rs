@@ -1,4 +1,4 @@
-//! The SIGBUS handler: it finds the page of a trap, has the trap served, and passes on signals that are the program's.
+//! The SIGBUS handler: it finds the page of a trap, serves the trap (`serve.rs`), and passes on signals that are the program's.
 //!
 //! This code interrupts arbitrary code: it allocates nothing, takes no lock that a program's thread can hold while it
 //! runs program code, never panics on purpose, and leaves errno as it was. All signals are blocked while it runs.

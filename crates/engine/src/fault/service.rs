@@ -31,7 +31,7 @@ const MOST: usize = 16;
 /// Service threads for each processor: most of them wait for a device.
 const PER_CORE: usize = 4;
 
-/// What each thread is doing: `IDLE`, `LOOKING`, or the number of the region's slot that it works for, plus two. It may work for a thread
+/// The state of each thread: `IDLE`, `LOOKING`, or two more than the number of the region's slot that it works in. It may work for a thread
 /// that has given up since (a signal, a longjmp), in a region that nobody touches any more. A region that ends waits for it.
 static SEATS: [AtomicU32; MOST] = [const { AtomicU32::new(IDLE) }; MOST];
 const IDLE: u32 = 0;

@@ -27,7 +27,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What parent and children share.
+/// The page that parent and children share.
 pub struct Link {
     /// Raised by children that want the parent's maps to be the kernel's; a futex(2) word.
     wanted: AtomicU32,
@@ -230,7 +230,7 @@ fn ask(link: &Link) -> Result<(), i32> {
             return Ok(());
         }
         if start.elapsed() > PATIENCE && !parent_lives() {
-            // The keeper is gone with the program: nobody will write more to the files. (A parent that is merely stopped is waited for.)
+            // The keeper must be gone with the program: nobody will write more to the files. (A parent that is merely stopped is waited for.)
             return Ok(());
         }
         futex::wait_shared(&link.answered, answered, Some(LOOK));

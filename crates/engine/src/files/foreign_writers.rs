@@ -17,8 +17,8 @@
 //! written.
 //!
 //! * If another process has it open to write, or mapped, when it is to be mapped here, the file stays out of the engine.
-//! * Of a process that opens it later only that is known, and which process it is, if this one has privileges. proc(5) says how that process
-//!   uses the file.
+//! * When another process opens it later, fanotify(7) tells only that, and which process it is if this one has privileges. proc(5) says how that
+//!   process uses the file.
 //! * If the process only reads, it finds what was stored until then: dirty pages are written to the page cache.
 //! * If the process writes, the file becomes the kernel's. That is done a millisecond after its open(2), and half a millisecond later for each
 //!   MiB that is dirty here. Until then the process sees the file without what is dirty, and what it stores to those pages is lost: nobody is
@@ -278,7 +278,8 @@ pub fn forget(identity: Identity) {
     let gone: Vec<_> = watched.extract_if(.., |one| one.identity == identity).collect();
     for one in gone {
         match one.by {
-            // Explicitly: children made by fork(2) have the open file, too, so that to close it would not end the lease. SAFETY: numbers only.
+            // Explicitly: children made by fork(2) have the open file, too, so that to close it would not end the lease.
+            // SAFETY: numbers only.
             By::Lease => unsafe {
                 libc::fcntl(one.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK);
             },

@@ -96,7 +96,7 @@ pub enum State {
     Buffered,
 }
 
-/// The memory of an eviction in the word of the page.
+/// The ghost of an evicted page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ghost {
     /// When it was evicted; never zero.
@@ -221,7 +221,7 @@ pub enum Claim {
     Keep,
 }
 
-/// The work that the thread which ended a transition has to do after it.
+/// The work that is left for the thread that has ended a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct After {
     /// Threads sleep on the word: wake them.
@@ -333,8 +333,8 @@ impl PageWord {
         After { wake: old & WAITERS != 0, ..After::default() }
     }
 
-    /// Unfilled → Evicting, by the fill thread once it has the file's bytes. It then protects the page, takes over the bytes that differ
-    /// from the initial value, drops the memory, and calls `hold` and `finish_load`. A store after the protection waits. Flushes wait as
+    /// Unfilled → Evicting, by the fill thread once it has the file's bytes. It then protects the page, takes over the lines that do not
+    /// hold the initial value, drops the memory, and calls `hold` and `finish_load`. A store after the protection waits. Flushes wait as
     /// well, because of UPGRADING. False: another thread is lifting the page's protection (`begin_lift`).
     pub fn begin_merge(&self) -> bool {
         let next = |word: u32| word & (WAITERS | QUEUED) | EVICTING | UPGRADING;

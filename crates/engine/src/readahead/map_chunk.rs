@@ -17,7 +17,7 @@ use crate::region::page_ref::PageRef;
 use crate::region::region::Region;
 use crate::sys::PAGE;
 
-/// What a thread that trapped on a Staged page does next.
+/// The next step of a thread that trapped on a Staged page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// The page has moved on: look at its word again.

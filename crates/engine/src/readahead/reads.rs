@@ -198,7 +198,7 @@ impl OnTurn<'_> {
             // In this order: what has ended is mapped while the device works.
             self.submit();
             self.finish_ended();
-            // A read that the kernel refused kept those behind it from being submitted.
+            // Reads behind one that the kernel refused are still queued: once more.
             if !self.reading.aio.as_ref().is_some_and(Aio::has_queued) {
                 break;
             }

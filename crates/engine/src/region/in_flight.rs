@@ -139,7 +139,7 @@ impl Positions {
 pub struct Resizes {
     /// One at a time.
     lock: Lock,
-    /// Counts one up when a change begins and one when it ends, so odd while it is under way. Threads sleep on it.
+    /// Incremented when a change begins and when it ends, so odd while one is under way. Threads sleep on it.
     count: AtomicU32,
     /// The thread whose change is under way; 0: none.
     owner: AtomicU64,

@@ -31,7 +31,8 @@
 //!
 //! Nothing past the file's end is written: the length is asked for before each run, and before each batch of at most 32
 //! runs that goes into a ring. (The kernel holds the inode's lock instead.) A truncation may fall between the question and
-//! the write, which then undoes it. The time for that is microseconds, or as long as the kernel puts off a write of a ring.
+//! the write, and is then undone. The time for that is microseconds, or as long as the kernel puts off a write of a ring.
+//!
 //! A device that has shrunk or gone refuses writes behind its end (ENOSPC, EIO). A truncated file is different: its
 //! cut-off pages are not wanted.
 //!

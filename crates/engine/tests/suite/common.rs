@@ -501,6 +501,7 @@ pub fn settle(cache: &Cache) -> fastmap::Stats {
 /// Visits pages as a program does that has something to do with each: whenever it trapped, readers have the time to read on. So the
 /// counters say what they do, however slow the machine and fast the disk.
 pub fn at_leisure(cache: &Cache, pages: impl IntoIterator<Item = usize>, mut visit: impl FnMut(usize)) {
+    stay();
     let traps = || {
         let stats = cache.stats();
         stats.misses + stats.ahead_chunks
@@ -523,7 +524,17 @@ pub fn await_prefetch(cache: &Cache) {
     }
 }
 
-/// Has this thread run on one processor of those it may run on.
+/// Keeps this thread on the processor that it runs on: each has a history of misses, in which walks are recognised.
+fn stay() {
+    // SAFETY: a set of processors is plain bits, for which zero is a value; the call reads the one it is given.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
+}
+
+/// Moves this thread to one processor of those that it may run on, and keeps it there.
 pub fn run_on(index: usize) -> bool {
     // SAFETY: a set of processors is plain bits, for which zero is a value; the calls read and fill the one they are given.
     unsafe {

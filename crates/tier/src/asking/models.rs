@@ -1,4 +1,5 @@
-//! Loom models of the slots: one slot, one or two asking threads, and a server. The models run the library's own code. Run them with `make loom`.
+//! Loom models of the slots: one slot, one or two asking threads, and a server. The models run the library's own code:
+//! `make loom`.
 //!
 //! futex(2) is modelled as a mutex and a condition variable, so a missing wakeup leaves a thread asleep, which loom finds. No time passes: the
 //! deadline 0 has passed from the start. Each wakeup can be left out ([`Omit`]), and then the models fail.
@@ -92,7 +93,7 @@ enum Omit {
     Ring,
     /// The asking thread's, by the answer.
     Answer,
-    /// That of a thread which found no slot, by the thread that gives one back.
+    /// The wakeup of a thread that found no slot, by the thread that gives one back.
     Free,
 }
 
