@@ -1,6 +1,7 @@
 //! mmap(2), passed on as it is: the one call that is noticed. The watcher starts when a program has mapped enough of files for steering
 //! to matter. Most programs never do, and have no watcher. (Some count their threads: Chromium's zygotes end if they have two.)
 
+use crate::thread::without_signals;
 use fastmap_steer::observe::Memory;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -82,7 +83,9 @@ pub unsafe extern "C" fn mmap64(
 fn begin(files: usize) {
     // The next check comes when a quarter more is mapped.
     ENOUGH.store(files.saturating_add(files / 4), Ordering::Relaxed);
-    if !crate::is_own() || (files as u64) < Memory::of(std::process::id()).for_files() / PART {
+    // A signal handler that maps a file meanwhile would wait for ever for the allocator's lock, which this thread has.
+    let is_enough = || files as u64 >= Memory::of(std::process::id()).for_files() / PART;
+    if !crate::is_own() || !without_signals(is_enough) {
         return;
     }
     if !IS_WATCHED.swap(true, Ordering::Relaxed) {

@@ -32,23 +32,35 @@ pub(crate) fn prepare() {
 /// of SQLite), and errno is the main thread's.
 pub(crate) fn start(body: Body) {
     let shared = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    without_signals(|| {
+        // SAFETY: errno is put back; the stack is the new thread's own.
+        unsafe {
+            let errno = *libc::__errno_location();
+            if let Some(stack) = stack() {
+                let storage = STORAGE.load(Ordering::Relaxed);
+                // On x86-64 pthread_self(3) is the value of the register.
+                let flags = shared | if cfg!(target_arch = "x86_64") { libc::CLONE_SETTLS } else { 0 };
+                if __clone(body, stack, flags, ptr::null_mut(), ptr::null_mut::<c_int>(), storage) < 0 {
+                    libc::munmap(stack.wrapping_byte_sub(STACK), STACK);
+                }
+            }
+            *libc::__errno_location() = errno;
+        }
+    });
+}
+
+/// Runs `body` while this thread gets no signals.
+pub(crate) fn without_signals<T>(body: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: fills sets of this function's own; mask and errno are put back; the stack is the new thread's own.
+    // SAFETY: fills sets of this function's own.
     unsafe {
-        let errno = *libc::__errno_location();
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        if let Some(stack) = stack() {
-            let storage = STORAGE.load(Ordering::Relaxed);
-            // On x86-64 pthread_self(3) is the value of the register.
-            let flags = shared | if cfg!(target_arch = "x86_64") { libc::CLONE_SETTLS } else { 0 };
-            if __clone(body, stack, flags, ptr::null_mut(), ptr::null_mut::<c_int>(), storage) < 0 {
-                libc::munmap(stack.wrapping_byte_sub(STACK), STACK);
-            }
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-        *libc::__errno_location() = errno;
     }
+    let result = body();
+    // SAFETY: the set was filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    result
 }
 
 /// The top of a new stack, with a page without access below it.

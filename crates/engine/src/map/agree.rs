@@ -32,11 +32,6 @@ fn kernels() -> MutexGuard<'static, BTreeMap<Identity, usize>> {
     KERNELS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a file has kernel maps.
-pub fn is_kernels(identity: Identity) -> bool {
-    kernels().contains_key(&identity)
-}
-
 /// Counts one kernel map of a file, until dropped.
 #[derive(Debug)]
 pub struct Registered(Identity);
@@ -45,6 +40,14 @@ impl Registered {
     pub fn new(identity: Identity) -> Self {
         *kernels().entry(identity).or_default() += 1;
         Registered(identity)
+    }
+
+    /// Counts one more, if there are any. In one step: the last one goes at any time, and then a thread that wants the engine maps the file.
+    pub fn another(identity: Identity) -> Option<Self> {
+        kernels().get_mut(&identity).map(|count| {
+            *count += 1;
+            Registered(identity)
+        })
     }
 }
 

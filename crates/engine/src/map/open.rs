@@ -99,8 +99,10 @@ impl MapOptions {
         }
         let _entry = agree::enter(wants_kernel);
         let identity = facts.identity;
-        if agree::is_kernels(identity) || wants_kernel && (fork::is_child() || !table::is_cached(identity)) {
-            return by_kernel(None, Some(Registered::new(identity)));
+        let is_first = || wants_kernel && (fork::is_child() || !table::is_cached(identity));
+        let registered = Registered::another(identity).or_else(|| is_first().then(|| Registered::new(identity)));
+        if registered.is_some() {
+            return by_kernel(None, registered);
         }
         let options = AttachOptions {
             pool: self.cache.as_ref().map(|cache| &cache.pool),

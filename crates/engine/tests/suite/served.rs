@@ -4,6 +4,7 @@ use crate::common::{DirectReader, PAGE, create, folder, open, ready, sparse};
 use fastmap::{Cache, Engine, MapMut, MapOptions, Mode};
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGES: usize = 1500;
 
@@ -93,9 +94,11 @@ fn maps_come_and_go_in_both_ways_at_once() {
     let path = folder.path().join("data");
     drop(numbered(&path));
     let cache = Cache::new(1 << 20).unwrap();
+    // Maps there are now, or less, by the kernel and by the engine.
+    let live = [const { AtomicUsize::new(0) }; 2];
     std::thread::scope(|scope| {
         for thread in 0..4usize {
-            let (path, cache) = (&path, &cache);
+            let (path, cache, live) = (&path, &cache, &live);
             scope.spawn(move || {
                 let file = open(path);
                 for round in 0..200u64 {
@@ -106,7 +109,12 @@ fn maps_come_and_go_in_both_ways_at_once() {
                     map[at..at + 8].copy_from_slice(&round.to_ne_bytes());
                     drop(map);
                     let again = mapped(&file, &options);
-                    assert_eq!(again[at..at + 8], round.to_ne_bytes(), "{:?}", again.engine());
+                    let engine = again.engine();
+                    let is_cached = usize::from(engine == Engine::Cached);
+                    live[is_cached].fetch_add(1, Ordering::SeqCst);
+                    assert_eq!(live[1 - is_cached].load(Ordering::SeqCst), 0, "served both ways, this one {engine:?}");
+                    assert_eq!(again[at..at + 8], round.to_ne_bytes(), "{engine:?}");
+                    live[is_cached].fetch_sub(1, Ordering::SeqCst);
                 }
             });
         }
