@@ -117,7 +117,7 @@ fn more_pins_than_the_budget_are_an_error_and_room_comes_back() {
     for (at, len) in [(100, 1), (46, 3), (0, 49), (100, 100)] {
         let error = map.pin(at * PAGE, len * PAGE).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains(&path.display().to_string()) && text.contains("196608 bytes be pinned"), "{text}");
+        assert!(text.contains(&path.display().to_string()) && text.contains("allows 196608 at a time"), "{text}");
         let Error::PinBudget { offset, len: asked, most, pinned, .. } = error else { panic!("{text}") };
         assert_eq!((offset, asked, most), ((at * PAGE) as u64, (len * PAGE) as u64, 48 * PAGE as u64));
         assert!(pinned <= most);
@@ -453,7 +453,7 @@ fn a_cache_shrinks_as_far_as_its_pins_allow() {
     // 64 pages leave 48 to pins, 76 leave 60.
     for pages in [64, 75] {
         let error = cache.resize(pages * PAGE).unwrap_err();
-        assert!(matches!(error, Error::PinsHold { .. }) && error.to_string().contains("245760 are pinned"), "{error}");
+        assert!(matches!(error, Error::PinsHold { .. }) && error.to_string().contains("245760 bytes are pinned"), "{error}");
         assert_eq!(cache.capacity(), 128 * PAGE);
     }
     cache.resize(76 * PAGE).unwrap();
