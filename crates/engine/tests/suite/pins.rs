@@ -453,7 +453,10 @@ fn a_cache_shrinks_as_far_as_its_pins_allow() {
     // 64 pages leave 48 to pins, 76 leave 60.
     for pages in [64, 75] {
         let error = cache.resize(pages * PAGE).unwrap_err();
-        assert!(matches!(error, Error::PinsHold { .. }) && error.to_string().contains("245760 bytes are pinned"), "{error}");
+        assert!(
+            matches!(error, Error::PinsHold { .. }) && error.to_string().contains("245760 bytes are pinned"),
+            "{error}"
+        );
         assert_eq!(cache.capacity(), 128 * PAGE);
     }
     cache.resize(76 * PAGE).unwrap();
