@@ -88,6 +88,7 @@ test-all: test
 	$(MAKE) test-papers
 	$(MAKE) readme PROFILE=dev
 	$(MAKE) fio PROFILE=dev
+	# In this order: the first and the third may install packages.
 	$(MAKE) -j2 --output-sync=target programs packages vm python PROFILE=dev
 
 readme: build

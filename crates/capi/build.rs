@@ -1,4 +1,4 @@
-//! What the linker has to know of `libfastmap.so`.
+//! Linker flags of `libfastmap.so`.
 
 fn main() {
     let major = env!("CARGO_PKG_VERSION_MAJOR");

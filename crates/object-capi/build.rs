@@ -1,4 +1,4 @@
-//! What the linker has to know of `libfastmap_object.so`.
+//! Linker flags of `libfastmap_object.so`.
 
 fn main() {
     // Its threads stay: dlclose(3) must not take their code away.

@@ -3,6 +3,7 @@
 use crate::boundary::{Failure, call};
 use crate::caches::{self, fm_cache};
 use crate::processes;
+pub use crate::store::fm_object_stats;
 use crate::store::{self, Object, Store};
 use fastmap::Fallback;
 use fastmap::by_address::{self, Request};
@@ -25,30 +26,6 @@ pub struct fm_url_options {
     pub tier_limit: u64,
     /// Seconds that a map waits for the store. 0: 30 s; INFINITY: for ever.
     pub deadline: f64,
-}
-
-/// Counts of a mapped object since it was opened.
-///
-/// Later versions of the library may have more members at the end: pass fm_object_stats() the size that you
-/// know.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct fm_object_stats {
-    /// Bytes that came from the store.
-    pub fetched: u64,
-    /// Bytes that were read from the local copy, and were right.
-    pub hit: u64,
-    /// Bytes evicted from the local copy without having been read.
-    pub wasted: u64,
-    /// Requests sent to the store.
-    pub requests: u64,
-    /// Of `requests`, those sent again because the one before had failed.
-    pub retries: u64,
-    /// Of `requests`, second ones, sent because the first was late.
-    pub hedges: u64,
-    /// Units of 256 KiB of the local copy in which other bytes were found than had been put there. They were
-    /// fetched anew.
-    pub wrong: u64,
 }
 
 /// Where objects were mapped, the latest last.
@@ -193,16 +170,7 @@ pub unsafe extern "C" fn fm_object_stats(addr: *const c_void, stats: *mut fm_obj
                 format_args!("no object is mapped at {addr:p}: pass what fm_open_url() returned"),
             )
         })?;
-        let counts = object.counts();
-        let now = fm_object_stats {
-            fetched: counts.fetched,
-            hit: counts.hit,
-            wasted: counts.wasted,
-            requests: counts.requests,
-            retries: counts.retries,
-            hedges: counts.hedges,
-            wrong: counts.wrong,
-        };
+        let now = object.counts();
         // SAFETY: the caller has `size` bytes there; a struct of integers without padding.
         unsafe { caches::fill_in(stats, &now, size) }?;
         Ok(0)

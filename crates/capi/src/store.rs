@@ -13,7 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use table::{Asked, Counts, FOR_EVER, Limit, Opened, Table, Text, VERSION};
+pub use table::fm_object_stats;
+use table::{Asked, FOR_EVER, Limit, Opened, Table, Text, VERSION};
 
 const NAME: &str = "libfastmap_object.so";
 /// The name of its only symbol, a function without arguments that returns a [`Table`].
@@ -156,7 +157,7 @@ impl Object {
     }
 
     /// Counts since it was opened.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> fm_object_stats {
         // SAFETY: it is open.
         unsafe { (self.table.counts)(self.handle) }
     }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use store::{Error, Object, ObjectOptions};
-use table::{Asked, Counts, FOR_EVER, Limit, Opened, Table, Text, VERSION};
+use table::{Asked, FOR_EVER, Limit, Opened, Table, Text, VERSION, fm_object_stats};
 
 /// An open object, and its origin for the engine.
 struct Held {
@@ -193,10 +193,10 @@ unsafe extern "C" fn explain(object: *const c_void, errno: c_int) -> Text {
     unsafe { at(object) }.origin.explain(errno).map_or(Text::EMPTY, Text::new)
 }
 
-unsafe extern "C" fn counts(object: *const c_void) -> Counts {
+unsafe extern "C" fn counts(object: *const c_void) -> fm_object_stats {
     // SAFETY: the object is open.
     let stats = unsafe { at(object) }.object.stats();
-    Counts {
+    fm_object_stats {
         fetched: stats.fetched,
         hit: stats.hit,
         wasted: stats.wasted,

@@ -66,16 +66,27 @@ pub struct Opened {
     pub version: Text,
 }
 
-/// Counts since an object was opened, as `fm_object_stats` has them.
+/// Counts of a mapped object since it was opened.
+///
+/// Later versions of the library may have more members at the end: pass fm_object_stats() the size that you
+/// know.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
+pub struct fm_object_stats {
+    /// Bytes that came from the store.
     pub fetched: u64,
+    /// Bytes that were read from the local copy, and were right.
     pub hit: u64,
+    /// Bytes evicted from the local copy without having been read.
     pub wasted: u64,
+    /// Requests sent to the store.
     pub requests: u64,
+    /// Of `requests`, those sent again because the one before had failed.
     pub retries: u64,
+    /// Of `requests`, second ones, sent because the first was late.
     pub hedges: u64,
+    /// Units of 256 KiB of the local copy in which other bytes were found than had been put there. They were
+    /// fetched anew.
     pub wrong: u64,
 }
 
@@ -93,7 +104,7 @@ pub struct Table {
     pub is_right: unsafe extern "C" fn(*const c_void, u64, *const u8, usize) -> bool,
     /// An empty text: it has no explanation.
     pub explain: unsafe extern "C" fn(*const c_void, c_int) -> Text,
-    pub counts: unsafe extern "C" fn(*const c_void) -> Counts,
+    pub counts: unsafe extern "C" fn(*const c_void) -> fm_object_stats,
     /// Called before fork(2); `unlock` is called after it, in parent and child. So no other thread holds the library's locks when a child is
     /// made.
     pub lock: extern "C" fn(),

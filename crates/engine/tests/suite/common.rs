@@ -526,24 +526,26 @@ pub fn await_prefetch(cache: &Cache) {
 
 /// Keeps this thread on the processor that it runs on: each has a history of misses, in which walks are recognised.
 fn stay() {
-    // SAFETY: a set of processors is plain bits, for which zero is a value; the call reads the one it is given.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-    }
+    // SAFETY: has no preconditions.
+    keep_on(unsafe { libc::sched_getcpu() } as usize);
 }
 
 /// Moves this thread to one processor of those that it may run on, and keeps it there.
 pub fn run_on(index: usize) -> bool {
-    // SAFETY: a set of processors is plain bits, for which zero is a value; the calls read and fill the one they are given.
-    unsafe {
+    // SAFETY: a set of processors is plain bits, for which zero is a value; the call fills the one it is given.
+    let allowed = unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
-        let Some(processor) = (0..libc::CPU_SETSIZE as usize).filter(|one| libc::CPU_ISSET(*one, &allowed)).nth(index)
-        else {
-            return false;
-        };
+        allowed
+    };
+    // SAFETY: below the set's size.
+    let is_allowed = |one: &usize| unsafe { libc::CPU_ISSET(*one, &allowed) };
+    (0..libc::CPU_SETSIZE as usize).filter(is_allowed).nth(index).is_some_and(keep_on)
+}
+
+fn keep_on(processor: usize) -> bool {
+    // SAFETY: a set of processors is plain bits, for which zero is a value; the call reads the one it is given.
+    unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
         libc::sched_setaffinity(0, size_of_val(&set), &set) == 0

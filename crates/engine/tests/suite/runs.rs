@@ -230,7 +230,7 @@ fn long_rows_are_read_at_once() {
                 map.advise(Advice::DontNeed).unwrap();
                 // Half a row beside the borders.
                 let first = random.below(4 * PAGES / ROW - 1) * ROW + ROW / 2;
-                // What another thread has not begun to read would be missed, and look like a row of its own.
+                // A page that no reader has begun to read would be missed, and look like a row of its own.
                 at_leisure(&cache, first..first + ROW, |page| check(&map, page));
             }
         };
