@@ -1,10 +1,10 @@
-//! What values on the command line may be.
+//! Parsers of values on the command line.
 
 use std::time::Duration;
 
 use crate::substrates::Engine;
 
-/// An engine that is one of `known`.
+/// A parser of an engine's name that accepts only the engines of `known`.
 pub fn one_of(known: &'static [Engine]) -> impl Fn(&str) -> Result<Engine, String> + Clone {
     move |text| {
         let names = || known.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(", ");
@@ -13,7 +13,7 @@ pub fn one_of(known: &'static [Engine]) -> impl Fn(&str) -> Result<Engine, Strin
     }
 }
 
-/// A list as it was given, with what was given twice left out the second time.
+/// The list without its repeated entries. The first of each stays.
 pub fn once_each<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
     let mut once = Vec::new();
     given.iter().for_each(|one| {
@@ -28,7 +28,7 @@ pub fn once_each<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn threads(text: &str) -> Result<u32, String> {
     count(text, "threads", 1024)
 }
@@ -37,25 +37,25 @@ pub fn threads(text: &str) -> Result<u32, String> {
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn repetitions(text: &str) -> Result<u32, String> {
     count(text, "repetitions", 10_000)
 }
 
-/// Touches a page: 1 to 10000.
+/// Touches per page: 1 to 10000.
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn touches(text: &str) -> Result<u32, String> {
     count(text, "touches a page", 10_000)
 }
 
-/// Operations: up to a thousand million.
+/// Operations: 1 to 1000000000.
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn operations(text: &str) -> Result<u64, String> {
     count(text, "operations", 1_000_000_000).map(u64::from)
 }
@@ -64,7 +64,7 @@ pub fn operations(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
     match text.parse() {
         Ok(count) if (1..=most).contains(&count) => Ok(count),
@@ -72,11 +72,11 @@ pub fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
     }
 }
 
-/// Seconds: a hundredth to a day.
+/// Seconds: 0.01 to 86400, which is a day.
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
@@ -84,29 +84,29 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A time: up to a minute.
+/// A time with its unit (us, ms, s): up to a minute.
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn time(text: &str) -> Result<Duration, String> {
     let seconds = measured(text, &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)]);
     let known = seconds.filter(|seconds| *seconds <= 60.0).map(Duration::from_secs_f64);
     known.ok_or_else(|| format!("\"{text}\" is no time: give up to a minute, such as 500us, 2ms or 1s"))
 }
 
-/// Bytes a second: from 1 MB/s to 1000 GB/s.
+/// Bytes a second with their unit (MB/s, GB/s, MiB/s, GiB/s): from 1 MB/s to 1000 GB/s.
 ///
 /// # Errors
 ///
-/// Anything else, with what to give.
+/// Any other text. The message says what to give.
 pub fn rate(text: &str) -> Result<f64, String> {
     let units = [("GiB/s", f64::from(1 << 30)), ("MiB/s", f64::from(1 << 20)), ("GB/s", 1e9), ("MB/s", 1e6)];
     let known = measured(text, &units).filter(|rate| (1e6..=1e12).contains(rate));
     known.ok_or_else(|| format!("\"{text}\" is no bandwidth: give 1MB/s to 1000GB/s"))
 }
 
-/// A number of one of some units.
+/// A number with one of these units, multiplied by the value of the unit.
 fn measured(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
     let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

@@ -1,4 +1,5 @@
-//! The one loop over repetitions and engines: interrupts, limits on memory, fresh processes, trials, progress, and what comes of it.
+//! The one loop over groups, repetitions and arms. It handles interrupts, memory limits, fresh processes, trial runs and progress, and
+//! makes the report.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -60,15 +61,15 @@ pub fn command<E: Experiment>() -> Command {
         .arg(json.help("Also write the results here as JSON, for `fastmap report`"))
 }
 
-/// What an experiment plans with: the common flags, and what it wants said.
+/// The common flags, from which an experiment makes its plan. It also collects the notes for the report.
 pub struct Ctx {
     /// `--dir`
     pub dir: Option<PathBuf>,
     /// `--storage`
     pub storage: Kind,
-    /// The experiment has made the storage by itself.
+    /// The experiment makes its storage by itself.
     pub is_itself: bool,
-    /// The storage that was made.
+    /// The storage that [`Ctx::dir_for`] made.
     made: Option<Storage>,
     /// `--memory`
     pub memory: Option<Memory>,
@@ -76,7 +77,7 @@ pub struct Ctx {
     pub seconds: f64,
     /// `--repeat`
     pub repeat: u32,
-    /// What a reader must know: what was left out and why, what cannot be compared; sentences.
+    /// Facts that a reader must know, in sentences: what was left out and why, and what cannot be compared.
     pub notes: Vec<String>,
 }
 
@@ -95,16 +96,16 @@ impl Ctx {
         }
     }
 
-    /// The folder of `--dir`, else one with room for so many bytes.
+    /// The folder of `--dir`. Without `--dir`, a folder with room for so many bytes.
     pub fn folder_for(&self, bytes: u64) -> PathBuf {
         self.dir.clone().unwrap_or_else(|| crate::target::directory_for(bytes))
     }
 
-    /// Where to put so many bytes: a folder on the storage that is asked for.
+    /// Makes the storage that `--storage` asks for, with room for `bytes`, and returns its folder.
     ///
     /// # Errors
     ///
-    /// If it cannot be made.
+    /// The storage cannot be made.
     pub fn dir_for(&mut self, bytes: u64) -> Result<PathBuf, Failure> {
         let (made, not_made) = Storage::make(self.storage, &self.folder_for(bytes), bytes)?;
         if let Some(why) = not_made {
@@ -116,7 +117,7 @@ impl Ctx {
         Ok(self.made.insert(made).root.clone())
     }
 
-    /// The storage of the files, for the JSON: one that was made here, or that the experiment has made by itself.
+    /// The kind of storage that the files are on, for the JSON. The storage was made by [`Ctx::dir_for`] or by the experiment itself.
     fn on(&self) -> &'static str {
         match &self.made {
             Some(made) => made.kind.name(),
@@ -125,16 +126,17 @@ impl Ctx {
         }
     }
 
-    /// `--memory`, else `default`. `suits` says whether the engines can work within some limit.
+    /// The limit of `--memory`, else `default`. `suits` fails if the engines cannot work within a limit.
     ///
     /// # Errors
     ///
-    /// What `suits` answers; no cgroup to be made where a limit was asked for.
+    /// `suits` fails, or the user asks for a limit and no memory cgroup can be made.
     pub fn limit(&self, default: u64, suits: impl FnOnce(u64) -> Result<(), Failure>) -> Result<Limit, Failure> {
         Limit::of(self.memory, default, suits)
     }
 
-    /// The same for a file of so many bytes, of which a quarter fits by default; with a fastmap engine it must leave a cache.
+    /// The limit for runs on a file of `bytes` bytes. The default is a quarter of the file, or the least memory that works. If a fastmap
+    /// engine takes part (`ours`), the limit must leave room for its cache.
     ///
     /// # Errors
     ///
@@ -152,7 +154,7 @@ impl Ctx {
 ///
 /// # Errors
 ///
-/// Any run's failure; nothing but what the user named is left behind.
+/// The failure of a run, or a run that was killed because it took too long. Only files that the user named are left behind.
 pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     interrupt::watch();
     let args = E::Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
@@ -192,11 +194,12 @@ pub fn run<E: Experiment>(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// All groups, arms in turn within each repetition. `keep` gets the rows after every run, and how many runs were made of how many.
+/// Makes all runs of all groups. The arms of a group take turns within each repetition. After every run `keep` gets the rows, the number of
+/// runs made, and the number of all runs.
 ///
 /// # Errors
 ///
-/// Any run's failure.
+/// The failure of a run, or of `keep`.
 pub fn measure<E: Experiment>(
     plan: &mut Plan<E>,
     repeat: u32,
@@ -262,13 +265,13 @@ pub fn measure<E: Experiment>(
     Ok(rows)
 }
 
-/// Whether the group's repetitions do not agree yet, and there may be more.
+/// Whether the group is repeated once more: its repetitions do not agree yet, and fewer than `most` were made.
 fn is_to_go_on<E: Experiment>(most: Option<u32>, repetition: u32, rows: &[Row<E::Outcome>], group: usize) -> bool {
     let shown = Shown::<E>::new(rows);
     most.is_some_and(|most| repetition < most) && rows.iter().any(|row| row.group == group && !shown.is_steady(row))
 }
 
-/// The row that a part of a run belongs to.
+/// The row of a part of a run. It is added if it is missing.
 fn row_of<'a, C, O>(
     rows: &'a mut Vec<Row<O>>,
     (at, group): (usize, &Group<C>),
@@ -299,7 +302,7 @@ fn row_of<'a, C, O>(
     &mut rows[place]
 }
 
-/// A group in words, its threads counted.
+/// A group in words, with its number of threads.
 fn in_full<C>(group: &Group<C>) -> String {
     let threads = group.labels.iter().find(|(name, _)| *name == "threads").and_then(|(_, number)| number.as_u64());
     match threads {
@@ -313,7 +316,7 @@ fn keep_the_slowest<E: Experiment>(row: &mut Row<E::Outcome>) {
     row.trials.truncate(1);
 }
 
-/// Fills in everything but when it ended.
+/// Fills in every field of the report except the time that the experiment took.
 fn tell<E: Experiment>(plan: &mut Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], report: &mut Report<Value>) {
     let shown = Shown::<E>::new(rows);
     report.verified = E::VERIFIED.to_owned();
@@ -344,7 +347,7 @@ fn tell<E: Experiment>(plan: &mut Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], 
 }
 
 fn text<E: Experiment>(plan: &Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], report: &Report<Value>) -> String {
-    // Where groups have limits of their own, they say so.
+    // Groups with limits of their own have them in their labels.
     let own = plan.groups.iter().any(|group| group.labels.iter().any(|(name, _)| *name == "memory_limit_bytes"));
     let limit = match report.memory_limit_bytes.filter(|_| !own) {
         Some(bytes) => format!(", {} of memory each ({})", in_mib(bytes), report.memory_limit),
@@ -374,7 +377,7 @@ fn text<E: Experiment>(plan: &Plan<E>, ctx: &Ctx, rows: &[Row<E::Outcome>], repo
     text
 }
 
-/// A size for people: exact where it is round, else in MiB.
+/// A size for people: exact if it is a whole number of MiB, else rounded to a tenth.
 fn in_mib(bytes: u64) -> String {
     match bytes.is_multiple_of(1 << 20) {
         true => Size(bytes).to_string(),
@@ -382,8 +385,8 @@ fn in_mib(bytes: u64) -> String {
     }
 }
 
-/// Touches, once, as much memory as the runs will: on a virtual machine the first touch of guest memory can take the host longer
-/// than a page fault, and would be paid by the first run. With less memory to be had, less is touched.
+/// Touches as much memory as the runs will use, once. On a virtual machine the first touch of guest memory can take longer than a page
+/// fault, since the host must provide the memory. The first run would pay for that. If less memory is available, less is touched.
 fn touch_memory(limit: &Limit, bytes: u64) -> Result<(), Failure> {
     let wanted = limit.bytes().unwrap_or(bytes / 4).min(bytes.max(PAGE as u64));
     let bytes = wanted.min(machine::meminfo("MemAvailable") / 2).min(cgroup::own_limit() / 2) as usize;
@@ -397,7 +400,7 @@ fn touch_memory(limit: &Limit, bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A progress bar on standard error, drawn only on a terminal.
+/// A progress bar on standard error. It is drawn only on a terminal.
 pub fn progress_bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     if !io::stderr().is_terminal() {
@@ -411,7 +414,7 @@ pub fn progress_bar(length: u64, template: &str) -> ProgressBar {
 ///
 /// # Errors
 ///
-/// They are not.
+/// `free` is less than `bytes`.
 pub fn check_room(dir: &Path, free: u64, bytes: u64) -> Result<(), Failure> {
     if free >= bytes {
         return Ok(());
@@ -420,18 +423,18 @@ pub fn check_room(dir: &Path, free: u64, bytes: u64) -> Result<(), Failure> {
     Err(Failure::new(dir.display(), what, "make room, name another place with --dir, or ask for less"))
 }
 
-/// A directory of our own in `dir`, gone at the end, with room for `bytes`.
+/// A directory of our own in `dir`, which has room for `bytes`. It is removed when the value is dropped.
 ///
 /// # Errors
 ///
-/// No room, or a place that cannot be written.
+/// `dir` has too little room, or cannot be written to.
 pub fn own_directory(dir: &Path, bytes: u64) -> Result<tempfile::TempDir, Failure> {
     let failed = |e| {
         Failure::new(dir.display(), format!("cannot make a directory in it: {e}"), "name a writable place with --dir")
     };
     let free = File::open(dir).and_then(|dir| prepare::free_bytes(&dir)).map_err(failed)?;
     check_room(dir, free, bytes)?;
-    // Some programs want a path from the root on.
+    // Some programs need an absolute path.
     let dir = dir.canonicalize().map_err(failed)?;
     tempfile::Builder::new().prefix("fastmap-bench-").tempdir_in(dir).map_err(failed)
 }

@@ -1,7 +1,8 @@
 //! A fast device made for an experiment: zram, compressed memory behind the block layer.
 //!
-//! A device stays when nobody has it open, so a process of its own, the keeper, makes it and removes it again when the bench ends: the
-//! keeper reads a pipe that nobody writes to, which the kernel closes however the bench ends. No device that was there before is touched.
+//! A zram device stays even if no process has it open. So a process of its own, the keeper, makes the device and removes it when the bench
+//! ends. The keeper waits at the end of a pipe, into which nobody writes. The kernel closes the pipe however the bench ends. Devices that
+//! were there before are left alone.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,14 +16,14 @@ use fastmap_cli::failure::Failure;
 use fastmap_cli::size::Size;
 use fastmap_cli::{interrupt, machine};
 
-/// The keeper's subcommand.
+/// The subcommand that is the keeper.
 pub const NAME: &str = "zram-keeper";
 
-/// Reading it adds a device and answers its number; zram devices are counted. Documentation/admin-guide/blockdev/zram.rst
+/// A read of this file adds a zram device and returns its number. Documentation/admin-guide/blockdev/zram.rst
 const HOT_ADD: &str = "/sys/class/zram-control/hot_add";
 const HOT_REMOVE: &str = "/sys/class/zram-control/hot_remove";
 
-/// Time in which whoever looks at a device, or writes to it, should have let go of it.
+/// The longest wait until other processes have closed a device that is to be removed. They may look at it, or write to it.
 const LONGEST_REMOVAL: Duration = Duration::from_secs(20);
 
 /// A fast block device while this value lives.
@@ -32,22 +33,22 @@ pub struct FastDevice {
 }
 
 impl FastDevice {
-    /// One of `bytes`.
+    /// Makes a device of `bytes`.
     ///
     /// # Errors
     ///
-    /// Why there can be none here, in words; nothing is left then.
+    /// The reason why no device can be made, in words. Nothing is left behind then.
     pub fn make(bytes: u64) -> Result<FastDevice, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can make one".to_owned());
         }
-        // What is written there does not compress; as much again is for everybody else.
+        // The pages that are written there do not compress. As much memory again is left for everything else.
         let free = machine::meminfo("MemAvailable");
         if free < 2 * bytes {
             return Err(format!("{} MiB of memory are free, and zram of {} is to leave half", free >> 20, Size(bytes)));
         }
         if !Path::new(HOT_ADD).exists() {
-            // It says itself what is missing; what counts is whether there is zram now.
+            // modprobe(8) says itself what is missing. Only the result counts: whether there is zram now.
             let _ = Command::new("modprobe")
                 .args(["zram", "num_devices=0"])
                 .stdout(Stdio::null())
@@ -61,7 +62,7 @@ impl FastDevice {
         Ok(FastDevice { path, keeper })
     }
 
-    /// Where it is.
+    /// The path of the device.
     pub fn device(&self) -> &Path {
         &self.path
     }
@@ -74,7 +75,7 @@ impl Drop for FastDevice {
     }
 }
 
-/// Starts the keeper; answers its device, too.
+/// Starts the keeper. Returns the path of its device, and its process.
 fn keep(bytes: u64) -> Result<(PathBuf, Child), String> {
     let failed = |error: io::Error| format!("cannot start its keeper: {error}");
     let mut keeper = Command::new("/proc/self/exe")
@@ -100,13 +101,13 @@ fn keep(bytes: u64) -> Result<(PathBuf, Child), String> {
     }
 }
 
-/// The keeper: makes a device of `bytes`, says which, and removes it when its standard input ends.
+/// The keeper. It makes a device of `bytes`, prints its path, and removes it when standard input ends.
 ///
 /// # Errors
 ///
-/// If the device stays.
+/// The device cannot be removed.
 pub fn keeper(bytes: u64) -> Result<(), Failure> {
-    // Signals are for the bench.
+    // Signals are for the bench, not for the keeper.
     interrupt::watch();
     let (number, made) = match fs::read_to_string(HOT_ADD) {
         Ok(number) => {
@@ -118,7 +119,7 @@ pub fn keeper(bytes: u64) -> Result<(), Failure> {
         Err(error) => (None, Err(format!("{HOT_ADD}: {error}"))),
     };
     fastmap_cli::print(&format!("{}\n", serde_json::to_string(&made).unwrap_or_default()));
-    // Nothing comes.
+    // Waits for the end: the bench writes nothing.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     number.map_or(Ok(()), |number| remove(&number))
 }

@@ -1,11 +1,13 @@
-//! `fastmap-bench`: what `fastmap bench` and `fastmap report` start.
+//! `fastmap-bench`: the program behind `fastmap bench` and `fastmap report`.
 //!
-//! An `experiment` is one file in `experiments`: what to run, and columns. The `driver` has the one loop over repetitions and
-//! engines, `show` makes tables, plots, claims and JSON of the columns, `report` shows them. `runner` makes a fresh process for each
-//! run, which `worker` is; `target` makes the file, `volume` and `fast` what it can be on. `try_it` is `fastmap bench try`, which is no experiment; nor is
-//! `storage`, a slow file system. `substrates` has the loads, and what is larger than an experiment.
+//! * `experiment` is the shape of an experiment. `experiments` has a file for each one: its runs, and its columns of figures.
+//! * `driver` has the one loop over repetitions and engines. `runner` starts a fresh process for each run, and `worker` is that process.
+//! * `show` makes tables, plots, claims and JSON from the columns. `results` writes the JSON, and `report` shows it.
+//! * `target` makes the file that is measured. `storages`, `volume` and `fast` make the storage under it.
+//! * `try_it` is `fastmap bench try`, and `storage` is `fastmap bench storage`, a slow file system. They are not experiments.
+//! * `substrates` has the loads, and the engines that the loads run on.
 //!
-//! The papers' experiments are built of the same parts, in the command `fastmap-papers`.
+//! The papers' experiments are built from the same parts, in the command `fastmap-papers`.
 
 pub mod args;
 pub mod driver;
@@ -39,7 +41,7 @@ use report::ReportArgs;
 /// The command that has the papers' experiments.
 const PAPERS: &str = "fastmap-papers";
 
-/// Their names.
+/// The names of the papers' experiments.
 pub const OF_PAPERS: &[&str] =
     &["random-64k", "sync", "async", "breakdown", "ablation", "kv", "graph", "oltp", "olap", "study"];
 
@@ -55,7 +57,8 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Runs one of the experiments, a worker of one, or, with its name and arguments, any other subcommand; no name is none.
+/// Runs the subcommand on the command line: an experiment, a worker, a keeper or the storage. `other` gets the name and the arguments of
+/// any other subcommand. The name is empty if there is no subcommand.
 pub fn dispatch(
     command: Command,
     known: &'static [Known],
@@ -65,7 +68,7 @@ pub fn dispatch(
     let worker = Command::new("worker").hide(true).arg(Arg::new("order").required(true));
     let bytes = Arg::new("bytes").required(true).value_parser(value_parser!(u64));
     let keeper = Command::new(fast::NAME).hide(true).arg(bytes);
-    // Storages are processes beside this one.
+    // An experiment starts its storage as a process of its own, so every command needs this subcommand.
     let storage = match command.find_subcommand(storage::NAME) {
         Some(_) => None,
         None => Some(storage::command().hide(true)),
@@ -89,7 +92,7 @@ pub fn dispatch(
     fastmap_cli::ended(done.map(|()| ExitCode::SUCCESS))
 }
 
-/// Becomes the command with the papers' experiments, with the same arguments.
+/// Becomes the command with the papers' experiments, with the same arguments. Returns only if that fails.
 fn papers() -> Result<Infallible, Failure> {
     become_other(
         PAPERS,
@@ -98,7 +101,7 @@ fn papers() -> Result<Infallible, Failure> {
     )
 }
 
-/// The command line: the tour, an experiment, or the report.
+/// The command line: the tour, the experiments, the storage and the report.
 pub fn cli() -> Command {
     let experiments = experiments::ALL.iter().filter(|known| known.name != "tour").map(|known| (known.command)());
     let report = ReportArgs::augment_args(Command::new("report")).bin_name("fastmap report");

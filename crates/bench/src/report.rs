@@ -1,7 +1,11 @@
-//! `fastmap report`: what experiments measured, as Markdown, which begins with a page for people and its picture.
+//! `fastmap report`: makes a Markdown document of experiments' results. It begins with a page for people, which has a picture.
 //!
-//! `read` takes the files, `page` makes the table for people, `picture` draws it, `summary` says what the headlines come to, `words`
-//! writes numbers and dates for people, `table` turns a figure into rows; `markdown` is the document.
+//! * `read` reads the files.
+//! * `page` makes the page's table, and `picture` draws it.
+//! * `summary` counts where FastMap is ahead, level and behind.
+//! * `table` turns a figure into rows.
+//! * `words` writes numbers and dates for people.
+//! * `markdown` makes the document.
 
 mod markdown;
 mod page;
@@ -48,14 +52,14 @@ pub struct ReportArgs {
     pub output: PathBuf,
 }
 
-/// One experiment's results, whatever they are.
+/// The results of one experiment, whichever it is.
 type Results = Report<Value>;
 
-/// Runs it.
+/// Reads the results, and writes the document and its pictures.
 ///
 /// # Errors
 ///
-/// A file that is no result, or an output that cannot be written.
+/// A file holds no results, or the output cannot be written.
 pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let output = &args.output;
     if !output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("md")) {
@@ -82,7 +86,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(refused)
 }
 
-/// The names of the experiments here. Several of one experiment have their storages behind the name, or else numbers.
+/// The names of the experiments. If an experiment is there several times, its storage stands behind its name, or else a number.
 fn names(experiments: &[Results]) -> Vec<String> {
     let name = |(at, results): (usize, &Results)| {
         let Report { experiment, storage, .. } = results;
@@ -102,12 +106,12 @@ fn names(experiments: &[Results]) -> Vec<String> {
 
 #[cfg(test)]
 mod samples {
-    //! Results that nobody measured.
+    //! Made-up results.
 
     use super::*;
     use crate::results::{Figure, Headline};
 
-    /// An experiment with these headlines and figures.
+    /// Results of an experiment, with these headlines and figures.
     pub fn results(experiment: &str, headlines: Vec<Headline>, figures: Vec<Figure>) -> Results {
         serde_json::from_value(serde_json::json!({
             "experiment": experiment, "command": format!("fastmap bench {experiment}"), "began_unix_s": 1_795_311_255.0,

@@ -1,8 +1,12 @@
-//! What a benchmark leaves behind: `--json` writes it, `fastmap report` shows it.
+//! The results of a benchmark. `--json` writes them, and `fastmap report` shows them.
 //!
-//! Beside its own rows (`results`) every experiment says what to tell people: gains, which are the cells of the first page's table;
-//! headlines, which are ratios to what the kernel does, with the paper's beside them; and figures. So the report needs to know nothing
-//! of any experiment.
+//! Each experiment writes its own rows (`results`), and three things for the report:
+//!
+//! * gains, which are the cells of the table on the first page;
+//! * headlines, which are ratios to the kernel's best, some with the paper's ratio beside them;
+//! * figures.
+//!
+//! So the report needs to know nothing of any experiment.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -18,50 +22,50 @@ use serde_json::ser::{CompactFormatter, Formatter};
 
 use crate::runner::Limit;
 
-/// A whole command's results.
+/// The results of one command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report<R> {
     /// The subcommand of `fastmap bench`, or `tour`.
     pub experiment: String,
-    /// A line on what it measures; empty in files of older versions.
+    /// The subject of the measurement, in a line. Empty in files of older versions.
     #[serde(default)]
     pub about: String,
-    /// The command line that gave it, quoted for a shell.
+    /// The command line, quoted for a shell.
     pub command: String,
-    /// When it began, seconds since 1970.
+    /// When the command began, seconds since 1970.
     pub began_unix_s: f64,
-    /// How long it took.
+    /// How long the command took, seconds.
     pub took_s: f64,
-    /// Where it was measured.
+    /// The machine.
     pub machine: Machine,
     /// `cgroup-v1`, `cgroup-v2` or `none`.
     pub memory_limit: String,
-    /// The limit of each run.
+    /// The memory limit of each run, bytes.
     pub memory_limit_bytes: Option<u64>,
-    /// How the file or directory is called.
+    /// The name of the file or directory.
     pub file: String,
-    /// Length of the data in use.
+    /// Length of the data in use, bytes.
     pub file_bytes: u64,
-    /// How the runs' own answers were checked, a sentence.
+    /// How answers were checked, in a sentence.
     pub verified: String,
-    /// What a reader must know: what was left out and why, what cannot be compared; sentences.
+    /// Facts that a reader must know, in sentences: what was left out and why, and what cannot be compared.
     pub notes: Vec<String>,
-    /// What the data were on: `disk`, `slow`, `fast` or `here`; empty in files of older versions.
+    /// The storage of the data: `disk`, `slow`, `fast` or `here`. Empty in files of older versions.
     #[serde(default)]
     pub storage: String,
-    /// The works that the page for people has, on this storage; none in files of older versions.
+    /// The gains for the page for people, on this storage. Empty in files of older versions.
     #[serde(default)]
     pub gains: Vec<Gain>,
-    /// What it comes to.
+    /// Ratios of FastMap to others, each in a sentence.
     pub headlines: Vec<Headline>,
-    /// The same in numbers.
+    /// Plots of the results.
     pub figures: Vec<Figure>,
-    /// What was measured.
+    /// The rows, as the experiment measured them.
     pub results: Vec<R>,
 }
 
 impl<R> Report<R> {
-    /// A report without results yet, of data in or under `place`.
+    /// A report without results yet. The data are at `place` or under it.
     pub fn new(experiment: &str, place: &Path, file: &str, file_bytes: u64, limit: &Limit) -> Report<R> {
         Report {
             experiment: experiment.to_owned(),
@@ -85,18 +89,18 @@ impl<R> Report<R> {
     }
 }
 
-/// What FastMap gains a work over the kernel: a cell of the table for people.
+/// FastMap's gain over the kernel in one work: a cell of the table for people.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Gain {
     /// The work, in the same words on every storage: `touches at random, 4 threads`.
     pub work: String,
     /// How FastMap serves it: `fastmap run` or `engine`.
     pub way: String,
-    /// Times as good as kernel mmap as it is: above 1 FastMap is better, also where less (time, bytes) is more.
+    /// How many times as good FastMap is as kernel mmap as it is. Above 1 FastMap is better, also where less is better (time, bytes).
     pub as_is: Option<Spread>,
-    /// Times as good as kernel mmap with the advice that serves this work best.
+    /// How many times as good FastMap is as kernel mmap with the advice that serves this work best.
     pub best: Option<Spread>,
-    /// That advice: `MADV_RANDOM`.
+    /// The name of that advice: `MADV_RANDOM`.
     pub best_name: String,
     /// The repetitions are too far apart to be relied on.
     #[serde(default)]
@@ -106,11 +110,11 @@ pub struct Gain {
 /// One comparison, in one sentence.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Headline {
-    /// What was compared with what, for people: `random reads, 2 threads, data larger than memory: FastMap to mmap`.
+    /// The comparison in words, for people: `random reads, 2 threads, data larger than memory: FastMap to mmap`.
     pub what: String,
-    /// Times as good as the kernel's best; above 1 FastMap is better, also where less (time, bytes) is more.
+    /// How many times as good FastMap is as the best of the others. Above 1 FastMap is better, also where less is better (time, bytes).
     pub ratio: Spread,
-    /// What the paper says of the same.
+    /// The paper's ratio for the same comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<Paper>,
 }
@@ -118,18 +122,18 @@ pub struct Headline {
 /// A ratio that a paper gives.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Paper {
-    /// Times as good; the same way round as ours.
+    /// How many times as good, the same way round as ours.
     pub ratio: f64,
     /// `FastMap, USENIX ATC '20, figure 4`.
     pub source: String,
-    /// Where it was measured: cores, device, memory.
+    /// The setting of the paper's measurement: cores, device, memory.
     pub setting: String,
 }
 
-/// A figure over repetitions.
+/// The spread of a figure over its repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one.
+    /// The median.
     pub median: f64,
     /// The least.
     pub low: f64,
@@ -138,7 +142,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of the repetitions of one thing; there is at least one.
+    /// The spread of some figures, of which there is at least one.
     pub fn of(figures: &[f64]) -> Spread {
         let (low, high) = spread(figures);
         Spread { median: median(figures.to_vec()), low, high }
@@ -148,20 +152,20 @@ impl Spread {
 /// One plot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figure {
-    /// What it shows, a few words.
+    /// Its title, a few words.
     pub title: String,
-    /// How to read it, and what was done; sentences.
+    /// How to read it and how it was measured, in sentences.
     pub caption: String,
-    /// The paper's figure that it is after, such as `FastMap, USENIX ATC '20, figure 4`, and what that one shows in numbers.
+    /// The paper's figure that it follows, such as `FastMap, USENIX ATC '20, figure 4`, and the numbers in that figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<String>,
-    /// How it is drawn.
+    /// How points are drawn.
     pub kind: Kind,
-    /// To the right.
+    /// The axis to the right.
     pub x: Axis,
-    /// Upwards.
+    /// The axis upwards.
     pub y: Axis,
-    /// What is shown.
+    /// Its series.
     pub series: Vec<Series>,
 }
 
@@ -182,54 +186,54 @@ pub enum Kind {
 /// One axis.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Axis {
-    /// What it is, with its unit: `threads`, `thousands of operations a second`.
+    /// Its quantity and unit: `threads`, `thousands of operations a second`.
     pub label: String,
-    /// Logarithmic.
+    /// Whether the axis is logarithmic.
     #[serde(default)]
     pub log: bool,
 }
 
 impl Axis {
-    /// A linear one.
+    /// A linear axis.
     pub fn of(label: &str) -> Axis {
         Axis { label: label.to_owned(), log: false }
     }
 
-    /// A logarithmic one; there are no zeros on it.
+    /// A logarithmic axis, on which no zero can be shown.
     pub fn log(label: &str) -> Axis {
         Axis { label: label.to_owned(), log: true }
     }
 }
 
-/// What belongs together in a plot: an engine, a part of the time.
+/// Points of a plot that belong together, such as those of an engine, or of a part of the time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Series {
-    /// How it is called.
+    /// Its name.
     pub name: String,
-    /// In order.
+    /// Its points, in order.
     pub points: Vec<Point>,
 }
 
 /// One point of a plot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Point {
-    /// To the right.
+    /// Its place on the axis to the right.
     pub x: X,
-    /// Upwards.
+    /// Its value on the axis upwards.
     pub y: f64,
-    /// Least and greatest over the repetitions.
+    /// The least and the greatest repetition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<(f64, f64)>,
 }
 
 impl Point {
-    /// A figure without one.
+    /// A point without a range.
     pub fn bare(x: impl Into<X>, y: f64) -> Point {
         Point { x: x.into(), y, range: None }
     }
 }
 
-/// Where a point is.
+/// The place of a point on its axis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum X {
@@ -256,7 +260,7 @@ pub fn spread(figures: &[f64]) -> (f64, f64) {
     figures.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &figure| (low.min(figure), high.max(figure)))
 }
 
-/// The middle of some figures.
+/// The median of some figures, of which there is at least one.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;
@@ -267,7 +271,7 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// The arguments as they would be typed, wherever the command is.
+/// The arguments as a user would type them. The command is `fastmap bench`, whatever the path of this executable is.
 fn command_line(arguments: impl Iterator<Item = String>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
     let quoted = arguments.skip(1).map(|argument| match argument.is_empty() || !argument.chars().all(plain) {
@@ -277,17 +281,17 @@ fn command_line(arguments: impl Iterator<Item = String>) -> String {
     ["fastmap".to_owned(), "bench".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// JSON that a repository can keep: a line for each field and for each entry of a field's list, and numbers as exact as they mean
-/// anything.
+/// A JSON format that a repository can keep: each field has a line, and so has each entry of a field's list. Numbers have six digits, since
+/// more mean nothing.
 #[derive(Default)]
 struct Lines {
     depth: usize,
-    /// Nothing is in the innermost list or object yet.
+    /// Whether the innermost list or object has no entry yet.
     empty: bool,
 }
 
 impl Lines {
-    /// Lists and objects deeper than this are on one line.
+    /// Lists and objects at a greater depth are on one line.
     const DEPTH: usize = 2;
 
     fn line<W: ?Sized + Write>(&self, writer: &mut W) -> io::Result<()> {
@@ -354,7 +358,7 @@ impl Formatter for Lines {
     }
 }
 
-/// A number to six digits, and to its whole units at least.
+/// A number rounded to six significant digits, but never to less than whole units.
 fn six_digits(value: f64) -> f64 {
     if value == 0.0 {
         return value;
@@ -363,20 +367,20 @@ fn six_digits(value: f64) -> f64 {
     format!("{value:.decimals$}").parse().unwrap_or(value)
 }
 
-/// The file of `--json`, opened before anything is measured, so that an unwritable path costs no benchmark.
+/// The file of `--json`. It is opened before anything is measured, so that a path that cannot be written costs no benchmark.
 pub struct JsonFile {
     file: File,
     path: PathBuf,
-    /// Made here and not yet written: to be removed if it never is.
+    /// The file was made here and is not written yet. It is removed if it is never written.
     orphan: bool,
 }
 
 impl JsonFile {
-    /// Opens it; its contents, if it has any, stay until it is written.
+    /// Opens the file. Its contents stay until it is written.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// The file cannot be written.
     pub fn open(path: &Path) -> Result<JsonFile, Failure> {
         let (file, orphan) = match OpenOptions::new().write(true).open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -388,21 +392,21 @@ impl JsonFile {
         Ok(JsonFile { file, path: path.to_owned(), orphan })
     }
 
-    /// Replaces its contents by what there is so far, so that it stays whatever becomes of the rest; what is no file, such as a pipe,
-    /// gets all of it in the end alone.
+    /// Replaces the contents by the results so far, so that they stay if the rest fails. A pipe or another special file gets nothing now:
+    /// it gets all results at the end.
     ///
     /// # Errors
     ///
-    /// If it cannot be written after all.
+    /// The file cannot be written.
     pub fn keep<R: Serialize>(&mut self, report: &mut Report<R>) -> Result<(), Failure> {
         if self.is_file() { self.write(report) } else { Ok(()) }
     }
 
-    /// Replaces its contents; the experiment is over now.
+    /// Replaces the contents by the results of the whole experiment, which is over now.
     ///
     /// # Errors
     ///
-    /// If it cannot be written after all.
+    /// The file cannot be written.
     pub fn write<R: Serialize>(&mut self, report: &mut Report<R>) -> Result<(), Failure> {
         report.took_s = now() - report.began_unix_s;
         let mut text = Vec::new();

@@ -1,6 +1,6 @@
-//! Fresh processes in memory cgroups of their own: how every run of every experiment is made.
+//! Makes the runs of all experiments, each in a fresh process and a memory cgroup of its own.
 //!
-//! A worker is this executable again (`worker.rs`), as it is or under `fastmap run`.
+//! The process is a worker: this executable again (`worker.rs`), by itself or under `fastmap run`.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,10 +19,10 @@ use fastmap_cli::size::{Memory, Size};
 use crate::experiment::{Experiment, Part};
 use crate::worker::{Answer, Order};
 
-/// How often the bench looks whether a worker has ended or a signal has come.
+/// How often the bench checks whether a worker has ended or a signal has come.
 const POLL: Duration = Duration::from_millis(10);
 
-/// The memory that each run may use, and the place to make its cgroup.
+/// The memory that each run may use, and the controller that makes the run's cgroup.
 pub struct Limit(Option<(Controller, u64)>);
 
 impl Limit {
@@ -36,11 +36,11 @@ impl Limit {
         Limit(Some((controller, bytes)))
     }
 
-    /// What is `asked` for, else `default`. `suits` says whether the engines can work within some limit.
+    /// The limit that is `asked` for, else `default`. `suits` fails if the engines cannot work within a limit.
     ///
     /// # Errors
     ///
-    /// What `suits` answers; no cgroup to be made where a limit was asked for.
+    /// `suits` fails, or a limit is asked for and no memory cgroup can be made.
     pub fn of(
         asked: Option<Memory>,
         default: u64,
@@ -67,16 +67,16 @@ impl Limit {
         self.0.as_ref().map(|(_, bytes)| *bytes)
     }
 
-    /// What limits it.
+    /// The version of cgroups that limits runs.
     pub fn version(&self) -> Option<Version> {
         self.0.as_ref().map(|(controller, _)| controller.version())
     }
 
-    /// A cgroup for one run, limited to `memory` bytes, where memory is limited at all.
+    /// A cgroup for one run, limited to `memory` bytes. None: memory is not limited.
     ///
     /// # Errors
     ///
-    /// An unusable cgroup.
+    /// The cgroup cannot be made.
     pub fn group(&self, memory: Option<u64>) -> Result<Option<Group>, Failure> {
         let limited = self.0.as_ref().zip(memory);
         limited
@@ -85,12 +85,12 @@ impl Limit {
             .map_err(|e| Failure::told(format!("{e}: {REMEDY}")))
     }
 
-    /// A fresh process runs a case in a cgroup of its own limited to `memory` bytes, where memory is limited at all; `who` is what a
-    /// failure names. `under` are arguments of `fastmap run` for the process, if it is to run under that.
+    /// Runs a case in a fresh process, in a cgroup of its own that is limited to `memory` bytes. If memory is not limited there is no
+    /// cgroup. Failures name `who`. `under` holds the arguments of `fastmap run`, if the process is run under it.
     ///
     /// # Errors
     ///
-    /// Whatever the worker failed with, an unusable cgroup, or an interruption. Nothing is left behind.
+    /// The worker's failure, a cgroup that cannot be used, or an interruption. Nothing is left behind.
     pub fn obey<E: Experiment>(
         &self,
         who: &str,
@@ -101,7 +101,8 @@ impl Limit {
         self.attempt::<E>(who, case, memory, under, None).map(Option::unwrap_or_default)
     }
 
-    /// The same, which answers nothing where it took longer than `within`: the process and all its own are killed then.
+    /// Like [`Limit::obey`], with a time limit. If the run takes longer than `within`, the process and all processes that it started are
+    /// killed, and there is no answer.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl Limit {
     }
 }
 
-/// A worker that ended without an answer.
+/// The failure of a worker that ended without an answer.
 fn died(engine: &str, memory: Option<u64>, ended: &Ended) -> Failure {
     let last_words = ended.stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing").trim();
     match (ended.status.signal(), memory) {
@@ -158,15 +159,15 @@ fn died(engine: &str, memory: Option<u64>, ended: &Ended) -> Failure {
     }
 }
 
-/// What is left of a worker process.
+/// How a worker ended, and its output.
 struct Ended {
     status: ExitStatus,
     stdout: Vec<u8>,
     stderr: String,
 }
 
-/// Runs this executable again as a worker, and kills it, with what it has started, when a signal asks the bench to stop, or when it is
-/// at work for longer than `within`: then nothing is left of it.
+/// Runs this executable again as a worker. The worker and all processes that it started are killed if a signal asks the bench to stop, or
+/// if the worker takes longer than `within`. In the second case the result is None.
 fn in_fresh_process(
     order: &Order,
     under: Option<&[OsString]>,
@@ -178,7 +179,7 @@ fn in_fresh_process(
     let own = env::current_exe().map_err(failed)?;
     let mut command = match under {
         Some(under) => {
-            // As a user has it, in the group of its program: what its readers bring is charged there.
+            // `fastmap run` joins the cgroup of its program, so that the reads of its readers are charged there, as for a user.
             let mut command = match &order.join {
                 Some(join) => {
                     let mut command = Command::new("/bin/sh");
@@ -200,7 +201,7 @@ fn in_fresh_process(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // Both pipes are drained while it runs, so that it can never block on one.
+    // Both pipes are drained while the worker runs, so that the worker never blocks on them.
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
     let Some(status) = wait(&mut child, within).map_err(failed)? else { return Ok(None) };
@@ -209,7 +210,7 @@ fn in_fresh_process(
     Ok(Some(Ended { status, stdout, stderr }))
 }
 
-/// The command `fastmap`: beside this executable, else in PATH.
+/// The path of the command `fastmap`: beside this executable, else in PATH.
 pub fn fastmap(own: &Path) -> PathBuf {
     let beside = own.with_file_name("fastmap");
     if beside.exists() { beside } else { "fastmap".into() }
@@ -219,14 +220,14 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What came before an error is what there is.
+            // After an error the bytes so far are used.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes
     })
 }
 
-/// Nothing of one that was killed since it took longer than `within`.
+/// Waits for a worker. None: it was killed since it took longer than `within`.
 fn wait(child: &mut Child, within: Option<Duration>) -> io::Result<Option<ExitStatus>> {
     let began = Instant::now();
     loop {
@@ -235,7 +236,8 @@ fn wait(child: &mut Child, within: Option<Duration>) -> io::Result<Option<ExitSt
         }
         let late = within.is_some_and(|within| began.elapsed() > within);
         if late || interrupt::requested() {
-            // SAFETY: no memory is handed over; the group is the child's, which is not waited for yet, so that its number is nobody else's.
+            // SAFETY: no memory is handed over. The group is the child's. The child is not waited for yet, so no other group can have its
+            // number.
             unsafe { libc::killpg(child.id() as libc::pid_t, libc::SIGKILL) };
             let status = child.wait()?;
             return Ok(Some(status).filter(|_| !late));

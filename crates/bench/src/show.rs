@@ -1,9 +1,9 @@
-//! From rows and columns: the tables, the plots, the claims and the JSON, of any experiment.
+//! Tables, plots, headlines and JSON of any experiment, made from its rows and columns.
 
 use fastmap_cli::table::{figure, render};
 use serde_json::{Map, Value, json};
 
-/// Series in a plot, at most: colours of the report.
+/// Most series in a plot: the number of the report's colours.
 const MOST_SERIES: usize = 8;
 
 use crate::experiment::{Claim, Column, Experiment, Of, Over, Plot, Row, Stat, paired, ratios};
@@ -11,13 +11,13 @@ use crate::report::Verdict;
 use crate::results::{self, Axis, Gain, Headline, Kind, Point, Series, Spread, X};
 use crate::substrates::Engine;
 
-/// Repetitions agree that are no further apart, from the least to the greatest, per cent of what they come to.
+/// Repetitions agree if the least and the greatest are no further apart than this, per cent of their statistic.
 const AGREE: f64 = 10.0;
 
-/// With more columns than this, they are shown below each other.
+/// A table with more columns than this is turned: its columns become lines.
 const WIDE: usize = 16;
 
-/// All rows of an experiment with its columns.
+/// The rows of an experiment, to be shown by its columns.
 pub struct Shown<'a, E: Experiment> {
     rows: &'a [Row<E::Outcome>],
 }
@@ -26,7 +26,7 @@ type RowOf<E> = Row<<E as Experiment>::Outcome>;
 type ColumnOf<E> = Column<<E as Experiment>::Outcome>;
 
 impl<'a, E: Experiment> Shown<'a, E> {
-    /// Rows in the order of groups; of a group, in the order of parts and arms.
+    /// `rows` are in the order of groups. The rows of a group are in the order of parts, then of arms.
     pub fn new(rows: &'a [RowOf<E>]) -> Shown<'a, E> {
         Shown { rows }
     }
@@ -36,7 +36,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         known.unwrap_or_else(|| panic!("{}: no column {key}", E::NAME))
     }
 
-    /// A column's figure of each repetition.
+    /// The figure of each repetition, with the number of the repetition. Empty if the column's figures come from elsewhere.
     fn each(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Vec<(u32, f64)> {
         match column.of {
             Of::Each(figure) => row.trials.iter().filter_map(|t| Some((t.repetition, figure(t)?))).collect(),
@@ -44,7 +44,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         }
     }
 
-    /// What it comes to.
+    /// The figure of a row in a column.
     fn value(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Option<f64> {
         match column.of {
             Of::Each(_) => {
@@ -56,7 +56,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         }
     }
 
-    /// The same with its range; none of what is no figure of repetitions, such as how far they deviate.
+    /// The figure with its range. None if the column has no range, as a standard deviation has none.
     fn spread(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Option<Spread> {
         match column.of {
             Of::Each(_) if !matches!(column.stat, Stat::Median | Stat::Mean) => None,
@@ -80,13 +80,13 @@ impl<'a, E: Experiment> Shown<'a, E> {
         }
     }
 
-    /// How many times as good one row is as another.
+    /// How many times as good `ours` is as `theirs`, at a column.
     fn ratio(&self, ours: &RowOf<E>, theirs: &RowOf<E>, column: &str) -> Option<Spread> {
         let column = self.column(column);
         ratios(&self.each(ours, column), &self.each(theirs, column), column.less)
     }
 
-    /// The best of some rows that do the same work as this one.
+    /// The best of the rows that do the same work as `row` and for which `of` is true.
     fn best(&self, row: &RowOf<E>, of: impl Fn(&RowOf<E>) -> bool, column: &str) -> Option<&'a RowOf<E>> {
         let column = self.column(column);
         let rows = self.rows.iter().filter(|other| same_work(row, other) && of(other));
@@ -95,7 +95,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         measured.max_by(|a, b| better(&a.0, &b.0)).map(|(_, row)| row)
     }
 
-    /// Rows of a table each.
+    /// The rows of each table.
     fn groups(&self) -> impl Iterator<Item = &'a [RowOf<E>]> {
         self.rows.chunk_by(|a, b| a.text("what") == b.text("what"))
     }
@@ -158,18 +158,18 @@ impl<'a, E: Experiment> Shown<'a, E> {
         render(&headings, &rows)
     }
 
-    /// How far a row's repetitions are apart, per cent of what they come to, if that is more than [`AGREE`].
+    /// How far the repetitions of a row are apart, per cent of their statistic. None: they are no further apart than [`AGREE`].
     fn apart(&self, row: &RowOf<E>, column: &ColumnOf<E>) -> Option<f64> {
         let Spread { median, low, high } = self.spread(row, column)?;
         Some((high - low) / median * 100.0).filter(|apart| *apart > AGREE)
     }
 
-    /// Whether a row's repetitions agree at the first column.
+    /// Whether the repetitions of a row agree at the first column.
     pub fn is_steady(&self, row: &RowOf<E>) -> bool {
         is_steady(&self.each(row, &E::COLUMNS[0]).into_iter().map(|(_, figure)| figure).collect::<Vec<_>>())
     }
 
-    /// What must be known of some rows: that their repetitions do not agree, that memory was not full.
+    /// Notes on rows whose repetitions do not agree, and on rows that were measured before memory was full.
     pub fn notes(&self) -> Vec<String> {
         let named = |rows: Vec<String>| rows.join("; ");
         let of = |row: &RowOf<E>| format!("{}, {}", row.what, row.name);
@@ -187,13 +187,13 @@ impl<'a, E: Experiment> Shown<'a, E> {
         notes
     }
 
-    /// What FastMap gains each work over kernel mmap as it is, and over the best of its ways.
+    /// FastMap's gain in each work, over kernel mmap as it is and over the best kernel engine.
     pub fn gains(&self) -> Vec<Gain> {
         let key = E::COLUMNS[0].key;
         let gain = |row: &RowOf<E>| {
             let (work, way) = (E::work(row)?, E::way(row)?);
             let plain = self.rows.iter().find(|other| same_work(row, other) && other.engine == Engine::Mmap);
-            // One that was given up after the first repetition is no rival.
+            // An engine that was given up after the first repetition is no rival.
             let is_rival = |other: &RowOf<E>| other.engine.is_mmap() && 2 * other.trials.len() > row.trials.len();
             let best = self.best(row, is_rival, key)?;
             let unsteady =
@@ -210,7 +210,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         self.rows.iter().filter_map(gain).collect()
     }
 
-    /// What is claimed, of what was measured.
+    /// The headlines that the claims give for these rows.
     pub fn headlines(&self, claims: &[Claim<E::Outcome>]) -> Vec<Headline> {
         claims.iter().flat_map(|claim| self.claim(claim)).collect()
     }
@@ -253,7 +253,8 @@ impl<'a, E: Experiment> Shown<'a, E> {
         told
     }
 
-    /// The geometric mean over the parts of an arm's runs, repetition by repetition, each to the best of theirs; and theirs by name.
+    /// The geometric mean over the parts of an arm's runs, repetition by repetition. Each part is compared with the best of `theirs`. Also
+    /// returns the names of those.
     fn mean(&self, row: &RowOf<E>, theirs: &impl Fn(&RowOf<E>) -> bool, column: &str) -> Option<(Spread, String)> {
         let parts = self.rows.iter().filter(|other| (other.group, other.arm) == (row.group, row.arm));
         let (mut all, mut names): (Vec<Vec<f64>>, Vec<&str>) = (Vec::new(), Vec::new());
@@ -279,11 +280,11 @@ impl<'a, E: Experiment> Shown<'a, E> {
     fn plot(&self, plot: &Plot<E::Outcome>, repeat: u32) -> Vec<results::Figure> {
         let rows: Vec<&RowOf<E>> = self.rows.iter().filter(|row| (plot.of)(row) && !row.trial).collect();
         let over = match plot.over {
-            // One number is no axis.
+            // An axis needs two numbers.
             Over::Label(label) if distinct(rows.iter().map(|row| row.number(label))).len() < 2 => Over::Groups,
             over => over,
         };
-        // A single group or part is no axis either.
+        // An axis needs two groups.
         let over = match over {
             Over::Groups if distinct(rows.iter().map(|row| row.group)).len() < 2 => Over::Arms,
             over => over,
@@ -318,7 +319,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         repeat: u32,
     ) -> Option<results::Figure> {
         let mut series: Vec<Series> = Vec::new();
-        // More engines than can be told apart by colour: the works are, then.
+        // If there are more engines than colours, the works have the colours, and the engines are on the axis.
         let by_engine = over == Over::Groups && distinct(rows.iter().map(|row| &row.name)).len() > MOST_SERIES;
         for key in keys {
             let column = self.column(key);
@@ -334,7 +335,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
                     },
                 };
                 let Some(value) = self.value(row, column) else { continue };
-                // On a logarithmic axis there is no zero.
+                // A logarithmic axis has no zero.
                 if plot.log && value <= 0.0 {
                     continue;
                 }
@@ -390,7 +391,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         })
     }
 
-    /// The rows as JSON: labels, columns by their keys, `runs` of the first column, and every trial as it was measured.
+    /// The rows as JSON: labels, columns by their keys, the figures of the first column (`runs`), and every repetition as it was measured.
     pub fn json(&self) -> Vec<Value> {
         self.rows.iter().map(|row| self.row(row)).collect()
     }
@@ -412,7 +413,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
         }
         for column in E::COLUMNS {
             let Some(value) = self.value(row, column) else { continue };
-            // What counts stays whole.
+            // Whole numbers stay whole.
             let value =
                 if value.fract() == 0.0 && (0.0..9e15).contains(&value) { json!(value as u64) } else { json!(value) };
             let mut at = &mut object;
@@ -434,7 +435,7 @@ impl<'a, E: Experiment> Shown<'a, E> {
     }
 }
 
-/// The advice that kernel mmap gets.
+/// The name of the advice that an engine gives to the kernel.
 pub fn advice(engine: Engine) -> &'static str {
     match engine {
         Engine::MmapRandom => "MADV_RANDOM",
@@ -447,7 +448,7 @@ pub fn advice(engine: Engine) -> &'static str {
     }
 }
 
-/// Whether the middle half of some figures is no further apart than `AGREE`. Of one figure nothing is known.
+/// Whether the middle half of some figures is no further apart than `AGREE`. No figure, or a single one, counts as steady.
 pub fn is_steady(figures: &[f64]) -> bool {
     let mut figures = figures.to_vec();
     figures.sort_by(f64::total_cmp);
@@ -463,7 +464,7 @@ fn same_work<O>(a: &Row<O>, b: &Row<O>) -> bool {
     (a.group, &a.part) == (b.group, &b.part)
 }
 
-/// Labels of an arm come after those of its group, the last of which is `what`.
+/// Whether a label is an arm's. The labels of a group come first, and `what` is the last of them.
 fn is_of_arm<O>(name: &str, row: &Row<O>) -> bool {
     let what = row.labels.iter().position(|(label, _)| *label == "what");
     let at = row.labels.iter().position(|(label, _)| *label == name);
@@ -480,7 +481,7 @@ fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     once
 }
 
-/// A comparison in a line.
+/// A headline on one line.
 pub fn line(headline: &Headline) -> String {
     let Spread { median, low, high } = headline.ratio;
     let paper = headline.paper.as_ref().map_or_else(String::new, |paper| format!("; paper {:.2}", paper.ratio));

@@ -1,6 +1,6 @@
-//! `fastmap bench storage`: storage far away, to try programs on: a file system that takes its time for each read, and serves many at once.
+//! `fastmap bench storage`: storage far away, to try programs on. Each read takes its time, and many reads are served at once.
 //!
-//! It is a FUSE file system. Beside the experiments, and none of them; `loads` starts it, too.
+//! It is a FUSE file system. It is not an experiment; the experiment `loads` starts it, too.
 
 mod beside;
 mod files;
@@ -26,12 +26,12 @@ use crate::args::{rate, time};
 
 pub use self::beside::Beside;
 
-/// On the command line.
+/// Its name on the command line.
 pub const NAME: &str = "storage";
-/// The made-up file.
+/// The name of the made-up file.
 pub const DATA: &str = "data";
 
-/// How often it is looked whether a signal has come.
+/// How often the command checks whether a signal has come.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Mount storage that is far away: each read takes its time, many are served at once
@@ -52,7 +52,7 @@ Examples:
   fastmap bench storage --latency 2ms --bandwidth 1GB/s /mnt/slow
   fastmap bench storage --latency 20ms --bandwidth 200MB/s --source models /mnt/slow")]
 pub struct Args {
-    /// Time that each read takes
+    /// Time of each read
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = time)]
     latency: Duration,
     /// Bytes a second of all reads together
@@ -61,27 +61,27 @@ pub struct Args {
     /// Size of the made-up file
     #[arg(long, default_value = "1GiB", conflicts_with = "source")]
     size: Size,
-    /// Hold the files of this folder instead, without those of its subfolders
+    /// Hold the files of this folder instead, without its subfolders
     #[arg(long, value_name = "FOLDER")]
     source: Option<PathBuf>,
     /// Let files be written to, within their lengths; the folder's files are then changed
     #[arg(long, requires = "source")]
     writable: bool,
-    /// Where to mount it: an empty folder
+    /// The empty folder to mount it at
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
 
-/// Its command line.
+/// The command line of `fastmap bench storage`.
 pub fn command() -> clap::Command {
     Args::augment_args(clap::Command::new(NAME))
 }
 
-/// Mounts it, and unmounts it when a signal comes.
+/// Mounts the storage, and unmounts it when a signal comes.
 ///
 /// # Errors
 ///
-/// A folder that does not suit, and whatever keeps it from being mounted.
+/// The folder is not empty or not there, or the storage cannot be mounted.
 pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
     let args = Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
     interrupt::watch();
@@ -110,7 +110,7 @@ pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The folder's path from the root on.
+/// The absolute path of a folder, which must be empty.
 fn empty_folder(dir: &Path) -> Result<PathBuf, Failure> {
     let refused = |what: String| Failure::new(dir.display(), what, "name an empty folder to mount it at");
     let entries = fs::read_dir(dir).map_err(|error| refused(format!("cannot be looked into: {error}")))?;

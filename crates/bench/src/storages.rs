@@ -1,7 +1,8 @@
-//! What an experiment's files are on: `--storage`.
+//! The storage that an experiment's files are on: `--storage`.
 //!
-//! A made storage is mounted in a namespace of this process's own, where nobody else sees it, and which ends with it and its workers. The loop
-//! device clears itself then, and the file under it has no name: where the bench is killed a folder is left.
+//! A storage that is made here is mounted in a mount namespace of this process. Other processes do not see it, and it ends with this
+//! process and its workers. Then the loop device clears itself, and the file under it is gone, since it has no name. If the bench is
+//! killed, an empty folder is left behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -21,19 +22,19 @@ use crate::storage::Beside;
 use crate::substrates::spec::names;
 use crate::volume::{self, FileSystem, Image, LoopDevice};
 
-/// Of each request to slow storage.
+/// The latency of each request to slow storage.
 pub const LATENCY: &str = "2ms";
-/// Of all of them together.
+/// The bandwidth of all requests to slow storage together.
 pub const BANDWIDTH: &str = "1GB/s";
 
-/// The readahead that Linux gives a disk that asks for no other, KiB.
+/// The readahead that Linux gives to a disk that asks for no other, KiB.
 const USUAL_READAHEAD_KIB: &str = "128";
 
-/// Beside the files: what a file system takes for itself, and a part of its size.
+/// The room for a file system beside its files: so many bytes, and one part in so many of the files' length.
 const OF_FILE_SYSTEM: u64 = 64 << 20;
 const PART_OF_FILE_SYSTEM: u64 = 16;
 
-/// The name of the file that slow storage's block device is on.
+/// The name of the file under the loop device of slow storage.
 const IMAGE: &str = "image";
 
 /// A kind of storage.
@@ -43,7 +44,7 @@ pub enum Kind {
     /// A disk with the usual readahead.
     #[default]
     Disk,
-    /// One of which each request takes a time.
+    /// A disk on which each request takes a time.
     Slow,
     /// Compressed memory behind the block layer.
     Fast,
@@ -57,11 +58,11 @@ names!(Kind, "storage", { Disk => "disk", Slow => "slow", Fast => "fast", Here =
 pub struct Storage {
     /// Its kind.
     pub kind: Kind,
-    /// Its folder.
+    /// The folder for the files.
     pub root: PathBuf,
-    /// What is under it, where it was made.
+    /// The device under it, in words, if a loop device was made.
     pub under: Option<String>,
-    // Dropped in this order: what is mounted last goes first.
+    // The fields are dropped in this order: the mount first, then what is under it.
     _mount: Option<Mounted>,
     _device: Option<LoopDevice>,
     _beside: Option<(Beside, TempDir)>,
@@ -69,12 +70,12 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// One for files of `bytes`, on the disk of the folder `dir` where it is on a disk. A disk for which no device can be made is the folder
-    /// itself; the second is why.
+    /// Makes storage for files of `bytes`. Fast storage is in memory; all other storage is on the disk of the folder `dir`. If no device
+    /// can be made for `disk`, the storage is the folder itself, and the second value gives the reason.
     ///
     /// # Errors
     ///
-    /// Slow or fast storage that cannot be made, and a disk without room.
+    /// Slow or fast storage cannot be made, or the disk has too little room.
     pub fn make(kind: Kind, dir: &Path, bytes: u64) -> Result<(Storage, Option<String>), Failure> {
         let bytes = (bytes + bytes / PART_OF_FILE_SYSTEM + OF_FILE_SYSTEM).next_multiple_of(1 << 20);
         let failed = |why: String| {
@@ -88,7 +89,7 @@ impl Storage {
                 Some(why) => Ok((Storage { kind, ..Storage::plain(dir) }, Some(why))),
                 None => Ok(match Storage::disk(&Image::new(dir, bytes)?, dir) {
                     Ok(made) => (made, None),
-                    // In containers there may be no loop devices.
+                    // A container may have no loop devices.
                     Err(failure) => (Storage { kind, ..Storage::plain(dir) }, Some(failure.to_string())),
                 }),
             },
@@ -127,7 +128,7 @@ impl Storage {
         let beside = Beside::of_folder(LATENCY, BANDWIDTH, source.path(), place.path())
             .map_err(|why| Failure::new("--storage slow", why, "give another --storage"))?;
         let image = OpenOptions::new().read(true).write(true).open(place.path().join(IMAGE)).map_err(broken)?;
-        // The process beside holds the files open.
+        // The process of slow storage has the files open, so their folder can go.
         drop(source);
         let words = format!("a loop device with direct I/O on FUSE, {LATENCY} a request, {BANDWIDTH}");
         let made = Storage::over(Kind::Slow, &image, dir, words)?;
@@ -142,7 +143,7 @@ impl Storage {
         Ok(Storage { kind: Kind::Fast, root, _mount: Some(mounted), _zram: Some(zram), ..Storage::plain(dir) })
     }
 
-    /// A fresh file system on a loop device over a file, with the usual readahead.
+    /// Makes a file system on a loop device over a file, with the usual readahead.
     fn over(kind: Kind, image: &File, dir: &Path, under: String) -> Result<Storage, Failure> {
         let failed = |what: String| Failure::new("loop device", what, "give --storage here");
         let device = LoopDevice::over(image).map_err(|error| failed(format!("cannot be attached: {error}")))?;
@@ -164,7 +165,7 @@ impl Storage {
     }
 }
 
-/// A mount at a folder of its own.
+/// A mount at a folder that was made for it.
 struct Mounted {
     folder: TempDir,
     _mount: OwnedFd,
@@ -187,12 +188,12 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // At worst it goes with the namespace.
+        // If this fails, the mount goes with the namespace.
         let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
     }
 }
 
-/// Mounts of this thread, and of the processes that it starts, are their own from now on. mount_namespaces(7)
+/// Gives this thread a mount namespace of its own. The processes that it starts share it. mount_namespaces(7)
 fn own_namespace() -> Result<(), Failure> {
     thread_local! {
         static OWN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
@@ -201,7 +202,7 @@ fn own_namespace() -> Result<(), Failure> {
         return Ok(());
     }
     let failed = |error| Failure::new("mount namespace", error, "give --storage here");
-    // SAFETY: mounts and the working directory's record become this thread's own; descriptors and memory stay as they are.
+    // SAFETY: mounts, and the record of the root and working directory, become this thread's own. Descriptors and memory stay as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed)?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(failed)?;
     OWN.set(true);

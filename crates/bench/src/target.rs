@@ -1,4 +1,4 @@
-//! The file that is measured: named by the user or temporary, stamped where it is not yet.
+//! The file that is measured. The user names it, or it is temporary. Pages that have no stamp get one.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -17,30 +17,30 @@ use crate::driver::progress_bar;
 use crate::experiment::{Launch, Undo};
 use crate::substrates::{Advice, Engine, Error, Op, PAGE, Pattern, STRIDE_PAGES, Spec, cold, prepare};
 
-/// Size of the file where neither the user nor an existing file says another.
+/// Size of the file if neither the user nor an existing file says another.
 pub const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// A file all of whose pages are stamped.
+/// A file whose pages are all stamped.
 #[derive(Debug)]
 pub struct Target {
-    /// Open for reading, and for writing where it had to be stamped or will be written.
+    /// Open for reading. Also open for writing, unless the user may only read it and no run writes.
     pub file: File,
-    /// Where a worker process can open it.
+    /// The path at which a worker can open it.
     pub path: PathBuf,
-    /// How messages call it.
+    /// The name of the file in messages.
     pub label: String,
-    /// Length to use, in pages.
+    /// The length that is used, pages.
     pub pages: u64,
-    /// Its directory, or itself if it is a device: where to look for the file system.
+    /// The directory of the file, or the device itself. Its file system is reported.
     pub place: PathBuf,
 }
 
 impl Target {
-    /// The file the user names: made if missing, extended if too short, refused if it is something else.
+    /// Opens the file that the user names. A missing file is made, and a short one is extended. A file that is something else is refused.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from being stamped; a file made or extended here is then as it was before.
+    /// The file cannot be opened or stamped, or it is no benchmark's file. A file that was made or extended here is then as it was before.
     pub fn named(path: &Path, size: Option<Size>, writes: bool) -> Result<Target, Failure> {
         let label = path.display().to_string();
         let cannot_open = |e: io::Error| Failure::new(&label, format!("cannot open: {e}"), remedy_of_open(&e));
@@ -95,22 +95,22 @@ impl Target {
         Ok(target)
     }
 
-    /// A file without a name in `dir`, gone when this process ends, however it ends; `contents` as for [`prepare::fill`].
+    /// Makes a file without a name in `dir`. It is gone when this process ends, however it ends. `contents` is as for [`prepare::fill`].
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from being made and stamped.
+    /// The file cannot be made or stamped.
     pub fn temporary(dir: &Path, size: Size, contents: fn(&mut [u8], u64)) -> Result<Target, Failure> {
         let target = Target::unnamed(dir, size)?;
         target.stamp(0, contents)?;
         Ok(target)
     }
 
-    /// A file without a name in `dir` that is one hole, gone when this process ends.
+    /// Makes a file without a name in `dir` that is one hole. It is gone when this process ends.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from being made.
+    /// The file cannot be made.
     pub fn hole(dir: &Path, size: Size) -> Result<Target, Failure> {
         let target = Target::unnamed(dir, size)?;
         prepare::make_sparse(&target.file, &target.label, target.pages)?;
@@ -122,12 +122,12 @@ impl Target {
         let file = tempfile::tempfile_in(dir).map_err(|e| {
             Failure::new(&label, format!("cannot make it: {e}"), "name a writable place with --file or --dir")
         })?;
-        // Workers open it through this process's descriptor, since it has no name.
+        // The file has no name, so workers open it through this process's descriptor.
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
         Ok(Target { file, path, label, pages: size.0 / PAGE as u64, place: dir.to_owned() })
     }
 
-    /// A run over it, as far as the file says how; advice, memory and what is left of the epoch are the caller's.
+    /// A run over the file. Its advice is normal, its epoch is 0, and it has a warm-up. The caller may change these.
     pub fn spec(
         &self,
         engine: Engine,
@@ -142,11 +142,12 @@ impl Target {
         Spec { engine, pattern, op, threads, advice, path, label, pages, memory, seconds, epoch, cold }
     }
 
-    /// Makes it ready for a run: counted, if that writes; empty, if that fills it; out of the page cache.
+    /// Makes the file ready for a run. A run that writes gets a new epoch, a fill gets an empty file, and the file is dropped from the page
+    /// cache.
     ///
     /// # Errors
     ///
-    /// What the system answers.
+    /// The system's error.
     pub fn ready(&self, spec: &mut Spec) -> Result<Launch, Failure> {
         if spec.op.writes() {
             spec.epoch = prepare::next_epoch(&self.file, &self.label)?;
@@ -154,8 +155,8 @@ impl Target {
         let mut launch = Launch::default();
         if spec.pattern == Pattern::Fill {
             prepare::make_sparse(&self.file, &self.label, self.pages)?;
-            // Holes among its pages would be taken for damage when the file is used again: half filled, it is emptied. At worst it
-            // stays, and is refused with a message that says so.
+            // If the run fails, the file is emptied. Otherwise the holes among its pages would look like damage at its next use. If
+            // emptying fails, the file stays, and is refused with a message that says so.
             let file = self.file.try_clone().map_err(|e| Failure::new(&self.label, e, "check `ulimit -n`"))?;
             launch.undo = Some(Undo::by(move || drop(file.set_len(0))));
         }
@@ -163,17 +164,17 @@ impl Target {
         Ok(launch)
     }
 
-    /// Bytes in use.
+    /// The length that is used, bytes.
     pub fn bytes(&self) -> u64 {
         self.pages * PAGE as u64
     }
 
-    /// Whether it is a file, which can be emptied, and no device.
+    /// Whether it is a regular file, which can be emptied, and not a device.
     pub fn is_regular(&self) -> bool {
         self.file.metadata().is_ok_and(|m| m.is_file())
     }
 
-    /// Whether its file system opens it for direct I/O.
+    /// Whether the file can be opened with O_DIRECT.
     pub fn takes_direct_io(&self) -> bool {
         OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path).is_ok()
     }
@@ -193,11 +194,11 @@ impl Target {
     }
 }
 
-/// Length that a benchmark's file will have: what the user says, else that of the file there is, else `default`.
+/// The length that a benchmark's file will have, bytes: the size that the user gives, else the length of the existing file, else `default`.
 ///
 /// # Errors
 ///
-/// A `--size` that is no multiple of a page.
+/// `--size` is zero, or no multiple of a page.
 pub fn length_for(file: Option<&Path>, size: Option<Size>, default: u64) -> Result<u64, Failure> {
     let existing = file.map_or(0, existing_bytes);
     match size {
@@ -211,18 +212,19 @@ pub fn length_for(file: Option<&Path>, size: Option<Size>, default: u64) -> Resu
     }
 }
 
-/// Length in whole pages' bytes of the regular file or block device at `path`; 0 if there is none that can be opened.
+/// The length of the regular file or block device at `path`, rounded down to whole pages, bytes. 0: there is no such file that can be
+/// opened.
 pub fn existing_bytes(path: &Path) -> u64 {
     let is_data = path.metadata().is_ok_and(|m| m.is_file() || m.file_type().is_block_device());
     let length = is_data.then(|| File::open(path)?.seek(SeekFrom::End(0)));
     length.and_then(io::Result::ok).unwrap_or(0) / PAGE as u64 * PAGE as u64
 }
 
-/// Checks that a file of so many bytes is enough for so many threads.
+/// Checks that a file of `bytes` is large enough for the greatest of these numbers of threads.
 ///
 /// # Errors
 ///
-/// Too few, with as many as are needed.
+/// The file is too small. The message gives the least size.
 pub fn enough_for(bytes: u64, threads: &[u32]) -> Result<(), Failure> {
     let most = threads.iter().copied().max().unwrap_or(1);
     let least = u64::from(most) * STRIDE_PAGES * PAGE as u64;
@@ -235,16 +237,16 @@ pub fn enough_for(bytes: u64, threads: &[u32]) -> Result<(), Failure> {
     }
 }
 
-/// So many threads, in words.
+/// A number of threads, in words.
 pub fn count_threads(count: u32) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
-/// Drops a file's first `bytes` from the page cache; says once, if some of them stay there.
+/// Drops the first `bytes` of a file from the page cache. Warns the first time that some pages stay there.
 ///
 /// # Errors
 ///
-/// What the system answers.
+/// The system's error.
 pub fn make_cold(file: &File, label: &str, bytes: u64) -> Result<(), Failure> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let left = cold::make_cold(file, bytes).map_err(|e| {
@@ -259,8 +261,8 @@ pub fn make_cold(file: &File, label: &str, bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where to put a temporary file of `bytes`: the first of the current directory, /var/tmp and the home directory that
-/// is writable, on no memory file system, and has room; else the current directory, with a warning if it is memory.
+/// A folder for a temporary file of `bytes`. It is the first of the current directory, /var/tmp and the home directory that can be written
+/// to, is not in memory, and has room. If there is none, it is the current directory. A warning is printed if that is in memory.
 pub fn directory_for(bytes: u64) -> PathBuf {
     let home = env::var_os("HOME").map(PathBuf::from);
     let candidates = [Some(PathBuf::from(".")), Some(PathBuf::from("/var/tmp")), home];

@@ -1,7 +1,6 @@
-//! `fastmap bench try`: four programs that nobody changed, on kernel mmap and under `fastmap run`; what was gained, in one table and one
-//! sentence.
+//! `fastmap bench try`: four unchanged programs, on kernel mmap and under `fastmap run`. It tells the gain in one table and one sentence.
 //!
-//! Beside the experiments, and none of them: it is heard while it runs, and has no repetitions, columns or JSON.
+//! It is not an experiment: it shows the program's figures while it runs, and has no repetitions, columns or JSON.
 
 mod told;
 
@@ -33,22 +32,24 @@ use crate::substrates::cold;
 use crate::substrates::programs::heard::{self, Heard, Job};
 use crate::substrates::programs::{self, COLUMN, LOAD, MODEL, Program, Tool, Workshop};
 
-/// On the command line.
+/// Its name on the command line.
 pub const NAME: &str = "try";
 
-/// Memory beside a program's part of its data and its own, and a byte for each so many of the data: code, page tables, FastMap's threads.
+/// Memory for code, page tables and FastMap's threads, beside the program's share of its data and its own memory: so many bytes, and one
+/// byte for each so many bytes of data.
 const BESIDE: u64 = 16 << 20;
 const TABLES: u64 = 64;
 
-/// The least data, and what they are a multiple of.
+/// The least size of the data, and the step of sizes, bytes.
 const LEAST: u64 = 16 << 20;
 const STEP: u64 = 1 << 20;
 
-/// For the time that is said: bytes of data that are made in a second, and loaded from slow storage by the kernel.
+/// Rates for the estimate of the time, bytes a second: data are made at the first rate, and loaded by the kernel from slow storage at the
+/// second.
 const MADE: f64 = 100e6;
 const LOADED: f64 = 75e6;
 
-/// Set in the scope that was made for the command.
+/// This variable is set in the systemd scope that was made for the command.
 const SCOPE: &str = "FASTMAP_BENCH_SCOPE";
 
 /// Try it: four unchanged programs on this disk, on kernel mmap and under `fastmap run`, a minute
@@ -75,23 +76,24 @@ pub struct Args {
     /// Size of each program's data
     #[arg(long, default_value = "512MiB")]
     size: Size,
-    /// Seconds of each run; a load takes as long as it takes
+    /// Seconds of each run; a load takes as long as it needs
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     seconds: f64,
     #[arg(long, help = TEMPORARY)]
     dir: Option<PathBuf>,
 }
 
-/// Its command line.
+/// The command line of `fastmap bench try`.
 pub fn command() -> clap::Command {
     Args::augment_args(clap::Command::new(NAME))
 }
 
-/// Does it.
+/// Runs the programs, and prints the results.
 ///
 /// # Errors
 ///
-/// Nothing can be tried, no room, no `fastmap run`, an interruption, an answer that differs. Nothing is left behind.
+/// No program can be tried, there is too little room or no `fastmap run`, the user interrupts, or an answer differs. Nothing is left
+/// behind.
 pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
     let args = Args::from_arg_matches(matches).map_err(|e| Failure::told(e.to_string()))?;
     let bytes = args.size.0;
@@ -126,8 +128,7 @@ pub fn run(matches: &clap::ArgMatches) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A user whose systemd hands him memory cgroups gets one: the command begins again in a scope of its own. Where there is none this
-/// returns.
+/// Starts the command again in a systemd scope of its own, if the user's systemd gives out memory cgroups. Returns if it does not.
 fn in_a_scope() {
     let scope = |then: &Path| {
         let mut command = Command::new("systemd-run");
@@ -138,22 +139,22 @@ fn in_a_scope() {
     if env::var_os(SCOPE).is_none()
         && programs::wait_for(&mut scope(Path::new("true")), || !interrupt::requested()).is_ok()
     {
-        // Where it does not become the command, that is as if there were no systemd.
+        // If exec(2) fails, this goes on as if there were no systemd.
         let _ = scope(&own).args(env::args_os().skip(1)).env(SCOPE, "1").exec();
     }
 }
 
-/// Ctrl-C reaches the processes that are started too: that they failed is none of their faults then.
+/// Ctrl-C also reaches the processes that the bench has started. Their failure is not reported then: the interruption is.
 fn interrupted_or(failure: Failure) -> Failure {
     interrupt::check().err().unwrap_or(failure)
 }
 
-/// What data of so many bytes take on a disk.
+/// The room on a disk that so many bytes of data take.
 fn room(bytes: u64) -> u64 {
     bytes + bytes / 10
 }
 
-/// How a program is called here, and which it is.
+/// The name of a program in the table, and the program.
 type Named = (&'static str, &'static Program);
 
 /// A program that can be tried.
@@ -161,14 +162,14 @@ struct Part {
     name: &'static str,
     unit: Unit,
     tool: Tool,
-    /// What it may use; none: it loads from slow storage, and nothing is limited.
+    /// The memory limit, bytes. None: the program loads from slow storage, without a limit.
     memory: Option<u64>,
 }
 
-/// What all runs have in common.
+/// The values that all runs share.
 struct Bench {
     fastmap: PathBuf,
-    /// One program's data at a time.
+    /// The folder of the data of one program at a time.
     data: PathBuf,
     bytes: u64,
     seconds: f64,
@@ -177,7 +178,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// That programs can be run under `fastmap run` shows before anything takes long.
+    /// Checks that programs can be run under `fastmap run`, before anything takes long.
     fn check(&self) -> Result<(), Failure> {
         let mut command = Command::new(&self.fastmap);
         heard::with_defaults(command.args(["run", "--", "true"]));
@@ -187,7 +188,8 @@ impl Bench {
         })
     }
 
-    /// Those that can be tried here, and why others cannot; where memory cannot be limited, there is but the load.
+    /// The programs that can be tried here, and for each other program the reason why it cannot. If memory cannot be limited, only the load
+    /// is tried.
     fn parts(&self, workshop: &Workshop) -> Result<(Vec<Part>, Vec<String>), Failure> {
         let known = |name| programs::named(name).expect("one of them");
         let quarter = Some(self.bytes / 4);
@@ -218,12 +220,12 @@ impl Bench {
         Ok((parts, left_out))
     }
 
-    /// Why, and what helps.
+    /// The reason why memory cannot be limited, with a remedy.
     fn unlimited(&self, why: &str) -> String {
         format!("memory cannot be limited ({why}): `sudo {} bench try`", self.fastmap.display())
     }
 
-    /// The first of several that can be had. `share` is the memory for its data.
+    /// The first of several programs that can be had. `share` is the memory for its data.
     fn part(&self, workshop: &Workshop, programs: &[Named], unit: Unit, share: Option<u64>) -> Result<Part, String> {
         if share.is_none() {
             drop(self.storage()?);
@@ -241,13 +243,13 @@ impl Bench {
         Err(why)
     }
 
-    /// The folder of data, which is slow storage as long as this lives.
+    /// Mounts slow storage at the folder of the data. It is unmounted when the value is dropped.
     fn storage(&self) -> Result<Beside, String> {
         fs::create_dir_all(&self.data).map_err(|e| e.to_string())?;
         Beside::start(LATENCY, BANDWIDTH, self.bytes, &self.data)
     }
 
-    /// Said before it begins.
+    /// The text that is printed at the start: what is run, and what it takes.
     fn needs(&self, parts: &[Part], left_out: &[String], dir: &Path) -> String {
         let (mut seconds, mut disk) = (0.0, 0);
         let rows = parts.iter().map(|part| {
@@ -278,7 +280,7 @@ impl Bench {
         text
     }
 
-    /// All runs.
+    /// Makes all runs.
     fn rows(&self, parts: &[Part]) -> Result<Vec<Row>, Failure> {
         self.bar.set_length(2 * parts.len() as u64);
         self.bar.enable_steady_tick(Duration::from_secs(1));
@@ -287,12 +289,12 @@ impl Bench {
         rows
     }
 
-    /// Both runs of a program.
+    /// Makes both runs of a program, and compares their answers.
     fn row(&self, part: &Part) -> Result<Row, Failure> {
         self.make(part)?;
         let row = Row { name: part.name, unit: part.unit, kernel: self.one(part, false)?, ours: self.one(part, true)? };
         fs::remove_dir_all(&self.data).map_err(|e| Failure::new(self.data.display(), e, "remove it by hand"))?;
-        // One that ends by itself has done all.
+        // A program that ends by itself has done all of its work, so both runs must have as many operations.
         let is_short = part.memory.is_none() && row.kernel.ops != row.ours.ops;
         let difference = programs::difference(&row.kernel.sums, &row.ours.sums);
         match difference.or(is_short.then(|| format!("{} operations, not {}", row.ours.ops, row.kernel.ops))) {
@@ -305,7 +307,7 @@ impl Bench {
         }
     }
 
-    /// Those of the load are made by the storage.
+    /// Makes the data of a program. The data of the load are made up by the storage.
     fn make(&self, part: &Part) -> Result<(), Failure> {
         let io = |e| Failure::new(self.data.display(), e, "make room, or name another place with --dir");
         fs::create_dir_all(&self.data).map_err(io)?;
@@ -320,7 +322,7 @@ impl Bench {
         interrupt::check()
     }
 
-    /// One run.
+    /// Makes one run.
     fn one(&self, part: &Part, ours: bool) -> Result<Heard, Failure> {
         let way = if ours { OURS } else { KERNEL };
         let failed = |what: String| {

@@ -1,9 +1,9 @@
-//! File systems made for a bench: on a loop device over a file without a name, mounted nowhere.
+//! File systems that are made for a bench: each on a loop device over a file without a name, and mounted nowhere.
 //!
 //! Nothing is left behind, however this process ends, since every part lives only as long as a descriptor of this process:
 //!
 //! * The mount (fsmount(2)) is attached to no directory. It is reached through `/proc/PID/fd`.
-//! * The loop device clears itself when nobody has it open.
+//! * The loop device clears itself when no process has it open.
 //! * The file has no name.
 
 use std::fs::{File, OpenOptions};
@@ -33,7 +33,7 @@ pub enum FileSystem {
     Xfs,
     /// Made for the bench.
     Btrfs,
-    /// The one that the directory is on already.
+    /// The file system of the directory, which is there already.
     Here,
 }
 
@@ -74,15 +74,15 @@ const CHUNK: usize = 4 << 20;
 /// Longest wait for a file system to free the space of deleted files.
 const LONGEST_SETTLING: Duration = Duration::from_secs(20);
 
-/// A file in which file systems are made, one after the other. All of its blocks are written at the start: otherwise the first write to a
-/// block would also wait until the file system beneath has allocated it.
+/// A file in which file systems are made, one after the other. All of its blocks are written at the start. Otherwise the first write to a
+/// block would also wait until the file system beneath has allocated the block.
 pub struct Image {
     file: File,
     dir: PathBuf,
 }
 
 impl Image {
-    /// Makes one of so many bytes in a directory.
+    /// Makes an image of so many bytes in a directory.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ pub struct Volume {
     pub root: PathBuf,
     /// The device whose requests are counted; for [`Volume::here`], the directory.
     pub device: PathBuf,
-    // Dropped in this order: the loop device clears itself when neither the mount nor the field below has it open.
+    // Dropped in this order. The loop device clears itself when neither the mount nor the field below has it open.
     mount: Option<OwnedFd>,
     _loop_device: Option<LoopDevice>,
 }
@@ -138,7 +138,7 @@ impl Volume {
     pub fn make(kind: FileSystem, image: &Image) -> Result<Volume, Failure> {
         let failed = |what: String| {
             let thing = format!("{kind} in {}", image.dir.display());
-            Failure::new(thing, what, "see `fastmap bench oltp --help`, or give --file-systems here")
+            Failure::new(thing, what, "read in `fastmap bench oltp --help` what it needs, or give --file-systems here")
         };
         let device =
             LoopDevice::over(&image.file).map_err(|error| failed(format!("cannot attach a loop device: {error}")))?;
@@ -171,7 +171,7 @@ impl Volume {
 /// The step that failed, in words.
 pub fn fresh(kind: FileSystem, device: &Path) -> Result<OwnedFd, String> {
     let mut command = Command::new(format!("mkfs.{kind}"));
-    // Without discarding, which would free the image's blocks. ext4 initialises its tables now, and not in the background later.
+    // Discarding is off, since it would free the image's blocks. ext4 initialises its tables now, and not later in the background.
     match kind {
         FileSystem::Ext4 => {
             command.args(["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
@@ -187,7 +187,7 @@ pub fn fresh(kind: FileSystem, device: &Path) -> Result<OwnedFd, String> {
     mount(kind, device).map_err(|error| format!("cannot mount it: {error}"))
 }
 
-/// Why a kind of file system cannot be made here. None: nothing speaks against it, but only an attempt can tell for certain.
+/// The reason why a kind of file system cannot be made here. None: there is no known reason, but only an attempt can tell for certain.
 pub fn missing(kind: FileSystem) -> Option<String> {
     let is_there = |path: &str| Path::new(path).exists();
     if !rustix::process::geteuid().is_root() {
@@ -258,7 +258,7 @@ fn attach(file: &File) -> io::Result<(File, PathBuf)> {
     let control = File::open("/dev/loop-control")?;
     let mut tries = 0;
     loop {
-        // SAFETY: it takes nothing and answers a number.
+        // SAFETY: the call takes no memory and returns a number.
         let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
         if number < 0 {
             return Err(io::Error::last_os_error());
@@ -274,7 +274,7 @@ fn attach(file: &File) -> io::Result<(File, PathBuf)> {
         };
         // SAFETY: the kernel reads the structure, which lives until the call returns.
         if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
-            // Where the file does not support direct I/O the kernel does without it. Only this file of sysfs tells.
+            // If the file does not support direct I/O, the kernel does without it. Only this file in sysfs tells.
             let direct = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/dio")).unwrap_or_default();
             if direct.trim() != "1" {
                 return Err(io::Error::other("its file takes no direct I/O"));

@@ -1,4 +1,4 @@
-//! One run: what the fresh process does, and what it says to the bench that started it.
+//! One run: the work of the fresh process, and its answer to the bench that started it.
 
 use std::fs;
 use std::panic;
@@ -13,34 +13,34 @@ use crate::experiment::Experiment;
 use crate::experiments::Known;
 use crate::substrates::{Meter, resident_peak};
 
-/// What the bench asks of a worker, as JSON in its argument.
+/// The bench's order to a worker, as JSON in the worker's argument.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Whose case it is.
+    /// The name of the experiment.
     pub experiment: String,
-    /// The case.
+    /// The case of the experiment.
     pub case: Value,
-    /// The memory cgroup's file to write "0" into before anything else.
+    /// The file of the memory cgroup into which the worker writes "0" to join it, before anything else.
     pub join: Option<PathBuf>,
-    /// The memory cgroup's file that tells its peak.
+    /// The file of the memory cgroup that holds the peak of its memory use.
     pub peak: Option<PathBuf>,
-    /// The bench's process id: the worker ends when it does.
+    /// The bench's process id. The worker ends when the bench ends.
     pub parent: u32,
 }
 
-/// What a worker answers, as JSON on standard output.
+/// The answer of a worker, as JSON on standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     /// The parts of the run.
     Done(Value),
-    /// Why it failed, one line.
+    /// The reason of the failure, in one line.
     Failed(String),
 }
 
-/// Does what `order` says.
+/// Obeys an order.
 pub fn run(order: &str, known: &[Known]) -> ExitCode {
-    // Whatever fails in one thread ends the run: the others may wait for it.
+    // A panic in any thread ends the process, since the other threads may wait for that thread.
     panic::set_hook(Box::new(|panicked| {
         eprintln!("{}", panicked.to_string().replace('\n', " "));
         std::process::exit(101);
@@ -70,7 +70,7 @@ fn obey(order: Order, known: &[Known]) -> Result<Value, String> {
 ///
 /// # Errors
 ///
-/// One line.
+/// The reason of the failure, in one line.
 pub fn work<E: Experiment>(case: Value, meter: &Meter) -> Result<Value, String> {
     let case: E::Case = serde_json::from_value(case).map_err(|error| error.to_string())?;
     let mut parts = E::run(&case, meter).map_err(|error| error.to_string())?;
@@ -78,13 +78,13 @@ pub fn work<E: Experiment>(case: Value, meter: &Meter) -> Result<Value, String> 
     serde_json::to_value(parts).map_err(|error| error.to_string())
 }
 
-/// The cgroup's peak; without one, this process's peak resident set.
+/// The peak of the cgroup's memory use. Without a cgroup, the peak resident set of this process.
 fn peak_of(file: Option<&Path>) -> u64 {
     let of_group = file.and_then(|f| fs::read_to_string(f).ok()?.trim().parse().ok());
     of_group.unwrap_or_else(resident_peak)
 }
 
-/// Has the kernel kill this process when the bench ends, however it ends. PR_SET_PDEATHSIG(2const).
+/// Asks the kernel to kill this process when the bench ends, however it ends. PR_SET_PDEATHSIG(2const).
 fn die_with_parent(parent: u32) {
     // SAFETY: no memory is handed over.
     unsafe {

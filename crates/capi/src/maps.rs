@@ -129,7 +129,7 @@ impl Wanted {
         }
         if self.is_shared() && self.fd >= 0 && self.flags & libc::MAP_ANONYMOUS == 0 && !processes::is_child() {
             // SAFETY: the kernel has just taken it for a descriptor.
-            by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length);
+            by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(self.fd) }, at.addr(), self.length, None);
         } else if self.flags & libc::MAP_FIXED != 0 && !processes::is_child() {
             by_address::note_replaced(at.addr(), self.length);
         }
@@ -232,7 +232,7 @@ impl Wanted {
             Err(error) => return Err(error.into()),
         };
         if let Some(at) = mapped {
-            by_address::note_kernel(fd, at.addr(), self.length);
+            by_address::note_kernel(fd, at.addr(), self.length, None);
             return Ok(Some(at.cast()));
         }
         // Memory that needs no flush is mapped by the kernel.

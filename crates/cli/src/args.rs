@@ -11,79 +11,80 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use crate::run::objects::Deadline;
 use crate::size::{Capacity, Size};
 
-/// Memory-mapped files with a cache of their own, in user space: measure it here, and see what this machine offers.
+/// Memory-mapped files that stay fast when they outgrow memory or lie on slow storage
 #[derive(Debug, Parser)]
 #[command(name = "fastmap", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "\
 SIZE is a whole number of bytes or of KiB, MiB, GiB, TiB: 4096, 64KiB, 1GiB.
 
-Exit status: 0 done, 1 failed, 2 wrong usage; of run: the program's own, 126 it cannot be executed, 127 it is not found.
+Exit status: 0 success, 1 failure, 2 wrong usage. fastmap run ends with the program's own status, with 126 if the program cannot be executed, and with 127 if it \
+is not found.
 
 Examples:
-  fastmap run -- PROGRAM ARGS    a program, unchanged, with what the kernel reads and keeps of its mapped files steered
-  fastmap run --cache 1GiB -- PROGRAM ARGS    the same with its mapped files in a cache of 1 GiB
-  fastmap attach PID             the same for one that is running
-  fastmap run --warm -- PROGRAM ARGS    with what it had of its files in memory the last time read back beside its start
-  fastmap top                    which programs here wait for files that they have mapped, and what would help
-  fastmap doctor                 what this machine offers and what it lacks
-  fastmap bench                  FastMap beside kernel mmap, six to twelve minutes
+  fastmap run -- PROGRAM ARGS    run an unchanged program, and steer what the kernel reads and keeps of its mapped files
+  fastmap run --cache 1GiB -- PROGRAM ARGS    serve its mapped files from a cache of 1 GiB
+  fastmap run --warm -- PROGRAM ARGS    read back what it had in memory of its files the last time
+  fastmap attach PID             steer a program that is running
+  fastmap top                    show which programs here wait for files that they have mapped, and what would help
+  fastmap doctor                 show what this machine offers, and what it lacks
+  fastmap bench                  measure FastMap beside kernel mmap, in six to twelve minutes
   fastmap bench micro --help     one load, in every detail
-  fastmap report *.json -o results.md      what was measured, as a page to read, with a picture")]
+  fastmap report *.json -o results.md      make a page with a picture of what was measured")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do. (A description here would replace the longer one of the arguments' type.)
+/// The subcommands. A variant without a doc comment takes its descriptions from its arguments' type. A doc comment on the variant would
+/// replace the long one, too.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(RunArgs),
     Attach(AttachArgs),
     Warm(WarmArgs),
     Top(TopArgs),
-    /// Measure FastMap beside kernel mmap: a tour of eight works, or one experiment in detail (`bench micro`)
+    /// Measure FastMap beside kernel mmap: a tour of eight workloads, or one experiment in detail (`bench micro`)
     #[command(disable_help_flag = true, override_usage = "fastmap bench [EXPERIMENT] [OPTIONS]")]
     Bench {
         /// Arguments of fastmap-bench
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         args: Vec<OsString>,
     },
-    /// Show what benchmarks measured: one Markdown document, and a picture of it
+    /// Write a Markdown document, with a picture, of what benchmarks measured
     #[command(disable_help_flag = true, override_usage = "fastmap report RESULTS... --output FILE.md")]
     Report {
         /// Arguments of fastmap-bench report
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         args: Vec<OsString>,
     },
-    /// Say what this machine offers FastMap, what is missing, and what to do about it
+    /// Show what this machine offers FastMap, what is missing, and what to do about it
     Doctor(DoctorArgs),
-    /// Show, remove or verify the local copies of objects
     Cache(CacheArgs),
 }
 
-/// Flags that mean something where there is a cache.
+/// The heading of the flags that need a cache.
 const CACHED: &str = "Options with --cache, --heap or --object";
 
-/// Run a program, unchanged, with its mapped files steered, or served from a cache
+/// Run an unchanged program, and steer its mapped files or serve them from a cache
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "fastmap run [OPTIONS] [--] PROGRAM [ARGS]...")]
 #[command(long_about = "\
-Run a program, unchanged, with its mapped files steered, or served from a cache.
+Run an unchanged program, and steer its mapped files or serve them from a cache.
 
-The kernel serves the program's mapped files as always, and a thread in the program looks at what is touched of them. While memory is short or loads \
-are slow, it tells the kernel what to read ahead, what to keep, and where not to read around a miss. Every call of the program goes through as it is.
+Without a cache, the kernel serves the program's mapped files as always, and a thread in the program watches which pages are touched. While memory is \
+short or storage is slow, the thread tells the kernel what to read ahead, what to keep, and where not to read around a page fault. The thread changes no \
+call of the program.
 
-With --cache SIZE the program's shared mappings of regular files and block devices, and private ones as long as they may only be read, are \
-served from a cache with a hard limit instead of the kernel's page cache; what stays the kernel's is steered. --heap and --object bring a cache, too.
+With --cache SIZE, a cache with a hard limit serves shared mappings of regular files and block devices, and private mappings that are read-only. It takes \
+the place of the kernel's page cache. Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
 
-Nothing else changes: the program's process id, terminal, standard streams, signals and exit status are its own, since fastmap becomes \
-the program (exec).")]
+Nothing else changes. fastmap becomes the program (exec), so process id, terminal, standard streams, signals and exit status are the program's own.")]
 #[command(after_help = "\
-A GLOB is matched against the absolute path of a file, without symbolic links. * and ? stand for anything within a name, ** for \
-any number of directories, [a-z] and {one,other} for choices. One without a slash matches names in every directory, another \
-relative one begins in the current directory. It may hold no colon. Quote it, or the shell will expand it.
+A GLOB is matched against the absolute path of a file, without symbolic links. * and ? match anything within a name, ** matches \
+any number of directories, [a-z] and {one,other} are choices. A GLOB without a slash matches names in every directory. Any other \
+relative GLOB begins in the current directory. A GLOB holds no colon. Quote it, or the shell will expand it.
 
-Environment: each counts where its flag is not given; the last two have none. FASTMAP_MAP to FASTMAP_PERSIST count where there is a \
+Environment: a variable counts where its flag is not given. The last two variables have no flag. FASTMAP_MAP to FASTMAP_PERSIST need a \
 cache.
   FASTMAP_CACHE           --cache
   FASTMAP_HEAP            --heap
@@ -97,25 +98,25 @@ cache.
   FASTMAP_STATS           --stats
   FASTMAP_TIER            --tier
   FASTMAP_TIER_LIMIT      --tier-limit
-  FASTMAP_LOG             steer: what steering saw and did is said on standard error; mappings: who serves each file (engine, kernel, \
-direct, heap), and why; both with a comma
-  FASTMAP_PRELOAD         the library that is loaded into the program, instead of those below
+  FASTMAP_LOG             words separated by commas, for lines on standard error. steer: what steering saw and did. mappings: which part serves \
+each file (engine, kernel, direct, heap), and why
+  FASTMAP_PRELOAD         the library to load into the program instead of those below
 
-Files: beside this command, or else in ../lib of its directory.
+Files: these lie beside this command, or in ../lib of its directory.
   libfastmap_steer.so         loaded into every program
   libfastmap_preload.so       loaded before it with --cache or --object
   libfastmap_preload_heap.so  the same with --heap
 With --warm, in $XDG_CACHE_HOME or ~/.cache:
-  fastmap/warm                what was in memory, 64 MiB at most; see fastmap warm --help
+  fastmap/warm                which pages were in memory, 64 MiB at most; see fastmap warm --help
 
-Objects: PATH is a file for what the program, and all that it executes, opens, looks at, maps and reads through the C library; a file that is \
-there is hidden. What would change it fails with EROFS. Directories do not list it, static programs do not see it. Another process fetches \
-what is asked for, and ends when the last process of the program has. Credentials are found as the store's own tools find them.
+Objects: PATH is a file for the program and for all programs that it executes, as far as they open, look up, map and read it through the C library. A file that \
+is at PATH already is hidden. Calls that would change PATH fail with EROFS. Directories do not list it, and static programs do not see it. Another process \
+fetches the parts that are read. It ends with the last process of the program. Credentials are found as the store's own tools find them.
 
-Not possible: programs that are setuid, setgid or with file capabilities (of other users); with a cache also those that are statically linked, 32-bit, or \
-built for another C library than glibc. Without one a process beside the program, fastmap-beside, steers what no library reaches.
+Not possible: programs that run with rights other than yours (setuid, setgid, file capabilities). With a cache, also programs that are statically linked, 32-bit, \
+or built for a C library other than glibc. Without a cache, fastmap-beside, a process beside the program, steers the programs that no library reaches.
 
-Exit status: the program's own; 126 if it cannot be executed, 127 if it is not found, 2 wrong usage, 1 anything else that \
+Exit status: the program's own; 126 if the program cannot be executed; 127 if it is not found; 2 for wrong usage; 1 if anything else \
 keeps it from running.
 
 Examples:
@@ -126,48 +127,50 @@ Examples:
   fastmap run --object s3://bucket/texts=texts --tier /fast/objects -- grep -c word texts
   fastmap run --heap /fast/heap:64GiB -- sort --parallel 2 large.txt")]
 pub struct RunArgs {
-    /// Serve mapped files from a cache of so many bytes. auto: the memory that others leave, followed as it changes [default: no cache;
-    /// auto with --heap or --object]
+    /// Serve mapped files from a cache of this size. auto: as large as the memory that others leave, and resized as that changes
+    /// [default: no cache; auto with --heap or --object]
     #[arg(long, value_name = "SIZE|auto")]
     pub cache: Option<Capacity>,
-    /// Serve shared mappings of these files only, small ones for reading too; may be given several times [default: every shared
+    /// Serve only shared mappings of these files, also small ones that are read-only; may be given several times [default: every shared
     /// mapping of a regular file or block device that is larger than 1 MiB and not executable]
     #[arg(long, value_name = "GLOB", help_heading = CACHED)]
     pub map: Vec<OsString>,
-    /// Also put the program's heap into this file, at most SIZE of it: not there yet or empty, on fast storage, gone when the
-    /// program ends
+    /// Also keep the program's heap in this file, at most SIZE of it. The file must not exist yet, or be empty. It should be on fast
+    /// storage. It is removed when the program ends
     #[arg(long, value_name = "FILE[:SIZE]", value_hint = ValueHint::FilePath)]
     pub heap: Option<OsString>,
-    /// How page faults are served: signal (fast; in the thread that faults) or service (slower; by other threads, also for
+    /// How page faults are served: signal (fast; by the thread that faults) or service (slower; by other threads, and also in
     /// system calls that the library does not see) [default: signal]
     #[arg(long, value_name = "signal|service", help_heading = CACHED)]
     pub faults: Option<Faults>,
-    /// Keep stores to pages that are not in memory, and let the program go on while the pages are read: for scattered small
+    /// Buffer stores to pages that are not in memory, so that the program goes on while the pages are read. This is for scattered small
     /// stores to a slow device. Not with --faults service
     #[arg(long, help_heading = CACHED)]
     pub async_stores: bool,
     /// Cache writable mappings also where the program's sudden end may lose stores: in a PID namespace other than the machine's first, as
-    /// its first process, or in a memory cgroup with a limit. There the end of the namespace, or the OOM killer, ends FastMap's keeper
-    /// together with the program, and what was stored since the last msync(2) and not written yet is lost, which mmap(2) would keep.
-    /// Without this option the kernel maps what is writable there, and FastMap says so
+    /// its first process, or in a memory cgroup with a limit. There, the end of the namespace or the OOM killer also ends the process of
+    /// FastMap that would write the stores. Stores since the last msync(2) that are not written yet are then lost; mmap(2) would keep them.
+    /// Without this option the kernel serves writable mappings there, and FastMap says so
     #[arg(long, help_heading = CACHED)]
     pub risk_stores: bool,
-    /// Map files in memory (tmpfs, hugetlbfs, DAX) straight: auto, always (nothing is cached; other files, and the heap, are left to the
-    /// kernel, with a warning) or never [default: auto]
+    /// Map files that are in memory already (tmpfs, hugetlbfs, DAX) directly: auto, never, or always (nothing is cached; the kernel serves
+    /// all other files and the heap, with a warning) [default: auto]
     #[arg(long, value_name = "auto|always|never", help_heading = CACHED)]
     pub direct: Option<Direct>,
-    /// What msync(2) of a file in memory does: auto (on DAX, writes cache lines to memory; on tmpfs and hugetlbfs, nothing) or
-    /// cache-lines (writes them everywhere: that memory is persistent, or stands in for such) [default: auto]
+    /// What msync(2) of a file that is in memory does: auto (on DAX, it writes cache lines to memory; on tmpfs and hugetlbfs, it does
+    /// nothing) or cache-lines (it writes them everywhere: for memory that is persistent, or stands in for it) [default: auto]
     #[arg(long, value_name = "auto|cache-lines", help_heading = CACHED)]
     pub persist: Option<Persist>,
-    /// Let FastMap undo advice of the program (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
+    /// Undo advice of the program (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
     #[arg(long)]
     pub r#override: bool,
-    /// Remember what of the program's mapped files is in memory, every minute and at its end, and read it back beside its next start: that of the
-    /// same program with the same arguments, in the same folder. Files of less than 4 MiB are left out. Not with a cache
+    /// Remember which pages of the program's mapped files are in memory, every minute and at its end, and read them back while the program
+    /// starts the next time. A start is of the same program if arguments and current folder are the same, too. Mappings of less than 4 MiB are
+    /// left out. Not with a cache
     #[arg(long)]
     pub warm: bool,
-    /// Write counters here as JSON when the program ends; until then, and where it is killed, the file says that they are not complete
+    /// Write counters to this file as JSON when the program ends. Until then, and if the program is killed, the file says that it is not
+    /// complete
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub stats: Option<OsString>,
     #[command(flatten)]
@@ -177,24 +180,24 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-/// Objects of stores that are to be files for a program.
+/// The flags of `run` that show objects of stores as files.
 #[derive(Debug, ClapArgs)]
 pub struct ObjectArgs {
-    /// Have the object of a store (s3://BUCKET/KEY, gs://, az://, http(s):// and others) appear as a file at PATH, which can only be read.
-    /// The last = divides the two. May be given several times
+    /// Show the object of a store (s3://BUCKET/KEY, gs://, az://, http(s):// and others) as a read-only file at PATH. The last = separates
+    /// URL and PATH. May be given several times
     #[arg(long, value_name = "URL=PATH")]
     pub object: Vec<OsString>,
     #[command(flatten)]
     pub tier: TierArgs,
-    /// How much local copies may take of the disk [default: $FASTMAP_TIER_LIMIT, else what the folder was given last, else a tenth of what is free]
+    /// How much disk space local copies may take [default: $FASTMAP_TIER_LIMIT, else the folder's last limit, else a tenth of the free space]
     #[arg(long, value_name = "SIZE")]
     pub tier_limit: Option<Size>,
-    /// How long the program waits for a part of an object. After it reads fail with ETIMEDOUT, and loads raise SIGBUS [default: 30]
+    /// How long the program waits for a part of an object. After that, reads fail with ETIMEDOUT, and loads raise SIGBUS [default: 30]
     #[arg(long, value_name = "SECONDS|never")]
     pub deadline: Option<Deadline>,
 }
 
-/// Settings that are one word of several, the same on the command line and in the environment.
+/// Makes enums of settings. A setting is one of several words, the same on the command line and in the environment.
 macro_rules! choices {
     ($($(#[$doc:meta])* $type:ident, $what:literal: $($variant:ident = $word:literal),*;)*) => { $(
         $(#[$doc])*
@@ -204,7 +207,7 @@ macro_rules! choices {
         }
 
         impl $type {
-            /// As it is given.
+            /// The word on the command line.
             pub fn name(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)*
@@ -226,11 +229,11 @@ macro_rules! choices {
 }
 
 choices! {
-    /// How page faults of a program are served.
+    /// The threads that serve a program's page faults.
     Faults, "serve faults": Signal = "signal", Service = "service";
-    /// Which files of a program are mapped straight.
+    /// The files that are mapped directly, without a cache.
     Direct, "map files in memory": Auto = "auto", Always = "always", Never = "never";
-    /// What a program's msync(2) of a file in memory does.
+    /// The effect of msync(2) on a file that is in memory already.
     Persist, "make stores last": Auto = "auto", CacheLines = "cache-lines";
 }
 
@@ -239,40 +242,40 @@ choices! {
 #[command(override_usage = "fastmap attach [OPTIONS] [PID]...")]
 #[command(group = clap::ArgGroup::new("who").required(true).multiple(true).args(["pid", "name", "group"]))]
 #[command(long_about = "\
-Steer the mapped files of programs that are running: your own, as root all.
+Steer the mapped files of programs that are running: your own programs, or any as root.
 
-It looks from outside at which pages a program touches, and has one of its threads, stopped for a fraction of a millisecond (ptrace(2)), make the \
-madvise(2) that fits. Nothing stays of it: when it ends, by --for or a signal, the advice is taken back.")]
+This command watches from outside which pages a program touches. To advise the kernel, it stops one of the program's threads for a fraction of a \
+millisecond (ptrace(2)) and has it call madvise(2). When this command ends, by --for or a signal, it takes the advice back, and nothing of it stays.")]
 #[command(after_help = "\
-Not possible: a program that another traces, one of another user's, one that is not dumpable (setuid), one with filters for its system calls \
-(seccomp) other than its container's, and where kernel.yama.ptrace_scope is 1 or more all that is no child of this command, unless it is run as root. \
-Each is said, with the remedy.
+Not possible: a program that another process traces, a program of another user, a program that is not dumpable (setuid), and a program with system call \
+filters (seccomp) other than its container's. Where kernel.yama.ptrace_scope is 1 or more, only root can attach, except to children of this command. Each \
+refusal is reported, with its remedy.
 
-Reading ahead needs the program's own memory group: run it there.
+This command reads ahead only if it is in the memory group (cgroup) of the program: run it there.
 
-Exit status: 0; 1 if nobody could be steered; 2 wrong usage.
+Exit status: 0; 1 if no process could be steered; 2 for wrong usage.
 
 Examples:
   fastmap attach --dry-run 4711
   fastmap attach --name prometheus --for 10m
   fastmap attach --group system.slice/etcd.service --children")]
 pub struct AttachArgs {
-    /// These processes
+    /// Steer these processes
     #[arg(value_name = "PID", value_parser = process)]
     pub pid: Vec<u32>,
-    /// All processes of this name: of the program's file, or as ps(1) shows it; those to come, too
+    /// Steer all processes of this name, present and future. The name is that of the program's file, or the one that ps(1) shows
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// All processes of this cgroup and those in it: its path as in /proc/PID/cgroup, or its folder
+    /// Steer all processes of this cgroup and of the cgroups below it, present and future: its path as in /proc/PID/cgroup, or its folder
     #[arg(long, value_name = "CGROUP")]
     pub group: Option<PathBuf>,
-    /// Their children, too
+    /// Steer their children, too
     #[arg(long)]
     pub children: bool,
-    /// For so long [default: until they have ended]
+    /// Steer for this time: 60s, 10m or 2h [default: until the processes have ended]
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub lasting: Option<Duration>,
-    /// See and say, and change nothing
+    /// Watch and report, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Undo advice of the programs (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
@@ -280,19 +283,21 @@ pub struct AttachArgs {
     pub r#override: bool,
 }
 
-/// Remember what of files is in memory, and read it back
+/// Remember which pages of files are in memory, and read them back
 #[derive(Debug, ClapArgs)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(long_about = "\
-Remember what of files is in memory, and read it back after a restart of the machine, or once it was taken away. fastmap run --warm does both for the files \
-that a program maps.
+Remember which pages of files are in memory, and read them back after the machine was restarted or the pages were evicted. fastmap run --warm does both for \
+the files that a program maps.
 
-What is remembered is which pages, of 4 KiB, and not what they hold. A file that has changed in length or modification time since is forgotten.")]
+A record holds the numbers of the pages, of 4 KiB, and not their content. The record of a file is of no use once the file has another length or modification \
+time.")]
 #[command(after_help = "\
 Files:
-  ~/.cache/fastmap/warm    a record for each file, 64 MiB and 1024 in all, of which the oldest go; $XDG_CACHE_HOME/fastmap/warm where that is set
+  ~/.cache/fastmap/warm    a record for each file, at most 64 MiB and 1024 records in all; the oldest are removed first. $XDG_CACHE_HOME/fastmap/warm if that \
+variable is set
 
-Exit status: 0; 1 if it failed for one of the files, each with a line that says why; 2 wrong usage.
+Exit status: 0; 1 if it failed for one of the files, with a line for each that says why; 2 for wrong usage.
 
 Examples:
   fastmap warm save /data/db/data.mdb
@@ -303,39 +308,41 @@ pub struct WarmArgs {
     pub command: WarmCommand,
 }
 
-/// What to do with records of what was in memory.
+/// The subcommands of `warm`. A record holds which pages of a file were in memory.
 #[derive(Debug, Subcommand)]
 pub enum WarmCommand {
     /// Remember which pages of these files are in memory now
     #[command(after_help = "\
-Pages that were in memory at the save before, too, are hot: they are read back first.
+Pages that were also in memory at the previous save are hot: they are read back first.
 
-Of another user's file that may not be written the kernel does not say what is in memory (but Linux 6.5 to 6.12 do).
+For a file that you neither own nor may write, the kernel does not say which pages are in memory. Only Linux 6.5 to 6.12 do.
 
-Exit status: 0; 1 if it failed for one of the files; 2 wrong usage.
+Exit status: 0; 1 if it failed for one of the files; 2 for wrong usage.
 
 Examples:
   fastmap warm save /data/db/*.mdb")]
     Save(WarmFiles),
-    /// Read what is remembered of these files, hot pages first
+    /// Read the remembered pages of these files back, hot pages first
     #[command(after_help = "\
-It is read by 2 to 64 requests at once, as many as pay, in seven eighths of the memory that files can have: that of the group (cgroup) that this runs in. Run it in the group of the program that needs the files.
+It makes 2 to 64 requests at once, as many as pay. It fills at most seven eighths of the memory that files can have in the memory group (cgroup) that this \
+command runs in. Run it in the group of the program that needs the files.
 
-Exit status: 0; 1 if nothing is remembered of one of the files, or it has changed, or a signal ended it; 2 wrong usage.
+Exit status: 0; 1 if nothing is remembered of one of the files, or the file has changed, or a signal ended the command; 2 for wrong usage.
 
 Examples:
   fastmap warm load /data/db/*.mdb")]
     Load(WarmFiles),
-    /// Show what is remembered
+    /// Show which files have a record
     #[command(after_help = "\
-REMEMBERED is what was in memory, HOT what is read back first. STATE: ok; changed or gone: of no use any more; damaged: the record, which is ignored.
+REMEMBERED is how much of the file was in memory, and HOT is how much of that is read back first. STATE is ok, changed or gone (the file; the record is of no \
+use any more), or damaged (the record, which is ignored).
 
 With --json:
   {\"folder\", \"used_bytes\", \"limit_bytes\",
    \"files\": [{\"path\", \"length_bytes\", \"remembered_bytes\", \"hot_bytes\", \"runs\", \"saved_unix_s\", \"state\"}],
    \"damaged\": [{\"path\", \"why\"}]}
 
-Exit status: 0; 1 if nothing is remembered of one of the files, or the folder cannot be read; 2 wrong usage.
+Exit status: 0; 1 if nothing is remembered of one of the files, or the folder cannot be read; 2 for wrong usage.
 
 Examples:
   fastmap warm show")]
@@ -351,7 +358,7 @@ pub struct WarmFiles {
 
 #[derive(Debug, ClapArgs)]
 pub struct ShowArgs {
-    /// Of these files [default: all]
+    /// Show these files [default: all]
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
     /// Print JSON
@@ -475,13 +482,14 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
+/// Show, remove or verify the local copies of objects
 #[derive(Debug, ClapArgs)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(long_about = "\
 Show, remove or verify the local copies of objects.
 
-What programs read of objects in stores (s3://BUCKET/KEY and others) stays in a folder on local disk, within a limit, for the next program: \
-the parts that were fetched of each object, at the version that it had.")]
+Programs read objects of stores (s3://BUCKET/KEY and others). The parts that were fetched of an object stay in a folder on local disk, for the next \
+program. A copy belongs to one version of its object, and all copies together stay within a limit.")]
 #[command(after_help = "\
 Environment:
   FASTMAP_TIER        the folder, where --tier is not given

@@ -1,7 +1,7 @@
-//! `libfastmap_object.so`: objects of a store (TLS, HTTP, local copies) for `libfastmap.so`, which opens this library with the first URL. So
+//! `libfastmap_object.so` opens objects of a store (TLS, HTTP, local copies) for `libfastmap.so`, which opens this library with the first URL. So
 //! programs that map only files load none of it.
 //!
-//! The library exports one symbol, which returns a table of functions (`table.rs`).
+//! The library exports one symbol: a function that returns a table of functions (`table.rs`).
 
 mod table;
 
@@ -47,7 +47,7 @@ pub extern "C" fn fastmap_object_table() -> &'static Table {
     &TABLE
 }
 
-/// The folders of local copies that callers have named, with their limits.
+/// The folders of local copies that callers have named, with their limits in bytes.
 type Tiers = Vec<(Option<PathBuf>, u64, Weak<Tier>)>;
 
 fn tiers() -> MutexGuard<'static, Tiers> {
@@ -76,8 +76,10 @@ fn tier_of(dir: *const c_char, limit: u64) -> store::Result<Option<Arc<Tier>>> {
     Ok(Some(tier))
 }
 
+/// Opens an object.
+///
 /// # Safety
-/// The texts are there, and the folder's name, if any.
+/// The texts of `asked` can be read. Its folder is null, or a C string.
 unsafe fn held(asked: &Asked) -> store::Result<Held> {
     let mut how = ObjectOptions::new();
     how.deadline(time_of(asked.deadline));
@@ -118,7 +120,7 @@ unsafe extern "C" fn open(asked: &Asked, opened: &mut Opened) {
         }
         Ok(Err(error)) => (errno_of(&error), error.to_string()),
         Err(panic) => {
-            // Its drop may panic.
+            // Dropping it may panic.
             std::mem::forget(panic);
             (libc::EIO, "a defect of fastmap: please report it".to_owned())
         }
@@ -155,16 +157,16 @@ fn errno_of_tier(error: &fastmap_tier::Error) -> c_int {
 }
 
 unsafe extern "C" fn close(object: *mut c_void) {
-    // SAFETY: of `open`, and closed once.
+    // SAFETY: the pointer is of `open`, and is closed once.
     let held = unsafe { Box::from_raw(object.cast::<Held>()) };
-    // No panic crosses the boundary. If there is one, a file stays open.
+    // No panic crosses the boundary. After a panic a file stays open.
     let _ = catch_unwind(std::panic::AssertUnwindSafe(|| drop(held)));
 }
 
 /// # Safety
 /// The object is open.
 unsafe fn at<'a>(object: *const c_void) -> &'a Held {
-    // SAFETY: of `open`; the caller's contract.
+    // SAFETY: the pointer is of `open`, and by the caller's contract the object is still open.
     unsafe { &*object.cast::<Held>() }
 }
 

@@ -1,4 +1,4 @@
-//! The functions that `libfastmap_object.so` gives to `libfastmap.so`. This file is built into both libraries; they are installed together.
+//! The functions that `libfastmap_object.so` gives to `libfastmap.so`. This file is built into both libraries, which are installed together.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::AtomicU64;
@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 /// Only libraries of the same version work together.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A text in UTF-8, which belongs to the library that made it.
+/// A text in UTF-8. It belongs to the library that made it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Text {
@@ -14,7 +14,7 @@ pub struct Text {
     len: usize,
 }
 
-// SAFETY: bytes that nobody changes.
+// SAFETY: nobody changes the bytes.
 unsafe impl Sync for Text {}
 
 impl Text {
@@ -27,7 +27,7 @@ impl Text {
     /// # Safety
     /// The text's owner keeps it for `'a`.
     pub unsafe fn get<'a>(self) -> &'a str {
-        // SAFETY: made of a text by `new`; the caller's contract.
+        // SAFETY: `new` made this of a text; the caller's contract.
         unsafe { std::str::from_utf8_unchecked(std::slice::from_raw_parts(self.at, self.len)) }
     }
 }
@@ -59,8 +59,8 @@ pub struct Opened {
     pub errno: c_int,
     /// Bytes.
     pub len: u64,
-    /// Its URL, for people; the text stays as long as the object is open. If it is not open: the reason; this text stays until the thread opens
-    /// another.
+    /// Its URL, for people; the text stays as long as the object is open. If the object is not open, the reason; this text stays until the thread
+    /// fails to open another object.
     pub text: Text,
     /// A text that differs between versions of the object.
     pub version: Text,
@@ -85,12 +85,11 @@ pub struct fm_object_stats {
     pub retries: u64,
     /// Of `requests`, second ones, sent because the first was late.
     pub hedges: u64,
-    /// Units of 256 KiB of the local copy in which other bytes were found than had been put there. They were
-    /// fetched anew.
+    /// Units of 256 KiB whose local copy had changed since it was fetched. They were fetched again.
     pub wrong: u64,
 }
 
-/// The library's functions. `has` to `explain` are those of [`Origin`](fastmap::Origin), with a range as two numbers.
+/// The library's functions. `has` to `explain` are methods of [`Origin`](fastmap::Origin), with a range as two numbers.
 #[repr(C)]
 pub struct Table {
     pub version: Text,
@@ -102,10 +101,10 @@ pub struct Table {
     pub bring: unsafe extern "C" fn(*const c_void, u64, u64, Limit) -> c_int,
     pub ask: unsafe extern "C" fn(*const c_void, u64, u64),
     pub is_right: unsafe extern "C" fn(*const c_void, u64, *const u8, usize) -> bool,
-    /// An empty text: it has no explanation.
+    /// Returns an empty text if there is no explanation.
     pub explain: unsafe extern "C" fn(*const c_void, c_int) -> Text,
     pub counts: unsafe extern "C" fn(*const c_void) -> fm_object_stats,
-    /// Called before fork(2); `unlock` is called after it, in parent and child. So no other thread holds the library's locks when a child is
+    /// Called before fork(2). `unlock` is called after it, in parent and child. So no other thread holds the library's locks when a child is
     /// made.
     pub lock: extern "C" fn(),
     pub unlock: extern "C" fn(),

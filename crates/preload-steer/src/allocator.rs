@@ -1,4 +1,4 @@
-//! The watcher's own memory. None of it is the program's malloc(3), whose locks the watcher must not wait for.
+//! The watcher's own memory. It does not use the program's malloc(3): the watcher must not wait for locks of the program.
 
 use dlmalloc::Dlmalloc;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
@@ -48,14 +48,14 @@ unsafe impl dlmalloc::Allocator for Kernel {
     }
 }
 
-/// dlmalloc under a spin lock. Once the program runs the watcher alone allocates, but for a moment before it starts (`mapped::begin`)
-/// and at exit.
+/// dlmalloc under a spin lock. Once the program runs, only the watcher allocates. There are two exceptions: a moment before the watcher starts
+/// (`mapped::begin`), and the exit.
 struct Own {
     is_held: AtomicBool,
     heap: UnsafeCell<Dlmalloc<Kernel>>,
 }
 
-// SAFETY: `with` lets one at a time in.
+// SAFETY: `with` lets one thread at a time in.
 unsafe impl Sync for Own {}
 
 #[global_allocator]
@@ -74,15 +74,15 @@ impl Own {
     }
 }
 
-/// In a child of fork(2), which has no watcher yet: gives up the copy of the parent's heap, which the parent's watcher may have been
-/// changing.
+/// Called in a child of fork(2), which has no watcher yet. Gives up the copy of the parent's heap, which the parent's watcher may have been
+/// changing at the fork.
 pub(crate) fn begin_anew() {
     // SAFETY: the child has one thread, which is here.
     unsafe { *ALLOCATOR.heap.get() = Dlmalloc::new_with_allocator(Kernel) };
     ALLOCATOR.is_held.store(false, Ordering::Relaxed);
 }
 
-// SAFETY: dlmalloc keeps GlobalAlloc's contract, and `with` lets one at a time call it.
+// SAFETY: dlmalloc keeps GlobalAlloc's contract, and `with` lets one thread at a time call it.
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the layout is the caller's.

@@ -1,4 +1,4 @@
-//! Tells at the program's end what was done: in a line on standard error, and in the file that `FASTMAP_STATS` names.
+//! Tells at the program's end what steering did: in a line on standard error, and in the file that `FASTMAP_STATS` names.
 
 use rustix::fs::{CWD, Mode, OFlags};
 use std::ffi::CStr;
@@ -10,7 +10,7 @@ struct Wanted {
     always: bool,
     /// The file for the statistics (JSON).
     stats: Option<&'static CStr>,
-    /// The process that writes it: the one that `fastmap run` became.
+    /// The process that writes the file: the one that `fastmap run` became.
     first: Option<u32>,
 }
 
@@ -41,12 +41,12 @@ extern "C" fn tell() {
     let is_seen = wanted.always || unsafe { libc::isatty(libc::STDERR_FILENO) } == 1;
     if !line.is_empty() && is_seen {
         let text = [b"fastmap: ", line, b"\n"].concat();
-        // SAFETY: the bytes are readable. In one piece, so that other processes' lines stay apart.
+        // SAFETY: the bytes are readable. They are written in one piece, so that other processes' lines stay apart.
         unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
 }
 
-/// Writes the engine's statistics file, with no caches and no maps in it. The line is plain ASCII, without quotes.
+/// Writes the statistics file, in the engine's format, without caches and maps. The line is plain ASCII, without quotes.
 fn write_stats(path: &CStr, line: &[u8]) {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o644)) else { return };

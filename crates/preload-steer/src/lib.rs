@@ -1,4 +1,4 @@
-//! `libfastmap_steer.so` steers a program that nobody changed. It passes every call on, and notices mmap(2).
+//! `libfastmap_steer.so` steers a program that nobody changed. It wraps mmap(2) alone: it notices the call, and passes it on.
 
 mod allocator;
 mod at_exit;
@@ -43,14 +43,14 @@ fn prepare() {
 
 /// An environment variable.
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: a C string; the answer is one, too, or null. Nobody else runs yet.
+    // SAFETY: the name is a C string, and the answer is a C string or null. No other thread runs yet.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))
     }
 }
 
-/// Whether this memory is the calling process's own: a child of vfork(2) has its parent's for a while.
+/// Whether this memory is the calling process's own. A child of vfork(2) uses its parent's for a while.
 fn is_own() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
@@ -62,7 +62,7 @@ fn watch() {
 
 /// Ends a watcher that has panicked. The program goes on without it.
 fn end_thread() {
-    // SAFETY: ends the calling thread, which holds nothing that another waits for but this library's allocator.
+    // SAFETY: ends the calling thread. It holds nothing that another thread waits for, except this library's allocator.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 

@@ -1,5 +1,5 @@
-//! mmap(2), passed on as it is: the one call that is noticed. The watcher starts when a program has mapped enough of files for steering
-//! to matter. Most programs never do, and have no watcher. (Some count their threads: Chromium's zygotes end if they have two.)
+//! mmap(2), the only call that is noticed. It is passed on as it is. The watcher starts when a program has mapped enough of files for steering to
+//! matter. Most programs never map so much, and have no watcher. (Some count their threads: Chromium's zygotes end if they have two.)
 
 use crate::thread::without_signals;
 use fastmap_steer::observe::Memory;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 /// Bytes of files mapped so far. Mappings that were undone since still count.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-/// The next check whether to watch comes when so many bytes of files are mapped.
+/// When so many bytes of files are mapped, the next check is made whether to watch.
 static ENOUGH: AtomicUsize = AtomicUsize::new(LEAST);
 
 const LEAST: usize = 32 << 20;
@@ -21,7 +21,7 @@ type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::
 /// The function that comes after this library's: the C library's, or a sanitizer's.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks the next mmap(2) up.
+/// Looks up the next mmap(2).
 pub(crate) fn prepare() {
     // SAFETY: a C string.
     NEXT.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"mmap".as_ptr()) }, Ordering::Relaxed);
@@ -42,8 +42,8 @@ pub unsafe extern "C" fn mmap(
     offset: libc::off_t,
 ) -> *mut c_void {
     if NEXT.load(Ordering::Relaxed).is_null() {
-        // Another library's constructor calls this before ours has run. (syscall(2) is no way out: the engine's library takes it for
-        // this call.)
+        // Another library's constructor calls this before this library's constructor has run. (syscall(2) is no way out: the engine's library
+        // takes it for this call.)
         prepare();
     }
     // SAFETY: `NEXT` is the function of this name, which the C library has; the caller's arguments, unchanged.
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn mmap64(
 fn begin(files: usize) {
     // The next check comes when a quarter more is mapped.
     ENOUGH.store(files.saturating_add(files / 4), Ordering::Relaxed);
-    // A signal handler that maps a file meanwhile would wait for ever for the allocator's lock, which this thread has.
+    // Signals are blocked because this thread has the allocator's lock: a handler that maps a file meanwhile would wait for that lock for ever.
     let is_enough = || files as u64 >= Memory::of(std::process::id()).for_files() / PART;
     if !crate::is_own() || !without_signals(is_enough) {
         return;
@@ -93,7 +93,7 @@ fn begin(files: usize) {
     }
 }
 
-/// In a child of fork(2), which has its parent's mappings and not its watcher.
+/// Called in a child of fork(2), which has its parent's mappings but not its watcher.
 pub(crate) fn begin_anew() {
     if IS_WATCHED.load(Ordering::Relaxed) {
         crate::watch();

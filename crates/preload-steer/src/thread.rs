@@ -1,4 +1,4 @@
-//! A thread that the C library does not know of: clone(2).
+//! Makes a thread that the C library does not know of, by clone(2).
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -15,21 +15,20 @@ unsafe extern "C" {
     fn __clone(body: Body, stack: *mut c_void, flags: c_int, argument: *mut c_void, ...) -> c_int;
 }
 
-/// The main thread's thread-local storage, which lives as long as the process. Nothing in the watcher uses it, but for a
-/// panic on its way out.
+/// The main thread's thread-local storage, which lives as long as the process. Nothing in the watcher uses it, except a panic on its way out.
 static STORAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes the calling thread's thread-local storage, which the watcher's thread is to have. The caller is the process's first thread.
+/// Notes the calling thread's thread-local storage, which the watcher's thread shares. The caller is the process's first thread.
 pub(crate) fn prepare() {
     // SAFETY: has no preconditions.
     STORAGE.store(unsafe { libc::pthread_self() } as usize, Ordering::Relaxed);
 }
 
-/// Runs `body` in a thread of this process with a descriptor table of its own. No signal is delivered to it. Where no further thread
-/// can be made, nothing happens.
+/// Runs `body` in a thread of this process with a descriptor table of its own. No signal is delivered to the thread. If no further thread can be
+/// made, nothing happens.
 ///
-/// `body` makes bare system calls only. The C library does not know of the thread, so a program of one thread keeps its free locks (6 %
-/// of SQLite), and errno is the main thread's.
+/// `body` makes bare system calls only, since errno is the main thread's. The C library does not know of the thread. So locks still
+/// cost nothing in a program of one thread (6 % of SQLite).
 pub(crate) fn start(body: Body) {
     let shared = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
     without_signals(|| {

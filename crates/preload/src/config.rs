@@ -1,27 +1,28 @@
-//! What the user asks for, in the environment: set by `fastmap run`, or by hand where the library is preloaded without
-//! it.
+//! The user's settings, from the environment. `fastmap run` sets these variables; a user who preloads the library
+//! without it sets them by hand.
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `FASTMAP_CACHE` | capacity of the cache, SIZE; or `auto`, the memory that others leave | `auto` |
-//! | `FASTMAP_MAP` | globs separated by colons: which files | all |
+//! | `FASTMAP_CACHE` | capacity of the cache, SIZE; or `auto`: as much memory as other programs leave | `auto` |
+//! | `FASTMAP_MAP` | the files to be mapped: globs, separated by colons | all |
 //! | `FASTMAP_FAULTS` | `signal` or `service` | `signal` |
 //! | `FASTMAP_ASYNC_STORES` | `1`: stores to absent pages are buffered, and do not wait | `0` |
-//! | `FASTMAP_RISK_STORES` | `1`: writable mappings are cached also where the OOM killer or the end of a PID namespace loses stores | `0` |
-//! | `FASTMAP_DIRECT` | `auto`, `always` or `never`: files in memory mapped straight | `auto` |
-//! | `FASTMAP_PERSIST` | `auto` or `cache-lines` | `auto` |
-//! | `FASTMAP_STATS` | where to write statistics at exit, JSON | nowhere |
+//! | `FASTMAP_RISK_STORES` | `1`: writable mappings are cached even where the OOM killer or the end of a PID namespace loses stores | `0` |
+//! | `FASTMAP_DIRECT` | `auto`, `always` or `never`: whether files that are memory already (DAX, tmpfs) are mapped without the cache | `auto` |
+//! | `FASTMAP_PERSIST` | `auto` or `cache-lines`: how stores to such files are made to last | `auto` |
+//! | `FASTMAP_STATS` | the file to which statistics are written at exit, as JSON | none |
 //! | `FASTMAP_HEAP` | `FILE` or `FILE:SIZE` for the heap | no heap |
-//! | `FASTMAP_LOG` | lines on standard error, of what is listed with commas: `mappings`, who serves each file, and why; other words are other libraries' | nothing is said |
+//! | `FASTMAP_LOG` | subjects of messages, with commas. `mappings`: who serves each file, and why. Other words are other libraries' | none |
 //! | `FASTMAP_OBJECTS` | the folder of a session with objects (`objects/session.rs`) | no objects |
 //! | `FASTMAP_RUN_PID` | the process that `fastmap run` became | none |
 //!
-//! A variable that is empty counts as unset. One that makes no sense is said on standard error, and then the kernel
-//! maps everything: a program that does not know of FastMap must not end over it (`fastmap run` refuses such things
-//! itself).
+//! An empty variable counts as unset. A variable that makes no sense is named on standard error, and then the kernel
+//! maps everything: a program that does not know of FastMap must not fail because of it. (`fastmap run` refuses such
+//! values itself.)
 //!
-//! A glob that begins with a slash must match the whole path of the file, any other its end: `*.db` matches every file
-//! of that name, `data/*.db` those in a folder `data`. `*` and `?` do not match a slash, `**` does.
+//! A glob that begins with a slash must match the whole path of the file. Any other glob must match the end of the
+//! path: `*.db` matches every file with such a name, `data/*.db` only those in a folder `data`. `*` and `?` do not match
+//! a slash, `**` does.
 
 use fastmap::faults::Faults;
 use fastmap::{Mode, Persist};
@@ -33,19 +34,19 @@ use std::sync::OnceLock;
 
 #[derive(Debug)]
 pub struct Config {
-    /// Bytes of cache; `None`: as much as the memory group leaves.
+    /// The cache's capacity, bytes; `None`: as much memory as the process's control group leaves.
     pub cache: Option<usize>,
-    /// Which files; `None`: all.
+    /// The files to be mapped; `None`: all.
     globs: Option<GlobSet>,
     /// How page faults are served.
     pub faults: Faults,
     /// Stores to absent pages do not wait.
     pub async_stores: bool,
-    /// Writable mappings are cached also where stores may be lost.
+    /// Writable mappings are cached even where stores may be lost.
     pub risk_stores: bool,
-    /// Whether files are mapped straight.
+    /// Whether files that are memory already are mapped without the cache.
     pub direct: Mode,
-    /// How stores to such mappings are made to last.
+    /// How stores to such files are made to last.
     pub persist: Persist,
     /// Where statistics go at exit.
     pub stats: Option<PathBuf>,
@@ -53,13 +54,13 @@ pub struct Config {
     pub heap: Option<(PathBuf, Option<u64>)>,
     /// The process that `fastmap run` became.
     pub run_pid: Option<i32>,
-    /// Who serves each file is said on standard error.
+    /// Whether standard error is told who serves each file.
     pub logs_mappings: bool,
-    /// The environment made no sense, and the kernel is to map everything.
+    /// The environment made no sense, so the kernel maps everything.
     pub off: bool,
 }
 
-/// Parsed at the first call, which allocates.
+/// The settings. The first call parses the environment, and allocates.
 pub fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| {
@@ -88,12 +89,12 @@ impl Config {
         }
     }
 
-    /// Whether the user named files.
+    /// Whether the user named files (`FASTMAP_MAP`).
     pub fn names_files(&self) -> bool {
         self.globs.is_some()
     }
 
-    /// Whether a file is one of those named.
+    /// Whether the file at a path is to be mapped: it matches a glob, or no files were named.
     pub fn matches(&self, path: &[u8]) -> bool {
         self.globs.as_ref().is_none_or(|globs| globs.is_match(Path::new(std::ffi::OsStr::from_bytes(path))))
     }
@@ -128,7 +129,7 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     Ok(config)
 }
 
-/// The value of one of several words; of the first, if nothing is given.
+/// The value that belongs to the given word; the first value, if no word is given.
 fn choice<T: Copy>(name: &str, given: Option<OsString>, choices: &[(&str, T)]) -> Result<T, String> {
     let Some(text) = given else { return Ok(choices[0].1) };
     let known = choices.iter().find(|(word, _)| text.as_bytes() == word.as_bytes());
@@ -136,7 +137,7 @@ fn choice<T: Copy>(name: &str, given: Option<OsString>, choices: &[(&str, T)]) -
     known.map(|(_, value)| *value).ok_or_else(|| format!("{name}={text:?} is none of {}", words()))
 }
 
-/// `FILE` or `FILE:SIZE`. A file whose name ends in a colon and a size needs the size given.
+/// Parses `FILE` or `FILE:SIZE`. If the file's own name ends in a colon and a size, SIZE must be given.
 fn heap(text: OsString) -> Result<(PathBuf, Option<u64>), String> {
     let bytes = text.as_bytes();
     let colon = bytes.iter().rposition(|byte| *byte == b':');
@@ -170,7 +171,7 @@ fn no_size(name: &str, text: &[u8]) -> String {
     format!("{name}: {text:?} is no size: give bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB")
 }
 
-/// SIZE, as on the command line.
+/// Parses SIZE as the command line does. Returns bytes.
 fn size(text: &[u8]) -> Option<u64> {
     const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
     let text = std::str::from_utf8(text).ok()?;

@@ -1,28 +1,30 @@
 //! `libfastmap_preload.so`: FastMap for programs that are not changed.
 //!
-//! `fastmap run` has the dynamic linker load this library before the C library (`LD_PRELOAD`, ld.so(8)), so that the
-//! program's calls of mmap(2) and its kin come here first.
+//! `fastmap run` has the dynamic linker load this library before the C library (`LD_PRELOAD`, ld.so(8)). So the
+//! program's calls of mmap(2) and similar functions come here first.
 //!
-//! Rooms, each of which calls only those above it, and this file's `cache`, `config` and `say`:
+//! The source has rooms. A room calls only the rooms above it in this table, and `cache`, `config` and `say` of this
+//! file:
 //!
 //! | room | what it owns |
 //! | --- | --- |
-//! | `own` | memory, critical sections, errno, the account of which process has maps of the engine |
+//! | `own` | this library's memory, critical sections, stacks, errno; which process has maps of the engine; what is known of descriptors |
 //! | `next` | the C library's functions behind those that are intercepted |
-//! | `signals` | what the program believes of SIGBUS |
-//! | `copy` | copies of what calls read and write through pointers into mappings |
-//! | `config`, `report` | what the user asks for; what is said when the process ends |
-//! | `objects` | objects of a store that are as files at paths |
+//! | `signals` | what the program is told of SIGBUS |
+//! | `copy` | copies of the memory that calls read and write through pointers into mappings |
+//! | `config`, `report` | the user's settings; the report when the process ends |
+//! | `objects` | objects of a store that appear as files at paths |
 //! | `heap` | malloc(3) and private mappings over a file |
 //! | `mappings` | mmap(2) and its kin |
-//! | `threads` | stacks, and what threads wait at |
+//! | `threads` | stacks; mutexes and other things that threads wait at |
 //! | `processes` | fork(2), exec(3), exit, sandboxes |
 //! | `files` | read(2), write(2), and coherence with a file's maps |
 //! | `streams` | stdio(3) |
 //! | `calls` | syscall(2), ioctl(2), messages |
 //!
-//! The tables of `next` are written in macros of `copy`, and of these some point up: one asks `processes::sandbox`
-//! whether a path that was looked at names threads, and some `objects` whether one names an object.
+//! There is an exception. The tables of `next` are written in macros of `copy`, and some of these macros call upward:
+//! one asks `processes::sandbox` whether a path names the process's threads, others ask `objects` whether a path names
+//! an object.
 
 #[macro_use]
 mod copy;
@@ -49,7 +51,7 @@ use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-/// The process's cache, made at the first call; `None`, said once: it cannot be made.
+/// The process's cache, made at the first call. `None`: it cannot be made. The reason is then said once.
 pub(crate) fn cache() -> Option<&'static fastmap::Cache> {
     static CACHE: OnceLock<Option<fastmap::Cache>> = OnceLock::new();
     CACHE
@@ -65,12 +67,12 @@ pub(crate) fn cache() -> Option<&'static fastmap::Cache> {
         .as_ref()
 }
 
-/// One line on standard error: no allocation, no lock, and cut if it is very long.
+/// Writes one line to standard error, without allocation or lock. A line beyond 1024 bytes is cut.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     struct Line([u8; 1024], usize);
     impl Write for Line {
         fn write_str(&mut self, text: &str) -> fmt::Result {
-            // Room for the line's end.
+            // One byte is left for the newline.
             let count = text.len().min(self.0.len() - 1 - self.1);
             self.0[self.1..self.1 + count].copy_from_slice(&text.as_bytes()[..count]);
             self.1 += count;
@@ -80,7 +82,7 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
     let mut line = Line([0; 1024], 0);
     let _ = write!(line, "fastmap: {what}");
     line.0[line.1] = b'\n';
-    // SAFETY: the line's bytes. Standard error may be closed, and errno is not to change.
+    // SAFETY: the call reads the line's bytes only. It may fail, since standard error may be closed; errno must not change.
     unsafe {
         let before = errno();
         libc::syscall(libc::SYS_write, libc::STDERR_FILENO, line.0.as_ptr(), line.1 + 1);
@@ -88,7 +90,7 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
     }
 }
 
-/// The dynamic linker calls these when the library is loaded and, after the program's own exit handlers, when it exits.
+/// The dynamic linker calls this function when it loads the library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
@@ -97,7 +99,7 @@ static AT_START: extern "C" fn() = {
         signals::start();
         processes::fork::start();
         own::remembered::begin();
-        // Here rather than in the first mapping: a message about the environment comes before the program's output.
+        // Parsed here and not at the first mapping, so that a message about the environment comes before the program's output.
         config();
         fastmap::by_address::listen(mappings::served::hear);
         objects::begin();
@@ -113,6 +115,7 @@ static AT_START: extern "C" fn() = {
     start
 };
 
+/// The dynamic linker calls this function when the program exits, after the program's own exit handlers.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = {

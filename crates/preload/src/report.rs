@@ -1,7 +1,7 @@
-//! What is said when the process ends: statistics, and that no file matched.
+//! The report when the process ends: statistics, and a message if no mapped file matched the user's globs.
 //!
-//! `FASTMAP_STATS` names the file for the process that `fastmap run` became; others that mapped something through the
-//! engine write to the same name with their process id behind it.
+//! `FASTMAP_STATS` names the file of the process that `fastmap run` became. Other processes that mapped something
+//! through the engine append a dot and their process id to this name.
 
 use crate::own::{owner, undisturbed};
 use crate::{config, say};
@@ -10,30 +10,32 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// Mappings of the kind that the engine takes, whatever their file: shared, or private and only to be read; large, not executable.
+/// The number of candidates: mappings of the kind that the engine takes, of any file. They are large and not executable,
+/// and either shared, or private and read-only.
 pub(crate) static CANDIDATES: AtomicU64 = AtomicU64::new(0);
-/// Of these, how many were of files that the user named.
+/// The number of candidates whose file the user named.
 pub(crate) static MATCHES: AtomicU64 = AtomicU64::new(0);
-/// Mappings that were to be the engine's and went to the kernel.
+/// The number of mappings that were meant for the engine and went to the kernel.
 pub(crate) static KERNEL: AtomicU64 = AtomicU64::new(0);
 
-/// Mappings of files in memory whose msync(2) is done in user space.
+/// The number of direct mappings: mappings of files that are memory already (DAX, tmpfs), whose msync(2) is done in user
+/// space.
 static DIRECT: AtomicU64 = AtomicU64::new(0);
-/// The process that has these mappings.
+/// The process that has the direct mappings; zero: none.
 static DIRECT_OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// Whether a file that the user named was mapped, in whatever way and whoever serves it.
+/// Whether a file that the user named was mapped by the kernel.
 static NAMED: AtomicBool = AtomicBool::new(false);
 
-/// A file that was not named.
+/// The first mapped file that the user did not name.
 static UNNAMED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Whether the process has made others, which may have mapped the files that were named.
+/// Whether the process has made children, which may have mapped the files that the user named.
 static CHILDREN: AtomicBool = AtomicBool::new(false);
 
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// Notes a candidate by its path.
+/// Counts a candidate, of the file at this path.
 pub(crate) fn note_candidate(path: &Path, matches: bool) {
     CANDIDATES.fetch_add(1, Ordering::Relaxed);
     MATCHES.fetch_add(u64::from(matches), Ordering::Relaxed);
@@ -42,28 +44,28 @@ pub(crate) fn note_candidate(path: &Path, matches: bool) {
     }
 }
 
-/// Notes a mapping of a file that the user did not name, of any kind.
+/// Notes a mapping, of any kind, of a file that the user did not name.
 pub(crate) fn note_unnamed(path: &Path) {
     UNNAMED.get_or_init(|| path.to_owned());
 }
 
-/// Notes a mapping of a file that the user named, which the kernel has.
+/// Notes a kernel mapping of a file that the user named.
 pub(crate) fn note_named() {
     NAMED.store(true, Ordering::Relaxed);
 }
 
-/// Notes a mapping of a file in memory.
+/// Counts a direct mapping.
 pub(crate) fn note_direct() {
     DIRECT.fetch_add(1, Ordering::Relaxed);
     DIRECT_OWNER.store(std::process::id() as i32, Ordering::Relaxed);
 }
 
-/// Whether this process or an ancestor has mappings of files in memory.
+/// Whether this process or an ancestor has direct mappings. It makes no system call.
 pub(crate) fn may_have_direct() -> bool {
     DIRECT_OWNER.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this process has mappings of files in memory.
+/// Whether this process has direct mappings.
 pub(crate) fn has_direct() -> bool {
     DIRECT_OWNER.load(Ordering::Relaxed) == std::process::id() as i32
 }
@@ -82,22 +84,23 @@ pub(crate) fn in_child() {
     DONE.store(owner::has_left(), Ordering::Relaxed);
 }
 
-/// Writes the report, once, when the process ends.
+/// Writes the report when the process ends, unless it is written already.
 pub(crate) fn write() {
     write_at(true);
 }
 
-/// The same; unless this is the process's `end`, more may be mapped, and what was is not all.
+/// Writes the report. If this is not the process's `end`, it may still map files: the statistics are incomplete, and
+/// nothing is said about globs.
 fn write_at(end: bool) {
-    // Asked first: in a sandbox the process may be allowed no system call (`processes/sandbox.rs`).
+    // This check comes first: in a sandbox the process may be allowed no system call (`processes/sandbox.rs`).
     if DONE.load(Ordering::Relaxed) {
         return;
     }
     let config = config();
     let pid = std::process::id() as i32;
     let is_run = config.run_pid == Some(pid);
+    // By process id, so that a child that shares the memory (vfork(2)) does not report in its parent's place.
     let is_counted = is_run || owner::owns_maps() || has_direct();
-    // A child that shares the memory (vfork(2)) must not report in its parent's place.
     let is_unmatched = || end && may_be_unmatched(is_run);
     if config.off || !is_counted && !is_unmatched() || DONE.swap(true, Ordering::Relaxed) {
         return;
@@ -120,8 +123,8 @@ fn write_at(end: bool) {
     });
 }
 
-/// Writes now, and makes no system call afterwards: even a process that has nothing to say would ask for its process
-/// id.
+/// Writes the report now. Afterwards `write` makes no system call; without this, even a process with nothing to say
+/// would ask for its process id.
 pub(crate) fn close() {
     write_at(false);
     DONE.store(true, Ordering::Relaxed);
@@ -196,7 +199,7 @@ fn add_numbers(text: &mut String, numbers: impl Iterator<Item = (&'static str, u
     }
 }
 
-/// A JSON string; what is not UTF-8 is replaced.
+/// A path as a JSON string. Bytes that are not UTF-8 are replaced.
 fn quoted(path: &Path) -> String {
     let mut text = String::from("\"");
     for one in path.to_string_lossy().chars() {

@@ -1,4 +1,4 @@
-//! `fastmap bench calls`: what calls cost that `fastmap run` stands before.
+//! `fastmap bench calls`: the cost of the system and library calls that `fastmap run` intercepts.
 
 use std::ffi::OsString;
 
@@ -16,7 +16,7 @@ use crate::runner::Limit;
 use crate::substrates::calls::{self, CallsSpec, Mapped, PAGES};
 use crate::substrates::{self, Engine, Meter, PAGE};
 
-/// A budget: mappings are the engine's from the first touch.
+/// The engine's budget. With a budget, mappings are the engine's from the first touch.
 const CACHE: &str = "64MiB";
 
 /// Measure what calls cost that `fastmap run` stands before: on files that are mapped, and on those that are not
@@ -109,7 +109,7 @@ impl Experiment for Calls {
     }
 }
 
-/// The directory of the files, which are made anew for each run.
+/// The directory of the files. The files are made anew for each run.
 struct Place(TempDir);
 
 impl Stage<Calls> for Place {

@@ -1,4 +1,4 @@
-//! `fastmap bench loads`: how long a program takes to load a file that it maps.
+//! `fastmap bench loads`: the time in which a program loads a file that it maps.
 
 use std::fs::File;
 
@@ -82,7 +82,8 @@ impl Experiment for Loads {
         let bytes = length_for(None, Some(args.size), 0)?;
         let folder = ctx.folder_for(bytes);
         let failed = |why| Failure::new("--storage slow", why, "give another --storage");
-        // Slow storage is a file system here, as network file systems and mounts of object stores are, and holds a made-up file.
+        // Slow storage is a file system of its own here, as network file systems and mounts of object stores are. It holds one made-up
+        // file.
         let (dir, place, path, beside) = if ctx.storage == Storage::Slow {
             ctx.is_itself = true;
             let place = own_directory(&folder, 0)?;
@@ -139,7 +140,7 @@ impl Experiment for Loads {
     }
 }
 
-/// The files that are loaded. They are unmounted before their folder goes.
+/// The files that are loaded. The fields are dropped in this order, so the file system is unmounted before its folder is removed.
 struct Files {
     _beside: Option<Beside>,
     _place: TempDir,

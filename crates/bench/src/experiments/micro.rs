@@ -1,4 +1,4 @@
-//! `fastmap bench micro`: one load, the engines the user names.
+//! `fastmap bench micro`: one load, on the engines that the user names.
 
 use std::path::PathBuf;
 
@@ -79,19 +79,19 @@ pub struct Args {
     /// page once, scattered, then all again in the same order), fill (forward, a fresh file written whole; needs --op write)
     #[arg(long, default_value_t = Pattern::Random)]
     pub pattern: Pattern,
-    /// What to do with each page: read (load and check its stamp), write (store a new generation, check the stamp),
-    /// rmw (load the generation, store the next)
+    /// Operation on each page: read (load and check its stamp), write (store a new generation, check the stamp), rmw (load the generation,
+    /// store the next)
     #[arg(long, default_value_t = Op::Read)]
     pub op: Op,
-    /// What the fastmap engines are told about the order of pages: normal (nothing), random, sequential, backward. For
-    /// kernel mmap choose among its engines, whose names carry the advice [default: normal]
+    /// Advice to the fastmap engines about the order of pages: normal (none), random, sequential, backward. For kernel mmap choose an
+    /// engine whose name carries the advice [default: normal]
     #[arg(long)]
     pub advice: Option<Advice>,
     /// Threads, all on one map
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = threads)]
     pub threads: u32,
-    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it (fill writes it
-    /// anew, --size long), refused otherwise [default: a temporary file in the current directory]
+    /// The file. It is made if it is missing, extended if it is shorter than --size, and used again if `fastmap bench` made it. Any other
+    /// file is refused. The pattern fill writes it anew, --size long [default: a temporary file in the current directory]
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 1GiB]
@@ -179,11 +179,11 @@ impl Experiment for Micro {
     }
 }
 
-/// How loads over a stamped file are verified.
+/// How loads on a stamped file are verified.
 pub const VERIFIED: &str = "Every operation checked its page's stamp; after each run that wrote, the whole file was read back and every byte \
                             checked.";
 
-/// The columns of loads over pages.
+/// The columns of loads on pages.
 pub const PAGES: &[Column<Nothing>] = &[
     rate(),
     times_mmap(),
@@ -221,11 +221,11 @@ pub fn in_words(pattern: Pattern, op: Op) -> String {
     }
 }
 
-/// One stamped file: made ready for each run of a case, whose load `spec` finds.
+/// A stage with one stamped file, which it makes ready for each run.
 pub struct Pages<E: Experiment> {
     /// The file.
     pub target: Target,
-    /// The load of a case.
+    /// Finds the load of a case.
     pub spec: fn(&mut E::Case) -> &mut Spec,
 }
 

@@ -1,4 +1,4 @@
-//! The experiments, each a file. A new one is a file and a word in the list below.
+//! The experiments, a file for each. A new experiment needs a file, and an entry in the list at the end of this one.
 
 use clap::{ArgMatches, Command};
 use fastmap_cli::failure::Failure;
@@ -8,20 +8,20 @@ use crate::experiment::Experiment;
 use crate::substrates::Meter;
 use crate::{driver, worker};
 
-/// What the command line and the worker need of an experiment.
+/// An experiment, as the command line and the worker see it.
 pub struct Known {
-    /// On the command line and in the JSON.
+    /// Its name on the command line and in the JSON.
     pub name: &'static str,
-    /// Its flags.
+    /// Makes its command line.
     pub command: fn() -> Command,
-    /// Runs all of it.
+    /// Runs the whole experiment.
     pub run: fn(&ArgMatches) -> Result<(), Failure>,
-    /// Runs a case of it, in this process.
+    /// Runs one case in this process.
     pub work: fn(Value, &Meter) -> Result<Value, String>,
 }
 
 impl Known {
-    /// Of an experiment.
+    /// The entry of an experiment.
     pub const fn of<E: Experiment>() -> Known {
         Known { name: E::NAME, command: driver::command::<E>, run: driver::run::<E>, work: worker::work::<E> }
     }
@@ -31,7 +31,7 @@ macro_rules! experiments {
     ($($module:ident::$name:ident),* $(,)?) => {
         $(pub mod $module;)*
 
-        /// All of them, in the order in which help shows them.
+        /// All experiments, in the order in which help shows them.
         pub const ALL: &[Known] = &[$(Known::of::<$module::$name>()),*];
     };
 }

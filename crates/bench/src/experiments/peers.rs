@@ -1,4 +1,4 @@
-//! `fastmap bench peers`: FastMap beside what people use instead, in one run.
+//! `fastmap bench peers`: FastMap beside the usual alternatives, in one run.
 
 use std::fs::File;
 use std::io;
@@ -57,7 +57,7 @@ Examples:
   fastmap bench peers
   fastmap bench peers --engines fastmap-pin,quick-cache,redb --threads 1,2,4 --size 4GiB --memory 1GiB --seconds 5 --json out.json")]
 pub struct Args {
-    /// What to do, separated by commas
+    /// Works to do, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "random-read,zipf-read,zipf-update")]
     pub works: Vec<Work>,
     /// Engines to compare, separated by commas
@@ -69,10 +69,10 @@ pub struct Args {
         value_parser = one_of(ENGINES)
     )]
     pub engines: Vec<Engine>,
-    /// Threads; several numbers, separated by commas, are measured one after the other
+    /// Numbers of threads, separated by commas, which are measured one after the other
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2", value_parser = threads)]
     pub threads: Vec<u32>,
-    /// Size of the file, a multiple of 4096; the database is about as large beside it
+    /// Size of the file, a multiple of 4096. The database takes about as much beside it
     #[arg(long, default_value = "256MiB")]
     pub size: Size,
 }
@@ -105,7 +105,7 @@ impl Experiment for Peers {
         let bytes = length_for(None, Some(args.size), 0)?;
         enough_for(bytes, &args.threads)?;
         let limit = ctx.limit_of_file(bytes, true, true)?;
-        // redb's file grows with updates, to about three times what it begins with.
+        // Updates let redb's file grow to about three times its first size.
         let with_redb = args.engines.contains(&Engine::Redb);
         let dir = ctx.dir_for(if with_redb { bytes * 4 } else { bytes })?;
         let target = Target::temporary(&dir, args.size, prepare::stamp_page)?;
@@ -156,7 +156,8 @@ impl Experiment for Peers {
     }
 
     fn claims() -> Vec<Claim<Nothing>> {
-        // Plain loads beside plain loads; beside calls, whichever face a program that calls would use.
+        // Plain loads are compared with plain loads. Calls are compared with any of FastMap's interfaces, since a program that makes calls
+        // may use any.
         const OURS: &[Engine] = &[Engine::Fastmap, Engine::FastmapPin, Engine::FastmapPrefetch];
         let best = |ours, theirs| Claim { best: true, ..Claim::new("ops_per_s").between(ours, theirs).most_threads() };
         vec![
@@ -174,11 +175,11 @@ fn label(own: &TempDir) -> String {
     format!("temporary database in {}", own.path().display())
 }
 
-/// The file of pages, and the database beside it.
+/// The file of pages, and the database.
 struct Both {
     pages: Target,
     database: Option<TempDir>,
-    /// Update runs over the database so far.
+    /// The number of runs so far that updated the database.
     epoch: u32,
 }
 

@@ -1,4 +1,4 @@
-//! `fastmap bench programs`: real programs that map files, as they are, on kernel mmap and under `fastmap run`.
+//! `fastmap bench programs`: real programs that map files, unchanged, on kernel mmap and under `fastmap run`.
 
 use std::env;
 use std::fs;
@@ -27,18 +27,19 @@ use crate::substrates::{self, Engine, Meter, PAGE, cold};
 
 mod together;
 
-/// How a run's parts are called.
+/// The names of the two parts of a run.
 const COLD: &str = "cold";
 const WARM: &str = "warm";
 
-/// Memory beside the data and the program's own: the worker that starts it, code, FastMap's threads and buffers.
+/// Memory that a run may use beside the data and the program's own memory: for the worker that starts it, code, FastMap's threads and
+/// buffers. Bytes.
 const BESIDE: u64 = 16 << 20;
 
-/// And a byte for each so many of the data: page tables, FastMap's page words.
+/// A run may also use one byte for each so many bytes of data: for page tables and FastMap's page words.
 const TABLES: u64 = 64;
 
-/// A run may take this many times as long as its windows and the longest warm-up, and as many seconds for what is around them, such as
-/// filling memcached: then it hangs, and is killed.
+/// The longest time of a run: this many times its windows and its longest warm-up together, plus this many seconds for everything around
+/// them, such as filling memcached. A run that takes longer hangs, and is killed.
 const PATIENCE: (f64, f64) = (4.0, 240.0);
 
 /// Measure real programs that map files, unchanged: kernel mmap, the same with advice, and under `fastmap run`
@@ -75,13 +76,13 @@ Examples:
   fastmap bench programs --programs rocksdb --memory half,eighth --warm-up 20
   fastmap bench programs --ways kernel,advised,fastmap-sized --size 8GiB --seconds 5 --dir /mnt/disk")]
 pub struct Args {
-    /// Programs to run, separated by commas [default: all that are there]
+    /// Programs to run, separated by commas [default: all that are installed]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = program)]
     pub programs: Vec<&'static Program>,
     /// Ways to compare, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "kernel,advised,fastmap")]
     pub ways: Vec<Way>,
-    /// How much of the data there is memory for, separated by commas: all, half, quarter, eighth
+    /// Memory for the data, as a share of them, separated by commas: all, half, quarter, eighth
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all,quarter")]
     pub memory: Vec<Share>,
     /// Size of each program's data, about
@@ -90,12 +91,12 @@ pub struct Args {
     /// Seconds between the cold window and the warm one, at least
     #[arg(long, value_name = "S", default_value = "12", value_parser = seconds)]
     pub warm_up: f64,
-    /// Seconds after which a run is killed [default: 4 minutes, and four times what is expected]
+    /// Seconds after which a run is killed [default: four times the expected seconds, and 4 minutes]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub at_most: Option<f64>,
 }
 
-/// A part of the data.
+/// The share of the data that memory has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Share {
     /// No limit.
@@ -108,7 +109,7 @@ pub enum Share {
     Eighth,
 }
 
-/// All of them.
+/// All shares.
 const SHARES: [Share; 4] = [Share::All, Share::Half, Share::Quarter, Share::Eighth];
 
 impl Share {
@@ -131,34 +132,34 @@ impl Share {
     }
 }
 
-/// What a run gives beside its reading.
+/// The result of a run, beside its reading.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
-    /// The answer, until it is checked.
+    /// The sums of its batches, until they are checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sums: Vec<String>,
-    /// Batches whose sums were compared with another run's.
+    /// The number of batches whose sums were compared with another run's.
     compared: usize,
-    /// Seconds between the cold window and the warm one, and bytes that the program had read by then.
+    /// Seconds between the cold window and the warm one. Behind it, the bytes that the program had read by the end of that time.
     warm_up_seconds: Option<f64>,
     warm_up_read_bytes: Option<u64>,
-    /// What `fastmap run` did with a cache.
+    /// The report of `fastmap run`, if it had a cache.
     served: Option<Served>,
 }
 
-/// Parts of what `fastmap run` writes with `--cache` and `--stats`.
+/// Some fields of the report that `fastmap run` writes with `--cache` and `--stats`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Served {
-    /// Mappings that it could have served.
+    /// Mappings that FastMap could have served.
     candidates: u64,
-    /// Those of them that were left to the kernel.
+    /// Those of them that the kernel served.
     kernel: u64,
-    /// The cache's counters, if there was one.
+    /// The counters of the cache, if there was one.
     caches: Vec<Counters>,
 }
 
-/// Of the fields of `fastmap::Stats`.
+/// Some fields of `fastmap::Stats`.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Counters {
     capacity_bytes: u64,
@@ -254,7 +255,7 @@ impl Experiment for Programs {
                         seconds: ctx.seconds,
                         warm_up: WarmUp { seconds: args.warm_up, bytes: share.of(bytes) },
                         fastmap: runner::fastmap(&own),
-                        // Room for all that there is around the data proper.
+                        // A cache for all of the data has room to spare, for files beside the data proper.
                         cache: share.of(bytes).unwrap_or(bytes + bytes / 4) / PAGE as u64 * PAGE as u64,
                         stats: place.path().join("stats.json"),
                     };
@@ -302,7 +303,7 @@ impl Experiment for Programs {
     }
 
     fn claims() -> Vec<Claim<Outcome>> {
-        // They are of all programs together.
+        // The headlines are about all programs together. See `together`.
         Vec::new()
     }
 
@@ -311,24 +312,24 @@ impl Experiment for Programs {
     }
 }
 
-/// The data, of one program at a time, and the answers so far.
+/// The data of one program at a time, and the answers so far.
 struct Runs {
     place: TempDir,
     bytes: u64,
-    /// Of each group: its program, its limit on memory, the name of the part that there is memory for.
+    /// For each group: its program, its memory limit, and the name of its share of memory.
     tools: Vec<(&'static Program, Tool)>,
     limits: Vec<Option<u64>>,
     settings: Vec<&'static str>,
     warm_up: WarmUp,
-    /// A run is killed after this.
+    /// The time after which a run is killed.
     within: Duration,
-    /// Whose data are there.
+    /// The program whose data are in the folder.
     made: Option<&'static str>,
     checks: Checks,
 }
 
 impl Runs {
-    /// The program's data, in place of the one's before.
+    /// Makes the program's data, in place of the data of the program before.
     fn make(&mut self, program: &Program, tool: &Tool) -> Result<(), Failure> {
         let data = self.place.path().join("data");
         let failed = |e: String| {
@@ -358,7 +359,7 @@ impl Stage<Programs> for Runs {
             self.make(program, &tool)?;
             self.made = Some(program.name);
         }
-        // A run may have made more of them.
+        // A run may have made more files.
         let left = cold::drop_all(&cold::files(&case.data)?).map_err(|e| Failure::new(self.place.path().display(), e, "check the device"))?;
         if left > 0 {
             eprintln!("fastmap: {left} pages of {}'s data stay in the page cache, and favour the kernel", program.name);
@@ -369,7 +370,7 @@ impl Stage<Programs> for Runs {
     }
 
     fn after(&mut self, turn: &Turn<'_, Programs>, case: &Order, parts: &mut Vec<Part<Outcome>>) -> Result<(), Failure> {
-        // Sums are of both parts together, and come with the last.
+        // The sums of both parts come together, with the last part.
         let sums = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.outcome.sums)).collect();
         let compared = self.checks.check(case, turn.repetition, sums)?;
         let served: Option<Served> =
@@ -411,7 +412,7 @@ impl Stage<Programs> for Runs {
 }
 
 impl Runs {
-    /// What warm is, and of which runs it was not.
+    /// A note that says what warm means, and which runs did not get warm.
     fn warmed(&self, rows: &[Row<Outcome>]) -> String {
         let WarmUp { seconds, .. } = self.warm_up;
         let most = self.warm_up.most();
@@ -435,14 +436,14 @@ impl Runs {
     }
 }
 
-/// The answers of the program whose turn it is: of the run that came farthest.
+/// The sums of the current program, from the run that got farthest.
 #[derive(Default)]
 struct Checks {
     sums: Vec<String>,
 }
 
 impl Checks {
-    /// How many batches could be compared.
+    /// Compares a run's sums with those of the runs before. Returns the number of batches that were compared.
     fn check(&mut self, case: &Order, repetition: u32, sums: Vec<String>) -> Result<usize, Failure> {
         if let Some(what) = difference(&self.sums, &sums) {
             let thing = format!("{}, {}, repetition {repetition}", case.program, case.way);

@@ -1,4 +1,4 @@
-//! `fastmap bench replacement`: which touches find their page in memory, beside kernel mmap with as many pages.
+//! `fastmap bench replacement`: how many touches find their page in memory, beside kernel mmap with as many pages in memory.
 
 use std::path::PathBuf;
 
@@ -19,10 +19,11 @@ use crate::substrates::replay::{self, Replay, Replayed};
 use crate::substrates::{self, Advice, Engine, Meter, Op, PAGE, Pattern, Spec, Trace, least_memory, memory_for, prepare};
 use crate::target::{Target, length_for};
 
-/// Size of the file where neither the user nor an existing file says another: hit ratios need many touches, not many bytes.
+/// Size of the file if neither the user nor an existing file says another. Hit ratios need many touches, not many bytes.
 const DEFAULT_BYTES: u64 = 256 << 20;
 
-/// The engines. The advice of the second turns readahead off and, in newer kernels, the look at accessed bits too.
+/// The engines. MADV_RANDOM, the advice of the second engine, turns readahead off. In newer kernels it also turns off the look at accessed
+/// bits.
 const ENGINES: &[Engine] = Engine::PROGRAMS;
 
 /// Measure which pages are kept: hit ratios of traces beside kernel mmap, with as many pages in memory
@@ -49,14 +50,14 @@ pub struct Args {
     /// Traces to replay, separated by commas [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub traces: Vec<Trace>,
-    /// The file: made if missing, extended if shorter than --size, used again if `fastmap bench` made it, refused
-    /// otherwise [default: a temporary file in the current directory]
+    /// The file. It is made if it is missing, extended if it is shorter than --size, and used again if `fastmap bench` made it. Any other
+    /// file is refused [default: a temporary file in the current directory]
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Size of the file, a multiple of 4096 [default: that of --file if it exists, else 256MiB]
     #[arg(long)]
     pub size: Option<Size>,
-    /// Most touches in the window, and as many before it, times the file's pages
+    /// Most touches in the window, as a multiple of the file's pages. As many touches come before the window
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = touches)]
     pub touches: u32,
 }
@@ -128,7 +129,7 @@ impl Experiment for Replacement {
         let group = |trace: Trace| {
             let arm = |&engine: &Engine| {
                 let spec = target.spec(engine, Pattern::Random, Op::Read, 1, Some(memory), ctx.seconds);
-                // Pages read ahead would blur what is compared.
+                // Pages that are read ahead would hide which pages are kept.
                 let spec = Spec { advice: Advice::Random, ..spec };
                 Arm::of(engine, Replay { spec, trace, frames: memory / PAGE as u64, touches: (count, count), seed: 0 })
             };
@@ -163,7 +164,7 @@ impl Stage<Replacement> for Traces {
     fn before(&mut self, turn: &Turn<'_, Replacement>, case: &mut Replay) -> Result<Launch, Failure> {
         case.seed = turn.repetition.into();
         if turn.engine.is_fastmap() {
-            // As many pages as the kernel kept, which is less than the limit by what the kernel itself needs there.
+            // FastMap gets as many pages as the kernel kept. That is less than the limit, since the kernel needs some of the memory itself.
             let kernel = turn.group().filter(|row| row.engine.is_mmap()).flat_map(|row| &row.trials);
             let of_now = kernel.filter(|trial| trial.repetition == turn.repetition);
             let resident = of_now.map(|trial| trial.outcome.resident_pages).max().unwrap_or(0);

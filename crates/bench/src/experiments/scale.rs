@@ -26,24 +26,24 @@ const FAULTS: f64 = 0.9;
 #[command(long_about = "\
 Measure random page faults, reads and writes, over the number of threads; after the FastMap paper, figures 1, 4 and 8(c).
 
-Every operation loads from, or stores to, a page that is not in memory: pages come in a scattered order, each once before any \
-comes again. In memory: the data fit, and begin cold; a run ends when each page was touched, or after --seconds. Out of memory: a run may \
-use --memory, and its memory is full when the measurement of --seconds begins, so every fault evicts a page. How many operations were \
-faults indeed is counted.
+Every operation loads from, or stores to, a page that is not in memory. Pages come in a scattered order, each once before any comes again. \
+There are two cases. In memory: the data fit and begin cold. A run ends when each page was touched, or after --seconds. Out of memory: a run may \
+use --memory. Memory is full when the measurement of --seconds begins, so every fault evicts a page. The page faults are counted, since some \
+operations may not fault.
 
-The data are on --storage, and on no device: a file that is one hole, so that a fault gives a page of zeros and all that is measured is the \
-software, as over the paper's null_blk (reads only, since stores need blocks).
+There are two files. One is on --storage. The other is one hole and needs no device. A fault there gives a page of zeros, so only the software is \
+measured, as over the paper's null_blk. The hole is only read, since stores need blocks.
 
-Kernel mmap and FastMap, advised that the order is random, take turns; every run is a fresh process in a memory cgroup of its own, \
-begun with a cold file. Of mmap without advice and with MADV_RANDOM two trial runs each, at the number of threads nearest to that of processors, decides which is \
-measured against FastMap: the faster one, by the slower of its two, of which at least nine of ten operations are page faults. The other's trial is shown as well.")]
+Kernel mmap and FastMap take turns. FastMap is advised that the order is random. Every run is a fresh process in a memory cgroup of its own, and \
+begins with a cold file. Trial runs decide which kernel mmap is measured against FastMap: mmap without advice, or with MADV_RANDOM. Each has two \
+trial runs, at the number of threads nearest to the number of processors, and counts by the slower one. The faster one is measured, among those \
+of which at least nine of ten operations are page faults. The trial runs of the other one are shown as well.")]
 #[command(after_help = "\
-Figures are medians over the repetitions. Efficiency: operations a second over those of the first number of threads, by thread, counting no more threads than \
-there are processors; threads that wait for a device can be worth more than 1. Queue depth: reads and writes at the device, on average over the \
-window, everybody's: leave the device alone meanwhile.
+Figures are medians over the repetitions. Efficiency: the rate per thread, divided by the rate per thread at the first number of threads. Threads \
+beyond the number of processors do not count. Efficiency may exceed 1 where threads wait for a device. Queue depth: reads and writes at the device, \
+averaged over the window. The requests of other programs count, too, so leave the device alone meanwhile.
 
-Each page's stamp is checked by every operation (zeros in the hole); after each run that stores, the whole file is read back and \
-every byte checked.
+Every operation checks its page's stamp (zeros in the hole). After each run that stores, the whole file is read back and every byte is checked.
 
 Examples:
   fastmap bench scale
@@ -217,7 +217,7 @@ pub struct Place {
     /// `no-device` (the file is one hole), or the storage.
     behind: &'static str,
     target: Target,
-    /// The same, as tables show it.
+    /// The place as tables show it.
     name: String,
 }
 
@@ -248,7 +248,7 @@ impl Faulting {
         Ok(Faulting { places: vec![hole, Place::stamped(ctx.storage.name(), &dir, size)?], limit, memory, bytes })
     }
 
-    /// All cases: the number of a place, a room, and an operation. A hole is only read, since stores need blocks.
+    /// All cases: each is the number of a place, a room, and an operation. A hole is only read, since stores need blocks.
     pub fn cases(&self) -> Vec<(usize, Room, Op)> {
         let ops = |place: usize| if self.places[place].behind == "no-device" { &[Op::Read][..] } else { &[Op::Read, Op::Write] };
         let rooms = [Room::OutOfMemory, Room::InMemory];
@@ -256,7 +256,7 @@ impl Faulting {
         (0..self.places.len()).flat_map(of_place).collect()
     }
 
-    /// One run.
+    /// One run of a case.
     pub fn order(&self, place: usize, room: Room, op: Op, engine: Engine, threads: u32, seconds: f64) -> Order {
         let Place { behind, target, .. } = &self.places[place];
         let memory = match room {

@@ -1,4 +1,4 @@
-//! `fastmap bench`: the tour, eight works, nothing to set up.
+//! `fastmap bench` without a subcommand: the tour. It measures eight works, and needs no preparation.
 
 use clap::Args as ClapArgs;
 use fastmap_cli::cgroup::{Controller, REMEDY};
@@ -22,10 +22,10 @@ use crate::target::Target;
 const FILE: Size = Size(512 << 20);
 const MEMORY: u64 = 128 << 20;
 
-/// Repetitions until they agree, at most: so many times as many.
+/// A work whose repetitions do not agree is repeated, up to this many times as often.
 const TIMES: u32 = 2;
 
-/// A kernel way that does less than this share of the best one in the first repetition is run no more: it will not be the best.
+/// A kernel engine with advice is run no more if in the first repetition it is slower than this share of the best: it will not be the best.
 const HOPELESS: f64 = 0.7;
 
 /// Measure FastMap beside kernel mmap: a tour of eight works, or one experiment in detail (`bench micro`)
@@ -63,7 +63,8 @@ pub struct Args {}
 /// The experiment.
 pub struct Tour;
 
-/// One row: its name, order, what is done, by how many threads, the part of the file, and the kernel's advice that may serve it best.
+/// One row of the table: its name, the order of pages, the operation, the threads, the bytes of the file that are used, and the kernel
+/// engines whose advice may serve it best.
 struct Work {
     name: &'static str,
     pattern: Pattern,
@@ -77,7 +78,7 @@ const fn work(name: &'static str, pattern: Pattern, op: Op, threads: u32, advise
     Work { name, pattern, op, threads, bytes: FILE.0, advised }
 }
 
-/// The rows. A program that touches pages at random knows no next page; the order of walks is known.
+/// The rows. A program that touches pages at random does not know its next pages, so it cannot tell the kernel. A program that walks does.
 const WORKS: [Work; 8] = {
     use Engine::{MmapPopulate, MmapRandom, MmapSequential, MmapWillneed};
     [
@@ -119,7 +120,7 @@ impl Experiment for Tour {
             }
         };
         let dir = ctx.dir_for(FILE.0)?;
-        // A file with a name, as programs have them.
+        // The file has a name, as the files of programs have.
         let place = own_directory(&dir, FILE.0)?;
         let target = Target::named(&place.path().join("file"), Some(FILE), true)?;
         let group = |work: &Work| {
@@ -128,7 +129,7 @@ impl Experiment for Tour {
                 let spec = target.spec(engine, pattern, op, threads, limit.bytes(), ctx.seconds);
                 Spec { pages: bytes / substrates::PAGE as u64, cold: true, ..spec }
             };
-            // `fastmap run` steers a program that knows nothing of it.
+            // The program knows nothing of `fastmap run`, which steers it.
             let steered = Arm { name: "fastmap run".to_owned(), ..Arm::of(Engine::Steered, spec(Engine::Mmap)) };
             let kernel = [Engine::Mmap].into_iter().chain(advised.iter().copied());
             let plain = |engine| Arm::of(engine, spec(engine));
@@ -175,7 +176,7 @@ fn rates(row: &Row<Nothing>) -> Vec<f64> {
     row.trials.iter().map(|trial| trial.reading.ops_per_s).collect()
 }
 
-/// The first letter of the kernel's advice.
+/// The first letter of the kernel's advice, behind a space. Empty: there is none.
 fn letter(engine: Engine) -> String {
     let named = advice(engine).strip_prefix("MADV_").and_then(|name| name.chars().next());
     named.map_or_else(String::new, |first| format!(" {first}"))
@@ -209,7 +210,7 @@ fn times(ratio: f64) -> String {
     if ratio >= 10.0 { format!("{ratio:.0}") } else { format!("{ratio:.2}") }
 }
 
-/// Whether the arm is a kernel way that the first repetition showed to be far from the best.
+/// Whether the arm is a kernel engine with advice that was far from the best in the first repetition.
 fn is_hopeless(turn: &Turn<'_, Tour>) -> bool {
     let first = |row: &Row<Nothing>| row.trials.first().map_or(0.0, |trial| trial.reading.ops_per_s);
     let advised = || turn.group().filter(|row| row.engine.is_mmap() && row.engine != Engine::Mmap);
@@ -217,7 +218,7 @@ fn is_hopeless(turn: &Turn<'_, Tour>) -> bool {
     advised().any(|row| row.arm == turn.at.1 && first(row) < HOPELESS * best)
 }
 
-/// The file. It is closed before its folder goes.
+/// The file. The fields are dropped in this order, so the file is closed before its folder is removed.
 struct Files {
     target: Target,
     _place: TempDir,

@@ -1,4 +1,4 @@
-//! The document: what a repository keeps.
+//! The Markdown document, which a repository can keep.
 
 use super::page::Page;
 use super::summary::{self, HOW_TO_READ, Said, Verdict, in_short, why_level};
@@ -6,10 +6,10 @@ use super::words::{bytes, date, duration, machine, parts, times, times_of};
 use super::{Results, names, table as rows};
 use crate::results::Figure;
 
-/// Rows of a plot's table; more than these are to be looked at, not read.
+/// Most rows in the table of a plot. Nobody reads more.
 const ROWS: usize = 40;
 
-/// All of it, with the pictures' names.
+/// The whole document. `pictures` has the names of the pictures' files.
 pub fn document(experiments: &[Results], page: Option<&Page<'_>>, pictures: &[&str]) -> String {
     let names = names(experiments);
     let all = summary::all(experiments);
@@ -96,7 +96,7 @@ fn figure(figure: &Figure) -> String {
     text
 }
 
-/// Where and within what limits it was measured.
+/// The machine, the data and the memory limit of the measurement.
 fn facts(results: &Results) -> [(&'static str, String); 3] {
     let on = &results.machine;
     let limit = match results.memory_limit_bytes {
@@ -108,19 +108,19 @@ fn facts(results: &Results) -> [(&'static str, String); 3] {
     [("Machine", machine(on)), ("Data", data), ("Memory", limit)]
 }
 
-/// How answers were checked; a result that does not say is not to be trusted silently.
+/// How answers were checked. A reader is told if the results do not say that.
 fn verified(results: &Results) -> &str {
     if results.verified.is_empty() { "The result does not say." } else { &results.verified }
 }
 
-/// A table of texts; columns from the second to `numbers` are figures.
+/// A Markdown table of texts, which are escaped. The columns from the second to `numbers` hold numbers.
 fn rendered(headings: &[String], rows: &[Vec<String>], numbers: usize) -> String {
     let all_escaped = |cells: &[String]| cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>();
     let rows: Vec<_> = rows.iter().map(|row| all_escaped(row)).collect();
     table(&all_escaped(headings), &rows, numbers)
 }
 
-/// A table of Markdown.
+/// A Markdown table of cells that are escaped already. The columns from the second to `numbers` hold numbers.
 pub fn table(headings: &[String], rows: &[Vec<String>], numbers: usize) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let rule =
@@ -128,7 +128,7 @@ pub fn table(headings: &[String], rows: &[Vec<String>], numbers: usize) -> Strin
     format!("{}|{rule}\n{}", line(headings), rows.iter().map(|row| line(row)).collect::<String>())
 }
 
-/// Text that means nothing but itself, on one line; code stays code.
+/// The text on one line, escaped so that Markdown shows it as it is. Code in backticks stays code.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (code, part) in parts(text) {

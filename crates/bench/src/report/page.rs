@@ -1,7 +1,7 @@
 //! The page for people: one table of what FastMap gains over the kernel. It has a column for each storage, and rows for each work.
 //!
-//! A *work* is what a benchmark measures, such as `touches at random, 4 threads`. A *way* is how FastMap serves it: `fastmap run` or
-//! `engine`.
+//! * A *work* is something that a benchmark measures, such as `touches at random, 4 threads`.
+//! * A *way* is how FastMap serves a work: `fastmap run` or `engine`.
 
 use super::Results;
 use super::markdown::{escaped, table};
@@ -11,16 +11,16 @@ use crate::results::{Gain, Spread};
 use crate::storages::LATENCY;
 use fastmap_cli::machine::Machine;
 
-/// The name of one way in results. The picture shows this way if any work was measured so.
+/// The name of one way in results. The picture shows this way if any work was measured in it.
 const RUN: &str = "fastmap run";
 
 /// How to read the table.
-const HOW_TO_READ: &str = "Each cell has two ratios: how many times as good FastMap is as kernel mmap as it is, and, behind the semicolon, as kernel \
-    mmap with the advice that serves the work best. A ratio is a median of paired repetitions, with the lowest and the highest in brackets; above 1 \
-    FastMap is better.";
+const HOW_TO_READ: &str = "Each cell has two ratios. They say how many times as good FastMap is as kernel mmap. The first compares it with mmap as it is. \
+    The second, behind the semicolon, compares it with mmap under the advice that serves the work best. Above 1 FastMap is better. A ratio is the \
+    median of paired repetitions; the lowest and the highest are in brackets.";
 
 /// The meaning of its signs.
-const LEGEND: &str = "**Bold** is ahead, ▼ is behind. No mark is level: within 3 % of 1, or with repetitions on both sides of 1. \
+const LEGEND: &str = "**Bold**: FastMap is ahead. ▼: FastMap is behind. No mark: level, which is within 3 % of 1, or with repetitions on both sides of 1. \
     `~`: the repetitions are far apart. –: not measured.";
 
 /// The page.
@@ -94,7 +94,8 @@ impl<'a> Page<'a> {
         ((0..self.columns.len()).find(is_there).unwrap_or(0), way)
     }
 
-    /// The page as Markdown. `pictures`: the file names of the picture for light screens and of the one for dark screens, or nothing.
+    /// The page as Markdown. `pictures` holds the file names of the picture for light screens and of the picture for dark screens, or
+    /// nothing.
     pub fn section(&self, pictures: &[&str]) -> String {
         let mut text = format!("\n## At a glance\n\n{HOW_TO_READ}\n\n{LEGEND}\n\nMeasured on:\n\n");
         for (n, measured) in self.measured.iter().enumerate() {
@@ -127,7 +128,8 @@ impl<'a> Page<'a> {
         text
     }
 
-    /// A list of the advice that served best: for each storage, each advice with its works. The second ratios are to this advice.
+    /// A list of the advice that served best: for each storage, each advice and its works. The second ratio of a cell compares with this
+    /// advice.
     fn best_advice(&self) -> String {
         let mut text = String::new();
         for (at, column) in self.columns.iter().enumerate() {
@@ -156,7 +158,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The storages of experiments, in order, and the one that each experiment used.
+/// The storages of experiments, in order, and for each experiment the number of its storage.
 fn columns(experiments: &[&Results], machines: &[Measured]) -> (Vec<Column>, Vec<usize>) {
     let mut columns: Vec<Column> = Vec::new();
     let titles: Vec<_> = experiments
@@ -191,7 +193,7 @@ fn storage(name: &str, machine: &Machine) -> (usize, String) {
     let readahead = machine.read_ahead_kb.map_or_else(String::new, |kib| format!(", readahead {}", bytes(kib << 10)));
     match name {
         "disk" => (0, format!("disk{readahead}")),
-        // `LATENCY` is the one with which experiments make it.
+        // `LATENCY` is the latency with which experiments make slow storage.
         "slow" => (1, format!("slow storage, {} a request", LATENCY.replace("ms", " ms"))),
         "fast" => (2, format!("fast (zram){readahead}")),
         "here" => (3, format!("this disk as it is{readahead}")),

@@ -1,4 +1,4 @@
-//! The page's picture: bars around 1 on a logarithmic axis, as SVG that needs nothing else.
+//! The page's picture: bars around 1 on a logarithmic axis. It is an SVG that needs no other file.
 
 use std::fmt::Write;
 
@@ -6,24 +6,24 @@ use super::page::Page;
 use super::words::{ratio, tick};
 use crate::results::Spread;
 
-/// Its width, the column of names, and where the axis begins and ends; what is left on both sides is for numbers.
+/// The width of the picture, the width of the column of names, and the ends of the axis. Numbers have the room on both sides of the axis.
 const WIDTH: f64 = 800.0;
 const NAMES: f64 = 236.0;
 const AXIS: (f64, f64) = (300.0, 728.0);
 
-/// Heights of a line of text and of a bar, and what is between two works.
+/// The height of a line of text, the height of a bar, and the distance between two works.
 const LINE: f64 = 17.0;
 const BAR: f64 = 17.0;
 const APART: f64 = 14.0;
 
-/// Widths of an average and of a broad character, of text of 13 units, in the broader of fonts.
+/// The width of an average character and of a wide one, in text of 13 units in the widest of the usual fonts.
 const CHARACTER: f64 = 7.2;
 const BROAD: f64 = 8.5;
 
-/// Most names on the axis.
+/// Most numbers on the axis.
 const TICKS: usize = 9;
 
-/// Colours.
+/// The colours of a picture.
 pub struct Palette {
     name: &'static str,
     ground: &'static str,
@@ -35,7 +35,7 @@ pub struct Palette {
 }
 
 impl Palette {
-    /// For light screens and for dark ones.
+    /// The palettes for light and for dark screens.
     pub const ALL: [Palette; 2] = [
         Palette {
             name: "light",
@@ -57,20 +57,20 @@ impl Palette {
         },
     ];
 
-    /// The picture's file beside a document of that name.
+    /// The name of the picture's file beside a document with this stem.
     pub fn file(&self, stem: &str) -> String {
         format!("{stem}-{}.svg", self.name)
     }
 }
 
-/// A work's two bars.
+/// The two bars of a work.
 struct Group<'a> {
     work: &'a str,
     bars: Vec<(Spread, &'static str)>,
     unsteady: bool,
 }
 
-/// The picture in these colours; none if no ratio was measured.
+/// Draws the page in these colours. None: no ratio was measured.
 pub fn draw(page: &Page<'_>, colours: &Palette) -> Option<String> {
     let (at, way) = page.shown();
     let column = &page.columns[at];
@@ -130,7 +130,7 @@ pub fn draw(page: &Page<'_>, colours: &Palette) -> Option<String> {
 }
 
 impl Group<'_> {
-    /// Draws it below `y`; where it ends.
+    /// Draws the group below `y`. Returns the `y` below the group.
     fn draw(&self, into: &mut String, y: f64, scale: &Scale) -> f64 {
         let lines = wrap(self.work, NAMES);
         let bars = self.bars.len() as f64 * BAR;
@@ -156,7 +156,7 @@ impl Group<'_> {
                     writeln!(into, "<path d=\"M{low} {above}V{below}M{high} {above}V{below}M{low} {middle}H{high}\"/>");
             }
             let number = format!("{}{}", ratio(spread.median), if self.unsteady { " ~" } else { "" });
-            // Beyond the whisker, on the bar's side of 1.
+            // The number stands beyond the whisker, on the bar's side of 1.
             match spread.median < 1.0 {
                 true => texts(into, &[number], low.min(one) - 6.0, middle + 4.5, "text-anchor=\"end\""),
                 false => texts(into, &[number], high.max(one) + 6.0, middle + 4.5, ""),
@@ -166,12 +166,12 @@ impl Group<'_> {
     }
 }
 
-/// Only positive numbers are on a logarithmic axis.
+/// A logarithmic axis has only positive numbers.
 fn is_drawn(spread: &Spread) -> bool {
     [spread.low, spread.median, spread.high].iter().all(|value| value.is_finite() && *value > 0.0)
 }
 
-/// The axis: from a round number below the least value to one above the greatest, 1 among them.
+/// The axis. It goes from a round number below the least value to a round number above the greatest. 1 lies between them.
 struct Scale {
     low: f64,
     high: f64,
@@ -184,12 +184,12 @@ impl Scale {
         Scale { low: 1.0 / round_number(1.0 / low), high: round_number(high) }
     }
 
-    /// Where a value is.
+    /// The place of a value on the picture.
     fn at(&self, value: f64) -> f64 {
         AXIS.0 + (value / self.low).ln() / (self.high / self.low).ln() * (AXIS.1 - AXIS.0)
     }
 
-    /// Round numbers on it, with as many between as there is room for.
+    /// Round numbers on the axis, as many as there is room for.
     fn ticks(&self) -> Vec<f64> {
         let of = |fine: &[f64]| -> Vec<f64> {
             let all = (-9..=9).flat_map(|decade| fine.iter().map(move |step| step * 10f64.powi(decade)));
@@ -200,7 +200,7 @@ impl Scale {
     }
 }
 
-/// 1, 2, 5, 10 and so on, from 1.25 on, at which an axis of little differences ends.
+/// 1.25, then 2, 5, 10, 20 and so on. An axis of small differences ends at 1.25.
 fn steps(value: f64) -> impl Iterator<Item = f64> {
     let decades = value.log10().ceil() as i32 + 1;
     [1.25]
@@ -209,7 +209,7 @@ fn steps(value: f64) -> impl Iterator<Item = f64> {
         .filter(|step| *step > 1.0)
 }
 
-/// Writes lines below each other; where the next one would be.
+/// Writes lines below each other. Returns the `y` of the next line.
 fn texts(into: &mut String, lines: &[String], x: f64, y: f64, attributes: &str) -> f64 {
     let gap = if attributes.is_empty() { "" } else { " " };
     for (n, line) in lines.iter().enumerate() {
@@ -219,7 +219,7 @@ fn texts(into: &mut String, lines: &[String], x: f64, y: f64, attributes: &str) 
     y + lines.len() as f64 * LINE
 }
 
-/// Text that is nothing but text; what XML has no place for is left out.
+/// Escapes text for XML. Characters that XML forbids become spaces.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -234,18 +234,18 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A tenth of a unit is as exact as anybody sees.
+/// Rounds to a tenth of a unit. Nobody sees a smaller difference.
 fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// About how wide a text is.
+/// The approximate width of a text.
 fn text_width(text: &str) -> f64 {
     let wide = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || !c.is_ascii();
     text.chars().map(|c| if wide(c) { BROAD } else { CHARACTER }).sum()
 }
 
-/// Lines of a text that are no wider; a word that no line can hold is broken.
+/// Breaks a text into lines of at most this width. A word that is wider than a line is broken.
 fn wrap(text: &str, width: f64) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut room = width;

@@ -12,7 +12,7 @@ use fastmap_cli::failure::Failure;
 ///
 /// # Errors
 ///
-/// The file cannot be read, or holds something else, or an older version wrote it without figures.
+/// The file cannot be read, or holds something else. Or an older version wrote it, without figures.
 pub fn read(path: &Path) -> Result<Results, Failure> {
     let name = path.display();
     let remedy = "name files that `fastmap bench NAME --json FILE` wrote";

@@ -1,28 +1,28 @@
-//! What the experiments come to: who is ahead, level, behind.
+//! A summary of all comparisons: where FastMap is ahead, level or behind.
 
 use super::words::{count, times};
 use super::{Results, names};
 use crate::results::{Headline, Spread};
 
-/// Ratios this close to 1 are called level whatever the repetitions say.
+/// A ratio this close to 1 is level, whatever its repetitions are.
 const LEVEL: f64 = 0.03;
 
-/// What a ratio says.
+/// The verdict on a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every repetition is better, and by more than nothing.
+    /// Every repetition is at least as good, and the median is better by more than `LEVEL`.
     Ahead,
-    /// Repetitions are on both sides, or there is hardly a difference.
+    /// Repetitions are on both sides of 1, or the median is within `LEVEL` of 1.
     Level,
-    /// Every repetition is worse.
+    /// No repetition is better, and the median is worse by more than `LEVEL`.
     Behind,
 }
 
 impl Verdict {
-    /// All, best first.
+    /// All verdicts, best first.
     pub const ALL: [Verdict; 3] = [Verdict::Ahead, Verdict::Level, Verdict::Behind];
 
-    /// Of a ratio.
+    /// The verdict on a ratio.
     pub fn of(ratio: Spread) -> Verdict {
         match ratio {
             r if r.low >= 1.0 && r.median > 1.0 + LEVEL => Verdict::Ahead,
@@ -31,7 +31,7 @@ impl Verdict {
         }
     }
 
-    /// One word.
+    /// The verdict in one word.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Ahead => "ahead",
@@ -40,7 +40,7 @@ impl Verdict {
         }
     }
 
-    /// The heading above those of which it is true.
+    /// The heading above comparisons with this verdict.
     pub fn heading(self) -> &'static str {
         match self {
             Verdict::Ahead => "FastMap is ahead",
@@ -50,22 +50,22 @@ impl Verdict {
     }
 }
 
-/// Why a ratio is called level, where that needs saying.
+/// The reason why a ratio is level, if its median is not close to 1.
 pub fn why_level(ratio: Spread) -> Option<&'static str> {
     let crosses = ratio.low < 1.0 && ratio.high > 1.0 && (ratio.median - 1.0).abs() > LEVEL;
     (Verdict::of(ratio) == Verdict::Level && crosses).then_some("repetitions fall on both sides of 1")
 }
 
-/// A headline and whose it is.
+/// A headline with its experiment.
 #[derive(Debug, Clone, Copy)]
 pub struct Said<'a> {
-    /// Which of the experiments.
+    /// The number of the experiment.
     pub experiment: usize,
-    /// What it says.
+    /// The headline.
     pub headline: &'a Headline,
 }
 
-/// Every headline, in order.
+/// All headlines, in order.
 pub fn all(experiments: &[Results]) -> Vec<Said<'_>> {
     let of = |(experiment, results)| -> Vec<Said<'_>> {
         let results: &Results = results;
@@ -74,7 +74,7 @@ pub fn all(experiments: &[Results]) -> Vec<Said<'_>> {
     experiments.iter().enumerate().flat_map(of).collect()
 }
 
-/// Those of one verdict, the largest ratio first.
+/// The headlines with one verdict, the largest ratio first.
 pub fn with<'a>(all: &[Said<'a>], verdict: Verdict) -> Vec<Said<'a>> {
     let mut some: Vec<_> = all.iter().copied().filter(|s| Verdict::of(s.headline.ratio) == verdict).collect();
     some.sort_by(|a, b| b.headline.ratio.median.total_cmp(&a.headline.ratio.median));
@@ -86,7 +86,7 @@ pub const HOW_TO_READ: &str = "A ratio says how many times as good FastMap is as
     FastMap is better, also where less is better, as of time. It is a median over repetitions; in brackets stand the lowest and the \
     highest of them. Where these are on both sides of 1, or the median is within 3 % of it, the two are called level.";
 
-/// The whole in two or three sentences.
+/// A summary of all comparisons in a few sentences.
 pub fn in_short(experiments: &[Results]) -> String {
     let all = all(experiments);
     if all.is_empty() {

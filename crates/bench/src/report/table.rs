@@ -1,20 +1,20 @@
-//! The numbers of a figure in rows.
+//! The numbers of a figure, as rows of a table.
 
 use super::words::{amount, place, tick};
 use crate::results::{Figure, Kind, Point, X};
 
-/// A table with its first row.
+/// A table and its headings.
 pub struct Table {
-    /// What the columns are.
+    /// The headings of the columns.
     pub headings: Vec<String>,
-    /// What is in them; the first says where.
+    /// The rows. The first cell of a row says where its points are.
     pub rows: Vec<Vec<String>>,
-    /// What is said of rows that were too many.
+    /// A sentence about rows that were left out.
     pub left_out: Option<String>,
 }
 
-/// The numbers of `figure`, about so many rows of them at most: a row for each place, a column for each series; of scattered points a
-/// row each, and of many some.
+/// The numbers of `figure`, in at most about `most` rows. There is a row for each place and a column for each series. A scatter plot has a
+/// row for each point, and at most half as many rows. If there are more, only every n-th row is kept.
 pub fn of(figure: &Figure, most: usize) -> Table {
     let (mut table, most) = match figure.kind {
         Kind::Scatter => (scattered(figure), most / 2),
@@ -48,7 +48,7 @@ fn by_place(figure: &Figure) -> Table {
     Table { headings, rows: places(figure).iter().map(row).collect(), left_out: None }
 }
 
-/// Where the points of a figure are, each once: names in the order of their first appearance, numbers in their own.
+/// The places of a figure's points on the axis, each once. Names keep the order of their first appearance. Numbers are sorted.
 fn places(figure: &Figure) -> Vec<X> {
     let mut places: Vec<X> = Vec::new();
     for point in figure.series.iter().flat_map(|s| &s.points) {
@@ -63,7 +63,7 @@ fn places(figure: &Figure) -> Vec<X> {
     places
 }
 
-/// A point's value with its range.
+/// The value of a point, with its range.
 fn value(point: &Point) -> String {
     match point.range {
         Some((low, high)) if low != high => format!("{} ({} to {})", amount(point.y), tick(low), tick(high)),

@@ -1,13 +1,13 @@
-//! Numbers, sizes, times and dates as people read them.
+//! Numbers, sizes, times and dates for people.
 
 use crate::results::{Spread, X};
 use fastmap_cli::machine::Machine;
 use fastmap_cli::size::Size;
 
-/// Three digits and a letter: `0.25`, `12.3`, `97.6k`, `1.24M`.
+/// A number with about three digits and a letter: `0.250`, `12.3`, `97.6k`, `1.24M`.
 pub fn amount(value: f64) -> String {
     let size = value.abs();
-    // A thousand ten thousandths less is what would be rounded up to the next letter.
+    // The bounds lie half a digit below the powers of ten, since such numbers would be rounded up.
     let (value, letter) = match size {
         s if s >= 999.5e6 => (value / 1e9, "G"),
         s if s >= 999.5e3 => (value / 1e6, "M"),
@@ -26,7 +26,7 @@ pub fn amount(value: f64) -> String {
     format!("{value:.digits$}{letter}")
 }
 
-/// The same without zeros at the end: `1`, `2.5k`.
+/// The same number without zeros at the end: `1`, `25k`.
 pub fn tick(value: f64) -> String {
     let text = amount(value);
     let digits = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -52,12 +52,12 @@ pub fn times_of(ratio: Spread) -> String {
     format!("{} ({})", times(ratio.median), times_range(ratio))
 }
 
-/// `1.10x to 1.31x`, or that nothing was repeated.
+/// `1.10x to 1.31x`, or `one run` if nothing was repeated.
 pub fn times_range(Spread { low, high, .. }: Spread) -> String {
     if low == high { "one run".to_owned() } else { format!("{} to {}", times(low), times(high)) }
 }
 
-/// A ratio in as many digits as spreads leave it: `84`, `4.5`, `1.02`.
+/// A ratio with as many digits as make sense beside its range: `84`, `4.5`, `1.02`.
 pub fn ratio(ratio: f64) -> String {
     let text = match ratio {
         r if r >= 99.95 => return amount(r),
@@ -75,7 +75,7 @@ pub fn ratio_of(Spread { median, low, high }: Spread) -> String {
     format!("{} ({range})", ratio(median))
 }
 
-/// A point's place on its axis.
+/// The place of a point on its axis.
 pub fn place(x: &X) -> String {
     match x {
         X::Number(number) => tick(*number),
@@ -118,16 +118,16 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Processors, memory and kernel in a line.
+/// Processors, memory and kernel of a machine, on one line.
 pub fn machine(machine: &Machine) -> String {
     let Machine { cpus, model, kernel, memory_bytes, .. } = machine;
     let plural = if *cpus == 1 { "" } else { "s" };
     format!("{cpus} processor{plural} ({model}), {} of memory, Linux {kernel}", bytes(*memory_bytes))
 }
 
-/// Text in its parts, each with whether it stood between backticks: code.
+/// The parts of a text. Each says whether it stood between backticks, which makes it code.
 pub fn parts(text: &str) -> impl Iterator<Item = (bool, &str)> {
-    // One backtick without another is just that.
+    // A backtick without a partner is text.
     let code = text.matches('`').count().is_multiple_of(2);
     let pieces: Vec<&str> = if code { text.split('`').collect() } else { vec![text] };
     pieces.into_iter().enumerate().map(|(n, piece)| (n % 2 == 1, piece)).filter(|(_, piece)| !piece.is_empty())

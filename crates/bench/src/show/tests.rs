@@ -1,4 +1,4 @@
-//! An experiment that nobody ran: what becomes of figures that are known.
+//! Tests with an experiment that was never run: its figures are made up.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +67,7 @@ impl Experiment for Made {
     }
 }
 
-/// Rates of three repetitions, of one arm and part of the group with so many threads.
+/// A row of one arm and part, in the group with so many threads, with the rates of three repetitions.
 fn row(threads: u64, engine: Engine, part: &str, rates: [f64; 3], flush: Option<f64>) -> Row<Extra> {
     let trial = |(n, ops_per_s): (usize, &f64)| Trial {
         repetition: n as u32 + 1,
@@ -111,11 +111,11 @@ fn columns_come_to_known_figures() {
     let shown = Shown::<Made>::new(&rows);
     let value = |row: usize, key: &str| shown.value(&rows[row], shown.column(key));
     assert_eq!((value(0, "ops_per_s"), value(1, "ops_per_s")), (Some(2000.0), Some(4000.0)), "medians");
-    // Repetition by repetition to mmap-random, whose median is the best: 8/4, 5/5, 9/3.
+    // The repetitions are compared with those of mmap-random, whose median is the best: 8/4, 5/5, 9/3.
     assert_eq!(value(2, "times"), Some(2.0));
     assert_eq!(shown.spread(&rows[2], shown.column("times")), Some(Spread { median: 2.0, low: 1.0, high: 3.0 }));
     assert_eq!(value(1, "times"), Some(1.0), "the best itself");
-    // The first arm's flush takes 4, mmap-random's 1: it is worth a quarter.
+    // The first arm's flush takes 4, and mmap-random's takes 1. So the worth is a quarter.
     assert_eq!((value(0, "worth"), value(1, "worth"), value(3, "worth")), (None, Some(0.25), None));
     assert_eq!((value(5, "deviation"), value(0, "rows")), (Some(0.0), Some(12.0)));
     assert_eq!(value(3, "flush.seconds"), None);
@@ -127,7 +127,7 @@ fn tables_have_a_row_for_each_arm_and_leave_out_what_nobody_measured() {
     let rows = rows();
     let tables = Shown::<Made>::new(&rows).tables();
     let lines: Vec<Vec<&str>> = tables.lines().map(|line| line.split_whitespace().collect()).collect();
-    // Alike but for their threads, both groups are one table.
+    // The groups differ only in their threads, so they share a table.
     assert_eq!(lines[1], ["work"]);
     let headings = ["engine", "threads", "kops/s", "min..max", "x", "best", "mmap", "flush", "s", "min..max", "worth"];
     assert_eq!(lines[3], headings);
@@ -158,7 +158,7 @@ fn claims_are_ratios_repetition_by_repetition_beside_the_papers() {
         line(&headlines[0]),
         "work, 1 threads, load: fastmap to mmap-random: 2.00x (1.00..3.00; paper 3.50), ahead\n"
     );
-    // Of both parts together, at the most threads alone: sqrt(2 * 8), sqrt(1 * 9), sqrt(3 * 4/3).
+    // The mean of both parts, with the most threads only: sqrt(2 * 8), sqrt(1 * 9), sqrt(3 * 4/3).
     assert_eq!(said[2].0, "work, 2 threads, mean of all: fastmap to mmap-random");
     let mean = said[2].1;
     assert!(
@@ -208,7 +208,7 @@ fn plots_are_columns_over_an_axis() {
     let point = &rates.series[2].points[1];
     assert_eq!((&point.x, point.y, point.range), (&X::Number(2.0), 16.0, Some((10.0, 18.0))), "thousands");
     assert!(figures[4].y.log && figures[2].series[1].name == "flush s");
-    // One number of threads is no axis: bars.
+    // With one number of threads there is no axis of threads, so the plot has bars.
     let one: Vec<Row<Extra>> = rows.into_iter().filter(|row| row.group == 1 && row.part == "load").collect();
     assert_eq!(Shown::<Made>::new(&one).figures(1)[0].kind, Kind::Bars);
 }
@@ -249,7 +249,7 @@ fn the_json_has_labels_columns_runs_and_every_trial_and_the_report_reads_it() {
     }
 }
 
-/// The driver's loop, over a stage that never lets a run begin.
+/// A stage for the driver's loop that never lets a run begin.
 struct Refuses(Vec<(usize, usize, u32)>);
 
 impl Stage<Idle> for std::rc::Rc<std::cell::RefCell<Refuses>> {

@@ -1,4 +1,4 @@
-//! Slow storage for an experiment: the command in a process of its own, which unmounts it however the bench ends.
+//! Slow storage for an experiment. A process of its own runs `fastmap bench storage`, and unmounts the storage however the bench ends.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -9,21 +9,21 @@ use std::process::{Child, Command, Stdio};
 use super::NAME;
 use crate::substrates::sys;
 
-/// Slow storage, while this value lives.
+/// Slow storage. It is mounted while this value lives.
 #[derive(Debug)]
 pub struct Beside(Child);
 
 impl Beside {
-    /// With a made-up file of `bytes`, to be read, mounted at an empty folder.
+    /// Mounts storage with a made-up file of `bytes`, which can only be read, at an empty folder.
     ///
     /// # Errors
     ///
-    /// Why there can be none here, in words.
+    /// The reason why the storage cannot be mounted, in words.
     pub fn start(latency: &str, bandwidth: &str, bytes: u64, dir: &Path) -> Result<Beside, String> {
         Beside::with(latency, bandwidth, ["--size".as_ref(), bytes.to_string().as_ref()], dir)
     }
 
-    /// With the files of a folder, which can be written to.
+    /// Mounts storage with the files of the folder `source`, which can be written to.
     ///
     /// # Errors
     ///
@@ -40,13 +40,13 @@ impl Beside {
     ) -> Result<Beside, String> {
         let mut command = Command::new("/proc/self/exe");
         command.args([NAME, "--latency", latency, "--bandwidth", bandwidth]).args(holding).arg(dir);
-        // The terminal's signals are the bench's.
+        // The terminal's signals are for the bench, so the process has a group of its own.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         sys::ends_with_parent(&mut command, libc::SIGTERM);
         let mut beside = Beside(command.spawn().map_err(|error| error.to_string())?);
         let mut ready = String::new();
         if let Some(stdout) = &mut beside.0.stdout {
-            // Without an answer there is a reason.
+            // If no line comes, the process gives the reason on standard error.
             let _ = BufReader::new(stdout).read_line(&mut ready);
         }
         if !ready.is_empty() {
@@ -62,7 +62,7 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // SAFETY: no memory is handed over; the child is not waited for yet, so that its number is nobody else's.
+        // SAFETY: no memory is handed over. The child is not waited for yet, so no other process can have its number.
         unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! The files that slow storage holds: a made-up one, or a folder's.
+//! The files on slow storage: a made-up one, or the files of a folder.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,32 +11,32 @@ use fastmap_cli::failure::Failure;
 
 use crate::substrates::{PAGE, prepare};
 
-/// A file.
+/// A file on slow storage.
 #[derive(Debug)]
 pub struct Shown {
-    /// Its name in the only folder.
+    /// Its name. The file system has only one folder.
     pub name: OsString,
-    /// Its length.
+    /// Its length, bytes.
     pub bytes: u64,
-    /// When it was changed.
+    /// The time of its last change.
     pub modified: SystemTime,
     /// Whether it can be written to, within its length.
     pub writable: bool,
-    /// None: made up.
+    /// The file with its contents. None: they are made up.
     content: Option<File>,
 }
 
 impl Shown {
-    /// One that holds what the experiments' files hold.
+    /// A made-up file. It holds the same bytes as the experiments' files.
     pub fn made_up(name: &str, bytes: u64) -> Shown {
         Shown { name: name.into(), bytes, modified: SystemTime::now(), writable: false, content: None }
     }
 
-    /// The files of a folder, by name.
+    /// The files of a folder, sorted by name.
     ///
     /// # Errors
     ///
-    /// One that cannot be read, or none.
+    /// A file cannot be read, or the folder has no files.
     pub fn of_folder(folder: &Path, writable: bool) -> Result<Vec<Shown>, Failure> {
         let failed = |path: &Path, error: io::Error| {
             Failure::new(path.display(), format!("cannot be read: {error}"), "name a folder of files that you may read")
@@ -45,7 +45,7 @@ impl Shown {
         for entry in fs::read_dir(folder).map_err(|error| failed(folder, error))? {
             let entry = entry.map_err(|error| failed(folder, error))?;
             let path = entry.path();
-            // Links, too, to where their files are.
+            // Links count as the files that they lead to.
             let data = path.metadata().map_err(|error| failed(&path, error))?;
             if data.is_file() {
                 let opened = OpenOptions::new().read(true).write(writable).open(&path);
@@ -61,11 +61,11 @@ impl Shown {
         }
     }
 
-    /// Bytes to be there from `at` on.
+    /// Writes bytes at the offset `at`.
     ///
     /// # Errors
     ///
-    /// The system's error; EACCES if it is only to be read.
+    /// The system's error, or EACCES if the file can only be read.
     pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         match &self.content {
             Some(file) if self.writable => file.write_all_at(bytes, at),
@@ -73,11 +73,11 @@ impl Shown {
         }
     }
 
-    /// Bytes of it, from `at` on; there must be so many.
+    /// Reads bytes at the offset `at`. The file must be long enough.
     ///
     /// # Errors
     ///
-    /// The system's error, or a file that was cut.
+    /// The system's error, or an end of file if the file has become shorter.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
         match &self.content {
             Some(file) => file.read_exact_at(bytes, at),

@@ -1,4 +1,4 @@
-//! Mounting: by mount(2), or by fusermount3, which may where users may not.
+//! Mounts the file system: by mount(2), or by fusermount3, which may mount for users.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,14 +12,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::substrates::sys;
 
-/// The device through which the kernel and a file system of this kind talk. fuse(4)
+/// The device through which the kernel talks to a FUSE file system. fuse(4)
 pub const DEVICE: &str = "/dev/fuse";
-/// How it is called in /proc/mounts.
+/// The name of the file system in /proc/mounts.
 const NAME: &str = "fastmap-storage";
-/// Mounts for users.
+/// The command that mounts for users.
 const HELPER: &str = "fusermount3";
 
-/// A mount; dropped, it is gone. Programs that have files of it open meet errors from then on.
+/// A mount. It is unmounted when the value is dropped. Programs that still have its files open get errors then.
 #[derive(Debug)]
 pub struct Mount {
     dir: PathBuf,
@@ -27,11 +27,11 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// At a folder; with the device that answers for it.
+    /// Mounts at a folder. Returns the device, too, on which the kernel's requests come in.
     ///
     /// # Errors
     ///
-    /// The words of the system, or of fusermount3.
+    /// The system's error, or the message of fusermount3.
     pub fn at(dir: &Path, writable: bool) -> io::Result<(Mount, File)> {
         let (by_helper, device) = match mount(dir, writable) {
             Ok(device) => (false, device),
@@ -44,7 +44,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Somebody else may have unmounted it.
+        // Another process may have unmounted it already, so errors are ignored.
         if !self.by_helper {
             let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
         } else {
@@ -58,7 +58,7 @@ fn mount(dir: &Path, writable: bool) -> io::Result<File> {
     let device = File::options().read(true).write(true).open(DEVICE)?;
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let (fd, mode) = (device.as_raw_fd(), libc::S_IFDIR);
-    // Others' programs, too.
+    // Programs of other users may use it, too.
     let options = format!(
         "fd={fd},rootmode={mode:o},user_id={},group_id={},allow_other,default_permissions",
         uid.as_raw(),
@@ -71,7 +71,7 @@ fn mount(dir: &Path, writable: bool) -> io::Result<File> {
     Ok(device)
 }
 
-/// It hands over the device through a socket, the number of which it finds in its environment.
+/// fusermount3 sends the device through a socket, whose number it finds in its environment.
 fn mount_by_helper(dir: &Path, writable: bool) -> io::Result<File> {
     let (ours, its) = UnixStream::pair()?;
     let mut command = Command::new(HELPER);
@@ -87,7 +87,7 @@ fn mount_by_helper(dir: &Path, writable: bool) -> io::Result<File> {
     let device = sys::receive_file(&ours);
     let mut said = String::new();
     if let Some(stderr) = &mut helper.stderr {
-        // Its words are read where it failed.
+        // The message matters only if no device came.
         let _ = stderr.read_to_string(&mut said);
     }
     helper.wait()?;

@@ -1,7 +1,8 @@
-//! The file system: reads and writes are answered when they are due, everything else at once.
+//! The file system. Reads and writes are answered when they are due, and all other requests at once.
 //!
-//! A read is due after the latency, or, if that is later, when the bytes of all that came before it have passed at the bandwidth. Each of as many
-//! threads as there may be reads at a time takes a request of the kernel's, sleeps until it is due, and answers it.
+//! A read has two conditions: the latency is over, and its bytes and those of all reads before it have passed at the bandwidth. It is due
+//! when both are met. Each thread takes a request from the kernel, sleeps until the request is due, and answers it. So there are as many
+//! threads as there may be reads at the same time.
 
 use std::fmt;
 use std::fs::File;
@@ -16,28 +17,28 @@ use bytemuck::Zeroable;
 use super::files::Shown;
 use super::wire::{self, Attributes, put, split};
 
-/// Reads at the same time.
+/// Most reads and writes at the same time.
 const AT_ONCE: u16 = 64;
-/// The longest write, as the longest read is.
+/// The longest write, bytes. The longest read is as long.
 const WRITE: u32 = 128 << 10;
-/// The longest request: a write.
+/// The longest request, bytes: a write.
 const REQUEST: usize = (WRITE as usize) + (4 << 10);
-/// Seconds for which the kernel need not ask again: nothing changes.
+/// The seconds for which the kernel may keep names and attributes. They never change.
 const FOREVER: u64 = 1 << 30;
-/// The numbers of the folder and of the first file.
+/// The node number of the folder, and that of the first file.
 const FOLDER: u64 = 1;
 const FIRST: u64 = 2;
 
-/// How fast it is.
+/// The speed of the storage.
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {
-    /// Of each read.
+    /// The latency of each read.
     pub latency: Duration,
-    /// Bytes a second of all together.
+    /// Bytes a second of all reads together.
     pub bandwidth: f64,
 }
 
-/// Files on storage far away.
+/// The file system.
 #[derive(Debug)]
 pub struct Slow {
     files: Vec<Shown>,
@@ -46,17 +47,17 @@ pub struct Slow {
     road: Mutex<Road>,
 }
 
-/// State that all reads share.
+/// State that all reads and writes share.
 #[derive(Debug)]
 struct Road {
-    /// When the bytes of all reads so far have passed.
+    /// The time at which the bytes of all reads so far have passed.
     passed: Instant,
-    /// Reads that are not answered.
+    /// The number of reads that are not answered yet.
     open: usize,
     seen: Seen,
 }
 
-/// Counts of the reads that were asked for.
+/// Counts of the reads and writes so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     reads: u64,
@@ -71,21 +72,21 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Why a request is refused: errno(3).
+/// The reason why a request is refused: an error number of errno(3).
 type Refused = i32;
 
 impl Slow {
-    /// That answers what comes from `device`.
+    /// A file system that answers the requests of `device`.
     pub fn new(files: Vec<Shown>, speed: Speed, device: File) -> Slow {
         let road = Road { passed: Instant::now(), open: 0, seen: Seen::default() };
         Slow { files, speed, device, road: Mutex::new(road) }
     }
 
-    /// Starts threads that answer, until it is unmounted.
+    /// Starts the threads that answer requests until the file system is unmounted.
     ///
     /// # Errors
     ///
-    /// If there can be no threads.
+    /// A thread cannot be started.
     pub fn serve(self: &Arc<Slow>) -> io::Result<Vec<JoinHandle<()>>> {
         let one = |_| {
             let slow = Arc::clone(self);
@@ -94,7 +95,7 @@ impl Slow {
         (0..AT_ONCE).map(one).collect()
     }
 
-    /// Reads that were asked for so far.
+    /// Counts of the reads and writes so far.
     pub fn seen(&self) -> Seen {
         self.road().seen
     }
@@ -103,17 +104,17 @@ impl Slow {
         self.road.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers one request after the other.
+    /// Answers requests, one after the other.
     fn answer(&self) {
         let (mut request, mut answer) = (vec![0; REQUEST], Vec::new());
         loop {
             let len = match (&self.device).read(&mut request) {
                 Ok(len) => len,
-                // A request that was taken back; a signal.
+                // The kernel has taken back the request, or a signal has come.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)) => {
                     continue;
                 }
-                // It is unmounted: ENODEV.
+                // The file system is unmounted (ENODEV).
                 Err(_) => return,
             };
             let Some((head, asked)) = split::<wire::Head>(&request[..len]) else { return };
@@ -127,7 +128,7 @@ impl Slow {
             }
             let len = (size_of::<wire::AnswerHead>() + answer.len()) as u32;
             let head = wire::AnswerHead { len, error: -error, unique: head.unique };
-            // Nobody may wait for it any more.
+            // The program may not wait for the answer any more, so errors are ignored.
             let _ = (&self.device).write_vectored(&[IoSlice::new(bytemuck::bytes_of(&head)), IoSlice::new(&answer)]);
         }
     }
@@ -205,7 +206,7 @@ impl Slow {
         read.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Within the file's length, which stays.
+    /// Writes within the file's length, which stays as it is.
     fn write(&self, node: u64, asked: &[u8], answer: &mut Vec<u8>) -> Result<(), Refused> {
         let (asked, bytes) = split::<wire::Read>(asked).ok_or(libc::EPROTO)?;
         let file = self.file(node)?;
@@ -238,7 +239,7 @@ impl Slow {
 }
 
 impl Road {
-    /// A read or write of `len` bytes has come: when it is due.
+    /// Counts a read or write of `len` bytes that has come now. Returns the time at which it is due.
     fn begin(&mut self, len: usize, speed: &Speed, now: Instant) -> Instant {
         let Seen { reads, bytes, most } = self.seen;
         self.open += 1;
@@ -248,7 +249,7 @@ impl Road {
     }
 }
 
-/// Without FUSE_MAX_PAGES a read is of 128 KiB at most, as most file systems of this kind have it.
+/// The answer to INIT. Since FUSE_MAX_PAGES is not set, a read has at most 128 KiB, as on most FUSE file systems.
 fn begin(asked: wire::Init) -> wire::InitAnswer {
     wire::InitAnswer {
         major: wire::MAJOR,
@@ -276,7 +277,7 @@ mod tests {
         let speed = Speed { latency: Duration::from_millis(2), bandwidth: 1e8 };
         let now = Instant::now();
         let mut road = Road { passed: now, open: 0, seen: Seen::default() };
-        // Each takes a millisecond to pass.
+        // The bytes of each read take a millisecond to pass.
         let due: Vec<_> = (0..4).map(|_| (road.begin(100_000, &speed, now) - now).as_micros()).collect();
         assert_eq!(due, [2000, 2000, 3000, 4000]);
         let later = now + Duration::from_millis(10);

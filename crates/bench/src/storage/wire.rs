@@ -1,8 +1,9 @@
-//! How the kernel and a file system of its users talk: `linux/fuse.h`, protocol 7.31, as far as files are read, and written where they are.
+//! The messages between the kernel and a FUSE file system: `linux/fuse.h`, protocol 7.31. Only the part that reads and writes files is
+//! here.
 
 use bytemuck::{AnyBitPattern, NoUninit, Pod, Zeroable};
 
-/// Operations. All others may be refused with ENOSYS: the kernel does without then.
+/// Operations. All other operations may be refused with ENOSYS. The kernel then does without them.
 pub const LOOKUP: u32 = 1;
 pub const FORGET: u32 = 2;
 pub const GETATTR: u32 = 3;
@@ -18,18 +19,18 @@ pub const RELEASEDIR: u32 = 29;
 pub const INTERRUPT: u32 = 36;
 pub const BATCH_FORGET: u32 = 42;
 
-/// The protocol that is spoken.
+/// The version of the protocol.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 31;
-/// Of the flags of INIT: reads of one file may go on at the same time, and looks into one folder.
+/// Flags of INIT. Reads of one file may run at the same time, and so may lookups in one folder.
 pub const ASYNC_READ: u32 = 1;
 pub const PARALLEL_DIROPS: u32 = 1 << 18;
-/// What O_DIRECT asks for need not wait for what was asked before.
+/// A flag of INIT. A request with O_DIRECT need not wait for requests before it.
 pub const ASYNC_DIO: u32 = 1 << 15;
-/// Of the flags of OPEN: what the page cache has of the file stays.
+/// A flag of OPEN. The pages of the file that are in the page cache stay there.
 pub const KEEP_CACHE: u32 = 1 << 1;
 
-/// Before every request.
+/// The head of every request.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Head {
@@ -43,17 +44,17 @@ pub struct Head {
     pub rest: u32,
 }
 
-/// Before every answer.
+/// The head of every answer.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct AnswerHead {
     pub len: u32,
-    /// 0, or an errno(3), negative.
+    /// 0, or the negative number of an error of errno(3).
     pub error: i32,
     pub unique: u64,
 }
 
-/// A request INIT, as far as all versions have it.
+/// A request INIT: the fields that all versions have.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Init {
@@ -71,7 +72,8 @@ pub struct InitAnswer {
     pub minor: u32,
     pub max_readahead: u32,
     pub flags: u32,
-    /// Requests that nobody waits for, such as readahead: at a time, and from how many on there are to be no more.
+    /// Limits for requests that no program waits for, such as readahead: the most at one time, and the number from which on the kernel
+    /// holds back.
     pub max_background: u16,
     pub congestion_threshold: u16,
     pub max_write: u32,
@@ -79,7 +81,7 @@ pub struct InitAnswer {
     pub rest: [u32; 9],
 }
 
-/// A request READ or READDIR; WRITE, behind which the bytes follow.
+/// A request READ or READDIR. A request WRITE begins in the same way, and its bytes follow.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Read {
@@ -97,14 +99,14 @@ pub struct Written {
     pub rest: u32,
 }
 
-/// Of a file, or the folder.
+/// The attributes of a file, or of the folder.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct Attributes {
     pub node: u64,
     pub size: u64,
     pub blocks: u64,
-    /// Seconds: of access, modification, change.
+    /// Seconds of the last access, modification and change.
     pub times: [u64; 3],
     pub nanoseconds: [u32; 3],
     pub mode: u32,
@@ -122,7 +124,7 @@ pub struct Attributes {
 pub struct Entry {
     pub node: u64,
     pub generation: u64,
-    /// Seconds for which the kernel need not ask again.
+    /// The seconds for which the kernel may keep the entry.
     pub entry_valid: u64,
     pub attributes_valid: u64,
     pub valid_nanoseconds: [u32; 2],
@@ -160,25 +162,25 @@ pub struct Space {
     pub rest: [u32; 7],
 }
 
-/// Of an entry of a folder; the name follows, and zeros up to eight bytes.
+/// An entry of a folder. Its name follows, padded with zeros to a multiple of eight bytes.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct FolderEntry {
     pub node: u64,
-    /// Where the next one is asked for.
+    /// The offset at which the next entry is asked for.
     pub next: u64,
     pub name_length: u32,
-    /// DT_REG, DT_DIR
+    /// DT_REG or DT_DIR.
     pub kind: u32,
 }
 
-/// The first of some bytes as a value, and what follows.
+/// Reads a value from the start of some bytes. Returns the value and the bytes behind it.
 pub fn split<T: AnyBitPattern>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let (first, rest) = bytes.split_at_checked(size_of::<T>())?;
     Some((bytemuck::pod_read_unaligned(first), rest))
 }
 
-/// Puts a value's bytes at the end.
+/// Appends the bytes of a value.
 pub fn put(value: &impl NoUninit, into: &mut Vec<u8>) {
     into.extend_from_slice(bytemuck::bytes_of(value));
 }

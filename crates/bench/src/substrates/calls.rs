@@ -1,4 +1,4 @@
-//! What calls cost that a preload library may stand before: in a process of which nothing, another file, or the very file is mapped.
+//! The cost of calls that a preload library intercepts. The process has mapped nothing, another file, or the file of the calls.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Seek, SeekFrom, Write};
@@ -12,62 +12,62 @@ use serde::{Deserialize, Serialize};
 
 use crate::substrates::{Error, Meter, PAGE, Reading, Result};
 
-/// Pages of each file: enough that its mapping may be the engine's.
+/// Pages of each file. The file is large enough that the engine may serve its mapping.
 pub const PAGES: usize = (8 << 20) / PAGE;
 
-/// Calls between two looks at the clock.
+/// Calls between two readings of the clock.
 const BATCH: u64 = 256;
 
-/// What is mapped meanwhile.
+/// The mapping that the process has during the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mapped {
     /// Nothing.
     Nothing,
-    /// Nothing, in a process with a thread that sleeps: the C library and the kernel do more in calls then.
+    /// No mapping, but a second thread that sleeps: the C library and the kernel do more in calls then.
     NothingThreaded,
-    /// Another file than that of the calls, to be read.
+    /// A mapping of the other file, which is read.
     Other,
-    /// Another file, and stored to.
+    /// A mapping of the other file, which is stored to.
     OtherStored,
-    /// That of the calls, to be read.
+    /// A mapping of the file of the calls, which is read.
     Same,
-    /// That of the calls, and stored to.
+    /// A mapping of the file of the calls, which is stored to.
     SameStored,
 }
 
-/// One run: all calls, one after the other.
+/// One run: all kinds of calls, one after the other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallsSpec {
-    /// What is mapped meanwhile.
+    /// The mapping that the process has.
     pub mapped: Mapped,
-    /// Where the two files are.
+    /// The directory of the two files.
     pub dir: PathBuf,
     /// Seconds of each kind of call.
     pub seconds: f64,
 }
 
-/// The file of the calls, and the other one.
+/// The names of the file of the calls, and of the other file.
 pub const FILES: [&str; 2] = ["called", "other"];
 
-/// Makes both files: each page begins with its number.
+/// Makes both files. Each page begins with its number.
 ///
 /// # Errors
 ///
-/// Of the file system.
+/// The system's error.
 pub fn make(dir: &Path) -> io::Result<()> {
     let mut bytes = vec![0; PAGES * PAGE];
     bytes.iter_mut().step_by(PAGE).zip(0..).for_each(|(byte, page): (_, usize)| *byte = page as u8);
     FILES.iter().try_for_each(|name| std::fs::write(dir.join(name), &bytes))
 }
 
-/// What stores make of a page's first byte.
+/// A store changes a page's first byte by an exclusive-or with this.
 const STORED: u8 = 0x55;
 
-/// Makes all calls; what is read is checked. Each kind of call by its name.
+/// Makes all calls, and checks what they read. Returns the name and the reading of each kind of call.
 ///
 /// # Errors
 ///
-/// What a call answers, and the first wrong byte.
+/// A call fails, or a byte is wrong.
 pub fn run(spec: &CallsSpec, meter: &Meter) -> Result<Vec<(&'static str, Reading)>> {
     all(spec, meter).map_err(|source| Error::Io {
         thing: spec.dir.display().to_string(),
@@ -96,10 +96,10 @@ fn all(spec: &CallsSpec, meter: &Meter) -> io::Result<Vec<(&'static str, Reading
         }
         Mapped::OtherStored | Mapped::SameStored => {
             let is_other = spec.mapped == Mapped::OtherStored;
-            // SAFETY: likewise.
+            // SAFETY: the file is the benchmark's own and nobody cuts it short.
             let mut map = unsafe { memmap2::MmapMut::map_mut(&open(FILES[usize::from(is_other)])?) }?;
             map.iter_mut().step_by(PAGE).for_each(|byte| *byte ^= STORED);
-            // What is measured is a call, not the writing of what was stored before.
+            // The calls are measured, not the write-back of stores before them.
             map.flush()?;
             bench.mark = if is_other { 0 } else { STORED };
             bench.calls()?;
@@ -115,13 +115,13 @@ fn expected(found: u8, right: u8) -> io::Result<()> {
 struct Bench<'a> {
     spec: &'a CallsSpec,
     meter: &'a Meter,
-    /// Each page of the called file begins with its number and this.
+    /// The first byte of each page of the called file is the page's number, with an exclusive-or with this.
     mark: u8,
     done: Vec<(&'static str, Reading)>,
 }
 
 impl Bench<'_> {
-    /// One kind of call, made by as many threads as there are callers.
+    /// Measures one kind of call. Each caller has a thread of its own.
     fn time<C: FnMut(u64) -> io::Result<()> + Send>(&mut self, name: &'static str, callers: Vec<C>) -> io::Result<()> {
         let (open, barrier) = (self.meter.start(&self.spec.dir), Barrier::new(callers.len()));
         let threads = callers.len() as u64;
@@ -136,7 +136,7 @@ impl Bench<'_> {
             Ok((ops, start.elapsed()))
         };
         let ended: Vec<io::Result<(u64, Duration)>> = if threads == 1 {
-            // In this thread: the C library goes without locks in a process of one.
+            // A single caller runs in this thread: the C library needs no locks in a process with one thread.
             callers.into_iter().map(work).collect()
         } else {
             thread::scope(|scope| {
@@ -217,25 +217,25 @@ impl Bench<'_> {
     }
 }
 
-/// A `FILE`.
+/// A stream of the C library: `FILE`.
 struct Stream(*mut libc::FILE);
 
-// SAFETY: streams have a lock.
+// SAFETY: a stream has a lock, which every call on it takes.
 unsafe impl Send for Stream {}
-// SAFETY: likewise.
+// SAFETY: a stream has a lock, which every call on it takes.
 unsafe impl Sync for Stream {}
 
 impl Stream {
     fn open(path: &Path) -> io::Result<Stream> {
         let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
-        // SAFETY: C strings.
+        // SAFETY: both strings are C strings.
         let stream = unsafe { libc::fopen(path.as_ptr(), c"r".as_ptr()) };
         if stream.is_null() { Err(io::Error::last_os_error()) } else { Ok(Stream(stream)) }
     }
 
     fn read_16(&self) -> io::Result<()> {
         let mut bytes = [0u8; 16];
-        // SAFETY: an open stream, and room for 16 bytes.
+        // SAFETY: the stream is open, and there is room for 16 bytes.
         unsafe {
             if libc::fread(bytes.as_mut_ptr().cast(), 16, 1, self.0) == 0 {
                 libc::rewind(self.0);
@@ -247,15 +247,15 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: open until here.
+        // SAFETY: the stream is open until here, and nobody uses it later.
         unsafe { libc::fclose(self.0) };
     }
 }
 
-/// A lock of the C library's.
+/// A mutex of the C library.
 struct Lock(std::cell::UnsafeCell<libc::pthread_mutex_t>);
 
-// SAFETY: it is made for threads.
+// SAFETY: a mutex is made to be used by several threads.
 unsafe impl Sync for Lock {}
 
 impl Lock {
@@ -264,7 +264,7 @@ impl Lock {
     }
 
     fn turn(&self) -> io::Result<()> {
-        // SAFETY: an initialised lock, which stays where it is while it is held.
+        // SAFETY: the mutex is initialised, and stays where it is while it is held.
         unsafe {
             libc::pthread_mutex_lock(self.0.get());
             libc::pthread_mutex_unlock(self.0.get());

@@ -1,7 +1,7 @@
-//! A file out of the page cache, so that a run starts cold.
+//! Drops a file from the page cache, so that a run starts cold.
 //!
-//! This matters beyond speed. Page-cache pages are charged to the memory cgroup that first touched them: pages left by
-//! an earlier process would serve kernel mmap for free, outside its limit, and make it look a hundred times faster.
+//! This is not only about speed. Pages in the page cache are charged to the memory cgroup that touched them first. So pages that an earlier
+//! process left would serve kernel mmap for free, outside its limit, and make it look a hundred times faster.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use crate::substrates::{Error, PAGE, Result, sys};
 
-/// How often eviction is tried; pages still under write-back or in another core's LRU batch go at a later try.
+/// How often it is tried. Pages under write-back, or in another core's LRU batch, are dropped at a later try.
 const TRIES: u32 = 8;
 
-/// Writes the file back, drops it from the page cache, and returns how many pages of its first `len` bytes are there
-/// all the same (zero if all went well; somebody else may map or lock them).
+/// Writes the file back and drops it from the page cache. Returns how many pages of its first `len` bytes are still there. That is zero
+/// unless another process maps or locks them.
 ///
 /// # Errors
 ///
-/// What the system answers to fsync, posix_fadvise, or cachestat and mincore.
+/// The system's error of fsync, posix_fadvise, cachestat or mincore.
 pub fn make_cold(file: &File, len: u64) -> io::Result<u64> {
     let mut left = 0;
     for attempt in 0..TRIES {
@@ -35,8 +35,8 @@ pub fn make_cold(file: &File, len: u64) -> io::Result<u64> {
     Ok(left)
 }
 
-/// Drops files from the page cache, of which few if any were written since they were written back, so that a look at each is all that
-/// most of them take; returns how many of their pages stay there.
+/// Drops files from the page cache, and returns how many of their pages stay there. Few of the files should be dirty: a clean file takes
+/// one attempt and one check, and only the others are written back.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn drop_all(paths: &[PathBuf]) -> io::Result<u64> {
 ///
 /// # Errors
 ///
-/// What keeps it from being listed.
+/// The directory cannot be listed.
 pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     fn walk(directory: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
@@ -80,23 +80,23 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes back everything on the file's file system: of many files made just now, faster than one after the other.
+/// Writes back everything on the file's file system. For many new files that is faster than one file after the other.
 ///
 /// # Errors
 ///
-/// What syncfs(2) answers.
+/// The system's error of syncfs(2).
 pub fn write_back_all(file: &File) -> io::Result<()> {
     sys::sync_file_system(file)
 }
 
-/// Pages of the file's first `len` bytes in the page cache.
+/// How many pages of the file's first `len` bytes are in the page cache.
 ///
 /// # Errors
 ///
-/// What the system answers to cachestat(2), or to mmap and mincore where the kernel (before 6.5) lacks it.
+/// The system's error of cachestat(2). Before Linux 6.5, which brings that call: of mmap and mincore.
 pub fn cached_pages(file: &File, len: u64) -> io::Result<u64> {
-    // A file with DAX has none there; asked all the same, cachestat(2) takes its entries for evicted pages' and brings Linux
-    // down (6.12: filemap_cachestat, workingset_test_recent).
+    // A file in DAX mode has no pages there, so it is not asked about. cachestat(2) would take its entries for evicted pages, and crash the
+    // kernel (6.12: filemap_cachestat, workingset_test_recent).
     if sys::is_dax(file) {
         return Ok(0);
     }

@@ -1,5 +1,5 @@
-//! What the block device under the file did in the measured window, as the kernel counts it: how large writes became on
-//! their way, and how many requests were in flight.
+//! The work of the block device under the file in the measured window, as the kernel counts it: how large writes were when they arrived,
+//! and how many requests were in flight.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use crate::substrates::DeviceReport;
 
-/// The unit of the kernel's byte counts, whatever the device's own.
+/// The unit in which the kernel counts, bytes. It does not depend on the device.
 const SECTOR: u64 = 512;
 
 impl DeviceReport {
-    /// Two windows of so many seconds together.
+    /// Adds a window of `others` seconds to this one of `seconds`.
     pub fn and(&self, other: &DeviceReport, seconds: f64, others: f64) -> DeviceReport {
         let (writes, write_bytes) = (self.writes + other.writes, self.write_bytes + other.write_bytes);
         let queued = self.average_queue_depth * seconds + other.average_queue_depth * others;
@@ -27,14 +27,14 @@ impl DeviceReport {
     }
 }
 
-/// A block device's counters: everybody's requests, not only this process's.
+/// A block device's counters. They count the requests of all processes.
 pub struct Device {
     stat: PathBuf,
 }
 
 impl Device {
-    /// The device that holds the file at `path`, or that is it. None where no single device does: a file in memory, an
-    /// overlay, a file system over several devices.
+    /// The device that holds the file at `path`, or `path` itself if that is a device. None: no single device holds the file, as in memory,
+    /// on an overlay, or on a file system over several devices.
     pub fn of(path: &Path) -> Option<Device> {
         let metadata = fs::metadata(path).ok()?;
         let number = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
@@ -42,7 +42,7 @@ impl Device {
         stat.exists().then_some(Device { stat })
     }
 
-    /// What it has done so far.
+    /// Its counters now.
     pub fn counts(&self) -> Option<Counts> {
         Counts::parse(&fs::read_to_string(&self.stat).ok()?)
     }
@@ -55,8 +55,8 @@ pub struct Counts {
     sectors_read: u64,
     writes: u64,
     sectors_written: u64,
-    /// Milliseconds that reads and writes have spent on the device or queued for it, summed over requests. The kernel's own
-    /// sum has discards in it too, which a file system sends at leisure for what a file held before.
+    /// Milliseconds that reads and writes have spent on the device or in its queue, summed over requests. The kernel's own sum also counts
+    /// discards, which a file system sends late, for the earlier contents of a file.
     queued_ms: u64,
 }
 
@@ -70,7 +70,7 @@ impl Counts {
         Some(Counts { at: Instant::now(), reads, sectors_read, writes, sectors_written, queued_ms: read_ms + write_ms })
     }
 
-    /// What it did between this moment and a `later` one.
+    /// The work between this moment and a `later` one.
     pub fn until(&self, later: &Counts) -> DeviceReport {
         let writes = later.writes.saturating_sub(self.writes);
         let write_bytes = later.sectors_written.saturating_sub(self.sectors_written) * SECTOR;

@@ -1,4 +1,4 @@
-//! The engines: how a page is loaded and stored through each, and how the fastmap engine's cache is sized.
+//! The engines: how each loads and stores a page, and how large the cache of a fastmap engine is.
 
 mod calls;
 mod hinted;
@@ -17,20 +17,20 @@ use crate::substrates::{Advice, Counters, Engine, Error, FastmapReport, PAGE, Re
 
 /// One way to reach pages, shared by all threads of a run.
 pub trait Access: Sync {
-    /// What each thread needs for itself.
+    /// The state of one thread.
     type Local;
 
-    /// Makes it.
+    /// Makes the state of a thread.
     fn local(&self) -> Result<Self::Local>;
 
-    /// The next page of a thread's sequence. An engine that is told what comes next takes more of the sequence ahead.
+    /// The next page of a thread's sequence. An engine that is told its next pages takes some of the sequence in advance.
     #[inline]
     fn next_page(&self, _local: &mut Self::Local, sequence: &mut Sequence) -> Result<u64> {
         Ok(sequence.next_page())
     }
 
-    /// The same while memory is filled, when every engine that can be told what comes next is, so that filling takes no longer
-    /// than the device does.
+    /// The next page while memory is filled. Every engine that can be told its next pages is told then, so that filling takes no longer
+    /// than the device needs.
     #[inline]
     fn warm_page(&self, local: &mut Self::Local, sequence: &mut Sequence) -> Result<u64> {
         self.next_page(local, sequence)
@@ -45,29 +45,30 @@ pub trait Access: Sync {
     /// [`crate::substrates::Op::Rmw`] on `page`, which no other thread writes.
     fn rmw(&self, local: &mut Self::Local, page: u64, shadow: &Shadow) -> Result<()>;
 
-    /// [`crate::substrates::Pattern::Fill`] on `page`: all of its bytes. A thread's pages come in order; `last` marks its last one.
+    /// [`crate::substrates::Pattern::Fill`] on `page`: stores all of its bytes. The pages of a thread come in order. `last` marks the last
+    /// of them.
     fn fill(&self, local: &mut Self::Local, page: u64, last: bool, shadow: &Shadow) -> Result<()>;
 
     /// Puts every store so far on stable storage.
     fn flush(&self) -> Result<()>;
 }
 
-/// Any mapped engine: loads and stores through raw pointers.
+/// An engine with a map. It loads and stores through raw pointers.
 pub struct Mapped<'a> {
     base: *mut u8,
     pages: u64,
     flush: &'a (dyn Fn() -> Result<()> + Sync),
 }
 
-// SAFETY: the pointer stands for a mapping that the caller of `Mapped::new` keeps, writable wherever stores are asked
-// for. Threads race only on words that nobody stores to; a page's generation is touched by its owner alone.
+// SAFETY: the pointer stands for a mapping that the caller of `Mapped::new` keeps, writable wherever stores are asked for. Threads race
+// only on words that nobody stores to: a page's generation is touched by its owner alone.
 unsafe impl Sync for Mapped<'_> {}
 
 impl<'a> Mapped<'a> {
     /// # Safety
     ///
-    /// `base` points to `pages` pages, page-aligned, that stay mapped as long as this value is used; they are writable
-    /// if `write`, `rmw` or `fill` is called. `flush` flushes the mapping.
+    /// `base` points to `pages` pages, page-aligned, that stay mapped as long as this value is used. They are writable if `write`, `rmw` or
+    /// `fill` is called. `flush` flushes the mapping.
     unsafe fn new(base: *mut u8, pages: u64, flush: &'a (dyn Fn() -> Result<()> + Sync)) -> Mapped<'a> {
         Mapped { base, pages, flush }
     }
@@ -80,13 +81,13 @@ impl<'a> Mapped<'a> {
 
     #[inline]
     fn load(&self, page: u64, offset: usize) -> u64 {
-        // SAFETY: inside the mapping and 8-byte aligned, see `new`; volatile, so that each load reaches the page.
+        // SAFETY: inside the mapping and 8-byte aligned, see `new`. The load is volatile, so that it reaches the page each time.
         unsafe { self.word(page, offset).read_volatile() }
     }
 
     #[inline]
     fn store_generation(&self, page: u64, generation: u64) {
-        // SAFETY: as `load`; writable, see `new`.
+        // SAFETY: inside the mapping and 8-byte aligned, as for `load`. It is writable, see `new`.
         unsafe { self.word(page, stamp::GENERATION_OFFSET).write_volatile(generation) }
     }
 }
@@ -119,7 +120,7 @@ impl Access for Mapped<'_> {
     #[inline]
     fn fill(&self, (): &mut (), page: u64, _last: bool, shadow: &Shadow) -> Result<()> {
         debug_assert!(page < self.pages);
-        // SAFETY: inside the mapping and writable, see `new`; this thread alone fills the page.
+        // SAFETY: inside the mapping and writable, see `new`. This thread alone fills the page.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.base.wrapping_add(page as usize * PAGE), PAGE) };
         stamp::fill(bytes, page, shadow.next(page));
         Ok(())
@@ -130,40 +131,40 @@ impl Access for Mapped<'_> {
     }
 }
 
-/// An engine opened on a spec's file, for [`with`].
+/// A load that [`with`] runs on an engine.
 pub trait Load {
-    /// What the load returns.
+    /// The result of the load.
     type Output;
-    /// Runs over one way to reach pages, and flushes what it stored; `cached` is there with the fastmap engines.
+    /// Runs the load on one engine, and flushes its stores. `cached` is the cache of a fastmap engine.
     fn over<A: Access>(self, access: &A, cached: Option<&Cached<'_>>) -> Result<Self::Output>;
 }
 
-/// How a fastmap engine was set up.
+/// The set-up of a fastmap engine.
 pub struct Cached<'a> {
     /// The cache.
     pub cache: &'a fastmap::Cache,
-    /// Whether the file is read past the page cache.
+    /// Whether the engine reads the file past the page cache.
     pub direct_io: bool,
 }
 
 impl Cached<'_> {
-    /// Its counters.
+    /// The cache's counters.
     pub fn stats(&self) -> fastmap::Stats {
         self.cache.stats()
     }
 
-    /// The set-up with counters read at some time.
+    /// The set-up, with counters that were read before.
     pub fn report(&self, stats: fastmap::Stats) -> FastmapReport {
         let capacity_bytes = self.cache.capacity() as u64;
         FastmapReport { capacity_bytes, direct_io: self.direct_io, counters: Counters::from(stats) }
     }
 }
 
-/// How the fastmap engine is set up where not by default.
+/// Changes to the default set-up of a fastmap engine.
 pub struct Setup {
-    /// Changes the cache.
+    /// Changes the builder of the cache.
     pub cache: fn(fastmap::CacheBuilder) -> fastmap::CacheBuilder,
-    /// Whether pages are read ahead.
+    /// Whether the engine reads ahead.
     pub readahead: bool,
 }
 
@@ -173,12 +174,12 @@ impl Default for Setup {
     }
 }
 
-/// Opens the spec's file through its engine, runs the load and lets go of the file.
+/// Opens the spec's file through its engine, runs the load, and drops the map.
 pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
     with_setup(spec, &Setup::default(), load)
 }
 
-/// The same with another set-up of the fastmap engine.
+/// Like [`with`], with another set-up of the fastmap engine.
 pub fn with_setup<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Output> {
     match spec.engine {
         Engine::Pread | Engine::Direct => {
@@ -192,7 +193,7 @@ pub fn with_setup<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Out
                 }
             };
             let calls = Calls::new(spec, &file);
-            // Past the page cache there is nothing to fill.
+            // Past the page cache there is no memory to fill, so nothing is told ahead.
             match spec.engine {
                 Engine::Direct => load.over(&calls, None),
                 _ => load.over(&Hinted::new(spec, calls, &ahead), None),
@@ -227,7 +228,7 @@ fn with_fastmap<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Outpu
     };
     if spec.op.writes() {
         let map_mut = || {
-            // SAFETY: the file is the benchmark's own and nobody cuts it short meanwhile.
+            // SAFETY: the file is the benchmark's own, and nobody cuts it short while it is mapped.
             let map = unsafe { options.map_mut(&file) }?;
             map.advise(advice)?;
             if !setup.readahead {
@@ -247,7 +248,7 @@ fn with_fastmap<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Outpu
         let mapped = unsafe { Mapped::new(base, spec.pages, &flush) };
         load.over(&Hinted::new(spec, mapped, &ahead), cached)
     } else {
-        // SAFETY: as above.
+        // SAFETY: the file is the benchmark's own, and nobody cuts it short while it is mapped.
         let map = unsafe { options.map(&file) }?;
         map.advise(advice)?;
         if !setup.readahead {
@@ -264,11 +265,11 @@ fn with_fastmap<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Outpu
     }
 }
 
-/// How to map `pages` pages of a file into a cache, and whether it is then read past the page cache.
+/// Options to map `pages` pages of a file into a cache. Also says whether the file is then read past the page cache.
 pub fn options(file: &File, cache: &fastmap::Cache, pages: u64) -> (fastmap::MapOptions, bool) {
     let direct_io = takes_direct_io(file);
     let mut options = fastmap::MapOptions::new();
-    // Of the cache, wherever the file is.
+    // The cache serves the file, wherever the file is.
     options.mode(fastmap::Mode::Cached).cache(cache).len(pages as usize * PAGE).fallback(if direct_io {
         fastmap::Fallback::Refuse
     } else {
@@ -277,7 +278,7 @@ pub fn options(file: &File, cache: &fastmap::Cache, pages: u64) -> (fastmap::Map
     (options, direct_io)
 }
 
-/// Capacity of a cache for a file of `pages` pages where memory is not limited: a quarter of the file.
+/// The capacity of a cache for a file of `pages` pages if memory is not limited, bytes: a quarter of the file.
 pub fn unlimited_capacity(pages: u64) -> usize {
     (pages as usize * PAGE / 4).max(fastmap::Cache::MIN_CAPACITY)
 }
@@ -297,15 +298,17 @@ fn open(spec: &Spec, flags: i32) -> Result<File> {
     })
 }
 
-/// Whether the engine reads the file past the page cache; not where it is in memory already.
+/// Whether the engine can read the file past the page cache. It cannot if the file is in memory already.
 fn takes_direct_io(file: &File) -> bool {
     fastmap::requirements::of_file(file).iter().all(|requirement| requirement.found.is_ok())
 }
 
-/// The process itself, the counters of its threads and the fixed parts of the engine, on two processors: 4 to 7 MiB with 1 to 16 threads.
+/// Bytes that the process, the counters of its threads, and the fixed parts of the engine take on two processors. Measured: 4 to 7 MiB with
+/// 1 to 16 threads.
 const FIXED: u64 = 8 << 20;
 
-/// Each further processor's: read buffers and queues of the engine, and what the kernel has charged beforehand (MEMCG_CHARGE_BATCH, 256 KiB).
+/// Bytes for each further processor: the engine's read buffers and queues, and memory that the kernel charges in advance
+/// (MEMCG_CHARGE_BATCH, 256 KiB).
 const PER_PROCESSOR: u64 = 1 << 20;
 
 fn fixed() -> u64 {
@@ -313,16 +316,16 @@ fn fixed() -> u64 {
     FIXED + processors.saturating_sub(2) * PER_PROCESSOR
 }
 
-/// Per page of the file: 8 bytes of page table, whose pages stay once used, and 4 of page word and dirty bitmaps.
+/// Bytes for each page of the file: 8 of page table, which stays once it was used, and 4 of page word and dirty bitmaps.
 const PER_PAGE: u64 = 12;
 
-/// Per page of the file in a load that writes: its expected generation, see [`Shadow`].
+/// Bytes for each page of the file in a load that writes: its expected generation. See [`Shadow`].
 const PER_PAGE_WRITTEN: u64 = 4;
 
-/// Capacity in bytes of the fastmap engine's cache in a process that may use `memory` bytes for everything:
-/// memory - 8 MiB - 1 MiB for each processor but two - 1 % of memory - 12 bytes for each page of the file (16 in a load that writes).
+/// The capacity of the fastmap engine's cache in a process that may use `memory` bytes for everything, bytes: memory - 8 MiB - 1 MiB for
+/// each processor but two - 1 % of memory - 12 bytes for each page of the file (16 in a load that writes).
 ///
-/// The 1 % is the engine's promise for bookkeeping that grows with the cache.
+/// The 1 % is for bookkeeping that grows with the cache; the engine promises to need no more.
 ///
 /// # Errors
 ///
@@ -341,7 +344,7 @@ pub fn least_memory(pages: u64, writes: bool) -> u64 {
     (rest * 100).div_ceil(99).next_multiple_of(1 << 20)
 }
 
-/// The memory for which [`capacity_for`] gives a cache of `frames` pages, in a load that does not write.
+/// The memory for which [`capacity_for`] gives a cache of `frames` pages, in a load that does not write. Bytes.
 pub fn memory_for(frames: u64, pages: u64) -> u64 {
     let rest = frames * PAGE as u64 + PAGE as u64 / 2 + overhead(pages, false);
     (rest * 100).div_ceil(99).max(least_memory(pages, false))

@@ -1,11 +1,11 @@
-//! What can go wrong in a load; each message names the thing, what happened, and the remedy, in that order.
+//! Errors of a load. Each message names the thing, then what happened, then the remedy.
 
 use std::io;
 
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a load could not be prepared, run or verified. `Display` is one line, `thing: what: remedy`.
+/// The reason why a load could not be prepared, run or verified. `Display` is one line, `thing: what: remedy`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,7 +24,7 @@ pub enum Error {
         /// The word that is there.
         found: u64,
     },
-    /// A page holds a generation that no store of this run can have left there: a store was lost or a stale page seen.
+    /// A page holds a generation that no store of this run has left there: a store was lost, or an old page was seen.
     #[error(
         "page {page} at offset {offset}: holds generation {found:#x} where {expected} belongs: a store was lost; \
          remove the file and run again to tell the file from the engine"
@@ -36,19 +36,19 @@ pub enum Error {
         offset: u64,
         /// The generation that is there.
         found: u64,
-        /// What belongs there, in words.
+        /// The generations that may be there, in words.
         expected: String,
     },
     /// The system refused an operation on the file.
     #[error("{thing}: {what}: {source}: {remedy}")]
     Io {
-        /// The file, as the user knows it.
+        /// The file, by the user's name for it.
         thing: String,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The file system has no room for the benchmark file.
@@ -57,35 +57,35 @@ pub enum Error {
          free some space, name another place with --file or --dir, or make it smaller with --size"
     )]
     NoSpace {
-        /// The file, as the user knows it.
+        /// The file, by the user's name for it.
         thing: String,
-        /// Bytes that had to be added.
+        /// Bytes that the file still needed.
         needed: u64,
-        /// Bytes the file system had left.
+        /// Bytes that the file system had left.
         free: u64,
     },
     /// An existing file that this benchmark did not write.
     #[error("{thing}: holds something other than a benchmark's pages: name a new file, or remove this one yourself")]
     Foreign {
-        /// The file, as the user knows it.
+        /// The file, by the user's name for it.
         thing: String,
     },
-    /// A database is not there, or refused.
+    /// A database or a program is missing, or refuses its work.
     #[error("{thing}: {what}: {remedy}")]
     Refused {
-        /// The database, its file or folder, or the query.
+        /// The database, its file or folder, the query, or the program.
         thing: String,
-        /// What happened.
+        /// The event.
         what: String,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A load's answer, or what it left behind, is not what it must be.
+    /// The answer of a load, or the data that it left behind, are wrong.
     #[error("{thing}: {what}: bytes were lost or mixed up on the way: run it again, and report it if it comes back")]
     Answer {
         /// The store, the rows, or the algorithm.
         thing: String,
-        /// What is wrong.
+        /// The mistake.
         what: String,
     },
     /// The memory limit leaves no room for a cache.
@@ -96,7 +96,7 @@ pub enum Error {
         /// The least limit that works, bytes.
         least: u64,
     },
-    /// The fastmap engine refused; its reason names the file.
+    /// The fastmap engine refused. Its reason names the file.
     #[error("{0}: `fastmap doctor` tells what this machine lacks")]
     Fastmap(#[from] fastmap::Error),
     /// The caller asked to stop.
@@ -104,7 +104,7 @@ pub enum Error {
     Interrupted,
 }
 
-/// Whole MiB, rounded up, as a SIZE the command line takes.
+/// Bytes as a size of the command line, in whole MiB, rounded up.
 fn in_mib(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }

@@ -1,10 +1,12 @@
-//! Random page faults: every operation is a load from, or a store to, a page that is not in memory (FastMap, USENIX ATC '20,
-//! section 4: "We ensure that each load/store results in a page fault").
+//! Random page faults: every operation is a load from, or a store to, a page that is not in memory (FastMap, USENIX ATC '20, section 4: "We
+//! ensure that each load/store results in a page fault").
 //!
-//! Pages are taken in a scattered order in which each comes once before any comes again. So with data that fit into memory, and
-//! begin cold, nothing is met twice; and with data that do not, whatever comes again was dropped long ago by any cache that
-//! goes by recency. How many operations were page faults indeed is counted, since the kernel may read around a fault, and FastMap, once it has
-//! recognised such a loop, keeps of it what fits: with memory for an eighth of the data up to an eighth of the operations are none.
+//! Pages are touched in a scattered order, each once before any is touched again. So if the data fit into memory and begin cold, no page is
+//! met twice. If they do not fit, any cache that goes by recency has dropped a page long before its next touch.
+//!
+//! The share of operations that are page faults is counted, since it can be lower. The kernel may read around a fault. FastMap recognises
+//! such a loop and then keeps as much of it as fits: with memory for an eighth of the data, up to an eighth of the operations are no
+//! faults.
 
 mod measure;
 mod usage;
@@ -20,9 +22,9 @@ use crate::substrates::{Meter, PAGE, Reading, Result, Spec, engine, memory_for, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Room {
-    /// They do, and none of them is there at the beginning: faults without evictions.
+    /// The data fit, and none of them is there at the beginning: faults without evictions.
     InMemory,
-    /// They do not, and memory is full at the beginning: every fault makes room.
+    /// The data do not fit, and memory is full at the beginning: every fault makes room.
     OutOfMemory,
 }
 
@@ -31,31 +33,31 @@ names!(Room, "room", { InMemory => "in-memory", OutOfMemory => "out-of-memory" }
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// Engine, operation, threads, file, memory, and the most seconds to measure. The pattern is not looked at. The advice should
-    /// be random, as `MADV_RANDOM` is: among so many pages some always lie as if on a walk.
+    /// Engine, operation, threads, file, memory, and the most seconds to measure. The pattern is ignored. The advice should be random, like
+    /// `MADV_RANDOM`, since among so many pages some always look like a walk.
     pub spec: Spec,
     /// Whether the data fit.
     pub room: Room,
-    /// The file has no blocks, so that no device takes part, and every byte must be zero; only to be read.
+    /// Whether the file has no blocks. Then no device takes part, and every byte must be zero. Such a file may only be read.
     pub hole: bool,
 }
 
-/// What one run gave beside its [`Reading`].
+/// The result of a run, beside its [`Reading`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The process that ran it, and those of its threads that operated, by which a profiler knows them.
+    /// The process that made the run, for a profiler.
     pub pid: u32,
-    /// Their thread ids.
+    /// The threads that made its operations, for a profiler.
     pub load_tids: Vec<u32>,
-    /// Memory was full when the measurement began, where that was wanted: the device filled it in time.
+    /// Whether memory was full when the measurement began, if it should be. If not, the device was too slow to fill it in time.
     pub filled: bool,
-    /// Page faults of an operation: the kernel's, minor and major, or traps into the engine. 1 where each operation is one.
+    /// Page faults per operation: the kernel's, minor and major, or traps into the engine. 1 if each operation is a fault.
     pub faults_per_op: f64,
-    /// Where the time of threads and processors went in the window.
+    /// The time of threads and processors in the window.
     pub time: Time,
 }
 
-/// Memory in which a file of `pages` pages has room, whatever holds it: the kernel's page cache, or a cache of the fastmap
+/// Memory that has room for a file of `pages` pages, bytes. It suffices for the kernel's page cache and for the cache of the fastmap
 /// engine, which keeps some pages free.
 pub fn memory_for_all(pages: u64) -> u64 {
     memory_for(pages + pages / 8 + 2048, pages) + pages * 8
@@ -65,8 +67,7 @@ pub fn memory_for_all(pages: u64) -> u64 {
 ///
 /// # Errors
 ///
-/// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back that follows
-/// a load that stores.
+/// The engine cannot run, or a byte is wrong. An operation may find it, or the read-back after a load that stores.
 pub fn run(order: &Order, meter: &Meter) -> Result<(Reading, Outcome)> {
     let spec = &order.spec;
     let writes = spec.op.writes();
@@ -79,7 +80,7 @@ pub fn run(order: &Order, meter: &Meter) -> Result<(Reading, Outcome)> {
     Ok(outcome)
 }
 
-/// Pages to touch before the window, so that memory is full and every cache evicts.
+/// Pages to touch before the window, so that memory is full and every cache evicts. At most all pages of the file.
 fn warmup(order: &Order) -> u64 {
     let memory = order.spec.memory.unwrap_or(order.spec.pages * PAGE as u64 / 4);
     match order.room {
@@ -137,7 +138,7 @@ mod tests {
                 let (reading, outcome) = run(&order, &Meter::default()).unwrap();
                 let said = format!("{room} {op}: {reading:?} {outcome:?}");
                 assert!(reading.ops > 0 && reading.seconds > 0.0, "{said}");
-                // Of a loop a part is kept.
+                // A part of the loop is kept.
                 let least = if room == Room::InMemory { 0.99 } else { 0.8 };
                 assert!((least..=1.05).contains(&outcome.faults_per_op), "{said}");
                 assert!(reading.window_ns.1 > reading.window_ns.0 && outcome.time.user_s >= 0.0, "{said}");

@@ -1,5 +1,7 @@
-//! A file that is loaded: every page of it read once, as programs do that map a model's weights or an index when they start; or some rows of
-//! it, all of which are known beforehand.
+//! A file that is loaded.
+//!
+//! Either every page is read once, as a program does at its start that maps a model's weights or an index. Or some rows are read, all of
+//! which are known in advance.
 
 use std::fs::File;
 use std::io;
@@ -15,58 +17,59 @@ use crate::substrates::{Engine, Error, Meter, PAGE, Reading, Result, engine, sta
 
 /// Pages of a piece: 256 KiB.
 const PIECE: u64 = 64;
-/// Threads that read where nothing is mapped.
+/// Threads that read if nothing is mapped.
 pub const THREADS: usize = 32;
-/// Pages that are gathered, at most.
+/// Most pages that are gathered.
 const ROWS: u64 = 1000;
 
-/// In which order its pieces are loaded; the pages of each are upwards.
+/// The order in which the pieces of the file are loaded. The pages of a piece are loaded upwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
     /// From the beginning to the end.
     Forward,
-    /// As a model's tensors are asked for: shuffled.
+    /// Shuffled, as the tensors of a model are asked for.
     Pieces,
-    /// A thousand pages by chance, each once, whose list is known: as the neighbours of a vector are.
+    /// A thousand random pages, each once, whose list is known in advance. The neighbours of a vector are read so.
     Gather,
 }
 
 /// One load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoadSpec {
-    /// [`Engine::Pread`] reads by [`THREADS`] threads; all others map the file, and one thread touches it, or calls the engine's gather.
+    /// The engine. [`Engine::Pread`] reads with [`THREADS`] threads. All others map the file, and one thread touches it or calls the
+    /// engine's gather.
     pub engine: Engine,
-    /// In which order.
+    /// The order.
     pub order: Order,
     /// A stamped file.
     pub path: PathBuf,
-    /// Its length.
+    /// The length of the file, pages.
     pub pages: u64,
 }
 
 impl LoadSpec {
-    /// Pages of each piece but the last.
+    /// Pages of each piece. The last piece of the file may have fewer.
     fn each(&self) -> u64 {
         if self.order == Order::Gather { 1 } else { PIECE }
     }
 
-    /// Pieces that the file has.
+    /// The number of pieces in the file.
     fn all_pieces(&self) -> u64 {
         self.pages.div_ceil(self.each())
     }
 
-    /// Pieces that are loaded.
+    /// The number of pieces that are loaded.
     fn pieces(&self) -> u64 {
         if self.order == Order::Gather { self.pages.min(ROWS) } else { self.all_pieces() }
     }
 
-    /// Pages that are loaded.
+    /// The number of pages that are loaded.
     pub fn touched(&self) -> u64 {
         if self.order == Order::Gather { self.pieces() } else { self.pages }
     }
 
-    /// The pages of the piece that comes at a place in the order.
+    /// The pages of the piece at a place in the order.
     fn piece(&self, place: u64, scatter: &Scatter) -> std::ops::Range<u64> {
         let piece = if self.order == Order::Forward { place } else { scatter.page_of(place) };
         piece * self.each()..((piece + 1) * self.each()).min(self.pages)
@@ -78,11 +81,11 @@ impl LoadSpec {
     }
 }
 
-/// Loads it, and checks every byte.
+/// Loads the file, and checks every byte.
 ///
 /// # Errors
 ///
-/// The first wrong byte, and what the system answers.
+/// A byte is wrong, or the system refuses a call.
 pub fn run(spec: &LoadSpec, meter: &Meter) -> Result<Reading> {
     let file = File::open(&spec.path).map_err(|error| spec.failed(error))?;
     let scatter = Scatter::over(spec.all_pieces());
@@ -96,16 +99,16 @@ pub fn run(spec: &LoadSpec, meter: &Meter) -> Result<Reading> {
     Ok(window.end().counting(spec.touched(), took, None))
 }
 
-/// All pages in the order in which they are loaded.
+/// The pages in the order in which they are loaded.
 fn order<'a>(spec: &'a LoadSpec, scatter: &'a Scatter) -> impl Iterator<Item = u64> + 'a {
     (0..spec.pieces()).flat_map(|place| spec.piece(place, scatter))
 }
 
 fn map_by_engine(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
-    // Memory for all of it, as the others have.
+    // The cache has room for the whole file, as the other engines have.
     let capacity = (spec.pages + spec.pages / 8) as usize * PAGE;
     let cache = fastmap::Cache::new(capacity.max(fastmap::Cache::MIN_CAPACITY))?;
-    // SAFETY: the file is the bench's own, which cuts it at no time.
+    // SAFETY: the file is the bench's own, and nobody cuts it short.
     let map = unsafe { engine::options(file, &cache, spec.pages).0.map(file) }?;
     if spec.order == Order::Gather {
         let rows: Vec<_> = order(spec, scatter).map(|page| (page as usize * PAGE, PAGE)).collect();
@@ -119,7 +122,7 @@ fn map_by_engine(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> 
 }
 
 fn map(spec: &LoadSpec, file: &File, scatter: &Scatter) -> Result<()> {
-    // SAFETY: the file is the bench's own, which cuts it at no time.
+    // SAFETY: the file is the bench's own, and nobody cuts it short.
     let map = unsafe { memmap2::Mmap::map(file) }.map_err(|error| spec.failed(error))?;
     let told = match spec.engine {
         Engine::MmapWillneed if spec.order == Order::Gather => order(spec, scatter)

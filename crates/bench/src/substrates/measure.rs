@@ -1,5 +1,5 @@
-//! The measuring loop, the same for every engine: warm up together, measure for a given time (or until a file is filled and
-//! flushed), one clock reading an operation.
+//! The measuring loop, which is the same for every engine. It warms up, then measures for a given time, or until a file is filled and
+//! flushed. It reads the clock once per operation.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
@@ -11,33 +11,33 @@ use hdrhistogram::Histogram;
 use crate::substrates::engine::{Access, Cached};
 use crate::substrates::{Error, Meter, Op, PAGE, Pattern, Reading, Result, Sequence, Spec, stamp};
 
-/// Operations between two looks at whether the warm-up is over.
+/// Operations between two checks whether the warm-up is over.
 const WARMUP_BATCH: u64 = 16;
 
-/// How often the kernel is asked how much was read.
+/// How often the kernel is asked how many bytes were read.
 const WARMUP_LOOK: Duration = Duration::from_millis(2);
 
-/// The warm-up takes no longer than so many times the measurement, or so many seconds where that is short.
+/// The warm-up takes at most so many times the measurement, or so many seconds if that is longer.
 const WARMUP_TIMES: f64 = 4.0;
 const WARMUP_SECONDS: f64 = 2.0;
 
-/// Operations for each page that the warm-up is to read, after which it is over all the same: with more, what is not in memory
-/// is hardly ever asked for.
+/// Operations for each page that the warm-up is to read. After so many the warm-up ends in any case: nearly all pages are in memory then.
 const WARMUP_HITS: u64 = 16;
 
-/// Longest latency told apart, nanoseconds; longer ones count as this.
+/// The longest latency that is told apart, nanoseconds. Longer ones count as this one.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What the generation of every page (or of every other unit of a file) must be: how many stores this run did to it.
+/// The expected generation of every page, or of every other unit of a file: how often this run has stored to it.
 ///
-/// Each is stored to by one thread only, so relaxed order is enough: the reader of the end joins that thread first.
+/// Only one thread stores to each page, so relaxed ordering is enough. The thread that reads the values at the end has joined that thread
+/// first.
 pub struct Shadow {
     base: u64,
     stores: Vec<AtomicU32>,
 }
 
 impl Shadow {
-    /// Of `pages` pages none of which was stored to yet in the write run `epoch`.
+    /// The expected generations of `pages` pages, before the first store of the write run `epoch`.
     pub fn new(epoch: u32, pages: u64) -> Shadow {
         Shadow { base: stamp::base_generation(epoch), stores: (0..pages).map(|_| AtomicU32::new(0)).collect() }
     }
@@ -51,7 +51,8 @@ impl Shadow {
         self.base + u64::from(count)
     }
 
-    /// Checks a generation found in `page`: the last one stored, or, if none was, any of before this run.
+    /// Checks a generation found in `page`. It must be the one that was stored last. If none was stored, it may be any from before this
+    /// run.
     ///
     /// # Errors
     ///
@@ -67,36 +68,37 @@ impl Shadow {
         Err(Error::Generation { page, offset: page * PAGE as u64 + stamp::GENERATION_OFFSET as u64, found, expected })
     }
 
-    /// The generation last stored to `page`; None if this run has stored none.
+    /// The generation that was stored last to `page`. None: this run has stored none.
     #[inline]
     pub fn stored(&self, page: u64) -> Option<u64> {
         let stores = self.stores[page as usize].load(Relaxed);
         (stores > 0).then_some(self.base + u64::from(stores))
     }
 
-    /// The highest generation of before this run.
+    /// The highest generation from before this run.
     #[inline]
     pub fn base(&self) -> u64 {
         self.base
     }
 }
 
-/// What the threads of a run share.
+/// State that the threads of a run share.
 struct Shared<'a, A> {
     access: &'a A,
     op: Op,
     shadow: &'a Shadow,
     warmup: Warmup,
-    /// So long the warm-up ends with the operations that are to be measured, if those store: what is stored to has been learnt then.
+    /// For so long the warm-up ends with the operations that are to be measured, if they store. So the engine has learnt which pages are
+    /// stored to.
     stores_before: Duration,
-    /// Passed twice: when all are warm, and when the window's end is set.
+    /// Passed twice: when all threads are warm, and when the window's end is set.
     barrier: Barrier,
-    /// None where the work bounds the window.
+    /// None: the window ends when the work is done.
     window_end: OnceLock<Option<Instant>>,
     failed: AtomicBool,
 }
 
-/// Memory is filled by reads before anything is measured, until all that was in it has been replaced once.
+/// The warm-up. It fills memory by reads until everything in it has been replaced once. Nothing is measured meanwhile.
 struct Warmup {
     /// Operations so far.
     done: AtomicU64,
@@ -104,8 +106,8 @@ struct Warmup {
 }
 
 impl Warmup {
-    /// Waits until this process has read as much from storage as the spec asks for, or time is up; whether it has. Where the
-    /// kernel does not count that, and where nearly all pages are met in memory, operations count.
+    /// Waits until this process has read as many bytes from storage as the spec asks for. Returns false if time ran out before. Operations
+    /// count instead of bytes if the kernel does not count those, and if nearly all pages are found in memory.
     fn wait(&self, spec: &Spec, failed: &AtomicBool) -> bool {
         let (enough, deadline) = (
             spec.warmup_bytes(),
@@ -131,11 +133,11 @@ impl Warmup {
     }
 }
 
-/// Runs the spec's load over `access` and measures it.
+/// Runs the spec's load through `access` and measures it.
 ///
 /// # Errors
 ///
-/// The first operation that fails or finds a wrong byte, which stops all threads.
+/// An operation fails or finds a wrong byte. That stops all threads.
 pub fn measure<A: Access>(
     spec: &Spec,
     access: &A,
@@ -177,7 +179,7 @@ pub fn measure<A: Access>(
         }
         flushed?;
         if spec.op.writes() {
-            // What was stored counts when it is on stable storage.
+            // Stores count when they are on stable storage.
             access.flush()?;
             window = start.elapsed();
         }
@@ -186,7 +188,7 @@ pub fn measure<A: Access>(
     })
 }
 
-/// Bytes that this process has had fetched from storage, ahead or not, whoever else reads there. proc_pid_io(5).
+/// Bytes that this process has fetched from storage, in advance or not. proc_pid_io(5).
 fn fetched() -> Option<u64> {
     procfs::process::Process::myself().and_then(|me| me.io()).ok().map(|io| io.read_bytes)
 }
@@ -226,7 +228,7 @@ fn one_thread<A: Access>(shared: &Shared<'_, A>, mut sequence: Sequence) -> Resu
     }
 }
 
-/// Reads until the warm-up is over.
+/// Reads pages until the warm-up is over.
 fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
     let warmup = &shared.warmup;
     while !warmup.over.load(Relaxed) && !shared.failed.load(Relaxed) {
@@ -239,7 +241,7 @@ fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &m
     Ok(())
 }
 
-/// Stores as long as the window will be.
+/// Makes the operations to be measured, for as long as the window will be. They store.
 fn store_before<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
     let end = Instant::now() + shared.stores_before;
     while Instant::now() < end && !shared.failed.load(Relaxed) {
@@ -258,7 +260,8 @@ fn operate<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &m
     }
 }
 
-/// Three significant digits from 1 ns to a minute; 32-bit counts, since one thread does not do 2^32 operations a run.
+/// A histogram with three significant digits, from 1 ns to a minute. Counts of 32 bits suffice, since one thread makes fewer than 2^32
+/// operations in a run.
 pub fn histogram() -> Histogram<u32> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds are legal")
 }

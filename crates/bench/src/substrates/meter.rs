@@ -1,5 +1,5 @@
-//! The one instrument of all experiments: time, processor time, page faults, the whole machine's processors, the device under the
-//! data, and the peak of memory. It is always on; an experiment's columns take what they show.
+//! The one instrument of all experiments. It measures time, processor time, page faults, the processors of the whole machine, the device
+//! under the data, and the peak of memory use. It always measures everything; the columns of an experiment show a part.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,30 +13,30 @@ use super::device::{Counts, Device};
 use super::engine::Cached;
 use super::{DeviceReport, FastmapReport, Hits, LatencyUs, Readahead, Writeback, sys};
 
-/// What is measured of a run, or of a part of one, between two moments.
+/// The measurements of a run, or of a part of it, between two moments.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reading {
-    /// Operations of the window, all threads.
+    /// Operations of all threads in the window.
     pub ops: u64,
-    /// Length of the window.
+    /// Length of the window, seconds.
     pub seconds: f64,
     /// Operations a second.
     pub ops_per_s: f64,
-    /// User and system time of the process in the window, per operation. The kernel's own write-back threads are not in it.
+    /// User and system time of the process in the window, per operation. It does not include the kernel's own write-back threads.
     pub cpu_us_per_op: f64,
     /// User time of the process.
     pub user_s: f64,
     /// System time of the process.
     pub system_s: f64,
-    /// Page faults of the process that the kernel served.
+    /// Page faults of the process that the kernel served. Minor and major ones.
     pub faults: u64,
-    /// Those of them that waited for a read.
+    /// Page faults that waited for a read.
     pub major_faults: u64,
-    /// Processor time of the whole machine; None where /proc/stat cannot be read.
+    /// Processor time of the whole machine. None: /proc/stat cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineTime>,
-    /// What the device under the data did; None where they are on no block device.
+    /// The work of the device under the data. None: the data are on no block device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceReport>,
     /// The warm-up ran out of time before memory was full and all in it had been replaced once.
@@ -45,11 +45,11 @@ pub struct Reading {
     /// Time between successive operations of a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<LatencyUs>,
-    /// The memory cgroup's peak when the map was let go, before anything is read back; without a cgroup, the process's peak
-    /// resident set.
+    /// The peak of the memory cgroup when the map was dropped, before anything is read back. Without a cgroup, the peak resident set of the
+    /// process. Bytes.
     pub peak_rss_bytes: u64,
-    /// Interrupts of all processors, on anybody's behalf, to flush TLBs, from the run's beginning until the map was let go; None
-    /// where the kernel does not count them.
+    /// Interrupts that flush TLBs, on all processors and for all processes, from the beginning of the run until the map was dropped. None:
+    /// the kernel does not count them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tlb_shootdowns: Option<u64>,
     /// Beginning and end of the window, nanoseconds of CLOCK_MONOTONIC.
@@ -57,34 +57,34 @@ pub struct Reading {
     /// Set-up and counters of a fastmap engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fastmap: Option<FastmapReport>,
-    /// How often its operations met their page in memory.
+    /// How often the engine's operations found their page in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hits: Option<Hits>,
-    /// What it read before it was touched.
+    /// Pages that the engine read ahead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readahead: Option<Readahead>,
-    /// Its write-back, in a load that writes.
+    /// The engine's write-back, in a load that writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writeback: Option<Writeback>,
 }
 
-/// Processor time of the whole machine in a window, everybody's; in ticks of 10 ms. proc_stat(5).
+/// Processor time of the whole machine in a window, for all processes. The kernel counts it in ticks of 10 ms. proc_stat(5).
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct MachineTime {
-    /// Running anything.
+    /// Time in which a processor ran anything.
     pub busy_s: f64,
-    /// Idle while a read or write was awaited there.
+    /// Idle time in which a read or write of that processor was awaited.
     pub iowait_s: f64,
-    /// Idle otherwise.
+    /// All other idle time.
     pub idle_s: f64,
 }
 
 impl MachineTime {
-    /// Of all processors since they were started.
+    /// The time of all processors since the machine was started.
     fn now() -> Option<MachineTime> {
         let stat = procfs::KernelStats::current().ok()?.total;
         let tick = procfs::ticks_per_second().max(1) as f64;
-        // What the host took is nobody's here.
+        // Time that the host has taken (steal) is in no column.
         let busy = stat.user + stat.nice + stat.system + stat.irq.unwrap_or(0) + stat.softirq.unwrap_or(0);
         let [busy_s, iowait_s, idle_s] = [busy, stat.iowait.unwrap_or(0), stat.idle].map(|ticks| ticks as f64 / tick);
         Some(MachineTime { busy_s, iowait_s, idle_s })
@@ -100,7 +100,7 @@ impl MachineTime {
 }
 
 impl Reading {
-    /// So many operations in the window, which was `window` long; `latency` has the nanoseconds of each.
+    /// The reading of `ops` operations in a window of length `window`. `latency` has the nanoseconds of each operation.
     pub fn counting(self, ops: u64, window: Duration, latency: Option<&Histogram<u32>>) -> Reading {
         let seconds = window.as_secs_f64().max(1e-9);
         Reading {
@@ -114,7 +114,7 @@ impl Reading {
         }
     }
 
-    /// What a fastmap engine counted between two readings of its counters.
+    /// Adds what a fastmap engine counted between two readings of its counters.
     pub fn cached(
         self,
         cached: Option<&Cached<'_>>,
@@ -131,7 +131,7 @@ impl Reading {
         }
     }
 
-    /// Two windows of the same run together. Latencies, counters and windows' places are not added.
+    /// Two windows of the same run together. Latencies, the engine's counters and the place of the window are those of this one.
     pub fn and(self, other: &Reading) -> Reading {
         let seconds = self.seconds + other.seconds;
         let ops = self.ops + other.ops;
@@ -157,27 +157,27 @@ impl Reading {
         }
     }
 
-    /// Seconds of all processors in the window.
+    /// Seconds of all processors in the window. None: they were not measured.
     pub fn processors_s(&self) -> Option<f64> {
         self.machine.map(|m| m.busy_s + m.iowait_s + m.idle_s).filter(|sum| *sum > 0.0)
     }
 }
 
-/// Measures windows of one run, and takes the peak of memory when it is told that the map is gone.
+/// Measures windows of one run. It takes the peak of memory use when the map is dropped.
 pub struct Meter {
     peak: Box<dyn Fn() -> u64 + Send + Sync>,
     shootdowns: Option<u64>,
-    /// The peak, and TLB shootdowns so far, when the map was let go.
+    /// The peak, and the TLB shootdowns so far, when the map was dropped.
     let_go: OnceLock<(u64, Option<u64>)>,
 }
 
 impl Meter {
-    /// Asks `peak` for the peak of memory.
+    /// A meter that asks `peak` for the peak of memory use, bytes.
     pub fn new(peak: impl Fn() -> u64 + Send + Sync + 'static) -> Meter {
         Meter { peak: Box::new(peak), shootdowns: shootdowns(), let_go: OnceLock::new() }
     }
 
-    /// Opens a window; the device is that of the data at `place`.
+    /// Opens a window. Its device is the one that holds the data at `place`.
     pub fn start(&self, place: &Path) -> Window {
         let device = Device::of(place);
         let requests = device.as_ref().and_then(Device::counts);
@@ -187,7 +187,7 @@ impl Meter {
         Window { device, requests, machine, faults, major_faults, cpu, at_ns: sys::monotonic_ns(), at: Instant::now() }
     }
 
-    /// The map is gone, and what comes now (the file is read back) is not the engine's.
+    /// Says that the map was dropped. The engine has no part in what comes later, such as the read-back.
     pub fn let_go(&self) {
         self.let_go.get_or_init(|| self.so_far());
     }
@@ -196,7 +196,7 @@ impl Meter {
         ((self.peak)(), shootdowns())
     }
 
-    /// Puts what is of the whole run into a reading of it.
+    /// Adds the measurements of the whole run to a reading.
     pub fn complete(&self, reading: &mut Reading) {
         let (peak, after) = self.let_go.get().copied().unwrap_or_else(|| self.so_far());
         reading.peak_rss_bytes = peak;
@@ -205,13 +205,13 @@ impl Meter {
 }
 
 impl Default for Meter {
-    /// Of this process's resident set.
+    /// A meter that measures the peak of this process's resident set.
     fn default() -> Meter {
         Meter::new(resident_peak)
     }
 }
 
-/// TLB shootdowns of all processors so far: the row `TLB` of /proc/interrupts, which the crate `procfs` does not read.
+/// TLB shootdowns of all processors so far: the row `TLB` of /proc/interrupts. The crate `procfs` does not read that file.
 fn shootdowns() -> Option<u64> {
     shootdowns_in(&std::fs::read_to_string("/proc/interrupts").ok()?)
 }
@@ -221,7 +221,7 @@ fn shootdowns_in(interrupts: &str) -> Option<u64> {
     Some(row.split_whitespace().map_while(|count| count.parse::<u64>().ok()).sum())
 }
 
-/// This process's peak resident set (VmHWM). proc_pid_status(5).
+/// This process's peak resident set (VmHWM), bytes. proc_pid_status(5).
 pub fn resident_peak() -> u64 {
     let status = procfs::process::Process::myself().and_then(|me| me.status());
     status.ok().and_then(|status| status.vmhwm).unwrap_or(0) * 1024
@@ -241,7 +241,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Closes it: one operation, until [`Reading::counting`] says otherwise.
+    /// Closes the window. It counts as one operation until [`Reading::counting`] gives the number.
     pub fn end(self) -> Reading {
         let window = self.at.elapsed();
         let (user, system) = sys::cpu_times();

@@ -1,10 +1,12 @@
-//! The loads, and what they are done through: which pages are touched ([`Pattern`]), what is done to each ([`Op`]), by whom
-//! ([`Engine`]), and how every byte is proved right afterwards ([`stamp`]); and what is larger than an experiment: key-value stores,
-//! a graph, TPC-C, MonetDB, databases.
+//! The loads, and the engines that they run on.
 //!
-//! One call of a load's `run` is one measurement in the calling process: it opens the file, warms the engine up, measures
-//! ([`Meter`]), lets go of the map, and, where the load wrote, reads the whole file back and checks it. Isolation (a fresh process, a
-//! memory limit, a cold cache) is the driver's affair; [`cold`] and [`prepare`] help with it.
+//! * [`Pattern`] is the order in which pages are touched, [`Op`] is the operation on each page, and [`Engine`] is the way to the pages.
+//! * [`stamp`] proves every byte right afterwards.
+//! * `calls`, `faults`, `loads`, `peers`, `programs` and `replay` are the loads of single experiments.
+//!
+//! One call of a load's `run` is one measurement, in the calling process. It opens the file, warms up, measures ([`Meter`]), and drops the
+//! map. If the load wrote, it reads the whole file back and checks it. The driver provides a fresh process, a memory limit and a cold
+//! cache; [`cold`] and [`prepare`] help with that.
 
 pub mod calls;
 pub mod cold;
@@ -42,7 +44,7 @@ pub use zipf::Zipf;
 /// Bytes in a page, the unit of every load.
 pub const PAGE: usize = 4096;
 
-/// A test cannot run here: told, and where CI runs a failure.
+/// Reports that a test cannot run here. Fails in CI, where every test must run.
 #[cfg(test)]
 #[track_caller]
 pub fn skipped(why: &str) {

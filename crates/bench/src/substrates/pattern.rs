@@ -1,4 +1,4 @@
-//! Which page each thread touches next.
+//! The order in which threads touch pages.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 use crate::substrates::Zipf;
 use crate::substrates::spec::names;
 
-/// Distance between the pages of the `stride` pattern: every 16th page, 64 KiB.
+/// Distance between the pages of the `stride` pattern: 16 pages, 64 KiB.
 pub const STRIDE_PAGES: u64 = 16;
 
-/// Skew of the `zipf` pattern, YCSB's: of a million pages, the hottest hundredth takes two thirds of the touches.
+/// The exponent of the `zipf` pattern, which is YCSB's. Of a million pages the hottest hundredth gets two thirds of the touches.
 const ZIPF_THETA: f64 = 0.99;
 
 /// The order in which pages are touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// Uniform over the file, each thread with its own seed.
+    /// Uniform over the file. Each thread has a seed of its own.
     Random,
-    /// Zipf with exponent 0.99, the hot pages scattered over the file.
+    /// Zipf with exponent 0.99. The hot pages are scattered over the file.
     Zipf,
-    /// One page after the other; threads take contiguous parts and start over at their end.
+    /// One page after the other. Each thread takes a contiguous part of the file, and starts over at its end.
     Forward,
-    /// As forward, from the end to the beginning.
+    /// Like forward, from the end to the beginning.
     Backward,
-    /// Every 16th page, then the same shifted by one page, until all were touched; parts as forward.
+    /// Every 16th page, then the same shifted by one page, until all pages were touched. Threads take parts as for forward.
     Stride,
-    /// Every page once in a scattered order, then all again in the same order, and so on; threads take contiguous parts of
-    /// the order. Of a file larger than memory it is the loop that a cache which goes by recency never has a page of.
+    /// Every page once in a scattered order, then all again in the same order, and so on. Threads take contiguous parts of the order. If
+    /// the file is larger than memory, a cache that goes by recency never has a page of this loop.
     Order,
-    /// A fresh, sparse file written whole: each page once, forward, all of its bytes; parts as forward. Measured until the
-    /// file is on stable storage, so the work bounds it and not the time. Only with [`crate::substrates::Op::Write`].
+    /// A fresh, sparse file that is written whole: each page once, forward, all of its bytes. Threads take parts as for forward. It is
+    /// measured until the file is on stable storage, so no time bounds it. Only with [`crate::substrates::Op::Write`].
     Fill,
 }
 
@@ -42,11 +42,11 @@ names!(Pattern, "pattern", {
     Order => "order", Fill => "fill",
 });
 
-/// The sequence of pages of one thread, endless but for `fill`.
+/// The sequence of pages of one thread. It is endless, except for `fill`.
 pub struct Sequence {
     order: Order,
-    /// Where the load writes and the order is random: this thread's number and the number of threads. Page `p` then
-    /// belongs to thread `p % threads`, so that each page has one writer and its generation one history.
+    /// The number of this thread and the number of threads, if the load writes and the pages are drawn at random. Page `p` then belongs to
+    /// thread `p % threads`. So each page has one writer, and its generation has one history.
     owner: Option<(u64, u64)>,
     pages: u64,
     once: Option<u64>,
@@ -71,7 +71,7 @@ enum Order {
         phase: u64,
         next: u64,
     },
-    /// Numbers are places in the order.
+    /// The numbers are places in the scattered order.
     Again {
         start: u64,
         end: u64,
@@ -81,11 +81,11 @@ enum Order {
 }
 
 impl Sequence {
-    /// The sequences of all `threads` threads over `pages` pages. With `writes`, no page is in two threads' sequences.
+    /// The sequences of all `threads` threads over `pages` pages. With `writes`, no page is in the sequences of two threads.
     ///
     /// # Panics
     ///
-    /// If there are fewer than [`STRIDE_PAGES`] pages a thread.
+    /// There are fewer than [`STRIDE_PAGES`] pages per thread.
     pub fn of_all(pattern: Pattern, pages: u64, threads: u64, writes: bool) -> Vec<Sequence> {
         assert!(threads > 0 && pages >= threads * STRIDE_PAGES);
         let zipf = (pattern == Pattern::Zipf).then(|| Arc::new(Zipf::new(pages, ZIPF_THETA)));
@@ -107,7 +107,7 @@ impl Sequence {
         (0..threads).map(sequence).collect()
     }
 
-    /// After how many pages the sequence is over; None for one that never is.
+    /// The number of pages after which the sequence ends. None: it never ends.
     pub fn once(&self) -> Option<u64> {
         self.once
     }
@@ -153,26 +153,26 @@ impl Sequence {
     }
 }
 
-/// What the rounds of [`Scatter`] multiply by. With three of them steps from page to page came again and again, with four here and
-/// there; with five they are as rare as in an order drawn by chance.
+/// The multipliers of [`Scatter`], one for each step. With three steps the same distance from page to page came again and again, and with
+/// four it still came now and then. With five it is as rare as in a random order.
 const ROUNDS: [u64; 5] =
     [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xff51_afd7_ed55_8ccd];
 
-/// A fixed permutation of `0..pages` that scatters neighbours, so that hot pages share neither huge pages nor readahead, and a loop over
-/// it has no stride that anybody could read ahead by.
+/// A fixed permutation of `0..pages` that scatters neighbours. So hot pages share neither huge pages nor readahead, and a loop over it has
+/// no stride by which pages could be read ahead.
 pub struct Scatter {
     pages: u64,
     bits: u32,
 }
 
 impl Scatter {
-    /// Of so many pages.
+    /// The permutation of so many pages.
     pub fn over(pages: u64) -> Scatter {
         Scatter { pages, bits: (64 - (pages - 1).leading_zeros()).max(2) }
     }
 
-    /// Each round (odd multiplication, xor-shift) is a bijection of the next power of two; walking the cycle until it
-    /// returns below `pages` makes it one of `0..pages`, in fewer than two rounds on average.
+    /// The page with a rank. Each step (odd multiplication, xor-shift) is a bijection of the next power of two. All steps are repeated
+    /// until the result is below `pages`, which makes it a bijection of `0..pages`. On average that takes fewer than two repetitions.
     pub fn page_of(&self, rank: u64) -> u64 {
         let mask = (1u64 << self.bits) - 1;
         let half = self.bits / 2;
@@ -253,7 +253,7 @@ mod tests {
         assert!(rounds.iter().all(|[first, second, third]| first == second && second == third));
         let whole: HashSet<u64> = rounds.iter().flat_map(|[first, ..]| first.iter().copied()).collect();
         assert_eq!(whole.len(), 1001);
-        // One thread takes the parts of three, one after the other, and another time the same.
+        // One thread takes the parts of the three threads, one after the other. It does the same a second time.
         let one = || take(&mut Sequence::of_all(Pattern::Order, 1001, 1, false)[0], 1001);
         assert_eq!(one(), rounds.iter().flat_map(|[first, ..]| first.iter().copied()).collect::<Vec<_>>());
         assert_eq!(one(), one());
@@ -291,8 +291,8 @@ mod tests {
         assert!(huge.len() > 380, "{} neighbourhoods", huge.len());
     }
 
-    /// From a page to the one that comes so many touches later: no step is common. In an order drawn by chance the commonest is there
-    /// ten times.
+    /// No distance between a page and the page that comes `lag` touches later is common. In a random order the commonest distance comes ten
+    /// times.
     #[test]
     fn a_scattered_order_has_no_stride() {
         for pages in [40_960, 65_536] {

@@ -1,8 +1,8 @@
-//! What people use instead: the same pages, the same work and the same memory through kernel mmap, FastMap, plain calls, a cache of
-//! pages over them, and an embedded database with a bounded buffer pool of its own.
+//! The usual alternatives to FastMap. Kernel mmap, FastMap, plain calls, a cache of pages over such calls, and an embedded database with a
+//! bounded buffer pool do the same work on the same pages, with the same memory.
 //!
-//! Everything goes through the same loop (`measure`), which checks the stamp of each page it touches; after a work that updates,
-//! every page is read back and every byte checked.
+//! All of them run in the same loop (`measure`), which checks the stamp of each page that it touches. After a work that updates, every page
+//! is read back and every byte is checked.
 
 mod database;
 mod pool;
@@ -33,7 +33,7 @@ pub const ENGINES: &[Engine] = &[
     Engine::Redb,
 ];
 
-/// Doing what.
+/// The work that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
@@ -41,7 +41,7 @@ pub enum Work {
     RandomRead,
     /// Reads, Zipf with exponent 0.99.
     ZipfRead,
-    /// Reads each followed by a store to the same page, Zipf with exponent 0.99.
+    /// Reads, Zipf with exponent 0.99. Each is followed by a store to the same page.
     ZipfUpdate,
 }
 
@@ -53,17 +53,17 @@ impl Work {
         if self == Work::RandomRead { Pattern::Random } else { Pattern::Zipf }
     }
 
-    /// What is done to each.
+    /// The operation on each page.
     pub fn op(self) -> Op {
         if self == Work::ZipfUpdate { Op::Rmw } else { Op::Read }
     }
 }
 
-/// Runs a load in this process, through whichever engine it names.
+/// Runs a load in this process, on the engine that it names.
 ///
 /// # Errors
 ///
-/// Whatever kept the engine from running, and the first wrong byte, be it met by an operation or by the read-back.
+/// The engine cannot run, or an operation or the read-back finds a wrong byte.
 pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
     let shadow = || Shadow::new(spec.epoch, if spec.op.writes() { spec.pages } else { 0 });
     match spec.engine {
@@ -89,7 +89,7 @@ pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
     }
 }
 
-/// Bytes that a peer may keep in memory: as much as FastMap's cache would have.
+/// Bytes that an alternative may keep in memory: as many as FastMap's cache would have.
 fn capacity(spec: &Spec) -> Result<usize> {
     match spec.memory {
         Some(memory) => capacity_for(memory, spec.pages, spec.op.writes()),

@@ -1,4 +1,4 @@
-//! The benchmark file: whether what is there is one, and stamping the pages it lacks.
+//! The benchmark file: checks that a file is one, and stamps the pages that it lacks.
 
 use std::fs::File;
 use std::io;
@@ -8,21 +8,21 @@ pub use crate::substrates::sys::free_bytes;
 
 use crate::substrates::{Error, PAGE, Result, stamp, sys};
 
-/// Pages looked at to tell whether a file is a benchmark's.
+/// Pages that are checked to tell whether a file is a benchmark's.
 const SAMPLE: u64 = 64;
 
 /// Pages written by one call.
 const CHUNK_PAGES: usize = 1024;
 
-/// Bytes after which the file is written back and dropped from the page cache, so that preparing a file larger than
-/// memory neither fills memory with dirty pages nor pushes out other programs' pages.
+/// Bytes after which the file is written back and dropped from the page cache. So preparing a file larger than memory neither fills memory
+/// with dirty pages nor pushes out the pages of other programs.
 const WRITE_BACK_BYTES: u64 = 256 << 20;
 
-/// Checks that the first `pages` pages are a benchmark's, by the first, the last and a sample between.
+/// Checks that the first `pages` pages are a benchmark's. It looks at the first page, the last page, and a sample between them.
 ///
 /// # Errors
 ///
-/// [`Error::Foreign`] if no page looked at is stamped, [`Error::Stamp`] if some are and one is not, [`Error::Io`].
+/// [`Error::Foreign`] if none of these pages is stamped, [`Error::Stamp`] if only some are, [`Error::Io`].
 pub fn survey(file: &File, label: &str, pages: u64) -> Result<()> {
     let mut bytes = [0; PAGE];
     let mut wrong = None;
@@ -41,20 +41,20 @@ pub fn survey(file: &File, label: &str, pages: u64) -> Result<()> {
     }
 }
 
-/// A page as no run has written it yet.
+/// Makes a page that no run has written yet.
 pub fn stamp_page(bytes: &mut [u8], page: u64) {
     stamp::fill(bytes, page, stamp::FIRST_GENERATION);
 }
 
-/// Fills the pages `from..to`, which the file need not yet have, and makes them durable; `contents` puts a page with some
-/// number into memory, [`stamp_page`] for most benchmarks.
+/// Fills the pages `from..to`, which the file need not have yet, and makes them durable. `contents` puts the page with a number into
+/// memory; most benchmarks use [`stamp_page`].
 ///
-/// `progress` is told the pages done so far and returns false to stop. On an error the file is as long as it got; undoing
-/// that is the caller's affair, who knows whether it was there before.
+/// `progress` gets the number of pages done so far, and returns false to stop. After an error the file stays as long as it has become. The
+/// caller has to undo that, since only the caller knows whether the file was there before.
 ///
 /// # Errors
 ///
-/// [`Error::NoSpace`], [`Error::Interrupted`] when `progress` said so, [`Error::Io`].
+/// [`Error::NoSpace`], [`Error::Interrupted`] if `progress` returns false, [`Error::Io`].
 pub fn fill(
     file: &File,
     label: &str,
@@ -101,8 +101,7 @@ pub fn fill(
     file.sync_all().map_err(failed)
 }
 
-/// Makes the file sparse: nothing but a hole of `pages` pages, as a program meets that is about to write a new file of a
-/// size it knows.
+/// Makes the file one hole of `pages` pages. A program meets such a file when it is about to write a new file whose size it knows.
 ///
 /// # Errors
 ///
@@ -116,11 +115,12 @@ pub fn make_sparse(file: &File, label: &str, pages: u64) -> Result<()> {
     })
 }
 
-/// Counts one more write run in page 0 and returns its number; its generations are above all that the file holds.
+/// Counts one more write run in page 0, and returns its number, the epoch. The generations of that run are above all generations in the
+/// file.
 ///
 /// # Errors
 ///
-/// [`Error::Stamp`] if page 0 is none of ours, [`Error::Io`].
+/// [`Error::Stamp`] if page 0 is not a benchmark's, [`Error::Io`].
 pub fn next_epoch(file: &File, label: &str) -> Result<u32> {
     let mut bytes = [0; PAGE];
     file.read_exact_at(&mut bytes, 0).map_err(|e| read_failed(label, e))?;

@@ -1,9 +1,11 @@
-//! Real programs that map files, and that nobody changes: which there are, what is needed to have them, their data, and one run of one.
+//! Real programs that map files, unchanged: the list of programs, their requirements, their data, and their runs.
 //!
-//! Most are programs of a few dozen lines around a library that maps files (LMDB, SQLite, RocksDB, numpy), in `programs`; `program.h`
-//! there says what they are told and what they say. They are compiled, or written out, when they are needed. A run is a process of its
-//! own below the worker, in the worker's memory cgroup, and works for a time cold, until it is warm, and as long again; its answer is a
-//! list of sums, one of each batch of operations, so that runs that came to different lengths can be compared all the same.
+//! Most of them are a few dozen lines around a library that maps files (LMDB, SQLite, RocksDB, numpy). Their sources are in the folder
+//! `programs`, and `program.h` there describes their arguments and their output. They are compiled or written out when they are needed.
+//!
+//! A run is a process of its own, started by the worker and in the worker's memory cgroup. It works for a time cold, then until it is warm,
+//! and then for the same time warm. Its answer is a list of sums, one for each batch of operations. So runs of different lengths can be
+//! compared as far as both came.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -28,20 +30,20 @@ mod tool;
 pub use known::{ALL, COLUMN, LOAD, MODEL, Program, named};
 pub use tool::{Advice, Tool, Workshop};
 
-/// How often it is looked at whether a program is warm.
+/// How often the bench checks whether a program is warm.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How a program is run.
+/// The way in which a program is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// As it is.
     Kernel,
-    /// With advice for all its maps, given from outside.
+    /// With advice for all its maps, which a preloaded library gives.
     Advised,
-    /// Under `fastmap run`, without any flag that changes what it does.
+    /// Under `fastmap run` with its defaults.
     Fastmap,
-    /// The same with a cache as large as the memory that the kernel has for the data.
+    /// Under `fastmap run` with a cache. The cache is as large as the memory that the kernel has for the data.
     FastmapSized,
 }
 
@@ -50,7 +52,7 @@ names!(Way, "way", {
 });
 
 impl Way {
-    /// Whether `fastmap run` is in it.
+    /// Whether the program runs under `fastmap run`.
     pub fn is_fastmap(self) -> bool {
         matches!(self, Way::Fastmap | Way::FastmapSized)
     }
@@ -59,56 +61,56 @@ impl Way {
 /// One run of a program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// Which.
+    /// The name of the program.
     pub program: String,
     /// How it is started.
     pub tool: Tool,
-    /// Through what it reaches its data.
+    /// The way in which it is run.
     pub way: Way,
-    /// What gives advice.
+    /// The library that gives advice.
     pub advice: Advice,
     /// The directory of its data.
     pub data: PathBuf,
-    /// Seconds to measure.
+    /// Length of each of the two windows, seconds.
     pub seconds: f64,
-    /// What makes it warm.
+    /// The work that makes it warm.
     pub warm_up: WarmUp,
     /// The command `fastmap`.
     pub fastmap: PathBuf,
-    /// FastMap's cache with [`Way::FastmapSized`], bytes.
+    /// The size of FastMap's cache with [`Way::FastmapSized`], bytes.
     pub cache: u64,
-    /// Where `fastmap run` says what it did.
+    /// The file for the report of `fastmap run`.
     pub stats: PathBuf,
 }
 
-/// The work between the cold window and the warm one: the program's own, until the time is over and so much has been read.
+/// The work between the cold window and the warm one. The program goes on with its own work until both conditions are met.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct WarmUp {
-    /// Seconds, at least.
+    /// The least time, seconds.
     pub seconds: f64,
-    /// Bytes that the program has read since its start, at least: the memory that there is for the data. None where all of them are
-    /// in memory: the bench reads them into the page cache.
+    /// The least number of bytes that the program must have read since its start: the memory for the data. None: there is memory for all of
+    /// the data, and the bench reads them into the page cache.
     pub bytes: Option<u64>,
 }
 
 impl WarmUp {
-    /// A device on which that is not read in so many times the time is not waited for.
+    /// After so many times `seconds` the warm-up ends in any case: the device is too slow to read `bytes`.
     pub const MOST: f64 = 3.0;
 
-    /// Seconds, at most.
+    /// The longest time, seconds.
     pub fn most(&self) -> f64 {
         self.seconds * WarmUp::MOST
     }
 }
 
-/// What it came to.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Ran {
-    /// Operations, time, and what the machine did meanwhile: from a cold start, and warm.
+    /// Operations, time, and what the machine did meanwhile: in the cold window, then in the warm one.
     pub readings: [Reading; 2],
-    /// A sum of what each batch of operations read.
+    /// A sum for each batch of operations, of the data that it read.
     pub sums: Vec<String>,
-    /// Seconds between the two, and bytes that the program had read by their end, where it was one process.
+    /// Seconds between the two windows. Behind it, the bytes that the program had read by then. None: the windows were in two processes.
     pub warmed: (f64, Option<u64>),
 }
 
@@ -116,12 +118,12 @@ pub struct Ran {
 ///
 /// # Errors
 ///
-/// What it says when it fails, or no answer.
+/// The program fails, or gives no answer.
 pub fn run(order: &Order, meter: &Meter) -> Result<Ran> {
     if let Tool::Ours(_) = order.tool {
         return once(order, meter, true);
     }
-    // fio warms up by itself; ripgrep has no longer life than a search.
+    // fio warms up by itself. The life of ripgrep is a single search.
     let first = once(order, meter, false)?;
     let began = Instant::now();
     warm_page_cache(order)?;
@@ -141,12 +143,13 @@ pub fn run(order: &Order, meter: &Meter) -> Result<Ran> {
     Ok(Ran { readings: [cold, warm], sums: ran.sums, warmed: (seconds, None) })
 }
 
-/// Where all the data may be in memory they are in the page cache then.
+/// Reads the data into the page cache, if there is memory for all of them.
 fn warm_page_cache(order: &Order) -> Result<()> {
     if order.warm_up.bytes.is_none() { read_all(&order.data) } else { Ok(()) }
 }
 
-/// Returns when the program has worked long enough to be warm: since when, and bytes read by its process group, which is this one's.
+/// Waits until the program has worked long enough to be warm. Returns how long that took, and the bytes that its process group, which is
+/// this one's, has read.
 fn warm_up(order: &Order) -> Result<(f64, Option<u64>)> {
     let began = Instant::now();
     warm_page_cache(order)?;
@@ -160,7 +163,7 @@ fn warm_up(order: &Order) -> Result<(f64, Option<u64>)> {
     }
 }
 
-/// Bytes that the other processes of this process group have had read from devices. proc_pid_io(5).
+/// Bytes that the other processes of this process group have read from devices. proc_pid_io(5).
 fn read_so_far() -> u64 {
     let own = std::process::id() as i32;
     let group = Process::new(own).and_then(|process| process.stat()).map_or(own, |stat| stat.pgrp);
@@ -169,7 +172,7 @@ fn read_so_far() -> u64 {
     others.filter_map(|process| Some(process.io().ok()?.read_bytes)).sum()
 }
 
-/// Every byte of the data by read(2): what the kernel keeps of them is in this process's memory cgroup.
+/// Reads every byte of the data by read(2). The page cache of them is charged to this process's memory cgroup.
 fn read_all(data: &Path) -> Result<()> {
     let failed = |source| Error::Io {
         thing: data.display().to_string(),
@@ -185,14 +188,14 @@ fn read_all(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The command in the order's way.
+/// The command of a run, in the order's way.
 fn command(order: &Order, warm: bool) -> Command {
     let own: Vec<OsString> = order.tool.run(&order.data, order.seconds, warm.then_some(order.warm_up));
     let mut command = if order.way.is_fastmap() {
         let mut command = Command::new(&order.fastmap);
         command.arg("run").arg("--stats").arg(&order.stats);
         if order.way == Way::FastmapSized {
-            // Its memory group has a limit.
+            // The run has a memory limit of its own, as a cgroup, so stores are allowed.
             command.arg("--risk-stores").arg("--cache").arg(order.cache.to_string());
         }
         command.arg("--").args(&own);
@@ -208,7 +211,7 @@ fn command(order: &Order, warm: bool) -> Command {
     command
 }
 
-/// One process; where it does not say that it had a cold window both are the same.
+/// Runs the program once. If it reports no cold window, both readings are the same.
 fn once(order: &Order, meter: &Meter, warm: bool) -> Result<Ran> {
     let failed = |what: String| Error::Refused {
         thing: format!("{} in the way \"{}\"", order.program, order.way),
@@ -268,7 +271,7 @@ fn once(order: &Order, meter: &Meter, warm: bool) -> Result<Ran> {
     Ok(Ran { readings: [cold, warm], sums, warmed })
 }
 
-/// With the program's processor time; page faults are the worker's.
+/// The reading with the program's processor time. It has no page faults, since those that were counted are the worker's.
 fn of_window(reading: Reading, before: (f64, f64), after: (f64, f64)) -> Reading {
     Reading { user_s: after.0 - before.0, system_s: after.1 - before.1, faults: 0, major_faults: 0, ..reading }
 }
@@ -280,14 +283,14 @@ fn cpu(child: &Child) -> (f64, f64) {
     stat.map_or((0.0, 0.0), |stat| (stat.utime as f64 / tick, stat.stime as f64 / tick))
 }
 
-/// What a program says of its work.
+/// A program's report on its work.
 struct Done {
     ops: u64,
     seconds: f64,
     sums: Vec<String>,
 }
 
-/// A program of ours: `end OPS SECONDS SUM...`.
+/// The report of a program of ours: `end OPS SECONDS SUM...`.
 fn ours(said: &str) -> Option<Done> {
     work_of(said.lines().find_map(|line| line.strip_prefix("end "))?)
 }
@@ -299,7 +302,7 @@ fn work_of(said: &str) -> Option<Done> {
     Some(Done { ops, seconds, sums: words.map(str::to_owned).collect() })
 }
 
-/// fio: it checks each block's checksum itself, and ends with an error where one is wrong.
+/// The report of fio. It checks each block's checksum itself, and ends with an error if a checksum is wrong.
 fn of_fio(said: &str) -> Option<Done> {
     let told: Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
     let job = &told["jobs"][0];
@@ -311,17 +314,17 @@ fn of_fio(said: &str) -> Option<Done> {
     })
 }
 
-/// How two lists of sums differ: the first batch that both did and that has another sum.
+/// The difference of two lists of sums: the first batch in both lists whose sums differ.
 pub fn difference(first: &[String], other: &[String]) -> Option<String> {
     let differ = first.iter().zip(other).enumerate().find(|(_, (a, b))| a != b);
     differ.map(|(batch, (a, b))| format!("batch {batch} has the sum {b} where {a} belongs"))
 }
 
-/// Waits for a command, looking now and then whether to go on.
+/// Runs a command and waits for its end. Asks `go_on` now and then whether to go on.
 ///
 /// # Errors
 ///
-/// What it said last; that it was told to stop.
+/// The command's last message if it fails, or `interrupted` if `go_on` returns false.
 pub fn wait_for(command: &mut Command, go_on: impl Fn() -> bool) -> std::result::Result<(), String> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
@@ -342,19 +345,19 @@ pub fn wait_for(command: &mut Command, go_on: impl Fn() -> bool) -> std::result:
     if status.success() { Ok(()) } else { Err(format!("{status}: {}", wrong.unwrap_or("it said nothing").trim())) }
 }
 
-/// All that comes out of a pipe, read while the process runs, so that it can never block on it.
+/// Reads everything that comes out of a pipe, in a thread. So the process never blocks on the pipe.
 fn listen(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut text = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What came before an error is what there is.
+            // After an error the bytes so far are used.
             let _ = pipe.read_to_end(&mut text);
         }
         String::from_utf8_lossy(&text).into_owned()
     })
 }
 
-/// Writes about so many bytes of lines of made-up words.
+/// Writes lines of made-up words, about so many bytes.
 fn write_text(path: &Path, bytes: u64) -> io::Result<()> {
     const LETTERS: &[u8; 16] = b"etaoinshrdlucmfw";
     let mut file = io::BufWriter::with_capacity(1 << 20, File::create(path)?);
@@ -383,7 +386,7 @@ fn write_text(path: &Path, bytes: u64) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// What kept it from being made.
+/// The reason why they could not be made.
 pub fn make(tool: &Tool, data: &Path, bytes: u64, go_on: impl Fn() -> bool) -> std::result::Result<(), String> {
     match tool.make(data, bytes) {
         Some(command) => {

@@ -1,4 +1,4 @@
-//! After a load that wrote: the whole file, from the device, every byte.
+//! The read-back after a load that wrote: reads every byte of the file from the device, and checks it.
 
 use std::fs::File;
 use std::io;
@@ -10,19 +10,19 @@ use std::thread;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{Error, PAGE, Result, Spec, cold, stamp};
 
-/// Pages read by one call.
+/// Pages of one read.
 const CHUNK_PAGES: u64 = 256;
 
-/// Reads the spec's file back and checks each page: its last store arrived, and every other byte is as it was.
+/// Reads the spec's file back and checks each page: its last store has arrived, and every other byte is unchanged.
 ///
 /// # Errors
 ///
-/// [`Error::Stamp`] or [`Error::Generation`] for the first wrong page a thread meets, [`Error::Io`].
+/// [`Error::Stamp`] or [`Error::Generation`] for the first wrong page that a thread meets, [`Error::Io`].
 pub fn read_back(spec: &Spec, shadow: &Shadow) -> Result<()> {
     stamped(&spec.path, &spec.label, spec.pages, shadow)
 }
 
-/// The same of a file of `pages` pages, which messages call `label`.
+/// Like [`read_back`], for a file of `pages` pages that messages call `label`.
 ///
 /// # Errors
 ///
@@ -31,11 +31,11 @@ pub fn stamped(path: &Path, label: &str, pages: u64, shadow: &Shadow) -> Result<
     each_page(path, label, pages, &|page, bytes| shadow.check(page, stamp::check_page(page, bytes)?))
 }
 
-/// Reads `pages` pages through a fresh descriptor, past whatever the page cache held, and has each checked.
+/// Reads `pages` pages through a fresh descriptor, after the file was dropped from the page cache. Calls `check` for each page.
 ///
 /// # Errors
 ///
-/// The first one that `check` gives in some thread, [`Error::Io`].
+/// The first error that `check` returns in a thread, or [`Error::Io`].
 pub fn each_page(
     path: &Path,
     label: &str,

@@ -1,4 +1,4 @@
-//! One trace replayed through one engine: how many of its touches found their page in memory.
+//! Replays a trace through an engine, and counts the touches that found their page in memory.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 use crate::substrates::engine::{self, Access, Cached, Load};
 use crate::substrates::{Error, Meter, PAGE, Reading, Result, Spec, Touches, Trace, cold, sys};
 
-/// Touches between two looks at the clock.
+/// Touches between two readings of the clock.
 const BETWEEN: u64 = 16;
 
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Replay {
-    /// Engine, file, memory, and most seconds of the touches in the window, and of those before it. The pattern and the number of threads are
-    /// not looked at: one thread replays.
+    /// Engine, file and memory. `seconds` bounds the touches in the window, and those before it. The pattern and the number of threads are
+    /// ignored: one thread replays.
     pub spec: Spec,
     /// The trace.
     pub trace: Trace,
-    /// Pages that fit into memory, for the trace's sizes: the same for every engine.
+    /// Pages that fit into memory, from which the trace takes its sizes. It is the same for every engine.
     pub frames: u64,
-    /// Most touches before the window, and in it.
+    /// The most touches before the window, and the most touches in it.
     pub touches: (u64, u64),
-    /// Which of the trace's random sequences.
+    /// The seed of the trace's random numbers.
     pub seed: u64,
 }
 
-/// What one run gave.
+/// The result of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Replayed {
-    /// Touches in the window that had to wait for a read.
+    /// Touches in the window that waited for a read.
     pub misses: u64,
     /// Touches in the window that found their page in memory, per cent.
     pub hit_percent: f64,
@@ -42,7 +42,7 @@ pub struct Replayed {
 ///
 /// # Errors
 ///
-/// Whatever kept the engine from running, and the first wrong stamp.
+/// The engine cannot run, or a stamp is wrong.
 pub fn replay(order: &Replay, meter: &Meter) -> Result<(Reading, Replayed)> {
     let replayed = engine::with(&order.spec, Replaying { order, meter })?;
     meter.let_go();

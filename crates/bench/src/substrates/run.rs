@@ -1,4 +1,4 @@
-//! One measurement from opening the file to the last byte checked.
+//! One measurement, from opening the file to checking its last byte.
 
 use crate::substrates::engine::{self, Access, Cached, Load};
 use crate::substrates::measure::{self, Shadow};

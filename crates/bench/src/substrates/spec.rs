@@ -1,4 +1,4 @@
-//! What is asked of one run and what it answers; both travel as JSON between the bench and its worker processes.
+//! The description of a run and its measurements. Both are sent as JSON between the bench and its workers.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::substrates::{PAGE, Pattern};
 
-/// A name that is none of the known ones.
+/// A name that is not one of the known names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is no {kind}: choose from {known}")]
 pub struct Unknown {
-    /// What was given.
+    /// The name that was given.
     pub name: String,
     /// `engine`, `pattern` or `op`.
     pub kind: &'static str,
-    /// Every name that would do, separated by commas.
+    /// All known names, separated by commas.
     pub known: String,
 }
 
@@ -57,7 +57,7 @@ macro_rules! names {
 }
 pub use crate::names;
 
-/// Who reaches the data, in every experiment; each takes those that can do its work.
+/// The ways to reach data, in all experiments. An experiment takes those that can do its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
@@ -67,11 +67,11 @@ pub enum Engine {
     MmapRandom,
     /// Kernel mmap with `MADV_SEQUENTIAL`.
     MmapSequential,
-    /// Kernel mmap, told ahead which pages come next: `MADV_WILLNEED`, a batch a call of process_madvise(2).
+    /// Kernel mmap that is told its next pages: `MADV_WILLNEED`, with a call of process_madvise(2) for each batch.
     MmapWillneed,
-    /// The same by posix_fadvise(2) on the file, a call for each run of neighbours.
+    /// Kernel mmap that is told its next pages: posix_fadvise(2) on the file, with a call for each run of neighbours.
     MmapFadvise,
-    /// As with `MADV_WILLNEED`, and what comes at once is mapped beforehand, too: `MADV_POPULATE_READ`, or for stores
+    /// As with `MADV_WILLNEED`. In addition the pages that come at once are mapped in advance: `MADV_POPULATE_READ`, or for stores
     /// `MADV_POPULATE_WRITE`. A file that fits into memory is populated whole before it is touched.
     MmapPopulate,
     /// Kernel mmap with the advice that suits the work.
@@ -82,24 +82,24 @@ pub enum Engine {
     Persist,
     /// The engine of this project, through plain loads and stores.
     Fastmap,
-    /// The same, every page pinned while it is worked on.
+    /// The engine of this project. Every page is pinned while it is worked on.
     FastmapPin,
-    /// The same, through plain loads and stores of pages prefetched before.
+    /// The engine of this project, through plain loads and stores. Pages are prefetched before.
     FastmapPrefetch,
-    /// The same with the advice that suits the work.
+    /// The engine of this project, with the advice that suits the work.
     FastmapAdvised,
-    /// The same under the AR protocol.
+    /// The engine of this project, under the AR protocol.
     FastmapAr,
-    /// The same, stores to absent pages kept until they are there.
+    /// The engine of this project. It keeps stores to absent pages until the pages are there.
     FastmapStores,
-    /// The same, mapped without a copy, flushed by cache lines wherever the file is.
+    /// The engine of this project. It maps files without a copy, and flushes by cache lines wherever the file is.
     FastmapPersist,
     /// Kernel mmap without advice, steered ([`fastmap_steer`]).
     Steered,
     /// Buffered `pread` and `pwrite` of one page a call; `fill` writes 1 MiB a call.
     Pread,
-    /// `pread` and `pwrite` of one page a call past the page cache (`O_DIRECT`); `fill` writes 1 MiB a call, and reads
-    /// that scan, forward or backward, fetch 2 MiB a call.
+    /// `pread` and `pwrite` of one page a call, past the page cache (`O_DIRECT`). `fill` writes 1 MiB a call. Reads forward or backward
+    /// fetch 2 MiB a call.
     Direct,
     /// A cache of pages (crate `quick_cache`) over direct calls.
     QuickCache,
@@ -119,7 +119,7 @@ names!(Engine, "engine", {
 });
 
 impl Engine {
-    /// Those that reach a file page by page ([`crate::substrates::engine`]).
+    /// The engines that reach a file page by page ([`crate::substrates::engine`]).
     pub const PAGED: &'static [Engine] = &[
         Engine::Mmap,
         Engine::MmapRandom,
@@ -135,7 +135,7 @@ impl Engine {
         Engine::Direct,
     ];
 
-    /// Those of them that are told nothing ahead.
+    /// The engines that reach a file page by page, and are not told their next pages.
     pub const PLAIN: &'static [Engine] = &[
         Engine::Mmap,
         Engine::MmapRandom,
@@ -146,26 +146,26 @@ impl Engine {
         Engine::Direct,
     ];
 
-    /// Those that a heap, or a program that nobody changes, can be on.
+    /// The engines that can serve a heap, or a program that is unchanged.
     pub const PROGRAMS: &'static [Engine] = &[Engine::Mmap, Engine::MmapRandom, Engine::Fastmap];
 
-    /// Whether this is kernel mmap, with whatever advice.
+    /// Whether this is kernel mmap, with any advice.
     pub fn is_mmap(self) -> bool {
         self <= Engine::Persist
     }
 
-    /// Whether it is told which pages come next before they are touched.
+    /// Whether the engine is told its next pages before they are touched.
     pub fn is_told_ahead(self) -> bool {
         matches!(self, Engine::MmapWillneed | Engine::MmapFadvise | Engine::MmapPopulate | Engine::FastmapPrefetch)
     }
 
-    /// Whether this is the engine of this project, in whatever way its pages are reached.
+    /// Whether this is the engine of this project, however its pages are reached.
     pub fn is_fastmap(self) -> bool {
         (Engine::Fastmap..=Engine::FastmapPersist).contains(&self)
     }
 }
 
-/// What is done to each page.
+/// The operation on each page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -180,17 +180,17 @@ pub enum Op {
 names!(Op, "op", { Read => "read", Write => "write", Rmw => "rmw" });
 
 impl Op {
-    /// Whether the file changes.
+    /// Whether the operation changes the file.
     pub fn writes(self) -> bool {
         self != Op::Read
     }
 }
 
-/// What the fastmap engines are told about the order of pages. Kernel mmap's advice is in its engines' names.
+/// Advice to the fastmap engines about the order of pages. The names of kernel mmap's engines carry their advice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Advice {
-    /// Nothing: the engine looks for itself.
+    /// No advice: the engine finds out by itself.
     #[default]
     Normal,
     /// No order.
@@ -208,43 +208,45 @@ names!(Advice, "advice", {
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// The path to the file's pages.
+    /// The way to the file's pages.
     pub engine: Engine,
     /// The order of pages.
     pub pattern: Pattern,
-    /// What is done to each.
+    /// The operation on each page.
     pub op: Op,
     /// Threads, all on one map.
     pub threads: u32,
-    /// Given to the map by the fastmap engines.
+    /// Advice to the map of a fastmap engine.
     pub advice: Advice,
-    /// Where the file can be opened.
+    /// The path at which the file can be opened.
     pub path: PathBuf,
-    /// How messages call the file.
+    /// The name of the file in messages.
     pub label: String,
     /// Length of the file in pages of 4096 bytes.
     pub pages: u64,
-    /// Bytes the whole process may use; the fastmap engine's cache is what [`crate::substrates::capacity_for`] leaves of it.
-    /// None: unlimited, and the cache is a quarter of the file.
+    /// Bytes that the whole process may use. The fastmap engine's cache gets the part that [`crate::substrates::capacity_for`] says. None:
+    /// memory is not limited, and the cache is a quarter of the file.
     pub memory: Option<u64>,
-    /// Length of the measurement in seconds; the warm-up takes four times as long at most, or 2 s. `fill` does not look at it.
+    /// Length of the measurement, seconds. The warm-up takes four times as long at most, or 2 s if that is longer. `fill` ignores it.
     pub seconds: f64,
-    /// The number of this write run in the file's life, as page 0 holds it (see [`crate::substrates::stamp`]).
+    /// The number of this write run in the life of the file, as page 0 holds it (see [`crate::substrates::stamp`]).
     pub epoch: u32,
-    /// Whether it is measured from the start on, without a warm-up.
+    /// Whether the run is measured from its start, without a warm-up.
     pub cold: bool,
 }
 
 impl Spec {
-    /// Bytes of the file that memory keeps, more or less: the limit, or where there is none the quarter that the cache is.
+    /// Bytes of the file that memory keeps, approximately: the limit. If memory is not limited, a quarter of the file, which is the cache.
     pub fn kept(&self) -> u64 {
         self.memory.unwrap_or(self.pages * PAGE as u64 / 4)
     }
 
-    /// Bytes that the warm-up reads: memory is full and all that was in it has been replaced once, so that what is measured
-    /// goes on for ever. Of a loop not much larger than memory, twice that: what is kept of it shows after some rounds. Of a file that fits
-    /// into memory nearly all, for pages drawn at random never are all. None for `fill`, which measures everything, and past the page
-    /// cache, where nothing is kept.
+    /// Bytes that the warm-up reads.
+    ///
+    /// * In general twice the memory: it is full then, and everything in it has been replaced once. The rates are then steady.
+    /// * For a loop not much larger than memory, four times the memory. The pages that are kept show only after some rounds.
+    /// * For a file that fits into memory, nearly all of it, since random pages never reach all of it.
+    /// * None for `fill`, which measures everything. None past the page cache, where no page is kept.
     pub fn warmup_bytes(&self) -> u64 {
         let bytes = self.pages * PAGE as u64;
         match self.pattern {
@@ -259,28 +261,27 @@ impl Spec {
     }
 }
 
-/// How often a fastmap engine's operations met their page in memory, in the measured window.
+/// How often the operations of a fastmap engine found their page in memory, in the measured window.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Hits {
     /// Operations that read their page themselves.
     pub misses: u64,
-    /// The share of operations that found their page mapped: 1 - (misses + traps that mapped what was read ahead) /
-    /// operations. How many waited for a read is not in it: one that was read ahead in time traps all the same, if it is
-    /// the first in its chunk.
+    /// The share of operations that found their page mapped: 1 - (misses + traps that mapped pages read ahead) / operations. It does not
+    /// say how many operations waited for a read: a page that was read ahead in time also traps, if it is the first page of its chunk.
     pub hit_ratio: f64,
 }
 
 impl Hits {
-    /// Of `ops` operations between two readings of a cache's counters.
+    /// The hits of `ops` operations between two readings of a cache's counters.
     pub fn between(before: &fastmap::Stats, after: &fastmap::Stats, ops: u64) -> Hits {
         let misses = after.misses - before.misses;
         let trapped = misses + after.ahead_chunks - before.ahead_chunks;
-        // A page dropped again before the trap's return is missed twice by one operation.
+        // A page may be dropped before its trap returns. One operation misses it twice then.
         Hits { misses, hit_ratio: (1.0 - trapped as f64 / ops.max(1) as f64).max(0.0) }
     }
 }
 
-/// What a fastmap engine read before it was touched, in the measured window.
+/// Pages that a fastmap engine read before they were touched, in the measured window.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Readahead {
     /// Pages read ahead by streams.
@@ -289,16 +290,16 @@ pub struct Readahead {
     pub used: u64,
     /// Pages read ahead that were dropped untouched.
     pub wasted: u64,
-    /// Traps that mapped a chunk of them.
+    /// Traps that mapped a chunk of pages read ahead.
     pub chunks: u64,
-    /// Streams recognised.
+    /// Streams that were recognised.
     pub streams: u64,
     /// Pages that the program asked for with `prefetch`.
     pub prefetched: u64,
 }
 
 impl Readahead {
-    /// What was read ahead between two readings of a cache's counters.
+    /// The readahead between two readings of a cache's counters.
     pub fn between(before: &fastmap::Stats, after: &fastmap::Stats) -> Readahead {
         Readahead {
             pages: after.ahead_pages - before.ahead_pages,
@@ -314,20 +315,20 @@ impl Readahead {
 /// The fastmap engine's write-back in the measured window.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Writeback {
-    /// Runs of neighbouring pages, one write each.
+    /// Runs of neighbouring pages. Each is one write.
     pub runs: u64,
-    /// Pages in them.
+    /// Pages in these runs.
     pub pages: u64,
-    /// Bytes in them.
+    /// Bytes in these runs.
     pub bytes: u64,
-    /// Pages a run; 0 where nothing was written.
+    /// Pages per run. 0: nothing was written.
     pub merge_ratio: f64,
-    /// Runs handed to the kernel and not finished, averaged over the moments at which one was added.
+    /// Runs that the kernel has and that are not finished, averaged over the moments at which a run was added.
     pub queue_depth: f64,
 }
 
 impl Writeback {
-    /// What was written between two readings of a cache's counters.
+    /// The write-back between two readings of a cache's counters.
     pub fn between(before: &fastmap::Stats, after: &fastmap::Stats) -> Writeback {
         let runs = after.writeback_runs - before.writeback_runs;
         let pages = after.writeback_pages - before.writeback_pages;
@@ -337,8 +338,8 @@ impl Writeback {
     }
 }
 
-/// What the block device under the file did in the measured window, everybody's requests together, write-back by kernel
-/// threads included; `/sys/dev/block/MAJOR:MINOR/stat`, see the kernel's Documentation/block/stat.rst.
+/// The work of the block device under the file in the measured window. It counts the requests of all processes, and the write-back by
+/// kernel threads. `/sys/dev/block/MAJOR:MINOR/stat`, see the kernel's Documentation/block/stat.rst.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct DeviceReport {
     /// Reads completed.
@@ -349,7 +350,7 @@ pub struct DeviceReport {
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Bytes a write; 0 where there was none.
+    /// Bytes per write. 0: there was none.
     pub average_write_bytes: f64,
     /// Reads and writes queued or in flight, averaged over the window.
     pub average_queue_depth: f64,
@@ -372,7 +373,7 @@ pub struct LatencyUs {
 }
 
 impl LatencyUs {
-    /// Of a histogram of nanoseconds.
+    /// The percentiles of a histogram of nanoseconds.
     pub fn of(histogram: &Histogram<u32>) -> LatencyUs {
         let us = |ns: u64| ns as f64 / 1e3;
         let at = |quantile| us(histogram.value_at_quantile(quantile));
@@ -381,12 +382,12 @@ impl LatencyUs {
     }
 }
 
-/// How the fastmap engine was set up and what it counted, from the map's creation to the end of the measured window.
+/// The set-up of the fastmap engine, and its counters from the map's creation to the end of the measured window.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct FastmapReport {
-    /// Capacity of its cache.
+    /// Capacity of its cache, bytes.
     pub capacity_bytes: u64,
-    /// Whether the file was read past the page cache; otherwise the file system refused `O_DIRECT`.
+    /// Whether the file was read past the page cache. If not, the file system refused `O_DIRECT`.
     pub direct_io: bool,
     /// Its counters.
     pub counters: Counters,

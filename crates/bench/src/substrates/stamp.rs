@@ -100,7 +100,8 @@ fn load(bytes: &[u8], index: usize) -> u64 {
 
 /// Checks the first word of `page`, one in the middle, and the last one. `load` reads the word at a byte offset within the page.
 ///
-/// The three lie on different cache lines. So zeros, or another page's bytes, are found at the page's start, in its middle and at its end.
+/// The three words lie on different cache lines. So zeros, or another page's bytes, are found at the page's start, in its middle and at its
+/// end.
 ///
 /// # Errors
 ///

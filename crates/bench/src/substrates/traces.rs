@@ -1,4 +1,4 @@
-//! Traces that tell replacement policies apart: sequences of touches over a file several times larger than memory.
+//! Traces on which replacement policies differ: sequences of touches over a file several times larger than memory.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ use crate::substrates::Zipf;
 use crate::substrates::pattern::Scatter;
 use crate::substrates::spec::names;
 
-/// A sequence of touches. Sizes are in units of memory: the pages that fit into it.
+/// A sequence of touches. Its sizes are in units of memory, which is the number of pages that fit into memory.
 ///
-/// All of them are scattered over the file, scans and loops too, so that neither the kernel's readahead nor the engine's
-/// blurs what replacement does.
+/// All traces are scattered over the file, also scans and loops. So neither the kernel's readahead nor the engine's hides the effect of
+/// replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trace {
     /// Zipf with exponent 0.6 over the file.
     Zipf06,
-    /// With exponent 0.99.
+    /// Zipf with exponent 0.99 over the file.
     Zipf099,
-    /// With exponent 1.2.
+    /// Zipf with exponent 1.2 over the file.
     Zipf12,
-    /// Half of the touches to a hot set of half of memory, uniformly; the other half one pass after the other over the file.
+    /// Half of the touches go to a hot set of half of memory, uniformly. The other half pass over the file, again and again.
     ScanMixed,
-    /// The same pages one after the other, again and again: a tenth more of them than fit.
+    /// The same pages one after the other, again and again. There are a tenth more of them than fit into memory.
     Loop,
-    /// Nine of ten touches to a window of half of memory that moves on by its size after every [`SHIFT`] memories of
-    /// touches; one to any page.
+    /// Nine of ten touches go to a window of half of memory. It moves on by its size whenever [`SHIFT`] times memory were touched. The
+    /// tenth touch goes to any page.
     Shifting,
 }
 
@@ -38,7 +38,7 @@ names!(Trace, "trace", {
 });
 
 impl Trace {
-    /// All of them.
+    /// All traces.
     pub const ALL: [Trace; 6] =
         [Trace::Zipf06, Trace::Zipf099, Trace::Zipf12, Trace::ScanMixed, Trace::Loop, Trace::Shifting];
 }
@@ -46,7 +46,7 @@ impl Trace {
 /// Touches between two moves of the window of [`Trace::Shifting`], in units of memory.
 pub const SHIFT: u64 = 8;
 
-/// The touches of a trace, endless.
+/// The touches of a trace. They never end.
 pub struct Touches {
     kind: Kind,
     rng: Pcg64Mcg,
@@ -66,11 +66,11 @@ enum Kind {
 }
 
 impl Touches {
-    /// The touches of `trace` over a file of `pages` pages of which `frames` fit into memory. Always the same for a `seed`.
+    /// The touches of `trace` over a file of `pages` pages, of which `frames` fit into memory. They are always the same for a `seed`.
     ///
     /// # Panics
     ///
-    /// If the file is not larger than memory by a tenth, or memory is below 16 pages.
+    /// The file is not larger than memory by a tenth, or memory is below 16 pages.
     pub fn new(trace: Trace, pages: u64, frames: u64, seed: u64) -> Touches {
         assert!(frames >= 16 && pages >= frames + frames / 10);
         let zipf = |theta| Kind::Zipf(Arc::new(Zipf::new(pages, theta)));

@@ -1,30 +1,30 @@
-//! What the runs come to: a table and a sentence.
+//! The results of `fastmap bench try`: a table and a sentence.
 
 use fastmap_cli::table::{figure, render};
 
 use crate::substrates::programs::heard::Heard;
 
-/// How the two ways are called.
+/// The names of the two ways.
 pub const KERNEL: &str = "kernel mmap";
 pub const OURS: &str = "fastmap run";
 
-/// What is no gain and no loss: differences under a tenth.
+/// Between these ratios there is no gain and no loss: the difference is below a tenth.
 const LESS: f64 = 0.9;
 const MORE: f64 = 1.1;
 
-/// What is told of a program's work.
+/// The figure that is told of a program.
 #[derive(Debug, Clone, Copy)]
 pub enum Unit {
-    /// Operations a second, by this name.
+    /// Operations a second, with this unit.
     Each(&'static str),
-    /// Bytes a second.
+    /// Megabytes a second; its operations are bytes.
     Megabytes,
-    /// The time that all of them took.
+    /// The time that all of its operations took.
     Seconds,
 }
 
 impl Unit {
-    /// A run's figure.
+    /// The figure of a run.
     fn of(self, heard: &Heard) -> String {
         match self {
             Unit::Seconds => format!("{} s", figure(heard.seconds)),
@@ -47,20 +47,20 @@ impl Unit {
     }
 }
 
-/// A program's two runs.
+/// The two runs of a program.
 pub struct Row {
-    /// What it does.
+    /// The work of the program, in words.
     pub name: &'static str,
-    /// What is told of it.
+    /// The figure that is told of it.
     pub unit: Unit,
-    /// On kernel mmap.
+    /// The run on kernel mmap.
     pub kernel: Heard,
-    /// Under `fastmap run`.
+    /// The run under `fastmap run`.
     pub ours: Heard,
 }
 
 impl Row {
-    /// How many times as fast it is under `fastmap run`.
+    /// How many times as fast the program is under `fastmap run`.
     fn ratio(&self) -> f64 {
         self.ours.rate() / self.kernel.rate()
     }
@@ -71,7 +71,7 @@ impl Row {
     }
 }
 
-/// A line for each program.
+/// The table, with a line for each program.
 pub fn table(rows: &[Row]) -> String {
     let cells = rows.iter().map(|row| {
         let Row { name, unit, kernel, ours } = row;
@@ -80,7 +80,7 @@ pub fn table(rows: &[Row]) -> String {
     render(&["", KERNEL, OURS, "times"], &cells.collect::<Vec<_>>())
 }
 
-/// What FastMap does for them here, on a disk with this readahead, and what not.
+/// The sentence: which programs FastMap makes faster on this machine, on a disk with this readahead, and which not.
 pub fn gained(rows: &[Row], readahead: &str) -> String {
     let among = |from: f64, to: f64, said: &dyn Fn(&Row) -> String| {
         listed(rows.iter().filter(|row| (from..to).contains(&row.ratio())).map(said).collect())
@@ -104,7 +104,7 @@ fn listed(mut all: Vec<String>) -> Option<String> {
     Some(if all.is_empty() { last } else { format!("{} and {last}", all.join(", ")) })
 }
 
-/// A size for people.
+/// A size in MiB, for people.
 pub fn mib(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
 }

@@ -1,6 +1,7 @@
 //! Conversion: all maps of a file become ordinary kernel mappings, in place. And notes of kernel mappings.
 
 use super::keep::{Locked, Unlocked};
+use super::kernel_mappings::Made;
 use super::lookup::range_of;
 use super::map::await_closing;
 use super::own::{Owner, look, note_kept, own};
@@ -159,14 +160,51 @@ pub fn await_stores(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Notes a kernel mapping that was made because [`map`](super::map()) returned `None`. While it is there all maps of the file are the kernel's,
-/// and so agree. The note ends by [`unmap`](super::unmap()), [`remap`](super::remap()) and [`make_way`](super::make_way).
-pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize) {
-    // SAFETY: borrowed for as long as it is used here; never closed.
-    let from = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
-    if let (Ok(facts), Ok(at)) = (facts_of(&from), range_of(addr, len, libc::EINVAL)) {
-        own().change(|table| table.kernel_mappings.add(at, facts.identity));
+/// Notes a kernel mapping of a file that the engine could have mapped. While it is there all maps of the file are the kernel's,
+/// and so agree. The note ends by [`unmap`](super::unmap()), [`remap`](super::remap()) and [`make_way`](super::make_way). A caller that gives
+/// the arguments it was `made` with may ask for them by [`alone`]. Does nothing in a child made by fork(2) of a process that the engine runs in:
+/// all maps there are the kernel's.
+pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize, made: Option<Made>) {
+    if let (Some(identity), Ok(at)) = (identity(fd), range_of(addr, len, libc::EINVAL)) {
+        own().change(|table| table.kernel_mappings.add(at, identity, made));
     }
+}
+
+/// Whether a kernel mapping of a file is noted.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// assert!(!fastmap::by_address::is_kernels(std::io::stdin().as_fd())); // nothing of it is mapped
+/// ```
+pub fn is_kernels(fd: BorrowedFd<'_>) -> bool {
+    identity(fd).is_some_and(|identity| look(|table| table.kernel_mappings.has(identity, &(0..0))))
+}
+
+/// The arguments by which a kernel mapping of exactly this range was made, if it was not changed since, no other kernel mapping of its file is
+/// noted, and the descriptor is still open on that file.
+///
+/// ```
+/// assert!(fastmap::by_address::alone(0x1000, 4096).is_none()); // nothing is there
+/// ```
+pub fn alone(addr: usize, len: usize) -> Option<Made> {
+    let at = range_of(addr, len, libc::EINVAL).ok()?;
+    let (file, made) = look(|table| table.kernel_mappings.alone(&at))?;
+    // SAFETY: a number that the program may have closed: another file there is told apart.
+    let is_open = made.fd >= 0 && identity(unsafe { BorrowedFd::borrow_raw(made.fd) }) == Some(file);
+    is_open.then_some(made)
+}
+
+/// The file behind a descriptor, if it is of a kind that the engine maps; `None` in a child.
+fn identity(fd: BorrowedFd<'_>) -> Option<file::Identity> {
+    if fork::is_child() {
+        return None;
+    }
+    // SAFETY: fstat(2) fills the zeroed structure.
+    let stat = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd.as_raw_fd(), &mut stat) == 0).then_some(stat)?
+    };
+    file::Identity::of(&stat)
 }
 
 /// Notes that the kernel has mapped something else at a place that the caller fixed, over other kernel mappings perhaps.
@@ -174,15 +212,4 @@ pub fn note_replaced(addr: usize, len: usize) {
     if let Ok(at) = range_of(addr, len, libc::EINVAL) {
         own().change(|table| table.kernel_mappings.forget(&at));
     }
-}
-
-/// Calls `then` with the addresses of each kernel mapping that was noted by [`note_kernel`] or made by a conversion, if files were converted
-/// since the call that returned `known`. `then` calls nothing here. Returns what to pass the next time.
-pub fn each_kernel(known: u64, then: impl FnMut(Range<usize>)) -> u64 {
-    look(|table| {
-        if table.conversions != known {
-            table.kernel_mappings.addresses().for_each(then);
-        }
-        table.conversions
-    })
 }

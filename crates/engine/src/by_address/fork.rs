@@ -1,7 +1,7 @@
 //! fork(2): what is done before and after it; and files that become the kernel's because other processes use them.
 
 use super::convert::convert;
-use super::lookup::MAPS;
+use super::lookup::{MAPS, publish};
 use super::own::{self, look, own};
 use super::table::{Piece, Table};
 use super::why::Why;
@@ -31,8 +31,15 @@ pub fn save_all() {
     }
 }
 
-/// The signal mask of the thread that forks, while it does.
-static MASK: Mutex<Option<Blocked>> = Mutex::new(None);
+/// The thread that forks, while it does.
+struct Forking {
+    /// Its signals are blocked until this is dropped.
+    _blocked: Blocked,
+    /// The engine runs, and so will not run in the child. Else the child keeps the table: it notes kernel mappings, which the child has, too.
+    engine_runs: bool,
+}
+
+static FORKING: Mutex<Option<Forking>> = Mutex::new(None);
 
 /// Called before fork(2). Writes dirty pages, for children that read files, and freezes the table, with signals blocked, until [`in_parent`] or
 /// [`in_child`]. Does nothing in a child, which has no engine.
@@ -48,11 +55,15 @@ pub fn before_fork() {
     }
     let blocked = Blocked::all();
     own::freeze();
-    // SAFETY: this thread froze it in the line before.
-    let table = unsafe { MAPS.frozen() };
-    child::before_fork(objects(table));
-    children::before_fork(parts(table), keeper::is_running());
-    *MASK.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(blocked);
+    // Asked now: no other thread maps a file by address before the table is free.
+    let engine_runs = fork::is_claimed();
+    if engine_runs {
+        // SAFETY: this thread froze it.
+        let table = unsafe { MAPS.frozen() };
+        child::before_fork(objects(table));
+        children::before_fork(parts(table), keeper::is_running());
+    }
+    *FORKING.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(Forking { _blocked: blocked, engine_runs });
 }
 
 /// In a child made by fork(2): whether part of a range is a map of an object, which can only be read.
@@ -112,12 +123,14 @@ pub unsafe fn in_parent() {
     if fork::is_child() {
         return;
     }
-    let blocked = MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take();
-    children::after_fork();
-    child::after_fork();
+    let forking = FORKING.lock().unwrap_or_else(|poison| poison.into_inner()).take();
+    if forking.as_ref().is_some_and(|forking| forking.engine_runs) {
+        children::after_fork();
+        child::after_fork();
+    }
     // SAFETY: the caller's contract.
     unsafe { own::thaw() };
-    drop(blocked);
+    drop(forking);
 }
 
 /// Starts, with the first map, the thread that answers children which want to see what is stored here. The thread cannot be started around a
@@ -232,16 +245,22 @@ fn share(identity: Identity, why: Why) -> Result<(), i32> {
 /// [`before_fork`] came before, in the thread that this child is made of.
 pub unsafe fn in_child() {
     engine_fd::in_child();
-    if MASK.try_lock().is_ok_and(|mask| mask.is_none()) {
+    if FORKING.try_lock().is_ok_and(|forking| forking.is_none()) {
         // A child's child: the parent did nothing before.
         return children::in_grandchild();
     }
     // SAFETY: the caller says that this is the child of the thread that froze it. Signals stay blocked until the end of this function.
     unsafe { own::thaw() };
-    // Regions and locks are the parent's: never dropped here.
-    MAPS.with(|table| std::mem::forget(std::mem::take(table)));
-    children::in_child();
-    drop(MASK.lock().unwrap_or_else(|poison| poison.into_inner()).take());
+    let forking = FORKING.lock().unwrap_or_else(|poison| poison.into_inner()).take();
+    if forking.as_ref().is_some_and(|forking| forking.engine_runs) {
+        // Regions and locks are the parent's: never dropped here.
+        MAPS.with(|table| {
+            std::mem::forget(std::mem::take(table));
+            publish(table);
+        });
+        children::in_child();
+    }
+    drop(forking);
 }
 
 /// In a child made by fork(2): converts its parent's maps to kernel mappings now, in both processes, and not when they are touched. Called

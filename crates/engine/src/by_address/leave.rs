@@ -1,6 +1,7 @@
 //! A process that can have neither the engine's threads nor its system calls any more: it goes on without the engine.
 
 use super::convert::convert;
+use super::kernel_mappings::KernelMappings;
 use super::own::{look, own};
 use super::why::Why;
 use crate::files::{children, foreign_writers, keeper, lifecycle};
@@ -64,5 +65,7 @@ fn convert_all() -> Result<(), i32> {
     if registry::all().any(|region| region.is_ours() && !region.is_converted()) {
         return Err(libc::EBUSY);
     }
+    // Nothing will be mapped through the engine any more: nobody need agree with it.
+    owner.change(|table| table.kernel_mappings = KernelMappings::new());
     Ok(())
 }

@@ -8,10 +8,37 @@ use crate::sys::lock::Guarded;
 use crate::sys::{PAGE, errno, fork};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All maps made by address. Frozen across fork(2). A thread that holds its lock may do I/O, but takes no lock whose
 /// holder wants the table.
 pub(super) static MAPS: Guarded<Table> = Guarded::new(Table::new());
+
+/// All kernel mappings in the table lie between these two.
+static KERNELS: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(0)];
+
+/// Called when the table has changed, before its lock is free.
+pub(super) fn publish(table: &Table) {
+    let bounds = table.kernel_mappings.bounds();
+    let [start, end] = &KERNELS;
+    start.store(bounds.start, Ordering::Relaxed);
+    end.store(bounds.end, Ordering::Relaxed);
+}
+
+/// Whether the table may have anything in a range: maps of the cache, kernel mappings that were noted, or direct mappings. Calls that change
+/// what lies there need not come to this module otherwise. A few nanoseconds, no lock; may be asked in signal handlers.
+///
+/// ```
+/// assert!(!fastmap::by_address::concerns(&0 as *const i32 as usize, 4));
+/// ```
+#[inline]
+pub fn concerns(addr: usize, len: usize) -> bool {
+    // A thread that knows of a mapping has it from a thread that noted it, so it sees bounds at least as wide.
+    let [start, end] = &KERNELS;
+    let is_between =
+        addr < end.load(Ordering::Relaxed) && start.load(Ordering::Relaxed) < addr.saturating_add(len.max(1));
+    is_between || holds(addr, len) || super::holds_direct(addr, len)
+}
 
 /// The pages of a range. EINVAL if it begins in the middle of one; `overflow` if it reaches past the last address of user space.
 pub(super) fn range_of(addr: usize, len: usize, overflow: i32) -> Result<Range<usize>, i32> {

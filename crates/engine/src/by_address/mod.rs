@@ -40,7 +40,7 @@ mod why;
 
 pub use access::{is_cached, read, write};
 pub use advice::{advise, residency};
-pub use convert::{await_stores, each_kernel, note_kernel, note_replaced};
+pub use convert::{alone, await_stores, is_kernels, note_kernel, note_replaced};
 pub use direct::{flushed_bytes, holds_direct, is_in_memory, leave_to_kernel, map_direct};
 pub use fork::{
     before_fork, in_child, in_parent, is_object_in_child, leave_descriptor_to_kernel, resolve_in_child, save_all,
@@ -48,9 +48,10 @@ pub use fork::{
 };
 pub use gather::gather;
 pub use keep::{keep, let_go};
+pub use kernel_mappings::Made;
 pub use leave::{follow_rights, is_alone, is_in_child, leave, own_thread};
 pub use locks::{PinnedRange, lock, pin, unlock, unlock_all};
-pub use lookup::holds;
+pub use lookup::{concerns, holds};
 pub use map::{Request, Turn, await_closing, map, map_origin};
 pub use own::{Owner, own};
 pub use prefetch::{expect_backward, populate, prefetch, prefetch_wait, set_readahead};

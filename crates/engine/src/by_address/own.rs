@@ -7,7 +7,7 @@
 //! The order of waiting: the ownership, the table of files, the table of maps. The owner waits for no thread that may want to own the table. It
 //! waits for pins, a second at most, and for a file that is being closed, by a thread that owns nothing.
 
-use super::lookup::MAPS;
+use super::lookup::{MAPS, publish};
 use super::table::Table;
 use crate::sys::fork;
 use crate::sys::lock::Lock;
@@ -85,7 +85,11 @@ fn give() {
 impl Owner {
     /// Changes the table.
     pub(super) fn change<R>(&self, then: impl FnOnce(&mut Table) -> R) -> R {
-        MAPS.with(then)
+        MAPS.with(|table| {
+            let result = then(table);
+            publish(table);
+            result
+        })
     }
 }
 

@@ -36,6 +36,9 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let owner = own();
     direct::protecting(&range, prot);
     let kinds = kinds_in(&range);
+    if kinds.iter().any(|(_, kind)| *kind == Kind::Other) {
+        owner.change(|table| table.kernel_mappings.protected(&range));
+    }
     if kinds.iter().all(|(_, kind)| *kind == Kind::Other) {
         return kernel();
     }

@@ -76,7 +76,9 @@ impl Piece {
     }
 }
 
-/// All maps made by address. Kernel mappings lie in layers where the maps did that were converted.
+/// What lies at which addresses, and of which files: the maps made by address, and the kernel mappings that have to agree with them. Kernel
+/// mappings lie in layers where the maps did that were converted. Direct mappings are kernel mappings here; their flushes find them in
+/// `direct/table.rs`.
 #[derive(Debug, Default)]
 pub struct Table {
     pieces: Vec<Piece>,
@@ -85,8 +87,6 @@ pub struct Table {
     pub kernel_mappings: KernelMappings,
     /// Files that are the kernel's for good, with the time each was made: children have them mapped, or other processes write them.
     left: BTreeMap<Identity, Birth>,
-    /// How often maps of a file became the kernel's.
-    pub conversions: u64,
 }
 
 /// The result of taking a layer away.
@@ -120,7 +120,6 @@ impl Table {
             pins: BTreeMap::new(),
             kernel_mappings: KernelMappings::new(),
             left: BTreeMap::new(),
-            conversions: 0,
         }
     }
 
@@ -245,7 +244,6 @@ impl Table {
             self.kernel_mappings.add_layer(piece.at, identity);
             shares.push(piece.share);
         }
-        self.conversions += 1;
         shares
     }
 

@@ -1,14 +1,13 @@
 //! The table of direct mappings that are flushed from user space: their addresses, and the part of a file that each maps.
 //!
-//! It is a static sorted table under a sequence lock, as in `region/registry.rs`. Every msync(2) and munmap(2) of a program
-//! looks at it, so a look takes no lock, system call or heap memory. Changes take no heap memory either, since allocators
-//! call munmap(2). A child made by fork(2) does not use it (`by_address/direct.rs`).
+//! Every msync(2) and munmap(2) of a program looks at it, so a look takes no lock, system call or heap memory (`sys/range_table.rs`).
+//! A child made by fork(2) does not use it (`by_address/direct.rs`).
 
 use crate::direct::mapping::Durability;
 use crate::sys::file::Identity;
 use crate::sys::lock::Guarded;
+use crate::sys::range_table::{RangeTable, Rows};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Mappings, and parts of mappings, in the table at a time, at most.
 pub const MOST: usize = 1024;
@@ -46,78 +45,30 @@ impl Span {
     }
 }
 
-struct Row {
-    start: AtomicUsize,
-    end: AtomicUsize,
-    file: [AtomicU64; 2],
-    offset: AtomicU64,
-    durability: AtomicUsize,
-}
-
-/// Odd while the table changes.
-static SEQUENCE: AtomicUsize = AtomicUsize::new(0);
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-static ROWS: [Row; MOST] = [const {
-    Row {
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        file: [const { AtomicU64::new(0) }; 2],
-        offset: AtomicU64::new(0),
-        durability: AtomicUsize::new(0),
-    }
-}; MOST];
+/// The words of a span are its file's numbers, its offset, and its durability.
+static SPANS: RangeTable<MOST, 4> = RangeTable::new();
 /// Serialises changes.
 static CHANGES: Guarded<()> = Guarded::new(());
 
-impl Row {
-    fn read(&self) -> Span {
-        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        Span {
-            at: self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed),
-            file: Identity::from_numbers([word(&self.file[0]), word(&self.file[1])]),
-            offset: word(&self.offset),
-            durability: Durability::from_number(self.durability.load(Ordering::Relaxed)),
-        }
+impl Span {
+    fn words(&self) -> [u64; 4] {
+        let [device, inode] = self.file.numbers();
+        [device, inode, self.offset, self.durability as u64]
     }
 
-    fn write(&self, span: &Span) {
-        self.start.store(span.at.start, Ordering::Relaxed);
-        self.end.store(span.at.end, Ordering::Relaxed);
-        for (word, number) in self.file.iter().zip(span.file.numbers()) {
-            word.store(number, Ordering::Relaxed);
-        }
-        self.offset.store(span.offset, Ordering::Relaxed);
-        self.durability.store(span.durability as usize, Ordering::Relaxed);
+    fn from_words(at: Range<usize>, [device, inode, offset, durability]: [u64; 4]) -> Self {
+        let durability = Durability::from_number(durability as usize);
+        Span { at, file: Identity::from_numbers([device, inode]), offset, durability }
     }
-}
-
-/// The number of the first row that ends behind an address.
-fn place(address: usize) -> usize {
-    let (mut low, mut high) = (0, COUNT.load(Ordering::Relaxed));
-    while low < high {
-        let middle = (low + high) / 2;
-        if ROWS[middle].end.load(Ordering::Relaxed) <= address { low = middle + 1 } else { high = middle }
-    }
-    low
 }
 
 /// The span that holds an address, or else the next one above it.
 #[inline]
 pub fn from(address: usize) -> Option<Span> {
-    if COUNT.load(Ordering::Relaxed) == 0 {
+    if SPANS.is_empty() {
         return None;
     }
-    loop {
-        let before = SEQUENCE.load(Ordering::Acquire);
-        let found = place(address);
-        let found = (found < COUNT.load(Ordering::Relaxed)).then(|| ROWS[found].read());
-        // Pairs with the fence and the stores in `change`: if the number is the same, all that was read is of one version of the table.
-        fence(Ordering::Acquire);
-        if before.is_multiple_of(2) && SEQUENCE.load(Ordering::Relaxed) == before {
-            return found;
-        }
-        std::thread::yield_now();
-    }
+    SPANS.from(address).map(|(at, words)| Span::from_words(at, words))
 }
 
 /// The spans in a range, in order.
@@ -136,62 +87,42 @@ pub fn meets(range: Range<usize>) -> bool {
     from(range.start).is_some_and(|span| span.at.start < range.end)
 }
 
-/// Changes the table, with readers kept out and signals blocked. `edit` is given the count of rows, and returns the new one.
-fn change(edit: impl FnOnce(usize) -> usize) {
-    CHANGES.with(|()| {
-        SEQUENCE.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        COUNT.store(edit(COUNT.load(Ordering::Relaxed)), Ordering::Relaxed);
-        SEQUENCE.fetch_add(1, Ordering::Release);
-    });
-}
-
-/// Puts a span at a row and moves the rows from there on up. Returns the new count.
-fn insert(place: usize, count: usize, span: &Span) -> usize {
-    (place..count).rev().for_each(|row| ROWS[row + 1].write(&ROWS[row].read()));
-    ROWS[place].write(span);
-    count + 1
-}
-
 /// Notes a mapping. False: the table is full.
 pub fn add(span: &Span) -> bool {
-    let mut fits = false;
-    change(|count| {
-        fits = count < MOST;
-        if fits { insert(place(span.at.start), count, span) } else { count }
-    });
-    fits
+    CHANGES.with(|()| {
+        SPANS.change(|rows| {
+            let fits = rows.len() < MOST;
+            if fits {
+                rows.insert(span.at.clone(), span.words());
+            }
+            fits
+        })
+    })
 }
 
 /// Forgets the spans in a range. A span that reaches out of the range on both sides becomes two. If the table has no room for the second, the
 /// smaller one goes as well.
 pub fn remove(range: &Range<usize>) {
-    change(|mut count| {
-        let mut row = place(range.start);
-        while row < count {
-            let span = ROWS[row].read();
-            if range.end <= span.at.start {
-                break;
-            }
+    let edit = |rows: &Rows<MOST, 4>| {
+        let mut row = rows.place(range.start);
+        while row < rows.len() && rows.at(row).start < range.end {
+            let span = Span::from_words(rows.at(row), rows.words(row));
             match (span.cut(0, range.start), span.cut(range.end, usize::MAX)) {
-                (None, None) => {
-                    (row + 1..count).for_each(|next| ROWS[next - 1].write(&ROWS[next].read()));
-                    count -= 1;
-                }
-                (Some(before), Some(after)) if count < MOST => {
-                    ROWS[row].write(&before);
-                    count = insert(row + 1, count, &after);
+                (None, None) => rows.remove(row),
+                (Some(before), Some(after)) if rows.len() < MOST => {
+                    rows.set(row, before.at.clone(), before.words());
+                    rows.insert(after.at.clone(), after.words());
                     row += 2;
                 }
                 (before, after) => {
                     let larger = [before, after].into_iter().flatten().max_by_key(|part| part.at.len());
-                    larger.iter().for_each(|part| ROWS[row].write(part));
+                    larger.iter().for_each(|part| rows.set(row, part.at.clone(), part.words()));
                     row += 1;
                 }
             }
         }
-        count
-    });
+    };
+    CHANGES.with(|()| SPANS.change(edit));
 }
 
 #[cfg(all(test, not(loom)))]

@@ -2,7 +2,7 @@
 //!
 //! There are two static tables:
 //!
-//! * *Addresses*: sorted ranges under a sequence lock. Every trap searches them, without a store to shared memory.
+//! * *Addresses*: sorted ranges under a sequence lock (`sys/range_table.rs`). Every trap searches them, without a store to shared memory.
 //! * *Numbers*: the region that has a number ([`RegionId`]), and a count of its uses (`page/entry.rs`). A thread that finds a page in a queue
 //!   looks here. A region waits until all its uses have ended before it goes away.
 
@@ -11,25 +11,15 @@ use crate::page::entry::{MOST_REGIONS, RegionId, RegionUse, RegionVisit};
 use crate::pool::pool::Pool;
 use crate::region::by_file;
 use crate::region::region::Region;
-use crate::sys::signal::Blocked;
+use crate::sys::range_table::RangeTable;
+use std::ops::Range;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-struct Range {
-    start: AtomicUsize,
-    end: AtomicUsize,
-    region: AtomicPtr<Region>,
-}
-
-/// Odd while the table of addresses changes.
-static SEQUENCE: AtomicUsize = AtomicUsize::new(0);
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The table of addresses. It has a row for each region, and as many again for the parts of regions that foreign memory has cut in two
-/// ([`cut`]).
-static RANGES: [Range; 2 * MOST_REGIONS] =
-    [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), region: AtomicPtr::new(ptr::null_mut()) } };
-        2 * MOST_REGIONS];
+/// The table of addresses: the region of each range, as a pointer. It has a row for each region, and as many again for the parts of regions that
+/// foreign memory has cut in two ([`cut`]).
+static ADDRESSES: RangeTable<{ 2 * MOST_REGIONS }, 1> = RangeTable::new();
 /// Serialises changes to both tables.
 static CHANGES: Mutex<()> = Mutex::new(());
 
@@ -47,32 +37,18 @@ static NUMBERS_USED: AtomicUsize = AtomicUsize::new(0);
 /// The calling thread accesses the address. The owner of a map keeps the region alive as long as threads access it.
 #[inline]
 pub unsafe fn find<'a>(address: usize) -> Option<&'a Region> {
-    loop {
-        let before = SEQUENCE.load(Ordering::Acquire);
-        if before % 2 == 1 {
-            std::thread::yield_now();
-            continue;
-        }
-        let count = COUNT.load(Ordering::Relaxed);
-        let (mut low, mut high) = (0, count);
-        while low < high {
-            let middle = (low + high) / 2;
-            if RANGES[middle].end.load(Ordering::Relaxed) <= address { low = middle + 1 } else { high = middle }
-        }
-        let mut found = ptr::null_mut();
-        if low < count
-            && let range = &RANGES[low]
-            && range.start.load(Ordering::Relaxed) <= address
-        {
-            found = range.region.load(Ordering::Relaxed);
-        }
-        // Pairs with the fence in `change`: if `SEQUENCE` is unchanged, all that was read belongs to one version of the table.
-        fence(Ordering::Acquire);
-        if SEQUENCE.load(Ordering::Relaxed) == before {
-            // SAFETY: non-null entries point to live regions (the caller's contract).
-            return unsafe { found.as_ref() };
-        }
-    }
+    let (at, [region]) = ADDRESSES.from(address)?;
+    // SAFETY: entries point to live regions (the caller's contract).
+    (at.start <= address).then(|| unsafe { &*region_at(region) })
+}
+
+/// A region as a word of the table of addresses.
+fn word_of(region: &Region) -> u64 {
+    ptr::from_ref(region).expose_provenance() as u64
+}
+
+fn region_at(word: u64) -> *const Region {
+    ptr::with_exposed_provenance(word as usize)
 }
 
 /// Between these lie all addresses that regions ever had.
@@ -83,65 +59,21 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// addresses two loads are enough. (The loads may be relaxed: a thread that has an address of a region got it from a thread that saw the region
 /// published.)
 #[inline]
-pub fn meets(range: std::ops::Range<usize>) -> bool {
+pub fn meets(range: Range<usize>) -> bool {
     range.start < HIGHEST.load(Ordering::Relaxed) && range.end > LOWEST.load(Ordering::Relaxed) && is_met(range)
 }
 
-fn is_met(range: std::ops::Range<usize>) -> bool {
-    loop {
-        let before = SEQUENCE.load(Ordering::Acquire);
-        let count = COUNT.load(Ordering::Relaxed);
-        if before % 2 == 1 {
-            std::thread::yield_now();
-            continue;
-        }
-        let (mut low, mut high) = (0, count);
-        while low < high {
-            let middle = (low + high) / 2;
-            if RANGES[middle].end.load(Ordering::Relaxed) <= range.start { low = middle + 1 } else { high = middle }
-        }
-        let found = low < count && RANGES[low].start.load(Ordering::Relaxed) < range.end;
-        fence(Ordering::Acquire);
-        if SEQUENCE.load(Ordering::Relaxed) == before {
-            return found;
-        }
-    }
+fn is_met(range: Range<usize>) -> bool {
+    ADDRESSES.from(range.start).is_some_and(|(at, _)| at.start < range.end)
 }
 
 /// Forgets all regions in a child made by fork(2), which inherits none. Only the addresses of `wanted` regions stay: the child may still ask
 /// its parent for these. The caller is the only thread, or all other threads wait for it.
 pub fn retain(wanted: impl Fn(&Region) -> bool) {
-    SEQUENCE.store(0, Ordering::Relaxed);
     NUMBERS_USED.store(0, Ordering::Relaxed);
-    change(|count| {
-        let mut kept = 0;
-        for (row, range) in RANGES.iter().enumerate().take(count) {
-            let region = range.region.load(Ordering::Relaxed);
-            // SAFETY: live in the parent when the child was made; a copy here, which stays.
-            if unsafe { region.as_ref() }.is_some_and(&wanted) {
-                copy_row(row, kept);
-                kept += 1;
-            }
-        }
-        kept
-    });
-}
-
-/// Runs `edit` on the table of addresses while readers wait. `edit` gets the number of rows, and returns the new one. Signals are blocked, and
-/// `edit` touches nothing but the table: if this thread faulted on a map now, its fault handler would wait for ever.
-fn change(edit: impl FnOnce(usize) -> usize) {
-    let _blocked = Blocked::all();
-    SEQUENCE.fetch_add(1, Ordering::Relaxed);
-    fence(Ordering::Release);
-    COUNT.store(edit(COUNT.load(Ordering::Relaxed)), Ordering::Relaxed);
-    SEQUENCE.fetch_add(1, Ordering::Release);
-}
-
-fn copy_row(from: usize, to: usize) {
-    let (from, to) = (&RANGES[from], &RANGES[to]);
-    to.start.store(from.start.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.end.store(from.end.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.region.store(from.region.load(Ordering::Relaxed), Ordering::Relaxed);
+    ADDRESSES.in_child();
+    // SAFETY: live in the parent when the child was made; a copy here, which stays.
+    ADDRESSES.change(|rows| rows.retain(|[region]| wanted(unsafe { &*region_at(region) })));
 }
 
 /// Claims a number for a region to be made. `None` when [`MOST_REGIONS`] are in use.
@@ -180,125 +112,76 @@ fn insert_all(region: &Region) {
     LOWEST.fetch_min(start, Ordering::Relaxed);
     HIGHEST.fetch_max(end, Ordering::Relaxed);
     // There is room: `cut` and `join` add a row only to fewer than `MOST_REGIONS` rows, and at most `MOST_REGIONS` regions add one each here.
-    change(|count| insert(count, start..end, ptr::from_ref(region).cast_mut()));
-}
-
-fn insert(count: usize, range: std::ops::Range<usize>, region: *mut Region) -> usize {
-    let place = (0..count).find(|row| RANGES[*row].start.load(Ordering::Relaxed) > range.start).unwrap_or(count);
-    (place..count).rev().for_each(|row| copy_row(row, row + 1));
-    RANGES[place].start.store(range.start, Ordering::Relaxed);
-    RANGES[place].end.store(range.end, Ordering::Relaxed);
-    RANGES[place].region.store(region, Ordering::Relaxed);
-    count + 1
-}
-
-/// Removes a region's rows. Returns how many rows are left.
-fn remove(count: usize, region: *mut Region) -> usize {
-    let mut kept = 0;
-    for (row, range) in RANGES[..count].iter().enumerate() {
-        if range.region.load(Ordering::Relaxed) != region {
-            if kept != row {
-                copy_row(row, kept);
-            }
-            kept += 1;
-        }
-    }
-    kept
+    ADDRESSES.change(|rows| rows.insert(start..end, [word_of(region)]));
 }
 
 /// Removes a range from a region's addresses: it is foreign memory from now on. False: the region would be cut in two, and there is no room
 /// for one more row.
-pub fn cut(region: &Region, range: std::ops::Range<usize>) -> bool {
+pub fn cut(region: &Region, range: Range<usize>) -> bool {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
-    let at = ptr::from_ref(region).cast_mut();
-    let mut fits = true;
-    change(|count| {
-        let met = (0..count).find(|row| {
-            let Range { start, end, region } = &RANGES[*row];
-            region.load(Ordering::Relaxed) == at
-                && start.load(Ordering::Relaxed) <= range.start
-                && range.end <= end.load(Ordering::Relaxed)
-        });
-        let Some(row) = met else { return count };
-        let (start, end) = (RANGES[row].start.load(Ordering::Relaxed), RANGES[row].end.load(Ordering::Relaxed));
-        match (start < range.start, range.end < end) {
-            (true, true) if count >= MOST_REGIONS => {
-                fits = false;
-                count
-            }
-            (true, true) => {
-                RANGES[row].end.store(range.start, Ordering::Relaxed);
-                insert(count, range.end..end, at)
-            }
-            (true, false) => {
-                RANGES[row].end.store(range.start, Ordering::Relaxed);
-                count
-            }
-            (false, true) => {
-                RANGES[row].start.store(range.end, Ordering::Relaxed);
-                count
-            }
-            (false, false) => {
-                (row + 1..count).for_each(|row| copy_row(row, row - 1));
-                count - 1
-            }
+    let word = [word_of(region)];
+    ADDRESSES.change(|rows| {
+        let row = rows.place(range.start);
+        if row == rows.len() || rows.words(row) != word {
+            return true;
         }
-    });
-    fits
+        let at = rows.at(row);
+        if range.start < at.start || at.end < range.end {
+            return true;
+        }
+        match (at.start < range.start, range.end < at.end) {
+            (true, true) if rows.len() >= MOST_REGIONS => return false,
+            (true, true) => {
+                rows.set(row, at.start..range.start, word);
+                rows.insert(range.end..at.end, word);
+            }
+            (true, false) => rows.set(row, at.start..range.start, word),
+            (false, true) => rows.set(row, range.end..at.end, word),
+            (false, false) => rows.remove(row),
+        }
+        true
+    })
 }
 
 /// Adds a range, which no region has, to a region's addresses. False: there is no room for one more row.
-pub fn join(region: &Region, range: std::ops::Range<usize>) -> bool {
+pub fn join(region: &Region, range: Range<usize>) -> bool {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
-    let at = ptr::from_ref(region).cast_mut();
+    let word = [word_of(region)];
     LOWEST.fetch_min(range.start, Ordering::Relaxed);
     HIGHEST.fetch_max(range.end, Ordering::Relaxed);
-    let mut fits = true;
-    change(|count| {
-        let row = |wanted: &dyn Fn(&Range) -> bool| {
-            (0..count).find(|row| RANGES[*row].region.load(Ordering::Relaxed) == at && wanted(&RANGES[*row]))
-        };
-        let before = row(&|one| one.end.load(Ordering::Relaxed) == range.start);
-        let behind = row(&|one| one.start.load(Ordering::Relaxed) == range.end);
+    ADDRESSES.change(|rows| {
+        let place = rows.place(range.start);
+        let its = |row: &usize| *row < rows.len() && rows.words(*row) == word;
+        let before = place.checked_sub(1).filter(its).filter(|row| rows.at(*row).end == range.start);
+        let behind = Some(place).filter(its).filter(|row| rows.at(*row).start == range.end);
         match (before, behind) {
             (Some(before), Some(behind)) => {
-                RANGES[before].end.store(RANGES[behind].end.load(Ordering::Relaxed), Ordering::Relaxed);
-                (behind + 1..count).for_each(|row| copy_row(row, row - 1));
-                count - 1
+                rows.set(before, rows.at(before).start..rows.at(behind).end, word);
+                rows.remove(behind);
             }
-            (Some(before), None) => {
-                RANGES[before].end.store(range.end, Ordering::Relaxed);
-                count
-            }
-            (None, Some(behind)) => {
-                RANGES[behind].start.store(range.start, Ordering::Relaxed);
-                count
-            }
-            (None, None) if count >= MOST_REGIONS => {
-                fits = false;
-                count
-            }
-            (None, None) => insert(count, range, at),
+            (Some(before), None) => rows.set(before, rows.at(before).start..range.end, word),
+            (None, Some(behind)) => rows.set(behind, range.start..rows.at(behind).end, word),
+            (None, None) if rows.len() >= MOST_REGIONS => return false,
+            (None, None) => rows.insert(range, word),
         }
-    });
-    fits
+        true
+    })
 }
 
 /// Forgets the addresses of a region whose maps are kernel mappings now. Faults there are not served any more.
 pub fn hide(region: &Region) {
     let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
-    change(|count| remove(count, ptr::from_ref(region).cast_mut()));
+    ADDRESSES.change(|rows| rows.retain(|word| word != [word_of(region)]));
 }
 
 /// Forgets a region's addresses and number, and waits until all its uses have ended. Reads under way have uses, too: `get_on` finishes those
 /// that have arrived, and returns false if there were none. The number stays claimed until `cancel`, so that entries with this number can be
 /// purged from the queues.
 pub fn withdraw(region: &Region, get_on: impl Fn() -> bool) {
-    let at = ptr::from_ref(region).cast_mut();
     let id = region.id();
     {
         let _changes = CHANGES.lock().unwrap_or_else(|poison| poison.into_inner());
-        change(|count| remove(count, at));
+        ADDRESSES.change(|rows| rows.retain(|word| word != [word_of(region)]));
         by_file::forget(region);
         // `cancel` ends this use.
         std::mem::forget(RegionUse::begin(id));
@@ -351,7 +234,7 @@ pub fn resume<'a>(held: RegionUse) -> Option<InUse<'a>> {
 
 /// A number that changes whenever a region comes, goes, or changes its addresses.
 pub fn version() -> usize {
-    SEQUENCE.load(Ordering::Acquire)
+    ADDRESSES.version()
 }
 
 /// All numbers that were ever used are below this one.

@@ -45,6 +45,11 @@ pub fn wiped_in_children(len: usize) -> io::Result<*mut u8> {
     Ok(at)
 }
 
+/// Whether the engine runs in this address space, or in an ancestor of this process.
+pub fn is_claimed() -> bool {
+    !WORD.load(Ordering::Acquire).is_null()
+}
+
 /// Whether the engine runs in an ancestor of this process, and so not here.
 #[inline]
 pub fn is_child() -> bool {

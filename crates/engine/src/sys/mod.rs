@@ -25,6 +25,7 @@ pub mod pagemap;
 pub mod preads;
 pub mod proc_files;
 pub mod process;
+pub mod range_table;
 pub mod record_locks;
 pub mod registers;
 pub mod rights;

@@ -1,10 +1,11 @@
-//! Which pages were stored to: `PAGEMAP_SCAN` (ioctl(2) on /proc/self/pagemap, Linux 6.7) over memory that is
-//! registered for asynchronous write-protection (`userfaultfd.rs`).
+//! Finds the pages that were stored to: `PAGEMAP_SCAN` (ioctl(2) on /proc/self/pagemap, Linux 6.7). It works on memory that is registered for
+//! asynchronous write-protection (`userfaultfd.rs`).
 //!
-//! A page counts as written when it is present and not protected. The kernel offers shorter questions, which also take
-//! absent pages for written ones, and bring page tables into being for them; and it loses a huge page of a file of
-//! which only a part is asked for. So only present pages are asked for here, and callers widen a range to whole huge
-//! pages.
+//! A page counts as written if it is present and not protected. Two faults of the kernel shape the requests made here:
+//!
+//! * A shorter request, which asks only for written pages, also reports absent pages as written and makes page tables for them. So the requests here
+//!   ask for present pages only.
+//! * If a request covers only a part of a huge page of a file, the kernel loses that huge page. So callers widen each range to whole huge pages.
 
 use super::engine_fd::EngineFd;
 use std::fs::File;
@@ -20,7 +21,7 @@ const HUGE: u64 = 1 << 6;
 const TAKE: u64 = 1 << 0;
 const CHECK: u64 = 1 << 1;
 
-/// `struct page_region`.
+/// A run of pages that a scan found (`struct page_region`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Found {
@@ -30,12 +31,12 @@ pub struct Found {
 }
 
 impl Found {
-    /// Its addresses.
+    /// The addresses of the run.
     pub fn at(&self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 
-    /// Mapped by huge pages.
+    /// Whether the run is mapped by huge pages.
     pub fn is_huge(&self) -> bool {
         self.categories & HUGE != 0
     }
@@ -58,30 +59,33 @@ struct Scan {
     return_mask: u64,
 }
 
-/// This process's /proc/self/pagemap. A child made by fork(2) would see its parent's.
+/// The open /proc/self/pagemap of this process. In a child made by fork(2) the descriptor would still show the parent's pages.
 #[derive(Debug)]
 pub struct Pagemap(EngineFd<File>);
 
 impl Pagemap {
-    /// Opens it.
+    /// Opens the /proc/self/pagemap of this process.
     pub fn open() -> io::Result<Self> {
         File::open("/proc/self/pagemap").map(|file| Pagemap(EngineFd::new(file)))
     }
 
-    /// Finds pages of `range` that were written since they were taken last, protects them again in the same step, and
-    /// puts them into `found`: how many runs, and where the search ended for want of room. 0.003 µs a page. EPERM: part
-    /// of it is not registered for asynchronous write-protection. ENOTTY: this kernel has no such request.
+    /// Finds the pages of `range` that were written since the last call took them. Protects them again in the same step. Puts the runs of pages into
+    /// `found`. Takes 0.003 µs a page.
+    ///
+    /// Returns the number of runs, and the address where the search ended, which is short of the range's end if `found` is full.
+    ///
+    /// Errors: EPERM if a part of the range is not registered for asynchronous write-protection; ENOTTY if this kernel has no `PAGEMAP_SCAN`.
     pub fn take_written(&self, range: &Range<usize>, found: &mut [Found]) -> io::Result<(usize, usize)> {
-        // A page that the kernel is moving elsewhere counts as swapped meanwhile.
+        // While the kernel moves a page elsewhere, that page counts as swapped.
         self.scan(range, TAKE | CHECK, WRITTEN, PRESENT | SWAPPED, found)
     }
 
-    /// Finds pages that are present, whatever their memory.
+    /// Finds the pages of `range` that are present, in memory of any kind. Returns the same as `take_written`.
     pub fn present(&self, range: &Range<usize>, found: &mut [Found]) -> io::Result<(usize, usize)> {
         self.scan(range, 0, PRESENT, 0, found)
     }
 
-    /// Finds pages that are all of `mask`, and any of `any` unless that is none.
+    /// Finds the pages that are in all categories of `mask`, and in at least one category of `any` unless that is zero.
     fn scan(
         &self,
         range: &Range<usize>,
@@ -106,7 +110,7 @@ impl Pagemap {
             category_anyof_mask: any,
             return_mask: mask | any | HUGE,
         };
-        // SAFETY: reads and writes the structure, and at most `vec_len` items of `found`.
+        // SAFETY: the kernel reads and writes the structure, and writes at most `vec_len` items of `found`.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), SCAN, &mut order) } {
             -1 => Err(io::Error::last_os_error()),
             runs => Ok((runs as usize, order.walk_end as usize)),

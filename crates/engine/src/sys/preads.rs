@@ -1,7 +1,9 @@
-//! Many reads at a time that threads wait for, each in a pread(2): where the call that asks the kernel for one waits until it has ended
-//! (file systems over a network, FUSE), and where Linux AIO is not to be had.
+//! Threads that read for a cache, each by pread(2), so that many reads are under way at a time. They are used in two cases:
 //!
-//! The threads are a cache's. Each of its readers has a [`Mailbox`] for what has ended.
+//! * where the system call that starts an asynchronous read returns only when the read has ended (file systems over a network, FUSE);
+//! * where Linux AIO is not available.
+//!
+//! The threads belong to a cache. Each reader of the cache has a [`Mailbox`], where the threads put the results of its reads.
 
 use super::file;
 use super::fork;
@@ -19,21 +21,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
-/// Threads, and so reads at a time, at most.
+/// The most threads of a cache, and so the most reads at a time.
 pub const THREADS: usize = 64;
-/// Of each thread: it only calls.
+/// The size of each thread's stack, bytes. It is small, since a thread only makes system calls.
 const STACK: usize = 64 << 10;
-/// Requests that one mailbox has under way, at most.
+/// The most requests that one mailbox has under way.
 pub const DEPTH: usize = 256;
 
-/// Nobody has asked for threads.
+/// A state: nobody has asked for threads.
 const NONE: u32 = 0;
-/// Somebody has who cannot make them.
+/// A state: threads are wanted by a caller that cannot make them.
 const WANTED: u32 = 1;
-/// They are there, as many as could be made.
+/// A state: `start` was called. It makes as many threads as it can.
 const STARTED: u32 = 2;
 
-/// The threads of a cache, and what they are to read.
+/// The threads of a cache, and the queue of their requests.
 #[derive(Debug)]
 pub struct Preads {
     state: AtomicU32,
@@ -41,12 +43,12 @@ pub struct Preads {
     count: AtomicUsize,
     lock: Lock,
     asked: UnsafeCell<VecDeque<Request>>,
-    /// Counts requests: threads without one sleep on it.
+    /// Changes with each `submit` and with `stop`. Threads without a request sleep on it.
     news: AtomicU32,
     stop: AtomicBool,
 }
 
-// SAFETY: `asked` is reached under the lock; the rest is atomics.
+// SAFETY: `asked` is used only under the lock; the rest is atomics.
 unsafe impl Sync for Preads {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Preads {}
@@ -61,43 +63,43 @@ struct Request {
     mailbox: Arc<Mailbox>,
 }
 
-/// Requests that have ended, for the thread that asked.
+/// The results of requests that have ended, for the reader that asked.
 #[derive(Debug)]
 struct Mailbox {
     lock: Lock,
     ended: UnsafeCell<Ended>,
-    /// Counts how often there were enough: who waits for that sleeps on it.
+    /// Changes each time enough requests have ended. A thread that waits for that sleeps on it.
     news: AtomicU32,
 }
 
 #[derive(Debug)]
 struct Ended {
-    /// Each one's tag, and the count of bytes or a negative error number.
+    /// For each request its tag, and the count of bytes or a negative error number.
     results: VecDeque<(u64, i32)>,
-    /// As many are waited for.
+    /// How many results a thread waits for. The largest number, if no thread waits.
     wanted: usize,
 }
 
-// SAFETY: `ended` is reached under the lock; the rest is atomics.
+// SAFETY: `ended` is used only under the lock; the rest is atomics.
 unsafe impl Sync for Mailbox {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Mailbox {}
 
 impl Preads {
-    /// For so many readers; without threads.
+    /// Makes the queue for so many readers. Starts no threads.
     pub fn new(readers: usize) -> Arc<Self> {
         Arc::new(Preads {
             state: AtomicU32::new(NONE),
             count: AtomicUsize::new(0),
             lock: Lock::new(),
-            // It never grows: a thread that waits for the lock may have interrupted the allocator.
+            // The queue never grows, since growing allocates: a thread that waits for the lock may have interrupted the allocator.
             asked: UnsafeCell::new(VecDeque::with_capacity(readers * DEPTH)),
             news: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         })
     }
 
-    /// Whether there are threads. If not, they are wanted from now on.
+    /// Returns whether there are threads. If there are none, notes that they are wanted.
     pub fn are_there_or_wanted(&self) -> bool {
         if self.count.load(Ordering::Acquire) > 0 {
             return true;
@@ -106,7 +108,7 @@ impl Preads {
         false
     }
 
-    /// Whether threads are wanted, and nobody has made them.
+    /// Whether threads are wanted and `start` was not called yet.
     pub fn are_wanted(&self) -> bool {
         self.state.load(Ordering::SeqCst) == WANTED
     }
@@ -116,7 +118,7 @@ impl Preads {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Makes so many threads, [`THREADS`] at most, once. Called by threads that may allocate.
+    /// Starts `threads` threads, at most [`THREADS`]. Only the first call does. The caller must be a thread that may allocate.
     pub fn start(self: &Arc<Self>, threads: usize) {
         if self.state.swap(STARTED, Ordering::SeqCst) == STARTED {
             return;
@@ -133,16 +135,16 @@ impl Preads {
         }
     }
 
-    /// Ends the threads, when what they are asked for is done.
+    /// Ends the threads once they have done all requests.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.news.fetch_add(1, Ordering::SeqCst);
         futex::wake_all(&self.news);
     }
 
-    /// The life of a thread.
+    /// Runs in each thread: takes requests and carries them out, until `stop` and the end of the queue.
     fn serve(&self) {
-        // Engine locks are taken here, and no signal of the program's is this thread's business.
+        // This thread takes engine locks, which needs all signals blocked. It must not run the program's signal handlers either.
         let _blocked = Blocked::all();
         loop {
             let before = self.news.load(Ordering::SeqCst);
@@ -166,7 +168,7 @@ impl Preads {
         unsafe { (*self.asked.get()).push_back(request) };
     }
 
-    /// Wakes threads for so many requests.
+    /// Wakes as many threads as there are requests.
     fn wake(&self, requests: usize) {
         self.news.fetch_add(1, Ordering::SeqCst);
         futex::wake(&self.news, requests as i32);
@@ -175,9 +177,9 @@ impl Preads {
 
 impl Request {
     fn carry_out(self) {
-        // SAFETY: open until the request has ended, and not owned here.
+        // SAFETY: the descriptor is open until the request has ended. It is not owned here, so it is never closed here.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(self.file) });
-        // SAFETY: valid for so many bytes, and nobody else's, until the request has ended.
+        // SAFETY: `to` is valid for `len` bytes, and nobody else uses them, until the request has ended.
         let read = unsafe { file::read_at(&file, self.to, self.len, self.offset) };
         self.mailbox.put(self.tag, read.map_or_else(|error| -error, |bytes| bytes as i32));
     }
@@ -202,33 +204,35 @@ impl Mailbox {
     }
 }
 
-/// What one reader has asked the threads for, used by one thread at a time, with signals blocked. Neither allocates nor waits but in `wait`.
+/// The reads that one reader has asked the threads for. One thread at a time uses it, with signals blocked. Once made it does not allocate. Only
+/// `wait` and the drop sleep.
 #[derive(Debug)]
 pub struct Asked {
     pub preads: Arc<Preads>,
     mailbox: Arc<Mailbox>,
     in_flight: usize,
-    /// Reads asked for, for which no thread was woken.
+    /// Reads asked for, for which no thread was woken yet.
     queued: usize,
 }
 
 impl Asked {
-    /// Nothing yet.
+    /// Makes one without reads.
     pub fn of(preads: &Arc<Preads>) -> Self {
         let ended = Ended { results: VecDeque::with_capacity(DEPTH), wanted: usize::MAX };
         let mailbox = Mailbox { lock: Lock::new(), ended: UnsafeCell::new(ended), news: AtomicU32::new(0) };
         Asked { preads: preads.clone(), mailbox: Arc::new(mailbox), in_flight: 0, queued: 0 }
     }
 
-    /// Reads asked for and not returned by `next_done`.
+    /// How many reads were asked for and not yet returned by `next_done`.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Asks for a read, which starts with the next `submit`; there are threads. The caller sees to it that fewer than [`DEPTH`] are in flight.
+    /// Asks for a read. The read starts with the next `submit` at the latest. The caller makes sure that there are threads, and that fewer than
+    /// [`DEPTH`] reads are in flight.
     ///
     /// # Safety
-    /// `file` stays open, `to` stays valid for `len` writes, and nobody else uses it, until `next_done` returns `tag` or this is dropped.
+    /// Until `next_done` returns `tag` or this is dropped, `file` stays open, `to` stays valid for `len` writes, and nobody else uses that memory.
     pub unsafe fn read(&mut self, file: &File, to: *mut u8, len: usize, offset: u64, tag: u64) {
         self.in_flight += 1;
         self.queued += 1;
@@ -236,21 +240,22 @@ impl Asked {
         self.preads.ask(Request { file: file.as_raw_fd(), to, len, offset, tag, mailbox });
     }
 
-    /// Starts what was asked for.
+    /// Wakes threads for the reads that were asked for.
     pub fn submit(&mut self) {
         if self.queued > 0 {
             self.preads.wake(std::mem::take(&mut self.queued));
         }
     }
 
-    /// A read that has ended: its tag, and the count of bytes or a negative error number.
+    /// Takes a read that has ended. Returns its tag, and the count of bytes or a negative error number.
     pub fn next_done(&mut self) -> Option<(u64, i32)> {
         let done = if self.in_flight == 0 { None } else { self.mailbox.with(|ended| ended.results.pop_front()) }?;
         self.in_flight -= 1;
         Some(done)
     }
 
-    /// Waits until so many reads have ended, if as many are under way, or for so long.
+    /// Waits until `wanted` reads have ended that `next_done` has not returned yet: at least one, and at most those in flight. With `at_most` it
+    /// sleeps once, no longer than that, and may return early.
     pub fn wait(&mut self, wanted: usize, at_most: Option<Duration>) {
         self.submit();
         let wanted = wanted.clamp(1, self.in_flight.max(1));
@@ -273,10 +278,10 @@ impl Asked {
 }
 
 impl Drop for Asked {
-    /// Nobody writes to the memory of a read any more.
+    /// Waits until all reads have ended. After that no thread writes to their memory.
     fn drop(&mut self) {
         let _blocked = Blocked::all();
-        // In a child there are no threads, and the memory is a copy.
+        // A child made by fork(2) has no such threads, and its memory is a copy.
         while self.in_flight > 0 && !fork::is_child() {
             self.wait(1, None);
             while self.next_done().is_some() {}
@@ -306,7 +311,7 @@ mod tests {
             for round in 0..20 {
                 let tags = first + round..first + round + DEPTH as u64;
                 for tag in tags.clone() {
-                    // The last but one fails, the last reads past the end.
+                    // The last read but one fails. The last one begins past the end of the file.
                     let (from, at) = match tag - tags.start {
                         254 => (&closed, 0),
                         255 => (&file, 1 << 20),

@@ -1,5 +1,7 @@
-//! Small files that are read whole, as those of /proc and /sys are: each has a descriptor of the engine's at a low number only for as long
-//! as that takes, and never while the program closes or replaces one (`engine_fd::low`).
+//! Reads small files whole, such as those of /proc and /sys.
+//!
+//! The kernel gives each new descriptor a low number, where the program may be about to close one or to put a file of its own. So each function holds
+//! `engine_fd::low` until its descriptor is closed: the program's calls that close or replace descriptors wait for that.
 
 use super::engine_fd;
 use std::fs;
@@ -7,20 +9,22 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// All of a file.
+/// Reads all bytes of a file.
 pub fn bytes(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let _low = engine_fd::low();
     fs::read(path)
 }
 
-/// All of a file that is text; nothing if it cannot be read. The names of threads need not be UTF-8.
+/// Reads a text file. Returns an empty text if the file cannot be read. Replaces what is not UTF-8, since the names of threads need not be UTF-8.
 pub fn text(path: impl AsRef<Path>) -> String {
     bytes(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// The names in a folder that are numbers: processes, threads, descriptors; none if it cannot be read. Numbers, since a program may have
-/// many thousands, and what is large comes from mmap(2): into a hole, perhaps, of a mapping that the program is about to unmap whole. By
-/// getdents64(2): opendir(3) asks the program's malloc(3), whose lock the calling thread may have.
+/// Returns the names in a folder that are numbers: processes, threads, descriptors. Returns none if the folder cannot be read.
+///
+/// * Numbers take little memory. A program may have many thousands of threads, and a large allocation comes from mmap(2). It may land in a hole of a
+///   mapping that the program is about to unmap whole.
+/// * The folder is read by getdents64(2). opendir(3) would call the program's malloc(3), whose lock the calling thread may hold.
 pub fn numbers(path: impl AsRef<Path>) -> Vec<u32> {
     #[repr(align(8))]
     struct Entries([u8; 4096]);
@@ -36,7 +40,7 @@ pub fn numbers(path: impl AsRef<Path>) -> Vec<u32> {
             return numbers;
         }
         let mut left = &entries.0[..filled as usize];
-        // Inode and position, 8 bytes each; the entry's length, 2; its type, 1; its name, up to a zero.
+        // An entry is: inode and position, 8 bytes each; the entry's length, 2 bytes; its type, 1 byte; its name, up to a zero byte.
         while let Some(length) = left.get(16..18).map(|length| usize::from(u16::from_ne_bytes([length[0], length[1]])))
         {
             let name = left[19..length].split(|byte| *byte == 0).next().unwrap_or_default();

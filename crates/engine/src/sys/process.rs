@@ -44,7 +44,7 @@ pub fn spawn_sharing(body: Body) -> Result<(), i32> {
     }
     let mut order = Order { body, stack, failure: AtomicI32::new(0) };
     let between = clone(make, self::stack()?, ptr::from_mut(&mut order).cast())?;
-    // SAFETY: waits for the child just made, which alone has no exit signal.
+    // SAFETY: waits for the child made just now, the only one without an exit signal.
     while unsafe { libc::waitpid(between, ptr::null_mut(), libc::__WCLONE) } < 0 && errno() == libc::EINTR {}
     match order.failure.into_inner() {
         0 => Ok(()),
@@ -70,8 +70,8 @@ fn stack() -> Result<*mut libc::c_void, i32> {
     Ok(at.wrapping_add(STACK).cast())
 }
 
-/// clone(2), by the C library's other name for it, `__clone`. ThreadSanitizer intercepts `clone`: it takes the child for one made by fork(2)
-/// and notes so in memory, which the program shares. It would end the program when the program next starts a thread.
+/// Calls clone(2) by the C library's other name for it, `__clone`. ThreadSanitizer intercepts `clone`: it takes the child for one made by fork(2),
+/// and notes so in memory that the program shares. It would then end the program when that next starts a thread.
 fn clone(body: Body, stack: *mut libc::c_void, argument: *mut libc::c_void) -> Result<libc::pid_t, i32> {
     unsafe extern "C" {
         fn __clone(
@@ -135,7 +135,7 @@ pub fn name_and_detach(name: &std::ffi::CStr) {
 /// Gives this process a descriptor table of its own, and closes all descriptors in it but those to be kept. `next` returns the first of
 /// these at or after a number. So the program's sockets, pipes and locks do not outlive it.
 pub fn close_descriptors(next: impl Fn(RawFd) -> Option<RawFd>) {
-    // SAFETY: in a table of our own nobody misses what is closed: an exec(2) in progress still copies from the old one.
+    // SAFETY: nobody else uses a table of our own, so nobody misses what is closed. An exec(2) in progress still copies from the old table.
     unsafe {
         if libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) != 0 {
             return;
@@ -172,7 +172,7 @@ pub fn await_alone(program: libc::pid_t) {
 /// Whether no thread of the program has this process's memory any more. Then the program has ended, or has executed another one: exec(2) ends
 /// all other threads first.
 fn has_left(program: libc::pid_t) -> bool {
-    // A time stamp: no other memory holds this value at this address.
+    // The mark is a time stamp: no other memory holds this value at this address.
     // SAFETY: no preconditions.
     let mark = unsafe { std::arch::x86_64::_rdtsc() }.to_ne_bytes();
     let found_by = |process| {
@@ -209,7 +209,7 @@ fn has_ended(process: libc::pid_t) -> bool {
     }
 }
 
-/// Half a millisecond's sleep.
+/// Sleeps for half a millisecond.
 pub fn pause() {
     pause_for(500_000);
 }

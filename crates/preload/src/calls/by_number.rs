@@ -1,8 +1,9 @@
-//! syscall(2): calls that programs make by number, because the C library once lacked them, or to have nothing but the
-//! call.
+//! syscall(2): calls that programs make by number. They do so because the C library once lacked the function, or to make
+//! the bare call.
 //!
-//! Calls that map, unmap, close, make processes or change signals always do the same as by name; calls that read or
-//! write do while anything is mapped. All others are the kernel's.
+//! A call by number does the same as the function with the call's name. For calls that map, unmap, open, close, make
+//! processes or change signals this holds always. For calls that read or write it holds while the engine maps a file or
+//! there are objects. All other calls go to the kernel.
 
 use super::requests::{self, fcntl, ioctl};
 use crate::copy::{Call, held, mapped};
@@ -22,7 +23,7 @@ type Arguments = [c_long; 6];
 /// syscall(2).
 ///
 /// # Safety
-/// The caller keeps the contract of syscall(2); arguments that the caller did not give are of any content.
+/// The caller keeps the contract of syscall(2). Arguments that the caller did not give have any content.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
     number: c_long,
@@ -49,7 +50,7 @@ unsafe extern "C-unwind" fn syscall(
     }
 }
 
-/// The calls that always do the same as by name; `None`: this is none of them.
+/// Makes the calls that always do the same as the function with their name. `None`: the call is not one of these.
 unsafe fn always(number: c_long, arguments: Arguments) -> Option<c_long> {
     let [a, b, c, d, e, f] = arguments;
     let (address, len) = (a as *mut c_void, b as size_t);
@@ -133,9 +134,11 @@ unsafe fn by_number(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
 
 const SIGCHLD: c_long = libc::SIGCHLD as c_long;
 
-/// fork(2), vfork(2), clone(2) and clone3(2). A thread, or a child that begins on a stack of its own, is the kernel's
-/// to make: it does not return from here. One that shares the memory *and* this stack would return to what its parent
-/// is about to return to, and overwrite it; it gets a copy instead, and its parent waits for it as well.
+/// fork(2), vfork(2), clone(2) and clone3(2).
+///
+/// A thread, or a child with a stack of its own, does not return from this function, so the kernel makes it. A child of
+/// vfork(2) shares its parent's memory *and* this stack. It would return from this function, and overwrite the frames to
+/// which its parent will return. So such a child gets a copy of the memory instead. Its parent still waits for it.
 unsafe fn child(number: c_long, arguments: Arguments) -> c_long {
     const SHARED: c_long = (libc::CLONE_VM | libc::CLONE_VFORK) as c_long;
     const OTHERS: c_long = (libc::CLONE_THREAD | libc::CLONE_SIGHAND) as c_long;
@@ -144,7 +147,7 @@ unsafe fn child(number: c_long, arguments: Arguments) -> c_long {
         shared if shared & c_long::from(libc::CLONE_VM) == 0 => Some(flags),
         _ => None,
     };
-    // SAFETY: the caller's contract; the arguments of clone3(2) are as many as it says.
+    // SAFETY: the caller's contract; the structure of clone3(2) has as many bytes as the second argument says.
     unsafe {
         match number {
             libc::SYS_fork => fork::forking(|| by_number(number, arguments)),
@@ -192,7 +195,8 @@ unsafe fn child(number: c_long, arguments: Arguments) -> c_long {
     }
 }
 
-/// The calls that do the same as by name while anything is mapped, and those that do not concern the engine.
+/// Makes the calls that do the same as the function with their name while the engine maps a file or there are objects. All
+/// other calls go to the kernel.
 unsafe fn while_mapped(number: c_long, arguments: Arguments) -> c_long {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the caller's contract.
@@ -286,7 +290,7 @@ unsafe fn while_mapped(number: c_long, arguments: Arguments) -> c_long {
     }
 }
 
-/// futex(2): the kernel must find its words in the mapping itself, so they are pinned while the call lasts.
+/// futex(2). The kernel must find the futex words in the mapping itself, so they are pinned while the call lasts.
 unsafe fn futex(
     word: c_long,
     operation: c_long,

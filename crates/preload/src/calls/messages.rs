@@ -1,11 +1,12 @@
-//! Messages: send(2), sendmsg(2), recvmsg(2) and their kin. A message is never split.
+//! Messages: send(2), sendto(2), sendmsg(2), recvmsg(2), sendmmsg(2), recvmmsg(2). The calls that take a `msghdr` are never
+//! split. send(2) and sendto(2) are split only on a stream socket.
 
 use crate::copy::{Call, Unit, Way, any_held, exchange, held, mapped};
 use crate::next;
 use crate::own::remembered;
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, socklen_t, ssize_t, timespec};
 
-/// Flags of calls that must not be split; others may be, on a stream.
+/// Flags of calls that must not be split. Other calls may be split, on a stream socket.
 const AS_ONE: c_int = libc::MSG_OOB | libc::MSG_EOR | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
 
 fn unit(fd: c_int, flags: c_int) -> Unit {
@@ -61,12 +62,12 @@ unsafe extern "C-unwind" fn sendto(
     }
 }
 
-/// Whether any part of a message, or its header, is in a mapping.
+/// Whether any part of a message, or its header, is in an engine mapping.
 unsafe fn message_held(message: *const msghdr) -> bool {
     if held(message, size_of::<msghdr>()) {
         return true;
     }
-    // SAFETY: the caller's message, in ordinary memory, which the real call would read too.
+    // SAFETY: the message is the caller's and lies in ordinary memory. The real call would read it too.
     unsafe {
         let Some(header) = message.as_ref() else { return false };
         held(header.msg_name, header.msg_namelen as usize)
@@ -88,7 +89,7 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
     }
 }
 
-/// sendmsg(2) of copies.
+/// sendmsg(2), from copies.
 unsafe fn send_copied(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
@@ -127,7 +128,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 
 /// Notes the descriptors that a message has brought (unix(7), `SCM_RIGHTS`).
 unsafe fn note_descriptors(message: *const msghdr) {
-    // SAFETY: a message that the kernel has filled, in ordinary memory.
+    // SAFETY: the kernel has filled the message, which lies in ordinary memory.
     unsafe {
         let mut part = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = part.as_ref() {
@@ -141,7 +142,7 @@ unsafe fn note_descriptors(message: *const msghdr) {
     }
 }
 
-/// recvmsg(2) into copies.
+/// recvmsg(2), into copies.
 unsafe fn receive_copied(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe {
@@ -163,7 +164,7 @@ unsafe fn receive_copied(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize
             if header.msg_controllen > 0 {
                 note_descriptors(&header);
             }
-            // The fields of a header that the kernel writes.
+            // The kernel writes these fields of the header.
             (&raw mut (*message).msg_namelen).write(header.msg_namelen);
             (&raw mut (*message).msg_controllen).write(header.msg_controllen);
             (&raw mut (*message).msg_flags).write(header.msg_flags);
@@ -172,15 +173,15 @@ unsafe fn receive_copied(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize
     }
 }
 
-/// Whether any part of these messages is in a mapping.
+/// Whether any part of these messages is in an engine mapping.
 unsafe fn messages_held(messages: *const mmsghdr, count: c_uint) -> bool {
     mapped()
         && (held(messages, (count as usize).saturating_mul(size_of::<mmsghdr>()))
-            // SAFETY: the caller's messages, which the real call would read too.
+            // SAFETY: the messages are the caller's, and the real call would read them too.
             || (0..count.min(libc::UIO_MAXIOV as c_uint) as usize).any(|index| unsafe { message_held(&raw const (*messages.add(index)).msg_hdr) }))
 }
 
-/// Wrappers of sendmmsg(2): one by one, as the kernel does it.
+/// Wrappers of sendmmsg(2). They send one message after the other, as the kernel does.
 macro_rules! sendmmsgs {
     ($($name:ident)*) => { $(
         // SAFETY: the C library's name and signature.
@@ -207,7 +208,8 @@ macro_rules! sendmmsgs {
 }
 sendmmsgs!(sendmmsg __sendmmsg);
 
-/// recvmmsg(2): one by one, as the kernel does it; its timeout too is only looked at after each message.
+/// recvmmsg(2). It receives one message after the other, as the kernel does. Like the kernel it checks the timeout only
+/// after each message.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,

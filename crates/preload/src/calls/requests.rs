@@ -1,5 +1,5 @@
-//! Calls whose arguments mean something else with each command: fcntl(2), ioctl(2), prctl(2); and those that return a
-//! pointer that they were given.
+//! Calls whose arguments depend on a command: fcntl(2), ioctl(2), prctl(2). Also lockf(3), and functions that return a
+//! pointer that they were given (getcwd(3), mkdtemp(3)).
 
 use crate::copy::{Call, held, mapped};
 use crate::files::{cloning, coherence};
@@ -9,7 +9,7 @@ use crate::{mappings, next, objects};
 use fastmap::by_address::Why;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t};
 
-/// The number of bytes that fcntl(2)'s argument points to.
+/// The number of bytes that fcntl(2)'s argument points to; zero: the argument is no pointer.
 fn fcntl_size(command: c_int) -> usize {
     const F_GETOWN_EX: c_int = 16;
     const F_SETOWN_EX: c_int = 15;
@@ -23,12 +23,12 @@ fn fcntl_size(command: c_int) -> usize {
     }
 }
 
-/// The byte by which the engine keeps others from a file that it writes back.
+/// The byte of a file that the engine locks while it maps the file writable, so that other processes keep off.
 const ENGINES_BYTE: i64 = i64::MAX - 1;
 
-/// Before a program locks bytes of a file, from one on (`len` of them; 0: to the end of all), or asks who has. Where the engine holds a lock
-/// there itself, as it does of a file that may be stored to, the file goes back to the kernel for good. To unlock is no matter: all of a file
-/// is what SQLite unlocks.
+/// Called before the program locks `len` bytes of a file from `start` on, or asks who holds such a lock. A length of 0
+/// means every byte from `start` on. If the range has the byte that the engine locks of a writable file, the file goes
+/// back to the kernel for good. Unlocking needs no such step, and must not cause it: SQLite unlocks whole files.
 fn before_lock(fd: c_int, start: i64, len: i64) {
     let reaches = len == 0 || len > 0 && start.saturating_add(len) > ENGINES_BYTE;
     if reaches && coherence::file(fd).is_some_and(|mapped| mapped.may_be_stored_to()) {
@@ -36,16 +36,16 @@ fn before_lock(fd: c_int, start: i64, len: i64) {
     }
 }
 
-/// lockf(3), from the descriptor's position on.
+/// lockf(3), which locks from the descriptor's position on.
 ///
 /// # Safety
-/// None: it takes no memory.
+/// There is no requirement, since the call takes no memory.
 pub unsafe fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
     if command != libc::F_ULOCK && mapped() {
-        // SAFETY: no memory.
+        // SAFETY: the call takes no memory.
         before_lock(fd, unsafe { next::lseek(fd, 0, libc::SEEK_CUR) }, len);
     }
-    // SAFETY: no memory.
+    // SAFETY: the call takes no memory.
     unsafe { next::lockf(fd, command, len) }
 }
 exported! { fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int; }
@@ -53,9 +53,9 @@ exported! { fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int; }
 /// lockf64(3).
 ///
 /// # Safety
-/// None: it takes no memory.
+/// There is no requirement, since the call takes no memory.
 pub unsafe fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int {
-    // SAFETY: no memory.
+    // SAFETY: the call takes no memory.
     unsafe { lockf(fd, command, len) }
 }
 exported! { fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int; }
@@ -63,7 +63,7 @@ exported! { fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int; }
 /// Wrappers of fcntl(2).
 macro_rules! fcntls {
     ($($name:ident)*) => { $(
-        /// fcntl(2); an argument that the caller did not give is a register of any content.
+        /// fcntl(2). If the caller gave no `argument`, it is a register with any content.
         ///
         /// # Safety
         /// The caller keeps the contract of fcntl(2).
@@ -104,12 +104,12 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 const SETS: [c_ulong; 3] = [0x4008_6602, 0x401c_5820, 0x4008_7602];
 const FS_IOC_FIEMAP: c_ulong = 0xc020_660b;
 
-/// The number of bytes that ioctl(2)'s argument points to. Newer requests have it in their number; of the older ones
-/// those of terminals, sockets and block devices are listed.
+/// The number of bytes that ioctl(2)'s argument points to. Newer requests carry it in their number. The older requests of
+/// terminals, sockets and block devices are listed here.
 unsafe fn ioctl_size(request: c_ulong, argument: *const u8) -> usize {
     const BLKGETSIZE: c_ulong = 0x1260;
     const BLKSSZGET: c_ulong = 0x1268;
-    // SAFETY: the structures of these requests have a count at this place.
+    // SAFETY: the structures of the requests that use this have a count at that place.
     let count = |at: usize, bytes: usize| unsafe {
         argument.add(at).cast::<[u8; 4]>().read()[..bytes]
             .iter()
@@ -137,23 +137,24 @@ unsafe fn ioctl_size(request: c_ulong, argument: *const u8) -> usize {
     }
 }
 
-/// Copies a structure of the program's as the kernel would; `None`: it cannot be read.
+/// Copies a structure of the program, as the kernel would. `None`: it cannot be read.
 fn peek<const BYTES: usize>(at: *const c_void) -> Option<[u8; BYTES]> {
     let mut found = [0u8; BYTES];
     let to = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: BYTES };
     let from = libc::iovec { iov_base: at.cast_mut(), iov_len: BYTES };
-    // SAFETY: into an array of its length; the kernel checks the other side.
+    // SAFETY: the kernel writes to an array of this length, and checks the address that it reads.
     let copied = unsafe { next::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
     (copied == BYTES as isize).then_some(found)
 }
 
-/// The word of eight bytes at a place.
+/// The eight bytes at a place, as a number.
 fn word(bytes: &[u8], at: usize) -> usize {
     bytes[at..].first_chunk().map_or(0, |eight| usize::from_ne_bytes(*eight))
 }
 
-/// Before memory is handed to a device or a guest, which keep and use it without a fault that the engine could serve: the files that are mapped
-/// there become the kernel's. What keeps one from that shows as the call's own error.
+/// Called before memory is handed to a device or a guest. They go on using the memory, without a page fault that the
+/// engine could serve. So the files that are mapped there are converted to kernel mappings. If a file cannot be
+/// converted, the call's own error shows it.
 fn hand_over(addr: usize, len: usize) {
     let addr = addr as *const c_void;
     if len > 0 && held(addr, len) {
@@ -163,7 +164,8 @@ fn hand_over(addr: usize, len: usize) {
     }
 }
 
-/// Requests of ioctl(2) whose structure names memory that is handed over: with the places of its address and of its length, bytes.
+/// Requests of ioctl(2) whose structure names memory to be handed over. Beside each request stand the offsets of the
+/// memory's address and length in the structure, bytes.
 const HANDING_OVER: [(c_ulong, usize, usize); 6] = [
     // KVM_SET_USER_MEMORY_REGION and its second form.
     (0x4020_ae46, 24, 16),
@@ -173,14 +175,14 @@ const HANDING_OVER: [(c_ulong, usize, usize); 6] = [
     // VFIO_IOMMU_MAP_DMA, IOMMU_IOAS_MAP.
     (0x3b71, 8, 24),
     (0x3b85, 16, 24),
-    // UFFDIO_REGISTER: the memory is another's to serve.
+    // UFFDIO_REGISTER: another userfaultfd will serve the memory.
     (0xc020_aa00, 0, 8),
 ];
 
-/// VHOST_SET_MEM_TABLE: a count, and as many regions behind it.
+/// The structure of this request is a count, padding to 8 bytes, and as many regions.
 const VHOST_SET_MEM_TABLE: c_ulong = 0x4008_af03;
 
-/// Before a request that hands memory over.
+/// Called before a request of ioctl(2). If it hands memory over, the files that are mapped there are converted.
 fn before_request(request: c_ulong, argument: *const c_void) {
     if let Some((_, at, len)) = HANDING_OVER.iter().find(|one| one.0 == request)
         && let Some(bytes) = peek::<32>(argument)
@@ -191,7 +193,7 @@ fn before_request(request: c_ulong, argument: *const c_void) {
         && let Some(count) = peek::<4>(argument).map(u32::from_ne_bytes)
     {
         const REGION: usize = 32;
-        // The kernel takes 64 unless it is told otherwise, and never more than this.
+        // The kernel takes 64 regions by default, and never more than 4096.
         for index in 0..(count as usize).min(4096) {
             let Some(region) = peek::<REGION>(argument.wrapping_byte_add(8 + index * REGION)) else { break };
             hand_over(word(&region, 16), word(&region, 8));
@@ -199,7 +201,8 @@ fn before_request(request: c_ulong, argument: *const c_void) {
     }
 }
 
-/// Before io_uring_register(2) hands buffers over: in a plain list, or by a structure that says where the list is.
+/// Called before io_uring_register(2). If it hands buffers over, the files that are mapped there are converted. `argument`
+/// is the list of buffers, or a structure that says where the list is.
 pub(super) fn before_buffers(opcode: c_uint, argument: *const c_void, count: c_uint) {
     if !mapped() {
         return;
@@ -207,25 +210,26 @@ pub(super) fn before_buffers(opcode: c_uint, argument: *const c_void, count: c_u
     let list = match opcode {
         // IORING_REGISTER_BUFFERS.
         0 => Some((argument as usize, count)),
-        // IORING_REGISTER_BUFFERS2: the count first, the list's address at 16.
+        // IORING_REGISTER_BUFFERS2: the count is at 0, the list's address at 16.
         15 => peek::<32>(argument).map(|bytes| (word(&bytes, 16), word(&bytes, 0) as u32)),
-        // IORING_REGISTER_BUFFERS_UPDATE: the list's address at 8, the count at 24.
+        // IORING_REGISTER_BUFFERS_UPDATE: the list's address is at 8, the count at 24.
         16 => peek::<32>(argument).map(|bytes| (word(&bytes, 8), word(&bytes, 24) as u32)),
         _ => None,
     };
     let Some((list, count)) = list else { return };
-    // The kernel takes no more.
+    // The kernel takes no more buffers than that.
     for index in 0..(count as usize).min(1 << 14) {
         let Some(entry) = peek::<16>((list as *const c_void).wrapping_byte_add(index * 16)) else { break };
         hand_over(word(&entry, 0), word(&entry, 8));
     }
 }
 
-/// Whether a request is about the blocks of an object's local copy, where holes are none.
+/// Whether a request concerns the blocks of an object's local copy. A hole in the copy is no hole of the object, but a part
+/// that nobody has fetched yet.
 unsafe fn is_of_blocks(fd: c_int, request: c_ulong, argument: c_long) -> bool {
     let from = match request {
         FICLONE => argument as c_int,
-        // SAFETY: the caller's structure, which begins with the source's descriptor.
+        // SAFETY: the caller's structure begins with the source's descriptor.
         FICLONERANGE if argument != 0 => unsafe { (argument as *const i64).read_unaligned() as c_int },
         FS_IOC_FIEMAP | FIDEDUPERANGE => fd,
         _ => return false,
@@ -253,7 +257,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
         if !mapped() {
             return next::ioctl(fd, request, argument);
         }
-        // Programs pass an int or an unsigned long: the kernel looks at 32 bits.
+        // Programs pass an int or an unsigned long, and the kernel uses 32 bits of it.
         let request = request & 0xffff_ffff;
         let pointer = argument as *mut c_void;
         if request == FICLONE {
@@ -274,7 +278,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
                 cloning(range[0] as c_int, fd, Some([range[1], range[2], range[3]]), call)
             }
             FIDEDUPERANGE => {
-                // Deduplication changes no byte, but compares the files: stores are written first.
+                // Deduplication changes no byte, but compares the files. So stores are written to them first.
                 coherence::reading(fd, coherence::Span::from(0));
                 let count = usize::from(copy.cast::<u8>().add(16).cast::<u16>().read_unaligned());
                 for index in 0..count {
@@ -290,7 +294,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     }
 }
 
-/// prctl(2): names, and the few numbers that it stores.
+/// prctl(2). The options that set or get a name, or return a number through a pointer, get copies.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
     sandbox::before_prctl([option.into(), a, b, c, d]);
@@ -316,7 +320,7 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long
 
 exported! { fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int; }
 
-/// Wrappers of functions that fill and return a buffer: `NAME(buffer, length, more…)`.
+/// Wrappers of functions that fill a buffer and return it. A line is `NAME(buffer, length of the buffer, more arguments…)`.
 macro_rules! returns {
     ($($name:ident($buf:ident, $len:expr $(, $more:ident: $type:ty)*);)*) => { $(
         // SAFETY: the C library's name and signature.

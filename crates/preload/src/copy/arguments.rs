@@ -1,4 +1,4 @@
-//! The pointer arguments of one call, copied where they lead into a mapping.
+//! The pointer arguments of one call. Memory that they point to is copied if it is the engine's.
 
 use super::{Buffer, Pointer, held};
 use crate::own::{errno, set_errno};
@@ -6,12 +6,12 @@ use crate::signals;
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 
-/// How much of a copy is copied back after the call.
+/// The part of a copy that is copied back after the call.
 #[derive(Clone, Copy)]
 enum Back {
     Nothing,
     All,
-    /// As many units of that many bytes as the result says.
+    /// As many units as the call's result says. A unit has this many bytes.
     Result(usize),
 }
 
@@ -20,11 +20,11 @@ struct Piece {
     copy: *mut u8,
     len: usize,
     back: Back,
-    /// The copy's memory, if it is too long for the call's own room.
+    /// The copy's memory, if the copy is too long for `Call::room`.
     _buffer: Option<Buffer>,
 }
 
-/// The arguments of one call that had to be copied.
+/// The copied arguments of one call, 8 at most.
 pub struct Call {
     room: UnsafeCell<MaybeUninit<[u64; 128]>>,
     used: Cell<usize>,
@@ -42,7 +42,7 @@ impl Call {
         }
     }
 
-    /// A path.
+    /// A path or another string, of which the call reads `len` bytes at most (`text` in tables).
     ///
     /// # Safety
     /// `pointer` is a string or null.
@@ -50,7 +50,7 @@ impl Call {
         if !held(pointer, len) {
             return pointer;
         }
-        // SAFETY: the contract. A longer path is ENAMETOOLONG with its first 4096 bytes too.
+        // SAFETY: the contract. A path that is longer than `len` is cut to 4096 bytes, which is ENAMETOOLONG too.
         unsafe {
             let len = libc::strnlen(pointer.address() as *const libc::c_char, len);
             let copy = self.copy(pointer.address() as *mut u8, len, len + 1, Back::Nothing);
@@ -61,7 +61,7 @@ impl Call {
         }
     }
 
-    /// Two descriptors that the call makes (`pair` in tables).
+    /// The place of two descriptors that the call makes (`pair` in tables).
     ///
     /// # Safety
     /// As for `changed`.
@@ -70,7 +70,7 @@ impl Call {
         unsafe { self.changed(pointer, len) }
     }
 
-    /// What a call that returns a descriptor reads and writes (`from` in tables).
+    /// Read and written by a call that returns a descriptor (`from` in tables).
     ///
     /// # Safety
     /// As for `changed`.
@@ -79,7 +79,7 @@ impl Call {
         unsafe { self.changed(pointer, len) }
     }
 
-    /// A path that the call tells about (`looked` in tables).
+    /// A path of a file whose facts the call returns (`looked` in tables).
     ///
     /// # Safety
     /// `pointer` is a string or null.
@@ -106,7 +106,7 @@ impl Call {
         unsafe { self.text(pointer, len) }
     }
 
-    /// A path of what the call asks the rights of (`accessed` in tables).
+    /// A path of a file whose access rights the call checks (`accessed` in tables).
     ///
     /// # Safety
     /// `pointer` is a string or null.
@@ -115,7 +115,7 @@ impl Call {
         unsafe { self.text(pointer, len) }
     }
 
-    /// A path of what the call changes (`kept` in tables).
+    /// A path of a file that the call changes (`kept` in tables).
     ///
     /// # Safety
     /// `pointer` is a string or null.
@@ -124,7 +124,7 @@ impl Call {
         unsafe { self.text(pointer, len) }
     }
 
-    /// A path of what the call makes (`made` in tables).
+    /// A path of a file that the call makes (`made` in tables).
     ///
     /// # Safety
     /// `pointer` is a string or null.
@@ -136,12 +136,12 @@ impl Call {
     /// A descriptor (`file` in tables).
     ///
     /// # Safety
-    /// None; as its siblings.
+    /// It has no requirement. It is unsafe because its siblings are.
     pub unsafe fn file(&self, fd: libc::c_int, _: usize) -> libc::c_int {
         fd
     }
 
-    /// What the call tells of a file (`told` in tables).
+    /// The facts of a file, which the call fills in (`told` in tables).
     ///
     /// # Safety
     /// As for `changed`.
@@ -150,7 +150,7 @@ impl Call {
         unsafe { self.changed(pointer, len) }
     }
 
-    /// Read by the call.
+    /// Read by the call (`input` in tables).
     ///
     /// # Safety
     /// `pointer` leads to `len` bytes, or is null.
@@ -159,7 +159,7 @@ impl Call {
         unsafe { self.argument(pointer, len, len, Back::Nothing) }
     }
 
-    /// Signals to be blocked during the call: all but SIGBUS (`signals/mod.rs`).
+    /// A set of signals to be blocked during the call. SIGBUS is taken out of it (`signals/mod.rs`).
     ///
     /// # Safety
     /// `mask` leads to a set, or is null.
@@ -167,7 +167,7 @@ impl Call {
         if !held(mask, len) && !signals::has_sigbus(mask) {
             return mask;
         }
-        // SAFETY: the contract. Without memory for a copy the program's own mask is used, and not changed.
+        // SAFETY: the contract. If there is no memory for a copy, the program's own mask is used, and not changed.
         unsafe {
             let copy = self.copy(mask.cast_mut().cast(), len, len, Back::Nothing).cast::<libc::sigset_t>();
             if !std::ptr::eq(copy, mask) {
@@ -177,7 +177,7 @@ impl Call {
         }
     }
 
-    /// Read and written.
+    /// Read and written by the call, or written whole (`changed` in tables).
     ///
     /// # Safety
     /// `pointer` leads to `len` bytes, or is null.
@@ -186,7 +186,7 @@ impl Call {
         unsafe { self.argument(pointer, len, len, Back::All) }
     }
 
-    /// Written as far as the result says.
+    /// Written by the call, as many units as its result says (`filled` in tables).
     ///
     /// # Safety
     /// `pointer` leads to `len` bytes, or is null.
@@ -203,8 +203,8 @@ impl Call {
         P::at(unsafe { self.copy(pointer.address() as *mut u8, read, len, back) })
     }
 
-    /// A copy of the first `read` of `len` bytes. Without memory for one it is `from` itself, for which the kernel may
-    /// return EFAULT.
+    /// Makes room for `len` bytes and copies the first `read` of them. Without memory for a copy it returns `from` itself,
+    /// for which the kernel may return EFAULT.
     unsafe fn copy(&self, from: *mut u8, read: usize, len: usize, back: Back) -> *mut u8 {
         let count = self.count.get();
         let used = self.used.get();
@@ -218,7 +218,7 @@ impl Call {
                 None => return from,
             }
         };
-        // SAFETY: the caller's bytes; the copy's are this call's alone.
+        // SAFETY: the bytes at `from` are the caller's, and the copy belongs to this call alone.
         unsafe {
             from.copy_to_nonoverlapping(copy, read);
             let pieces = &mut *self.pieces.get();
@@ -228,10 +228,10 @@ impl Call {
         copy
     }
 
-    /// Copies back what the call wrote, given its result; errno stays as the call left it.
+    /// Copies back the bytes that the call wrote. `result` is the call's result. errno stays as the call left it.
     ///
     /// # Safety
-    /// It is called once, right after the call.
+    /// The caller calls this once, right after the call.
     pub unsafe fn finish(&self, result: isize) {
         let errno = errno();
         // SAFETY: the first `count` pieces are initialized.
@@ -255,7 +255,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         for piece in self.pieces.get_mut().iter_mut().take(self.count.get()) {
-            // SAFETY: the first `count` pieces are initialized, and dropped only here.
+            // SAFETY: the first `count` pieces are initialized, and only this function drops them.
             unsafe { piece.assume_init_drop() };
         }
     }

@@ -1,19 +1,31 @@
-//! Wrappers from a table: `bounced!` declares functions of the C library with what each pointer argument means, and
-//! makes the wrapper and `next::NAME` of a line.
+//! Wrappers from a table. `bounced!` declares functions of the C library, with the meaning of each pointer argument. From
+//! each line it makes the wrapper and `next::NAME`.
 //!
-//! * `text p`: a path, or another string of which the kernel reads 4096 bytes at most; `looked p`: the path of what the
-//!   call tells about, `entered p`: of a folder that it opens (`processes/sandbox.rs` wants to know of both, the one
-//!   call upward from here, but for `objects`);
-//! * `shown p`: a path that may be an object's (`--object`), which is as a file there; so are `looked` and `entered`.
-//!   `kept p`: what the call would change, `made p`: what it would make, `accessed p[(folder, mode)]`: what it asks the rights of. Of all
-//!   these `p[folder]` is a path from a folder. `file fd`: a descriptor whose file the call would change;
-//! * `told p`: as `changed`, what the call tells of a file;
-//! * `input p`: read by the call; `changed p`: read and written, or written whole or not at all;
-//! * `filled p[n]`: written as far as the result says;
-//! * `signals p`: a set of signals that is blocked during the call;
-//! * `pair p[2]`: written whole with two descriptors that the call makes; `from p`: as `changed`, by a call that returns one.
+//! A pointer `p` has one of these kinds:
 //!
-//! `p` is one of what it points to, `p[n]` is n of them. Later lengths may look at earlier arguments.
+//! | kind | meaning |
+//! | --- | --- |
+//! | `text p` | a path, or another string of which the kernel reads 4096 bytes at most |
+//! | `looked p` | a path of a file whose facts the call returns; `processes/sandbox.rs` is told of it |
+//! | `entered p` | a path of a folder that the call opens; `processes/sandbox.rs` is told of it |
+//! | `shown p` | a path that may be an object's (`--object`); then the call gets the path of the object's local copy |
+//! | `kept p` | a path of a file that the call would change; refused for an object |
+//! | `made p` | a path of a file that the call would make; refused where an object is |
+//! | `accessed p[(folder, mode)]` | a path of a file whose access rights the call checks; writing to an object is denied |
+//! | `file fd` | no pointer, but a descriptor whose file the call would change; refused for an object |
+//! | `input p` | read by the call |
+//! | `changed p` | read and written, or written either whole or not at all |
+//! | `filled p[n]` | written, as many items as the result says |
+//! | `told p` | as `changed`: the facts of a file, which are corrected for an object |
+//! | `signals p` | a set of signals that is blocked during the call, without SIGBUS |
+//! | `pair p[2]` | written whole: two descriptors that the call makes |
+//! | `from p` | as `changed`, in a call that returns a new descriptor |
+//!
+//! `looked`, `entered` and `accessed` paths may be an object's too, as `shown`. With all kinds that may be an object's, `p[folder]`
+//! is a path relative to a folder. With the other kinds, `p` stands for one item and `p[n]` for n items. A length may depend on
+//! earlier arguments.
+//!
+//! The calls of `processes::sandbox` and `objects` are the only ones that go upward from this room.
 
 /// The length of an argument of a table in bytes.
 macro_rules! span {
@@ -62,7 +74,8 @@ macro_rules! concerned {
     };
 }
 
-/// Whether a call must be repeated because of what it looked at (`looked` and `entered`).
+/// Tells `processes::sandbox` of a path (`looked` and `entered`). True if the call must be repeated, since the engine has
+/// left because of this path. A call with an `entered` path is never repeated.
 macro_rules! again {
     (looked $pointer:ident $([$folder:expr])?, $result:ident) => {
         $result == 0 && $crate::processes::sandbox::looked_at($pointer)
@@ -75,7 +88,7 @@ macro_rules! again {
     };
 }
 
-/// Whether a call is refused because it is about an object; errno says why.
+/// Whether a call is refused because it concerns an object. Then errno says why.
 macro_rules! refused {
     (kept $path:ident) => {
         $crate::objects::is_kept(::libc::AT_FDCWD, $path.cast())
@@ -100,7 +113,7 @@ macro_rules! refused {
     };
 }
 
-/// An argument as the C library gets it: the path of an object's local copy in place of the object's.
+/// An argument as the C library gets it. The path of an object becomes the path of its local copy.
 macro_rules! shown {
     (looked $path:ident $([$folder:expr])?) => { shown!(shown $path $([$folder])?) };
     (entered $path:ident $([$folder:expr])?) => { shown!(shown $path $([$folder])?) };
@@ -110,7 +123,7 @@ macro_rules! shown {
     ($kind:ident $pointer:ident $([$count:expr])?) => { $pointer };
 }
 
-/// Corrects what a call has told of an object's local copy (`told`).
+/// Corrects the facts that a call has returned of an object's local copy (`told`).
 macro_rules! told {
     (told $facts:ident, $result:ident) => {
         if $result == 0 {
@@ -123,7 +136,7 @@ macro_rules! told {
 /// Notes the descriptors that a call has made (`pair` and `from`).
 macro_rules! noted {
     (pair $pointer:ident, $result:ident) => {
-        // The call has filled both: within the wrapper's `unsafe`.
+        // The call has filled both numbers. The reads stand in the wrapper's `unsafe` block.
         if $result == 0 {
             $crate::own::remembered::opened($pointer.read(), false);
             $crate::own::remembered::opened($pointer.add(1).read(), false);
@@ -135,12 +148,12 @@ macro_rules! noted {
     ($kind:ident $pointer:ident $([$count:expr])?, $result:ident) => {};
 }
 
-/// Declares intercepted functions with the meaning of their pointers, as the file's beginning explains.
+/// Declares intercepted functions with the meaning of their pointers (see the head of this file).
 macro_rules! bounced {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty: $($kind:ident $pointer:ident $([$count:expr])?),+;)*) => {
         table! { $(fn $name($($argument: $type),*) -> $result;)* }
 
-        // What the program calls.
+        // The exported functions, which the program calls.
         const _: () = { $(
                 #[allow(clippy::too_many_arguments)]
                 // SAFETY: the C library's name and signature.

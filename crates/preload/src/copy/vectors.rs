@@ -1,9 +1,12 @@
-//! Reads and writes of any length through ordinary memory.
+//! Reads and writes of any length, through ordinary memory.
 //!
-//! They go in windows: as many of the call's bytes as a buffer takes, what lies in a mapping copied, the rest where it
-//! is. One window is one real call. Where the length of a call means something (datagrams, packets, terminals, what a
-//! read from a pipe waits for) the window is the whole call. Files, and what is written to streams, go through a buffer
-//! of the set, as often as it takes: the calls that the kernel would have done in one go on until one is short.
+//! A call is made in windows. A window is one real call, of as many of the call's bytes as a buffer takes. Bytes that
+//! lie in an engine mapping are copied. Other bytes stay where they are.
+//!
+//! * Sometimes the length of a call means something: on datagrams, packets and terminals, and in reads of pipes. Then
+//!   the window is the whole call.
+//! * Calls on files, and writes to pipes and stream sockets, are split into windows of a buffer of the set. The windows go on
+//!   until a real call is short. The kernel would have done the same bytes in one call.
 
 use super::{Buffer, CHUNK, held};
 use crate::next;
@@ -14,7 +17,7 @@ use std::mem::MaybeUninit;
 
 /// The most bytes that Linux reads or writes in a call.
 pub const MOST: usize = 0x7fff_f000;
-/// Shorter copies need no alignment: direct I/O does not go below.
+/// Copies of fewer bytes need no alignment, since direct I/O is never that short.
 const SECTOR: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,19 +28,21 @@ pub enum Way {
     Out,
 }
 
-/// How much must be in one window.
+/// The number of bytes in one window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// As much as a buffer takes, where a call on this descriptor may be split; all of it otherwise.
+    /// As many as a buffer takes, if a call on this descriptor may be split; otherwise the whole call.
     Descriptor(c_int),
-    /// As much as a buffer takes, and no more than should be out of reach at a time (`files/coherence.rs`).
+    /// As many as a buffer takes, but no more than `PIECE`, since their pages may be out of reach meanwhile
+    /// (`files/coherence.rs`).
     Piece,
+    /// The whole call.
     Call,
-    /// All of it, in memory that the kernel may go on reading.
+    /// The whole call, in memory that the kernel may go on reading afterwards.
     KeptCall,
 }
 
-/// The part of a window that is one entry of the real call.
+/// One entry of a window's real call. `memory` is `user` if nothing is copied.
 #[derive(Clone, Copy)]
 struct Copied {
     user: *mut u8,
@@ -45,7 +50,7 @@ struct Copied {
     len: usize,
 }
 
-/// Room for up to `count` of `T`, on the stack if few.
+/// Room for a number of `T`: on the stack for up to 16, else in a buffer.
 struct List<T> {
     few: [MaybeUninit<T>; 16],
     many: Option<Buffer>,
@@ -80,7 +85,7 @@ impl<T: Copy> List<T> {
     }
 }
 
-/// Whether any byte of the entries' buffers, or of their array, is in memory of the engine.
+/// Whether any byte of the entries' buffers, or of the array of entries, is in memory of the engine.
 ///
 /// # Safety
 /// There are `count` valid entries, as for readv(2).
@@ -95,8 +100,9 @@ pub unsafe fn any_held(entries: *const iovec, count: usize) -> bool {
     })
 }
 
-/// Makes `call` with ordinary memory in place of mappings, once for each window. It gets the window's entries and the
-/// number of bytes that went before, and returns as readv(2) does; so does this function.
+/// Makes `call` once for each window, with ordinary memory in place of engine mappings. `call` gets the window's entries
+/// and the number of bytes in the windows before. It returns what readv(2) returns, and this function returns the same.
+/// Without memory for the copies it returns -1, with ENOMEM in errno.
 ///
 /// # Safety
 /// There are `count` valid entries, 1024 at most, as for readv(2) or writev(2).
@@ -108,7 +114,7 @@ pub unsafe fn exchange(
     call: &mut dyn FnMut(&[iovec], usize) -> isize,
 ) -> isize {
     let before = errno();
-    // SAFETY: the contract. The array may lie in a mapping itself: a plain load of it traps and is served.
+    // SAFETY: the contract. The array itself may lie in an engine mapping: a plain load of it traps and is served.
     let entry = |index: usize| unsafe { entries.add(index).read() };
     let needed =
         (0..count).map(entry).filter(|entry| held(entry.iov_base, entry.iov_len)).fold(0, |sum: usize, entry| {
@@ -149,8 +155,8 @@ pub unsafe fn exchange(
             let mut take = left;
             let mut place = user;
             if held(user, left) {
-                // At the same offset in its page as in the mapping: direct I/O needs the alignment that the program
-                // gave it.
+                // The copy has the same offset in its page as the original: direct I/O needs the alignment that the
+                // program gave it.
                 let start = if left < SECTOR { used } else { used.next_multiple_of(PAGE) + user.addr() % PAGE };
                 take = left.min(room.saturating_sub(start));
                 if take == 0 && left > 0 {
@@ -196,17 +202,17 @@ pub unsafe fn exchange(
     }
 }
 
-/// Whether a call on this descriptor may be made as several: on files and block devices; on pipes and stream sockets
-/// for what is written.
+/// Whether a call on this descriptor may be split into several: a call on a file or block device, or a write to a pipe or
+/// stream socket.
 fn may_split(fd: c_int, way: Way) -> bool {
     let before = errno();
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: fstat fills the structure that it is given.
+    // SAFETY: fstat(2) fills the structure that it is given.
     if unsafe { next::fstat(fd, stat.as_mut_ptr()) } != 0 {
         set_errno(before);
         return false;
     }
-    // SAFETY: filled by the successful call.
+    // SAFETY: the call succeeded, so it has filled the structure.
     let answer = match unsafe { stat.assume_init() }.st_mode & libc::S_IFMT {
         libc::S_IFREG | libc::S_IFBLK => true,
         // SAFETY: F_GETFL takes no memory.
@@ -222,7 +228,7 @@ fn is_stream(fd: c_int) -> bool {
     let mut kind: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
     let kind_at = std::ptr::from_mut(&mut kind).cast::<c_void>();
-    // SAFETY: both places are local, and the length is the first one's.
+    // SAFETY: both places are local, and `len` is the length of the first.
     let result = unsafe { next::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, kind_at, &mut len) };
     result == 0 && kind == libc::SOCK_STREAM
 }

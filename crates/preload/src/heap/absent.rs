@@ -27,7 +27,7 @@ pub(crate) fn in_parent() {}
 
 pub(crate) fn in_child() {}
 
-/// No range has a part in the heap, so the functions below that take one are never called.
+/// Here no range lies in the heap. So the functions below that take a range are never called.
 pub(crate) fn part_of_heap(_: usize, _: usize) -> Option<Range<usize>> {
     None
 }

@@ -1,10 +1,13 @@
-//! malloc(3) and its kin: which block comes from the heap, and which from memory.
+//! malloc(3) and its kin. They choose for each block whether it comes from the heap or from memory.
 //!
-//! In memory stay: everything from before there is a heap; what the C library and the dynamic linker want for
-//! themselves (`callers.rs`); and blocks below [`LARGE`], while all that is in memory is not more than an eighth of the
-//! cache. They are the small and early ones, which tend to be the hot ones.
+//! These blocks come from memory, which is the C library's own heap:
 //!
-//! A block's address says where it belongs. Each function that needs its caller is a few instructions of assembly that
+//! * blocks from before there is a heap;
+//! * blocks that the C library and the dynamic linker want for themselves (`callers.rs`);
+//! * blocks below [`LARGE`], while all blocks in memory take no more than an eighth of the cache. They are the small
+//!   and early blocks, which tend to be the hot ones.
+//!
+//! A block's address tells where it belongs. A function that needs its caller is two instructions of assembly: they
 //! pass the return address to the function behind it.
 
 use super::{arenas, callers, holds, is_up};
@@ -15,19 +18,20 @@ use std::arch::naked_asm;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
-/// Blocks from this size on go to the heap, bytes.
+/// Blocks of at least so many bytes go to the heap.
 const LARGE: usize = 1024;
 const PAGE: usize = 4096;
 /// The alignment that malloc(3) promises.
 const ALIGN: usize = 16;
 
-/// A processor's share of the bytes of blocks in memory, on cache lines of its own. Only the sum of all has a meaning.
+/// The bytes of blocks in memory that a processor has counted, on cache lines of its own. A block may be freed on
+/// another processor, so only the sum of all shares has a meaning.
 #[repr(align(128))]
 struct Share(AtomicIsize);
 
 const SHARES: usize = 64;
 static IN_MEMORY: [Share; SHARES] = [const { Share(AtomicIsize::new(0)) }; SHARES];
-/// Bytes that a share may change before the sum is looked at again.
+/// The sum is taken again when a share crosses a multiple of so many bytes.
 const LOOK: isize = 64 << 10;
 static ALLOWED: AtomicIsize = AtomicIsize::new(isize::MAX);
 /// Whether the blocks in memory take as much as is allowed.
@@ -55,13 +59,13 @@ fn count(bytes: isize) {
     }
 }
 
-/// Whether a block for this caller comes from the heap, where there is one.
+/// Whether a block for this caller comes from the heap, if there is a heap.
 #[inline]
 fn is_for_heap(size: usize, caller: usize) -> bool {
     (size >= LARGE || IS_FULL.load(Ordering::Relaxed)) && !callers::is_system(caller)
 }
 
-/// A block in memory, counted.
+/// Counts a block in memory, and returns it.
 #[inline]
 fn counted(block: *mut c_void) -> *mut c_void {
     if !block.is_null() {
@@ -76,7 +80,7 @@ fn refuse(error: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// Defines a function that passes its caller's address as one argument more.
+/// Defines a function that passes its caller's address on, as one more argument.
 macro_rules! with_caller {
     ($(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $register:literal, $to:ident) => {
         $(#[$about])*
@@ -130,7 +134,7 @@ unsafe extern "C" fn calloc_for(number: size_t, size: size_t, caller: usize) -> 
 }
 
 unsafe extern "C" fn realloc_for(block: *mut c_void, size: size_t, caller: usize) -> *mut c_void {
-    // SAFETY: the caller's block is of one kind or the other, and goes back where it came from.
+    // SAFETY: the caller's block is the heap's or the C library's, and goes back where it came from.
     unsafe {
         if block.is_null() {
             return malloc_for(size, caller);
@@ -205,7 +209,7 @@ unsafe extern "C" fn aligned_alloc_for(align: size_t, size: size_t, caller: usiz
 }
 
 unsafe extern "C" fn memalign_for(align: size_t, size: size_t, caller: usize) -> *mut c_void {
-    // The C library rounds up what is no power of two.
+    // The C library rounds an alignment up to a power of two.
     let Some(align) = align.max(ALIGN).checked_next_power_of_two() else { return refuse(libc::EINVAL) };
     // SAFETY: the alignment is a power of two.
     unsafe { aligned(align, size, caller) }

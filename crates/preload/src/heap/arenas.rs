@@ -1,9 +1,9 @@
 //! jemalloc over the heap's pieces.
 //!
-//! It has arenas of its own, for as many threads as processors; their memory comes from `space.rs` through extent hooks
-//! (jemalloc(3), `arena.<i>.extent_hooks`), their tables from mmap(2). Nothing else in this process uses this jemalloc,
-//! so what threads keep in their caches is the heap's memory as well, and goes back when they end. Memory that has been
-//! free for a second is given back (`dirty_decay_ms`): it is not written any more.
+//! Its arenas are this library's: one for each processor, 8 at most. Their memory comes from `space.rs` through extent
+//! hooks (jemalloc(3), `arena.<i>.extent_hooks`), their tables from mmap(2). Nothing else in this process uses this
+//! jemalloc. So the blocks in threads' caches are the heap's memory as well, and go back when the threads end. Memory
+//! that has been free for a second is given back (`dirty_decay_ms`). After that it is not written any more.
 
 use super::{give_back, take};
 use crate::own::set_errno;
@@ -12,13 +12,14 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use tikv_jemalloc_sys as jemalloc;
 
-/// Arenas, at most.
+/// The most arenas.
 const MOST: usize = 8;
 
 static ARENAS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// jemalloc's options; where it looks for them. `retain`: pieces go back to `space.rs`, where every arena finds them.
+/// jemalloc's options, under the name by which jemalloc looks for them. Because of `retain:false`, pieces go back to
+/// `space.rs`, where every arena finds them.
 #[repr(transparent)]
 struct Options(*const c_char);
 // SAFETY: the pointer leads to a constant.
@@ -29,7 +30,7 @@ static OPTIONS: Options = Options(
         .as_ptr(),
 );
 
-/// What `experimental.arenas_create_ext` takes.
+/// The argument of `experimental.arenas_create_ext`.
 #[repr(C)]
 struct ArenaConfig {
     extent_hooks: *const jemalloc::extent_hooks_t,
@@ -84,7 +85,7 @@ fn flags(align: usize, zero: bool) -> c_int {
     jemalloc::MALLOCX_ALIGN(align) | jemalloc::MALLOCX_ARENA(arena) | zero
 }
 
-/// A block of the heap; null, with ENOMEM in errno, when there is no room.
+/// Allocates a block of the heap. Returns null, with ENOMEM in errno, if there is no room.
 ///
 /// # Safety
 /// There is a heap; `align` is a power of two.
@@ -93,10 +94,10 @@ pub unsafe fn allocate(size: usize, align: usize, zero: bool) -> *mut c_void {
     try_twice(|| unsafe { jemalloc::mallocx(size.max(1), flags(align, zero)) })
 }
 
-/// Another size for a block of the heap.
+/// Gives a block of the heap another size. Returns null, with ENOMEM in errno, if there is no room.
 ///
 /// # Safety
-/// `block` is one of the heap, and as for realloc(3) not used afterwards.
+/// `block` is one of the heap, and is not used after a success, as with realloc(3).
 pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the contract. If it fails the block is unchanged.
     try_twice(|| unsafe { jemalloc::rallocx(block, size.max(1), flags(1, false)) })
@@ -120,7 +121,8 @@ pub unsafe fn room(block: *const c_void) -> usize {
     unsafe { jemalloc::sallocx(block, 0) }
 }
 
-/// Tries once more when the arenas have given back what is free in them: one of them may sit on what another lacks.
+/// Allocates. If there is no room, the arenas give back what is free in them, and it tries once more: one arena may
+/// hold the room that another lacks.
 #[inline]
 fn try_twice(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
     let block = allocate();
@@ -129,9 +131,9 @@ fn try_twice(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
 
 #[cold]
 fn try_again(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
-    // All arenas: MALLCTL_ARENAS_ALL.
+    // 4096 is MALLCTL_ARENAS_ALL: all arenas.
     for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
-        // SAFETY: neither takes or gives a value.
+        // SAFETY: neither name takes or gives a value.
         unsafe { jemalloc::mallctl(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
     }
     let block = allocate();
@@ -162,7 +164,7 @@ unsafe extern "C" fn alloc(
     }
 }
 
-/// Takes an extent back. False means that it did, which it always does.
+/// Takes an extent back. It never refuses, and says so with false.
 unsafe extern "C" fn dalloc(
     _: *mut jemalloc::extent_hooks_t,
     at: *mut c_void,
@@ -174,7 +176,7 @@ unsafe extern "C" fn dalloc(
     false
 }
 
-/// Extents are ranges of pages, and may be cut.
+/// Allows every cut, since extents are ranges of pages. False means that it allows it.
 unsafe extern "C" fn split(
     _: *mut jemalloc::extent_hooks_t,
     _: *mut c_void,
@@ -187,7 +189,7 @@ unsafe extern "C" fn split(
     false
 }
 
-/// Extents are ranges of pages, and may be joined.
+/// Allows every join, since extents are ranges of pages. False means that it allows it.
 unsafe extern "C" fn merge(
     _: *mut jemalloc::extent_hooks_t,
     _: *mut c_void,

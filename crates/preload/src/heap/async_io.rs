@@ -1,19 +1,20 @@
 //! io_uring(7) and Linux AIO (io_setup(2)) are refused in a program whose heap is a file.
 //!
-//! The kernel reads and writes a request's memory when it likes. A page of the heap that is absent then is a bad
-//! address, and what is read into one that is evicted meanwhile is lost without notice. Programs that use either go on
-//! without it where setting it up fails, as it does on older kernels and in most containers. A child made by fork(2)
-//! has its heap in ordinary memory, and may use both.
+//! The kernel reads and writes a request's memory at any time. If a page of the heap is absent at that time, its
+//! address is bad. If a page is evicted after the kernel has read data into it, the data is lost without notice.
+//! Programs that use either interface go on without it if they cannot set it up, as on older kernels and in most
+//! containers. A child made by fork(2) has its heap in ordinary memory, and may use both.
 //!
-//! Calls by number come from `calls/by_number.rs`. liburing and libaio make theirs past the C library, so what sets up
-//! is refused here by name. Functions found by dlopen(3) and dlsym(3) are not seen.
+//! Calls by number come from `calls/by_number.rs`. liburing and libaio make their system calls past the C library. So
+//! their functions that set up a queue are refused here by name. Functions found by dlopen(3) and dlsym(3) are not
+//! seen.
 
 use super::{fork, is_up};
 use crate::{next, say};
 use libc::{c_int, c_uint, c_void, size_t};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether setting either up is to fail with ENOSYS; says so, once.
+/// Whether setting up either is to fail with ENOSYS. The first refusal is said on standard error.
 pub(crate) fn refuses_async_io() -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let refuses = is_up() && !fork::is_child();
@@ -23,7 +24,7 @@ pub(crate) fn refuses_async_io() -> bool {
     refuses
 }
 
-/// Refuses functions that return an error's number below zero.
+/// Defines functions that may be refused. They return an error as a negative number.
 macro_rules! refused {
     ($($(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*);)*) => { $(
         $(#[$about])*

@@ -1,11 +1,11 @@
-//! The callers of `malloc`: the C library itself gets memory that is always present.
+//! The callers of `malloc`. The C library itself gets memory that is always present.
 //!
-//! It hands its blocks to system calls without a wrapper that could help (stdio's buffers, directory streams, thread
-//! tables), and a system call that meets an absent page fails.
+//! It passes its own blocks to system calls, and no wrapper sees these calls (stdio's buffers, directory streams,
+//! thread tables). A system call that meets an absent page fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most ranges of code that are kept: more than these objects have.
+/// The most ranges of code that are kept. The objects of [`NAMES`] have fewer.
 const MOST: usize = 8;
 
 struct Text {
@@ -15,24 +15,25 @@ struct Text {
 
 static TEXTS: [Text; MOST] = [const { Text { start: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; MOST];
 
-/// Whether an address is in code of the C library or one of its kind.
+/// Whether an address is in the code of an object of [`NAMES`].
 #[inline]
 pub fn is_system(address: usize) -> bool {
     TEXTS.iter().any(|text| address.wrapping_sub(text.start.load(Ordering::Relaxed)) < text.len.load(Ordering::Relaxed))
 }
 
-/// Looks where the C library and the dynamic linker are, before there are other threads.
+/// Finds the code of the objects of [`NAMES`]. Called before there are other threads.
 pub fn learn() {
     let mut used = 0usize;
     // SAFETY: `note` keeps to what dl_iterate_phdr(3) gives it.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut used).cast()) };
 }
 
-/// libgomp waits on words in its blocks by futex(2), without a wrapper.
+/// Parts of the paths of the objects whose blocks stay in memory. libgomp is one of them because it waits on words in
+/// its blocks by futex(2), without a wrapper.
 const NAMES: [&[u8]; 4] = [b"/libc.so.", b"/ld-linux", b"/libpthread.so.", b"/libgomp.so."];
 
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: libc::size_t, used: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: the linker's description of one object, and the count of `learn`.
+    // SAFETY: the linker's description of one object, and the count that `learn` passes.
     unsafe {
         let (info, used) = (&*info, &mut *used.cast::<usize>());
         if info.dlpi_name.is_null() || info.dlpi_phnum == 0 {

@@ -1,10 +1,10 @@
 //! The heap's file: where it is, how large it may be, and that it held nothing before.
 //!
-//! It has no name: it is made without one in the folder that the user named (open(2), `O_TMPFILE`), or where the file
-//! system has no such files, under one of its own that is taken away at once. So it goes with the process, however that
-//! ends.
+//! The file has no name. It is made without a name in the folder that the user named (open(2), `O_TMPFILE`). Where the
+//! file system cannot do that, it is made under a name of its own, which is removed at once. So the file goes with the
+//! process, however the process ends.
 //!
-//! With `--direct always` the kernel maps it, as libvmmalloc's heap is mapped: for comparison.
+//! With `--direct always` the kernel maps the file, as libvmmalloc's heap is mapped. That is for comparison.
 
 use crate::config;
 use fastmap::{Cache, Engine, Error, Fallback, MapMut, MapOptions, Mode};
@@ -25,7 +25,7 @@ const LOOK: u64 = 16 << 20;
 static FILE: OnceLock<File> = OnceLock::new();
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Maps a new file beside where the user said, of `size` bytes, or nearly all there is room for.
+/// Makes a file of `size` bytes in the folder of `path`, and maps it. Without a size it takes 95 % of the free space.
 pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, String> {
     let say = |what: &str| format!("{}: {what}", path.display());
     check(path).map_err(|what| say(&what))?;
@@ -64,8 +64,8 @@ pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, Stri
         other => say(&format!("cannot map the heap: {other}")),
     })?;
     if map.engine() != Engine::Cached {
-        // A region of the engine is not inherited either: a child that gets no copy has no heap, rather than its
-        // parent's.
+        // A child that gets no copy must have no heap, instead of its parent's. (It does not inherit a region of the
+        // engine either.)
         // SAFETY: the map's own memory, whose contents the advice leaves alone.
         if unsafe { libc::madvise(map.as_ptr().cast_mut().cast(), map.len(), libc::MADV_DONTFORK) } != 0 {
             return Err(say(&format!("cannot keep it from children (madvise): {}", io::Error::last_os_error())));
@@ -91,7 +91,7 @@ fn check(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Another file like the heap's, of its length.
+/// Makes another file like the heap's, of the same length.
 pub fn make_another() -> io::Result<File> {
     let (Some(folder), Some(file)) = (FOLDER.get(), FILE.get()) else { return Err(io::ErrorKind::NotFound.into()) };
     let another = make(folder)?;
@@ -99,9 +99,9 @@ pub fn make_another() -> io::Result<File> {
     Ok(another)
 }
 
-/// Copies what the heap's file has to the same places of another, as long, for a heap that the kernel maps: its file
-/// has every store (mmap(2), `MAP_SHARED`). lseek(2), `SEEK_DATA`; copy_file_range(2), which shares blocks where the
-/// file system can.
+/// Copies the data of the heap's file to the same places of another file of the same length. This is for a heap that
+/// the kernel maps: its file has every store (mmap(2), `MAP_SHARED`). lseek(2) with `SEEK_DATA` finds the data.
+/// copy_file_range(2) shares blocks where the file system can.
 pub fn copy(to: &File) -> io::Result<()> {
     let Some(from) = FILE.get() else { return Err(io::ErrorKind::NotFound.into()) };
     // SAFETY: a descriptor and an offset; nothing depends on the file's position.
@@ -122,7 +122,7 @@ pub fn copy(to: &File) -> io::Result<()> {
     }
 }
 
-/// Copies some of a part of a file to the same place of another; how much.
+/// Copies the beginning of a part of a file to the same place of another. Returns the number of bytes copied.
 fn copy_part(from: &File, to: &File, at: i64, len: usize) -> io::Result<i64> {
     let (mut source, mut target) = (at, at);
     // SAFETY: the offsets are local.
@@ -144,7 +144,7 @@ fn copy_part(from: &File, to: &File, at: i64, len: usize) -> io::Result<i64> {
     }
 }
 
-/// A file without a name.
+/// Makes a file without a name.
 fn make(folder: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -178,8 +178,9 @@ fn free_space(file: &File) -> io::Result<u64> {
 /// Bytes of the heap that are handed out.
 static HANDED_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether so many bytes more may be handed out, and if so, notes them: the file system must have room for all that is,
-/// beside what the file has taken already. Asked anew every 16 MiB.
+/// Whether `len` more bytes may be handed out. If so, notes them. All bytes that are handed out must fit into the space
+/// that the file system has free and the file has taken. The file system is asked again when 16 MiB more are handed out
+/// than when it last had room.
 pub fn has_room_for(len: usize) -> bool {
     static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
     let out = HANDED_OUT.fetch_add(len as u64, Ordering::Relaxed) + len as u64;
@@ -197,7 +198,7 @@ pub fn has_room_for(len: usize) -> bool {
     fits
 }
 
-/// Notes that so many bytes are handed out no more.
+/// Notes that `len` bytes have come back.
 pub fn note_back(len: usize) {
     HANDED_OUT.fetch_sub(len as u64, Ordering::Relaxed);
 }

@@ -1,11 +1,15 @@
-//! The heap of a child made by fork(2): a copy of its parent's at that moment.
+//! The heap of a child made by fork(2): a copy of its parent's heap at that moment.
 //!
-//! A child has nothing of the engine. So before the fork dirty pages are written back, and all that the file has is
-//! copied to another without a name (shared, where the file system can: xfs, btrfs); the child maps that one privately
-//! at the heap's addresses, and the kernel does the rest. jemalloc's tables are memory, which the child has anyway.
+//! A child has nothing of the engine. So this is done:
 //!
-//! It costs the writing of the dirty pages and a copy of the heap, and until the child ends the space for that. A child
-//! that executes a program at once needs none of it: posix_spawn(3), system(3), popen(3) and vfork(2) share the memory.
+//! 1. Before the fork, dirty pages are written back, and the file's data is copied to another file without a name. File
+//!    systems that can share the blocks do (xfs, btrfs).
+//! 2. The child maps the other file privately at the heap's addresses. The kernel does the rest.
+//!
+//! jemalloc's tables are ordinary memory, which the child has anyway.
+//!
+//! The cost is the write-back, the copy, and the copy's space until the child ends. posix_spawn(3), system(3), popen(3)
+//! and vfork(2) cost none of this, since their child shares the memory until it executes a program.
 
 use super::mappings::{Mappings, lock_mappings};
 use super::{Space, addresses, file, lock_space, map};
@@ -22,8 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    // The guards of the thread that forks, from before the fork until after it. They have no destructors: to register
-    // one the C library would call calloc(3), which may be locked for the fork already.
+    // The guards of the thread that forks, from before the fork until after it. They have no destructors: the C library
+    // registers a destructor with calloc(3), which may be locked for the fork already.
     static SPACE: Cell<Option<ManuallyDrop<MutexGuard<'static, Space>>>> = const { Cell::new(None) };
     static MAPPINGS: Cell<Option<ManuallyDrop<MutexGuard<'static, Mappings>>>> = const { Cell::new(None) };
     static COPY: Cell<Option<ManuallyDrop<File>>> = const { Cell::new(None) };
@@ -58,14 +62,14 @@ pub(crate) fn before_fork() {
     }
 }
 
-/// After it, in the parent, or when it failed.
+/// After fork(2), in the parent; also after a fork(2) that failed.
 pub(crate) fn in_parent() {
     drop(COPY.take().map(ManuallyDrop::into_inner));
     drop(MAPPINGS.take().map(ManuallyDrop::into_inner));
     drop(SPACE.take().map(ManuallyDrop::into_inner));
 }
 
-/// After it, in the child.
+/// After fork(2), in the child.
 pub(crate) fn in_child() {
     if !super::is_up() || is_child() {
         return;
@@ -75,7 +79,8 @@ pub(crate) fn in_child() {
         let (start, end) = addresses();
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: nothing is there: neither regions nor a heap that the kernel maps are inherited.
+        // SAFETY: nothing is mapped there. A child inherits neither regions of the engine nor a heap that the kernel
+        // maps.
         let at =
             unsafe { next::mmap(ptr::without_provenance_mut(start), end - start, access, flags, copy.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED {

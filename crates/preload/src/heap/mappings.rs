@@ -1,8 +1,8 @@
-//! Large private memory from mmap(2) in the heap, and what mprotect(2), madvise(2) and mlock(2) mean on any of it.
+//! Large private mappings (mmap(2)) in the heap, and mprotect(2), madvise(2) and mlock(2) on any memory of the heap.
 //!
-//! A mapping is a piece of pages like jemalloc's, zero at first, that can be given back in parts. Pages that are not to
-//! be read and written by everybody (`PROT_NONE`, `PROT_READ`, `PROT_EXEC`) or that are locked stay in memory, pinned,
-//! for as long as that holds: the kernel could not read them to write them back.
+//! A mapping is a piece of pages, as jemalloc has them. It is zero at first, and can be given back in parts. Pages that
+//! are locked, or have another protection than read and write (`PROT_NONE`, `PROT_READ`, `PROT_EXEC`), are pinned in
+//! memory for that time. The kernel could not read protected pages to write them back.
 
 use super::{clear, fork, give_back, is_up, map, take};
 use crate::next;
@@ -13,12 +13,12 @@ use std::ops::Range;
 use std::ptr::without_provenance_mut;
 use std::sync::{Mutex, MutexGuard};
 
-/// Mappings from this size on are the heap's, bytes.
+/// Mappings of at least so many bytes are the heap's.
 const LARGE: usize = 1 << 20;
 const PAGE: usize = 4096;
 const ACCESS: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Pages that stay in memory, pinned.
+/// Pages that are pinned in memory.
 struct Pinned {
     end: usize,
     prot: c_int,
@@ -27,10 +27,10 @@ struct Pinned {
 
 #[derive(Default)]
 pub(super) struct Mappings {
-    /// First address and one past the last.
+    /// The mappings: first address, and one past the last.
     pieces: BTreeMap<usize, usize>,
     pinned: BTreeMap<usize, Pinned>,
-    /// Ranges that the kernel has mapped over, for good.
+    /// Ranges over which the kernel has mapped something else. They stay foreign for good.
     foreign: Vec<Range<usize>>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn lock_mappings() -> MutexGuard<'static, Mappings> {
 }
 
 impl Mappings {
-    /// Takes what lies in a range out of the pieces.
+    /// Removes a range from the pieces. Returns the parts of pieces that lay in it.
     fn cut(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         let met: Vec<_> = self.pieces.range(..range.end).rev().map(|(start, end)| *start..*end).collect();
         let mut parts = Vec::new();
@@ -60,7 +60,7 @@ impl Mappings {
         parts
     }
 
-    /// Unpins pages in a range, which may be read and written again then.
+    /// Unpins the pages in a range that `which` accepts, and makes them readable and writable again.
     fn release(&mut self, range: &Range<usize>, which: impl Fn(&Pinned) -> bool) {
         let met = self.pinned.range(..range.end).filter(|(_, pinned)| pinned.end > range.start && which(pinned));
         for start in met.map(|(start, _)| *start).collect::<Vec<_>>() {
@@ -72,7 +72,7 @@ impl Mappings {
         }
     }
 
-    /// Lets the engine read all of the heap; `protect_again` comes next.
+    /// Lets the engine read all of the heap, until `protect_again`.
     pub fn open(&self) {
         for (start, pinned) in self.pinned.iter().filter(|(_, pinned)| pinned.prot & libc::PROT_READ == 0) {
             protect_by_kernel(&(*start..pinned.end), libc::PROT_READ);
@@ -86,9 +86,9 @@ impl Mappings {
         }
     }
 
-    /// Pins the pages of a range and protects them; false: there is no room for so many pins.
+    /// Pins the pages of a range and protects them. False: there is no room for so many pins.
     fn keep(&mut self, range: &Range<usize>, prot: c_int) -> bool {
-        // A page at a time, since they may be unpinned one by one; all of them or none.
+        // A page at a time, since pages may be unpinned one by one. Either all are pinned, or none.
         let pages: Vec<_> = range.clone().step_by(PAGE).collect();
         let mut held = Vec::with_capacity(pages.len());
         for page in &pages {
@@ -96,10 +96,11 @@ impl Mappings {
                 protect_by_kernel(&(*page..page + PAGE), ACCESS);
             }
             // SAFETY: the heap is never unmapped.
-            match unsafe { by_address::pin(*page, PAGE) } {
-                Some(one) => held.push(one),
-                None => return false,
-            }
+            let Some(one) = (unsafe { by_address::pin(*page, PAGE) }) else {
+                self.protect_again();
+                return false;
+            };
+            held.push(one);
         }
         for (page, held) in pages.into_iter().zip(held) {
             self.pinned.insert(page, Pinned { end: page + PAGE, prot, _held: held });
@@ -113,23 +114,24 @@ fn protect_by_kernel(range: &Range<usize>, prot: c_int) -> bool {
     unsafe { next::mprotect(without_provenance_mut(range.start), range.len(), prot) == 0 }
 }
 
-/// The part of a range that is the heap's, in whole pages; nothing where there is none, where the kernel has mapped
-/// over it, or in a child, where the heap is ordinary memory.
+/// The part of a range that lies in the heap, with its end rounded up to a whole page. `None`: there is no such part,
+/// the kernel has mapped over some of it, or this is a child, whose heap is ordinary memory.
 #[inline]
 pub(crate) fn part_of_heap(addr: usize, len: usize) -> Option<Range<usize>> {
     if !is_up() || fork::is_child() || len == 0 {
         return None;
     }
     let (start, end) = super::addresses();
-    let part = start.max(addr)..end.min(addr.saturating_add(len).next_multiple_of(PAGE));
+    let part = start.max(addr)..end.min(addr.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(end));
     let is_foreign = |part: &Range<usize>| {
         lock_mappings().foreign.iter().any(|foreign| foreign.start < part.end && part.start < foreign.end)
     };
     (part.start < part.end && !is_foreign(&part)).then_some(part)
 }
 
-/// mmap(2) of private anonymous memory; `None`: it is for the kernel, as everything with other flags is (stacks, huge
-/// pages, address space that is only reserved) or with a place of its own choice.
+/// mmap(2) of private anonymous memory. `None`: the mapping is the kernel's. The kernel gets every mapping with other
+/// flags (stacks, huge pages, address space that is only reserved), and every mapping at a place that the program
+/// chose.
 pub(crate) fn map_anonymous(addr: *mut c_void, len: usize, prot: c_int, flags: c_int) -> Option<*mut c_void> {
     if !is_up() || len < LARGE || prot != ACCESS || !addr.is_null() || fork::is_child() {
         return None;
@@ -143,7 +145,8 @@ pub(crate) fn map_anonymous(addr: *mut c_void, len: usize, prot: c_int, flags: c
     Some(without_provenance_mut(start))
 }
 
-/// munmap(2), the heap's part: unmaps the mappings in the range. Other memory of the heap is not the caller's to unmap.
+/// munmap(2) on the heap's part of a range. It unmaps the mappings in the part. Other memory of the heap is not the
+/// caller's to unmap.
 pub(crate) fn unmap(range: &Range<usize>) {
     let parts = {
         let mut mappings = lock_mappings();
@@ -159,14 +162,15 @@ pub(crate) fn release(range: &Range<usize>) {
     lock_mappings().release(range, |_| true);
 }
 
-/// Notes that the kernel has mapped over a range (`MAP_FIXED`), which is foreign for good.
+/// Notes that the kernel maps over a range (`MAP_FIXED`), which is foreign for good.
 pub(crate) fn forget(range: &Range<usize>) {
     let mut mappings = lock_mappings();
     mappings.cut(range);
     mappings.foreign.push(range.clone());
 }
 
-/// mremap(2) of a mapping of the heap: a copy, unless it shrinks or what follows is free.
+/// mremap(2) of a mapping of the heap. The mapping stays in place if it shrinks, or if the pages behind it are free.
+/// Otherwise it is copied.
 ///
 /// # Safety
 /// The caller keeps the contract of mremap(2).
@@ -200,14 +204,14 @@ pub(crate) unsafe fn remap(old: Range<usize>, new_len: usize, flags: c_int, new:
                 unmap(&(unused as usize..unused as usize + new_len));
             }
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if fixed { libc::MAP_FIXED } else { 0 };
-            // SAFETY: the caller's contract: what is at a fixed place goes.
+            // SAFETY: the caller's contract, by which a mapping at a fixed place is replaced.
             unsafe { next::mmap(new, new_len, ACCESS, flags, -1, 0) }
         }
     };
     if at == libc::MAP_FAILED {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: both mappings are at least this long, and apart.
+    // SAFETY: both mappings are at least this long, and they do not overlap.
     unsafe {
         without_provenance_mut::<u8>(old.start).copy_to_nonoverlapping(at.cast(), old.len().min(new_len));
     }
@@ -232,7 +236,7 @@ pub(crate) fn protect(range: &Range<usize>, prot: c_int) -> Result<(), c_int> {
     if mappings.keep(range, prot) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-/// madvise(2) on memory of the heap. The rest of the advice changes nothing.
+/// madvise(2) on memory of the heap. Advice that is not named here changes nothing.
 pub(crate) fn advise(range: &Range<usize>, advice: c_int) -> Result<(), c_int> {
     if !range.start.is_multiple_of(PAGE) {
         return Err(libc::EINVAL);

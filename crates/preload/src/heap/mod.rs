@@ -1,16 +1,19 @@
 //! The program's heap in a map over a file: `fastmap run --heap FILE[:SIZE]`.
 //!
-//! What malloc(3) and its kin hand out comes from one of two places: the C library's own heap in memory
-//! (`next::malloc`), or a scratch map that shares the cache with the program's files. One map, one range of addresses:
-//! where a block belongs is one comparison. jemalloc divides it (`arenas.rs`), in pieces that `space.rs` keeps account
-//! of; it keeps its own tables in memory, so that memory that was freed is never touched.
+//! malloc(3) and its kin hand out blocks from two places: the C library's own heap in memory (`next::malloc`), and a
+//! scratch map, which is a map whose file only gives space. It shares the cache with the program's files. There is one
+//! scratch map, at one range of addresses, so one comparison tells where a block belongs. jemalloc divides the map
+//! (`arenas.rs`) in pieces that `space.rs` keeps account of. It keeps its own tables in memory, so freed memory is
+//! never touched.
 //!
-//! A piece is handed out only if the file system has room for all that is handed out (`file.rs`); then ENOMEM, after the
-//! arenas gave back what they hold. Others may take the room away afterwards: then dirty pages stay in memory, and a
-//! program that needs more ends, as one whose swap is full. Not covered: system calls that a program makes itself on
-//! its blocks (syscall instructions, io_uring(7) buffers) fail with EFAULT when the page is absent.
+//! A piece is handed out only if the file system has room for all pieces that are handed out (`file.rs`). If it has no
+//! room, the arenas give back what they hold, and after that a call fails with ENOMEM. Other programs may take the room
+//! away afterwards. Then dirty pages stay in memory, and a program that needs more memory ends, as when swap is full.
 //!
-//! `allocate.rs` decides which block comes from which. Calls `own`, `next`, `copy`, `config` and `report`.
+//! Not covered: system calls that a program makes without the C library (syscall instructions, io_uring(7) buffers).
+//! They fail with EFAULT if a page of their block is absent.
+//!
+//! `allocate.rs` decides where a block comes from. This room calls `own`, `next`, `copy`, `config` and `report`.
 
 mod allocate;
 mod arenas;
@@ -33,7 +36,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// First address of the heap's range, and its length: zero while there is none.
+/// The first address of the heap's range. `LEN` is its length in bytes, zero while there is no heap.
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static MAP: AtomicPtr<MapMut> = AtomicPtr::new(std::ptr::null_mut());
@@ -46,7 +49,7 @@ pub fn holds(address: usize) -> bool {
     address.wrapping_sub(START.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
 }
 
-/// First address, and the one past the last.
+/// The heap's first address, and the address past its last.
 fn addresses() -> (usize, usize) {
     let start = START.load(Ordering::Relaxed);
     (start, start + LEN.load(Ordering::Relaxed))
@@ -58,7 +61,7 @@ pub fn is_up() -> bool {
     LEN.load(Ordering::Relaxed) != 0
 }
 
-/// Makes the heap that the user asked for, before the program begins. One that cannot be made ends the process: without
+/// Makes the heap that the user asked for, before the program begins. If it cannot be made, the process ends: without
 /// it the program might not fit into memory.
 pub(crate) fn begin() {
     let Some((path, size)) = &config().heap else { return };
@@ -71,11 +74,11 @@ pub(crate) fn begin() {
         // SAFETY: nothing of the program has run, so nothing is cut short.
         unsafe { libc::_exit(1) };
     }
-    // The first thread is this one.
+    // The result is not needed: the first thread is this one, and has not ended.
     let _ = owner::note_maps();
 }
 
-/// Makes the heap. The message says what is wrong, and what to do.
+/// Makes the heap. The error's message says what is wrong, and what to do.
 fn start(path: &Path, size: Option<u64>, cache: &Cache) -> Result<(), String> {
     let map = file::map(path, size, cache)?;
     let (start, len) = (map.as_ptr() as usize, map.len());
@@ -94,13 +97,14 @@ fn lock_space() -> MutexGuard<'static, Space> {
     SPACE.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// The map, once it is there.
+/// The heap's map, which is there by now.
 fn map() -> &'static MapMut {
-    // SAFETY: called for memory of the map only; it is never dropped.
+    // SAFETY: called only for memory of the map, which is never dropped.
     unsafe { &*MAP.load(Ordering::Acquire) }
 }
 
-/// Takes a piece of the heap, in whole pages; with `zero` its bytes are zeros. Where it is, and whether they are.
+/// Takes a piece of `len` bytes, in whole pages. With `zero` its bytes are zeros. Returns its address, and whether its
+/// bytes are zeros.
 fn take(at: Option<usize>, len: usize, align: usize, zero: bool) -> Option<(usize, bool)> {
     if !fork::is_child() && !file::has_room_for(len) {
         return None;
@@ -130,7 +134,7 @@ fn clear(start: usize, len: usize) {
     let _ = unsafe { (*map).clear(start - (*map).as_ptr() as usize, len) };
 }
 
-/// Gives a piece back, with its contents.
+/// Gives a piece back. Its contents are lost.
 fn give_back(start: usize, len: usize) {
     let map = map();
     // SAFETY: the piece is the caller's alone, and `take` clears it for the next one where that matters.

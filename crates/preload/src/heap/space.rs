@@ -5,17 +5,17 @@ use std::ops::Range;
 
 const PAGE: usize = 4096;
 
-/// Free pieces, neighbours joined unless only one of them is zeros.
+/// Free pieces. Neighbours are joined, unless only one of the two is zeros.
 #[derive(Debug, Default)]
 pub struct Space {
-    /// By first address: one past the last, and whether all of it is zeros.
+    /// By first address: the address past the last, and whether all of it is zeros.
     pieces: BTreeMap<usize, (usize, bool)>,
     /// By length and first address.
     by_len: BTreeSet<(usize, usize)>,
 }
 
 impl Space {
-    /// Nothing is free.
+    /// A space in which nothing is free.
     pub const fn new() -> Self {
         Space { pieces: BTreeMap::new(), by_len: BTreeSet::new() }
     }
@@ -39,17 +39,19 @@ impl Space {
         self.insert(start..end, zero);
     }
 
-    /// Takes `len` bytes at an aligned address out of the smallest piece that has them; where, and whether they are
-    /// zeros.
+    /// Takes `len` bytes at an aligned address out of a small piece that has room. Returns the address, and whether the
+    /// bytes are zeros.
     pub fn take(&mut self, len: usize, align: usize) -> Option<(usize, bool)> {
         let fits = |&&(have, start): &&(usize, usize)| start.next_multiple_of(align) - start + len <= have;
-        // Pieces that are large enough anyway, and if there is none, those that may be by luck.
+        // First the smallest piece that is large enough wherever it begins. If there is none, a piece whose beginning
+        // happens to fit.
         let sure = self.by_len.range((len + align - PAGE, 0)..).next();
         let (_, start) = *sure.or_else(|| self.by_len.range((len, 0)..).find(fits))?;
         self.take_at(start.next_multiple_of(align), len)
     }
 
-    /// Takes `len` bytes at an address, if they are free and all zeros, or all not.
+    /// Takes `len` bytes at an address, if one free piece has them. Returns the address, and whether the bytes are
+    /// zeros.
     pub fn take_at(&mut self, at: usize, len: usize) -> Option<(usize, bool)> {
         let (&start, &(end, zero)) = self.pieces.range(..=at).next_back()?;
         if end < at.checked_add(len)? {

@@ -1,6 +1,6 @@
 //! msync(2), madvise(2) and mincore(2): what a mapping's pages hold, and what will be wanted of them.
 
-use super::{holds_direct, learn_kernels, on_heap, result};
+use super::{holds_direct, on_heap, result};
 use crate::copy::held;
 use crate::own::{PAGE, caught, undisturbed};
 use crate::{heap, next};
@@ -48,13 +48,8 @@ pub(crate) unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c
     if let Some(done) = on_heap(addr, len, |part| heap::advise(part, advice)) {
         return done;
     }
-    result(undisturbed(Err(libc::EIO), || {
-        // SAFETY: the caller's contract.
-        let done = unsafe { by_address::advise(addr as usize, len, advice) };
-        // Other advice than the engine's own converts the file to kernel mappings.
-        learn_kernels();
-        done
-    }))
+    // SAFETY: the caller's contract.
+    result(undisturbed(Err(libc::EIO), || unsafe { by_address::advise(addr as usize, len, advice) }))
 }
 
 /// posix_madvise(3), which returns the error's number.

@@ -1,12 +1,12 @@
 //! Whether a mapping is to be the engine's: by its file, its size and its kind.
 
-use super::kernel_maps::{self, Identity};
 use super::map::Wanted;
 use crate::{config, report};
-use fastmap::by_address::Why;
+use fastmap::by_address::{self, Why};
 use libc::c_int;
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Mappings up to this size are the kernel's, above all writable ones: locks, indices and headers that processes share.
 pub(super) const SMALL: usize = 1 << 20;
 
-/// The file, if it could be the engine's, and whether this mapping of it is to be, or why not. `None`: it is the kernel's alone.
-pub(super) fn candidate(wanted: Wanted) -> Option<(Identity, Result<(), Why>)> {
+/// Whether a mapping of a file that could be the engine's is to be, or why not. `None`: the file is the kernel's alone.
+pub(super) fn candidate(wanted: Wanted) -> Option<Result<(), Why>> {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
-    let file = identity(fd)?;
+    identity(fd)?;
     // What the kernel maps privately shows the file as it was when it was mapped, or newer.
     if flags & libc::MAP_TYPE != libc::MAP_PRIVATE && is_in_engine(fd) {
-        return Some((file, Ok(())));
+        return Some(Ok(()));
     }
     let odd = libc::MAP_HUGETLB | libc::MAP_SYNC | libc::MAP_32BIT | libc::MAP_GROWSDOWN;
     // A file that the user named may begin small (SQLite's do) and have several mappings by the time it has grown.
@@ -32,8 +32,10 @@ pub(super) fn candidate(wanted: Wanted) -> Option<(Identity, Result<(), Why>)> {
         () => Ok(()),
     };
     let matches = is_named(fd, fit.is_ok());
-    let agrees = || if kernel_maps::any(file) { Err(Why::Before) } else { Ok(()) };
-    (matches && offset >= 0).then(|| (file, fit.and_then(|()| agrees())))
+    // SAFETY: the program's descriptor, open during its call.
+    let is_kernels = || by_address::is_kernels(unsafe { BorrowedFd::borrow_raw(fd) });
+    // The exception is a program that maps a small file, its only mapping, and lets it grow (mremap(2), as SQLite does): `remap.rs`.
+    (matches && offset >= 0).then(|| fit.and_then(|()| if is_kernels() { Err(Why::Before) } else { Ok(()) }))
 }
 
 /// Whether a mapping that may be stored to is to be the kernel's, since the end of this process may be the keeper's, too ([`Why::AtRisk`]).
@@ -60,6 +62,9 @@ pub(super) fn risks_stores(prot: c_int) -> bool {
 pub(super) fn is_in_engine(fd: c_int) -> bool {
     fastmap::coherence::file(fd).is_some()
 }
+
+/// A file's device and inode, or a block device's number.
+pub(super) type Identity = (u64, u64);
 
 /// The file behind a descriptor, if it is of a kind that the engine caches: regular, or a block device.
 pub(super) fn identity(fd: c_int) -> Option<Identity> {

@@ -3,13 +3,12 @@
 use super::choice::{candidate, is_in_engine, risks_stores};
 use super::protect::lock_cached;
 use super::served::{self, By};
-use super::{concerns, kernel_maps, learn_kernels, leave_descriptor_to_kernel, make_way, note_maps, seal, whole_pages};
+use super::{concerns, leave_descriptor_to_kernel, make_way, note_maps, seal};
 use crate::copy::held;
 use crate::own::{owner, set_errno, undisturbed};
 use crate::{config, heap, next, report, say};
-use fastmap::by_address::{self, Turn, Why};
+use fastmap::by_address::{self, Made, Turn, Why};
 use fastmap::{Error, Fallback, Mode};
-use kernel_maps::Made;
 use libc::{c_int, c_void, off_t, size_t};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,9 +130,9 @@ unsafe fn map_shared(wanted: Wanted, is_last: bool) -> Option<*mut c_void> {
     // From the choice to the note nobody else maps: a file would be the kernel's and the engine's.
     let owner = by_address::own();
     let is_off = config().off || owner::has_left() && !is_in_engine(fd);
-    let file = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
+    let fit = if is_off { None } else { undisturbed(None, || candidate(wanted)) };
     // SAFETY: the caller's contract.
-    let Some((file, fit)) = file else { return Some(unsafe { by_kernel(wanted) }) };
+    let Some(fit) = fit else { return Some(unsafe { by_kernel(wanted) }) };
     let for_engine = fit.is_ok();
     // SAFETY: the caller's contract.
     let straight = undisturbed(Straight::No, || unsafe { straight(wanted) });
@@ -175,7 +174,7 @@ unsafe fn map_shared(wanted: Wanted, is_last: bool) -> Option<*mut c_void> {
                 (Straight::No, Ok(())) => {}
                 (Straight::No, Err(why)) => served::note_kernels(fd, len, why),
             }
-            note_kernel(wanted, file, at, for_engine);
+            note_kernel(wanted, at);
         });
     }
     Some(at)
@@ -191,15 +190,11 @@ fn populated(wanted: Wanted, at: *mut c_void) -> *mut c_void {
 
 /// Notes a mapping that is the kernel's and, where it is not too small, could have been the engine's: while it is there the file's other
 /// maps are the kernel's as well, and so agree with it.
-fn note_kernel(wanted: Wanted, file: kernel_maps::Identity, at: *mut c_void, for_engine: bool) {
+fn note_kernel(wanted: Wanted, at: *mut c_void) {
     let Wanted { len, prot, flags, fd, offset, .. } = wanted;
-    // The engine is not asked for small mappings, and need not know of them.
-    if for_engine && owner::owns_maps() {
-        // SAFETY: the program's descriptor, open during its call.
-        by_address::note_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, at as usize, len);
-    }
-    kernel_maps::note(whole_pages(at, len), file, Made { fd, offset, prot, flags });
-    learn_kernels();
+    // SAFETY: the program's descriptor, open during its call.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    by_address::note_kernel(file, at as usize, len, Some(Made { fd, offset, prot, flags }));
 }
 
 /// A private mapping of a file is served as a shared one is as long as it may only be read; else it is the kernel's.
@@ -211,8 +206,8 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     // Those who look for symbols map programs and libraries: no budget is for them.
     let is_candidate = is_to_read && undisturbed(false, || !served::is_code(fd));
     let candidate = if is_candidate { undisturbed(None, || candidate(wanted)) } else { None };
-    let for_engine = candidate.filter(|(_, fit)| fit.is_ok()).map(|(file, _)| file);
-    if for_engine.is_some() {
+    let for_engine = matches!(candidate, Some(Ok(())));
+    if for_engine {
         // SAFETY: the caller's contract.
         let at = undisturbed(Ok(None), || unsafe { by_engine(wanted) });
         if let Ok(Some(at)) = at {
@@ -234,16 +229,16 @@ unsafe fn map_private(wanted: Wanted) -> *mut c_void {
     let why = match (prot, candidate) {
         _ if prot & libc::PROT_EXEC != 0 => Why::Code,
         _ if prot & libc::PROT_WRITE != 0 => Why::PrivateStores,
-        (_, Some((_, Err(why)))) => why,
+        (_, Some(Err(why))) => why,
         _ => Why::Private,
     };
     match for_engine {
         // Said by who decided it.
-        Some(file) => {
+        true => {
             report::KERNEL.fetch_add(1, Ordering::Relaxed);
-            undisturbed((), || note_kernel(wanted, file, at, true));
+            undisturbed((), || note_kernel(wanted, at));
         }
-        None => served::note_kernels(fd, len, why),
+        false => served::note_kernels(fd, len, why),
     }
     at
 }
@@ -278,7 +273,7 @@ enum Straight {
 
 /// Maps a file that the user named straight, if that is wanted and it is in memory.
 unsafe fn straight(wanted: Wanted) -> Straight {
-    let Wanted { len, fd, offset, .. } = wanted;
+    let Wanted { fd, offset, .. } = wanted;
     let mode = config().direct;
     if mode == Mode::Cached || offset < 0 || is_in_engine(fd) {
         return Straight::No;
@@ -290,10 +285,7 @@ unsafe fn straight(wanted: Wanted) -> Straight {
     // it stored to.
     // SAFETY: the caller's contract.
     match unsafe { by_address::map_direct(file, &request, mode, config().persist, true) } {
-        Ok(Some(at)) => {
-            kernel_maps::forget(whole_pages(at.cast(), len));
-            Straight::At(at as usize)
-        }
+        Ok(Some(at)) => Straight::At(at as usize),
         // Nothing lasts in such memory, so msync(2) has nothing to do, the kernel's neither.
         Ok(None) if mode == Mode::Direct || by_address::is_in_memory(file) => Straight::ByKernel,
         Err(error @ Error::Missing { .. }) => {
@@ -353,7 +345,6 @@ pub(super) unsafe fn by_engine(wanted: Wanted) -> Result<Option<*mut c_void>, Re
     match mapped {
         Ok(Some(at)) => {
             note_maps();
-            kernel_maps::forget(whole_pages(at.cast(), len));
             if flags & libc::MAP_LOCKED != 0 && lock_cached(at.cast(), len).is_err() {
                 // The kernel maps it instead, and locks what it can or reports why not.
                 by_address::leave_file_to_kernel(at as usize, len, Why::Locked)?;

@@ -5,13 +5,12 @@
 //! only read, and every shared mapping of a file that it has already. Files in memory are mapped straight: of those only msync(2) is ours, where it
 //! can do better than the kernel. The rest is the kernel's, untouched.
 //!
-//! `fastmap::by_address` has the semantics; here is the choice (`choice.rs`), and what a mapping that stays the kernel's
-//! must know of it (`kernel_maps.rs`); who serves what, and what is said of it (`served.rs`). Objects are never the kernel's (`objects.rs`). Calls `own`, `next`, `copy`, `config`, `report`, `objects`,
-//! `heap` and `threads`.
+//! `fastmap::by_address` has the semantics, and the table of what lies where, kernel mappings included. Here is the choice (`choice.rs`), and
+//! what is said of it (`served.rs`). Objects are never the kernel's (`objects.rs`). Calls `own`, `next`, `copy`, `config`, `report`,
+//! `objects`, `heap` and `threads`.
 
 mod advise;
 mod choice;
-pub(crate) mod kernel_maps;
 mod map;
 mod objects;
 mod protect;
@@ -25,7 +24,6 @@ pub(crate) use protect::{mlock, mlock2, mprotect, munlock, munlockall, pkey_mpro
 pub(crate) use remap::{mremap, munmap, remap_file_pages};
 pub(crate) use seal::{SYS_MSEAL, mseal};
 
-use crate::copy::held;
 use crate::heap;
 use crate::own::{PAGE, owner, set_errno, undisturbed};
 use crate::threads;
@@ -33,13 +31,12 @@ use fastmap::by_address::{self, Why};
 use libc::{c_int, c_void, size_t};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether a range may hold mappings that the engine knows of: cached, direct, or kernel mappings of files that it
 /// could cache.
 #[inline]
 fn concerns(addr: *const c_void, len: size_t) -> bool {
-    kernel_maps::may_meet(&whole_pages(addr, len)) || held(addr, len) || holds_direct(addr, len)
+    by_address::concerns(addr as usize, len)
 }
 
 /// Whether a range may hold direct mappings whose msync(2) is ours.
@@ -54,8 +51,7 @@ fn whole_pages(addr: *const c_void, len: size_t) -> Range<usize> {
     addr as usize..end
 }
 
-/// Removes what the engine and the table of kernel mappings have in a range that is about to be replaced. On failure
-/// nothing may be mapped there.
+/// Removes what the engine has in a range that is about to be replaced. On failure nothing may be mapped there.
 unsafe fn make_way(addr: *mut c_void, len: size_t) -> Result<(), c_int> {
     if concerns(addr, len) {
         let part = heap::part_of_heap(addr as usize, len);
@@ -67,8 +63,6 @@ unsafe fn make_way(addr: *mut c_void, len: size_t) -> Result<(), c_int> {
         if let Some(part) = part {
             heap::forget(&part);
         }
-        kernel_maps::forget(whole_pages(addr, len));
-        undisturbed((), learn_kernels);
     }
     Ok(())
 }
@@ -100,11 +94,7 @@ fn note_maps() {
 
 /// Converts the files that are mapped in a range to kernel mappings, for a call that only the kernel can do.
 pub(crate) fn leave_to_kernel(addr: *const c_void, len: size_t, why: Why) -> Result<(), c_int> {
-    undisturbed(Err(libc::EIO), || {
-        let done = by_address::leave_file_to_kernel(addr as usize, len, why);
-        learn_kernels();
-        done
-    })
+    undisturbed(Err(libc::EIO), || by_address::leave_file_to_kernel(addr as usize, len, why))
 }
 
 /// Converts the file behind a descriptor, which stays the kernel's.
@@ -112,16 +102,5 @@ pub(crate) fn leave_descriptor_to_kernel(fd: c_int, why: Why) {
     undisturbed((), || {
         // SAFETY: the program's descriptor, open during its call.
         by_address::leave_descriptor_to_kernel(unsafe { BorrowedFd::borrow_raw(fd) }, why);
-        learn_kernels();
     });
-}
-
-/// Notes which mappings the engine has converted to kernel mappings.
-fn learn_kernels() {
-    /// The engine's count of conversions that are noted.
-    static LEARNT: AtomicU64 = AtomicU64::new(0);
-    if owner::owns_maps() {
-        let known = by_address::each_kernel(LEARNT.load(Ordering::Relaxed), kernel_maps::note_converted);
-        LEARNT.fetch_max(known, Ordering::Relaxed);
-    }
 }

@@ -2,8 +2,8 @@
 //! not map an object's local copy: it would show bytes that have not been fetched as zeros.
 
 use super::map::{Wanted, by_kernel, request};
+use super::note_maps;
 use super::protect::lock_cached;
-use super::{kernel_maps, note_maps, whole_pages};
 use crate::objects::{Object, fill};
 use crate::own::{PAGE, owner, set_errno, undisturbed};
 use crate::{config, next, say};
@@ -69,7 +69,6 @@ unsafe fn by_engine(object: &Object, wanted: Wanted) -> Result<Option<*mut c_voi
     match unsafe { by_address::map_origin(BorrowedFd::borrow_raw(fd), object.origin.clone(), cache, &request) } {
         Ok(at) => {
             note_maps();
-            kernel_maps::forget(whole_pages(at.cast(), len));
             if flags & libc::MAP_LOCKED != 0 {
                 // As with mmap(2), which succeeds even if it cannot lock all of the memory.
                 let _ = lock_cached(at.cast(), len);

@@ -1,7 +1,7 @@
 //! mprotect(2), mlock(2) and their kin.
 
 use super::choice::risks_stores;
-use super::{holds_direct, kernel_maps, learn_kernels, leave_to_kernel, on_heap, result, seal, whole_pages};
+use super::{concerns, leave_to_kernel, on_heap, result, seal};
 use crate::copy::held;
 use crate::own::{owner, undisturbed};
 use crate::{heap, next};
@@ -27,34 +27,19 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
         }
         if undisturbed(true, || risks_stores(prot)) {
             match leave_to_kernel(addr, len, Why::AtRisk) {
-                Ok(()) => {
-                    kernel_maps::note_changed(whole_pages(addr, len));
-                    // SAFETY: the caller's contract.
-                    return unsafe { next::mprotect(addr, len, prot) };
-                }
-                // Of objects, which cannot be stored to, and of a range with a hole, which the call below converts.
-                Err(libc::EOPNOTSUPP | libc::ENOMEM) => {}
+                // Objects cannot be stored to, and a range with a hole is converted by the call below.
+                Ok(()) | Err(libc::EOPNOTSUPP | libc::ENOMEM) => {}
                 error => return result(error),
             }
         }
-        return result(undisturbed(Err(libc::EIO), || {
-            // SAFETY: the caller's contract.
-            let done = unsafe { by_address::protect(addr as usize, len, prot) };
-            // Protecting a part, or making it executable, converts the file to kernel mappings.
-            learn_kernels();
-            done
-        }));
-    }
-    if prot & libc::PROT_WRITE != 0 && by_address::is_object_in_child(addr as usize, len) {
+    } else if prot & libc::PROT_WRITE != 0 && by_address::is_object_in_child(addr as usize, len) {
         return result(Err(libc::EOPNOTSUPP));
-    }
-    kernel_maps::note_changed(whole_pages(addr, len));
-    if holds_direct(addr, len) {
+    } else if !concerns(addr, len) {
         // SAFETY: the caller's contract.
-        return result(undisturbed(Err(libc::EIO), || unsafe { by_address::protect(addr as usize, len, prot) }));
+        return unsafe { next::mprotect(addr, len, prot) };
     }
     // SAFETY: the caller's contract.
-    unsafe { next::mprotect(addr, len, prot) }
+    result(undisturbed(Err(libc::EIO), || unsafe { by_address::protect(addr as usize, len, prot) }))
 }
 
 /// pkey_mprotect(2). Without a key it is mprotect(2); with one the file is converted, since the engine's pages have no
@@ -84,9 +69,7 @@ pub(crate) unsafe fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, 
 
 /// Pins the engine's pages, as far as its budget for pins allows; the kernel locks what is more.
 pub(super) fn lock_cached(addr: *const c_void, len: size_t) -> Result<(), c_int> {
-    let done = by_address::lock(addr as usize, len, true);
-    learn_kernels();
-    done
+    by_address::lock(addr as usize, len, true)
 }
 
 /// mlock(2), of the engine's pages too.

@@ -1,8 +1,8 @@
 //! munmap(2), mremap(2) and remap_file_pages(2).
 
-use super::choice::{SMALL, identity};
+use super::choice::SMALL;
 use super::map::{Wanted, by_engine};
-use super::{concerns, kernel_maps, learn_kernels, leave_to_kernel, make_way, result, seal, whole_pages};
+use super::{concerns, leave_to_kernel, make_way, result, seal};
 use crate::copy::held;
 use crate::own::{PAGE, set_errno, undisturbed};
 use crate::{config, heap, next};
@@ -23,11 +23,11 @@ pub(crate) unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int {
         // SAFETY: the caller's contract.
         return unsafe { next::munmap(addr, len) };
     }
-    if (addr as usize).is_multiple_of(PAGE) && len > 0 {
-        kernel_maps::forget(whole_pages(addr, len));
-        if let Some(part) = heap::part_of_heap(addr as usize, len) {
-            undisturbed((), || heap::unmap(&part));
-        }
+    if (addr as usize).is_multiple_of(PAGE)
+        && len > 0
+        && let Some(part) = heap::part_of_heap(addr as usize, len)
+    {
+        undisturbed((), || heap::unmap(&part));
     }
     // SAFETY: the caller's contract.
     result(undisturbed(Err(libc::EIO), || unsafe { by_address::unmap(addr as usize, len) }))
@@ -75,11 +75,7 @@ pub(crate) unsafe fn mremap(
         // SAFETY: the caller's contract.
         undisturbed(Err(libc::EIO), || unsafe { by_address::remap(old as usize, old_len, new_len, flags, new as usize) });
     match moved {
-        Ok(at) => {
-            kernel_maps::moved(whole_pages(old, old_len), whole_pages(at.cast(), new_len), flags);
-            undisturbed((), learn_kernels);
-            at.cast()
-        }
+        Ok(at) => at.cast(),
         Err(error) => {
             set_errno(error);
             libc::MAP_FAILED
@@ -89,10 +85,12 @@ pub(crate) unsafe fn mremap(
 
 /// The only mapping of a file, small so far and therefore the kernel's, becomes the engine's when it becomes large.
 unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int) -> Option<*mut c_void> {
-    if new_len <= SMALL || flags != libc::MREMAP_MAYMOVE || config().off {
+    if old_len > SMALL || new_len <= SMALL || flags != libc::MREMAP_MAYMOVE || config().off {
         return None;
     }
-    let (file, made) = kernel_maps::alone(whole_pages(old, old_len))?;
+    // Nobody else maps the file until it is the engine's.
+    let _owner = by_address::own();
+    let made = undisturbed(None, || by_address::alone(old as usize, old_len))?;
     let wanted = Wanted {
         addr: std::ptr::null_mut(),
         len: new_len,
@@ -101,15 +99,12 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
         fd: made.fd,
         offset: made.offset,
     };
-    // The program may have closed the descriptor, and have another file at its number.
-    if old_len > SMALL || made.prot & libc::PROT_EXEC != 0 || identity(made.fd) != Some(file) {
+    if made.prot & libc::PROT_EXEC != 0 {
         return None;
     }
-    // Nobody else maps the file until it is the engine's.
-    let _owner = by_address::own();
-    kernel_maps::alone(whole_pages(old, old_len))?;
     // SAFETY: a descriptor of the program's, open on that file a moment ago; another file only gives another answer.
-    let is_in_memory = || by_address::is_in_memory(unsafe { BorrowedFd::borrow_raw(made.fd) });
+    let fd = unsafe { BorrowedFd::borrow_raw(made.fd) };
+    let is_in_memory = || by_address::is_in_memory(fd);
     if config().direct != Mode::Cached && undisturbed(false, is_in_memory) {
         return None;
     }
@@ -119,11 +114,13 @@ unsafe fn outgrow(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_i
         by_address::make_way(old as usize, old_len).ok()?;
         match by_engine(wanted) {
             Ok(Some(at)) => {
-                kernel_maps::forget(whole_pages(old, old_len));
                 next::munmap(old, old_len);
                 Some(at)
             }
-            _ => None,
+            _ => {
+                by_address::note_kernel(fd, old as usize, old_len, Some(made));
+                None
+            }
         }
     })
 }

@@ -1,4 +1,4 @@
-//! The C library's heap: malloc(3) and its kin; and what sets up libaio and liburing.
+//! The C library's heap: malloc(3) and similar functions. Also the functions that set up libaio and liburing.
 
 use libc::{c_int, c_uint, c_void, size_t};
 

@@ -1,4 +1,4 @@
-//! Mappings: mmap(2) and its kin.
+//! Mappings: mmap(2) and similar functions.
 
 use libc::{c_int, c_uchar, c_uint, c_void, off_t, size_t};
 

@@ -1,22 +1,26 @@
-//! The functions that this library intercepts, as the C library has them. Calls only `own`.
+//! The C library's versions of the functions that this library intercepts. This room calls only `own`, but its tables
+//! use the macros of `copy`.
 //!
-//! Each table beside this file lists intercepted functions by name and signature; `build.rs` reads them too. For each,
-//! `next::NAME(…)` calls the next definition after this library's (dlsym(3), `RTLD_NEXT`), and so do, through the
-//! linker's `--wrap`, all calls of the engine and the standard library inside this library. Rule: nothing in this crate
-//! calls `libc::NAME` for an intercepted name: in one object file with the wrapper the linker would not see it.
+//! Each table beside this file lists intercepted functions by name and signature. `build.rs` reads the tables too.
+//! `next::NAME(…)` calls the next definition after this library's (dlsym(3), `RTLD_NEXT`). The engine and the standard
+//! library, which are linked into this library, reach the same definition through the linker's `--wrap`.
 //!
-//! The C library's own are called as functions that unwind: pthread_cancel(3) ends a thread inside of one, and what the
-//! wrappers hold then is released.
+//! Rule: nothing in this crate calls `libc::NAME` for an intercepted name. If such a call lies in one object file with
+//! the wrapper, the linker does not redirect it, and the wrapper runs.
 //!
-//! Variadic functions are declared with the arguments they can have: on x86-64 both are passed alike, in registers.
+//! The C library's functions are declared as functions that may unwind. pthread_cancel(3) ends a thread inside such a
+//! function by unwinding, and so releases everything that the wrappers hold.
+//!
+//! Variadic functions are declared with all the arguments that they can have. On x86-64 the arguments are passed in
+//! registers either way.
 
 use crate::own::set_errno;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// An intercepted function, looked up at its first call. No lock, no allocation: it may be needed inside `malloc`, in a
-/// signal handler, before any constructor has run.
+/// An intercepted function, looked up at its first call. It takes no lock and allocates nothing: it may be needed inside
+/// `malloc`, in a signal handler, or before any constructor has run.
 pub struct Next {
     name: &'static CStr,
     found: AtomicPtr<libc::c_void>,
@@ -27,7 +31,7 @@ impl Next {
         Next { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Its address; `None`: this C library has no such function.
+    /// The function's address; `None`: this C library has no such function.
     #[inline]
     pub fn find(&self) -> Option<*mut libc::c_void> {
         let found = self.found.load(Ordering::Relaxed);
@@ -37,9 +41,9 @@ impl Next {
     #[cold]
     fn look_up(&self) -> Option<*mut libc::c_void> {
         let name = self.name.as_ptr();
-        // SAFETY: C strings; the answer is null or a function's address.
+        // SAFETY: the arguments are C strings. The result is null or a function's address.
         let found = unsafe {
-            // A look-up that fails allocates (dlerror(3)): every C library since 2.31 has these versions.
+            // A failed look-up would allocate (dlerror(3)). But every glibc since 2.31 has these versions.
             let chosen = version(self.name.to_bytes())
                 .map_or(null_mut(), |version| libc::dlvsym(libc::RTLD_NEXT, name, version.as_ptr()));
             if chosen.is_null() { libc::dlsym(libc::RTLD_NEXT, name) } else { chosen }
@@ -49,11 +53,11 @@ impl Next {
     }
 }
 
-/// The version to ask for where the C library has several of a function that do different things. Before glibc 2.36
-/// dlsym(3) with `RTLD_NEXT` finds `GLIBC_2.2.5` or the current one, depending on which comes first in a hash chain.
+/// The version to ask for, if the C library has several versions of a function that do different things. Before glibc
+/// 2.36 dlsym(3) with `RTLD_NEXT` finds `GLIBC_2.2.5` or the current version, depending on their order in a hash chain.
 ///
-/// Each version is the first with today's function, and still there: what a program gets that was linked with any C
-/// library since. All other functions are the same in all their versions.
+/// Each version here is the first that does what the function does today. The C library still has it, and every program
+/// that was linked with this or a later C library gets it. All other functions are the same in all their versions.
 fn version(name: &[u8]) -> Option<&'static CStr> {
     Some(match name {
         b"pthread_cond_wait" | b"pthread_cond_timedwait" | b"pthread_cond_destroy" => c"GLIBC_2.3.2",
@@ -68,7 +72,7 @@ fn version(name: &[u8]) -> Option<&'static CStr> {
     })
 }
 
-/// What a function that the C library lacks returns: -1 or `MAP_FAILED`, with ENOSYS.
+/// The result of a function that the C library lacks: -1 or `MAP_FAILED`, with ENOSYS in errno.
 ///
 /// # Safety
 /// `R` is an integer or a pointer, no longer than a register.
@@ -79,18 +83,18 @@ pub unsafe fn lacking<R>() -> R {
     unsafe { failed() }
 }
 
-/// What a call that failed returns: -1 or `MAP_FAILED`. errno is as it was set.
+/// The result of a call that failed: -1 or `MAP_FAILED`. errno stays as it is.
 ///
 /// # Safety
 /// `R` is an integer or a pointer, no longer than a register.
 #[cold]
 pub unsafe fn failed<R>() -> R {
     const { assert!(size_of::<R>() <= size_of::<isize>()) };
-    // SAFETY: the contract: an integer or a pointer, no longer than what is copied.
+    // SAFETY: the contract: `R` is an integer or a pointer, no longer than the value that is copied.
     unsafe { std::mem::transmute_copy(&-1isize) }
 }
 
-/// What a call inside this library returns: std opens files by this one.
+/// The result of a call inside this library. The standard library opens files with open64(2), so that one may be lifted.
 macro_rules! lifted {
     (open64 $result:ident) => {
         $crate::next::Lifting::lift($result)
@@ -107,7 +111,7 @@ macro_rules! table {
         #[inline]
         pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
             static NEXT: $crate::next::Next = $crate::next::Next::new(
-                // SAFETY: one NUL, at the end.
+                // SAFETY: the bytes have one NUL, at the end.
                 unsafe { ::std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
             );
             match NEXT.find() {
@@ -115,12 +119,12 @@ macro_rules! table {
                 Some(found) => unsafe {
                     ::std::mem::transmute::<*mut ::libc::c_void, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(found)($($argument),*)
                 },
-                // SAFETY: functions return integers or pointers.
+                // SAFETY: the functions of the tables return integers or pointers.
                 None => unsafe { $crate::next::lacking() },
             }
         }
     )*
-        // The linker redirects the calls inside this library to these.
+        // The linker redirects calls inside this library to these functions.
         const _: () = { $(
             #[allow(clippy::too_many_arguments)]
             // SAFETY: the linker's name for calls of this function, which nothing else defines.
@@ -134,8 +138,8 @@ macro_rules! table {
     };
 }
 
-/// While one of these is there descriptors that are opened inside this library get high numbers, and are told of: the first process of a program
-/// expects the low ones to be free.
+/// While a `Lifting` exists, descriptors that are opened inside this library get high numbers, and `tell` gets each number.
+/// The program's first process expects the low numbers to be free.
 pub struct Lifting(());
 
 static LIFT: AtomicPtr<libc::c_void> = AtomicPtr::new(null_mut());
@@ -146,14 +150,14 @@ impl Lifting {
         Lifting(())
     }
 
-    /// Moves a descriptor up, if that is wanted now.
+    /// Moves a descriptor to a high number while a `Lifting` exists. Returns the number that the descriptor has afterwards.
     fn lift(fd: libc::c_int) -> libc::c_int {
         let tell = LIFT.load(Ordering::Relaxed);
         if tell.is_null() || fd < 0 {
             return fd;
         }
-        // SAFETY: a function of this type was stored; the calls take only memory of this function. As high as the engine's own
-        // (`fastmap::descriptors`).
+        // SAFETY: `begin` stored a function of this type, and the calls take only memory of this function. The number is as
+        // high as those of the engine's own descriptors (`fastmap::descriptors`).
         unsafe {
             let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
             syscall(libc::SYS_getrlimit, libc::RLIMIT_NOFILE.into(), &raw mut limit as _, 0, 0, 0, 0);
@@ -175,8 +179,8 @@ impl Drop for Lifting {
     }
 }
 
-/// Exports functions of a module by their own names: those that are called inside this library too
-/// (`calls/by_number.rs`), where a call of the exported name would be one of the C library's.
+/// Exports functions of a module by their own names. Such functions are also called inside this library
+/// (`calls/by_number.rs`), where a call of the exported name would be redirected to the C library.
 macro_rules! exported {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         const _: () = { $(
@@ -200,7 +204,7 @@ mod process;
 mod sockets;
 mod stdio;
 mod sync;
-// Nothing in this crate calls these.
+// This one is not exported again below, since nothing in this crate calls its functions.
 mod system;
 
 pub use files::*;
@@ -220,7 +224,7 @@ mod tests {
     use std::ffi::CString;
     use std::process::Command;
 
-    /// The versions of each function that the C library of this process has, the one in force first.
+    /// The versions of each function in this process's C library. The default version is the first.
     fn versions(path: &str) -> BTreeMap<String, Vec<CString>> {
         let table =
             Command::new("readelf").args(["--dyn-syms", "--wide", path]).output().expect("readelf(1), of binutils");
@@ -241,7 +245,7 @@ mod tests {
             maps.lines().find_map(|line| line.split(' ').next_back().filter(|path| path.ends_with("/libc.so.6")));
         let path = path.expect("a C library");
         let library = CString::new(path).expect("a path");
-        // SAFETY: a library that is there already.
+        // SAFETY: the library is loaded already.
         let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         assert!(!library.is_null());
         let versions = versions(path);
@@ -262,12 +266,12 @@ mod tests {
         for name in declared.chain(["vfork", "getcontext", "pthread_exit"]) {
             let Some(all) = versions.get(name) else { continue };
             let name: &'static CStr = Box::leak(CString::new(name).expect("a name").into_boxed_c_str());
-            // SAFETY: C strings.
+            // SAFETY: the arguments are C strings.
             let of = |version: &CStr| unsafe { libc::dlvsym(library, name.as_ptr(), version.as_ptr()) };
             let in_force = of(&all[0]);
             assert!(!in_force.is_null());
             assert_eq!(Next::new(name).find(), Some(in_force), "{name:?}");
-            // What an older dlsym(3) may find instead is no other function, unless the version says which is meant.
+            // An older dlsym(3) may find another version. Either `version` names the right one, or all are the same function.
             match version(name.to_bytes()) {
                 Some(version) => assert_eq!(of(version), in_force, "{name:?} {version:?}"),
                 None => assert!(all.iter().all(|version| of(version) == in_force), "{name:?} has several: {all:?}"),

@@ -1,4 +1,4 @@
-//! Calls that take a path: their strings and what they fill in.
+//! Calls that take a path or fill in facts of a file.
 
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, dev_t, gid_t, mode_t, size_t, ssize_t, uid_t};
 use libc::{timespec, timeval, utimbuf};

@@ -2,7 +2,7 @@
 
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, pid_t, sigaction as Action, sighandler_t, sigset_t};
 
-/// What is called around fork(2).
+/// A handler that the C library calls around fork(2).
 pub type AtFork = Option<extern "C" fn()>;
 
 table! {

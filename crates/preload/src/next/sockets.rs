@@ -41,7 +41,7 @@ bounced! {
     fn epoll_pwait2(epoll: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int: filled events[most], input timeout, signals mask;
 }
 
-// Here the wrappers are in `sockets.rs`.
+// The wrappers of these functions are in `calls/messages.rs`.
 table! {
     fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
     fn __send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;

@@ -1,4 +1,4 @@
-//! Streams; the wrappers are in the room `streams`.
+//! Streams. The wrappers are in the room `streams`.
 
 use libc::{FILE, c_char, c_int, c_void, size_t};
 

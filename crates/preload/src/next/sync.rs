@@ -1,4 +1,4 @@
-//! Locks and what else threads wait at, and the stacks that they name.
+//! Locks and other objects that threads wait at, and calls that name a stack.
 
 use libc::{c_int, c_void, clockid_t, size_t, timespec};
 

@@ -1,4 +1,4 @@
-//! Everything else that hands memory to the kernel: time, resources, processes, signals, messages, random bytes.
+//! All other calls that hand memory to the kernel: time, resources, processes, signals, messages, random bytes.
 
 use libc::{
     c_char, c_int, c_long, c_uint, c_void, clock_t, clockid_t, gid_t, id_t, idtype_t, mode_t, pid_t, pthread_t, size_t,

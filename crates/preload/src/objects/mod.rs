@@ -1,13 +1,16 @@
-//! Objects of a store that are as files at paths (`fastmap run --object URL=PATH`): read-only, and the engine's when they are mapped.
+//! Objects of a store that appear as files at paths (`fastmap run --object URL=PATH`). They are read-only, and their mappings are the engine's.
 //!
-//! `fastmap run` has started a server, and left a session: a folder, named in the environment, that says which objects there are, and
-//! holds the memory in which parts of them are asked for (`session.rs`). The path of an object stands for its local copy, a sparse file of
-//! the object's length in the tier's folder (`fastmap_tier`): that is what the C library opens and tells about (`paths.rs`), so that
-//! descriptors, positions, dup(2), fork(2) and exec(2) are the kernel's. Which open file is an object's is known by device and inode.
-//! What nobody has fetched yet is a hole there. So all reading has the range brought first, and what was read is looked at page by page
-//! (`read.rs`); a mapping is the engine's, or a copy (`mappings/objects.rs`).
+//! `fastmap run` has started a server and left a session. The session is a folder that an environment variable names. It says which objects there
+//! are, and holds the memory through which parts of them are asked for (`session.rs`).
 //!
-//! Without a session each call costs one load. Calls `own`, `next` and `copy`, whose tables call it.
+//! The path of an object stands for its local copy: a sparse file of the object's length in the tier's folder (`fastmap_tier`). The C library
+//! opens this file, and tells about it (`paths.rs`). So descriptors, positions, dup(2), fork(2) and exec(2) are the kernel's. Device and inode
+//! tell whether an open file is an object's.
+//!
+//! Parts that nobody has fetched yet are holes in the local copy. So every read has its range fetched first, and checks page by page what it has
+//! read (`read.rs`). A mapping is the engine's, or a copy (`mappings/objects.rs`).
+//!
+//! Without a session each call costs one load. This room calls `own`, `next` and `copy`. The tables of `copy` call this room.
 
 mod paths;
 mod read;
@@ -29,17 +32,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One object.
 pub(crate) struct Object {
-    /// Where it appears: the folder, with its slash, and the name in it.
+    /// The folder in which it appears, with its slash. `name` is its name there.
     folder: CString,
     name: Vec<u8>,
-    /// Its local copy, filled by the session's server, and that file's path and identity.
+    /// Its local copy, which the session's server fills. `copy` is that file's path, `identity` its device and inode.
     pub origin: Arc<TierOrigin>,
     copy: CString,
     identity: (u64, u64),
     pub len: u64,
     /// When it was last modified, seconds since 1970.
     modified: i64,
-    /// Where the last read ended, how far was asked ahead of it, and how far is asked ahead now, bytes.
+    /// For reading ahead: `ends` is where the last read ended, `asked` how far the object has been asked for, `window` how many bytes are asked
+    /// for ahead.
     ends: AtomicU64,
     asked: AtomicU64,
     window: AtomicU64,

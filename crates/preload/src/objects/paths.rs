@@ -1,4 +1,4 @@
-//! Paths that name objects, and what is told of them: as of files of a read-only file system.
+//! Paths that name objects. Calls see an object as a file of a read-only file system.
 
 use super::{Object, any, by_identity, of, session};
 use crate::copy::Pointer;
@@ -8,7 +8,7 @@ use libc::{c_char, c_int, size_t};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-/// The object that a path names, from a folder; errno stays as it is.
+/// The object that a path names, seen from a folder's descriptor. errno stays as it is.
 ///
 /// # Safety
 /// `path` is a string or null.
@@ -18,7 +18,7 @@ unsafe fn named(folder: c_int, path: *const c_char) -> Option<&'static Object> {
     if any() && !path.is_null() { find(folder, unsafe { CStr::from_ptr(path) }.to_bytes()) } else { None }
 }
 
-/// Likewise, or by the name of a descriptor, as /proc/self/fd/3.
+/// The object that a path names, as [`named`] finds it, or by the name of a descriptor, as /proc/self/fd/3.
 ///
 /// # Safety
 /// `path` is a string or null.
@@ -42,7 +42,7 @@ fn find_open(name: &CStr) -> Option<&'static Object> {
     by_identity(identity?)
 }
 
-/// What a path leads to.
+/// Device and inode of the file that a path leads to.
 fn identity(folder: c_int, path: *const c_char) -> Option<(u64, u64)> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: a C string; the kernel fills the structure where the call returns 0.
@@ -55,7 +55,7 @@ fn identity(folder: c_int, path: *const c_char) -> Option<(u64, u64)> {
 fn find(folder: c_int, path: &[u8]) -> Option<&'static Object> {
     session::objects().iter().find(|object| {
         let Some(before) = path.strip_suffix(&object.name[..]) else { return false };
-        // As it was given, though there is no such folder; or by any other way to the same folder.
+        // The path as the user gave it, even if its folder does not exist. Or any other path to the same folder.
         before == object.folder.to_bytes()
             || (before.is_empty() || before.ends_with(b"/")) && is_same_folder(folder, before, &object.folder)
     })
@@ -81,12 +81,12 @@ fn is_same_folder(from: c_int, way: &[u8], of_object: &CStr) -> bool {
 }
 
 impl Object {
-    /// The path of its local copy, in its place.
+    /// The path of its local copy, which takes the place of the object's own.
     pub(crate) fn path(&self) -> *const c_char {
         self.copy.as_ptr()
     }
 
-    /// open(2) of its path with these flags.
+    /// open(2) of its local copy, with the flags of a call that opens the object.
     pub(crate) fn open(&self, flags: c_int) -> c_int {
         let creates = libc::O_CREAT | libc::O_EXCL;
         let error = match () {
@@ -100,17 +100,17 @@ impl Object {
             set_errno(error);
             return -1;
         }
-        // What is read straight into the program's memory has the alignment of whole pages, not that of direct I/O.
+        // Without O_DIRECT: reads go straight into the program's memory in whole pages, and need not have direct I/O's alignment.
         let flags = flags & !(libc::O_CREAT | libc::O_DIRECT);
         // SAFETY: a C string.
         unsafe { next::open64(self.path(), flags, 0) }
     }
 }
 
-/// Whether a way from the current folder is to one, by its name: there is no such folder.
+/// Whether `way`, from the current folder, leads to `folder`, judged by the names alone. Used where that folder does not exist.
 fn is_below_here(way: &[u8], folder: &[u8]) -> bool {
     let mut here = [0u8; libc::PATH_MAX as usize];
-    // SAFETY: the room is as long as it says.
+    // SAFETY: the buffer is as long as the call is told.
     if unsafe { next::getcwd(here.as_mut_ptr().cast(), here.len()) }.is_null() {
         return false;
     }
@@ -119,7 +119,7 @@ fn is_below_here(way: &[u8], folder: &[u8]) -> bool {
     folder.strip_prefix(here).and_then(|rest| rest.strip_prefix(b"/")) == Some(way)
 }
 
-/// The path that the C library is to have in place of an object's: its local copy's.
+/// The path that the C library gets: for an object its local copy's, for anything else `path` itself.
 ///
 /// # Safety
 /// `path` is a string or null.
@@ -134,7 +134,8 @@ fn refused(error: c_int) -> bool {
     true
 }
 
-/// Whether a path is that of an object, or none, and the folder's descriptor an object's: nothing of it is changed, and errno says so.
+/// Whether a call would change an object. If so, errno says that this is refused (EROFS). The object is the one that the path names; a null or
+/// empty path stands for the folder's descriptor.
 ///
 /// # Safety
 /// `path` is a string or null.
@@ -149,7 +150,7 @@ pub(crate) unsafe fn is_kept(folder: c_int, path: *const c_char) -> bool {
         }
 }
 
-/// Whether a path is that of an object, so that nothing can be made there, and errno says so.
+/// Whether a path names an object, so that nothing can be made there. If so, errno says so (EEXIST).
 ///
 /// # Safety
 /// `path` is a string or null.
@@ -159,23 +160,23 @@ pub(crate) unsafe fn is_there(folder: c_int, path: *const c_char) -> bool {
     unsafe { named(folder, path) }.is_some() && refused(libc::EEXIST)
 }
 
-/// Whether a descriptor is an object's, of which nothing is changed, and errno says so.
+/// Whether a descriptor is an object's, so that nothing may be changed through it. If so, errno says so (EROFS).
 #[inline]
 pub(crate) fn is_fixed(fd: c_int) -> bool {
     of(fd).is_some() && refused(libc::EROFS)
 }
 
-/// Whether access(2) of an object is refused, which may only be read, and errno says so.
+/// Whether access(2) asks to write to an object, which is read-only. If so, errno says so (EROFS).
 ///
 /// # Safety
 /// `path` is a string or null.
 #[inline]
 pub(crate) unsafe fn is_denied((folder, mode): (c_int, c_int), path: *const c_char) -> bool {
-    // SAFETY: the contract. To execute it is refused by the mode of the local copy.
+    // SAFETY: the contract. The mode of the local copy refuses `X_OK`.
     mode & libc::W_OK != 0 && unsafe { named(folder, path) }.is_some() && refused(libc::EROFS)
 }
 
-/// Wrappers of realpath(3): where the C library looks there is no object.
+/// Wrappers of realpath(3). The C library would find no file at an object's path.
 macro_rules! real_paths {
     ($($name:ident($($resolved:ident)? $(, $size:ident)?);)*) => { $(
         // SAFETY: the C library's name and signature.
@@ -200,11 +201,12 @@ real_paths! {
 }
 
 impl Object {
-    /// The real path of the folder, if there is one, and the name in it.
+    /// The folder's real path, or the folder as it was given if there is no such folder, and the name in it. Goes to `resolved`, or to memory
+    /// from malloc(3) if that is null.
     unsafe fn real_path(&self, resolved: *mut c_char) -> *mut c_char {
         let mut path = [0u8; libc::PATH_MAX as usize];
         let before = errno();
-        // SAFETY: the room is what realpath(3) needs.
+        // SAFETY: the buffer is as long as realpath(3) needs.
         if unsafe { next::realpath(self.folder.as_ptr(), path.as_mut_ptr().cast()) }.is_null() {
             set_errno(before);
             path[..self.folder.count_bytes()].copy_from_slice(self.folder.to_bytes());
@@ -219,7 +221,7 @@ impl Object {
         path[folder] = b'/';
         path[folder + slash..len].copy_from_slice(&self.name);
         path[len] = 0;
-        // SAFETY: the caller's room, as realpath(3) needs it, or memory that the program may free.
+        // SAFETY: the caller's buffer is as long as realpath(3) needs; without one the memory is new, and the program may free it.
         unsafe {
             if resolved.is_null() {
                 return libc::strdup(path.as_ptr().cast());
@@ -230,13 +232,13 @@ impl Object {
     }
 }
 
-/// What stat(2) and statx(2) fill.
+/// The structures that stat(2) and statx(2) fill.
 pub(crate) trait Facts {
     fn identity(&self) -> (u64, u64);
     fn correct(&mut self, len: u64, modified: i64);
 }
 
-/// Mode, blocks and times: of the local copy they change while it is filled.
+/// The mode that is told of an object. Blocks and times are replaced, too: those of the local copy change while it is filled.
 const MODE: u32 = libc::S_IFREG | 0o444;
 
 macro_rules! facts_of_stat {
@@ -269,10 +271,10 @@ impl Facts for libc::statx {
     }
 }
 
-/// Corrects what a call has told of an object's local copy.
+/// Replaces the facts of an object's local copy, which a call has told, by those of the object.
 ///
 /// # Safety
-/// The call has filled it.
+/// The call has filled `facts`.
 #[inline]
 pub(crate) unsafe fn tell<F: Facts>(facts: *mut F)
 where

@@ -1,4 +1,4 @@
-//! Bytes of an object: brought into its local copy, read from there, and found right before anybody uses them.
+//! Reads of objects. The bytes are brought into the local copy, read from there, and checked before the program uses them.
 
 use super::Object;
 use crate::copy::{Buffer, CHUNK, MOST, held};
@@ -9,9 +9,9 @@ use libc::{c_int, iovec, off_t, ssize_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// The most bytes that are brought and looked at in one piece.
+/// The most bytes that are brought and checked in one piece.
 const PIECE: u64 = 1 << 20;
-/// How far a program that reads forward is read ahead for, bytes.
+/// How far ahead of a program that reads forward its object is asked for, bytes: at first, and at most.
 const WINDOW: Range<u64> = 1 << 20..16 << 20;
 
 /// How a call reads.
@@ -19,7 +19,7 @@ const WINDOW: Range<u64> = 1 << 20..16 << 20;
 pub(crate) struct Read {
     /// `None`: at the descriptor's position.
     pub offset: Option<off_t>,
-    /// It fails with EAGAIN rather than wait (RWF_NOWAIT).
+    /// False: the call fails with EAGAIN rather than wait (RWF_NOWAIT).
     pub waits: bool,
 }
 
@@ -43,13 +43,13 @@ pub(crate) unsafe fn read(object: &Object, fd: c_int, entries: *const iovec, cou
 }
 
 unsafe fn moved(object: &Object, fd: c_int, entries: *const iovec, count: usize, how: Read) -> Result<usize, c_int> {
-    // SAFETY: the contract. The array may lie in a mapping itself: a plain load of it traps and is served.
+    // SAFETY: the contract. The array itself may lie in a mapping: a plain load of it traps and is served.
     let entry = |index: usize| unsafe { entries.add(index).read() };
     let all = (0..count).fold(0, |sum: usize, index| sum.saturating_add(entry(index).iov_len));
     let len = (all.min(MOST) as u64).min(object.len);
     let place = match how.offset {
         Some(offset) => u64::try_from(offset).map_err(|_| libc::EINVAL)?,
-        // The position moves first, so that each of several readers has bytes of its own, in other processes too.
+        // The position moves before the read. So several readers, in other processes too, each get bytes of their own.
         None => move_position(fd, len as off_t)? - len,
     };
     let end = (place + len).min(object.len).max(place);
@@ -81,8 +81,8 @@ fn move_position(fd: c_int, by: off_t) -> Result<u64, c_int> {
     u64::try_from(position).map_err(|_| errno())
 }
 
-/// Reads all of a range of an object, by a descriptor of its local copy: whole pages straight into the caller's memory, what begins or ends
-/// within one, or lies in a mapping, by a copy.
+/// Reads all of a range of an object, by a descriptor of its local copy. Whole pages go straight into the caller's memory. Parts of pages, and
+/// everything for memory in a mapping, go through a buffer.
 ///
 /// # Safety
 /// There are `len` bytes at `to`; the range is within the object.
@@ -100,7 +100,7 @@ pub(crate) unsafe fn fill(object: &Object, fd: c_int, offset: u64, to: *mut u8, 
             let piece = (whole_end - at).min(PIECE);
             // SAFETY: the contract.
             match unsafe { object.pages(fd, at, into, piece) } {
-                // It has become the engine's meanwhile.
+                // The caller's memory has become the engine's meanwhile.
                 Err(libc::EFAULT) if held(into, (end - at) as usize) => {}
                 done => {
                     done?;
@@ -126,7 +126,7 @@ pub(crate) unsafe fn fill(object: &Object, fd: c_int, offset: u64, to: *mut u8, 
     Ok(())
 }
 
-/// Has a range of an object fetched some time (posix_fadvise(2), readahead(2)).
+/// Asks for a range of an object, and does not wait (posix_fadvise(2), readahead(2)). Without a length the range ends with the object.
 pub(crate) fn ask(object: &Object, offset: off_t, len: off_t) {
     let start = (offset.max(0) as u64).min(object.len);
     let end = if len <= 0 { object.len } else { start.saturating_add(len as u64).min(object.len) };
@@ -136,12 +136,12 @@ pub(crate) fn ask(object: &Object, offset: off_t, len: off_t) {
 }
 
 impl Object {
-    /// Reads from a page's start on, to a page's end or the object's, and looks whether it is right.
+    /// Reads from a page's start to a page's end, or to the object's, and checks the bytes.
     ///
     /// # Safety
     /// There are `len` bytes at `to`.
     unsafe fn pages(&self, fd: c_int, offset: u64, to: *mut u8, len: u64) -> Result<(), c_int> {
-        // SAFETY: the contract; so much is filled.
+        // SAFETY: the contract. The slice has only the bytes that the call has filled.
         self.origin.read(offset..offset + len, &mut || unsafe {
             let got = next::pread64(fd, to.cast(), len as usize, offset as off_t);
             let filled = usize::try_from(got).map_err(|_| errno())?;
@@ -149,7 +149,7 @@ impl Object {
         })
     }
 
-    /// A read is about to be made: where it goes on from the last one, what follows is asked for, further and further.
+    /// Called before a read. If the read goes on where the last one ended, the bytes behind it are asked for, further ahead each time.
     fn expect(&self, range: Range<u64>) {
         if self.ends.swap(range.end, Ordering::Relaxed) != range.start {
             self.window.store(0, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Object {
         }
         let window = self.window.load(Ordering::Relaxed);
         let asked = self.asked.load(Ordering::Relaxed).max(range.end);
-        // Not for each read: when half of it is behind.
+        // Not for each read: only when no more than half of the window is left ahead.
         if range.end + window / 2 < asked || asked >= self.len {
             return;
         }

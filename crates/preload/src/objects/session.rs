@@ -1,11 +1,16 @@
-//! The session that `fastmap run` has left: read when the process starts, and kept open while it lives.
+//! The session that `fastmap run` has left. It is read when the process starts, and kept open while the process lives.
 //!
-//! `FASTMAP_OBJECTS` names its folder. `manifest` in it has fields that end with a zero byte: the tier's folder, the deadline in milliseconds
-//! (empty: none), and for each object its path, URL, ETag, version, modification time as the store has it and in seconds since 1970 (each of
-//! the four may be empty) and length. `asking` is the memory in which parts are asked for, `users` a file that every process of the
-//! program holds a lock on (flock(2)): when nobody does any more the server ends, and removes the folder.
+//! `FASTMAP_OBJECTS` names its folder. The folder holds three files:
 //!
-//! All that is open for it has high numbers, and is out of the program's reach (`files/descriptors.rs`), in children of fork(2) too.
+//! * `manifest` has fields that end with a zero byte. The first two are the tier's folder and the deadline in milliseconds (empty: none). Each
+//!   object has seven: path, URL, ETag, version, modification time as the store has it, modification time in seconds since 1970, and length. The
+//!   four before the length may be empty.
+//! * `asking` is the memory through which parts are asked for.
+//! * `users` is a file on which every process of the program holds a lock (flock(2)). When nobody holds it any more, the server ends and removes
+//!   the folder.
+//!
+//! The session's descriptors have high numbers, and the program cannot reach them (`files/descriptors.rs`). This holds in children of fork(2)
+//! too.
 
 use super::{ANY, Object};
 use crate::own::caught;
@@ -43,10 +48,10 @@ pub(crate) fn begin() {
         let lifting = next::Lifting::begin(note_hidden);
         let opened = open(folder);
         drop(lifting);
-        // What was open only meanwhile.
+        // Forgets descriptors that were open only meanwhile.
         for hidden in &HIDDEN {
             let fd = hidden.load(Ordering::Relaxed);
-            // SAFETY: takes no memory.
+            // SAFETY: F_GETFD takes no memory.
             if fd >= 0 && unsafe { next::fcntl(fd, libc::F_GETFD, 0) } < 0 {
                 hidden.store(-1, Ordering::Relaxed);
             }
@@ -62,7 +67,7 @@ pub(crate) fn begin() {
 
 fn open(folder: &Path) -> io::Result<Session> {
     let users = File::open(folder.join("users"))?;
-    // SAFETY: takes no memory.
+    // SAFETY: flock takes no memory.
     if unsafe { next::flock(users.as_raw_fd(), libc::LOCK_SH) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -102,7 +107,7 @@ fn number(field: Option<&[u8]>) -> Option<u64> {
     std::str::from_utf8(field?).ok()?.parse().ok()
 }
 
-/// The descriptors of the session; -1: none. Objects that have none of these still work, until the program closes what it finds open.
+/// The session's descriptors; -1: a free entry. A descriptor that finds no entry still works, until the program closes all that it finds open.
 static HIDDEN: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
 
 fn note_hidden(fd: c_int) {
@@ -111,7 +116,7 @@ fn note_hidden(fd: c_int) {
     }
 }
 
-/// Whether a descriptor is the session's: as if it were not there.
+/// Whether a descriptor is the session's. The program sees it as not open.
 #[inline]
 pub(crate) fn is_hidden(fd: c_int) -> bool {
     super::any() && fd >= 0 && HIDDEN.iter().any(|hidden| hidden.load(Ordering::Relaxed) == fd)

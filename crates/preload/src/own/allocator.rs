@@ -1,12 +1,13 @@
-//! This library's own memory: none of it is the program's malloc(3).
+//! This library's own memory. None of it comes from the program's malloc(3).
 //!
-//! Allocators call munmap(2) and its kin with locks held, and a wrapper that called malloc(3) would wait for its own
-//! thread. So all that this library allocates comes straight from the kernel, divided by dlmalloc under one lock. (Not
-//! through the C library's mmap(2): the first look-up of a function waits for the dynamic linker's lock, which a thread
-//! in dlopen(3) may have.)
+//! Allocators call munmap(2) and similar functions with locks held. A wrapper of these that called malloc(3) would wait
+//! for its own thread. So this library takes its memory straight from the kernel, and dlmalloc divides it under one
+//! lock. It does not use the C library's mmap(2): the first look-up of a function waits for the dynamic linker's lock,
+//! and a thread in dlopen(3) may hold that lock.
 //!
-//! What the C library itself allocates stays the program's: above all a table for each thread (pthread_create(3)).
-//! Threads are started when the first map, and the first writable one, is made; never when one is unmapped.
+//! The C library's own allocations still come from the program's malloc(3): above all a table for each thread
+//! (pthread_create(3)). Threads are started with the first map and with the first writable map, never when a map is
+//! unmapped.
 
 use super::guard::Guarded;
 use super::{PAGE, owner};
@@ -19,11 +20,11 @@ use std::ptr;
 /// dlmalloc's source of memory.
 pub(crate) struct Kernel;
 
-/// A bare system call, which leaves errno alone: a failure is the error's number below zero.
+/// Makes a bare system call. It leaves errno alone; on failure it returns the negated error number.
 unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let result;
-    // SAFETY: registers as the system call's convention has them; what the call does is the caller's to answer for.
+    // SAFETY: the registers follow the convention of system calls. The caller answers for the effect of the call.
     unsafe {
         asm!(
             "syscall",
@@ -36,23 +37,23 @@ unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// An address that a call returned; null if it failed.
+/// The address that a call returned; null if the call failed.
 fn address(result: isize) -> *mut u8 {
     if result < 0 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(result as usize) }
 }
 
-// SAFETY: memory of this process, of at least the size that was asked for.
+// SAFETY: `alloc` returns memory of this process, of at least the size that was asked for.
 unsafe impl dlmalloc::Allocator for Kernel {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel chooses the place, so nothing that is mapped changes.
+        // SAFETY: the kernel chooses the place, so no existing mapping changes.
         let at = unsafe { call(libc::SYS_mmap, [0, size, access as usize, kind as usize, usize::MAX, 0]) };
         (address(at), size, 0)
     }
 
     fn remap(&self, block: *mut u8, size: usize, new: usize, can_move: bool) -> *mut u8 {
         let flags = if can_move { libc::MREMAP_MAYMOVE } else { 0 };
-        // SAFETY: the block is dlmalloc's, and it uses only the address that comes back.
+        // SAFETY: the block is dlmalloc's, which uses only the returned address afterwards.
         address(unsafe { call(libc::SYS_mremap, [block.addr(), size, new, flags as usize, 0, 0]) })
     }
 
@@ -61,7 +62,7 @@ unsafe impl dlmalloc::Allocator for Kernel {
     }
 
     fn free(&self, block: *mut u8, size: usize) -> bool {
-        // SAFETY: dlmalloc gives back a block that it had from here.
+        // SAFETY: dlmalloc gives back a block that this allocator gave it.
         unsafe { call(libc::SYS_munmap, [block.addr(), size, 0, 0, 0, 0]) == 0 }
     }
 
@@ -83,7 +84,8 @@ struct Own;
 #[global_allocator]
 static ALLOCATOR: Own = Own;
 
-/// Around fork(2) it is locked last and unlocked first, since everything else of this library may allocate.
+/// The heap of this library. Around fork(2) it is locked last and unlocked first, since every other part of this library
+/// may allocate.
 pub(crate) static HEAP: Guarded<Dlmalloc<Kernel>> = Guarded::new(Dlmalloc::new_with_allocator(Kernel));
 
 // SAFETY: dlmalloc keeps GlobalAlloc's contract, and `Guarded` lets one thread at a time call it.
@@ -99,8 +101,8 @@ unsafe impl GlobalAlloc for Own {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // After the engine has left, threads that end still free here: no system call then, since a filter may forbid
-        // it.
+        // Threads that end after the engine has left still free memory here. A filter may forbid system calls then, so
+        // the block is kept.
         if owner::has_left() {
             return;
         }

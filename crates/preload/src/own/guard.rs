@@ -1,4 +1,4 @@
-//! Entering the engine from a call of the program, and guarding this library's own state.
+//! How a call of the program enters the engine, and how this library's own state is guarded.
 
 use super::stack::with_room;
 use libc::{c_int, c_ulong};
@@ -17,23 +17,27 @@ pub(crate) fn set_errno(number: c_int) {
     unsafe { *libc::__errno_location() = number };
 }
 
-/// A signal mask as the kernel has it: glibc's is longer, and its calls keep two signals of its own out of it.
+/// A signal mask as the kernel has it. glibc's masks are longer, and its functions never block two signals that glibc
+/// uses itself.
 pub(crate) type KernelMask = c_ulong;
 
 /// The bit of SIGBUS in a kernel mask.
 pub(crate) const SIGBUS: KernelMask = 1 << (libc::SIGBUS - 1);
 
-/// Changes this thread's real mask, which may differ from what the program is told; returns the one before.
+/// Changes this thread's real signal mask, and returns the mask before. The program may be told of a different mask.
 pub(crate) fn real_mask(how: c_int, mask: KernelMask) -> KernelMask {
     let mut before: KernelMask = 0;
-    // SAFETY: both masks are ours, of the size that the kernel is told.
+    // SAFETY: both masks are this function's, of the size that the kernel is told.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &mask, &mut before, size_of::<KernelMask>()) };
     before
 }
 
-/// Keeps this thread from being interrupted until dropped: by handlers of the program, which might call what is being
-/// called and wait for a lock that their own thread holds, and by pthread_cancel(3), which would unwind through the
-/// engine. SIGBUS stays as it is: the engine may touch a map.
+/// Until it is dropped, nothing interrupts this thread:
+///
+/// * no handler of the program, which might call the same function and wait for a lock that its own thread holds;
+/// * no pthread_cancel(3), which would unwind through the engine.
+///
+/// SIGBUS stays as it is, since the engine may touch a map.
 pub(crate) struct Quiet {
     mask: KernelMask,
     cancel: c_int,
@@ -57,12 +61,13 @@ impl Drop for Quiet {
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-// SAFETY: declared as pthread.h has it; any numbers will do.
+// SAFETY: declared as in pthread.h; the function takes any number.
 unsafe extern "C" {
     safe fn pthread_setcancelstate(state: c_int, before: &mut c_int) -> c_int;
 }
 
-/// Calls the engine; errno is as before, and what is allocated meanwhile is not the program's to leak. A panic, which must not cross into C, becomes `failed`.
+/// Calls the engine. errno stays as it was. LeakSanitizer does not count the call's allocations as leaks. A panic must not
+/// cross into C, so the result is `failed` then.
 pub(crate) fn caught<T>(failed: T, call: impl FnOnce() -> T) -> T {
     let before = errno();
     let unseen = fastmap::Unseen::begin();
@@ -73,7 +78,7 @@ pub(crate) fn caught<T>(failed: T, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Calls the engine as `caught` does, and nothing interrupts this thread meanwhile.
+/// Calls the engine as `caught` does, and keeps this thread from being interrupted (`Quiet`).
 pub(crate) fn undisturbed<T>(failed: T, call: impl FnOnce() -> T) -> T {
     caught(failed, || {
         let _quiet = Quiet::begin();
@@ -81,12 +86,12 @@ pub(crate) fn undisturbed<T>(failed: T, call: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A lock that is held with every signal blocked: a handler that calls a wrapper finds it free, or held by another
-/// thread, which goes on. No map is touched meanwhile. It is held across fork(2), so that a child finds it free and its
-/// value whole.
+/// A lock that is held with every signal blocked. So a handler that calls a wrapper finds the lock free, or held by
+/// another thread, which goes on. The holder touches no map. The lock is held across fork(2), so that a child finds it
+/// free and its value whole.
 pub(crate) struct Guarded<T: 'static> {
     value: Mutex<T>,
-    /// The guard of the thread that forks, from before the fork until after it.
+    /// The guard of the thread that forks, from before fork(2) until after it.
     forking: UnsafeCell<Option<Open<T>>>,
 }
 
@@ -95,7 +100,7 @@ struct Open<T: 'static> {
     mask: KernelMask,
 }
 
-// SAFETY: `forking` is only touched by the thread that holds the lock.
+// SAFETY: only the thread that holds the lock touches `forking`.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
@@ -116,16 +121,16 @@ impl<T> Guarded<T> {
         result
     }
 
-    /// Before fork(2), in the thread that calls it.
+    /// Called before fork(2), in the thread that forks.
     pub fn before_fork(&'static self) {
         let open = self.open();
         // SAFETY: this thread holds the lock.
         unsafe { *self.forking.get() = Some(open) };
     }
 
-    /// After it, in the parent, or when it failed, and in the child.
+    /// Called after fork(2) in the child, and in the parent, even if fork(2) failed.
     pub fn after_fork(&'static self) {
-        // SAFETY: `before_fork` came before, in this thread or the one that this child is made of.
+        // SAFETY: `before_fork` ran before, in this thread or in the thread that this child is a copy of, so it holds the lock.
         if let Some(Open { value, mask }) = unsafe { (*self.forking.get()).take() } {
             drop(value);
             real_mask(libc::SIG_SETMASK, mask);

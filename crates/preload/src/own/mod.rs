@@ -1,6 +1,8 @@
-//! What belongs to this library and not to the program: its memory, its critical sections, stacks for them, errno, the account of
-//! which process has maps of the engine, and what is remembered of descriptors. Calls no other room: only the engine, the kernel, and functions of the C
-//! library that are not intercepted.
+//! The library's own state: its memory, its critical sections and stacks for them, errno, which process has maps of the
+//! engine, and what is known of descriptors.
+//!
+//! This room calls no other room. It calls the engine, the kernel, and functions of the C library. The linker leads its
+//! calls of syscall(2) past this library's wrapper (`next/mod.rs`).
 
 pub(crate) mod allocator;
 pub(crate) mod guard;
@@ -11,5 +13,5 @@ pub(crate) mod stack;
 
 pub(crate) use guard::{caught, errno, set_errno, undisturbed};
 
-/// Bytes of a page.
+/// The size of a page, bytes.
 pub(crate) const PAGE: usize = 4096;

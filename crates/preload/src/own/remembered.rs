@@ -1,28 +1,39 @@
-//! What is remembered of the program's descriptors: that a descriptor's file is not in the engine, so that a call on it
-//! asks nobody; and which of them may have one open file description.
+//! A memory of the program's descriptors. It saves calls on most descriptors an fstat(2). For each descriptor number it
+//! holds:
 //!
-//! A number is all that a call gives, and the file behind it may change. So a number is remembered only from a call that
-//! opened it here on (`opened`, `copied`, `received`) until one that may close it (`closing`), and what is remembered
-//! goes at any of these. A program that closes or opens by an instruction of its own (Go, io_uring) is seen by neither:
-//! what it opened is asked about each time, and what it closed is forgotten when the number is given out anew by a call
-//! of the C library. Only a number that is closed *and* given to an older file of the engine behind our back, and read
-//! through the C library in between and afterwards, is not told apart (docs/intercepted.md).
+//! * whether the descriptor's file is known not to be in the engine. This holds until another file comes into the
+//!   engine, which changes `fastmap::coherence::epoch`;
+//! * whether the file is known not to be an object's (`objects`). This holds for as long as the descriptor is open;
+//! * which open file description (open(2)) the descriptor has, and whether that is read-only.
 //!
-//! The same of a number whose file is no object's (`objects`): that is true for as long as it is open.
+//! A call gives only a number, and the file behind the number may change. So a number is known only from the call that
+//! opened it (`opened`, `copied`, `received`) until a call that may close it (`closing`). Each of these calls erases
+//! what was known of the number before.
 //!
-//! That a file is not in the engine is true until another comes there: `fastmap::coherence::epoch`.
+//! A program may open and close descriptors without the C library (Go, io_uring), and then none of these functions runs.
+//! A descriptor opened so is not known, and every call on it asks the kernel. A descriptor closed so is forgotten when
+//! the C library gives its number out again. One case goes wrong (docs/intercepted.md): a number is closed without the C
+//! library, then opened without it as a file that was in the engine already, and the program uses it through the C
+//! library both before and after.
 //!
-//! A descriptor is closed before its number can be given out, and given out before it can be used. So its word is
-//! changed by one thread at a time but for `Seen::note_foreign`, which does nothing if it has changed meanwhile.
+//! A descriptor is closed before its number can be given out, and given out before it can be used. So one thread at a
+//! time changes a number's word. The exceptions are `Seen::note_foreign` and `Seen::note_plain`, which do nothing if the
+//! word has changed meanwhile.
 
 use libc::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// Numbers above are asked about each time.
+/// The words are for numbers below this. Calls on higher numbers ask the kernel each time.
 const NUMBERS: usize = 8192;
 
-/// A word for each number: whether it is known (`OPEN`) and its open file description is read only; the description; whether
-/// it is no object's (`PLAIN`); the epoch at which its file was not in the engine, and one more; and how often all that has changed.
+/// A word for each number. From the lowest bit up:
+///
+/// * `OPEN`: the number is known;
+/// * `READ_ONLY`: its open file description is read-only;
+/// * the number of the open file description, from 1 on; zero: not known;
+/// * `PLAIN`: its file is not an object's;
+/// * the epoch at which its file was not in the engine, plus one; zero: not known;
+/// * how often the number was opened or closed.
 static WORDS: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
 
 const OPEN: u64 = 1;
@@ -34,7 +45,7 @@ const EPOCH: u32 = 8;
 const EPOCH_BITS: u64 = u32::MAX as u64;
 const CHANGE: u32 = 40;
 
-/// Threads may have tables of their own: one number is several files.
+/// Threads may have descriptor tables of their own, so a number may mean several files. Then no word is used.
 static DIVIDED: AtomicBool = AtomicBool::new(false);
 
 fn word(fd: c_int) -> Option<&'static AtomicU64> {
@@ -48,7 +59,8 @@ fn change(fd: c_int, to: u64) {
     }
 }
 
-/// A call has opened this, with an open file description that no other number has. Negative: it has failed.
+/// Notes that a call has opened this descriptor, with an open file description that no other number has. A negative number
+/// is a call that failed.
 pub(crate) fn opened(fd: c_int, reads_only: bool) {
     static TURN: AtomicU8 = AtomicU8::new(0);
     if fd >= 0 {
@@ -58,28 +70,28 @@ pub(crate) fn opened(fd: c_int, reads_only: bool) {
     }
 }
 
-/// A call has made `new` a copy of `old`.
+/// Notes that a call has made `new` a copy of `old`.
 pub(crate) fn copied(old: c_int, new: c_int) {
     if new >= 0 && old != new {
         const ALIKE: u64 = OPEN | READ_ONLY | PLAIN | DESCRIPTION_BITS << DESCRIPTION;
         let alike = word(old).map_or(0, |word| word.load(Ordering::Relaxed) & ALIKE);
-        // Without a description, where that of `old` is not known.
+        // If the description of `old` is not known, neither is that of `new`.
         change(new, alike | OPEN);
     }
 }
 
-/// A call has returned this, whose open file description others may have.
+/// Notes that a call has returned this descriptor. Other numbers may have its open file description.
 pub(crate) fn received(fd: c_int) {
     change(fd, OPEN);
 }
 
-/// A call is about to close this, or has given it out in a way that is not followed.
+/// Forgets a descriptor: a call is about to close it.
 #[inline]
 pub(crate) fn closing(fd: c_int) {
     change(fd, 0);
 }
 
-/// A call is about to close these.
+/// Forgets the descriptors from `first` to `last`: a call is about to close them.
 pub(crate) fn closing_all(first: c_uint, last: c_uint) {
     for number in first..=last.min(NUMBERS as c_uint - 1) {
         if WORDS[number as usize].load(Ordering::Relaxed) & OPEN != 0 {
@@ -88,12 +100,12 @@ pub(crate) fn closing_all(first: c_uint, last: c_uint) {
     }
 }
 
-/// A thread is about to have a table of its own: nothing is remembered any more.
+/// Notes that a thread is about to have a descriptor table of its own. From then on nothing is remembered.
 pub(crate) fn divide() {
     DIVIDED.store(true, Ordering::SeqCst);
 }
 
-/// The standard descriptors, which the process has had from the start.
+/// Notes the standard descriptors, which the process has had from the start.
 pub(crate) fn begin() {
     for fd in 0..3 {
         // SAFETY: F_GETFD takes no memory.
@@ -103,25 +115,26 @@ pub(crate) fn begin() {
     }
 }
 
-/// Whether the file behind this descriptor is known not to be in the engine. A few loads.
+/// Whether the file behind this descriptor is known not to be in the engine. It costs a few loads.
 #[inline]
 pub(crate) fn is_foreign(fd: c_int) -> bool {
     Seen::of(fd).is_foreign()
 }
 
-/// What is remembered of a descriptor at some moment.
+/// A copy of a descriptor's word.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     fd: c_int,
     word: u64,
-    /// The epoch, as it is noted.
+    /// The epoch when the word was copied, plus one.
     now: u64,
 }
 
 impl Seen {
     #[inline]
     pub fn of(fd: c_int) -> Seen {
-        // In this order: the file is looked at in an epoch that is not newer.
+        // The epoch is read first. So the caller looks at the file in this epoch or a later one, and never notes an epoch that
+        // began after its look.
         let now = fastmap::coherence::epoch().wrapping_add(1);
         let word = word(fd).map_or(0, |word| word.load(Ordering::Acquire));
         Seen { fd, word, now }
@@ -132,41 +145,42 @@ impl Seen {
         self.word >> EPOCH & EPOCH_BITS == self.now && self.word & OPEN != 0 && !DIVIDED.load(Ordering::Relaxed)
     }
 
-    /// Notes that fstat(2), since, has told of a file that is not in the engine.
+    /// Notes that the descriptor's file is not in the engine. The caller has called fstat(2) after it made this copy.
     pub fn note_foreign(self) {
         if self.word & OPEN == 0 || self.now > EPOCH_BITS {
             return;
         }
         if let Some(word) = word(self.fd) {
             let known = self.word & !(EPOCH_BITS << EPOCH) | self.now << EPOCH;
-            // It fails if the number was closed meanwhile.
+            // This fails if the number was closed meanwhile.
             let _ = word.compare_exchange(self.word, known, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Whether its file is known to be no object's.
+    /// Whether the descriptor's file is known not to be an object's.
     #[inline]
     pub fn is_plain(self) -> bool {
         self.word & (OPEN | PLAIN) == OPEN | PLAIN && !DIVIDED.load(Ordering::Relaxed)
     }
 
-    /// Notes that fstat(2), since, has told of a file that is no object's.
+    /// Notes that the descriptor's file is not an object's. The caller has called fstat(2) after it made this copy.
     pub fn note_plain(self) {
         if self.word & OPEN != 0
             && let Some(word) = word(self.fd)
         {
-            // As below.
+            // This fails if the number was closed meanwhile.
             let _ = word.compare_exchange(self.word, self.word | PLAIN, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Which open file description it has: two descriptors with one have one number. `None`: not known.
+    /// The number of the descriptor's open file description; `None`: not known. Descriptors with the same description have the
+    /// same number. Different descriptions may have the same number too.
     pub fn description(self) -> Option<usize> {
         let number = (self.word >> DESCRIPTION & DESCRIPTION_BITS) as usize;
         if self.word & OPEN == 0 || DIVIDED.load(Ordering::Relaxed) { None } else { number.checked_sub(1) }
     }
 
-    /// Whether nobody writes through its open file description.
+    /// Whether the descriptor's open file description is known to be read-only.
     pub fn reads_only(self) -> bool {
         self.word & (OPEN | READ_ONLY) == OPEN | READ_ONLY && !DIVIDED.load(Ordering::Relaxed)
     }

@@ -1,6 +1,8 @@
-//! Stacks for calls into the engine: a program's thread may have less than they take (`ulimit -s 64`, `pthread_attr_setstacksize`,
-//! coroutines, a handler's alternate stack). Where a call would not have [`NEEDED`] bytes, or nobody knows, it runs on a stack of this
-//! library's.
+//! Stacks for calls into the engine.
+//!
+//! A program's thread may have less stack than such a call takes (`ulimit -s 64`, `pthread_attr_setstacksize`,
+//! coroutines, a handler's alternate stack). A call that has less than [`NEEDED`] bytes, or for which the size is not
+//! known, runs on a stack of this library.
 
 use super::PAGE;
 use libc::{c_int, c_void};
@@ -9,32 +11,34 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What a call into the engine is given at least, bytes: the first mapping, which makes threads and queues, takes half of that.
+/// The least stack for a call into the engine, bytes. The first mapping makes threads and queues, and takes half of it.
 const NEEDED: usize = 192 << 10;
-/// A stack of this library's, and below it a page that stops an overflow.
+/// The size of a stack of this library, bytes. Its lowest page is a guard that stops an overflow.
 const SIZE: usize = 384 << 10;
-/// What lies above the first frame of a thread, and below its stack's end: its thread-local storage, the guard.
+/// The part of a thread's stack that its frames do not have, bytes: thread-local storage at the top, the guard at the
+/// bottom.
 const TAKEN: usize = 64 << 10;
 
-/// Stacks that are free.
+/// Free stacks of this library.
 static FREE: [AtomicPtr<u8>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
 
 thread_local! {
-    /// This thread's own stack, as far as it is known: its end, and where it began.
+    /// The bounds of the stack that this thread runs on: its lowest usable address, and its top. Zeros: not known.
     static OWN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Notes the first thread's stack, which ends as far from its beginning as RLIMIT_STACK says.
+/// Notes the first thread's stack, whose size is RLIMIT_STACK.
 pub(crate) fn note_first() {
-    // SAFETY: the auxiliary vector's own address of random bytes lies at the stack's beginning, above all frames.
+    // SAFETY: the call takes no memory. The random bytes of the auxiliary vector lie at the stack's top, above all frames.
     let top = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a structure of ours.
+    // SAFETY: the kernel fills this function's structure.
     unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_STACK, null_mut::<u8>(), &mut limit) };
     note(top, usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX));
 }
 
-/// Notes the calling thread's stack, of so many bytes, in one of its first frames: those above are the thread's start's.
+/// Notes the calling thread's stack, of `size` bytes. Called in one of the thread's first frames. The frames above belong
+/// to the C library's start of the thread, and take less than `ABOVE` bytes.
 pub(crate) fn note_thread(size: usize) {
     const ABOVE: usize = 8 << 10;
     note(here(), size);
@@ -53,7 +57,7 @@ fn here() -> usize {
     rsp
 }
 
-/// Runs `call` where it has room. It must not unwind.
+/// Runs `call` on a stack with enough room: on this thread's, or on one of this library's. `call` must not unwind.
 #[inline]
 pub(super) fn with_room<T>(call: impl FnOnce() -> T) -> T {
     let (end, top) = OWN.get();
@@ -61,7 +65,7 @@ pub(super) fn with_room<T>(call: impl FnOnce() -> T) -> T {
     if here <= top && here.saturating_sub(NEEDED) >= end { in_place(call) } else { elsewhere(call) }
 }
 
-/// Not inlined: what the call needs must not be in the frame of who has no room for it.
+/// It is not inlined: the locals of `call` must not enlarge the frame of `with_room`, which may lack the room for them.
 #[inline(never)]
 fn in_place<T>(call: impl FnOnce() -> T) -> T {
     call()
@@ -74,7 +78,7 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
         result: Option<T>,
     }
     extern "C" fn run<F: FnOnce() -> T, T>(job: *mut c_void) {
-        // SAFETY: the caller's, which waits.
+        // SAFETY: the job is the caller's, which waits until this function returns.
         let job = unsafe { &mut *job.cast::<Job<F, T>>() };
         job.result = job.call.take().map(|call| call());
     }
@@ -85,20 +89,21 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
     let Some(stack) = stack.or_else(made) else { return in_place(call) };
     let mut job = Job { call: Some(call), result: None };
     let run = of(&job);
-    // What the call calls in turn finds that it has room.
+    // So nested calls find that they have room.
     let before = OWN.replace((stack as usize + PAGE, stack as usize + SIZE));
-    // SAFETY: the stack is this call's; the job stays until it has run.
+    // SAFETY: the stack belongs to this call alone, and the job stays until it has run.
     unsafe { run_on(stack.add(SIZE), run, (&raw mut job).cast()) };
     OWN.set(before);
     let keep =
         |free: &AtomicPtr<u8>| free.compare_exchange(null_mut(), stack, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     if !FREE.iter().any(keep) {
-        // SAFETY: made here, and nobody's any more. A raw call: the C library's is wrapped for the program.
+        // SAFETY: `made` mapped this stack, and nobody uses it any more. The call is made by number, since `munmap` is wrapped
+        // for the program.
         unsafe { libc::syscall(libc::SYS_munmap, stack, SIZE) };
     }
     match job.result {
         Some(result) => result,
-        // It always runs.
+        // `run` always sets the result.
         None => std::process::abort(),
     }
 }
@@ -106,7 +111,7 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
 fn made() -> Option<*mut u8> {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
     let nobody: c_int = -1;
-    // SAFETY: fresh memory, and a page of it that nobody touches.
+    // SAFETY: the memory is fresh, so nobody uses the page that becomes the guard.
     unsafe {
         let at = libc::syscall(libc::SYS_mmap, 0usize, SIZE, prot, flags, nobody, 0usize);
         if at < 0 || libc::syscall(libc::SYS_mprotect, at, PAGE, libc::PROT_NONE) != 0 {
@@ -116,7 +121,7 @@ fn made() -> Option<*mut u8> {
     }
 }
 
-/// Calls `run` on a stack.
+/// Calls `run` with `job`, on the stack whose top this is.
 #[unsafe(naked)]
 unsafe extern "C" fn run_on(top: *mut u8, run: extern "C" fn(*mut c_void), job: *mut c_void) {
     naked_asm!("push rbp", "mov rbp, rsp", "mov rsp, rdi", "mov rdi, rdx", "call rsi", "mov rsp, rbp", "pop rbp", "ret")

@@ -11,9 +11,9 @@ use std::ptr;
 
 pub(super) type Strings = *const *const c_char;
 
-/// The arguments of an exec where the kernel can read them: none in the engine's memory, of which it finds only the
-/// pages that are present. Never dropped where exec succeeds: in a child of vfork(2) the copy stays in its parent's
-/// memory.
+/// The arguments of an exec where the kernel can read them. In the engine's memory the kernel finds only the pages that
+/// are present, so arguments there are copied. The copy is never dropped where exec succeeds: in a child of vfork(2) it
+/// stays in its parent's memory.
 pub(super) struct Readable {
     pub path: *const c_char,
     pub argv: Strings,
@@ -24,9 +24,9 @@ pub(super) struct Readable {
 
 impl Readable {
     /// # Safety
-    /// C strings, and arrays of them that end with null; or null.
+    /// The pointers are C strings, and arrays of them that end with null; or null.
     pub unsafe fn new(path: *const c_char, argv: Strings, envp: Strings) -> Option<Self> {
-        // SAFETY: the caller's contract; what is copied fits the mapping, which was measured with the same code.
+        // SAFETY: the caller's contract. The copies fit the mapping, which was measured with the same code.
         unsafe {
             let mut own = Readable { path, argv, envp, copied: ptr::null_mut(), len: 0 };
             let mut inside = in_engine(path);
@@ -85,7 +85,7 @@ impl Drop for Readable {
     }
 }
 
-/// A string's length with the zero at its end; zero for null.
+/// A string's length with the zero at its end. Zero for null.
 unsafe fn text_len(text: *const c_char) -> usize {
     // SAFETY: the caller's C string, or null.
     if text.is_null() { 0 } else { unsafe { CStr::from_ptr(text) }.count_bytes() + 1 }
@@ -105,8 +105,8 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Prepares every exec: dirty pages are written back, and SIGBUS is really blocked if the program believes so. Returns
-/// only where the call failed.
+/// Prepares every exec: writes dirty pages back, and really blocks SIGBUS if the program believes that it is blocked.
+/// Returns only if the call fails.
 unsafe fn exec(path: *const c_char, argv: Strings, envp: Strings, call: impl FnOnce(&Readable) -> c_int) -> c_int {
     save();
     // SAFETY: the caller's contract.
@@ -133,8 +133,8 @@ pub(crate) unsafe fn exec_at(fd: c_int, path: *const c_char, argv: Strings, envp
     unsafe { exec(path, argv, envp, |own| next::execveat(fd, own.path, own.argv, own.envp, flags)) }
 }
 
-/// Declares the calls of the exec family. (They call the functions behind them, not each other: an exported name in
-/// here is the C library's.)
+/// Declares the calls of the exec family. They call the functions behind them, not each other: a call of an exported
+/// name in here would be the C library's.
 macro_rules! execs {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) = $call:expr;)*) => { $(
         $(#[$doc])*
@@ -166,8 +166,8 @@ execs! {
         exec_at(fd, path, argv, envp, flags);
 }
 
-/// The variadic calls: a collector gets the first argument, the address of those that came in registers, and that of
-/// the rest, behind the return address.
+/// Declares the variadic calls. A collector gets the first argument, the address of the arguments that came in
+/// registers, and the address of the other arguments, behind the return address.
 macro_rules! variadic {
     ($($(#[$doc:meta])* $name:ident: $collect:ident;)*) => { $(
         $(#[$doc])*
@@ -218,8 +218,8 @@ unsafe extern "C" fn collect_execle(path: *const c_char, registers: Strings, sta
     unsafe { with_list(registers, stack, |argv, after| exec_path(path, argv, after.cast())) }
 }
 
-/// Calls `then` with an array of the arguments, which end with null, and with the argument after the null. Nothing is
-/// allocated: this may be a child made by vfork(2).
+/// Calls `then` with an array of the arguments, which end with null, and with the argument after the null. Nothing
+/// comes from malloc(3): this may be a child made by vfork(2).
 unsafe fn with_list(registers: Strings, stack: Strings, then: impl FnOnce(Strings, *const c_char) -> c_int) -> c_int {
     const IN_REGISTERS: usize = 5;
     const FEW: usize = 512;

@@ -4,7 +4,7 @@ use super::save_files;
 use crate::{next, report};
 use libc::c_int;
 
-/// Prepares every way out but exit(3), where the engine's handler and this library's destructor do the same.
+/// Prepares every way out but exit(3). In exit(3) the engine's handler and this library's destructor do the same.
 pub(crate) fn leave() {
     save_files();
     report::write();

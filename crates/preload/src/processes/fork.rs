@@ -1,6 +1,5 @@
 //! Children with a copy of the memory: fork(2) by its handlers, `_Fork(3)` and clone(2).
 
-use crate::mappings::kernel_maps;
 use crate::own::{allocator, caught, errno, owner, remembered, set_errno, undisturbed};
 use crate::{heap, next, report};
 use fastmap::by_address;
@@ -48,19 +47,17 @@ extern "C" fn before_fork() {
         // Writing takes long, so it is done before `by_address::before_fork` blocks signals until the fork is over.
         undisturbed((), by_address::save_all);
         undisturbed((), heap::before_fork);
-        caught((), by_address::before_fork);
     }
-    kernel_maps::TABLE.before_fork();
+    caught((), by_address::before_fork);
     allocator::HEAP.before_fork();
 }
 
 extern "C" fn in_parent() {
     allocator::HEAP.after_fork();
-    kernel_maps::TABLE.after_fork();
     report::note_child();
+    // SAFETY: `before_fork` came before, in this thread.
+    caught((), || unsafe { by_address::in_parent() });
     if FORKING.replace(false) {
-        // SAFETY: `before_fork` came before, in this thread.
-        caught((), || unsafe { by_address::in_parent() });
         caught((), heap::in_parent);
     }
 }
@@ -68,7 +65,6 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     owner::note_self();
     allocator::HEAP.after_fork();
-    kernel_maps::TABLE.after_fork();
     report::in_child();
     let was_owner = FORKING.replace(false);
     // In the children of children too.

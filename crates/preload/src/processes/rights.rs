@@ -1,13 +1,15 @@
-//! capset(2): it changes the calling thread's capabilities. A program of one thread means all that it has, and the engine's threads are
-//! none that it knows of: they give up what none of the program's has any more, before the call returns. So they do after setuid(2) and its
-//! kin by number, which are the calling thread's as well; by name the C library has every thread do them.
+//! capset(2), which changes the calling thread's capabilities. A program of one thread means the whole process by that, and does not know of the
+//! engine's threads. So before the call returns, these give up each capability that no thread of the program has any more.
+//!
+//! The same is done after setuid(2) and its kin by number, which change the calling thread alone. When they are called by name, the C library has
+//! every thread make the call.
 
 use crate::next;
 use crate::own::{owner, undisturbed};
 use fastmap::by_address;
 use libc::{c_int, c_long, c_void};
 
-/// After a system call by number.
+/// Called after a system call by number.
 pub(crate) fn after_syscall(number: c_long, result: c_long) {
     if result == 0 && matches!(number, libc::SYS_capset | libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid) {
         follow();

@@ -14,7 +14,6 @@
 //! what succeeds: unshare(2) and setns(2) are made first, and once more where only its threads were in the way; a filter, after which
 //! it would be too late, is tried in a copy of the process (`attempt`).
 
-use crate::mappings::kernel_maps;
 use crate::own::guard::Quiet;
 use crate::own::{errno, owner, remembered, set_errno, undisturbed};
 use crate::{config, next, report, say};
@@ -63,10 +62,7 @@ fn leave(why: &str) {
     }
     let cache = if owner::owns_maps() { crate::cache() } else { None };
     match undisturbed(Err(libc::EIO), || by_address::leave(cache)) {
-        Ok(()) => {
-            owner::forget_maps();
-            kernel_maps::forget(0..usize::MAX);
-        }
+        Ok(()) => owner::forget_maps(),
         Err(error) => say(format_args!(
             "this process enters a sandbox or must have one thread, but keeps maps or threads of the engine: error {error}"
         )),

@@ -7,14 +7,14 @@ use libc::{c_char, c_int, c_void, pid_t};
 use std::arch::naked_asm;
 use std::ptr;
 
-/// vfork(2): the child shares the memory, and is about to execute a program that reads files.
+/// vfork(2). The child shares the memory, and is about to execute a program that reads files.
 ///
 /// # Safety
 /// The caller keeps the contract of vfork(2).
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn vfork() -> pid_t {
-    // A jump, so that the C library's own function finds the stack as its caller left it.
+    // A jump, so that the C library's own function finds the stack as this function's caller left it.
     naked_asm!("sub rsp, 8", "call {before}", "add rsp, 8", "jmp rax", before = sym before_vfork)
 }
 

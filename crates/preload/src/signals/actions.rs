@@ -70,7 +70,7 @@ exported! {
     fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// Gives SIGBUS a handler, as the older calls do; returns the former one.
+/// Gives SIGBUS a handler, as the older calls do. Returns the former handler.
 unsafe fn handle_sigbus(handler: sighandler_t, flags: c_int) -> sighandler_t {
     // SAFETY: the caller's contract; the actions are ours.
     unsafe {
@@ -84,7 +84,7 @@ unsafe fn handle_sigbus(handler: sighandler_t, flags: c_int) -> sighandler_t {
     }
 }
 
-/// Defines calls of the family of signal(2): they differ from the C library's only for SIGBUS.
+/// Defines calls of the family of signal(2). They differ from the C library's only for SIGBUS.
 macro_rules! handlers {
     ($($(#[$doc:meta])* $name:ident: $flags:expr;)*) => { $(
         $(#[$doc])*
@@ -118,7 +118,7 @@ handlers! {
     __sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER;
 }
 
-/// The older calls set no mask of their own.
+/// Notes that an older call sets an action for a signal: its mask has no SIGBUS.
 fn forget_mask(signal: c_int) {
     if (1..=64).contains(&signal) {
         account(signal, Some((false, false)));

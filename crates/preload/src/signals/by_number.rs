@@ -19,7 +19,7 @@ pub(crate) struct Action {
 
 const SIZE: size_t = size_of::<KernelMask>();
 
-/// A set's first word is the kernel's mask.
+/// The set with the signals of a mask. A set's first word is the kernel's mask.
 fn set_of(mask: KernelMask) -> sigset_t {
     // SAFETY: all-zero bytes are an empty set.
     unsafe {
@@ -47,7 +47,7 @@ impl Action {
 }
 
 unsafe fn real_action(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    // SAFETY: null, or `change_action`'s own.
+    // SAFETY: the pointers are null, or `change_action`'s own.
     unsafe {
         let new = new.as_ref().map(Action::of);
         let mut before = Action::of(&std::mem::zeroed());
@@ -61,7 +61,7 @@ unsafe fn real_action(signal: c_int, new: *const libc::sigaction, old: *mut libc
 
 unsafe fn real_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
     let (new, old) = (new as c_long, old as c_long);
-    // SAFETY: null, or `change_mask`'s own.
+    // SAFETY: the pointers are null, or `change_mask`'s own.
     unsafe { next::syscall(libc::SYS_rt_sigprocmask, how.into(), new, old, SIZE as c_long, 0, 0) as c_int }
 }
 

@@ -1,13 +1,13 @@
-//! Signal masks: sigprocmask(2) and its kin. The program is told that SIGBUS is blocked where it asked for that, and it
-//! never is.
+//! Signal masks: sigprocmask(2) and its kin. SIGBUS is never blocked. A program that asks for it to be blocked is told
+//! that it is.
 
 use super::{tell_blocked, told_blocked};
 use crate::next;
 use libc::{c_int, c_void, sigset_t};
 use std::ptr;
 
-/// A mask that a call sets while it lasts (sigsuspend(2), ppoll(2)), without SIGBUS. `None`: no mask, or SIGBUS is not
-/// in it.
+/// A copy, without SIGBUS, of a mask that a call sets for its own time (sigsuspend(2), ppoll(2)). `None`: there is no
+/// mask, or SIGBUS is not in it.
 pub(crate) unsafe fn without_sigbus(mask: *const sigset_t) -> Option<sigset_t> {
     // SAFETY: null or the caller's set.
     unsafe {
@@ -78,9 +78,9 @@ pub unsafe extern "C-unwind" fn sigprocmask(how: c_int, new: *const sigset_t, ol
     unsafe { change_mask(how, new, old, next::sigprocmask) }
 }
 
-/// Changes the mask by one of 4.2BSD's, which has the first 32 signals.
+/// Changes the mask by a mask of 4.2BSD, which has the first 32 signals. Returns the former mask as such a mask, or -1.
 unsafe fn change_small(how: c_int, mask: c_int) -> c_int {
-    // SAFETY: all-zero bytes are an empty set, whose first word is as the kernel has it.
+    // SAFETY: all-zero bytes are an empty set. A set's first word is the kernel's mask.
     unsafe {
         let (mut new, mut old): (sigset_t, sigset_t) = std::mem::zeroed();
         ptr::from_mut(&mut new).cast::<u32>().write(mask as u32);
@@ -120,7 +120,7 @@ pub extern "C-unwind" fn sigrelse(signal: c_int) -> c_int {
 }
 
 pub(super) fn of_one(how: c_int, signal: c_int) -> c_int {
-    // SAFETY: the set is local, and zeroed bytes are a valid one.
+    // SAFETY: the set is local, and zeroed bytes are an empty set.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigaddset(&mut set, signal);
@@ -145,7 +145,8 @@ exported! {
     fn __sigsuspend(mask: *const sigset_t) -> c_int;
 }
 
-/// pthread_attr_setsigmask_np(3). A thread that begins with SIGBUS blocked this way is told that it has not.
+/// pthread_attr_setsigmask_np(3), without SIGBUS. A thread that is made with the mask is told what its maker is told of
+/// SIGBUS.
 ///
 /// # Safety
 /// The caller keeps the contract of pthread_attr_setsigmask_np(3).

@@ -1,22 +1,25 @@
-//! Signals: the engine serves page faults in its handler of SIGBUS, which therefore is never replaced or blocked, and
-//! the program does not notice.
+//! Signals. The engine serves page faults in its handler of SIGBUS. So this handler is never replaced, and SIGBUS is
+//! never blocked. The program does not notice.
 //!
-//! * The program's action for SIGBUS is kept by the engine, which chains to it for faults that are not its own
-//!   (`fastmap::signals::replace_sigbus`). Its handler may touch maps: it runs as with `SA_NODEFER`.
-//! * A thread that blocks SIGBUS does not really, but is told that it does; threads that it makes and programs that it
-//!   executes inherit what it is told. A SIGBUS that kill(2) sends is therefore delivered at once, unless a thread
-//!   waits for it (sigwait(3)).
+//! * The engine keeps the program's action for SIGBUS, and chains to it for faults that are not the engine's
+//!   (`fastmap::signals::replace_sigbus`). The program's handler may touch maps, so it runs as with `SA_NODEFER`.
+//! * A thread that blocks SIGBUS does not really block it, but is told that it does. The threads that it makes and the
+//!   programs that it executes inherit what it is told. So a SIGBUS that kill(2) sends is delivered at once, unless a
+//!   thread waits for it (sigwait(3)).
 //! * No handler of another signal blocks SIGBUS while it runs, whatever its `sa_mask` says.
 //!
 //! This holds from the start of the process: a thread that blocks all signals may be there long before the first
 //! mapping.
 //!
-//! A child made by vfork(2) has masks and actions of its own, and all of this memory: it sets its signals to rights
-//! before it executes a program, as shells do, and none of that is its parent's. So it has an account of its own here
-//! (`Guest`), and its parent's stays as it is. `masks.rs` and `actions.rs` have the calls, `by_number.rs` those through
-//! syscall(2). Calls `own` and `next`.
+//! A child made by vfork(2) has masks and actions of its own, but shares all of this memory. Before it executes a
+//! program it resets its signals, as shells do. None of that may change its parent's signals. So the child has an
+//! account of its own here (`Guest`), and its parent's account stays as it is.
 //!
-//! Real masks are seen by raw system calls, by `SigBlk` in /proc, and by signalfd(2), which never reports SIGBUS.
+//! `masks.rs` and `actions.rs` have the calls by name, `by_number.rs` the calls through syscall(2). This room calls
+//! `own` and `next`.
+//!
+//! The real masks are seen by system calls that a program makes without the C library, by `SigBlk` in /proc, and by
+//! signalfd(2), which never reports SIGBUS.
 
 mod actions;
 pub(crate) mod by_number;
@@ -34,24 +37,24 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 thread_local! {
-    /// This thread believes that it blocks SIGBUS.
+    /// Whether this thread believes that it blocks SIGBUS.
     static TOLD_BLOCKED: Cell<bool> = const { Cell::new(false) };
-    /// The account of the last child that this thread has become by vfork(2).
+    /// The account of the last child that this thread has made by vfork(2).
     static GUEST: Cell<Option<Guest>> = const { Cell::new(None) };
 }
 
-/// The signal state that a process believes to have while it shares the memory of another.
+/// The signal state that a child made by vfork(2) believes to have while it shares its parent's memory.
 #[derive(Clone, Copy)]
 struct Guest {
     pid: pid_t,
     blocked: bool,
     masked: u64,
     nodefer: bool,
-    /// Its action for SIGBUS, if the engine's handler is in force.
+    /// The program's action for SIGBUS, if the engine's handler is in force.
     sigbus: Option<libc::sigaction>,
 }
 
-/// The account of this process if it is such a child; at first what its parent believes.
+/// The account of this process, if it is a child made by vfork(2). At first that is what its parent believes.
 fn guest() -> Option<Guest> {
     let pid = owner::guest()?;
     GUEST.get().filter(|guest| guest.pid == pid).or_else(|| {
@@ -67,13 +70,14 @@ pub(crate) fn before_vfork() {
     GUEST.set(None);
 }
 
-/// Signals, a bit each, whose `sa_mask` has SIGBUS by the program's account.
+/// Signals, a bit each, for which the program believes that `sa_mask` has SIGBUS.
 static MASKED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the program's action for SIGBUS has `SA_NODEFER` by its own account.
+/// Whether the program believes that its action for SIGBUS has `SA_NODEFER`.
 static NODEFER: AtomicBool = AtomicBool::new(false);
 
-/// At the start: SIGBUS may have been blocked before exec(2).
+/// Called at the start. Unblocks SIGBUS, which may have been blocked before exec(2). The first thread is told that it
+/// still is.
 pub(crate) fn start() {
     if real_mask(libc::SIG_UNBLOCK, guard::SIGBUS) & guard::SIGBUS != 0 {
         TOLD_BLOCKED.set(true);
@@ -92,23 +96,23 @@ fn tell_blocked(blocked: bool) {
     }
 }
 
-/// Gives a new thread the belief of the one that made it.
+/// Gives a new thread the belief of the thread that made it.
 pub(crate) fn inherit(told: bool) {
     TOLD_BLOCKED.set(told);
 }
 
-/// The action for SIGBUS that this process believes in force, where the engine's handler is; replaces it if `new` is
-/// given.
+/// The action that this process believes in force for SIGBUS; replaces it if `new` is given. `None`: the engine's
+/// handler is not in force.
 fn replace(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
-    // SAFETY: the action is one that the program gave to sigaction(2), so its handler is fit to be called.
+    // SAFETY: the program gave the action to sigaction(2), so its handler is fit to be called.
     let Some(guest) = guest() else { return unsafe { replace_sigbus(new) } };
     let old = guest.sigbus?;
     GUEST.set(Some(Guest { sigbus: Some(new.copied().unwrap_or(old)), ..guest }));
     Some(old)
 }
 
-/// Whether a signal's `sa_mask` has SIGBUS, and its action `SA_NODEFER`, by this process's account (of the latter only
-/// that of SIGBUS is kept); from now on as `new` says.
+/// Whether the process believes that a signal's `sa_mask` has SIGBUS, and that its action has `SA_NODEFER`. The latter
+/// is kept for SIGBUS alone, and is true for all other signals. If `new` is given, both are as `new` says from now on.
 fn account(signal: c_int, new: Option<(bool, bool)>) -> (bool, bool) {
     let bit = 1u64 << (signal - 1);
     let guest = guest();
@@ -138,20 +142,20 @@ fn account(signal: c_int, new: Option<(bool, bool)>) -> (bool, bool) {
     (masked & bit != 0, nodefer || !of_sigbus)
 }
 
-/// Makes the real mask and action what the program believes while it lives, for a program that is executed and inherits
-/// both.
+/// While this lives, the real mask and action are what the program believes. That is for a program that is executed and
+/// inherits both. (An action is inherited only if it ignores the signal.)
 pub(crate) struct AsTold {
     mask: Option<KernelMask>,
     action: Option<libc::sigaction>,
 }
 
 impl AsTold {
-    /// For a program that is executed while this one goes on: only the mask.
+    /// For a program that is executed while this one goes on. Changes only the mask.
     pub fn beside() -> Self {
         AsTold { mask: told_blocked().then(|| real_mask(libc::SIG_BLOCK, guard::SIGBUS)), action: None }
     }
 
-    /// For a program that takes the place of this one.
+    /// For a program that takes the place of this one. Changes the mask and the action.
     pub fn instead() -> Self {
         // SAFETY: `None` only asks for the action.
         let told = guest().map_or_else(|| unsafe { replace_sigbus(None) }, |guest| guest.sigbus);
@@ -172,7 +176,7 @@ impl AsTold {
 
 impl Drop for AsTold {
     fn drop(&mut self) {
-        // SAFETY: the action is the one that was in force. errno is the exec's that failed.
+        // SAFETY: the action is the one that was in force. errno stays that of the exec that failed.
         unsafe {
             let before = errno();
             if let Some(action) = &self.action {

@@ -1,4 +1,4 @@
-//! Calls that write what a stream still has: fflush(3), fclose(3), fseek(3) and their kin.
+//! Calls that write a stream's buffered bytes: fflush(3), fclose(3), fseek(3) and their kin.
 
 use super::{__fpending, Locked, before_seek, descriptor, engine_fd, writing};
 use crate::copy::mapped;
@@ -15,7 +15,7 @@ unsafe extern "C" {
     fn _IO_iter_next(stream: *mut FILE) -> *mut FILE;
 }
 
-/// Wrappers of calls that write what a stream still has, and that may then read at another position.
+/// Wrappers of calls that write a stream's buffered bytes, and may then read at another position.
 macro_rules! flushes {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
         // SAFETY: the C library's name and signature.
@@ -60,7 +60,8 @@ unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     }
 }
 
-/// Has the stream of a file in the engine write what it has, and read nothing that is not in the file.
+/// Has the stream of a file in the engine write its buffered bytes. If the stream reads, stores in the file's maps are
+/// written back for its next read.
 unsafe fn finish(stream: *mut FILE) {
     // SAFETY: the caller's stream is open.
     unsafe {
@@ -87,19 +88,19 @@ impl Drop for List {
     }
 }
 
-/// fflush(3) of all streams: those of files in the engine are flushed first, each as by itself, so that the C library's
+/// fflush(3) of all streams. The streams of files in the engine are flushed first, each by itself. So the C library's
 /// own call finds nothing in them.
 unsafe fn flush_all() {
     if !mapped() {
         return;
     }
-    // A stream whose flush fails keeps its bytes, so each is tried once.
+    // A stream whose flush fails keeps its bytes, so each stream is tried once.
     let mut seen = Vec::new();
     loop {
         let mut is_busy = false;
         let mut found = None;
-        // SAFETY: streams stay open while the list or their own lock is held. A thread that has a stream's lock may
-        // wait for the list, so the list does not wait for the stream.
+        // SAFETY: streams stay open while the list's lock or their own is held. A thread that has a stream's lock may
+        // wait for the list's lock, so a thread with the list's lock does not wait for a stream's.
         unsafe {
             let _list = List::new();
             let mut stream = _IO_iter_begin();

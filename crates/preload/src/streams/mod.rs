@@ -1,9 +1,13 @@
-//! Streams. The C library reads and writes for them by itself, past every wrapper: straight from and to the program's
-//! memory where much is asked for, else through a buffer of its own. So what lies in a mapping is copied, a stream's
-//! buffer is never in one, and a stream of a file in the engine is kept coherent by the calls that are wrapped here:
-//! not by putc(3), getc(3), printf(3) and scanf(3). (dprintf(3), which has no stream, is wrapped.)
+//! Streams (stdio(3)). The C library reads and writes for them by itself, past every wrapper. Large amounts go straight
+//! from and to the program's memory, small ones through a buffer of the C library's. So the calls that are wrapped here
+//! do three things:
 //!
-//! Calls `own`, `next`, `copy`, `objects` and `files`.
+//! * They copy bytes that lie in a mapping.
+//! * They never let a stream have its buffer in a mapping.
+//! * They keep a stream coherent with its file's maps in the engine. (Not wrapped: putc(3), getc(3), printf(3) and
+//!   scanf(3). dprintf(3), which has no stream, is wrapped.)
+//!
+//! This room calls `own`, `next`, `copy`, `objects` and `files`.
 
 mod flush;
 pub(crate) mod objects;
@@ -25,7 +29,7 @@ unsafe extern "C" {
     fn fileno_unlocked(stream: *mut FILE) -> c_int;
 }
 
-/// A stream's lock, so that other threads see a call in pieces as one.
+/// A stream's lock. While it is held, other threads see several calls as one.
 struct Locked(*mut FILE);
 
 impl Locked {
@@ -43,7 +47,7 @@ impl Drop for Locked {
     }
 }
 
-/// The stream's descriptor; -1: it has none. errno stays as it is.
+/// The stream's descriptor; -1 if it has none. errno stays as it is.
 unsafe fn descriptor(stream: *mut FILE) -> c_int {
     let before = errno();
     // SAFETY: the caller's stream is open.
@@ -62,7 +66,7 @@ unsafe fn engine_fd(stream: *mut FILE) -> Option<c_int> {
     (fd >= 0 && coherence::file(fd).is_some()).then_some(fd)
 }
 
-/// The beginning of a `FILE`, which the C library cannot change, since macros in programs use it.
+/// The beginning of a `FILE`. The C library cannot change it, since macros in programs use it.
 #[repr(C)]
 struct Head {
     _flags: c_int,
@@ -72,9 +76,11 @@ struct Head {
     write_end: *mut c_char,
 }
 
-/// A call that may make the stream write what it has and `more` bytes. It needs no bracket where they fit into the part
-/// of the buffer that the stream is writing to (none while it reads, or writes line by line). The stream's lock is
-/// taken before the position's, as in every thread that writes to it.
+/// Makes a call that may have the stream write its buffered bytes and `more` bytes. The call is bracketed as a write to
+/// the file. It needs no bracket if it does not flush, and the bytes fit into the part of the buffer that the stream is
+/// writing to. (There is no such part while the stream reads, or writes line by line.)
+///
+/// The stream's lock is taken before the position's, as in every thread that writes to the stream.
 unsafe fn writing<R: coherence::Failure>(stream: *mut FILE, more: usize, flush: bool, call: impl FnOnce() -> R) -> R {
     // SAFETY: the caller's stream is open.
     unsafe {
@@ -90,7 +96,7 @@ unsafe fn writing<R: coherence::Failure>(stream: *mut FILE, more: usize, flush: 
     }
 }
 
-/// Before a stream reads: writes what was stored in the file's maps from its position on.
+/// Called before a stream reads. Writes back stores in the file's maps, from the descriptor's position on.
 unsafe fn before_read(stream: *mut FILE, len: usize) {
     // SAFETY: the caller's stream is open.
     unsafe {
@@ -100,7 +106,8 @@ unsafe fn before_read(stream: *mut FILE, len: usize) {
     }
 }
 
-/// Before a stream that reads changes its position, where the C library fills its buffer at once.
+/// Called before a stream that reads changes its position: the C library may fill its buffer at once. Writes back all
+/// stores in the file's maps.
 unsafe fn before_seek(stream: *mut FILE) {
     // SAFETY: the caller's stream is open.
     unsafe {

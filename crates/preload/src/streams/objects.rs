@@ -1,5 +1,5 @@
-//! Streams of objects. The C library reads by itself, where holes of a local copy would be zeros; so a stream of an object is one whose
-//! reading is this library's (fopencookie(3)), with the descriptor that fileno(3) tells.
+//! Streams of objects. The C library's own streams read by themselves, and would read holes of a local copy as zeros. So a stream of an object
+//! reads through functions of this library (fopencookie(3)). fileno(3) tells the object's descriptor.
 
 use super::descriptor;
 use crate::files::descriptors::{close_one, dup};
@@ -9,7 +9,7 @@ use crate::{next, objects};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::mem::offset_of;
 
-/// What a stream is made of (fopencookie(3)).
+/// The functions that make a stream (fopencookie(3)).
 #[repr(C)]
 struct Functions {
     read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
@@ -49,7 +49,7 @@ unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
     close_one(fd_of(cookie))
 }
 
-/// The part of a `FILE` before its descriptor, on x86-64: the C library cannot change it, since old programs' macros know it.
+/// The beginning of a `FILE` up to its descriptor, on x86-64. The C library cannot change it, since old programs' macros use it.
 #[repr(C)]
 struct Beginning {
     flags: c_int,
@@ -58,12 +58,12 @@ struct Beginning {
 }
 const _: () = assert!(offset_of!(Beginning, fd) == 112);
 
-/// A stream that reads from a descriptor; null, with errno, if there is no memory for it.
+/// A stream that reads from a descriptor. Null, with errno: there is no memory for it.
 fn stream(fd: c_int) -> *mut FILE {
-    /// Of a stream from fopencookie(3).
+    /// The descriptor in a stream from fopencookie(3).
     const NONE: c_int = -2;
     let functions = Functions { read: take, write: std::ptr::null(), seek, close };
-    // SAFETY: the functions are of this library, which stays; a stream of the C library's is at least as long as its beginning.
+    // SAFETY: the functions are of this library, which is never unloaded. A stream of the C library is at least as long as `Beginning`.
     unsafe {
         let stream = fopencookie(std::ptr::without_provenance_mut(fd as usize), c"r".as_ptr(), functions);
         if !stream.is_null() && (*stream.cast::<Beginning>()).fd == NONE {
@@ -83,7 +83,7 @@ pub(super) unsafe fn only_reads(mode: *const c_char) -> bool {
     mode.starts_with(b"r") && !mode.contains(&b'+')
 }
 
-/// What fopen(3) returned; of an object, a stream that can read it.
+/// Takes the stream that fopen(3) returned. If its file is an object, replaces it by a stream that can read the object.
 ///
 /// # Safety
 /// The stream is open, or null.
@@ -108,7 +108,7 @@ pub(super) unsafe fn opened(plain: *mut FILE) -> *mut FILE {
     }
 }
 
-/// A stream of an object's descriptor, which is closed where that fails.
+/// A stream of an object's descriptor. If it cannot be made, the descriptor is closed.
 fn of_descriptor(fd: c_int) -> *mut FILE {
     let made = stream(fd);
     if made.is_null() {
@@ -131,7 +131,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     }
 }
 
-/// freopen(3) on an object: another stream, which is `stdin` if this was; this one is empty from then on.
+/// freopen(3) on an object. Returns another stream, which becomes `stdin` if `before` was `stdin`. `before` is empty from then on.
 ///
 /// # Safety
 /// The stream is open; the path is a string.
@@ -149,12 +149,12 @@ pub(super) unsafe fn reopened(path: *const c_char, mode: *const c_char, before: 
     }
 }
 
-/// When the process starts: standard input may be an object.
+/// Called when the process starts: standard input may be an object.
 pub(crate) fn begin() {
     if objects::of(libc::STDIN_FILENO).is_some() {
         let new = stream(libc::STDIN_FILENO);
         if !new.is_null() {
-            // SAFETY: before the program runs, which may do the same.
+            // SAFETY: this is before the program runs, so nobody else changes `stdin`.
             unsafe { stdin = new };
         }
     }

@@ -1,4 +1,4 @@
-//! fopen(3) and freopen(3), which may empty a file; and a stream's buffer, which is never in a mapping.
+//! fopen(3) and freopen(3), which may empty a file. setvbuf(3) and its kin: a stream's buffer is never in a mapping.
 
 use super::{descriptor, objects};
 use crate::copy::{Call, held, mapped};
@@ -53,7 +53,7 @@ fopens! {
     freopen64(stream);
 }
 
-/// setvbuf(3). Instead of a buffer in a mapping the C library uses one of its own.
+/// setvbuf(3). The C library uses a buffer of its own instead of one in a mapping.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buf: *mut c_char, mode: c_int, size: size_t) -> c_int {
     let buf = if held(buf, size) { std::ptr::null_mut() } else { buf };

@@ -18,12 +18,13 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// dprintf(3). The C library writes the text past every wrapper, and what `%s` names without a copy. So while anything
-/// is mapped the text is made here, and written as by write(2). `flag` is that of the fortified functions.
+/// dprintf(3). The C library writes the text past every wrapper, and the strings of `%s` without a copy. So while
+/// anything is mapped, the text is made here, and written as by write(2). `flag` is the argument of the fortified
+/// functions.
 unsafe fn print(fd: c_int, flag: Option<c_int>, format: *const c_char, arguments: *mut c_void) -> c_int {
     const SHORT: usize = 1024;
-    // SAFETY: the caller's contract, which is the C library's. A list of arguments (24 bytes) is used up by each
-    // reading.
+    // SAFETY: the caller's contract, which is the C library's. Reading a list of arguments (24 bytes) uses it up, so
+    // each reading has a copy.
     unsafe {
         if !mapped() {
             return match flag {
@@ -36,7 +37,7 @@ unsafe fn print(fd: c_int, flag: Option<c_int>, format: *const c_char, arguments
         let make = |text: *mut u8, room: usize| {
             let mut list = list;
             let list = (&raw mut list).cast();
-            // `%m` prints it.
+            // `%m` prints errno.
             set_errno(before);
             match flag {
                 Some(flag) => __vsnprintf_chk(text.cast(), room, flag, room, format, list),
@@ -67,8 +68,8 @@ unsafe fn print(fd: c_int, flag: Option<c_int>, format: *const c_char, arguments
     }
 }
 
-/// vdprintf(3). `dprintf` calls it by this name, which is not the exported one: that would be the C library's
-/// (`next/mod.rs`).
+/// vdprintf(3). `dprintf` calls this function, not the exported one: a call of the exported name would be the C
+/// library's (`next/mod.rs`).
 unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
     // SAFETY: the caller's contract, which is the C library's.
     unsafe { print(fd, None, format, arguments) }
@@ -90,9 +91,9 @@ exported! {
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
 }
 
-/// Variadic functions: arguments in registers are stored where a list of arguments (`va_list`, System V ABI for x86-64,
-/// 3.5.7) expects them, and a function that takes the list is called. A thread may be cancelled in it, so the frame is
-/// described to the unwinder.
+/// Defines variadic functions. The arguments in registers are stored where a list of arguments (`va_list`, System V ABI
+/// for x86-64, 3.5.7) expects them. Then a function that takes the list is called. A thread may be cancelled in that
+/// function, so the frame is described to the unwinder.
 macro_rules! variadic {
     ($(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*), $named:literal, $list:literal, $to:ident) => {
         $(#[$about])*
@@ -112,7 +113,7 @@ macro_rules! variadic {
                 "mov [rsp + 56], rcx",
                 "mov [rsp + 64], r8",
                 "mov [rsp + 72], r9",
-                // Vector registers, if there is anything in them.
+                // Vector registers, if they hold arguments.
                 "test al, al",
                 "je 2f",
                 "movaps [rsp + 80], xmm0",
@@ -126,7 +127,7 @@ macro_rules! variadic {
                 "2:",
                 concat!("mov dword ptr [rsp], ", $named, " * 8"),
                 "mov dword ptr [rsp + 4], 48",
-                // The rest, behind the return address.
+                // The other arguments lie behind the return address.
                 "lea rax, [rsp + 224]",
                 "mov [rsp + 8], rax",
                 "lea rax, [rsp + 32]",

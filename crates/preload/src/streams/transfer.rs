@@ -1,4 +1,4 @@
-//! What goes through a stream: fread(3), fwrite(3), and their kin for lines and texts.
+//! Reading and writing through a stream: fread(3), fwrite(3), and their kin for lines and strings.
 
 use super::{Locked, before_read, engine_fd, writing};
 use crate::copy::{Buffer, CHUNK, held, mapped};
@@ -13,7 +13,7 @@ unsafe extern "C" {
     fn clearerr_unlocked(stream: *mut FILE);
 }
 
-/// Wrappers of fread(3): `NAME(room?)`, locked or not.
+/// Wrappers of fread(3), locked or not. The fortified functions are told the buffer's `room`.
 macro_rules! freads {
     ($($name:ident($($room:ident)?);)*) => { $(
         // SAFETY: the C library's name and signature.
@@ -93,15 +93,15 @@ macro_rules! fwrites {
 }
 fwrites!(fwrite fwrite_unlocked);
 
-/// The stream's lock for a call that the C library may carry out in the program's memory, past the stream's buffer: so much may have to
-/// be done in two parts.
+/// The stream's lock, for a call that the C library may carry out past the stream's buffer, in the program's memory. A
+/// call of so many bytes may have to be done in two parts.
 unsafe fn locked(stream: *mut FILE, len: usize) -> Option<Locked> {
     // SAFETY: the caller's stream is open.
     (len >= PAGE).then(|| unsafe { Locked::new(stream) })
 }
 
-/// Whether the C library's call stopped since the memory that it was about became the engine's meanwhile; the stream is as before then.
-/// `failed`: what ferror(3) said before.
+/// Whether the C library's call stopped because the memory for its bytes became the engine's meanwhile. If so, the
+/// stream's error is as before the call. `failed` is the result of ferror(3) before the call.
 #[cold]
 unsafe fn is_taken(stream: *mut FILE, failed: c_int) -> bool {
     // SAFETY: the caller's stream is open.
@@ -114,7 +114,7 @@ unsafe fn is_taken(stream: *mut FILE, failed: c_int) -> bool {
     }
 }
 
-/// fwrite(3) in pieces, with what lies in a mapping copied; the number of bytes written.
+/// fwrite(3) in pieces. Bytes in a mapping are copied. Returns the number of bytes written.
 unsafe fn put(from: *const u8, len: usize, stream: *mut FILE) -> usize {
     let mut buffer = if held(from, len) { Buffer::new(len.min(CHUNK)) } else { None };
     // SAFETY: the caller's `len` bytes, and its open stream.
@@ -182,7 +182,8 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     }
 }
 
-/// Wrappers of calls that read a line: the C library copies it from the stream's buffer, which is ordinary memory.
+/// Wrappers of calls that read a line. The C library copies the line from the stream's buffer, which is ordinary
+/// memory.
 macro_rules! lines {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
         // SAFETY: the C library's name and signature.

@@ -1,6 +1,8 @@
-//! The program's threads: each inherits what the one that makes it believes of SIGBUS, and has a stack for the handler
-//! (`stacks.rs`); what it waits at in cached memory stays in memory meanwhile (`waiting.rs`). Calls `own`, `next`,
-//! `copy`, `signals`, `heap` and `mappings`.
+//! The program's threads. A new thread inherits what its maker believes of SIGBUS. It has a stack on which the engine's
+//! handler can run (`stacks.rs`). While it waits for an object in cached memory, that object stays in memory
+//! (`waiting.rs`).
+//!
+//! This room calls `own`, `next`, `copy`, `signals`, `heap` and `mappings`.
 
 pub(crate) mod stacks;
 pub(crate) mod waiting;
@@ -14,11 +16,11 @@ use std::fs;
 use std::sync::Once;
 use std::time::Duration;
 
-/// Stacks below this size may have no room for the kernel's frame of a signal, which is 11.5 KiB with AMX: such threads
-/// are given another for it.
+/// The kernel's frame of a signal takes 11.5 KiB with AMX. A stack below this size may have no room for it, so its
+/// thread is given another stack for signals.
 const SMALL: size_t = 64 << 10;
 
-/// What a new thread needs before the program's function runs.
+/// Data that a new thread needs before the program's function runs.
 struct Begin<R> {
     told_blocked: bool,
     needs_stack: bool,
@@ -39,7 +41,7 @@ extern "C-unwind" fn begin<R>(begin: *mut c_void) -> R {
     run(arg)
 }
 
-/// Makes a thread with a stack of so many bytes with `make`, which returns zero if it did.
+/// Makes a thread with a stack of `stack` bytes, by calling `make`, which returns zero if it has made the thread.
 fn make<R>(
     run: extern "C-unwind" fn(*mut c_void) -> R,
     arg: *mut c_void,
@@ -57,9 +59,9 @@ fn make<R>(
     result
 }
 
-/// Bytes of a thread's stack that was made without a wish.
+/// Bytes of the stack of a thread that is made without attributes.
 fn usual_stack() -> size_t {
-    // SAFETY: declared as pthread.h has it; attributes of this function's, initialized by the call.
+    // SAFETY: declared as pthread.h has it. The call initializes attributes of this function's own.
     unsafe extern "C" {
         fn pthread_getattr_default_np(attr: *mut libc::pthread_attr_t) -> c_int;
     }
@@ -111,8 +113,8 @@ pub unsafe extern "C-unwind" fn thrd_create(
     make(run, arg, usual_stack(), |run, arg| unsafe { next::thrd_create(thread, run, arg) })
 }
 
-/// pthread_exit(3). After it in the first thread the process ends with its last thread; but the engine's threads never
-/// end, so one is started that watches for the program's last.
+/// pthread_exit(3). After a call of it in the first thread, the process ends with its last thread. But the engine's
+/// threads never end. So a thread is started that watches for the end of the program's last thread.
 ///
 /// # Safety
 /// The caller keeps the contract of pthread_exit(3).
@@ -128,7 +130,8 @@ extern "C" fn before_pthread_exit() -> *mut c_void {
     // SAFETY: gettid and getpid have no preconditions.
     let is_first = unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
     if is_first {
-        // Noted first: whoever maps a file meanwhile sees one of the two.
+        // Noted before the look at the maps. So a thread that maps a file meanwhile sees this note, or this thread sees
+        // the map.
         owner::note_first_ended();
         if owner::owns_maps() {
             undisturbed((), watch_for_last);
@@ -138,26 +141,26 @@ extern "C" fn before_pthread_exit() -> *mut c_void {
     NEXT.find().unwrap_or(libc::abort as *mut c_void)
 }
 
-/// Starts the thread that watches for the program's last, once.
+/// Starts the thread that watches for the end of the program's last thread. Does so once.
 pub(crate) fn watch_for_last() {
     static WATCHED: Once = Once::new();
     WATCHED
         .call_once(|| drop(std::thread::Builder::new().name(LAST.into()).spawn(by_address::own_thread(end_with_last))));
 }
 
-/// The thread that ends the process in place of the program's last.
+/// The name of the thread that ends the process in place of the program's last thread.
 const LAST: &str = "fastmap-last";
 
 fn end_with_last() {
-    // Polled, since programs that end this way are rare, and counting every thread's end would cost all others.
+    // Polled, since programs that end this way are rare. To count every thread's end would cost all other programs.
     while threads_of_program() {
         std::thread::sleep(Duration::from_millis(10));
     }
     std::process::exit(0);
 }
 
-/// Whether a thread of the program is left: not the engine's, nor one of the kernel's (io_uring(7)). The first thread
-/// stays a zombie.
+/// Whether a thread of the program is left. Threads of the engine and of the kernel (io_uring(7)) do not count. The
+/// first thread, which stays as a zombie, does not count either.
 fn threads_of_program() -> bool {
     const PF_IO_WORKER: u64 = 0x10;
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return true };

@@ -1,13 +1,17 @@
-//! Stacks in cached memory: the kernel must find them when it delivers a signal.
+//! Stacks in cached memory. The kernel must find them in memory when it delivers a signal.
 //!
 //! A miss raises SIGBUS, and the kernel puts its frame onto the stack of the thread that missed. If that stack is
-//! absent itself (makecontext(3) on memory from `malloc`), or too small for the frame, the process ends. So every
-//! thread without an alternate signal stack is given one, in a program with a heap always, in one without where its
-//! stack is small. Stacks that the program names to the kernel or to the C library are pinned for good. An alternate
-//! stack too small for the frame is replaced by one of these, with a message.
+//! absent itself (makecontext(3) on memory from `malloc`), or too small for the frame, the process ends. So:
 //!
-//! The C library saves and sets signal masks in contexts (makecontext(3)) by a system call on the context itself, which
-//! is repeated until its page is present.
+//! * A thread without an alternate signal stack is given one. In a program with a heap that holds for every thread, in
+//!   other programs for threads whose stack is small.
+//! * Stacks that the program names to the kernel or to the C library are pinned for good.
+//! * An alternate stack that is too small for the frame is replaced by one of this library's, with a message. If the
+//!   process has maps of the engine, an alternate stack must also have room for a handler of the program, and is
+//!   replaced otherwise.
+//!
+//! The C library saves and sets signal masks in contexts (makecontext(3)) by a system call on the context itself. The
+//! call is repeated until the context's page is present.
 
 use crate::copy::held;
 use crate::own::{PAGE, errno, owner, set_errno, undisturbed};
@@ -19,15 +23,15 @@ use std::cell::Cell;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Room for the engine's handler and for one of the program's on top of it, and for what a processor saves (AVX-512,
-/// AMX).
+/// Bytes of an alternate stack: room for the engine's handler, for a handler of the program on top of it, and for the
+/// registers that a processor saves (AVX-512, AMX).
 const ROOM: usize = 64 << 10;
 
 /// An alternate signal stack made by this library: the first address of its mapping.
 struct Alternate(*mut c_void);
 
 thread_local! {
-    /// This thread's, unmapped when it ends.
+    /// This thread's alternate stack. It is unmapped when the thread ends.
     static ALTERNATE: Cell<Option<Alternate>> = const { Cell::new(None) };
 }
 
@@ -38,7 +42,7 @@ pub(crate) fn begin() {
     }
 }
 
-/// Gives this thread an alternate signal stack in place of any other, with these flags (`SS_AUTODISARM`); false: there
+/// Gives this thread an alternate signal stack in place of any other, with these flags (`SS_AUTODISARM`). False: there
 /// is no memory.
 fn replace(flags: c_int) -> bool {
     let new = Alternate::new(flags);
@@ -50,7 +54,7 @@ fn replace(flags: c_int) -> bool {
 impl Alternate {
     fn new(ss_flags: c_int) -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the mapping is new, and only this thread has it; its first page stops an overflow.
+        // SAFETY: the mapping is new, and only this thread has it. Its first page stops an overflow.
         unsafe {
             let at = next::mmap(null_mut(), PAGE + ROOM, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             if at == libc::MAP_FAILED {
@@ -66,7 +70,7 @@ impl Alternate {
 
 impl Drop for Alternate {
     fn drop(&mut self) {
-        // SAFETY: `new` made the mapping, and it is no longer the alternate stack when it goes: the program may have
+        // SAFETY: `new` made the mapping. If it is still the alternate stack it is disabled first; the program may have
         // set another.
         unsafe {
             if current().ss_sp == self.0.byte_add(PAGE) {
@@ -88,18 +92,19 @@ fn current() -> stack_t {
     }
 }
 
-/// The bytes that the kernel may put onto a stack when it delivers a signal: on less no page fault can be served.
+/// The bytes that the kernel may put onto a stack when it delivers a signal. On a smaller stack no page fault can be
+/// served.
 fn least() -> usize {
     // SAFETY: getauxval has no preconditions. It returns zero where the kernel does not say.
     unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }
 }
 
-/// Room for a handler of the program, and for the frame of a page fault in it.
+/// Bytes that suffice for a handler of the program, and for the frame of a page fault in it.
 fn sufficient() -> usize {
     2 * least() + (8 << 10)
 }
 
-/// Pins a stack for good; false: that is not possible, which is said once.
+/// Pins a stack for good. False: that is not possible, which is said once.
 fn keep(stack: *mut c_void, len: usize) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     // SAFETY: the program keeps the range mapped while it is a stack.
@@ -120,7 +125,7 @@ fn keep(stack: *mut c_void, len: usize) -> bool {
 /// The caller keeps the contract of sigaltstack(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
-    // SAFETY: the caller's contract. The kernel reads and writes the descriptions: by way of this thread's stack.
+    // SAFETY: the caller's contract. The kernel reads and writes copies of the descriptions on this thread's stack.
     unsafe {
         let wanted = new.as_ref().copied();
         if let Some(stack) = wanted
@@ -174,7 +179,7 @@ pub unsafe extern "C" fn pthread_attr_setstack(attr: *mut c_void, stack: *mut c_
     unsafe { next::pthread_attr_setstack(attr, stack, len) }
 }
 
-/// Brings the signal mask of a context into memory, writable if it will be written.
+/// Brings the signal mask of a context into memory, writable if it is about to be written.
 ///
 /// # Safety
 /// `context` points to a ucontext_t.
@@ -214,7 +219,7 @@ pub unsafe extern "C" fn swapcontext(to: *mut c_void, from: *const c_void) -> c_
 /// The caller keeps the contract of setcontext(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setcontext(from: *const c_void) -> c_int {
-    // SAFETY: the caller's contract; it returns only if it fails.
+    // SAFETY: the caller's contract. The call returns only if it fails.
     unsafe {
         loop {
             let result = next::setcontext(from);
@@ -231,7 +236,8 @@ fn is_absent(context: *const c_void) -> bool {
     held(context, size_of::<ucontext_t>()) && errno() == libc::EFAULT
 }
 
-/// getcontext(3), which returns to its caller's frame once for each later setcontext(3): it is jumped to, not called.
+/// getcontext(3). It returns to its caller's frame once more for each later setcontext(3). So it is jumped to, not
+/// called.
 ///
 /// # Safety
 /// The caller keeps the contract of getcontext(3).

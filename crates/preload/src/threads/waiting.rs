@@ -1,13 +1,17 @@
 //! Locks, condition variables and semaphores in cached memory: in the heap, or in a mapped file.
 //!
-//! A thread that has to wait sleeps on a word of the object (futex(2)), which the kernel reads: if its page is not in
-//! memory the call fails, and the C library ends the process over it. Other processes that map the file must be able to
-//! wake it: such a file is converted to kernel mappings at the first wait. A page of the heap is pinned while the C
-//! library may wait there. What can be had without waiting needs neither.
+//! A thread that has to wait sleeps on a word of the object (futex(2)), which the kernel reads. If the word's page is
+//! not in memory, the call fails, and the C library ends the process. So:
 //!
-//! Where no pin is free, a thread does not sleep on the word: it sleeps for a moment and tries again. Waking needs no
-//! page, except for objects that processes share and for mutexes that inherit priorities: those belong into memory of
-//! their own.
+//! * A page of the heap is pinned while the C library may wait there.
+//! * A mapped file is converted to kernel mappings at the first wait, since other processes that map it must be able to
+//!   wake the thread.
+//!
+//! An object that can be had without waiting needs neither.
+//!
+//! If no pin is free, a thread does not sleep on the word. It sleeps for a moment and tries again. Waking needs no
+//! page, except for objects that processes share and for mutexes that inherit priorities. Such objects belong into
+//! memory of their own.
 
 use crate::copy::{held, mapped};
 use crate::own::{PAGE, errno, set_errno};
@@ -33,11 +37,11 @@ const ONCE: usize = 4;
 /// A time to wait until, by a clock.
 type Until = Option<(clockid_t, *const timespec)>;
 
-/// Pins an object of the heap, and converts the file of any other to kernel mappings. `None`: it was converted, or no
-/// pin is free.
+/// Pins an object of the heap. If the object is in a file, converts the file to kernel mappings. `None`: the file was
+/// converted, or no pin is free.
 pub(crate) fn pin(object: *mut c_void, len: usize) -> Option<PinnedRange> {
     if heap::part_of_heap(object as usize, len).is_none() {
-        // If it fails the caller tries again: what is in the way lasts no longer than a call.
+        // If it fails, the caller tries again: an obstacle lasts no longer than a call.
         let within = object as usize % PAGE;
         let _ = mappings::leave_to_kernel(object.wrapping_byte_sub(within), within + len, Why::Waited);
         return None;
@@ -46,7 +50,7 @@ pub(crate) fn pin(object: *mut c_void, len: usize) -> Option<PinnedRange> {
     unsafe { by_address::pin(object as usize, len) }
 }
 
-/// Sleeps for a moment; true: the time has come.
+/// Sleeps for a moment. True: the time `until` has come.
 ///
 /// # Safety
 /// `until` points to a time.
@@ -62,7 +66,7 @@ unsafe fn nap(until: Until) -> bool {
     })
 }
 
-/// How an object is taken: its length, until when, and the results that mean busy and too late.
+/// How an object is taken: its length, the time limit, and the results that mean busy and timed out.
 struct Taking {
     len: usize,
     until: Until,
@@ -70,7 +74,7 @@ struct Taking {
     timed_out: c_int,
 }
 
-/// Takes an object: by `attempt` if that does, else by `wait` under a pin.
+/// Takes an object: by `attempt` if that succeeds, else by `wait` under a pin.
 ///
 /// # Safety
 /// The object is one that `attempt` and `wait` take.
@@ -82,7 +86,7 @@ unsafe fn take(
     wait: impl FnOnce() -> c_int,
 ) -> c_int {
     loop {
-        // Its file may have been converted meanwhile.
+        // The object's file may have been converted meanwhile.
         if !held(object, len) {
             return wait();
         }
@@ -100,7 +104,7 @@ unsafe fn take(
     }
 }
 
-/// Waits for a condition with both objects pinned. Without pins it wakes spuriously, which POSIX allows.
+/// Waits for a condition with both objects pinned. If no pins are free, it wakes spuriously, which POSIX allows.
 ///
 /// # Safety
 /// The caller keeps the contract of pthread_cond_wait(3).
@@ -132,14 +136,14 @@ unsafe fn wait([cond, mutex]: [*mut c_void; 2], until: Until, timed_out: c_int, 
     }
 }
 
-/// Makes a call that may wait on an object and has no form that only tries. Waits until a pin is free.
+/// Makes a call that may wait on an object, and that has no form that only tries. Waits until a pin is free.
 #[inline(always)]
 fn with_pin<R>(object: *mut c_void, len: usize, call: impl FnOnce() -> R) -> R {
     if !mapped() {
         return call();
     }
     loop {
-        // Its file may have been converted meanwhile.
+        // The object's file may have been converted meanwhile.
         if !held(object, len) {
             return call();
         }
@@ -172,7 +176,7 @@ macro_rules! takes {
                 // SAFETY: the caller's contract.
                 unsafe { take($object, $how, || next::$attempt($object), || next::$name($object $(, $argument)*)) }
             }
-            // SAFETY: the caller's contract. Of most locks that is all: a load or three, and a jump.
+            // SAFETY: the caller's contract. Most locks cost no more than this: one load or three, and a jump.
             unsafe {
                 if mapped() && held($object, $len) {
                     return taken($object $(, $argument)*);
@@ -233,7 +237,8 @@ unsafe fn try_semaphore(sem: *mut c_void) -> c_int {
     unsafe { if next::sem_trywait(sem) == 0 { 0 } else { errno() } }
 }
 
-/// Waits for a semaphore: errors are numbers in errno, and EAGAIN is what sem_trywait(3) says of one that is taken.
+/// Waits for a semaphore. Errors are numbers in errno. EAGAIN is the error of sem_trywait(3) for a semaphore that is
+/// taken.
 unsafe fn wait_semaphore(sem: *mut c_void, until: Until, wait: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
@@ -295,7 +300,7 @@ pub unsafe extern "C" fn pthread_barrier_wait(barrier: *mut c_void) -> c_int {
     with_pin(barrier, BARRIER, || unsafe { next::pthread_barrier_wait(barrier) })
 }
 
-/// pthread_barrier_destroy(3), which waits for those that are leaving.
+/// pthread_barrier_destroy(3), which waits for threads that are leaving the barrier.
 ///
 /// # Safety
 /// The caller keeps the contract of pthread_barrier_destroy(3).
@@ -305,7 +310,7 @@ pub unsafe extern "C" fn pthread_barrier_destroy(barrier: *mut c_void) -> c_int 
     with_pin(barrier, BARRIER, || unsafe { next::pthread_barrier_destroy(barrier) })
 }
 
-/// pthread_cond_destroy(3), which waits for those that are leaving.
+/// pthread_cond_destroy(3), which waits for threads that are leaving the condition.
 ///
 /// # Safety
 /// The caller keeps the contract of pthread_cond_destroy(3).

@@ -1,4 +1,4 @@
-//! Of all programs together: the table, the geometric means and their plots.
+//! Results of all programs together: a table, geometric means, and plots of the means.
 
 use fastmap_cli::table::{figure, render};
 
@@ -7,7 +7,7 @@ use crate::experiment::{Row, paired};
 use crate::results::{Axis, Figure, Headline, Kind, Point, Series, Spread, X, median};
 use crate::substrates::Engine;
 
-/// Programs beside each other, a line for each setting and way, the means in the end.
+/// A table with a column for each program and a line for each setting and way. The last columns are the means.
 pub fn table(rows: &[Row<Outcome>]) -> String {
     let programs = distinct(rows.iter().map(|row| row.text("program")));
     let titles: Vec<&str> = [""].into_iter().chain(programs.iter().copied()).chain(["mean", "to best"]).collect();
@@ -32,16 +32,16 @@ pub fn table(rows: &[Row<Outcome>]) -> String {
     format!("\n{what}\n\n{}", render(&titles, &lines))
 }
 
-/// What a way is compared with.
+/// The kernel mmap that a way is compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kernel {
     /// Kernel mmap as it is.
     AsItIs,
-    /// The better of that and kernel mmap with advice, of each program.
+    /// The better of kernel mmap as it is and kernel mmap with advice, for each program.
     Best,
 }
 
-/// The means of what FastMap does.
+/// The geometric means of FastMap's ways, as headlines.
 pub fn headlines(rows: &[Row<Outcome>]) -> Vec<Headline> {
     let ours = |name: &str| rows.iter().any(|row| row.name == name && row.engine == Engine::Fastmap);
     let mut told = Vec::new();
@@ -61,7 +61,7 @@ pub fn headlines(rows: &[Row<Outcome>]) -> Vec<Headline> {
     told
 }
 
-/// The means over memory: a plot of cold runs, one of warm ones.
+/// The means for each share of memory: a plot of cold runs and a plot of warm runs.
 pub fn figures(rows: &[Row<Outcome>]) -> Vec<Figure> {
     let plot = |temperature: &str| {
         let series = |name: &str| {
@@ -86,13 +86,13 @@ pub fn figures(rows: &[Row<Outcome>]) -> Vec<Figure> {
     distinct(settings(rows).into_iter().map(|(_, temperature)| temperature)).into_iter().filter_map(plot).collect()
 }
 
-/// How many times as many operations a second as kernel mmap as it is.
+/// How many times as many operations a second the row has as kernel mmap as it is. A median of the repetitions.
 pub fn times_kernel(row: &Row<Outcome>, rows: &[Row<Outcome>]) -> Option<f64> {
     let pairs = pairs(row, rows, Kernel::AsItIs)?;
     (!pairs.is_empty()).then(|| median(pairs))
 }
 
-/// The same, repetition by repetition.
+/// The ratios of the row to the kernel, repetition by repetition.
 fn pairs(row: &Row<Outcome>, rows: &[Row<Outcome>], kernel: Kernel) -> Option<Vec<f64>> {
     let rates = |row: &Row<Outcome>| row.trials.iter().map(|t| (t.repetition, t.reading.ops_per_s)).collect::<Vec<_>>();
     if row.trials.is_empty() {
@@ -105,7 +105,7 @@ fn pairs(row: &Row<Outcome>, rows: &[Row<Outcome>], kernel: Kernel) -> Option<Ve
     (row.engine != Engine::Mmap).then(|| paired(&rates(row), &rates(best), false))
 }
 
-/// Of all programs in one setting the geometric mean, repetition by repetition.
+/// The geometric mean over all programs in one setting, repetition by repetition.
 fn mean(rows: &[Row<Outcome>], memory: &str, temperature: &str, name: &str, kernel: Kernel) -> Option<Spread> {
     let of_name = rows.iter().filter(|row| is(row, memory, temperature, name));
     let all: Vec<Vec<f64>> = of_name.filter_map(|row| pairs(row, rows, kernel)).collect();
@@ -119,7 +119,7 @@ fn is(row: &Row<Outcome>, memory: &str, temperature: &str, name: &str) -> bool {
     row.text("memory") == memory && heat(row) == temperature && row.name == name
 }
 
-/// Cold or warm: of a run's parts one is the other.
+/// `cold` or `warm`: the last word of a part's name.
 fn heat<O>(row: &Row<O>) -> &str {
     row.part.rsplit(", ").next().unwrap_or_default()
 }
@@ -132,7 +132,7 @@ fn names(rows: &[Row<Outcome>]) -> Vec<&str> {
     distinct(rows.iter().map(|row| row.name.as_str()))
 }
 
-/// Each once.
+/// The items without repetitions, in their order.
 pub fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     all.fold(Vec::new(), |mut once, one| {
         if !once.contains(&one) {

@@ -1,4 +1,4 @@
-//! Engines without a map: `pread` and `pwrite`.
+//! Engines without a map: they call `pread` and `pwrite`.
 
 use std::fs::File;
 use std::io;
@@ -9,26 +9,26 @@ use super::Access;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{Engine, Error, Op, PAGE, Pattern, Result, Spec, stamp};
 
-/// Pages a call in [`Pattern::Fill`], 1 MiB: enough that neither calls nor the device's requests are what costs.
+/// Pages of a call in [`Pattern::Fill`], 1 MiB. That is so many that neither calls nor the device's requests dominate the cost.
 const FILL_PAGES: usize = 256;
 
-/// Pages a call of a direct scan, 2 MiB: what a program that scans past the page cache would use, and the yardstick for
-/// readahead. Larger calls are no faster.
+/// Pages of a call in a direct scan, 2 MiB: the size that a program which scans past the page cache would use. Readahead is measured
+/// against it. Larger calls are no faster.
 const SCAN_PAGES: usize = 512;
 
-/// `pread` and `pwrite`, buffered or direct. Each thread has one page-aligned buffer. A store is a read and a write of
-/// the whole page: the file's other bytes are to survive, and the stamp is to be checked, as through a map.
+/// `pread` and `pwrite`, buffered or direct. Each thread has one page-aligned buffer. A store reads and writes the whole page, since the
+/// other bytes of the page must survive, and the stamp is checked, as through a map.
 pub struct Calls<'a> {
     file: &'a File,
     label: String,
-    /// Of the file.
+    /// Pages of the file.
     pages: u64,
-    /// Whether a read fetches [`SCAN_PAGES`], of which the following operations find theirs in the buffer.
+    /// Whether a read fetches [`SCAN_PAGES`] pages. The operations that follow then find their pages in the buffer.
     scans: bool,
 }
 
 impl<'a> Calls<'a> {
-    /// Calls on the spec's file, opened as the engine wants it.
+    /// Calls on the spec's file, which is open with the flags that the engine needs.
     pub fn new(spec: &Spec, file: &'a File) -> Calls<'a> {
         let scans = spec.engine == Engine::Direct
             && spec.op == Op::Read
@@ -45,7 +45,7 @@ impl<'a> Calls<'a> {
         self.file.read_exact_at(bytes, page * PAGE as u64).map_err(|e| self.failed("pread failed", e))
     }
 
-    /// Where in the buffer `page` is, after reading the aligned [`SCAN_PAGES`] around it if it was not there.
+    /// The offset of `page` in the buffer. If the page is not there, the aligned [`SCAN_PAGES`] pages around it are read first.
     fn scan(&self, local: &mut Buffer, page: u64) -> Result<usize> {
         if !local.held.contains(&page) {
             let first = page - page % SCAN_PAGES as u64;
@@ -98,7 +98,7 @@ impl Access for Calls<'_> {
         let from = local.filled * PAGE;
         stamp::fill(&mut local.memory[from..from + PAGE], page, shadow.next(page));
         local.filled += 1;
-        // Calls end where the file's megabytes do, wherever the thread's part began.
+        // Calls end at the file's whole megabytes, wherever the thread's part began.
         if last || (page + 1).is_multiple_of(FILL_PAGES as u64) {
             let count = std::mem::take(&mut local.filled);
             self.store(&local.memory[..count * PAGE], page + 1 - count as u64)?;
@@ -113,10 +113,10 @@ impl Access for Calls<'_> {
 
 /// A thread's memory for [`Calls`].
 pub struct Buffer {
-    /// Anonymous: page-aligned, as direct I/O wants it, and no memory where it is not touched.
+    /// Anonymous memory: it is page-aligned, as direct I/O needs, and takes no memory where it is not touched.
     memory: memmap2::MmapMut,
-    /// Pages at its start that `fill` has stamped and not yet written.
+    /// The number of pages at its start that are filled and not yet written.
     filled: usize,
-    /// Pages at its start that a scan has read.
+    /// The pages of the file that a scan has read to its start.
     held: Range<u64>,
 }

@@ -1,6 +1,8 @@
-//! Telling ahead which pages come next: whatever an engine has for it, around any engine. Those whose names say so tell it all the
-//! time (`fastmap-prefetch`, `mmap-willneed`, …); the others only while memory is filled, before anything is measured, and not for
-//! walks, which fill it as fast themselves: with the pages, in the frames, that they will find there. The touch itself is the engine's own.
+//! Tells an engine its next pages, through the hints that the engine has.
+//!
+//! Engines whose names say so are told all the time (`fastmap-prefetch`, `mmap-willneed` and others). The other engines are told only while
+//! memory is filled, before anything is measured. On a walk they are told nothing: a walk fills memory as fast by itself, with the pages
+//! and in the frames that it meets when it is measured. The touch itself is the engine's own.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,28 +11,28 @@ use super::Access;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{PAGE, Pattern, Result, Sequence, Spec};
 
-/// How far ahead pages are told, and how often: the same for all engines.
+/// How many pages are told in advance, and how often. It is the same for all engines.
 #[derive(Debug, Clone, Copy)]
 struct Window {
-    /// Pages known ahead.
+    /// Pages that are known in advance.
     ahead: usize,
-    /// Operations between two calls.
+    /// Operations between two hints.
     batch: usize,
 }
 
-/// A disk gives four fifths of its random reads at a queue depth of 32 and nine tenths at 64 (NVMe behind virtio, fio: 102, 115
-/// and 121 thousand a second at 32, 64 and 128); beyond, latency is all that grows. A quarter of what is known ahead is told
-/// at a time, so that three quarters of it are under way then, at a sixteenth of a call an operation.
+/// A disk reaches four fifths of its random reads at a queue depth of 32, and nine tenths at 64. Beyond that only the latency grows. (NVMe
+/// behind virtio, fio: 102, 115 and 121 thousand reads a second at 32, 64 and 128.) Each hint tells a quarter of the known pages, so three
+/// quarters of them are under way at that moment. There is one hint in 16 operations.
 const SCATTERED: Window = Window { ahead: 64, batch: 16 };
 
-/// Neighbours are read together: 1 MiB a call, with 3 MiB under way.
+/// On a walk neighbours are read together: each hint tells 1 MiB, and 3 MiB are under way.
 const WALK: Window = Window { ahead: 1024, batch: 256 };
 
-/// Tells an engine of pages, as offsets in the file: `near`, those that come at once, and `far`, of which it was not told before;
-/// answers how many of the far ones it took.
+/// Tells an engine pages, as ranges of offsets in the file. `near` are the pages that come at once. `far` are pages that it has not taken
+/// yet. Returns how many of the far pages it took.
 pub type Tell<'a> = &'a (dyn Fn(&[Range<usize>], &[Range<usize>]) -> Result<usize> + Sync);
 
-/// An engine that can be told what comes next. A fresh file that is filled has nothing to be read ahead; it is filled as without.
+/// An engine that can be told its next pages. In a fill nothing is told, since a fresh file has nothing to be read.
 pub struct Hinted<'a, A> {
     inner: A,
     tell: Tell<'a>,
@@ -40,7 +42,7 @@ pub struct Hinted<'a, A> {
 }
 
 impl<'a, A: Access> Hinted<'a, A> {
-    /// As the spec's engine and pattern want it.
+    /// A wrapper around `inner` for the spec's engine and pattern.
     pub fn new(spec: &Spec, inner: A, tell: Tell<'a>) -> Hinted<'a, A> {
         let is_walk = matches!(spec.pattern, Pattern::Forward | Pattern::Backward);
         let always = spec.engine.is_told_ahead();
@@ -52,17 +54,17 @@ impl<'a, A: Access> Hinted<'a, A> {
 #[derive(Default)]
 pub struct Ahead {
     pages: VecDeque<u64>,
-    /// How many at its front were taken. The rest was not, for want of room, and is offered again.
+    /// How many pages at the front were taken. There was no room for the rest, which is offered again.
     taken: usize,
-    /// Operations until the next batch.
+    /// Operations until the next hint.
     due: usize,
-    /// Reused from batch to batch.
+    /// The buffer for ranges, which is used again for each hint.
     ranges: Vec<Range<usize>>,
 }
 
 impl Ahead {
-    /// The next page of `sequence`; every `window.batch` operations, offers what was not taken yet of the `window.ahead` pages after
-    /// it.
+    /// The next page of `sequence`. Once in `window.batch` operations, it offers those of the next `window.ahead` pages that were not taken
+    /// yet.
     #[inline]
     fn next(&mut self, sequence: &mut Sequence, window: Window, tell: Tell<'_>) -> Result<u64> {
         if self.due == 0 {
@@ -72,7 +74,7 @@ impl Ahead {
             self.ranges.clear();
             let bytes = |page: &u64| *page as usize * PAGE..(*page as usize + 1) * PAGE;
             self.ranges.extend(self.pages.range(..=window.ahead).map(bytes));
-            // The page touched now is no use to offer.
+            // The page that is touched now is not offered: that would be too late.
             let first = self.taken.max(1);
             self.taken = first + tell(&self.ranges[..window.batch], &self.ranges[first..])?;
             self.due = window.batch;
@@ -95,7 +97,7 @@ impl<A: Access> Access for Hinted<'_, A> {
         if self.always {
             return ahead.next(sequence, self.window, self.tell);
         }
-        // What was known while memory was filled comes first.
+        // Pages that became known while memory was filled come first.
         Ok(ahead.pages.pop_front().unwrap_or_else(|| sequence.next_page()))
     }
 
@@ -137,8 +139,8 @@ mod tests {
     use super::*;
     use crate::substrates::Pattern;
 
-    /// Draws `count` pages; `takes` says how many ranges a call takes of those offered. Returns pages drawn and, call by
-    /// call, how many pages were drawn before it and which were offered.
+    /// Draws `count` pages. `takes` says how many of the offered ranges a hint takes. Returns the drawn pages. For each hint it also
+    /// returns how many pages were drawn before it, and which pages it offered.
     fn draw(count: usize, takes: impl Fn(usize) -> usize + Sync) -> (Vec<u64>, Vec<(usize, Vec<u64>)>) {
         let mut sequence = Sequence::of_all(Pattern::Random, 1 << 20, 1, false).remove(0);
         let window = SCATTERED;

@@ -1,4 +1,4 @@
-//! Kernel mmap: with advice for the whole map, and told ahead, page by page, in each of the ways that the kernel has for it.
+//! Kernel mmap, with advice for the whole map. It can also be told its next pages, in each of the kernel's ways.
 
 use std::fs::File;
 use std::io;
@@ -41,13 +41,13 @@ pub fn with<L: Load>(spec: &Spec, load: L) -> Result<L::Output> {
         }
         Ok(far.len())
     };
-    // SAFETY: the map lives until the load is over; it is writable if the load writes, and one that does not never stores.
+    // SAFETY: the map lives until the load is over. It is writable if the load writes, and a load that does not write never stores.
     let mapped = unsafe { Mapped::new(base, spec.pages, &flush) };
     load.over(&Hinted::new(spec, mapped, &ahead), None)
 }
 
-/// What the whole map is told. Where pages are told one by one the kernel is not to read others at a miss, but for a walk
-/// upwards, in which it reads on where hints came late.
+/// The advice for the whole map. If the kernel is told page by page, it should not read other pages at a miss. A walk upwards is the
+/// exception: there the kernel reads on where hints came late.
 fn advice(spec: &Spec) -> memmap2::Advice {
     match spec.engine {
         Engine::Mmap | Engine::Steered => memmap2::Advice::Normal,
@@ -57,11 +57,11 @@ fn advice(spec: &Spec) -> memmap2::Advice {
     }
 }
 
-/// Asks for ranges of a file to be read into the page cache. posix_fadvise(2) with POSIX_FADV_WILLNEED.
+/// Asks the kernel to read ranges of a file into the page cache. posix_fadvise(2) with POSIX_FADV_WILLNEED.
 ///
 /// # Errors
 ///
-/// What the system answers.
+/// The system's error.
 pub fn fadvise(file: &File, ranges: &[Range<usize>]) -> io::Result<()> {
     for range in merged(ranges) {
         let (offset, len) = (range.start as libc::off_t, range.len() as libc::off_t);
@@ -74,35 +74,35 @@ pub fn fadvise(file: &File, ranges: &[Range<usize>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Advice for parts of a map: all of a batch in one call of process_madvise(2), where madvise(2) takes one for each part.
+/// Gives advice for parts of a map. One call of process_madvise(2) advises a whole batch; madvise(2) takes a call for each part.
 struct Advised {
     base: *mut u8,
     myself: OwnedFd,
 }
 
-// SAFETY: the pointer is handed to the kernel alone.
+// SAFETY: the pointer is only handed to the kernel, and never followed here.
 unsafe impl Sync for Advised {}
 
-/// Most vectors of a call. process_madvise(2).
+/// Most ranges of a call. process_madvise(2).
 const MOST: usize = libc::UIO_MAXIOV as usize;
 
 impl Advised {
     fn new(base: *mut u8) -> io::Result<Advised> {
-        // SAFETY: no memory is handed over; the descriptor is ours.
+        // SAFETY: no memory is handed over. The descriptor that comes back is ours.
         let myself = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) };
         if myself < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just opened, and nobody else has it.
+        // SAFETY: the descriptor was opened just now, and nobody else has it.
         Ok(Advised { base, myself: unsafe { OwnedFd::from_raw_fd(myself as i32) } })
     }
 
-    /// Gives advice for ranges of the map. A kernel that refuses a batch gets them one by one: `MADV_POPULATE_READ` before Linux 6.13,
-    /// everything where a sandbox has no process_madvise.
+    /// Gives advice for ranges of the map. If the kernel refuses a batch, each range is advised by itself. It refuses `MADV_POPULATE_READ`
+    /// before Linux 6.13, and all advice in a sandbox without process_madvise(2).
     fn give(&self, ranges: &[Range<usize>], advice: libc::c_int) -> io::Result<()> {
         let vectors: Vec<libc::iovec> = merged(ranges).map(|range| self.vector(range)).collect();
         for batch in vectors.chunks(MOST) {
-            // SAFETY: the vectors lie within the map, to which advice that reads or maps pages does nothing else.
+            // SAFETY: the ranges lie within the map. The advice only reads or maps pages there, and does nothing else.
             let advised = unsafe {
                 libc::syscall(
                     libc::SYS_process_madvise,
@@ -117,7 +117,7 @@ impl Advised {
                 continue;
             }
             for one in batch {
-                // SAFETY: as above.
+                // SAFETY: the range lies within the map. The advice only reads or maps pages there, and does nothing else.
                 if unsafe { libc::madvise(one.iov_base, one.iov_len, advice) } != 0 {
                     return Err(io::Error::last_os_error());
                 }
@@ -131,7 +131,7 @@ impl Advised {
     }
 }
 
-/// Neighbours as one range, upwards or downwards.
+/// The ranges, with neighbours joined into one range, upwards or downwards.
 fn merged(ranges: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> + '_ {
     let neighbours = |a: &Range<usize>, b: &Range<usize>| a.end == b.start || b.end == a.start;
     ranges.chunk_by(neighbours).map(|run| {

@@ -1,4 +1,4 @@
-//! `fastmap-pin`: every operation pins its page and works on it through the guard, so that no page traps.
+//! `fastmap-pin`: every operation pins its page and works on the page through the guard, so that no access traps.
 
 use fastmap::{Map, MapMut};
 
@@ -6,17 +6,17 @@ use super::Access;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{PAGE, Result, stamp};
 
-/// What a thread pins through.
+/// The map through which a thread pins.
 pub enum Face<'a> {
-    /// The one map, in a load that reads.
+    /// The map of all threads, in a load that reads.
     Shared(&'a Map),
-    /// A map of its own over the same cached pages: storing through a guard takes a map mutably.
+    /// A map of the thread's own, over the same cached pages. A store through a guard needs a mutable map.
     Own(MapMut),
 }
 
 /// A fastmap map whose pages are pinned one by one.
 pub struct Pinned<'a> {
-    /// What each thread gets.
+    /// Makes the map of a thread.
     pub face: &'a (dyn Fn() -> Result<Face<'a>> + Sync),
     /// Flushes the file.
     pub flush: &'a (dyn Fn() -> Result<()> + Sync),

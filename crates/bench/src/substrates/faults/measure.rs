@@ -1,4 +1,5 @@
-//! The loop: memory filled by many threads where it is to be full, then each thread its own pages, each page once.
+//! The measuring loop. First many threads fill memory, if it is to be full. Then each thread touches pages of its own, each page once a
+//! round.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
@@ -14,23 +15,23 @@ use crate::substrates::measure::{Shadow, histogram};
 use crate::substrates::pattern::Scatter;
 use crate::substrates::{Error, Hits, Meter, Op, Reading, Result, sys};
 
-/// Name of the threads that operate, for who looks at them with other tools.
+/// The name of the threads that operate, for other tools that look at them.
 const LOAD_THREAD: &str = "load";
 
-/// Threads that fill memory before the window: enough to keep a disk busy.
+/// Threads that fill memory before the window. They are enough to keep a disk busy.
 const WARMERS: u64 = 16;
 
-/// Filling memory ends after so many times the seconds to be measured.
+/// Memory is filled for at most so many times the seconds to be measured.
 const LONGEST_WARMUP: f64 = 4.0;
 
-/// A load on one map.
+/// A load on one engine.
 pub struct Measure<'a> {
     pub order: &'a Order,
     pub shadow: &'a Shadow,
     pub meter: &'a Meter,
 }
 
-/// What the threads of a run share.
+/// State that the threads of a run share.
 struct Window {
     /// Passed twice: when all threads are there, and when the window's end is set.
     barrier: Barrier,
@@ -39,7 +40,7 @@ struct Window {
 }
 
 impl Window {
-    /// Waits until the window is open, and gives its end.
+    /// Waits until the window is open. Returns its end.
     fn open(&self) -> Instant {
         self.barrier.wait();
         self.barrier.wait();
@@ -47,7 +48,7 @@ impl Window {
     }
 }
 
-/// What one thread did.
+/// The result of one thread.
 struct Driven {
     tid: u32,
     end: Instant,
@@ -91,7 +92,8 @@ impl Load for Measure<'_> {
             let spawn =
                 |thread| named().spawn_scoped(scope, move || drive(thread)).expect("the system has a thread to give");
             let spawned: Vec<_> = (0..threads).map(spawn).collect();
-            // Counters are read while every thread stands still: they would be ahead of a reader that has to wait for a processor.
+            // Counters are read while every thread stands still. Otherwise they would run ahead of this thread if it had to wait for a
+            // processor.
             window.barrier.wait();
             let stats = cached.map(Cached::stats);
             let open = self.meter.start(&spec.path);
@@ -137,7 +139,7 @@ impl Load for Measure<'_> {
 }
 
 impl Measure<'_> {
-    /// Touches the first `count` pages of the order with as many threads as do it soonest; false: it took too long for that.
+    /// Touches the first `count` pages of the order, with [`WARMERS`] threads. Returns false if that took too long.
     fn warm_up<A: Access>(&self, access: &A, scatter: &Scatter, count: u64) -> Result<bool> {
         let (next, deadline) = (AtomicU64::new(0), Instant::now() + self.seconds().mul_f64(LONGEST_WARMUP));
         let warm = || -> Result<bool> {
@@ -148,7 +150,7 @@ impl Measure<'_> {
                     return Ok(true);
                 }
                 if rank.is_multiple_of(64) && Instant::now() >= deadline {
-                    // So that the others stop, too.
+                    // The other threads stop, too.
                     next.fetch_max(count, Relaxed);
                     return Ok(false);
                 }
@@ -164,8 +166,8 @@ impl Measure<'_> {
         })
     }
 
-    /// One thread's part, `thread` of `threads`: every rank of the order that is its own, from the `first` on, until time is up
-    /// or, where data fit, until each was had once.
+    /// The part of `thread`, one of `threads` threads. It touches its own pages in the order, beginning at place `first`. It ends when time
+    /// is up or, if the data fit, when each of its pages was touched once.
     fn drive<A: Access>(
         &self,
         access: &A,
@@ -201,7 +203,7 @@ impl Measure<'_> {
             (false, Op::Read) => access.read(local, page),
             (false, Op::Write) => access.write(local, page, self.shadow),
             (false, Op::Rmw) => access.rmw(local, page, self.shadow),
-            // No stamp begins with a zero word, so what is looked for is not there in the way it should be.
+            // No stamp begins with a zero word, so a page of zeros fails the check with a zero word. That is the right answer in a hole.
             (true, _) => match access.read(local, page) {
                 Err(Error::Stamp { found: 0, .. }) => Ok(()),
                 Ok(()) => Err(Error::Foreign { thing: self.order.spec.label.clone() }),

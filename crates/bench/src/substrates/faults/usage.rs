@@ -1,4 +1,4 @@
-//! Where the time of threads and of processors goes, as the kernel counts it for anybody.
+//! The time of threads and processors, as the kernel counts it for every process.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::substrates::sys;
 
-/// Where the time of a window went. The threads that operate have `threads` times the window's length; it is the sum of the first
-/// four.
+/// How a window's time was spent, seconds. The first four times are those of the threads that operate. Their sum is the window's length
+/// times the number of those threads.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Time {
-    /// Of the threads that operate: running in user space.
+    /// Time in user space.
     pub user_s: f64,
-    /// Running in the kernel.
+    /// Time in the kernel.
     pub system_s: f64,
-    /// Ready to run, and waiting for a processor.
+    /// Time in which threads were ready to run, and waited for a processor.
     pub queued_s: f64,
-    /// Waiting for anything else: a read, another thread.
+    /// Time in which threads waited for anything else: a read, another thread.
     pub waiting_s: f64,
     /// Processor time of the process's other threads: the engine's writers and readers.
     pub workers_s: f64,
 }
 
 impl Time {
-    /// Of `threads` threads in a window: what they `used` and what the `whole` process did.
+    /// The time of `threads` threads in a window, from what they `used` and what the `whole` process used.
     pub fn of(threads: u32, window: Duration, used: Threads, whole: Duration) -> Time {
         let running = used.user + used.system;
         let all = window * threads;
@@ -37,7 +37,7 @@ impl Time {
     }
 }
 
-/// What one or more threads used.
+/// The times of one or more threads.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Threads {
     user: Duration,
@@ -46,22 +46,22 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// The calling thread so far.
+    /// The times of the calling thread so far.
     pub fn of_this() -> Threads {
         let (user, system) = sys::thread_times();
-        // "Time spent waiting to run on the run queue", Documentation/scheduler/sched-stats.rst; zero where it is not counted.
+        // "Time spent waiting to run on the run queue", Documentation/scheduler/sched-stats.rst. Zero if the kernel does not count it.
         let task = procfs::process::Process::myself().and_then(|me| me.task_from_tid(sys::thread_id() as i32));
         let queued = task.and_then(|task| task.schedstat()).map_or(0, |stat| stat.run_delay);
         Threads { user, system, queued: Duration::from_nanos(queued) }
     }
 
-    /// What was used since an earlier moment.
+    /// The times since an earlier moment.
     pub fn since(self, before: Threads) -> Threads {
         let Threads { user, system, queued } = before;
         Threads { user: self.user - user, system: self.system - system, queued: self.queued.saturating_sub(queued) }
     }
 
-    /// Another's, too.
+    /// Adds the times of another thread.
     pub fn add(&mut self, other: Threads) {
         self.user += other.user;
         self.system += other.system;

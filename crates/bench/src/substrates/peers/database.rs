@@ -1,7 +1,7 @@
-//! redb as a buffer pool: a table from page numbers to records, read and updated through its own interface.
+//! redb as a buffer pool: a table from page numbers to records, which is read and updated through redb's own interface.
 //!
-//! A record is a page less 64 bytes of its middle, so that it fits into one of redb's own pages of 4 KiB; whole pages would take
-//! two, and halve what its cache holds.
+//! A record is a page without 64 bytes of its body, so that it fits into one of redb's own pages of 4 KiB. A whole page would take two of
+//! them, and redb's cache would hold half as many.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,20 +14,20 @@ use crate::substrates::{Error, PAGE, Result, Spec, prepare, stamp};
 
 const TABLE: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("pages");
 
-/// Bytes of a page that its record leaves out, all of them body.
+/// The bytes of a page that its record leaves out. They belong to the body.
 const CUT: std::ops::Range<usize> = 24..88;
 
 const RECORD: usize = PAGE - (CUT.end - CUT.start);
 
-/// Records of one transaction when the database is made.
+/// Records of each transaction that makes the database.
 const BATCH: u64 = 4096;
 
-/// Updates between two that are durable. redb frees pages at these alone, so without them its file would grow without bound; one
-/// in so many costs little beside what it writes.
+/// Updates from one durable update to the next. redb frees pages only at durable updates, so its file would grow without bound if there
+/// were none. One in so many costs little beside what redb writes anyway.
 const DURABLE: u64 = 256;
 
-/// Share of its memory that redb's own cache has. The rest is for the page cache, through which it reads and writes: without room
-/// there, each of its reads would wait until the kernel has found some.
+/// The share of its memory that redb's own cache has. The rest is for the page cache, through which redb reads and writes. Without that
+/// room each read would wait until the kernel has found some.
 const OWN_SHARE: f64 = 0.75;
 
 /// An open database.
@@ -42,7 +42,7 @@ pub struct Database {
 ///
 /// # Errors
 ///
-/// [`Error::Refused`]; [`Error::Interrupted`] when told not to go on.
+/// [`Error::Refused`], or [`Error::Interrupted`] if `go_on` returns false.
 pub fn make_database(path: &Path, label: &str, pages: u64, go_on: impl Fn() -> bool) -> Result<()> {
     let refused = |e: redb::Error| failed(label, &e);
     let database = redb::Database::create(path).map_err(|e| refused(e.into()))?;
@@ -66,12 +66,12 @@ pub fn make_database(path: &Path, label: &str, pages: u64, go_on: impl Fn() -> b
     Ok(())
 }
 
-/// What is stored of a page.
+/// The record of a page.
 fn record(bytes: &[u8]) -> Vec<u8> {
     [&bytes[..CUT.start], &bytes[CUT.end..]].concat()
 }
 
-/// Looks at the stamp in a record.
+/// Checks the stamp in a record.
 #[inline]
 fn check(page: u64, record: &[u8]) -> Result<()> {
     stamp::check_stamp(page, |offset| {
@@ -81,11 +81,11 @@ fn check(page: u64, record: &[u8]) -> Result<()> {
     })
 }
 
-/// Checks every byte of a record but its generation, which it returns.
+/// Checks every byte of a record except its generation. Returns the generation.
 fn check_all(page: u64, record: &[u8]) -> Result<u64> {
     let mut bytes = vec![0; PAGE];
     stamp::fill(&mut bytes, page, stamp::FIRST_GENERATION);
-    // A record of another length leaves zeros, which are never right.
+    // A record of another length leaves zeros here, which are never right.
     let head = record.len().min(CUT.start);
     let tail = record.len().min(RECORD) - head;
     bytes[CUT.end..].fill(0);
@@ -94,11 +94,11 @@ fn check_all(page: u64, record: &[u8]) -> Result<u64> {
     stamp::check_page(page, &bytes)
 }
 
-/// Reads every record back and checks every byte, and that there is one for each page.
+/// Reads every record back and checks every byte. Also checks that there is a record for each page.
 ///
 /// # Errors
 ///
-/// [`Error::Stamp`] or [`Error::Generation`] for the first wrong record, [`Error::Answer`] for one that is not there, [`Error::Refused`].
+/// [`Error::Stamp`] or [`Error::Generation`] for the first wrong record, [`Error::Answer`] for a missing record, [`Error::Refused`].
 pub fn read_back(spec: &Spec, capacity: usize, shadow: &Shadow) -> Result<()> {
     let refused = |e: redb::Error| failed(&spec.label, &e);
     let database = Database::open(spec, capacity)?;
@@ -125,7 +125,7 @@ fn failed(label: &str, error: &redb::Error) -> Error {
 }
 
 impl Database {
-    /// Opens the spec's database with `capacity` bytes for its cache and the page cache together.
+    /// Opens the spec's database. `capacity` is for its cache and the page cache together, bytes.
     pub fn open(spec: &Spec, capacity: usize) -> Result<Database> {
         let own = (capacity as f64 * OWN_SHARE) as usize;
         let database = redb::Builder::new().set_cache_size(own).open(&spec.path);
@@ -142,7 +142,7 @@ impl Database {
         transaction.open_table(TABLE).map_err(|e| self.refused(e.into()))
     }
 
-    /// One transaction, visible to all when it returns. `change` makes the new record from the old one.
+    /// Updates a record in a transaction of its own. `change` turns the old record into the new one.
     fn update(&self, page: u64, change: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         let durable = (self.updates.fetch_add(1, Relaxed) + 1).is_multiple_of(DURABLE);
         self.transact(if durable { Durability::Immediate } else { Durability::None }, |table| {
@@ -171,7 +171,7 @@ impl Database {
 }
 
 impl Access for Database {
-    /// A table to read from, in a load that only reads: it sees what there was when it was opened.
+    /// A table to read from, in a load that only reads. It shows the database as it was when the table was opened.
     type Local = Option<ReadOnlyTable<u64, &'static [u8]>>;
 
     fn local(&self) -> Result<Self::Local> {
@@ -220,7 +220,7 @@ impl Access for Database {
     }
 }
 
-/// Changes a byte in a record that every look at it sees.
+/// Changes a byte of a record, which every check of the record finds.
 #[cfg(test)]
 pub fn damage(path: &Path, page: u64) {
     let database = redb::Database::open(path).unwrap();

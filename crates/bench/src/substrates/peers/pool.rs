@@ -1,5 +1,5 @@
-//! A cache of pages over `pread` with O_DIRECT: what programs write that want a limit of their own on memory and no map. The
-//! crate quick_cache decides what stays; a page that is read by several threads at once is read once; an update writes through.
+//! A cache of pages over `pread` with O_DIRECT, as programs have it that want a memory limit of their own and no map. The crate quick_cache
+//! decides which pages stay. If several threads want a page at once, it is read once. An update is written through.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,13 +13,14 @@ use crate::substrates::engine::Access;
 use crate::substrates::measure::Shadow;
 use crate::substrates::{Error, PAGE, Result, Spec, stamp};
 
-/// Frames made at once, 2 MiB: page-aligned and without the holes that an allocator would leave between aligned pages.
+/// Frames that are made at once, 2 MiB. They are page-aligned. An allocator would leave holes between aligned pages.
 const SLAB: usize = 512;
 
-/// What the cache itself takes for a page beside the page, as measured: entry, keys it remembers, count and pointer of the frame.
+/// Bytes that the cache takes for each page beside the page itself, as measured: its entry, keys that it remembers, and the count and
+/// pointer of the frame.
 const BESIDE: usize = 200;
 
-/// The cache and the file.
+/// The pool: a cache over a file.
 pub struct Pool {
     file: File,
     label: String,
@@ -28,7 +29,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `capacity` bytes, all told, over the spec's file.
+    /// A pool over the spec's file. It takes `capacity` bytes, everything included.
     pub fn open(spec: &Spec, capacity: usize) -> Result<Pool> {
         let file = OpenOptions::new().read(true).write(spec.op.writes()).custom_flags(libc::O_DIRECT).open(&spec.path);
         let file = file.map_err(|source| Error::Io {
@@ -59,7 +60,8 @@ impl Pool {
         })
     }
 
-    /// Writes a changed copy of the page through. Its owner alone does, so no other change can come between.
+    /// Changes a copy of the page, writes it to the file, and puts it into the cache. Only the page's owner calls this, so no other change
+    /// comes between.
     fn update(&self, page: u64, change: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         let mut frame = self.frame()?;
         frame.bytes_mut().copy_from_slice(self.get(page)?.bytes());
@@ -110,23 +112,23 @@ impl Access for Pool {
     }
 }
 
-/// Memory of all frames, and those that hold no page.
+/// The memory of all frames, and the frames without a page.
 #[derive(Default)]
 struct Frames {
     free: Mutex<Vec<Room>>,
-    /// Kept until the pool goes.
+    /// All slabs. They stay until the pool is dropped.
     slabs: Mutex<Vec<MmapMut>>,
 }
 
-/// A page of some slab that nobody else refers to.
+/// A page of a slab. Nothing else refers to it.
 struct Room(*mut u8);
 
-// SAFETY: whoever holds it is the only one that may touch that page of memory, in whatever thread.
+// SAFETY: the holder of this value is the only one that may touch that page of memory, in whatever thread it runs.
 unsafe impl Send for Room {}
-// SAFETY: shared, it is only read, see `Frame::bytes`.
+// SAFETY: if it is shared, the page is only read, see `Frame::bytes`.
 unsafe impl Sync for Room {}
 
-/// A page in memory; its room is free again when nobody needs it.
+/// A page in memory. Its room becomes free when the frame is dropped.
 struct Frame {
     room: Room,
     home: Arc<Frames>,
@@ -149,12 +151,12 @@ impl Frame {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: a page of a slab, which lives as long as `home`; it changes only through `bytes_mut`.
+        // SAFETY: the room is a page of a slab, which lives as long as `home`. It changes only through `bytes_mut`.
         unsafe { std::slice::from_raw_parts(self.room.0, PAGE) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; the room is this frame's alone, and the frame is borrowed for it.
+        // SAFETY: the room is a page of a slab, which lives as long as `home`. It is this frame's alone, and the frame is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.room.0, PAGE) }
     }
 }

@@ -1,4 +1,4 @@
-// Java's mapped buffers: rows of 512 bytes at random. As program.h says.
+// Java's mapped buffers. It reads random rows of 512 bytes. Its commands are those of program.h.
 import java.io.BufferedOutputStream;
 import java.io.FileOutputStream;
 import java.nio.ByteBuffer;
@@ -44,7 +44,7 @@ public class Rows {
         System.out.flush();
     }
 
-    // For so long; if that is nothing until standard input has something to say.
+    // Works for so many seconds. If that is 0, works until something can be read from standard input.
     static String work(double seconds) throws Exception {
         long start = System.nanoTime(), end, wanted = (long) (seconds * 1e9), first = done;
         do {

@@ -1,5 +1,5 @@
-"""A table of rows of 64 KiB by numpy.memmap, or by Python's own mmap where there is no numpy: one column after the other, each in pages
-of its own. Operations are rows."""
+"""A table of rows of 64 KiB, which is read column by column: by numpy.memmap, or by Python's own mmap if there is no numpy. Each column has
+pages of its own. Operations are rows."""
 
 import mmap
 import struct

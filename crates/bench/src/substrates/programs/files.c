@@ -1,4 +1,4 @@
-// Many small files, 4 to 64 KiB, each mapped, read and unmapped, one after the other; 256 to a directory.
+// Many small files of 4 to 64 KiB, 256 in a directory. They are mapped, read and unmapped one after the other.
 #include "program.h"
 
 enum { FILES = 16 };

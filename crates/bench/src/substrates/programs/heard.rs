@@ -104,7 +104,7 @@ pub fn run(job: &Job<'_>, mut look: impl FnMut(&Heard) -> bool) -> std::result::
     if so_far.sums.is_empty() { Err("gave no answer".to_owned()) } else { Ok(so_far) }
 }
 
-/// Removes the settings of `fastmap run` (`FASTMAP_*`) from a command's environment, except `FASTMAP_PRELOAD`, which names the library.
+/// Removes the settings of `fastmap run` (`FASTMAP_*`) from a command's environment. Keeps `FASTMAP_PRELOAD`, which names the library.
 pub fn with_defaults(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("FASTMAP_") && name != "FASTMAP_PRELOAD") {

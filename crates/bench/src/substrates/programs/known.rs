@@ -1,34 +1,34 @@
-//! The programs there are.
+//! The list of programs.
 
-/// A program.
+/// A program of the list.
 #[derive(Debug)]
 pub struct Program {
-    /// On the command line and in the JSON.
+    /// Its name on the command line and in the JSON.
     pub name: &'static str,
-    /// In tables.
+    /// Its name in tables.
     pub title: &'static str,
-    /// Packages that have what it needs, where they are not everywhere.
+    /// The packages that it needs and that may be missing.
     pub packages: &'static str,
-    /// The advice that suits all its maps best.
+    /// The advice that suits all its maps best: `random` or `sequential`.
     pub advice: &'static str,
-    /// MiB of anonymous memory that it may have for itself: half as much again as was seen, 4 at least.
+    /// MiB of anonymous memory that it may have for itself: one and a half times what was seen, at least 4.
     pub own_mib: u64,
-    /// What it is made of; the first that can be had is taken.
+    /// Its sources. The first one that can be built or found is used.
     pub from: &'static [From],
 }
 
-/// What a program is made of.
+/// A source of a program.
 #[derive(Debug)]
 pub enum From {
-    /// A text in C, with flags of the compiler.
+    /// A source text in C, with flags of the compiler.
     C(&'static str, &'static [&'static str]),
-    /// A text in Python, and the module that it needs.
+    /// The name of a file of Python, its text, and the module that it needs.
     Python(&'static str, &'static str, &'static str),
-    /// The text in Java.
+    /// A source text in Java.
     Java(&'static str),
-    /// ripgrep.
+    /// The command of ripgrep.
     Ripgrep,
-    /// fio.
+    /// The command of fio.
     Fio,
 }
 
@@ -46,7 +46,7 @@ impl Program {
     }
 }
 
-/// All of them, in the order in which they are run.
+/// The programs of `fastmap bench programs`, in the order in which they are run.
 pub const ALL: &[Program] = &[
     program("search", "binary search in a sorted file", 4, &[From::C(include_str!("search.c"), &[])]).of("gcc"),
     program("files", "many small files, mapped one after the other", 4, &[From::C(include_str!("files.c"), &[])])
@@ -114,22 +114,22 @@ pub const ALL: &[Program] = &[
     program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
 ];
 
-/// Beside LMDB and SQLite the programs of `fastmap bench try`: a column by numpy, and by Python itself.
+/// A table that is read column by column: by numpy, and by Python alone. `fastmap bench try` runs it, beside LMDB or SQLite.
 pub const COLUMN: [Program; 2] = [
     program("column", "numpy.memmap, a column", 24, &[From::Python("column", include_str!("column.py"), "numpy")])
         .of("python3-numpy"),
     program("column", "Python's mmap, a column", 12, &[From::Python("column", include_str!("column.py"), "mmap")])
         .of("python3"),
 ];
-/// A model, layer by layer.
+/// A model that is read layer by layer, for `fastmap bench try`.
 pub const MODEL: Program =
     program("model", "a model, layer by layer", 12, &[From::Python("model", include_str!("model.py"), "mmap")])
         .of("python3");
-/// A file that is loaded once.
+/// A file that is loaded once, for `fastmap bench try`.
 pub const LOAD: Program =
     program("load", "a load", 12, &[From::Python("load", include_str!("load.py"), "mmap")]).of("python3");
 
-/// The one of this name.
+/// The program of [`ALL`] with this name.
 pub fn named(name: &str) -> Option<&'static Program> {
     ALL.iter().find(|program| program.name == name)
 }

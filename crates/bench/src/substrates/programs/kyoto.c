@@ -1,4 +1,4 @@
-// Kyoto Cabinet's file hash, all of it mapped (msiz): gets of values of 1000 bytes at random.
+// Kyoto Cabinet's file hash, which is mapped whole (msiz). It gets random values of 1000 bytes.
 #include <kclangc.h>
 
 #include "program.h"
@@ -36,7 +36,7 @@ static void make(const char *data, uint64_t bytes) {
 static void begin(const char *data) {
     struct stat facts;
     if (stat(in(data, "hash.kch"), &facts)) fail(path);
-    // The number of buckets is the file's.
+    // An existing file keeps its number of buckets.
     open_in(data, (uint64_t)facts.st_size, 1, KCOREADER);
     records = (uint64_t)kcdbcount(db);
 }

@@ -1,4 +1,4 @@
-// LMDB: gets of values of 1000 bytes at random, 64 to a transaction. With WRITER another process writes new versions of them meanwhile.
+// LMDB. It gets random values of 1000 bytes, 64 in a transaction. With WRITER, another process writes new versions of the values meanwhile.
 #include <lmdb.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ static void open_in(const char *data, unsigned flags) {
     check(mdb_env_open(env, data, flags, 0644), data);
 }
 
-// A value is a version, and words that are the key's but for the version.
+// A value begins with its version. Each other word is a word of the key plus the version.
 static void put(MDB_txn *txn, uint64_t key, uint64_t version, unsigned flags) {
     uint64_t words[WORDS] = {version};
     for (int at = 1; at < WORDS; at++) words[at] = mix(key * WORDS + (uint64_t)at) + version;
@@ -54,7 +54,7 @@ static void stop(void) {
     waitpid(writer, NULL, 0);
 }
 
-// `PROGRAM write DATA`: writes until it is told to end.
+// `PROGRAM write DATA` writes until it is killed.
 __attribute__((constructor)) static void write_forever(int argc, char **argv) {
     if (argc != 3 || strcmp(argv[1], "write")) return;
     MDB_stat facts;
@@ -74,7 +74,7 @@ __attribute__((constructor)) static void write_forever(int argc, char **argv) {
 static void begin(const char *data) {
 #ifdef WRITER
     if (!(writer = fork())) {
-        // The bench listens to the other one.
+        // Standard output is for the bench, which listens to the reader.
         dup2(2, 1);
         execl("/proc/self/exe", "writer", "write", data, NULL);
         fail("writer");

@@ -1,6 +1,7 @@
-// memcached whose items lie in a file (--memory-file), which it maps: gets of values of 1000 bytes at random, over a socket. Each run
-// fills it first: it would find its items again if it were told to end (SIGUSR1), but goes through them all then in the order of their
-// last use, which takes a quarter of an hour with memory for half of them.
+// memcached with its items in a file that it maps (--memory-file). Random values of 1000 bytes are read over a socket.
+//
+// Each run fills it first. memcached can also keep its items from run to run, if it is ended by SIGUSR1. But then it goes through all
+// items in the order of their last use, which takes a quarter of an hour with memory for half of them.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -8,7 +9,7 @@
 
 #include "program.h"
 
-// Of a value's words the first is its key. `ROOM`: bytes of memory for each item.
+// The first of a value's WORDS words is its key. ROOM is the memory for each item, bytes.
 enum { WORDS = 125, GETS = 64, AT_ONCE = 16, ROOM = 1400, PUTS = 256 };
 
 static pid_t server;
@@ -20,7 +21,7 @@ static void stop(void) {
     waitpid(server, NULL, 0);
 }
 
-// In the directory of the data.
+// Starts memcached in the directory of the data, and connects to it.
 static void start(const char *data, uint64_t bytes) {
     if (chdir(data)) fail(data);
     char mib[24];
@@ -28,7 +29,7 @@ static void start(const char *data, uint64_t bytes) {
     server = fork();
     if (server < 0) fail("fork");
     if (server == 0) {
-        // The bench listens to the other one.
+        // Standard output is for the bench, which listens to this program.
         dup2(2, 1);
         execlp("memcached", "memcached", "-s", "socket", "-e", "items", "-m", mib, "-t", "2", geteuid() ? NULL : "-u", "root", NULL);
         fail("memcached");
@@ -39,7 +40,7 @@ static void start(const char *data, uint64_t bytes) {
         if (waitpid(server, NULL, WNOHANG)) fail("memcached has ended");
         usleep(1000);
     }
-    // Data are files.
+    // The directory may only hold files: the bench reads all of them.
     unlink("socket");
     if (!(to = fdopen(fd, "w")) || !(from = fdopen(dup(fd), "r"))) fail("socket");
     atexit(stop);
@@ -61,7 +62,7 @@ static void make(const char *data, uint64_t bytes) {
     int fd = open(in(data, "items"), O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, (off_t)bytes)) fail(path);
     close(fd);
-    // It tells whether memcached is there.
+    // Shows whether memcached is installed.
     start(data, bytes);
 }
 

@@ -1,4 +1,4 @@
-"""A model in a .safetensors file: each layer's weights in their order, for one token after the other. Operations are bytes."""
+"""A model in a .safetensors file. For each token the weights of all layers are read, layer by layer. Operations are bytes."""
 
 import json
 import mmap

@@ -1,4 +1,4 @@
-"""numpy.memmap: a sum from front to back, 1 MiB at a time; operations are pages of 4 KiB."""
+"""numpy.memmap: a sum from front to back, 1 MiB at a time. Operations are pages of 4 KiB."""
 
 import numpy
 import program

@@ -1,10 +1,14 @@
-// What each program in C is, but for its data: `PROGRAM make DATA BYTES` makes them in a directory, and `PROGRAM run DATA SECONDS` says
-// "begin", works on them for SECONDS, and says "end OPS SECONDS SUM...". With `warm` behind that it says "start" before that and "cold OPS SECONDS" behind it, works on
-// until something can be read from standard input, and only after that says "begin" and so on.
+// The common part of all programs in C. A program has two commands:
 //
-// Each quarter of a second it says "at OPS SECONDS", so far.
+// * `PROGRAM make DATA BYTES` makes its data in the directory DATA.
+// * `PROGRAM run DATA SECONDS` prints "begin", works on the data for SECONDS, and prints "end OPS SECONDS SUM...".
 //
-// Work comes in batches, the same ones in the same order in every run; each has its sum, so that runs can be compared as far as
+// `PROGRAM run DATA SECONDS warm` first prints "start", works for SECONDS, and prints "cold OPS SECONDS". Then it works until something
+// can be read from standard input. Only then it prints "begin" and goes on as above.
+//
+// While it works, it prints "at OPS SECONDS" four times a second: the operations and the time so far.
+//
+// Work comes in batches. Every run makes the same batches in the same order. Each batch has a sum, so two runs can be compared as far as
 // both came.
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,9 +23,9 @@
 
 // Makes about so many bytes of data in a directory.
 static void make(const char *data, uint64_t bytes);
-// Opens them.
+// Opens the data.
 static void begin(const char *data);
-// The n-th batch; its operations are added to `ops`.
+// Makes the n-th batch, and adds its operations to `ops`. Returns its sum.
 static uint64_t batch(uint64_t n, uint64_t *ops);
 
 static void fail(const char *what) {
@@ -34,7 +38,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 33;
 }
 
-// An odd multiplier: a word that is wrong, or at another place, changes the sum.
+// The sum of some words. The multiplier is odd, so a word that is wrong or at another place changes the sum.
 __attribute__((unused)) static uint64_t sum_of(const void *start, uint64_t bytes) {
     const uint64_t *words = start;
     uint64_t sum = bytes;
@@ -57,7 +61,7 @@ static double now(void) {
 
 static uint64_t count, *sums;
 
-// Works until `seconds` are over, and if those are none until standard input has something to say; answers how long that was.
+// Works for `seconds`. If that is 0, works until something can be read from standard input. Returns how long it worked.
 static double work(double seconds, uint64_t *ops) {
     static uint64_t room;
     struct pollfd told = {0, POLLIN, 0};

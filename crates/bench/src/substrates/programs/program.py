@@ -1,4 +1,4 @@
-"""What each program in Python is, but for its data: as program.h says."""
+"""The common part of all programs in Python. Their commands and output are those of program.h."""
 
 import os
 import select
@@ -9,8 +9,8 @@ TELL = 0.25
 
 
 def main(make, begin):
-    """`make(data, bytes)`; `begin(data)` gives a function that does the n-th batch and returns how many operations it was, and its
-    sum; nothing where all is done."""
+    """Runs the command line. `make(data, bytes)` makes the data. `begin(data)` returns a function, which makes the n-th batch and returns
+    its operations and its sum, or nothing if all work is done."""
     if len(sys.argv) == 4 and sys.argv[1] == "make":
         return make(sys.argv[2], int(sys.argv[3]))
     warm = sys.argv[4:] == ["warm"]
@@ -20,7 +20,7 @@ def main(make, begin):
     sums = []
 
     def work(seconds):
-        """For so long; if that is nothing until standard input has something to say."""
+        """Works for so many seconds. If that is 0, works until something can be read from standard input."""
         ops, start, told = 0, time.monotonic(), 0
         while True:
             done = batch(len(sums))
@@ -44,12 +44,12 @@ def main(make, begin):
 
 
 def scattered(number, among):
-    """A place among so many, far from that of the next number."""
+    """A place among so many for a number. The places of neighbouring numbers are far apart."""
     return (number * 0x9E3779B97F4A7C15 >> 16 & (1 << 44) - 1) % among
 
 
 def fill(path, bytes, before=b""):
-    """A file of noise."""
+    """Makes a file of random bytes."""
     with open(path, "wb") as file:
         file.write(before)
         for _ in range(bytes >> 20):

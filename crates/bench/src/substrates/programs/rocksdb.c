@@ -1,5 +1,5 @@
-// RocksDB, reading its tables through maps (allow_mmap_reads): gets of values of 1000 bytes at random. The library alone is needed, no
-// header: the calls are those of rocksdb/c.h.
+// RocksDB, which reads its tables through maps (allow_mmap_reads). It gets random values of 1000 bytes. Only the library is needed, and no
+// header: the calls here are those of rocksdb/c.h.
 #include <dlfcn.h>
 
 #include "program.h"
@@ -47,7 +47,7 @@ static void load(void) {
     CALL(void, "options_set_compression", handle, int)(options, 0);
 }
 
-// Keys in order are keys by number.
+// The bytes of a key are in such an order that sorted keys are sorted numbers.
 static void key_of(uint64_t number, char key[8]) {
     for (int at = 0; at < 8; at++) key[at] = (char)(number >> (56 - 8 * at));
 }

@@ -1,4 +1,4 @@
-//! What it takes to have a program: compilers, modules, commands; and how it is called.
+//! Finds or builds programs with compilers, modules and commands, and makes their command lines.
 
 use super::known::From;
 use super::*;
@@ -6,28 +6,28 @@ use super::*;
 /// How a program is started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Tool {
-    /// A program of ours: what comes before `make` and `run`.
+    /// A program of ours: the words of its command line before `make` and `run`.
     Ours(Vec<PathBuf>),
-    /// ripgrep, which looks through all of its data once.
+    /// ripgrep, which searches all of its data once.
     Ripgrep(PathBuf),
     /// fio.
     Fio(PathBuf),
 }
 
-/// The library that gives advice, and which.
+/// The library that gives advice, and the advice that it gives.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Advice {
-    /// A library to preload.
+    /// The library, which is preloaded.
     pub library: PathBuf,
     /// `random` or `sequential`.
     pub what: String,
 }
 
-/// Looked for by ripgrep.
+/// The pattern that ripgrep searches for.
 const PATTERN: &str = r"sh[a-e]d\w";
 
 impl Tool {
-    /// The command that makes the data; none: they are text, which the bench writes.
+    /// The command that makes the data. None: the data are text, which the bench writes.
     pub fn make(&self, data: &Path, bytes: u64) -> Option<Vec<OsString>> {
         match self {
             Tool::Ours(before) => {
@@ -42,7 +42,7 @@ impl Tool {
         }
     }
 
-    /// The command of a run, which makes the program warm or not.
+    /// The command of a run. With `warm_up`, the program is made warm first.
     pub fn run(&self, data: &Path, seconds: f64, warm_up: Option<WarmUp>) -> Vec<OsString> {
         match self {
             Tool::Ours(before) => {
@@ -74,7 +74,7 @@ impl Tool {
         }
     }
 
-    /// What it said of its work, in which it was for `window`.
+    /// The result that the program has printed (`said`). It has worked for `window`.
     pub(super) fn done(&self, said: &str, data: &Path, window: Duration) -> Option<Done> {
         match self {
             Tool::Ours(_) => ours(said),
@@ -95,15 +95,15 @@ fn fio_job(fio: &Path, data: &Path) -> impl Iterator<Item = OsString> {
     [fio.into(), file].into_iter().chain(flags)
 }
 
-/// Where programs are compiled and written out.
+/// The directory in which programs are compiled and written out.
 pub struct Workshop {
     dir: PathBuf,
-    /// Python itself: what is in the path may be a script that looks for it.
+    /// The Python interpreter itself. The command in PATH may be a script that looks for it.
     python: Option<PathBuf>,
 }
 
 impl Workshop {
-    /// In a directory, which is made.
+    /// Makes the directory.
     ///
     /// # Errors
     ///
@@ -119,22 +119,22 @@ impl Workshop {
         Ok(Workshop { dir, python })
     }
 
-    /// The library that gives advice.
+    /// Compiles the library that gives advice.
     ///
     /// # Errors
     ///
-    /// No compiler, or what it says.
+    /// There is no compiler, or it fails.
     pub fn advice(&self) -> std::result::Result<PathBuf, String> {
         let library = self.dir.join("advice.so");
         self.compile(&library, "advice.c", &["-shared", "-fPIC", "-ldl"])?;
         Ok(library)
     }
 
-    /// A program, ready to be run.
+    /// Gets a program ready to be run.
     ///
     /// # Errors
     ///
-    /// Why not, with the package to install.
+    /// The reason why it cannot be had, with the package to install.
     pub fn have(&self, program: &Program) -> std::result::Result<Tool, String> {
         let mut whys = Vec::new();
         for from in program.from {
@@ -184,7 +184,8 @@ impl Workshop {
         wait_for(&mut cc, || true).map_err(|why| format!("cc: {why}"))
     }
 
-    /// That a library which is loaded at run time is there shows when the program wants it: making nothing, it fails.
+    /// Checks that a compiled program can start. A library that it loads at run time may be missing, and the program finds that out only
+    /// when it makes data.
     fn able_to_start(&self, command: PathBuf) -> std::result::Result<PathBuf, String> {
         let probe = self.dir.join("probe");
         fs::create_dir(&probe).map_err(|e| e.to_string())?;
@@ -194,7 +195,7 @@ impl Workshop {
     }
 }
 
-/// A command, by its whole path.
+/// The absolute path of a command in PATH.
 fn in_path(name: &str) -> std::result::Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file());
