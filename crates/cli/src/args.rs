@@ -17,8 +17,8 @@ use crate::size::{Capacity, Size};
 #[command(after_help = "\
 SIZE is a whole number of bytes or of KiB, MiB, GiB, TiB: 4096, 64KiB, 1GiB.
 
-Exit status: 0 success, 1 failure, 2 wrong usage. fastmap run ends with the program's own status, with 126 if the program cannot be executed, and with 127 if it \
-is not found.
+Exit status: 0 success, 1 failure, 2 wrong usage. fastmap run ends with the program's own status, with 126 if the program cannot be executed, and \
+with 127 if it is not found.
 
 Examples:
   fastmap run -- PROGRAM ARGS    run an unchanged program, and steer what the kernel reads and keeps of its mapped files
@@ -71,12 +71,12 @@ const CACHED: &str = "Options with --cache, --heap or --object";
 #[command(long_about = "\
 Run an unchanged program, and steer its mapped files or serve them from a cache.
 
-Without a cache, the kernel serves the program's mapped files as always, and a thread in the program watches which pages are touched. While memory is \
-short or storage is slow, the thread tells the kernel what to read ahead, what to keep, and where not to read around a page fault. The thread changes no \
-call of the program.
+Without a cache, the kernel serves the program's mapped files as always, and a thread in the program watches which pages are touched. While memory \
+is short or storage is slow, the thread tells the kernel what to read ahead, what to keep, and where not to read around a page fault. The thread \
+changes no call of the program.
 
-With --cache SIZE, a cache with a hard limit serves shared mappings of regular files and block devices, and private mappings that are read-only. It takes \
-the place of the kernel's page cache. Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
+With --cache SIZE, a cache with a hard limit serves shared mappings of regular files and block devices, and private mappings while they are read-only. \
+It takes the place of the kernel's page cache. Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
 
 Nothing else changes. fastmap becomes the program (exec), so process id, terminal, standard streams, signals and exit status are the program's own.")]
 #[command(after_help = "\
@@ -109,12 +109,14 @@ Files: these lie beside this command, or in ../lib of its directory.
 With --warm, in $XDG_CACHE_HOME or ~/.cache:
   fastmap/warm                which pages were in memory, 64 MiB at most; see fastmap warm --help
 
-Objects: PATH is a file for the program and for all programs that it executes, as far as they open, look up, map and read it through the C library. A file that \
-is at PATH already is hidden. Calls that would change PATH fail with EROFS. Directories do not list it, and static programs do not see it. Another process \
-fetches the parts that are read. It ends with the last process of the program. Credentials are found as the store's own tools find them.
+Objects: PATH is a file for the program and for all programs that it executes, as far as they open, look up, map and read it through the C \
+library. A file that is at PATH already is hidden. Calls that would change PATH fail with EROFS. Directories do not list it, and static programs \
+do not see it. Another process fetches the parts that are read. It ends with the last process of the program. Credentials are found as the store's \
+own tools find them.
 
-Not possible: programs that run with rights other than yours (setuid, setgid, file capabilities). With a cache, also programs that are statically linked, 32-bit, \
-or built for a C library other than glibc. Without a cache, fastmap-beside, a process beside the program, steers the programs that no library reaches.
+Not possible: programs that run with rights other than yours (setuid, setgid, file capabilities). With a cache, also programs that are statically \
+linked, 32-bit, or built for a C library other than glibc. Without a cache, fastmap-beside, a process beside the program, steers the programs that \
+no library reaches.
 
 Exit status: the program's own; 126 if the program cannot be executed; 127 if it is not found; 2 for wrong usage; 1 if anything else \
 keeps it from running.
@@ -164,9 +166,9 @@ pub struct RunArgs {
     /// Undo advice of the program (madvise) that is plainly wrong: MADV_RANDOM on a walk, MADV_SEQUENTIAL on scattered accesses
     #[arg(long)]
     pub r#override: bool,
-    /// Remember which pages of the program's mapped files are in memory, every minute and at its end, and read them back while the program
-    /// starts the next time. A start is of the same program if arguments and current folder are the same, too. Mappings of less than 4 MiB are
-    /// left out. Not with a cache
+    /// Remember which pages of the program's mapped files are in memory, every minute and at its end, and read them back beside the
+    /// program's next start: the next with the same program, arguments and current folder. Mappings of less than 4 MiB are left out. Not with
+    /// a cache
     #[arg(long)]
     pub warm: bool,
     /// Write counters to this file as JSON when the program ends. Until then, and if the program is killed, the file says that it is not
@@ -245,11 +247,12 @@ choices! {
 Steer the mapped files of programs that are running: your own programs, or any as root.
 
 This command watches from outside which pages a program touches. To advise the kernel, it stops one of the program's threads for a fraction of a \
-millisecond (ptrace(2)) and has it call madvise(2). When this command ends, by --for or a signal, it takes the advice back, and nothing of it stays.")]
+millisecond (ptrace(2)) and has it call madvise(2). When this command ends, by --for or a signal, it takes the advice back, and nothing of it \
+stays.")]
 #[command(after_help = "\
-Not possible: a program that another process traces, a program of another user, a program that is not dumpable (setuid), and a program with system call \
-filters (seccomp) other than its container's. Where kernel.yama.ptrace_scope is 1 or more, only root can attach, except to children of this command. Each \
-refusal is reported, with its remedy.
+Not possible: a program that another process traces, a program of another user, a program that is not dumpable (setuid), and a program with system \
+call filters (seccomp) other than its container's. Where kernel.yama.ptrace_scope is 1 or more, only root can attach, except to children of this \
+command. Each refusal is reported, with its remedy.
 
 This command reads ahead only if it is in the memory group (cgroup) of the program: run it there.
 
@@ -287,15 +290,15 @@ pub struct AttachArgs {
 #[derive(Debug, ClapArgs)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(long_about = "\
-Remember which pages of files are in memory, and read them back after the machine was restarted or the pages were evicted. fastmap run --warm does both for \
-the files that a program maps.
+Remember which pages of files are in memory, and read them back after the machine was restarted or the pages were evicted. fastmap run --warm does \
+both for the files that a program maps.
 
-A record holds the numbers of the pages, of 4 KiB, and not their content. The record of a file is of no use once the file has another length or modification \
-time.")]
+A record holds the numbers of the pages, of 4 KiB, and not their content. The record of a file is of no use once the file has another length or \
+modification time.")]
 #[command(after_help = "\
 Files:
-  ~/.cache/fastmap/warm    a record for each file, at most 64 MiB and 1024 records in all; the oldest are removed first. $XDG_CACHE_HOME/fastmap/warm if that \
-variable is set
+  ~/.cache/fastmap/warm    a record for each file, at most 64 MiB and 1024 records in all; the oldest are removed first. \
+$XDG_CACHE_HOME/fastmap/warm if that variable is set
 
 Exit status: 0; 1 if it failed for one of the files, with a line for each that says why; 2 for wrong usage.
 
@@ -324,8 +327,8 @@ Examples:
     Save(WarmFiles),
     /// Read the remembered pages of these files back, hot pages first
     #[command(after_help = "\
-It makes 2 to 64 requests at once, as many as pay. It fills at most seven eighths of the memory that files can have in the memory group (cgroup) that this \
-command runs in. Run it in the group of the program that needs the files.
+It makes 2 to 64 requests at once, as many as pay. It fills at most seven eighths of the memory that files can have in the memory group (cgroup) \
+that this command runs in. Run it in the group of the program that needs the files.
 
 Exit status: 0; 1 if nothing is remembered of one of the files, or the file has changed, or a signal ended the command; 2 for wrong usage.
 
@@ -334,8 +337,8 @@ Examples:
     Load(WarmFiles),
     /// Show which files have a record
     #[command(after_help = "\
-REMEMBERED is how much of the file was in memory, and HOT is how much of that is read back first. STATE is ok, changed or gone (the file; the record is of no \
-use any more), or damaged (the record, which is ignored).
+REMEMBERED is how much of the file was in memory, and HOT is how much of that is read back first. STATE is ok, changed or gone (the file; the \
+record is of no use any more), or damaged (the record, which is ignored).
 
 With --json:
   {\"folder\", \"used_bytes\", \"limit_bytes\",
@@ -369,37 +372,39 @@ pub struct ShowArgs {
 /// Show what programs do with files that they have mapped, and what would help
 #[derive(Debug, ClapArgs)]
 #[command(long_about = "\
-Show what programs do with files that they have mapped: your own programs, as root all. In full screen, until q is pressed; arrows and page \
-keys scroll. Of a FILE: what of it is in memory, once.
+Show what programs do with files that they have mapped: your own programs, or all as root. The view is full-screen and ends with q; arrows and page \
+keys scroll. With a FILE, show once how much of the file is in memory.
 
-First come programs with files in a FastMap cache. Under each are its files. A size of a program is its cache's capacity, of a file what is mapped. There is no hit \
-rate, and no tool can show one: a load that finds its page in memory does not trap, and the kernel tells nobody of it. What \
-there is: misses (a load or store that found its page absent; pins count too), how many of these found a page that had been \
-evicted a short while before (ghosts: a larger cache would have kept it), traps that found a page read ahead, and first \
-stores to clean pages. Of objects (s3://BUCKET/KEY) also the bytes that were fetched, that were read from the local copy (hit), and \
-that were fetched and given up unread (wasted).
+First come programs with files in a FastMap cache, and under each its files. The size of a program is the capacity of its cache. The size of a \
+file is how much of it is mapped.
 
-Then come processes, FastMap's or not, that have 32 MiB or more of data files mapped by the kernel: what their faults cost, how they touch the files \
-(forward, backward, stride, scattered, pieces, load: all of it from slow storage; mixed, idle), who steers them, and one line of advice where something \
-is wrong. A named process is shown from 4 MiB on.")]
+There is no hit rate, and no tool can show one: a load that finds its page in memory does not trap, so nobody counts it. Instead, the view shows: \
+misses (loads, stores and pins that found their page absent); ghosts (misses of pages that had been evicted a short while before: a larger cache \
+would have kept them); traps that found their page read ahead (staged); and first stores to clean pages. For objects (s3://BUCKET/KEY), it shows \
+the bytes that were fetched, that were read from the local copy (hit), and that were fetched and given up unread (wasted).
+
+Then come all processes, FastMap's or not, that have 32 MiB or more of data files mapped by the kernel. The view shows what their page faults \
+cost, the pattern of their accesses, which process steers them, and one line of advice where something is wrong. Patterns are forward, backward, \
+stride, scattered, pieces, load (the whole file is read from slow storage), mixed and idle. A process that is named on the command line is shown \
+from 4 MiB on.")]
 #[command(after_help = "\
-Columns of programs, rates by the second:
-  SIZE RES DIRTY     bytes: capacity or mapped, in memory, newer than the file
-  MISS READ          misses; bytes: read together at a miss where rows are
-  EVICT WRITE        pages dropped; pages written back
-  AHEAD WASTE        pages read ahead and used; dropped unused
-rw and r- are files mapped for writing and for reading, -- files that were mapped. Queue depth: writes under way when \
-another is begun, on average.
+Columns of programs; rates are per second:
+  SIZE RES DIRTY     bytes: of the cache's capacity, or mapped; in memory; newer than the file
+  MISS READ          misses; bytes that one miss reads at once
+  EVICT WRITE        pages evicted; pages written back
+  AHEAD WASTE        pages read ahead and used; read ahead and dropped unused
+Files marked rw are mapped for writing, r- for reading, and -- are not mapped any more. Queue depth is the average number of writes under way when a \
+write begins, with itself.
 
-Columns of processes, rates by the second:
-  SIZE RES           bytes of data files: mapped; mapped into the process now, and so in memory (/proc/PID/pagemap)
-  FAULT              faults that waited for a device (/proc/PID/stat)
+Columns of processes; rates are per second:
+  SIZE RES           bytes of data files: mapped; mapped into the process's page tables now, and so in memory (/proc/PID/pagemap)
+  FAULT              page faults that waited for a device (/proc/PID/stat)
   READ               bytes read from devices (/proc/PID/io)
-  TOUCH R/T          bytes of pages that came to be mapped, or of faults that waited where these are more; bytes read for each \
+  TOUCH R/T          bytes of pages that were newly mapped, or of faults that waited, whichever is more; bytes read for each \
 byte touched
-  WAIT BLOCK         time of threads with faults neither on a processor nor waiting for one (schedstat; with kernel.task_delayacct: waiting for a device): for \
-each fault; in all, 100% is one thread. At most: a thread may have slept for other reasons, too
-  REFLT              pages read again soon after they were dropped, in the process's memory group (memory.stat)
+  WAIT BLOCK         time that threads with faults spent neither on a processor nor waiting for one (schedstat), or waiting for a device where \
+kernel.task_delayacct is 1: WAIT for each fault, BLOCK in all (100% is one thread). Both are upper bounds: a thread may have slept for other reasons
+  REFLT              pages of the process's memory group that were read again soon after they were dropped (memory.stat)
 
 With --once --json:
   {\"programs\": [{\"pid\", \"name\", \"interval_s\", \"traps_per_second\", \"ghost_share\", \"staged_share\", \"run_used_share\",
@@ -413,24 +418,26 @@ With --once --json:
     \"waited_faults_per_second\", \"read_bytes_per_second\", \"touched_bytes_per_second\", \"read_per_touched\", \"wait_per_fault_s\",
     \"blocked_share\", \"group_refaults_per_second\", \"pattern\", \"steered\": {\"by\", \"pid\"}, \"advice\",
     \"files\": [{\"path\", \"writable\", \"mapped_bytes\", \"resident_bytes\"}]}], \"processes_left_out\"}
-Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is of misses, staged_share (those that \
-found their page read ahead) of traps, run_used_share, an estimate, of pages read in rows behind the one that was missed; null where there were none. A map with no mapped_bytes is over. objects: bytes fetched from stores, read from the local copy, \
-and given up unread; null where there are none. waited_faults and read_bytes are since the process began; blocked_share is seconds a second, of all threads; \
-group_refaults are pages; steered is by \"thread\" (its own) or \"process\" (from outside), or null; advice and what is not known are null. processes_left_out: those of others that you may not look at.
+Counters are the fields of fastmap::Stats and fastmap::live::MapStats. ghost_share is the share of ghosts among misses. staged_share is the share \
+of traps that found their page read ahead. run_used_share is an estimate of the share that was used of the pages read together with a missed page. \
+A share is null if there was nothing to divide by. A map with mapped_bytes 0 is not mapped any more. objects is null if the program has none. \
+waited_faults and read_bytes count since the process began. blocked_share is seconds per second, summed over all threads. group_refaults are \
+pages. steered is by \"thread\" (of the process) or \"process\" (from outside), or null. Values that are not known are null, and so is advice if \
+there is none. processes_left_out counts processes of other users that you may not look at.
 
-Of a FILE, with --json:
+With --json and a FILE:
   {\"file\": {\"path\", \"size_bytes\", \"cached_bytes\", \"dirty_bytes\", \"cells\": [SHARE], \"mapped_by\": [{\"pid\", \"name\", \"writable\", \"shared\", \
 \"mapped_bytes\"}],
    \"processes_left_out\", \"readahead_bytes\", \"file_system\", \"device\"}}
-cells are up to 64 equal parts of the file, each with the share of it that is in memory, 0 to 1.
+cells has up to 64 equal parts of the file: for each, the share that is in memory, 0 to 1.
 
-With --metrics, http://ADDRESS/metrics is OpenMetrics text: for each process, by pid and name, fastmap_process_ mapped_bytes, resident_bytes, waited_faults, \
-read_bytes, touched_bytes, blocked_seconds, group_refaults, steered, needs_advice.
+With --metrics, http://ADDRESS/metrics serves OpenMetrics text. For each process, by pid and name, it has these metrics, with the prefix \
+fastmap_process_: mapped_bytes, resident_bytes, waited_faults, read_bytes, touched_bytes, blocked_seconds, group_refaults, steered, needs_advice.
 
-Exit status: 0; 1 if there is nothing to show, or you may not look at it; 2 wrong usage.
+Exit status: 0; 1 if there is nothing to show, or you may not look at it; 2 for wrong usage.
 
 Files:
-  /proc/PID/fd  where each program's page of counters is looked for: a memfd, fastmap-stats
+  /proc/PID/fd  holds each program's page of counters, a memfd called fastmap-stats
 
 Examples:
   fastmap top
@@ -438,26 +445,26 @@ Examples:
   fastmap top --metrics 127.0.0.1:9742
   fastmap top --once --json --interval 5 $(pidof db_bench)")]
 pub struct TopArgs {
-    /// Only this process, or what of this file is in memory (a file whose name is a number: ./4711)
+    /// Show only this process, or how much of this file is in memory. Write a file whose name is a number as ./4711
     #[arg(value_name = "PID|FILE", value_parser = what, value_hint = ValueHint::FilePath)]
     pub what: Option<What>,
-    /// Print one table and end
+    /// Print one table, and end
     #[arg(long)]
     pub once: bool,
-    /// Print JSON, once
+    /// Print JSON. Needs --once, except with a FILE
     #[arg(long)]
     pub json: bool,
-    /// Serve the figures of processes as OpenMetrics at http://ADDRESS/metrics, until interrupted: IP:PORT, or a PORT of this machine's
-    /// own (127.0.0.1). Anybody who reaches the address may read them
+    /// Serve the figures of processes as OpenMetrics at http://ADDRESS/metrics, until interrupted. ADDRESS is IP:PORT, or a PORT of this
+    /// machine (127.0.0.1); without one, the port is 9742. Anybody who reaches the address can read the figures
     #[arg(long, value_name = "ADDRESS", value_parser = crate::top::serve::address, conflicts_with_all = ["once", "json"])]
     #[arg(num_args = 0..=1, default_missing_value = "9742")]
     pub metrics: Option<SocketAddr>,
-    /// Seconds between two looks, over which rates are taken; with --metrics, at least
+    /// Seconds between two looks; rates are taken over this time. With --metrics, the least time between two looks
     #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
     pub interval: f64,
 }
 
-/// What `top` is to look at.
+/// The argument of `top`: a process or a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     Process(u32),
@@ -471,10 +478,10 @@ fn what(text: &str) -> Result<What, String> {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Exit status: 0 if FastMap can cache files here, or they are in memory and need no cache; 1 if something it cannot do without is missing."
+    after_help = "Exit status: 0 if FastMap can cache files here, or if files here are in memory already; 1 if a requirement is missing."
 )]
 pub struct DoctorArgs {
-    /// A file to be mapped, or a directory of such files
+    /// A file to map, or a directory of such files
     #[arg(default_value = ".")]
     pub path: PathBuf,
     /// Print JSON
@@ -492,13 +499,13 @@ Programs read objects of stores (s3://BUCKET/KEY and others). The parts that wer
 program. A copy belongs to one version of its object, and all copies together stay within a limit.")]
 #[command(after_help = "\
 Environment:
-  FASTMAP_TIER        the folder, where --tier is not given
-  FASTMAP_TIER_LIMIT  how much it may take: SIZE, whole bytes or KiB, MiB, GiB, TiB
+  FASTMAP_TIER        the folder, if --tier is not given
+  FASTMAP_TIER_LIMIT  how much disk space the folder may take: SIZE, in whole bytes, KiB, MiB, GiB or TiB
 
 Files:
-  ~/.cache/fastmap    the folder, where nothing else is said; $XDG_CACHE_HOME/fastmap where that is set
+  ~/.cache/fastmap    the folder by default; $XDG_CACHE_HOME/fastmap if that variable is set
 
-Exit status: 0; 1 failed, and of verify if a copy holds other bytes than were fetched; 2 wrong usage.
+Exit status: 0; 1 for a failure, or if verify finds a copy that holds other bytes than were fetched; 2 for wrong usage.
 
 Examples:
   fastmap cache ls
@@ -509,30 +516,30 @@ pub struct CacheArgs {
     pub command: CacheCommand,
 }
 
-/// What to do with local copies.
+/// The subcommands of `cache`.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
-    /// Show what is there of which objects
+    /// Show the local copies
     #[command(after_help = "\
-LOCAL is what a copy takes of the disk. VERSION is what the store tells versions apart by: version id, ETag or time of modification.
+LOCAL is the disk space that a copy takes. VERSION is how the store tells versions apart: version id, ETag or modification time.
 
 With --json:
   {\"folder\", \"used_bytes\", \"limit_bytes\",
    \"copies\": [{\"url\", \"etag\", \"version\", \"modified\", \"length_bytes\", \"local_bytes\", \"last_used_unix_s\", \"in_use\"}]}
 
-Exit status: 0; 1 if the folder cannot be used; 2 wrong usage.")]
+Exit status: 0; 1 if the folder cannot be used; 2 for wrong usage.")]
     Ls(LsArgs),
-    /// Remove local copies; one that a program has open stays, with nothing in it
+    /// Remove local copies. A copy that a program has open is emptied, and stays
     #[command(after_help = "\
-Exit status: 0; 1 if there is no copy of URL, or the folder cannot be used; 2 wrong usage.")]
+Exit status: 0; 1 if there is no copy of URL, or the folder cannot be used; 2 for wrong usage.")]
     Rm(RmArgs),
-    /// Read all that is there and compare it with its checksums; what is wrong will be fetched anew
+    /// Compare all local copies with their checksums. Damaged parts will be fetched anew
     #[command(after_help = "\
-Exit status: 0; 1 if a copy holds other bytes than were fetched, or the folder cannot be used; 2 wrong usage.")]
+Exit status: 0; 1 if a copy holds other bytes than were fetched, or the folder cannot be used; 2 for wrong usage.")]
     Verify(TierArgs),
 }
 
-/// Which local copies.
+/// The folder of local copies.
 #[derive(Debug, ClapArgs)]
 pub struct TierArgs {
     /// The folder of local copies [default: $FASTMAP_TIER, or ~/.cache/fastmap]
@@ -552,10 +559,10 @@ pub struct LsArgs {
 #[derive(Debug, ClapArgs)]
 #[group(id = "which", required = true, multiple = false, args = ["url", "all"])]
 pub struct RmArgs {
-    /// Those of this object
+    /// Remove the copies of this object
     #[arg(value_name = "URL")]
     pub url: Option<String>,
-    /// All
+    /// Remove all copies
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `fastmap attach`: steers running programs, from outside.
+//! `fastmap attach` steers running programs from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,13 +15,13 @@ use crate::args::AttachArgs;
 use crate::failure::Failure;
 use crate::interrupt;
 
-/// How often it is looked who is there.
+/// The time between two looks at which processes there are.
 const OFTEN: Duration = Duration::from_millis(500);
-/// Less often where the look takes longer than such a part of the time.
+/// The pause is at least this many times as long as a look took, and at most [`LONGEST`].
 const SELDOM: u32 = 100;
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Steers until all have ended, the time is over, or a signal comes.
+/// Steers until all processes have ended, the time of `--for` is over, or a signal comes.
 pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
     interrupt::watch();
     let until = args.lasting.map(|time| Instant::now() + time);
@@ -52,7 +52,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
             sleep(OFTEN.min(end.saturating_duration_since(Instant::now())));
         }
         told.extend(party.reports());
-        // Of a service whose processes come and go.
+        // Where processes come and go, those that have ended are reported at once, and forgotten.
         steered.retain(|process, name| {
             let stays = process.is_there() || !who.may_come();
             if !stays {
@@ -63,7 +63,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode, Failure> {
         told.retain(|process, _| steered.contains_key(process));
     }
     steered.iter().for_each(|(process, name)| tell(*process, name, told.remove(process)));
-    // Those that were there and could not be steered were named.
+    // Each refusal was reported above.
     Ok(if !is_any_steered && is_any_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -71,12 +71,12 @@ fn tell(process: Process, name: &str, line: Option<String>) {
     println!("{} {name}: {}", process.pid, line.as_deref().unwrap_or("nothing was to be done"));
 }
 
-/// Who is to be steered.
+/// The processes to steer.
 struct Who<'a> {
     args: &'a AttachArgs,
-    /// Those that were named by number.
+    /// The processes that were given by number.
     named: BTreeSet<Process>,
-    /// Those that were named, with their children if these are wanted.
+    /// All processes found so far that still live: by number, name or group, and their children if `--children` is given.
     family: BTreeSet<Process>,
     group: Option<PathBuf>,
 }
@@ -112,12 +112,12 @@ impl Who<'_> {
         } else {
             self.family.retain(|process| process.is_there());
         }
-        // Those that were found are watched from when they have enough mapped.
+        // A process that was given by number is always watched. Any other is watched once it has enough mapped.
         let is_worth = |process: &Process| are_worth(&Mappings::of(&process.pid.to_string()).look());
         Ok(self.family.iter().filter(|process| self.named.contains(process) || is_worth(process)).copied().collect())
     }
 
-    /// Whether others may come.
+    /// Whether more processes may come.
     fn may_come(&self) -> bool {
         self.args.name.is_some() || self.group.is_some()
     }
@@ -129,7 +129,7 @@ fn named(name: &str) -> Vec<Process> {
     processes().into_iter().filter(is_named).collect()
 }
 
-/// The folder of a cgroup.
+/// The directory of a cgroup. `group` is its path as in /proc/PID/cgroup, or the directory.
 fn folder(group: &Path) -> Result<PathBuf, Failure> {
     let inside = group.strip_prefix("/").unwrap_or(group);
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified"];

@@ -1,4 +1,4 @@
-//! `fastmap cache`: the local copies of objects: what is there, whether it is right, and away with it.
+//! `fastmap cache` lists, removes and verifies the local copies of objects.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::failure::Failure;
 use crate::size::short;
 use crate::table::{self, printable};
 
-/// Shows, removes or verifies.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// If the folder cannot be used, there is no copy of what is to be removed, or one holds other bytes than its object.
+/// The folder cannot be used, there is no copy of the object to remove, or a copy holds other bytes than were fetched.
 pub fn run(args: &CacheArgs) -> Result<ExitCode, Failure> {
     match &args.command {
         CacheCommand::Ls(args) => ls(args)?,
@@ -25,7 +25,7 @@ pub fn run(args: &CacheArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An error of the tier names the folder and says what to do.
+/// Turns an error of the tier into a failure. The error's text already names the folder and the remedy.
 fn told(error: fastmap_tier::Error) -> Failure {
     Failure::told(error.to_string())
 }
@@ -60,17 +60,17 @@ fn as_table(tier: &Tier, copies: &[Listed], now: SystemTime) -> String {
     text
 }
 
-/// What the store tells versions apart by.
+/// The property by which the store tells versions apart: version id, ETag or modification time.
 fn version_of(one: &Listed) -> &str {
     let version = &one.version;
     version.version.as_deref().or(version.etag.as_deref()).or(version.modified.as_deref()).unwrap_or("-")
 }
 
-/// How long ago that was, in one unit.
+/// The time since `then`, in one unit.
 pub fn ago(then: SystemTime, now: SystemTime) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let seconds = now.duration_since(then).unwrap_or_default().as_secs();
-    // Two of a unit before its number is shown: 119 min rather than 1 h.
+    // A unit is used from two of it on: 119 min rather than 1 h.
     let (unit, name) = UNITS.into_iter().find(|(unit, _)| seconds >= 2 * unit).unwrap_or((1, "s"));
     format!("{} {name} ago", seconds / unit)
 }

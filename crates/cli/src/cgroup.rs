@@ -1,4 +1,4 @@
-//! Memory cgroups: one for each run, under the cgroup this process is in, of version 1 or 2.
+//! Memory cgroups, version 1 or 2. Each run of a benchmark gets its own group, below the cgroup of this process.
 
 mod locate;
 mod v1;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Beginning of the names of all groups made here; the process's id and a number follow.
+/// The names of all groups made here begin with this. The process id and a number follow.
 const PREFIX: &str = "fastmap-bench-";
 
-/// What limits a run's memory; `Display` is the JSON's name for it.
+/// The cgroup version that limits a run's memory. `Display` gives its name in the JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// The memory hierarchy of version 1.
@@ -32,18 +32,18 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// Why no memory cgroup can be made. `Display` is `PATH: what: errno`, without a remedy.
+/// The reason why no memory cgroup can be made. `Display` gives `PATH: what: error`, without a remedy.
 #[derive(Debug)]
 pub struct Unavailable {
-    /// The directory or file that refused.
+    /// The directory or file on which it failed.
     pub path: PathBuf,
-    /// What was tried.
+    /// The step that failed, such as `cannot set the limit`.
     pub what: &'static str,
-    /// The system's answer.
+    /// The error of the system call.
     pub error: io::Error,
 }
 
-/// How to be allowed to make memory cgroups.
+/// The remedy where this user may not make memory cgroups.
 pub const REMEDY: &str = "run as root, or `systemd-run --user --scope -p Delegate=yes fastmap bench ...`";
 
 impl std::fmt::Display for Unavailable {
@@ -58,7 +58,7 @@ impl Unavailable {
     }
 }
 
-/// The limit of the memory cgroup this process is in itself, bytes; `u64::MAX` if there is none.
+/// The limit of this process's own memory cgroup, in bytes. `u64::MAX` if there is no limit.
 pub fn own_limit() -> u64 {
     let Ok((version, own)) = locate::own_memory_cgroup() else {
         return u64::MAX;
@@ -70,16 +70,16 @@ pub fn own_limit() -> u64 {
     fs::read_to_string(own.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// The place where groups can be made.
+/// A cgroup below which groups with a memory limit can be made.
 pub struct Controller {
     version: Version,
     parent: PathBuf,
-    /// What had to be changed in version 2 to get there; undone when dropped.
+    /// The changes to the version 2 hierarchy that this took. Dropping it undoes them.
     _delegation: Option<v2::Delegation>,
 }
 
 impl Controller {
-    /// Finds the place, and proves it by making a group and removing it.
+    /// Finds the cgroup, removes groups that killed processes have left, and makes and removes a group as a proof.
     ///
     /// # Errors
     ///
@@ -97,16 +97,16 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Which hierarchy it is.
+    /// The version of the hierarchy.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// A fresh group whose processes together use at most `limit` bytes, without swap.
+    /// Makes a group whose processes together use at most `limit` bytes of memory, and no swap.
     ///
     /// # Errors
     ///
-    /// The step that failed; nothing is left then.
+    /// The step that failed. No group is left.
     pub fn group(&self, limit: u64) -> Result<Group, Unavailable> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -121,19 +121,19 @@ impl Controller {
     }
 }
 
-/// One run's memory cgroup, removed when dropped.
+/// The memory cgroup of one run. Dropping it removes the cgroup.
 pub struct Group {
     version: Version,
     dir: PathBuf,
 }
 
 impl Group {
-    /// The file into which a process writes "0" to join.
+    /// A process joins the group by writing "0" to this file.
     pub fn join_file(&self) -> PathBuf {
         self.dir.join("cgroup.procs")
     }
 
-    /// The file that tells the peak in bytes, if this kernel has one (version 2: since Linux 5.19).
+    /// The file with the group's peak of memory in bytes, if the kernel has it (version 2: since Linux 5.19).
     pub fn peak_file(&self) -> Option<PathBuf> {
         let name = match self.version {
             Version::V1 => "memory.max_usage_in_bytes",
@@ -149,7 +149,7 @@ impl Drop for Group {
     }
 }
 
-/// Removes a group, waiting up to half a second for processes that have just ended to leave it.
+/// Removes a group. Waits at most half a second until processes that have just ended are out of it.
 fn remove(dir: &Path) {
     for _ in 0..50 {
         match fs::remove_dir(dir) {
@@ -159,7 +159,7 @@ fn remove(dir: &Path) {
     }
 }
 
-/// Removes groups of earlier processes that were killed before they could do it themselves.
+/// Removes groups of processes that have ended without removing them, because they were killed.
 fn remove_orphans(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,4 +1,4 @@
-//! `fastmap doctor`: what this machine and a place on it offer, what is missing, and what to do.
+//! `fastmap doctor` checks whether FastMap can cache files at a path on this machine. It shows what is missing, and what to do about it.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +19,7 @@ struct Diagnosis {
     machine: Machine,
     /// Whether the engine can cache files here.
     can_cache: bool,
-    /// Whether files here are in memory already, and mapped straight.
+    /// Whether files here are in memory already, so that FastMap maps them directly.
     in_memory: bool,
     findings: Vec<Finding>,
 }
@@ -28,20 +28,20 @@ struct Diagnosis {
 struct Finding {
     name: String,
     purpose: String,
-    /// Whether fastmap works without it, slower or with less.
+    /// Whether FastMap works without it, if more slowly or with fewer features.
     optional: bool,
     ok: bool,
-    /// What was found, or why it is missing.
+    /// The state that was found, or the reason why it is missing.
     detail: String,
-    /// What to do if it is missing.
+    /// The way to get it if it is missing.
     remedy: String,
 }
 
-/// Looks, prints, and returns 0 if the engine can cache files or need not, else 1.
+/// Checks and prints. Returns 0 if the engine can cache files, or if files are in memory already, else 1.
 ///
 /// # Errors
 ///
-/// If the path cannot be looked at.
+/// The path cannot be opened, or no file can be made in the directory.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let file = file_at(&args.path)?;
     let mut findings: Vec<Finding> = requirements::of_machine().into_iter().map(Finding::from).collect();
@@ -60,7 +60,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(!can_cache && !in_memory)))
 }
 
-/// The file itself; for a directory, a file without a name in it.
+/// Opens the file. For a directory, makes a file without a name in it.
 fn file_at(path: &Path) -> Result<File, Failure> {
     let refused = |e: std::io::Error| {
         Failure::new(

@@ -1,4 +1,4 @@
-//! How the command fails: one line that names the thing, what happened and the remedy, and an exit status.
+//! A failure of the command: an exit status, and one line that names the thing, what happened, and the remedy.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ pub struct Failure {
     status: u8,
 }
 
-/// Exit statuses.
+/// Exit statuses: a failure, and wrong usage.
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
@@ -20,32 +20,32 @@ impl Failure {
         Failure { message: format!("{thing}: {what}: {remedy}"), status: FAILED }
     }
 
-    /// The command line asks for something that makes no sense: exit status 2.
+    /// The command line makes no sense: exit status 2.
     pub fn usage(thing: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
         Failure { status: USAGE, ..Failure::new(thing, what, remedy) }
     }
 
-    /// A value that makes no sense, with a reason that says what to give instead: exit status 2.
+    /// A value makes no sense: exit status 2. `reason` also says what to give instead.
     pub fn refused(thing: impl fmt::Display, reason: impl fmt::Display) -> Failure {
         Failure { message: format!("{thing}: {reason}"), status: USAGE }
     }
 
-    /// The same with another exit status.
+    /// The same failure with another exit status.
     pub fn with_status(self, status: u8) -> Failure {
         Failure { status, ..self }
     }
 
-    /// A failure whose message another process has already put together.
+    /// A failure with a complete message, which another process or library has made: exit status 1.
     pub fn told(message: String) -> Failure {
         Failure { message, status: FAILED }
     }
 
-    /// The same as a number.
+    /// The exit status as a number.
     pub fn number(&self) -> u8 {
         self.status
     }
 
-    /// 1, 2 for usage, or what was asked for.
+    /// The exit status: 1, 2 for wrong usage, or the value of [`Failure::with_status`].
     pub fn status(&self) -> ExitCode {
         ExitCode::from(self.status)
     }

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP: a flag that every long loop looks at, so that unwinding cleans up as it does on any failure.
+//! SIGINT, SIGTERM and SIGHUP set a flag. Every long loop checks the flag and returns, so that the cleanup is the same as after a failure.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub fn watch() {
     let flag = STOP.get_or_init(Default::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // Only a signal number that may not be caught is refused.
+        // This fails only for signals that cannot be caught.
         let _ = signal_hook::flag::register(signal, Arc::clone(flag));
     }
 }
@@ -24,7 +24,7 @@ pub fn requested() -> bool {
     STOP.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Fails if one of the signals has come.
+/// For the loops of `fastmap-bench`: fails if one of the signals has come.
 pub fn check() -> Result<(), Failure> {
     if requested() {
         return Err(Failure::new("bench", "interrupted", "run it again; nothing was left behind"));

@@ -1,4 +1,5 @@
-//! The command `fastmap`: `run`, `attach`, `warm`, `top`, `doctor`, `cache`; and what it shares with `fastmap-bench`, which `bench` and `report` start.
+//! The command `fastmap`, with its subcommands `run`, `attach`, `warm`, `top`, `doctor` and `cache`. The subcommands `bench` and `report` start
+//! `fastmap-bench`, which uses the public modules of this crate.
 
 mod args;
 mod attach;
@@ -26,20 +27,20 @@ use failure::Failure;
 
 /// Parses the command line, dispatches, and turns a failure into one line and an exit status.
 pub fn main() -> ExitCode {
-    /// Bytes of stack that the command line's parser is given at least.
+    /// The least stack for the parser of the command line, bytes.
     const STACK: usize = 1 << 20;
     let body = || match Args::try_parse() {
         Ok(args) => ended(dispatch(args)),
         Err(error) => usage(&error),
     };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a structure of ours.
+    // SAFETY: the kernel fills one structure of this function's.
     let is_known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } == 0;
     if is_known && limit.rlim_cur < STACK as u64 {
-        // The program that `run` becomes has the limit all the same.
+        // The larger stack is the thread's alone: the program that `run` becomes still gets the old limit.
         match std::thread::Builder::new().stack_size(2 * STACK).spawn(body).map(std::thread::JoinHandle::join) {
             Ok(Ok(status)) => return status,
-            // It has panicked, and said so.
+            // The thread panicked, and the panic hook has reported it.
             Ok(Err(_)) => return ExitCode::from(101),
             Err(_) => {}
         }
@@ -47,7 +48,7 @@ pub fn main() -> ExitCode {
     body()
 }
 
-/// The command line, for its man pages and completions. What `bench` and `report` take is for `fastmap-bench` to say.
+/// The command line's definition, for man pages and completions. The arguments of `bench` and `report` are defined by `fastmap-bench`.
 pub fn command() -> clap::Command {
     Args::command()
 }
@@ -65,7 +66,7 @@ fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The exit status of a command; a failure is told in one line.
+/// The exit status of a command. A failure is reported in one line on standard error.
 pub fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
         eprintln!("fastmap: {failure}");
@@ -73,7 +74,7 @@ pub fn ended(result: Result<ExitCode, Failure>) -> ExitCode {
     })
 }
 
-/// Help and version go out as clap made them; a usage error becomes one line and status 2.
+/// Prints help and version as clap made them. A usage error becomes one line on standard error, and status 2.
 pub fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::{ContextKind, ContextValue};
     if !error.use_stderr() {
@@ -103,7 +104,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Writes to standard output; a reader that has gone (`| head`) is no failure.
+/// Writes to standard output. It is no failure if the reader has gone (`| head`).
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! This machine, for the JSON: processors, kernel, memory, and the file system under the file, with its disk.
+//! Describes this machine for the JSON: processors, kernel, memory, and the file system of a file, with its disk.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::Size;
 
-/// The machine a result was measured on.
+/// The machine on which a result was measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processors this process may use.
+    /// The number of processors that this process may use.
     pub cpus: usize,
     /// The processor's model name.
     pub model: String,
@@ -20,23 +20,23 @@ pub struct Machine {
     pub kernel: String,
     /// Physical memory.
     pub memory_bytes: u64,
-    /// Type of the file system that holds the file, or `block device` where the file is one itself.
+    /// The type of the file system that holds the file, or `block device` if the file is a block device.
     pub file_system: String,
-    /// What that file system is mounted from, or the block device.
+    /// The source of that mount, or the block device.
     pub device: String,
-    /// How much the kernel reads ahead there, KiB: most of what kernel mmap does hangs on it.
+    /// The kernel's readahead for that device, KiB. Kernel mmap's results depend mostly on it.
     #[serde(default)]
     pub read_ahead_kb: Option<u64>,
-    /// The disk's scheduler of requests.
+    /// The disk's I/O scheduler.
     #[serde(default)]
     pub scheduler: Option<String>,
-    /// Whether the disk says that it turns.
+    /// Whether the disk says that it is rotational.
     #[serde(default)]
     pub rotational: Option<bool>,
 }
 
 impl Machine {
-    /// This machine, with the file system that `place` (a file's directory, or a block device) is on.
+    /// This machine, and the file system that holds `place`, which is a file, a directory or a block device.
     pub fn of(place: &Path) -> Machine {
         let FileSystem { kind, device } = FileSystem::of(place);
         let numbers = numbers_of(place);
@@ -61,38 +61,39 @@ impl Machine {
     }
 }
 
-/// Of a page.
+/// KiB of a page.
 const PAGE_KIB: u64 = 4;
 
-/// The device under a place: its major and minor numbers.
+/// The major and minor numbers of a block device, or of the device that holds a file or directory.
 fn numbers_of(place: &Path) -> Option<(u64, u64)> {
     let facts = place.metadata().ok()?;
     let number = if facts.file_type().is_block_device() { facts.rdev() } else { facts.dev() };
     Some((u64::from(libc::major(number)), u64::from(libc::minor(number))))
 }
 
-/// An attribute of a disk's queue, by sysfs. A partition has none of its own.
+/// An attribute of a disk's request queue, from sysfs. A partition has no queue of its own, so its disk's is read.
 fn queue((major, minor): (u64, u64), name: &str) -> Option<String> {
     let folder = format!("/sys/dev/block/{major}:{minor}");
     let places = [format!("{folder}/queue/{name}"), format!("{folder}/../queue/{name}")];
     places.iter().find_map(|place| Some(fs::read_to_string(place).ok()?.trim().to_owned()))
 }
 
-/// Of several words the one in brackets.
+/// The word in brackets, or the whole text if no word is in brackets.
 fn chosen(all: &str) -> &str {
     all.split(['[', ']']).nth(1).unwrap_or(all)
 }
 
-/// The file system a path is on.
+/// The file system that holds a path.
 pub struct FileSystem {
-    /// Its type, as mount(8) knows it.
+    /// The type, such as `ext4`, or `block device`.
     pub kind: String,
-    /// What it is mounted from.
+    /// The source of the mount, or the block device.
     pub device: String,
 }
 
 impl FileSystem {
-    /// From the thread's mountinfo, proc_pid_mountinfo(5): the last mount whose point is the longest beginning of the path.
+    /// Read from the thread's mountinfo, proc_pid_mountinfo(5): the mount with the longest mount point that contains the path. Of several
+    /// such mounts, it is the last.
     pub fn of(place: &Path) -> FileSystem {
         let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
         if place.metadata().is_ok_and(|m| m.file_type().is_block_device()) {
@@ -102,12 +103,12 @@ impl FileSystem {
             .unwrap_or_else(|| FileSystem { kind: "unknown".to_owned(), device: "unknown".to_owned() })
     }
 
-    /// Whether files there live in memory only.
+    /// Whether files of this file system are in memory only.
     pub fn is_memory(&self) -> bool {
         FileSystem::is_memory_kind(&self.kind)
     }
 
-    /// Whether files on file systems of a type do.
+    /// Whether files of file systems of this type are in memory only.
     pub fn is_memory_kind(kind: &str) -> bool {
         ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"].contains(&kind)
     }
@@ -129,7 +130,7 @@ fn find_mount(mountinfo: &str, place: &Path) -> Option<FileSystem> {
     best.map(|(_, file_system)| file_system)
 }
 
-/// A field of /proc/meminfo in bytes; 0 if it is not there.
+/// A field of /proc/meminfo, in bytes. 0 if there is no such field.
 pub fn meminfo(field: &str) -> u64 {
     let kib = read("/proc/meminfo").lines().find_map(|line| {
         line.strip_prefix(field)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()

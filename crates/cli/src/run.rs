@@ -1,4 +1,5 @@
-//! `fastmap run`: checks what can be checked, and becomes the program, with the preload libraries in it.
+//! `fastmap run` checks its settings and the program, puts the preload libraries into the environment, and executes the program in its own
+//! place (exec).
 
 mod beside;
 mod companion;
@@ -28,10 +29,10 @@ use program::Kind;
 const STEERING: &str = "libfastmap_steer.so";
 /// The engine's library, which serves the program's mappings.
 const ENGINE: &str = "libfastmap_preload.so";
-/// The same with the heap: not for every program, since malloc(3) takes a detour there.
+/// The engine's library with the heap. Programs without `--heap` do not get it, because it makes malloc(3) take a detour.
 const ENGINE_AND_HEAP: &str = "libfastmap_preload_heap.so";
 
-/// Becomes the program: on success this does not return.
+/// Becomes the program. On success this does not return.
 pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     let cache = setting(args.cache, "--cache", "FASTMAP_CACHE")?;
     let heap = text(args.heap.as_deref(), "--heap", "FASTMAP_HEAP");
@@ -59,7 +60,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     let program = program::find(&args.program[0])?;
     let kind = program::check(&program, engine.is_some())?;
     variables.extend(objects::start(&args.objects)?);
-    // Last, since it makes a file.
+    // The other checks come first, because this one makes a file.
     let stats = text(args.stats.as_deref(), "--stats", "FASTMAP_STATS");
     let made = stats.map(|(source, path)| checked_stats(source, &path)).transpose()?;
     if let Some(Made { path, .. }) = &made {
@@ -86,10 +87,10 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
     Err(program::not_run(&program, &error))
 }
 
-/// Variables with their values.
+/// Environment variables with their values.
 type Variables = Vec<(&'static str, OsString)>;
 
-/// The variables of the engine's library.
+/// Checks the engine's settings. Returns the environment variables that pass them to its library.
 fn engine_variables(
     args: &RunArgs,
     cache: Option<Given<Capacity>>,
@@ -127,7 +128,7 @@ fn engine_variables(
     Ok(variables)
 }
 
-/// Fails if a flag is given that only the engine has.
+/// Fails if a flag of the engine is given. Returns no variables.
 fn check_without_engine(args: &RunArgs) -> Result<Variables, Failure> {
     let flags = [
         ("--map", !args.map.is_empty()),
@@ -146,13 +147,13 @@ fn check_without_engine(args: &RunArgs) -> Result<Variables, Failure> {
     }
 }
 
-/// A setting and where it comes from, as it is named in an error.
+/// A setting, and its source: the flag or variable that errors name.
 struct Given<T> {
     source: &'static str,
     value: T,
 }
 
-/// A flag, else the variable of the same meaning.
+/// The value of a flag, or else of the environment variable with the same meaning.
 fn setting<T: FromStr<Err = String> + Copy>(
     flag: Option<T>,
     name: &'static str,
@@ -170,7 +171,7 @@ fn text(flag: Option<&OsStr>, name: &'static str, variable: &'static str) -> Opt
     flag.map(|value| (name, value.to_owned())).or_else(|| Some((variable, env::var_os(variable)?)))
 }
 
-/// The cache's capacity, bytes; `None`: what is left.
+/// The cache's capacity, in bytes. `None`: `auto`, or no setting.
 fn checked_cache(given: Option<Given<Capacity>>) -> Result<Option<u64>, Failure> {
     let Some(Given { source, value: Capacity::Given(value) }) = given else { return Ok(None) };
     let minimum = Size(Cache::MIN_CAPACITY as u64);
@@ -192,10 +193,10 @@ fn checked_cache(given: Option<Given<Capacity>>) -> Result<Option<u64>, Failure>
     Ok(Some(value.0))
 }
 
-/// A file for the counters.
+/// The file for the counters.
 struct Made {
     path: PathBuf,
-    /// It was not there before.
+    /// This command has made the file. It is removed if the program cannot be executed.
     fresh: bool,
 }
 
@@ -211,7 +212,8 @@ fn checked_stats(source: &str, path: &OsStr) -> Result<Made, Failure> {
     }
 }
 
-/// What is found in the file of statistics should the program not end by the C library, which has the true ones written: a valid document.
+/// Writes a valid JSON document that says that the counters are not complete. The preload library replaces it when the program ends through the
+/// C library. Otherwise the document stays.
 fn write_unfinished(path: &Path, program: &Path) {
     let mut name = String::from("\"");
     for one in program.to_string_lossy().chars() {
@@ -226,11 +228,11 @@ fn write_unfinished(path: &Path, program: &Path) {
          or made the system call itself, as Go programs do; nothing was counted\",\"program\":{name}\",\"caches\":[],\"maps\":[]}}\n",
         std::process::id()
     );
-    // It could be written to a moment ago; should that have changed, the library says so.
+    // The file could be opened for writing a moment ago. If that has changed, the library reports it.
     let _ = fs::write(path, text);
 }
 
-/// The libraries to be loaded, in their order: the one in `FASTMAP_PRELOAD`, else the engine's, if it is needed, and the one that steers.
+/// The libraries to load, in order: the one that `FASTMAP_PRELOAD` names, or else the engine's, if it is needed, and the one that steers.
 fn libraries(engine: Option<&'static str>) -> Result<Vec<PathBuf>, Failure> {
     let names = engine.into_iter().chain([STEERING]);
     match env::var_os("FASTMAP_PRELOAD") {
@@ -243,7 +245,7 @@ fn libraries(engine: Option<&'static str>) -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
-/// The first of these places that has the library.
+/// The library's path without symbolic links, in the first of these places that has it.
 fn library(name: &'static str, places: &[PathBuf]) -> Result<PathBuf, Failure> {
     let Some(found) = places.iter().find_map(|place| fs::canonicalize(place).ok().filter(|path| path.is_file())) else {
         let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
@@ -253,7 +255,7 @@ fn library(name: &'static str, places: &[PathBuf]) -> Result<PathBuf, Failure> {
             "build it (make build), install it (make install), or say where it is in FASTMAP_PRELOAD",
         ));
     };
-    // ld.so(8) takes a list.
+    // LD_PRELOAD is a list that spaces and colons separate. ld.so(8)
     if found.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
         let what = format!("{}: LD_PRELOAD takes no path with a space or a colon", found.display());
         return Err(Failure::new(name, what, "move it, or name a link to it in FASTMAP_PRELOAD"));
@@ -261,7 +263,8 @@ fn library(name: &'static str, places: &[PathBuf]) -> Result<PathBuf, Failure> {
     Ok(found)
 }
 
-/// `LD_PRELOAD` with the libraries first, and no other of ours: an outer `fastmap run` may have put one there.
+/// The value of `LD_PRELOAD`: the libraries, then the entries of `before`. FastMap's libraries in `before` are left out: an outer `fastmap run`
+/// may have put them there.
 fn preload(libraries: &[PathBuf], before: Option<OsString>) -> OsString {
     let before = before.unwrap_or_default();
     let others = before.as_bytes().split(|byte| byte.is_ascii_whitespace() || *byte == b':');
@@ -275,7 +278,7 @@ fn preload(libraries: &[PathBuf], before: Option<OsString>) -> OsString {
     all.join(OsStr::new(":"))
 }
 
-/// Calls exec(2): signal mask, dispositions and descriptors stay as they came.
+/// Calls execve(2). Signal mask, signal dispositions and descriptors are as this command got them.
 fn become_program(program: &Path, arguments: &[OsString], variables: &[(&str, OsString)]) -> io::Error {
     let text = |text: &OsStr| CString::new(text.as_bytes());
     let list = |texts: &[OsString]| texts.iter().map(|one| text(one)).collect::<Result<Vec<_>, _>>();
@@ -293,8 +296,8 @@ fn become_program(program: &Path, arguments: &[OsString], variables: &[(&str, Os
     let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
         texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
     };
-    // SAFETY: null-terminated lists of C strings that outlive the calls. `path` has a slash, so nothing is searched; a text
-    // without `#!` goes to the shell, as everywhere.
+    // SAFETY: the lists are null-terminated, and their C strings outlive the calls. (`path` has a slash, so execvpe(3) does not search PATH. It
+    // has the shell run a text file without `#!`, as elsewhere.)
     unsafe {
         if !PIPE_SIGNAL_IGNORED.load(Ordering::Relaxed) {
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
@@ -304,14 +307,14 @@ fn become_program(program: &Path, arguments: &[OsString], variables: &[(&str, Os
     io::Error::last_os_error()
 }
 
-/// Whether SIGPIPE was ignored when this process began: Rust's runtime ignores it before `main`.
+/// Whether SIGPIPE was ignored when this process began. This must be read before Rust's runtime ignores SIGPIPE, which it does before `main`.
 static PIPE_SIGNAL_IGNORED: AtomicBool = AtomicBool::new(false);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = {
     extern "C" fn remember() {
-        // SAFETY: all-zero bytes are a valid sigaction, which the call fills.
+        // SAFETY: all-zero bytes are a valid sigaction, and the call fills it.
         let before = unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut before);

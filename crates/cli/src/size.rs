@@ -34,7 +34,7 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// In the largest unit that divides it, so that it reads back as the same size.
+    /// Written in the largest unit that divides the size, so that it parses back to the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS.iter().rev().find(|(_, shift)| self.0 != 0 && self.0.is_multiple_of(1 << shift));
         match unit {
@@ -44,16 +44,16 @@ impl fmt::Display for Size {
     }
 }
 
-/// So many bytes for people: five characters at most, of three digits, in units of 1024.
+/// Bytes for people, in units of 1024: at most three digits and five characters, such as `12.5M`.
 pub fn short(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, ["B", "K", "M", "G", "T"])
 }
 
-/// A value in the unit that leaves it three digits.
+/// The value in the first unit that leaves it at most three digits. `names` are the units, each `unit` times the one before.
 pub fn scaled(mut value: f64, unit: f64, names: [&str; 5]) -> String {
     let mut names = names.into_iter();
     let mut name = names.next().unwrap_or_default();
-    // What would be rounded to four digits.
+    // From 999.5 on, rounding gives four digits.
     while value >= 999.5 {
         let Some(next) = names.next() else { break };
         value /= unit;
@@ -63,12 +63,12 @@ pub fn scaled(mut value: f64, unit: f64, names: [&str; 5]) -> String {
     format!("{value:.digits$}{name}")
 }
 
-/// The capacity of a cache: a size, or what the memory group leaves.
+/// The capacity of a cache: a size, or `auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capacity {
-    /// The memory that is left.
+    /// `auto`: the memory that others leave, followed as it changes.
     Auto,
-    /// So much.
+    /// This size.
     Given(Size),
 }
 
@@ -81,7 +81,7 @@ impl FromStr for Capacity {
     }
 }
 
-/// A limit on memory: a size, or none.
+/// A limit on memory: a size, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// No limit.

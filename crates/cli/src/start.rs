@@ -1,4 +1,5 @@
-//! Starting `fastmap-bench`, which measures, and `fastmap-papers`, which repeats the papers' experiments: they are large, and not everybody wants them.
+//! Starts `fastmap-bench`, which measures, and `fastmap-papers`, which repeats the papers' experiments. Both are large, so they are programs of
+//! their own, and need not be installed.
 
 use std::convert::Infallible;
 use std::env;
@@ -14,17 +15,17 @@ use crate::failure::Failure;
 ///
 /// # Errors
 ///
-/// As [`become_other`].
+/// See [`become_other`].
 pub fn bench(first: &[&str], args: &[OsString]) -> Result<Infallible, Failure> {
     let args = first.iter().map(OsString::from).chain(args.iter().cloned());
     become_other("fastmap-bench", args, "build and install it with this command: `make && make install`")
 }
 
-/// Becomes the command `name`: the one beside this executable, else the one in PATH.
+/// Becomes the command `name`: the program beside this executable, or else the first in PATH.
 ///
 /// # Errors
 ///
-/// If there is none, with the remedy, or it cannot be run.
+/// There is no such program, or it cannot be run. The failure names `remedy`. On success this does not return.
 pub fn become_other(name: &str, args: impl Iterator<Item = OsString>, remedy: &str) -> Result<Infallible, Failure> {
     let beside = beside(name);
     let program = beside.as_deref().map_or(OsStr::new(name), |path| path.as_os_str());

@@ -1,6 +1,6 @@
-//! Aligned tables on standard output.
+//! Text for standard output: aligned tables, figures, and names without control characters.
 
-/// Renders rows under their headings: the first column to the left, figures to the right.
+/// Renders rows under their headings. The first column is aligned to the left, the others to the right.
 pub fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -37,12 +37,12 @@ pub fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// What may stand on a terminal.
+/// The text with `?` for each control character, so that it cannot steer the terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|one| if one.is_control() { '?' } else { one }).collect()
 }
 
-/// So many threads, in words.
+/// A number of threads, in words: `1 thread`, `2 threads`.
 pub fn threads(count: u32) -> String {
     format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }

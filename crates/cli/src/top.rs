@@ -1,8 +1,8 @@
-//! `fastmap top`: what programs do with files that they have mapped, by FastMap or by the kernel.
+//! `fastmap top` shows what programs do with files that they have mapped, by FastMap or by the kernel.
 //!
-//! `watch` finds them and takes rates between two looks: of programs with a FastMap cache from their counters, of others
-//! (`processes`, `observed`) from /proc, with a `pattern` and `advice`. `rows`, `json` and `metrics` make text of that; `screen` shows it until it is
-//! told to stop, `serve` answers those who ask for it. `file` looks at one file instead.
+//! `watch` finds the programs and takes rates between two looks. Programs with a FastMap cache have counters. Processes whose files the kernel serves
+//! (`processes`, `observed`) are seen in /proc, and get a `pattern` and `advice`. `rows`, `json` and `metrics` make text of the figures. `screen` shows
+//! the text until it is stopped, and `serve` sends it to HTTP clients. `file` shows one file instead.
 
 mod advice;
 mod file;
@@ -27,7 +27,7 @@ use crate::args::{TopArgs, What};
 use crate::failure::Failure;
 use watch::Watch;
 
-/// Shows the programs; fails if there are none.
+/// Shows the programs. Fails if there are none, except with `--metrics`.
 pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     let pid = match &args.what {
         Some(What::File(path)) => return of_file(args, path),
@@ -75,7 +75,7 @@ fn of_file(args: &TopArgs, path: &std::path::Path) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// There is nothing to show, any more.
+/// The failure where there is nothing to show, or nothing any more.
 fn none(watch: &Watch) -> Failure {
     match watch.only() {
         Some(pid) if Process::of(pid).is_some() => Failure::new(

@@ -1,4 +1,4 @@
-//! `fastmap warm`: what of files is in memory: remembered, read back, shown.
+//! `fastmap warm` records which pages of files are in memory (`save`), reads them back (`load`), and lists the records (`show`).
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,10 +15,10 @@ use crate::interrupt;
 use crate::size::short;
 use crate::table::{self, printable};
 
-/// Saves, loads or shows.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// If there is no folder for records, or it cannot be read.
+/// There is no folder for records, or it cannot be read.
 pub fn run(args: &WarmArgs) -> Result<ExitCode, Failure> {
     let records = Records::of_user().map_err(|error| failure("records", &error))?;
     match &args.command {
@@ -32,12 +32,12 @@ fn failure(thing: impl std::fmt::Display, error: &Error) -> Failure {
     Failure::new(thing, error, error.remedy())
 }
 
-/// Says what is wrong with a file; the others are done all the same.
+/// Reports an error with one file. The other files are still processed.
 fn tell(path: &Path, error: &Error) {
     eprintln!("fastmap: {}", failure(path.display(), error));
 }
 
-/// By its name without symbolic links, as it is when a program has it mapped.
+/// The absolute path without symbolic links, as /proc/PID/maps shows it for a mapped file.
 fn absolute(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
@@ -86,7 +86,7 @@ fn read_back(records: &Records, args: &WarmFiles) -> ExitCode {
     status(count == args.files.len())
 }
 
-/// What was read back, in words.
+/// Says in words how much was read back.
 pub fn told(loaded: &Loaded) -> String {
     let Loaded { wanted, asked, brought } = *loaded;
     let there = if brought < asked { format!(", {} were in memory", short(asked - brought)) } else { String::new() };
@@ -119,7 +119,7 @@ fn show(records: &Records, args: &ShowArgs) -> Result<ExitCode, Failure> {
     Ok(status(is_all))
 }
 
-/// Whether the record can be used.
+/// The state of a record: `ok` if it can be used.
 fn state(remembered: &Remembered) -> &'static str {
     match std::fs::metadata(&remembered.path) {
         Ok(file) if Version::of(&file) == remembered.version => "ok",

@@ -1,4 +1,4 @@
-//! Where this process's memory cgroup is: from /proc/self/cgroup and /proc/self/mountinfo. cgroups(7).
+//! Finds the directory of this process's memory cgroup from /proc/self/cgroup and /proc/self/mountinfo. cgroups(7)
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Unavailable, Version};
 
-/// The hierarchy that has the memory controller, and the directory of this process in it.
+/// The version of the hierarchy that has the memory controller, and the directory of this process's cgroup in it.
 pub fn own_memory_cgroup() -> Result<(Version, PathBuf), Unavailable> {
     let read = |path: &str| fs::read_to_string(path).map_err(Unavailable::at(Path::new(path), "cannot read"));
     locate(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
@@ -35,7 +35,7 @@ fn locate(cgroups: &str, mounts: &str) -> Result<(Version, PathBuf), Unavailable
     Ok((Version::V2, mount.directory_of(own)))
 }
 
-/// The path of the line of /proc/self/cgroup (`ID:CONTROLLERS:PATH`) whose controllers match.
+/// The path on the first line of /proc/self/cgroup (`ID:CONTROLLERS:PATH`) whose controllers match.
 fn path_in(cgroups: &str, controllers: impl Fn(&str) -> bool) -> Option<&str> {
     cgroups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -43,7 +43,7 @@ fn path_in(cgroups: &str, controllers: impl Fn(&str) -> bool) -> Option<&str> {
     })
 }
 
-/// What matters of a line of /proc/self/mountinfo. proc_pid_mountinfo(5).
+/// The fields that are used of a line of /proc/self/mountinfo. proc_pid_mountinfo(5)
 struct Mount<'a> {
     root: String,
     point: String,
@@ -64,7 +64,7 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// The directory of the cgroup `own`; the mount's own where `own` lies outside of what is mounted (containers).
+    /// The directory of the cgroup `own`. In containers, `own` may lie outside the mounted part: then it is the mount point.
     fn directory_of(&self, own: &str) -> PathBuf {
         match Path::new(own).strip_prefix(&self.root) {
             Ok(below) => Path::new(&self.point).join(below),

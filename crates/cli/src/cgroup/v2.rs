@@ -1,7 +1,7 @@
-//! A place for groups in the unified hierarchy, and their knobs. Kernel documentation, admin-guide/cgroup-v2.rst.
+//! Finds a place for groups in the version 2 (unified) hierarchy, and limits groups. Kernel documentation: admin-guide/cgroup-v2.rst
 //!
-//! A cgroup hands a controller to its children through `cgroup.subtree_control`, and may do so only while it holds no
-//! process itself ("no internal processes"; the root is exempt). So this process may first have to move into a leaf.
+//! A cgroup enables a controller for its children through `cgroup.subtree_control`. Only a cgroup without processes of its own can do so
+//! ("no internal processes"; the root is exempt). So this process may first have to move into a leaf.
 
 use std::fs;
 use std::io;
@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 
 use super::{PREFIX, Unavailable, remove};
 
-/// What was changed to be able to make groups; dropping it changes it back.
+/// The changes that were made so that groups can be made. Dropping it undoes them.
 #[derive(Default)]
 pub struct Delegation {
-    /// Where the controller was enabled for children, and its name.
+    /// The cgroup that enabled a controller for its children, and the controller's name.
     enabled: Option<(PathBuf, String)>,
-    /// The cgroup this process was in, and the leaf it moved to.
+    /// The cgroup that this process was in, and the leaf that it moved to.
     moved: Option<(PathBuf, PathBuf)>,
 }
 
 impl Drop for Delegation {
     fn drop(&mut self) {
-        // The order is the kernel's: no process may enter a cgroup that hands out controllers.
+        // This order is needed: no process can enter a cgroup that enables controllers for its children.
         if let Some((dir, controller)) = &self.enabled {
             let _ = fs::write(dir.join("cgroup.subtree_control"), format!("-{controller}"));
         }
@@ -31,8 +31,8 @@ impl Drop for Delegation {
     }
 }
 
-/// Finds or makes a cgroup whose children have `controller`: `own`, after moving this process to a leaf below it if
-/// need be; or, where other processes are in `own` too (a login session), the one above it.
+/// Finds a cgroup whose children have `controller`. This is `own` if possible: this process moves into a leaf below `own` if need be. Where
+/// `own` has other processes too (a login session), it is the parent of `own`, if that enables the controller already.
 ///
 /// # Errors
 ///
@@ -97,7 +97,7 @@ fn lists(file: &Path, controller: &str) -> Result<bool, Unavailable> {
 pub fn limit(dir: &Path, bytes: u64) -> Result<(), Unavailable> {
     let file = dir.join("memory.max");
     fs::write(&file, bytes.to_string()).map_err(Unavailable::at(&file, "cannot set the limit"))?;
-    // Missing where the kernel has no swap accounting.
+    // The file is missing where the kernel does not account swap.
     let _ = fs::write(dir.join("memory.swap.max"), "0");
     Ok(())
 }
@@ -106,7 +106,7 @@ pub fn limit(dir: &Path, bytes: u64) -> Result<(), Unavailable> {
 mod tests {
     use super::*;
 
-    /// The unified hierarchy's mount, wherever it is.
+    /// The mount point of the unified hierarchy.
     fn unified() -> Option<PathBuf> {
         ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
             .into_iter()
@@ -114,11 +114,12 @@ mod tests {
             .find(|p| p.join("cgroup.subtree_control").exists())
     }
 
-    /// The real thing, with whichever controller the root offers: this process is moved into a fresh cgroup, which
-    /// then has to hand the controller down although a process is in it.
+    /// Uses real cgroups, and the first controller that the root offers. This process moves into a new cgroup, which must then enable the
+    /// controller for its children although a process is in it.
     #[test]
     fn a_busy_cgroup_is_made_to_delegate_and_left_as_it_was() {
-        /// Set where this test runs in a process of its own: a process that another test starts meanwhile would stay in the cgroup.
+        /// The environment variable is set in the process that runs this test alone. Otherwise processes that other tests start meanwhile would
+        /// stay in the cgroup.
         const ALONE: &str = "FASTMAP_TEST_ALONE";
         if std::env::var_os(ALONE).is_none() {
             let name = "cgroup::v2::tests::a_busy_cgroup_is_made_to_delegate_and_left_as_it_was";

@@ -1,27 +1,27 @@
-//! Processes beside a program that `fastmap run` becomes: children of nobody, in a session (setsid(2)) of their own, so that neither the
-//! program's waits nor the terminal's signals reach them.
+//! Starts processes beside the program that `fastmap run` becomes. They are not the program's children, so it does not find them when it waits for
+//! its children. They have a session (setsid(2)) of their own, so the terminal's signals do not reach them.
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Makes one called `name`, which does `body` with a pipe to this process and a pidfd of it, and nothing else of this process's open but,
-/// where it `tells`, standard error.
+/// Starts a process called `name` that runs `body`. `body` gets a pipe to this process, and a pidfd of this process. All other descriptors are closed
+/// in the new process; standard error stays open if it `tells`. Returns the reading end of the pipe.
 pub fn start(name: &CStr, tells: bool, body: impl FnOnce(PipeWriter, OwnedFd)) -> io::Result<PipeReader> {
     let (reader, writer) = io::pipe()?;
-    // SAFETY: numbers only; a descriptor that is nobody else's.
+    // SAFETY: the call takes numbers only, and nothing else owns the new descriptor.
     let program = unsafe {
         match libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as i32 {
             -1 => return Err(io::Error::last_os_error()),
             fd => OwnedFd::from_raw_fd(fd),
         }
     };
-    // SAFETY: no other thread of this process does anything.
+    // SAFETY: no other thread of this process does anything, so the child can go on using all of its memory.
     match unsafe { libc::fork() } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {
-            // SAFETY: as above; this process has nothing to be tidied up.
+            // SAFETY: no other thread exists, see above. The process that ends by _exit(2) has nothing to clean up.
             unsafe {
                 libc::setsid();
                 if libc::fork() != 0 {
@@ -29,7 +29,7 @@ pub fn start(name: &CStr, tells: bool, body: impl FnOnce(PipeWriter, OwnedFd)) -
                 }
             }
             drop(reader);
-            // Whatever happens, nothing of the caller's is done here.
+            // Neither a panic nor a return may lead the new process into the caller's code.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 if detach(name, tells, &[writer.as_raw_fd(), program.as_raw_fd()]).is_ok() {
                     body(writer, program);
@@ -39,17 +39,18 @@ pub fn start(name: &CStr, tells: bool, body: impl FnOnce(PipeWriter, OwnedFd)) -
         }
         child => {
             drop(writer);
-            // SAFETY: takes no memory.
+            // SAFETY: waitpid(2) gets a null pointer, so it writes no memory.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         }
     }
     Ok(reader)
 }
 
-/// Lets go of everything that the caller has open, or is in: whoever waits for its end is not to wait for this process.
+/// Closes the descriptors of the caller and leaves its current directory, so that a process that waits for their end does not wait for this one.
 fn detach(name: &CStr, tells: bool, kept: &[RawFd]) -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    // SAFETY: numbers and a C string. What is closed is nobody's in this process, which has one thread and uses only what is kept.
+    // SAFETY: the calls take numbers and a C string. This process has one thread and uses only the descriptors in `kept`, so nothing in it uses a
+    // descriptor that is closed.
     unsafe {
         for fd in 0..if tells { 2 } else { 3 } {
             libc::dup2(null.as_raw_fd(), fd);

@@ -1,5 +1,6 @@
-//! The process that steers a program from outside: static ones, Go's, those of other C libraries, all that the program starts, and loads
-//! from slow storage of each. With `--warm` it remembers what of its files is in memory.
+//! The process `fastmap-beside`. It steers from outside the program and all that the program starts: also static programs, Go programs and programs
+//! of other C libraries. For programs that steer themselves, it only reads ahead of loads from slow storage. With `--warm`, it remembers which pages
+//! of the program's files are in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,19 +16,20 @@ use fastmap_steer::observe::{Mappings, Process, are_worth, with_children};
 use super::warm::Warmth;
 use crate::interrupt;
 
-/// How often it is looked who is there: at first, and later.
+/// The time between two looks at which processes there are: at first, and later.
 const OFTEN: Duration = Duration::from_millis(30);
 const SELDOM: Duration = Duration::from_secs(1);
 const AT_FIRST: Duration = Duration::from_secs(3);
 
-/// Starts it beside this process, and what this becomes. Where there can be none, the program runs as it is. `warm`: the command whose files
-/// are to be warm.
+/// Starts the process beside this one, which then becomes the program. Where no such process can be, the program runs without it. `warm`: the key of
+/// the command for `--warm`.
 pub fn start(overrides: bool, warm: Option<String>) {
-    // SAFETY: no preconditions.
+    // SAFETY: the calls have no preconditions.
     let (own, is_terminal) = unsafe { (libc::getpid(), libc::isatty(libc::STDERR_FILENO) == 1) };
-    // The first process of a namespace is the parent of whoever has none, and may wait for all; so is one that has asked for that.
+    // The first process of a PID namespace becomes the parent of orphans, and so does a child subreaper. Then the process beside the program would be
+    // the program's child, and the program might wait for it.
     let mut reaps = 0;
-    // SAFETY: the kernel writes one number.
+    // SAFETY: the kernel writes one number, to `reaps`.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut reaps) };
     if own == 1 || reaps != 0 {
         if warm.is_some() {
@@ -42,9 +44,9 @@ pub fn start(overrides: bool, warm: Option<String>) {
     let (tells, is_warm) = (is_terminal || logs, warm.is_some());
     let settings = Settings { overrides, ..Settings::default() };
     let reader = super::beside::start(c"fastmap-beside", tells, |mut answer, program| {
-        // SAFETY: no preconditions.
+        // SAFETY: the call has no preconditions.
         let pid = unsafe { libc::getpid() };
-        // Nobody may listen.
+        // The reader may be closed already. That is no failure.
         let _ = answer.write_all(&pid.to_ne_bytes());
         drop(answer);
         let warm = warm.and_then(|command| Warmth::begin(command, own as u32, logs, tells));
@@ -56,15 +58,15 @@ pub fn start(overrides: bool, warm: Option<String>) {
         Err(error) if is_warm => return tell_cold(&format!("no process could be started beside the program: {error}")),
         Err(_) => return,
     };
-    // Yama lets the named process trace this one, and what it becomes. Where there is no Yama nobody waits.
+    // Under Yama, this lets the new process trace this one, also after exec. Without Yama there is no need to wait for the number.
     let mut pid = [0; 4];
     if Path::new("/proc/sys/kernel/yama").exists() && reader.read_exact(&mut pid).is_ok() {
-        // SAFETY: numbers only.
+        // SAFETY: the call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(u32::from_ne_bytes(pid)), 0, 0, 0) };
     }
 }
 
-/// Says that `--warm` does nothing.
+/// Reports that `--warm` does nothing, and why.
 fn tell_cold(why: &str) {
     eprintln!(
         "fastmap: --warm: does nothing here: {why}: run `fastmap warm load FILE` before it, and `fastmap warm save FILE` after"
@@ -76,8 +78,8 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, mut tells: bool, m
     let (mut family, mut party) = (BTreeSet::from([root]), Party::new(settings));
     let (mut refused, mut lines) = (BTreeSet::new(), BTreeMap::new());
     let began = Instant::now();
-    // A service that is stopped, and a machine that is shut down, send SIGTERM to all: no call is left half put in, and what is in memory now
-    // is remembered.
+    // SIGTERM comes to all processes when a service is stopped, or the machine shuts down. The loop then ends in order: no injected call is left half
+    // done, and the pages that are in memory are remembered.
     interrupt::watch();
     let (mut has_ended, mut cost) = (false, Duration::ZERO);
     loop {
@@ -118,7 +120,7 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, mut tells: bool, m
             break;
         }
         if has_ended && tells {
-            // Whoever waits for the end of standard error waits for the program, not for this process.
+            // A process that reads the program's standard error to its end must not wait for this process.
             tells = !let_go_of_standard_error();
         }
         if let Some(warm) = &mut warm {
@@ -126,7 +128,7 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, mut tells: bool, m
         }
         cost = looked.elapsed();
     }
-    // Advice is taken back first.
+    // Dropping this takes the advice back, before the records are written.
     drop(party);
     if let Some(warm) = warm {
         warm.remember_at_the_end();
@@ -135,13 +137,13 @@ fn accompany(program: u32, settings: Settings, end: &OwnedFd, mut tells: bool, m
 
 fn let_go_of_standard_error() -> bool {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return false };
-    // SAFETY: numbers only.
+    // SAFETY: the call takes numbers only.
     unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) != -1 }
 }
 
-/// Sleeps; wakes when the program ends, and tells that it has. Others of its family may go on.
+/// Sleeps for `time`, or until the program ends. Returns whether it has ended. Processes that it started may live on.
 fn wait(end: &OwnedFd, time: Duration) -> bool {
     let mut end = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure of this function's.
+    // SAFETY: the kernel gets one structure, a local variable of this function.
     unsafe { libc::poll(&mut end, 1, time.as_millis() as i32) == 1 }
 }

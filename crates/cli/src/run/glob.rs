@@ -1,4 +1,4 @@
-//! `--map GLOB`: which files the program's mappings are served for.
+//! `--map GLOB` chooses the files whose mappings the cache serves.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,11 +8,11 @@ use globset::GlobBuilder;
 
 use crate::failure::Failure;
 
-/// The flag's globs, else the variable's, checked, absolute, and joined with colons.
+/// Checks the globs of the flag, or else of the variable. Returns them absolute, and joined with colons.
 pub fn checked(flags: &[OsString], variable: Option<OsString>) -> Result<Option<OsString>, Failure> {
     if flags.is_empty() {
         let Some(text) = variable else { return Ok(None) };
-        // Colons separate them there, so each of its own is without.
+        // Colons separate the globs of the variable, so no glob there can contain a colon.
         let parts = text.as_bytes().split(|byte| *byte == b':').map(|part| part.to_vec());
         return joined("FASTMAP_MAP", parts.map(|part| String::from_utf8_lossy(&part).into_owned())).map(Some);
     }
@@ -28,7 +28,7 @@ fn joined(source: &str, globs: impl Iterator<Item = String>) -> Result<OsString,
     Ok(all.join(":").into())
 }
 
-/// A glob as it is matched: against absolute paths.
+/// The glob as it is matched against absolute paths.
 fn absolute(source: &str, glob: &str, here: &str) -> Result<String, Failure> {
     let refuse = |what: String, remedy: &str| Err(Failure::usage(source, what, remedy));
     if glob.is_empty() {

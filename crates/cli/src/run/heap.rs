@@ -1,4 +1,4 @@
-//! `--heap FILE[:SIZE]`: a file that is not there yet, or empty, in a directory with room for it.
+//! Checks `--heap FILE[:SIZE]`: the file must not exist yet, or be empty, and its directory must be writable and have room for it.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 use crate::size::Size;
 
-/// Checks the argument; it comes back with an absolute path.
+/// Checks the argument. Returns it with an absolute path.
 pub fn checked(source: &str, argument: &OsStr) -> Result<OsString, Failure> {
     let (file, size) = split(source, argument)?;
     let file = std::path::absolute(&file).unwrap_or(file);
@@ -33,7 +33,7 @@ pub fn checked(source: &str, argument: &OsStr) -> Result<OsString, Failure> {
         return refuse(format!("there is no directory {}", folder.display()), "make it, or name another");
     }
     let place = CString::new(folder.as_os_str().as_bytes()).unwrap_or_default();
-    // SAFETY: a C string.
+    // SAFETY: `place` is a C string.
     if unsafe { libc::access(place.as_ptr(), libc::W_OK | libc::X_OK) } != 0 {
         let what = format!("no file can be made in {}: {}", folder.display(), io::Error::last_os_error());
         return refuse(what, "name a directory that you may write to");
@@ -50,7 +50,7 @@ pub fn checked(source: &str, argument: &OsStr) -> Result<OsString, Failure> {
     Ok(argument)
 }
 
-/// The file, and the size behind the last colon. A colon that no figure follows is the file's own.
+/// The file, and the size after the last colon. If neither a digit nor the end follows the colon, it belongs to the file's name.
 fn split(source: &str, argument: &OsStr) -> Result<(PathBuf, Option<Size>), Failure> {
     let bytes = argument.as_bytes();
     let (file, size) = match bytes.iter().rposition(|byte| *byte == b':') {
@@ -70,10 +70,10 @@ fn split(source: &str, argument: &OsStr) -> Result<(PathBuf, Option<Size>), Fail
     Ok((PathBuf::from(OsString::from_vec(file.to_vec())), size))
 }
 
-/// What this user may still write in a directory's file system, bytes. statvfs(3)
+/// The bytes that this user can still write in the directory's file system. statvfs(3)
 fn free_space(folder: &CString) -> Option<u64> {
     let mut facts = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: a C string, and room for what the call fills.
+    // SAFETY: `folder` is a C string. The call fills `facts` if it succeeds, and only then it is taken as initialized.
     let facts = unsafe {
         if libc::statvfs(folder.as_ptr(), facts.as_mut_ptr()) != 0 {
             return None;

@@ -1,9 +1,9 @@
-//! `fastmap run --object`: a session, and the server of it.
+//! `fastmap run --object`: starts the server, a process that fetches objects for the program.
 //!
-//! The program may be anything, so nothing that fetches lives in it: a child of this process does, which nobody waits for, in a session (setsid(2))
-//! of its own, so that the terminal's signals do not reach it. It opens the objects, makes the session's folder (what is in it stands in
-//! `objects/session.rs` of the preload library), says so, and serves until the program has ended and no process that it made has the folder
-//! open. Then it removes the folder.
+//! The program may be of any kind, so the fetching is not done inside it. The server is not the program's child, and it has a session (setsid(2))
+//! of its own, so that the terminal's signals do not reach it. It opens the objects and makes a folder for this run; `objects/session.rs` of the
+//! preload library describes the folder's files. Then it reports that it is ready, and serves until the program has ended and no process of it
+//! has the folder's `users` file open. Then it removes the folder.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -24,10 +24,10 @@ use fastmap_tier::{Asking, Tier, Version};
 use crate::args::ObjectArgs;
 use crate::failure::Failure;
 
-/// How long it may take until a program that is executed has the session open.
+/// A program that was just executed opens the folder within this time.
 const GAP: Duration = Duration::from_secs(1);
 
-/// How long a program waits for a part of an object.
+/// The time that a program waits for a part of an object. `None`: for ever.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Deadline(Option<Duration>);
 
@@ -49,13 +49,13 @@ impl FromStr for Deadline {
     }
 }
 
-/// Where an object is, and where it is to appear.
+/// An object, and the absolute path at which it appears.
 struct Wanted {
     url: String,
     path: PathBuf,
 }
 
-/// Starts the server; what the program's environment is to say of it.
+/// Starts the server. Returns the environment variables for the program. Without objects there is no server, and there are no variables.
 pub fn start(args: &ObjectArgs) -> Result<Vec<(&'static str, OsString)>, Failure> {
     let ObjectArgs { object, tier, tier_limit, deadline } = args;
     if object.is_empty() {
@@ -85,7 +85,7 @@ pub fn start(args: &ObjectArgs) -> Result<Vec<(&'static str, OsString)>, Failure
     Ok(variables)
 }
 
-/// URL=PATH. A URL may have equals signs in it.
+/// Parses URL=PATH. The last equals sign separates the two, because a URL may contain others.
 fn wanted(text: &OsStr) -> Result<Wanted, Failure> {
     let refused = |what: &str| {
         Failure::usage(
@@ -107,7 +107,7 @@ fn wanted(text: &OsStr) -> Result<Wanted, Failure> {
     Ok(Wanted { url: url.to_owned(), path: folder.join(name) })
 }
 
-/// What the server has ready.
+/// The parts that the server needs.
 struct Session {
     folder: tempfile::TempDir,
     users: File,
@@ -144,7 +144,7 @@ fn prepare(wanted: &[Wanted], dir: Option<&Path>, limit: Option<u64>, deadline: 
     Ok(Session { folder, users, asking, objects, _tier: tier })
 }
 
-/// What the preload library reads: fields that end with a zero byte.
+/// The content of the file `manifest`, for the preload library. Each field ends with a zero byte.
 fn manifest(tier: &Tier, deadline: Deadline, wanted: &[Wanted], objects: &[Object]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut field = |bytes: &[u8]| {
@@ -166,7 +166,7 @@ fn manifest(tier: &Tier, deadline: Deadline, wanted: &[Wanted], objects: &[Objec
     text
 }
 
-/// Makes the process that serves, and waits until it is ready: the session's folder.
+/// Makes the server's process, and waits until it is ready. Returns the folder.
 fn fork(prepare: impl FnOnce() -> Result<Session, Failure>) -> Result<OsString, Failure> {
     let failed = |what: &str, error: io::Error| {
         Failure::new("--object", format!("{what}: {error}"), "see what limits processes here (ulimit -a)")
@@ -190,7 +190,8 @@ fn fork(prepare: impl FnOnce() -> Result<Session, Failure>) -> Result<OsString, 
     }
 }
 
-/// The server's process.
+/// Runs in the server's process. Sends a status byte to `answer`: 0 and the folder's path, or the exit status and the message of a failure.
+/// `program` is a pidfd.
 fn run(
     prepare: impl FnOnce() -> Result<Session, Failure>,
     mut answer: PipeWriter,
@@ -203,7 +204,7 @@ fn run(
             return None;
         }
     };
-    // It fails when the program was interrupted meanwhile; then the folder goes.
+    // The write fails if `fastmap run` was interrupted meanwhile. Then this returns, and the folder is removed.
     answer.write_all(&[&[0], session.folder.path().as_os_str().as_bytes()].concat()).ok()?;
     drop(answer);
     let Session { folder, users, asking, objects, _tier } = session;
@@ -216,20 +217,21 @@ fn run(
         rings.ring();
     });
     watch.ok()?;
-    // `fastmap top` shows what is fetched.
+    // This offers the counters of fetched bytes to `fastmap top`.
     fastmap::live::offer();
     let _ = serve(asking, &objects, &stop);
     std::process::exit(0)
 }
 
-/// Waits until the program has ended, and nobody else has the session open. A process that executes a program has it not for a moment.
+/// Waits until the program has ended and no other process holds a lock on `users`. A process has no lock for a moment while it executes another
+/// program, so the lock must be free twice, [`GAP`] apart.
 fn wait_for(program: &OwnedFd, users: &File) {
     let lock = |how| {
-        // SAFETY: takes no memory.
+        // SAFETY: the call takes numbers only.
         unsafe { libc::flock(users.as_raw_fd(), how) == 0 }
     };
     let mut end = libc::pollfd { fd: program.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure of this function's.
+    // SAFETY: the kernel gets one structure, a local variable of this function.
     while unsafe { libc::poll(&mut end, 1, -1) } < 1 {}
     loop {
         while !lock(libc::LOCK_EX) {}
@@ -241,12 +243,12 @@ fn wait_for(program: &OwnedFd, users: &File) {
     }
 }
 
-/// A time as stores give it, in seconds since 1970: `2023-11-14T22:13:20Z`, or `Tue, 14 Nov 2023 22:13:20 GMT`.
+/// Parses a time as stores write it, `2023-11-14T22:13:20Z` or `Tue, 14 Nov 2023 22:13:20 GMT`, to seconds since 1970.
 fn seconds(text: &str) -> Option<i64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let parts: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty()).collect();
     let split: Vec<&str> = parts.iter().flat_map(|part| part.split('T')).collect();
-    // Whatever a server sends: small numbers.
+    // A server may send anything. Small numbers cannot overflow the sums below.
     let number = |text: &str| text.parse::<u16>().ok().map(i64::from);
     let (year, month, day, time) = match number(parts.first()?) {
         Some(year) => (year, number(split.get(1)?)?, number(split.get(2)?)?, split.get(3..6)?),
@@ -256,7 +258,7 @@ fn seconds(text: &str) -> Option<i64> {
         }
     };
     let time = time.iter().try_fold(0, |sum, part| Some(sum * 60 + number(part.trim_end_matches('Z'))?))?;
-    // Days since 1970-01-01, by years that begin in March.
+    // Days since 1970-01-01. Years begin in March, so that a leap day is the last day of its year.
     let (year, month): (i64, i64) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days =
         year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (month * 153 + 2) / 5 + day

@@ -1,4 +1,4 @@
-//! The program to be run: where it is, and whether a preload library can be in it. execve(2), ld.so(8), elf(5)
+//! Finds the program to run, and checks whether it can load a preload library. execve(2), ld.so(8), elf(5)
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// As the shell and env(1) have it.
+/// Exit statuses, as the shell and env(1) have them.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Finds a program as execvp(3) does; the path has a slash.
+/// Finds a program as execvp(3) does. The path that is returned contains a slash.
 pub fn find(program: &OsStr) -> Result<PathBuf, Failure> {
     if program.is_empty() {
         return Err(not_found(program, "its name is empty"));
@@ -31,7 +31,7 @@ pub fn find(program: &OsStr) -> Result<PathBuf, Failure> {
     let folders = env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let mut refused = None;
     for folder in env::split_paths(&folders) {
-        // An empty entry is the current directory.
+        // An empty entry of PATH is the current directory.
         let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
         let path = folder.join(program);
         match executable(&path) {
@@ -48,7 +48,7 @@ fn not_found(program: &OsStr, why: impl std::fmt::Display) -> Failure {
     Failure::new(program.display(), format!("not found: {why}"), remedy).with_status(NOT_FOUND)
 }
 
-/// What a program is told that is there and does not run.
+/// The failure for a program that exists and cannot be executed.
 pub fn not_run(path: &Path, error: &io::Error) -> Failure {
     let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     Failure::new(path.display(), format!("cannot be executed: {error}"), "give a program that you may run")
@@ -60,17 +60,21 @@ fn executable(path: &Path) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::EISDIR));
     }
     let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: a C string.
+    // SAFETY: `name` is a C string.
     match unsafe { libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::X_OK, libc::AT_EACCESS) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// What kind of program this is, or the one that a script names on its first line; fails if it runs with rights that are not the caller's, and,
-/// where it `needs_library`, if none can be in it. One that may not be read is taken as it is.
+/// The kind of a program. For a script, it is the kind of its interpreter.
+///
+/// # Errors
+///
+/// The program would run with rights that are not the caller's; or it `needs_library`, and cannot load one. A program that cannot be read is not
+/// checked.
 pub fn check(program: &Path, needs_library: bool) -> Result<Kind, Failure> {
-    /// Scripts whose interpreter is a script, as far as Linux goes.
+    /// Linux follows at most this many scripts whose interpreter is a script, too.
     const MOST_SCRIPTS: usize = 5;
     let mut path = program.to_owned();
     for _ in 0..MOST_SCRIPTS {
@@ -90,7 +94,7 @@ pub fn check(program: &Path, needs_library: bool) -> Result<Kind, Failure> {
     Ok(Kind::Plain)
 }
 
-/// The program that a script's first line stands for; what env(1) is told to run is that.
+/// The interpreter on a script's first line. If that is env(1), it is the program that env is told to run.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
@@ -136,17 +140,17 @@ fn check_binary(program: &Path, path: &Path, file: &File, start: &[u8], needs_li
     }
 }
 
-/// What gives a program rights of its own, so that ld.so runs it in secure mode.
+/// The property that gives a program rights of its own, so that ld.so(8) runs it in secure-execution mode.
 fn privileged(path: &Path, file: &File) -> Option<&'static str> {
     let facts = file.metadata().ok()?;
-    // SAFETY: no preconditions.
+    // SAFETY: the calls have no preconditions.
     let (user, group, no_new) = unsafe {
         let no_new = libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
         (libc::getuid(), libc::getgid(), no_new)
     };
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
     let mut system = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: a C string, and room for what the call fills.
+    // SAFETY: `name` is a C string. The call fills `system` if it succeeds, and only then `system` is taken as initialized.
     let ignored = unsafe {
         libc::statvfs(name.as_ptr(), system.as_mut_ptr()) == 0 && system.assume_init().f_flag & libc::ST_NOSUID != 0
     };
@@ -160,29 +164,29 @@ fn privileged(path: &Path, file: &File) -> Option<&'static str> {
     if facts.mode() & group_bits == group_bits && facts.gid() != group {
         return Some("setgid");
     }
-    // SAFETY: C strings; nothing is written.
+    // SAFETY: both names are C strings. The buffer's size is 0, so nothing is written.
     let size = unsafe { libc::getxattr(name.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
     (size > 0 && user != 0).then_some("file capabilities")
 }
 
-/// What of a program matters.
+/// The kind of a program, as far as it matters to the preload libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Plain,
-    /// Its runtime makes system calls itself.
+    /// A Go program: its runtime makes system calls without the C library.
     Go,
-    /// Its loader would fail over a library of ours.
+    /// Its loader cannot load FastMap's libraries: it is 32-bit, or for another processor or C library.
     Foreign,
 }
 
-/// Said of a Go program.
+/// The warning for a Go program with a cache.
 pub const OF_GO: &str = "fastmap: PROGRAM: is a Go program, which makes its system calls itself: what it maps is the kernel's, outside any cache, \
                          but for what its C parts (cgo) map; have those map the files, by libfastmap";
 
-/// What kind of program a file is.
+/// The kind of a file, by its ELF header.
 #[derive(Debug, PartialEq, Eq)]
 enum Elf {
-    /// No ELF file, or one that the kernel will judge.
+    /// The file is no ELF file, or is damaged. The kernel will judge it.
     None,
     Dynamic(Kind),
     Static,
@@ -202,7 +206,7 @@ impl Elf {
             return Elf::Bits32;
         }
         let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        // The sixth byte says that figures are big-endian.
+        // The sixth byte is 2 if numbers are big-endian.
         let machine = if head[5] == 2 { short(18).swap_bytes() } else { short(18) };
         if machine != MACHINE {
             return Elf::OtherMachine(machine);
@@ -231,7 +235,7 @@ impl Elf {
     }
 }
 
-/// Whether one of these notes is a build id of Go's: its linker puts one in each program, whichever linker does the rest.
+/// Whether one of these ELF notes is a Go build id. Go's linker puts one into every program, also if another linker finishes the program.
 fn has_note_of_go(mut notes: &[u8]) -> bool {
     const BUILD_ID: u32 = 4;
     while let Some((sizes, rest)) = notes.split_first_chunk::<12>() {

@@ -1,4 +1,4 @@
-//! What would help a process, in one line: nothing where nothing is wrong, or where FastMap is at it already.
+//! One line of advice for a process. There is none where nothing is wrong, or where FastMap steers the process already.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use fastmap_steer::judge::{SLOW, may_load};
 
 use super::pattern::Pattern;
 
-/// What is known of a process, a second each where it is a rate.
+/// The facts about a process that advice depends on. Rates are per second.
 #[derive(Debug, Clone)]
 pub struct Facts {
     pub pid: u32,
     pub pattern: Pattern,
-    /// Faults that waited for a device.
+    /// Page faults that waited for a device, per second.
     pub waited_faults: f64,
     pub read_bytes: f64,
     /// Bytes read for each byte touched.
     pub read_per_touched: Option<f64>,
-    /// What a fault waits, at most.
+    /// The time that one fault waits: an upper bound.
     pub wait: Option<Duration>,
-    /// A thread was seen to wait for storage more often than not.
+    /// A thread was seen to wait for storage in at least two of the last looks, of which there are at most three.
     pub is_blocked: bool,
-    /// Pages that its memory group had read again after they were dropped.
+    /// Pages that its memory group read again soon after they were dropped, per second.
     pub refaults: Option<f64>,
     pub mapped_bytes: u64,
     /// Bytes of files that can be in memory at once.
@@ -28,29 +28,29 @@ pub struct Facts {
     pub is_steered: bool,
 }
 
-/// Faults and bytes below which nothing is wrong: as steering has it.
+/// Below these rates, in faults and bytes per second, nothing is wrong. Steering has the same limits.
 const FAULTS: f64 = 30.0;
 const READ: f64 = 8e6;
-/// Bytes read for each byte touched from which on reading is in vain.
+/// From this many bytes read for each byte touched on, reading around is in vain.
 const DEAR: f64 = 4.0;
 
 impl Facts {
-    /// More is mapped than fits into memory.
+    /// Whether more is mapped than fits into memory.
     fn is_short(&self) -> bool {
         self.mapped_bytes > self.room_bytes
     }
 
-    /// Faults wait as for slow storage.
+    /// Whether faults wait as long as they do for slow storage.
     fn is_slow(&self) -> bool {
         self.is_blocked && self.wait.is_some_and(|wait| wait >= SLOW)
     }
 
-    /// All that is mapped fits into memory, with room to spare.
+    /// Whether all that is mapped fits into memory, with room to spare.
     pub fn fits(&self) -> bool {
         self.mapped_bytes <= may_load(self.room_bytes)
     }
 
-    /// The line.
+    /// The line of advice.
     pub fn advice(&self) -> Option<String> {
         let is_calm = self.waited_faults < FAULTS && self.read_bytes < READ;
         match self.pattern {
@@ -80,7 +80,7 @@ impl Facts {
         (waits >= FAULTS).then(|| format!("waits {waits:.0} times a second: `fastmap attach {pid}`"))
     }
 
-    /// A walk that comes round has read again what it has dropped.
+    /// Advice for a forward walk that begins again, and then reads pages again that were dropped since.
     fn of_loop(&self) -> Option<String> {
         let again = self.refaults? * 4096.0;
         let is_most = again >= READ && again * 2.0 >= self.read_bytes;
@@ -90,7 +90,7 @@ impl Facts {
     }
 }
 
-/// For people: 310us, 2.1ms, 1.0s.
+/// A time for people: 310us, 2.1ms, 1.0s.
 pub fn time(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 0.9995e-3 => format!("{:.0}us", seconds * 1e6),
@@ -105,7 +105,7 @@ pub fn time(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// A gibibyte in 256 MiB, at random.
+    /// The facts of a process with 1 GiB mapped and 256 MiB of room.
     fn facts(pattern: Pattern) -> Facts {
         Facts {
             pid: 4711,
@@ -145,7 +145,7 @@ mod tests {
             none(Facts { room_bytes: 2 << 30, ..calm.clone() });
             none(calm);
         }
-        // Nothing is read in vain, or everything fits, or a thread sleeps for other reasons.
+        // Nothing is read in vain; everything fits; or threads sleep for other reasons.
         none(Facts { read_per_touched: Some(1.1), ..facts(Pattern::Scattered) });
         none(Facts { room_bytes: 2 << 30, ..facts(Pattern::Scattered) });
         none(Facts { is_blocked: false, room_bytes: 2 << 30, ..facts(Pattern::Load) });

@@ -1,4 +1,4 @@
-//! `fastmap top FILE`: what of a file is in memory, and who maps it.
+//! `fastmap top FILE` shows which parts of a file are in memory, and which processes map it.
 
 use std::fs::File;
 use std::io;
@@ -15,24 +15,24 @@ use crate::machine::FileSystem;
 use crate::size::short as bytes;
 use crate::table::printable;
 
-/// Parts of the file that are told apart.
+/// The most parts into which a file is divided.
 const CELLS: u64 = 64;
 
-/// What there is to say of a file.
+/// The facts about a file that are shown.
 pub struct Told {
     path: String,
     size_bytes: u64,
     in_memory: Cached,
-    /// Of each part of the file: the share that is in memory.
+    /// For each part of the file, the share that is in memory, 0 to 1.
     cells: Vec<f64>,
     mapped_by: Vec<MappedBy>,
-    /// Processes that may not be looked at.
+    /// The number of processes that this user may not look at.
     left_out: usize,
     readahead_bytes: Option<u64>,
     file_system: FileSystem,
 }
 
-/// A process that maps the file, and how.
+/// A process that maps the file, and the kind of its mappings.
 #[derive(Debug, Clone, PartialEq)]
 struct MappedBy {
     pid: u32,
@@ -43,7 +43,7 @@ struct MappedBy {
 }
 
 impl Told {
-    /// Of the file at `path`.
+    /// Looks at the file at `path`.
     pub fn of(path: &Path) -> Result<Told, Failure> {
         let shown = path.display();
         let failed = |error: io::Error| match error.kind() {
@@ -88,7 +88,7 @@ impl Told {
         (self.in_memory.pages * PAGE).min(self.size_bytes)
     }
 
-    /// For people.
+    /// The text for people.
     pub fn text(&self) -> String {
         let FileSystem { kind, device } = &self.file_system;
         let percent = self.cached_bytes() as f64 / self.size_bytes.max(1) as f64 * 100.0;
@@ -114,7 +114,7 @@ impl Told {
         lines.join("\n") + "\n"
     }
 
-    /// For programs, with a line's end.
+    /// The text for programs: JSON, with a line feed at the end.
     pub fn json(&self) -> String {
         let by = self.mapped_by.iter().map(|one| {
             json!({
@@ -160,10 +160,10 @@ impl MappedBy {
     }
 }
 
-/// Who maps a file, and how many processes may not be looked at.
+/// The processes that map a file, and the number of processes that this user may not look at.
 fn mapped_by(device: (u64, u64), inode: u64) -> (Vec<MappedBy>, usize) {
     let (mut found, mut left_out) = (Vec::new(), 0);
-    // A thread of the kernel maps nothing.
+    // Kernel threads have no memory of their own, and map nothing.
     for one in glances().into_iter().filter(|one| one.virtual_bytes > 0) {
         let pid = one.process.pid;
         if super::processes::is_hidden(pid) {
@@ -176,7 +176,7 @@ fn mapped_by(device: (u64, u64), inode: u64) -> (Vec<MappedBy>, usize) {
     (found, left_out)
 }
 
-/// Parts of nearly one length.
+/// Divides the pages into at most [`CELLS`] parts of nearly the same length.
 fn parts(pages: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
     let count = pages.min(CELLS);
     let at = move |part: u64| (u128::from(pages) * u128::from(part) / u128::from(count.max(1))) as u64;

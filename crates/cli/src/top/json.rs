@@ -1,4 +1,4 @@
-//! `fastmap top --once --json`; the help says what is in it.
+//! The output of `fastmap top --once --json`. The command's help describes the fields.
 
 use fastmap::live::Objects;
 use serde_json::{Map, Value, json};
@@ -7,10 +7,10 @@ use super::observed::{Observed, Steered};
 use super::rows::{share, traps};
 use super::watch::{Watch, Watched};
 
-/// Numbers that are no counters: they have no rate.
+/// Fields of `Stats` and `MapStats` that are not counters, and so have no rate.
 const GAUGES: [&str; 5] = ["resident_pages", "dirty_pages", "pinned_pages", "writeback_depth", "read_size"];
 
-/// All of it, with a line's end.
+/// The whole document, with a line feed at the end.
 pub fn text(watch: &Watch) -> String {
     let programs: Vec<_> = watch.programs().into_iter().map(program).collect();
     let processes: Vec<_> = watch.processes().into_iter().map(process).collect();
@@ -95,7 +95,7 @@ fn program(watched: &Watched) -> Value {
     })
 }
 
-/// Null where there are none.
+/// The bytes of objects. Null if the program has no objects.
 fn objects((all, since): (Objects, Objects), seconds: Option<f64>) -> Value {
     if all == Objects::default() {
         return Value::Null;
@@ -115,7 +115,7 @@ fn totals(numbers: impl Iterator<Item = (&'static str, u64)>) -> Value {
     numbers.map(|(name, number)| (name.to_owned(), number.into())).collect::<Map<_, _>>().into()
 }
 
-/// Null where the program has answered once only.
+/// The rates of counters. Null if the program has answered only once.
 fn rates(numbers: impl Iterator<Item = (&'static str, u64)>, seconds: Option<f64>) -> Value {
     let Some(seconds) = seconds else { return Value::Null };
     let counters = numbers.filter(|(name, _)| !GAUGES.contains(name));

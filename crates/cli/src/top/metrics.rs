@@ -1,20 +1,21 @@
-//! Processes as OpenMetrics text, version 1.0.0 (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
+//! Writes the figures of processes as OpenMetrics text, version 1.0.0 (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 
 use std::fmt::Write;
 
 use super::observed::{Observed, PAGE};
 use super::watch::Watch;
 
-/// The content's type, as the specification has it.
+/// The content type that the specification gives.
 pub const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A number of a process; none where it is not known.
+/// A number of a process.
 enum Number {
     Count(u64),
     Seconds(f64),
 }
 
-/// A family of metrics: its name, its kind, its unit, its help, and a process's number.
+/// A family of metrics: its name, kind, unit and help, and a function for the number of a process. The function returns `None` if the number is not
+/// known.
 struct Family {
     name: &'static str,
     is_counter: bool,
@@ -114,12 +115,12 @@ fn sample(out: &mut String, family: &Family, process: &Observed) {
     let _ = write!(out, "{}{total}{{pid=\"{}\",name=\"{}\"}} ", family.name, process.pid(), escaped(process.name()));
     let _ = match number {
         Number::Count(number) => writeln!(out, "{number}"),
-        // Always with a decimal point.
+        // Seconds always have a decimal point.
         Number::Seconds(seconds) => writeln!(out, "{seconds:.6}"),
     };
 }
 
-/// Line feeds, quotation marks and backslashes; a carriage return may not be there at all.
+/// Escapes line feeds, quotation marks and backslashes. A carriage return is not allowed at all, and becomes `?`.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\r', "?")
 }

@@ -1,4 +1,6 @@
-//! One process that has large files mapped, as /proc shows it: two looks, and what lies between.
+//! Observes in /proc one process that has large files mapped: the last two looks, and the rates between them.
+//!
+//! An observation is one long look, which counts what came since the last one, and two short looks after it, which tell the order of touches.
 
 use std::time::{Duration, Instant};
 
@@ -8,38 +10,38 @@ use fastmap_steer::observe::{Effort, Mapping, Mappings, Memory, Pages, Process, 
 use super::advice::Facts;
 use super::pattern::Pattern;
 
-/// A look that took longer than this has no short ones after it.
+/// A long look that took this long or longer has no short looks after it.
 const CHEAP: Duration = Duration::from_millis(5);
-/// How much longer than a look it is until the next: a hundredth of a processor.
+/// The pause between long looks is at least this many times as long as a look, so that looks take at most a hundredth of a processor.
 const EFFORT: u32 = 100;
-/// Bytes in a page.
+/// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
-/// Who steers a process.
+/// The thread or process that steers a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steered {
-    /// A thread of its own.
+    /// A thread of the process itself.
     Thread,
-    /// This process of FastMap's, from outside.
+    /// The FastMap process with this number, from outside.
     By(u32),
 }
 
-/// What was counted of a process until a look.
+/// The counters of a process at a look.
 #[derive(Debug, Clone, Copy)]
 pub struct Totals {
     taken: Instant,
-    /// Since the process began.
+    /// Faults and bytes read since the process began.
     pub spent: Spent,
-    /// Since it is watched: pages that came to be mapped, or faults that waited where these are more.
+    /// Since the watch began: for each interval, the pages that were newly mapped, or the faults that waited, whichever is more.
     pub touched_pages: u64,
-    /// Since it is watched: faults of either kind, and time of threads with faults.
+    /// Since the watch began: minor and major faults, and the time that threads with faults waited.
     pub faults: u64,
     pub blocked: Duration,
-    /// Since its memory group was made.
+    /// Since its memory group was made: pages that the group read again soon after they were dropped.
     pub refaults: Option<u64>,
 }
 
-/// A second's, between two looks.
+/// The rates between two looks, per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
     pub seconds: f64,
@@ -47,26 +49,26 @@ pub struct Rates {
     pub read_bytes: f64,
     pub touched_bytes: f64,
     pub refaults: Option<f64>,
-    /// Seconds.
+    /// Seconds per second that threads with faults waited.
     pub blocked: f64,
-    /// Of one fault.
+    /// The time that one fault waited, on average.
     pub wait: Option<Duration>,
 }
 
-/// A mapping, and what is known of its pages.
+/// A mapping, with the pages that are mapped and the runs that were new in the three looks.
 pub struct Mapped {
     pub mapping: Mapping,
     seen: Seen,
     new: [Vec<Run>; 3],
 }
 
-/// A file of a process: all mappings of it.
+/// A file of a process, with all mappings of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfFile {
     pub path: String,
     pub is_writable: bool,
     pub mapped_bytes: u64,
-    /// Mapped now, and so in memory. `None` where the process's page tables may not be read.
+    /// Bytes that are mapped in the page tables now, and so in memory. `None` if the page tables may not be read.
     pub resident_bytes: Option<u64>,
 }
 
@@ -82,23 +84,23 @@ pub struct Observed {
     files: Vec<Mapped>,
     now: Totals,
     before: Option<Totals>,
-    /// Since the last look: pages that came to be mapped.
+    /// Pages that were newly mapped since the last count.
     new_pages: u64,
-    /// Of the last looks, those that saw a thread wait for storage.
+    /// The number of the last looks, one long and two short, that saw a thread wait for storage.
     blocked_looks: u32,
-    /// A fault waited since the last look, or a thread was seen to. Else threads have slept for other reasons.
+    /// Since the last long look, a fault waited, or a thread was seen to wait for storage. Otherwise threads have slept for other reasons.
     may_have_waited: bool,
     room_bytes: u64,
     pattern: Pattern,
     pub steered: Option<Steered>,
-    /// What the last look took.
+    /// The time that the last long look took.
     cost: Duration,
-    /// The last look was not left out because of what it costs.
+    /// The last long look was made. It is left out if looks would cost too much.
     is_fresh: bool,
     looks: u32,
 }
 
-/// What of these counts: not the program's own file, of which a part is data.
+/// The mappings of data files. The program's own file is left out, although a part of it is mapped as data.
 fn data_of(process: Process, mut found: Vec<Mapping>) -> Vec<Mapping> {
     if let Ok(program) = std::fs::read_link(format!("/proc/{}/exe", process.pid)) {
         found.retain(|one| std::path::Path::new(&one.path) != program);
@@ -111,7 +113,7 @@ fn bytes_of(found: &[Mapping]) -> u64 {
 }
 
 impl Observed {
-    /// `None` where it maps less than `least`, or may not be looked at.
+    /// `None` if the process maps less than `least` bytes, or this user may not look at it.
     pub fn new(process: Process, least: u64) -> Option<Observed> {
         let mut mappings = Mappings::of(&process.pid.to_string());
         if bytes_of(&data_of(process, mappings.look())) < least {
@@ -143,20 +145,20 @@ impl Observed {
         })
     }
 
-    /// Learns what is mapped; `false` if that is less than `least`.
+    /// Reads the list of mappings. Returns `false` if they have less than `least` bytes.
     pub fn list(&mut self, least: u64) -> bool {
         let found = data_of(self.process, self.mappings.look());
         let is_large = bytes_of(&found) >= least;
         let mut before = std::mem::take(&mut self.files);
         for mapping in found {
-            // A file that has grown is looked at anew.
+            // A mapping whose file has grown counts as a new mapping.
             let key = |one: &Mapping| (one.at.clone(), one.inode, one.pages);
             let is_same = |one: &Mapped| key(&one.mapping) == key(&mapping);
             match before.iter().position(is_same) {
                 Some(index) => self.files.push(before.swap_remove(index)),
                 None => {
                     let mut seen = Seen::nothing(mapping.at.start, mapping.pages);
-                    // What is mapped before the first look is not new.
+                    // Pages that are mapped before the first look do not count as new.
                     if let Some(pages) = &mut self.pages {
                         pages.look(&mut seen, 0..mapping.pages);
                     }
@@ -167,11 +169,11 @@ impl Observed {
         is_large
     }
 
-    /// The long look. `false` if the process is gone.
+    /// Takes the long look. Returns `false` if the process has ended.
     pub fn look(&mut self) -> bool {
         let began = Instant::now();
         self.files.iter_mut().for_each(|one| one.new = Default::default());
-        // Two looks make the first figures.
+        // The first two looks are always made, so that there are figures soon.
         self.is_fresh = self.looks < 2 || began >= self.now.taken + self.cost * EFFORT;
         if !self.is_fresh {
             return self.process.is_there();
@@ -192,7 +194,7 @@ impl Observed {
         true
     }
 
-    /// What is counted now, what came since the last look included.
+    /// The counters now: the last ones, and what came since.
     fn count(&mut self, spent: Spent) -> Totals {
         let (before, waited) = (self.now, self.waits.waited());
         let taken = Instant::now();
@@ -223,24 +225,24 @@ impl Observed {
         count
     }
 
-    /// A short look: the first or the second.
+    /// Takes the first (1) or the second (2) short look.
     pub fn look_shortly(&mut self, look: usize) {
         self.new_pages += self.look_at_pages(look);
         self.blocked_looks += u32::from(self.waits.is_blocked());
     }
 
-    /// Whether it had faults, so that another short look may tell something.
+    /// Whether the process had faults between the last two long looks.
     fn is_busy(&self) -> bool {
         let since = |before: Totals| self.now.spent.since(&before.spent);
         self.before.map(since).is_some_and(|since| since.major_faults + since.minor_faults > 0)
     }
 
-    /// Whether short looks may tell something, and are cheap.
+    /// Whether short looks may show something, and are cheap.
     pub fn is_at_work(&self) -> bool {
         self.is_fresh && self.is_busy() && self.cost < CHEAP
     }
 
-    /// Tells the pattern, after the looks.
+    /// Determines the pattern, after the three looks. It is the pattern of the mapping with the most new pages.
     pub fn judge(&mut self) {
         if self.before.is_none() || !self.is_fresh {
             return;
@@ -259,7 +261,7 @@ impl Observed {
         facts.fits() && facts.is_blocked && facts.wait.is_some_and(|wait| wait >= SLOW)
     }
 
-    /// Whether it was not looked at yet.
+    /// Whether the process was not looked at yet.
     pub fn is_new(&self) -> bool {
         self.looks == 0
     }
@@ -284,12 +286,12 @@ impl Observed {
         self.files.iter().map(|one| one.mapping.bytes()).sum()
     }
 
-    /// `None` where its page tables may not be read.
+    /// Bytes of data files that are mapped in the page tables now. `None` if the page tables may not be read.
     pub fn resident_bytes(&self) -> Option<u64> {
         self.pages.as_ref().map(|_| self.files.iter().map(|one| one.seen.count() * PAGE).sum())
     }
 
-    /// Its files, the largest first.
+    /// The files of the process, those with the most mapped bytes first.
     pub fn files(&self) -> Vec<OfFile> {
         let mut all: Vec<OfFile> = Vec::new();
         for one in &self.files {
@@ -313,12 +315,12 @@ impl Observed {
         all
     }
 
-    /// `None` after the first look.
+    /// The rates between the last two looks. `None` after the first look.
     pub fn rates(&self) -> Option<Rates> {
         rates(&self.now, self.before.as_ref()?)
     }
 
-    /// What the advice is made of.
+    /// The facts that advice depends on.
     fn facts(&self) -> Facts {
         let rates = self.rates();
         let of = |rate: fn(&Rates) -> f64| rates.as_ref().map_or(0.0, rate);
@@ -337,7 +339,7 @@ impl Observed {
         }
     }
 
-    /// What would help, if anything.
+    /// The line of advice, if there is any.
     pub fn advice(&self) -> Option<String> {
         self.facts().advice()
     }

@@ -1,30 +1,30 @@
-//! The pattern in which a mapping is touched, in one word.
+//! Tells the pattern in which a mapping is touched, in one word.
 
 use fastmap_steer::judge::{Pieces, Run, Shape, is_dense, pieces, shape};
 
-/// How pages of a mapping were touched.
+/// The pattern in which pages of a mapping were touched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pattern {
-    /// Nothing was, or too little to tell.
+    /// No page was touched.
     #[default]
     Idle,
     Forward,
     Backward,
     Stride,
     Scattered,
-    /// Pieces of about 2 MiB, read forward, each at another place.
+    /// Pieces of about 2 MiB at different places, each read forward.
     Pieces,
-    /// All of it, row by row, from storage that is slow, while memory is free.
+    /// Long rows of pages, from slow storage, while memory is free.
     Load,
-    /// Several of these.
+    /// Several of these patterns, or none that is clear.
     Mixed,
 }
 
-/// Windows in two short looks that tell the order.
+/// With fewer touched windows than this in the two short looks, the long look is used, too.
 const ENOUGH: u64 = 20;
 
 impl Pattern {
-    /// As it is shown.
+    /// The word that is shown.
     pub fn name(self) -> &'static str {
         match self {
             Pattern::Idle => "idle",
@@ -38,8 +38,9 @@ impl Pattern {
         }
     }
 
-    /// Of what was new in a long look and in two short ones after it. `is_slow`: faults wait as for slow storage, and memory is free.
-    /// `offset`: the mapping's first page in the file. `is_mapped`: whether a page is mapped now.
+    /// Tells the pattern from three looks at the mapping: a long one, and two short ones after it. Each look has the pages that were new then.
+    /// `is_slow`: faults wait as for slow storage, and memory is free. `offset`: the mapping's first page in the file. `is_mapped`: whether a
+    /// page is mapped now.
     pub fn of(looks: [&[Run]; 3], is_slow: bool, offset: u64, is_mapped: impl Fn(u64) -> bool) -> Pattern {
         let [before, first, second] = looks;
         let all = merge(&[before, first, second]);
@@ -67,7 +68,7 @@ impl Pattern {
     }
 }
 
-/// Runs of several looks, in order, as one list.
+/// Merges the runs of several looks into one sorted list. Runs that touch become one.
 fn merge(looks: &[&[Run]]) -> Vec<Run> {
     let mut all: Vec<Run> = looks.iter().flat_map(|runs| runs.iter().copied()).collect();
     all.sort_by_key(|run| run.at);

@@ -10,10 +10,10 @@ use crate::table::printable;
 pub const HEADINGS: [&str; 9] = ["SIZE", "RES", "FAULT", "READ", "TOUCH", "R/T", "WAIT", "BLOCK", "REFLT"];
 /// The heading of the names.
 pub const NAME: &str = "PROCESS, FILES";
-/// Files of a process that are shown.
+/// The most files of a process that are shown.
 const FILES: usize = 4;
 
-/// A process, what is said of it, and its largest files.
+/// The rows of a process: its figures, a remark, and its largest files.
 pub fn of(observed: &Observed) -> Vec<Row> {
     let rates = observed.rates();
     let name = format!("{} {}", observed.pid(), printable(observed.name()));
@@ -51,7 +51,7 @@ fn of_rates(rates: Option<&Rates>) -> [String; 7] {
     ]
 }
 
-/// The pattern, who steers it, and what would help; nothing of one that is idle.
+/// The remark about a process: its pattern, the thread or process that steers it, and advice. An idle process without these has no remark.
 fn remark(observed: &Observed, has_rates: bool) -> Option<String> {
     if !has_rates {
         return Some("looking...".into());

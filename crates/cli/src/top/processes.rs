@@ -1,4 +1,4 @@
-//! Processes that have large files mapped, FastMap's or not: finds them.
+//! Finds the processes that have large files mapped, FastMap's or not, and which process steers them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -8,17 +8,17 @@ use fastmap_steer::observe::{Glance, Process, glances};
 
 use super::observed::{Observed, Steered};
 
-/// Sleep between the short looks, which tell the order of touches.
+/// The pause before each short look. Short looks tell the order of touches.
 const SHORT: Duration = Duration::from_millis(8);
-/// Every so many looks all processes are looked at anew.
+/// Processes that mapped little are checked again every this many looks.
 const SELDOM: u32 = 10;
 
-/// The processes, and those that are passed over.
+/// The processes that are shown, and those that are passed over.
 pub struct Processes {
     only: Option<u32>,
     least: u64,
     shown: BTreeMap<Process, Observed>,
-    /// Those that map less, with the size that they had.
+    /// Processes that map less, or may not be looked at.
     small: BTreeMap<Process, Small>,
     looks: u32,
 }
@@ -26,17 +26,17 @@ pub struct Processes {
 #[derive(Clone, Copy)]
 struct Small {
     virtual_bytes: u64,
-    /// It may not be looked at.
+    /// This user may not look at the process.
     is_hidden: bool,
 }
 
 impl Processes {
-    /// All that map `least` bytes, or the one. Nobody is looked at yet.
+    /// Processes that map `least` bytes of data files or more; of these, only process `only`, if given. This takes no look yet.
     pub fn new(only: Option<u32>, least: u64) -> Processes {
         Processes { only, least, shown: BTreeMap::new(), small: BTreeMap::new(), looks: 0 }
     }
 
-    /// Looks: processes that have ended go, new ones come. Takes two short naps if any is at work.
+    /// Looks at all processes: removes those that have ended, and adds new ones. Sleeps for [`SHORT`] twice if any process is at work.
     pub fn look(&mut self) {
         let all = glances();
         let is_anew = self.looks.is_multiple_of(SELDOM);
@@ -53,7 +53,8 @@ impl Processes {
         self.looks += 1;
     }
 
-    /// `is_anew`: those that mapped less may map more, without having grown.
+    /// Updates the processes that are shown. A process that was passed over is checked again if the size of its address space has changed. With
+    /// `is_anew`, all are checked again: a process may map more at the same size.
     fn find(&mut self, all: &[Glance], is_anew: bool) {
         let own = std::process::id();
         let is_wanted = |one: &&Glance| one.process.pid != own && self.only.is_none_or(|only| one.process.pid == only);
@@ -91,14 +92,14 @@ impl Processes {
         for (process, one) in &mut self.shown {
             one.steered = match by.get(&process.pid) {
                 Some(pid) => Some(Steered::By(*pid)),
-                // All threads are asked for their names.
+                // Looking for the thread is expensive: it reads the names of all threads.
                 None if is_anew || one.is_new() => process.has_thread("fastmap-steer").then_some(Steered::Thread),
                 None => one.steered.filter(|steered| *steered == Steered::Thread),
             };
         }
     }
 
-    /// Those that suffer most first.
+    /// The processes that are shown, those with the most faults that waited first.
     pub fn all(&self) -> Vec<&Observed> {
         let mut all: Vec<&Observed> = self.shown.values().collect();
         let suffers = |one: &Observed| one.rates().map_or((0.0, 0.0), |rates| (rates.waited_faults, rates.read_bytes));
@@ -109,18 +110,18 @@ impl Processes {
         all
     }
 
-    /// How many processes may not be looked at, and could map as much.
+    /// The number of processes that this user may not look at, and whose address space is large enough for `least` bytes.
     pub fn hidden(&self) -> usize {
         self.small.values().filter(|small| small.is_hidden).count()
     }
 }
 
-/// Whether this user may not see what a process has mapped.
+/// Whether this user may not read the mappings of a process.
 pub fn is_hidden(pid: u32) -> bool {
     std::fs::File::open(format!("/proc/{pid}/maps")).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
-/// The processes that others steer from outside, with these: by the descriptors that they hold of them.
+/// The processes that are steered from outside, each with the process that steers it. The descriptors that a steering process holds show this.
 fn steered_by(all: &[Glance]) -> BTreeMap<u32, u32> {
     let ours = all.iter().filter(|one| one.name == "fastmap" || one.name == "fastmap-beside");
     let steer = ours.filter(|one| one.process.has_thread("fastmap-watch"));
@@ -128,8 +129,8 @@ fn steered_by(all: &[Glance]) -> BTreeMap<u32, u32> {
     steer.flat_map(|one| held(one).into_iter().map(|held| (held, one.process.pid))).collect()
 }
 
-/// The processes of which process `pid` has a pidfd, or the page table. The one beside a program waits for its end by a pidfd of its own, the
-/// first.
+/// The processes of which process `pid` has a pidfd or a pagemap open. If it is `fastmap-beside`, its first pidfd is left out: that one is for
+/// waiting for the program's end.
 fn held_by(pid: u32, mut is_beside: bool) -> Vec<u32> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

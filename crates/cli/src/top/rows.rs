@@ -1,4 +1,4 @@
-//! The rows of the view: a program, what its traps were, its files; below, processes whose files the kernel serves.
+//! The rows of the view. Each program has its figures, a remark about its traps, and its files. Below are processes whose files the kernel serves.
 
 use fastmap::Stats;
 use fastmap::live::{CacheSnapshot, MapStats, Objects};
@@ -8,12 +8,12 @@ use super::watch::{Watch, Watched};
 use crate::size::{scaled, short as bytes};
 use crate::table::{self, printable};
 
-/// Headings of the figures of programs.
+/// The headings of the figures of programs.
 const HEADINGS: [&str; 9] = ["SIZE", "RES", "DIRTY", "MISS", "READ", "EVICT", "WRITE", "AHEAD", "WASTE"];
 
-/// A row.
+/// A row of the view.
 pub enum Row {
-    /// Headings of what follows.
+    /// The headings of the rows that follow.
     Headings(Headings),
     /// A program, or a process.
     Program {
@@ -29,7 +29,7 @@ pub enum Row {
     },
 }
 
-/// Of the names, and of the figures.
+/// The headings of the names, and of the figures.
 #[derive(Clone, Copy)]
 pub struct Headings(pub &'static str, pub [&'static str; 9]);
 
@@ -62,7 +62,7 @@ pub fn hidden(count: usize) -> Option<String> {
     }
 }
 
-/// What was fetched of objects, and used; nothing where there are none.
+/// The remark about objects: bytes fetched, hit and wasted. `None` if there are no objects.
 fn of_objects((all, since): (Objects, Objects), seconds: Option<f64>) -> Option<String> {
     let part = |all, since: u64, what| {
         let rate = seconds.map(|seconds| format!(" ({}/s)", bytes((since as f64 / seconds) as u64)));
@@ -126,7 +126,7 @@ fn of_program(watched: &Watched) -> Vec<Row> {
     rows
 }
 
-/// Which traps a program took.
+/// The remark about the traps that a program took.
 fn of_traps(watched: &Watched, since: &Stats) -> String {
     if !watched.answers {
         return "does not answer: it is stopped, or ending; these are its last figures".into();
@@ -154,7 +154,7 @@ fn of_traps(watched: &Watched, since: &Stats) -> String {
     text
 }
 
-/// How it writes, and what it has pinned; nothing if it does neither.
+/// The remark about writes, failed writes and pinned pages. `None` if there are none.
 fn of_writes(total: &CacheSnapshot, since: &Stats) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(run) = share(since.writeback_pages, since.writeback_runs) {
@@ -170,12 +170,12 @@ fn of_writes(total: &CacheSnapshot, since: &Stats) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Traps, and pins that found their page absent.
+/// The number of traps, with pins that found their page absent.
 pub fn traps(since: &Stats) -> u64 {
     since.misses + since.ahead_chunks + since.upgrades
 }
 
-/// A part of a whole; `None` of nothing.
+/// The share of a part in a whole. `None` if the whole is 0.
 pub fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
@@ -192,12 +192,12 @@ fn pages(count: u64) -> String {
     bytes(count * 4096)
 }
 
-/// As [`short`](crate::size::short), in units of 1000.
+/// A number in units of 1000, with at most three digits. It is like [`short`](crate::size::short).
 pub fn figure(value: f64) -> String {
     scaled(value, 1000.0, ["", "k", "M", "G", "T"])
 }
 
-/// A table of text. Remarks are as long as they are, and make no column wider.
+/// The rows as text. Remarks may be longer than their column, and make no column wider.
 pub fn table(headings: Headings, rows: Vec<Row>) -> String {
     let remarks: Vec<Option<String>> = rows.iter().map(Row::remark).collect();
     let cells: Vec<_> = rows.into_iter().filter(|row| row.remark().is_none()).map(Row::plain).collect();
@@ -209,12 +209,12 @@ pub fn table(headings: Headings, rows: Vec<Row>) -> String {
 }
 
 impl Row {
-    /// A line that has no figures.
+    /// The line of a remark. `None` for other rows.
     fn remark(&self) -> Option<String> {
         if let Row::Remark(text) = self { Some(format!("  {text}")) } else { None }
     }
 
-    /// The name and the figures, or nothing but the name.
+    /// The cells of the row: the name, and the figures. A remark has empty figures.
     pub fn plain(self) -> Vec<String> {
         let (name, figures) = match self {
             Row::Headings(Headings(name, figures)) => (name.into(), figures.map(String::from).into()),
@@ -227,7 +227,7 @@ impl Row {
 }
 
 impl Headings {
-    /// For the same table.
+    /// The headings as the cells of a row.
     fn plain(self) -> Vec<&'static str> {
         [self.0].into_iter().chain(self.1).collect()
     }

@@ -1,4 +1,4 @@
-//! The full-screen view: drawn anew with each look, each key and each change of the terminal's size.
+//! The full-screen view. It is drawn again after each look, each key, and each change of the terminal's size.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use super::{none, rows};
 use crate::failure::Failure;
 use crate::interrupt;
 
-/// Columns of a figure, with the space before it.
+/// The width of a figure, with the space before it.
 const FIGURE: usize = 6;
-/// Columns of names, at least.
+/// The least width of names.
 const LEAST_NAME: usize = 16;
 
-/// Shows the programs until q or a signal ends it, or the one that was asked for has ended.
+/// Shows the programs until q or a signal ends the view, or until the one program that was asked for has ended.
 pub fn run(watch: &mut Watch, interval: Duration) -> Result<(), Failure> {
-    // A panic restores the terminal as well: `try_init` sees to it.
+    // `try_init` also has a panic restore the terminal.
     interrupt::watch();
     let failed = |error: io::Error| Failure::new("terminal", error, "give --once for one table");
     let mut terminal = ratatui::try_init().map_err(failed)?;
@@ -40,14 +40,14 @@ pub fn run(watch: &mut Watch, interval: Duration) -> Result<(), Failure> {
 
 enum End {
     Asked,
-    /// The program that was asked for is no more.
+    /// The program that was asked for has ended, or has nothing to show any more.
     Gone,
 }
 
 fn show(terminal: &mut ratatui::DefaultTerminal, watch: &mut Watch, interval: Duration) -> io::Result<End> {
-    /// A signal is seen after this long.
+    /// A signal is noticed after this time at most.
     const BLINK: Duration = Duration::from_millis(100);
-    // Rates need a second look; the first comes soon.
+    // Rates need a second look, so the second look comes soon.
     let mut next = Instant::now() + interval.min(Duration::from_millis(500));
     let mut first = 0usize;
     loop {
@@ -144,7 +144,7 @@ fn draw(frame: &mut Frame<'_>, headings: Headings, lines: &[Row], first: usize, 
     frame.render_widget(Paragraph::new(shown), body);
 }
 
-/// The end of a text that is too long.
+/// The text, or its end after an ellipsis if it is too long for the columns.
 fn end_of(text: &str, columns: usize) -> String {
     let count = text.chars().count();
     if count <= columns {

@@ -1,4 +1,4 @@
-//! `--metrics`: a small server, for one path and one client at a time.
+//! `--metrics`: a small HTTP server with one path. It serves one client at a time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,16 +10,16 @@ use super::watch::Watch;
 use crate::failure::Failure;
 use crate::interrupt;
 
-/// The port where none is given.
+/// The port in examples of addresses, and the default of `--metrics`.
 pub const PORT: u16 = 9742;
-/// Bytes of a request, at most.
+/// The most bytes of a request.
 const LONGEST: usize = 8192;
-/// How long a client may take for its request, and for the answer.
+/// The time that a client may take to send its request, and again to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A signal is seen after this long.
+/// A signal is noticed after this time at most.
 const BLINK: Duration = Duration::from_millis(100);
 
-/// IP:PORT; a port alone is one of this machine's own (127.0.0.1).
+/// Parses IP:PORT, `localhost:PORT`, or PORT. The last two are a port of 127.0.0.1.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let own = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     let port = |text: &str| text.parse().ok().map(own);
@@ -27,7 +27,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     found.ok_or_else(|| format!("\"{text}\" is no address: give IP:PORT, such as 127.0.0.1:{PORT}, or a port"))
 }
 
-/// Answers until a signal comes. Processes are looked at when they are asked for, once an interval at most.
+/// Answers requests until a signal comes. A request takes a look at the processes, at most one look per interval.
 pub fn run(watch: &mut Watch, address: SocketAddr, interval: Duration) -> Result<(), Failure> {
     interrupt::watch();
     let failed =
@@ -39,7 +39,7 @@ pub fn run(watch: &mut Watch, address: SocketAddr, interval: Duration) -> Result
     while !interrupt::requested() {
         match listener.accept() {
             Ok((client, _)) => {
-                // A client that goes away, or is too slow, has no answer.
+                // A client that goes away, or is too slow, gets no answer. That is no failure.
                 let _ = serve(client, || {
                     if Instant::now() >= next {
                         watch.look();
@@ -49,17 +49,17 @@ pub fn run(watch: &mut Watch, address: SocketAddr, interval: Duration) -> Result
                 });
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => wait(&listener),
-            // One that went away before it was met; or no descriptor is left, for now.
+            // The client went away before it was accepted, or no descriptor is left for now.
             Err(_) => std::thread::sleep(BLINK),
         }
     }
     Ok(())
 }
 
-/// Until a client comes, or a moment has passed.
+/// Waits until a client comes, for [`BLINK`] at most.
 fn wait(listener: &TcpListener) {
     let mut one = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, of an open descriptor.
+    // SAFETY: the kernel gets one entry, a local variable, and its descriptor is open.
     unsafe { libc::poll(&mut one, 1, BLINK.as_millis() as libc::c_int) };
 }
 
@@ -75,7 +75,7 @@ fn serve(mut client: TcpStream, text: impl FnOnce() -> String) -> io::Result<()>
     write(&mut client, &answer.as_bytes()[..end], Instant::now() + PATIENCE)
 }
 
-/// A request to the end of its head. `None` if that is too long.
+/// Reads a request to the end of its head. `None` if the request is too long.
 fn read(client: &mut impl Read, until: Instant) -> io::Result<Option<Vec<u8>>> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -119,7 +119,7 @@ fn head_of(answer: &str) -> usize {
     answer.find("\r\n\r\n").map_or(answer.len(), |at| at + 4)
 }
 
-/// The whole answer to a request, `None` for one that is too long.
+/// The whole answer to a request. `request` is `None` if it was too long.
 fn answer(request: Option<&[u8]>, text: impl FnOnce() -> String) -> String {
     let plain = "text/plain; charset=utf-8";
     let Some(request) = request else { return whole("431 Request Header Fields Too Large", plain, "too long\n") };

@@ -1,4 +1,4 @@
-//! The programs that are watched, and the processes whose files the kernel serves: two looks at each, and what lies between.
+//! Watches programs with a FastMap cache, and processes whose files the kernel serves. Rates are taken between the last two looks at each.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -12,33 +12,33 @@ use super::observed::Observed;
 use super::processes::Processes;
 use crate::failure::Failure;
 
-/// How long a program may take to answer. One that is stopped does not.
+/// The time that a program may take to answer. A program that is stopped does not answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Programs being watched.
+/// The programs and processes that are watched.
 pub struct Watch {
     only: Option<u32>,
     programs: BTreeMap<u32, Watched>,
     processes: Processes,
 }
 
-/// A program and the last two looks at it.
+/// A program with a FastMap cache, and the last two looks at it.
 pub struct Watched {
     program: Program,
     before: Option<Snapshot>,
     now: Snapshot,
-    /// It answered the last look.
+    /// The program answered the last look.
     pub answers: bool,
 }
 
 impl Watch {
-    /// Finds the programs, or the one, and has a first look.
+    /// Finds all programs, or the program `only`, and takes a first look.
     pub fn new(only: Option<u32>) -> Result<Watch, Failure> {
         let mut programs = BTreeMap::new();
         if let Some(program) = only.map(open).transpose()?.flatten() {
             programs.insert(program.pid(), Watched::new(program));
         }
-        // The one that was asked for is shown however little it maps, unless it has a cache to be shown.
+        // A process that was asked for is shown however little it maps. If it has a cache, it is shown for that anyway, so the usual limit counts.
         let least = if only.is_some() && programs.is_empty() { 1 } else { WORTH };
         let mut watch = Watch { only, programs, processes: Processes::new(only, least) };
         if only.is_none() {
@@ -56,23 +56,23 @@ impl Watch {
         Ok(())
     }
 
-    /// Looks again: programs that have ended go, new ones come.
+    /// Looks again: removes programs that have ended, and adds new ones.
     pub fn look(&mut self) {
         self.programs.retain(|_, watched| watched.program.is_alive());
         for watched in self.programs.values_mut() {
             let next = watched.program.look(PATIENCE);
             watched.answers = next.is_some();
             if let Some(next) = next {
-                // What was never answered is no beginning.
+                // If the program did not answer before, there is no earlier look to compare with.
                 let before = std::mem::replace(&mut watched.now, next);
                 watched.before = (!before.taken.is_zero()).then_some(before);
             }
         }
         if self.only.is_none() {
-            // Nothing found now is nothing to add.
+            // If the search fails now, there is nothing to add.
             let _ = self.find();
         }
-        // Those that ended while they were looked at.
+        // This removes programs that ended while they were looked at.
         self.programs.retain(|_, watched| watched.answers || watched.program.is_alive());
         self.processes.look();
     }
@@ -82,28 +82,28 @@ impl Watch {
         self.programs.is_empty() && self.processes().is_empty()
     }
 
-    /// The one that was asked for.
+    /// The process that was asked for.
     pub fn only(&self) -> Option<u32> {
         self.only
     }
 
-    /// By process id.
+    /// The programs, in order of their process ids.
     pub fn programs(&self) -> Vec<&Watched> {
         self.programs.values().collect()
     }
 
-    /// Processes that have large files mapped, those that suffer most first.
+    /// The processes that have large files mapped, those with the most faults that waited first.
     pub fn processes(&self) -> Vec<&Observed> {
         self.processes.all()
     }
 
-    /// How many more there may be, which this user may not look at.
+    /// The number of processes that this user may not look at, and that could have large files mapped.
     pub fn hidden(&self) -> usize {
         self.processes.hidden()
     }
 }
 
-/// The program with this number; `None` if it has no FastMap cache.
+/// The program with this process id. `None` if it has no FastMap cache.
 fn open(pid: u32) -> Result<Option<Program>, Failure> {
     let process = || format!("process {pid}");
     match Program::open(pid) {
@@ -119,7 +119,7 @@ fn open(pid: u32) -> Result<Option<Program>, Failure> {
 }
 
 impl Watched {
-    /// The first look.
+    /// Takes the first look.
     fn new(program: Program) -> Watched {
         let now = program.look(PATIENCE);
         let answers = now.is_some();
@@ -134,13 +134,13 @@ impl Watched {
         self.program.name()
     }
 
-    /// Seconds between the two looks; `None` after the first.
+    /// Seconds between the last two looks. `None` after the first look.
     pub fn seconds(&self) -> Option<f64> {
         let seconds = self.now.taken.saturating_sub(self.before.as_ref()?.taken).as_secs_f64();
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// Its caches, each with what it counted since the look before.
+    /// The caches of the program, each with its counts since the look before.
     pub fn caches(&self) -> impl Iterator<Item = (&CacheSnapshot, Stats)> {
         self.now.caches.iter().enumerate().map(|(index, cache)| {
             let before = self.before.as_ref().and_then(|before| before.caches.get(index));
@@ -148,7 +148,7 @@ impl Watched {
         })
     }
 
-    /// All caches as one.
+    /// The sum of all caches, and its counts since the look before. The read size is the largest of the caches'.
     pub fn total(&self) -> (CacheSnapshot, Stats) {
         self.caches().fold(Default::default(), |(mut total, since): (CacheSnapshot, Stats), (cache, more)| {
             total.capacity_bytes += cache.capacity_bytes;
@@ -160,7 +160,7 @@ impl Watched {
         })
     }
 
-    /// Its files, likewise.
+    /// The files of the program, each with its counts since the look before.
     pub fn maps(&self) -> impl Iterator<Item = (&MapSnapshot, MapStats)> {
         let before = self.before.as_ref().map(|before| &before.maps[..]).unwrap_or_default();
         self.now.maps.iter().map(move |map| {
@@ -170,13 +170,13 @@ impl Watched {
         })
     }
 
-    /// Bytes that direct mappings flushed by cache line, and those of them since the look before.
+    /// Bytes that direct mappings flushed by cache line: in all, and since the look before.
     pub fn flushed_bytes(&self) -> (u64, u64) {
         let now = self.now.flushed_bytes;
         (now, self.before.as_ref().map_or(0, |before| now.saturating_sub(before.flushed_bytes)))
     }
 
-    /// Bytes of objects, and those of them since the look before.
+    /// Bytes of objects: in all, and since the look before.
     pub fn objects(&self) -> (Objects, Objects) {
         let now = self.now.objects;
         let since = |of: fn(&Objects) -> u64| {
@@ -190,13 +190,13 @@ impl Watched {
         (now, since)
     }
 
-    /// Files that there was no room for.
+    /// The number of files for which the page of counters has no room.
     pub fn maps_left_out(&self) -> u64 {
         self.now.maps_left_out
     }
 }
 
-/// Numbers that are counted, or were.
+/// A struct whose fields are all numbers.
 pub trait Numbers: Copy + Default {
     fn map(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self;
 }
