@@ -143,8 +143,7 @@ struct fm_object_stats {
    */
   uint64_t hedges;
   /**
-   * Units of 256 KiB of the local copy in which other bytes were found than had been put there. They were
-   * fetched anew.
+   * Units of 256 KiB whose local copy had changed since it was fetched. They were fetched again.
    */
   uint64_t wrong;
 };
@@ -246,13 +245,6 @@ struct fm_stats {
    */
   uint64_t syncs;
 };
-
-/**
- * Nanoseconds; [`FOR_EVER`] without a limit.
- */
-typedef uint64_t Limit;
-
-#define FOR_EVER UINT64_MAX
 
 #ifdef __cplusplus
 extern "C" {

@@ -28,7 +28,10 @@ fn the_header_is_what_the_sources_say() {
         documentation_style: cbindgen::DocumentationStyle::Doxy,
         line_length: 100,
         // Between the two libraries (`table.rs`), not for programs.
-        export: cbindgen::ExportConfig { exclude: ["Limit", "FOR_EVER"].map(String::from).into(), ..Default::default() },
+        export: cbindgen::ExportConfig {
+            exclude: ["Limit", "FOR_EVER"].map(String::from).into(),
+            ..Default::default()
+        },
         ..Default::default()
     };
     let made =

@@ -75,8 +75,8 @@ Without a cache, the kernel serves the program's mapped files as always, and a t
 is short or storage is slow, the thread tells the kernel what to read ahead, what to keep, and where not to read around a page fault. The thread \
 changes no call of the program.
 
-With --cache SIZE, a cache with a hard limit serves shared mappings of regular files and block devices, and private mappings while they are read-only. \
-It takes the place of the kernel's page cache. Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
+With --cache SIZE, a cache with a hard limit serves shared mappings of regular files and block devices, and private mappings while they are \
+read-only. It takes the place of the kernel's page cache. Mappings that stay with the kernel are steered. --heap and --object bring a cache, too.
 
 Nothing else changes. fastmap becomes the program (exec), so process id, terminal, standard streams, signals and exit status are the program's own.")]
 #[command(after_help = "\
@@ -385,8 +385,8 @@ the bytes that were fetched, that were read from the local copy (hit), and that 
 
 Then come all processes, FastMap's or not, that have 32 MiB or more of data files mapped by the kernel. The view shows what their page faults \
 cost, the pattern of their accesses, which process steers them, and one line of advice where something is wrong. Patterns are forward, backward, \
-stride, scattered, pieces, load (the whole file is read from slow storage), mixed and idle. A process that is named on the command line is shown \
-from 4 MiB on.")]
+stride, scattered, pieces, load (dense reads from slow storage while memory is free), mixed and idle. A process that is named on the command line \
+is shown from 4 MiB on.")]
 #[command(after_help = "\
 Columns of programs; rates are per second:
   SIZE RES DIRTY     bytes: of the cache's capacity, or mapped; in memory; newer than the file

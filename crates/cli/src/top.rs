@@ -1,8 +1,8 @@
 //! `fastmap top` shows what programs do with files that they have mapped, by FastMap or by the kernel.
 //!
-//! `watch` finds the programs and takes rates between two looks. Programs with a FastMap cache have counters. Processes whose files the kernel serves
-//! (`processes`, `observed`) are seen in /proc, and get a `pattern` and `advice`. `rows`, `json` and `metrics` make text of the figures. `screen` shows
-//! the text until it is stopped, and `serve` sends it to HTTP clients. `file` shows one file instead.
+//! `watch` finds the programs and takes rates between two looks. Programs with a FastMap cache have counters. Processes whose files the kernel
+//! serves (`processes`, `observed`) are seen in /proc, and get a `pattern` and `advice`. `rows`, `json` and `metrics` make text of the figures.
+//! `screen` shows the text until it is stopped, and `serve` sends it to HTTP clients. `file` shows one file instead.
 
 mod advice;
 mod file;
