@@ -9,7 +9,7 @@ pub fn one_of(known: &'static [Engine]) -> impl Fn(&str) -> Result<Engine, Strin
     move |text| {
         let names = || known.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(", ");
         let found = known.iter().find(|engine| engine.name() == text);
-        found.copied().ok_or_else(|| format!("\"{text}\" is no engine here: choose from {}", names()))
+        found.copied().ok_or_else(|| format!("\"{text}\" is not an engine here: choose from {}", names()))
     }
 }
 
@@ -68,7 +68,7 @@ pub fn operations(text: &str) -> Result<u64, String> {
 pub fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
     match text.parse() {
         Ok(count) if (1..=most).contains(&count) => Ok(count),
-        _ => Err(format!("\"{text}\" is no number of {of}: give 1 to {most}")),
+        _ => Err(format!("\"{text}\" is not a number of {of}: give 1 to {most}")),
     }
 }
 
@@ -80,7 +80,7 @@ pub fn count(text: &str, of: &str, most: u32) -> Result<u32, String> {
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("\"{text}\" is no number of seconds: give 0.01 to 86400")),
+        _ => Err(format!("\"{text}\" is not a number of seconds: give 0.01 to 86400")),
     }
 }
 
@@ -92,7 +92,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 pub fn time(text: &str) -> Result<Duration, String> {
     let seconds = measured(text, &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)]);
     let known = seconds.filter(|seconds| *seconds <= 60.0).map(Duration::from_secs_f64);
-    known.ok_or_else(|| format!("\"{text}\" is no time: give up to a minute, such as 500us, 2ms or 1s"))
+    known.ok_or_else(|| format!("\"{text}\" is not a time: give up to a minute, such as 500us, 2ms or 1s"))
 }
 
 /// Bytes a second with their unit (MB/s, GB/s, MiB/s, GiB/s): from 1 MB/s to 1000 GB/s.
@@ -103,7 +103,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
 pub fn rate(text: &str) -> Result<f64, String> {
     let units = [("GiB/s", f64::from(1 << 30)), ("MiB/s", f64::from(1 << 20)), ("GB/s", 1e9), ("MB/s", 1e6)];
     let known = measured(text, &units).filter(|rate| (1e6..=1e12).contains(rate));
-    known.ok_or_else(|| format!("\"{text}\" is no bandwidth: give 1MB/s to 1000GB/s"))
+    known.ok_or_else(|| format!("\"{text}\" is not a bandwidth: give 1MB/s to 1000GB/s"))
 }
 
 /// A number with one of these units, multiplied by the value of the unit.

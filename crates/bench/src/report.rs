@@ -63,7 +63,7 @@ type Results = Report<Value>;
 pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let output = &args.output;
     if !output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("md")) {
-        let what = format!("\"{}\" is no name of a Markdown document: give one that ends in .md", output.display());
+        let what = format!("\"{}\" is not a name of a Markdown document: give one that ends in .md", output.display());
         return Err(Failure::refused("--output", what));
     }
     let experiments = args.results.iter().map(|path| read::read(path)).collect::<Result<Vec<_>, _>>()?;

@@ -224,7 +224,7 @@ macro_rules! choices {
                 let all = [$($type::$variant),*];
                 let words = all.map($type::name).join(" or ");
                 let known = all.into_iter().find(|one| one.name() == text);
-                known.ok_or_else(|| format!("\"{text}\" is no way to {}: give {words}", $what))
+                known.ok_or_else(|| format!("\"{text}\" is not a way to {}: give {words}", $what))
             }
         }
     )* };
@@ -582,13 +582,13 @@ fn time(text: &str) -> Result<Duration, String> {
         _ => None,
     };
     let time = seconds.and_then(|unit| text[..digits].parse::<u64>().ok()?.checked_mul(unit)).filter(|time| *time > 0);
-    time.map(Duration::from_secs).ok_or_else(|| format!("\"{text}\" is no time: give 60s, 10m or 2h"))
+    time.map(Duration::from_secs).ok_or_else(|| format!("\"{text}\" is not a time: give 60s, 10m or 2h"))
 }
 
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("\"{text}\" is no interval: give 0.1 to 3600 seconds")),
+        _ => Err(format!("\"{text}\" is not an interval: give 0.1 to 3600 seconds")),
     }
 }
 

@@ -46,11 +46,11 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
         None => check_without_engine(args)?,
     };
     if args.warm && engine.is_some() {
-        let what = "is about pages that the kernel keeps, and with a cache FastMap keeps them";
+        let what = "needs pages that the kernel keeps; with a cache, FastMap keeps them";
         return Err(Failure::usage(
             "--warm",
             what,
-            "leave out the one or the other (FASTMAP_CACHE and FASTMAP_HEAP, too)",
+            "leave out --warm, or --cache and --heap (and FASTMAP_CACHE and FASTMAP_HEAP)",
         ));
     }
     if args.r#override {
@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<std::convert::Infallible, Failure> {
         eprintln!("{}", program::OF_GO.replace("PROGRAM", &program.display().to_string()));
     }
     let warm = args.warm.then(|| warm::command(&program, &args.program[1..]));
-    companion::start(args.r#override || env::var_os("FASTMAP_STEER_OVERRIDE").is_some(), warm);
+    companion::start(args.r#override || env::var_os("FASTMAP_STEER_OVERRIDE").is_some_and(|value| value == "1"), warm);
     let error = become_program(&program, &args.program, &variables);
     if let Some(Made { path, fresh: true }) = &made {
         let _ = fs::remove_file(path);
@@ -183,7 +183,7 @@ fn checked_cache(given: Option<Given<Capacity>>) -> Result<Option<u64>, Failure>
         // SAFETY: sysconf has no preconditions.
         let physical = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) * libc::sysconf(libc::_SC_PAGESIZE) };
         let whose = if limit.0 < physical as u64 { "its memory cgroup allows" } else { "this machine has" };
-        let remedy = "give less, or auto: what others leave of that";
+        let remedy = "give less, or auto: the memory that other programs leave free";
         return Err(Failure::usage(
             source,
             format!("a cache of {value} is larger than the {limit} that {whose}"),

@@ -17,7 +17,7 @@ impl FromStr for Size {
         let (digits, shift) = unit.map_or((text, 0), |(unit, shift)| (&text[..text.len() - unit.len()], *shift));
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(format!(
-                "\"{text}\" is no size: give whole bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB"
+                "\"{text}\" is not a size: give whole bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB"
             ));
         }
         digits
@@ -122,7 +122,7 @@ mod tests {
         for text in ["", "KiB", "1.5GiB", "-1", "+1", " 1", "1 GiB", "1KB", "1kib", "1G", "0x10", "1e9", "none", "１"]
         {
             let error = text.parse::<Size>().unwrap_err();
-            assert!(error.contains("is no size: give"), "{text}: {error}");
+            assert!(error.contains("is not a size: give"), "{text}: {error}");
         }
         for text in ["18446744073709551616", "9223372036854775808", "8388608TiB", "99999999999999999999TiB"] {
             assert!(text.parse::<Size>().unwrap_err().contains("is too large: give at most"), "{text}");

@@ -36,7 +36,7 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     };
     let interval = Duration::from_secs_f64(args.interval);
     if args.json && !args.once {
-        return Err(Failure::usage("--json", "is for one look", "give --once, too"));
+        return Err(Failure::usage("--json", "prints one look only", "give --once, too"));
     }
     let mut watch = Watch::new(pid)?;
     if let Some(address) = args.metrics {
@@ -68,7 +68,7 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
 
 fn of_file(args: &TopArgs, path: &std::path::Path) -> Result<ExitCode, Failure> {
     if args.metrics.is_some() {
-        return Err(Failure::usage("--metrics", "is of processes", "leave out the file"));
+        return Err(Failure::usage("--metrics", "shows processes, not a file", "leave out the file"));
     }
     let told = file::Told::of(path)?;
     crate::print(&if args.json { told.json() } else { told.text() });

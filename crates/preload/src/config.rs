@@ -168,7 +168,7 @@ fn globs(text: &OsString) -> Result<GlobSet, String> {
 
 fn no_size(name: &str, text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
-    format!("{name}: {text:?} is no size: give bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB")
+    format!("{name}: {text:?} is not a size: give bytes, KiB, MiB, GiB or TiB, such as 4096, 64KiB or 1GiB")
 }
 
 /// Parses SIZE as the command line does. Returns bytes.

@@ -15,7 +15,7 @@
 //! | `config`, `report` | the user's settings; the report when the process ends |
 //! | `objects` | objects of a store that appear as files at paths |
 //! | `heap` | malloc(3) and private mappings over a file |
-//! | `mappings` | mmap(2) and its kin |
+//! | `mappings` | mmap(2), munmap(2), mremap(2), mprotect(2) and similar calls |
 //! | `threads` | stacks; mutexes and other things that threads wait at |
 //! | `processes` | fork(2), exec(3), exit, sandboxes |
 //! | `files` | read(2), write(2), and coherence with a file's maps |

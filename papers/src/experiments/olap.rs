@@ -370,7 +370,7 @@ impl Checks {
 fn scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(scale) if (0.01..=1000.0).contains(&scale) => Ok(scale),
-        _ => Err(format!("\"{text}\" is no scale factor: give 0.01 to 1000")),
+        _ => Err(format!("\"{text}\" is not a scale factor: give 0.01 to 1000")),
     }
 }
 

@@ -17,7 +17,7 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
     let name = path.display();
     let remedy = "name files that `fastmap bench NAME --json FILE` wrote";
     let text = fs::read(path).map_err(|e| Failure::new(name, format!("cannot be read: {e}"), remedy))?;
-    let no_result = |e: serde_json::Error| Failure::new(path.display(), format!("is no result: {e}"), remedy);
+    let no_result = |e: serde_json::Error| Failure::new(path.display(), format!("is not a result: {e}"), remedy);
     let mut value: Value = serde_json::from_slice(&text).map_err(no_result)?;
     if let Some(Value::String(experiment)) = value.get("experiment")
         && value.get("figures").is_none()

@@ -207,7 +207,7 @@ pub fn with_setup<L: Load>(spec: &Spec, setup: &Setup, load: L) -> Result<L::Out
         | Engine::MmapPopulate
         | Engine::Steered => kernel::with(spec, load),
         Engine::Fastmap | Engine::FastmapPin | Engine::FastmapPrefetch => with_fastmap(spec, setup, load),
-        other => unreachable!("{other} is no engine of pages, and no experiment over pages takes it"),
+        other => unreachable!("{other} is not an engine of pages, and no experiment over pages takes it"),
     }
 }
 

@@ -458,7 +458,7 @@ mod tests {
             assert_eq!(serde_json::to_string(&engine).unwrap(), format!("\"{name}\""));
         }
         let unknown = "mmapp".parse::<Engine>().unwrap_err().to_string();
-        assert_eq!(unknown, format!("\"mmapp\" is no engine: choose from {}", Engine::NAMES.join(", ")));
+        assert_eq!(unknown, format!("\"mmapp\" is not an engine: choose from {}", Engine::NAMES.join(", ")));
         assert!("sideways".parse::<Pattern>().is_err());
         assert_eq!("fill".parse::<Pattern>().unwrap(), Pattern::Fill);
         assert_eq!("rmw".parse::<Op>().unwrap(), Op::Rmw);

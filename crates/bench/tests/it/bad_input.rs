@@ -15,10 +15,10 @@ fn a_size_that_is_no_size() {
     let dir = dir();
     for size in ["12XB", "1.5GiB", "-1", "1KB", "big", ""] {
         let line = ["micro", &format!("--size={size}")];
-        run_in(dir.path(), Command::new(FASTMAP).args(line)).failed_with(2, &["--size: ", "is no size: give", "64KiB"]);
+        run_in(dir.path(), Command::new(FASTMAP).args(line)).failed_with(2, &["--size: ", "is not a size: give", "64KiB"]);
     }
     fastmap(dir.path(), "micro --size 99999999TiB").failed_with(2, &["--size", "too large: give at most"]);
-    fastmap(dir.path(), "micro --memory lots").failed_with(2, &["--memory", "\"lots\" is no size", "or none"]);
+    fastmap(dir.path(), "micro --memory lots").failed_with(2, &["--memory", "\"lots\" is not a size", "or none"]);
     fastmap(dir.path(), "micro --size 5000").failed_with(2, &["--size", "no multiple of 4096: give 8KiB"]);
     fastmap(dir.path(), "micro --size 0").failed_with(2, &["--size", "give 4KiB"]);
     fastmap(dir.path(), "micro --size 64KiB --threads 2")
@@ -33,17 +33,17 @@ fn unknown_names_list_the_known_ones() {
         2,
         &[
             "--engines",
-            "\"fastmmap\" is no engine",
+            "\"fastmmap\" is not an engine",
             "mmap, mmap-random, mmap-sequential, mmap-willneed, mmap-fadvise, mmap-populate, fastmap, fastmap-pin, fastmap-prefetch, steered, pread, direct",
         ],
     );
     fastmap(dir.path(), "micro --pattern sideways").failed_with(
         2,
-        &["--pattern", "\"sideways\" is no pattern", "random, zipf, forward, backward, stride, order, fill"],
+        &["--pattern", "\"sideways\" is not a pattern", "random, zipf, forward, backward, stride, order, fill"],
     );
-    fastmap(dir.path(), "micro --op erase").failed_with(2, &["--op", "\"erase\" is no op", "read, write, rmw"]);
+    fastmap(dir.path(), "micro --op erase").failed_with(2, &["--op", "\"erase\" is not an op", "read, write, rmw"]);
     fastmap(dir.path(), "micro --advice willneed")
-        .failed_with(2, &["--advice", "\"willneed\" is no advice", "normal, random, sequential, backward"]);
+        .failed_with(2, &["--advice", "\"willneed\" is not an advice", "normal, random, sequential, backward"]);
     fastmap(dir.path(), "micro --bogus").failed_with(2, &["--bogus", "see `fastmap --help`"]);
     fastmap(dir.path(), "frobnicate").failed_with(2, &["frobnicate", "see `fastmap --help`"]);
 }

@@ -43,8 +43,8 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ("programs --memory third", &["--memory"]),
     ("programs --size 5000", &["--size", "no multiple of 1 MiB: give 1MiB"]),
     ("loads --size 5000", &["--size", "no multiple of 4096: give 8KiB"]),
-    ("storage --latency 2 .", &["--latency", "is no time: give up to a minute"]),
-    ("storage --bandwidth 1GB .", &["--bandwidth", "is no bandwidth: give 1MB/s to"]),
+    ("storage --latency 2 .", &["--latency", "is not a time: give up to a minute"]),
+    ("storage --bandwidth 1GB .", &["--bandwidth", "is not a bandwidth: give 1MB/s to"]),
     ("micro --file data --storage slow", &["--file", "cannot be used with", "--storage"]),
     ("storage --size 1MiB --source . .", &["--size", "cannot be used with", "--source"]),
 ];

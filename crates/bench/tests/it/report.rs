@@ -245,7 +245,7 @@ fn what_is_no_result_is_refused_in_one_line() {
     refused("-o a.md", 2, &["command line: ", "RESULTS", "see `fastmap --help`"]);
     refused("good.json", 2, &["command line: ", "--output", "see `fastmap --help`"]);
     for other in ["a.html", "a"] {
-        let what = format!("--output: \"{other}\" is no name of a Markdown document: give one that ends in .md");
+        let what = format!("--output: \"{other}\" is not a name of a Markdown document: give one that ends in .md");
         refused(&format!("good.json -o {other}"), 2, &[&what]);
     }
     refused(

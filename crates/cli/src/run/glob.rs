@@ -45,7 +45,7 @@ fn absolute(source: &str, glob: &str, here: &str) -> Result<String, Failure> {
     match GlobBuilder::new(&whole).literal_separator(true).build() {
         Ok(_) => Ok(whole),
         Err(error) => {
-            let what = format!("\"{glob}\" is no glob: {}", error.kind());
+            let what = format!("\"{glob}\" is not a glob: {}", error.kind());
             refuse(what, "see `fastmap run --help` for what a glob is made of")
         }
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_is_no_glob_is_refused() {
-        for (glob, what) in [("", "an empty glob"), ("/a[", "is no glob"), ("/a{b", "is no glob"), ("/a:b", "a colon")]
+        for (glob, what) in [("", "an empty glob"), ("/a[", "is not a glob"), ("/a{b", "is not a glob"), ("/a:b", "a colon")]
         {
             assert!(absolute("--map", glob, "/").unwrap_err().to_string().contains(what), "{glob}");
         }

@@ -18,7 +18,7 @@ pub fn checked(source: &str, argument: &OsStr) -> Result<OsString, Failure> {
     match fs::symlink_metadata(&file) {
         Ok(there) if there.is_dir() => return refuse("is a directory".into(), "name a file in it"),
         Ok(there) if !there.is_file() => {
-            return refuse("is no regular file".into(), "name a file that is not there yet");
+            return refuse("is not a regular file".into(), "name a file that is not there yet");
         }
         Ok(there) if there.len() > 0 => {
             let what = format!("exists and holds {} bytes, which a heap would overwrite", there.len());

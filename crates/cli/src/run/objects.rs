@@ -44,7 +44,7 @@ impl FromStr for Deadline {
         match text.parse::<f64>() {
             _ if text == "never" => Ok(Deadline(None)),
             Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(Deadline(Some(Duration::from_secs_f64(seconds)))),
-            _ => Err(format!("\"{text}\" is no deadline: give seconds, 0.001 to 1000000, or never")),
+            _ => Err(format!("\"{text}\" is not a deadline: give seconds, 0.001 to 1000000, or never")),
         }
     }
 }
@@ -72,7 +72,7 @@ pub fn start(args: &ObjectArgs) -> Result<Vec<(&'static str, OsString)>, Failure
     let wanted = object.iter().map(|text| wanted(text)).collect::<Result<Vec<_>, _>>()?;
     for (at, one) in wanted.iter().enumerate() {
         if wanted[..at].iter().any(|other| other.path == one.path) {
-            let what = format!("{}: two objects are to be there", one.path.display());
+            let what = format!("{}: two objects have this path", one.path.display());
             return Err(Failure::usage("--object", what, "give each a path of its own"));
         }
     }
@@ -96,7 +96,7 @@ fn wanted(text: &OsStr) -> Result<Wanted, Failure> {
     };
     let bytes = text.as_bytes();
     let equals = bytes.iter().rposition(|byte| *byte == b'=').ok_or_else(|| refused("names no path"))?;
-    let url = std::str::from_utf8(&bytes[..equals]).map_err(|_| refused("the URL is no text"))?;
+    let url = std::str::from_utf8(&bytes[..equals]).map_err(|_| refused("the URL is not UTF-8"))?;
     let path = std::path::absolute(OsStr::from_bytes(&bytes[equals + 1..])).map_err(|_| refused("names no path"))?;
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(refused("the path names no file"));
@@ -175,7 +175,7 @@ fn fork(prepare: impl FnOnce() -> Result<Session, Failure>) -> Result<OsString, 
         let _ = run(prepare, answer, program);
     };
     let mut reader = super::beside::start(c"fastmap-objects", false, body)
-        .map_err(|error| failed("no process can be made that fetches objects", error))?;
+        .map_err(|error| failed("cannot start the process that fetches objects", error))?;
     let mut answer = Vec::new();
     let read = reader.read_to_end(&mut answer);
     match answer.split_first() {

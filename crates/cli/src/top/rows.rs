@@ -58,7 +58,7 @@ pub fn hidden(count: usize) -> Option<String> {
     match count {
         0 => None,
         1 => Some("1 process that you may not look at is left out: root may".into()),
-        _ => Some(format!("{count} processes that you may not look at are left out: root may")),
+        _ => Some(format!("{count} processes that you may not look at are left out; root sees them")),
     }
 }
 

@@ -24,7 +24,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     let own = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     let port = |text: &str| text.parse().ok().map(own);
     let found = text.parse().ok().or_else(|| port(text)).or_else(|| port(text.strip_prefix("localhost:")?));
-    found.ok_or_else(|| format!("\"{text}\" is no address: give IP:PORT, such as 127.0.0.1:{PORT}, or a port"))
+    found.ok_or_else(|| format!("\"{text}\" is not an address: give IP:PORT, such as 127.0.0.1:{PORT}, or a port"))
 }
 
 /// Answers requests until a signal comes. A request takes a look at the processes, at most one look per interval.
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(of("0.0.0.0:9742"), "0.0.0.0:9742");
         assert_eq!(of("[::]:1"), "[::]:1");
         for text in ["", ":9742", "127.0.0.1", "example.org:80", "70000"] {
-            assert!(address(text).unwrap_err().contains("is no address: give IP:PORT"), "{text}");
+            assert!(address(text).unwrap_err().contains("is not an address: give IP:PORT"), "{text}");
         }
     }
 

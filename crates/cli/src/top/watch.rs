@@ -109,12 +109,12 @@ fn open(pid: u32) -> Result<Option<Program>, Failure> {
     match Program::open(pid) {
         Ok(found) => Ok(found),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(Failure::new(process(), "there is none", "see ps(1) for those that run"))
+            Err(Failure::new(process(), "is not running", "see ps(1) for those that are"))
         }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             Err(Failure::new(process(), "you may not look at it", "be its user, or root"))
         }
-        Err(error) => Err(Failure::new(process(), error, "use the fastmap of the same version")),
+        Err(error) => Err(Failure::new(process(), error, "use the version of fastmap that the process uses")),
     }
 }
 

@@ -31,7 +31,7 @@ fn who_is_not_there_is_named() {
     fastmap(dir.path(), "attach --name no-such-program").failed_with(1, &["no-such-program: no process has this name"]);
     fastmap(dir.path(), "attach --group no/such/group").failed_with(1, &["no/such/group: no such cgroup"]);
     fastmap(dir.path(), "attach").failed_with(2, &["PID", "--name", "--group"]);
-    fastmap(dir.path(), "attach --for soon 1").failed_with(2, &["--for", "\"soon\" is no time", "60s"]);
+    fastmap(dir.path(), "attach --for soon 1").failed_with(2, &["--for", "\"soon\" is not a time", "60s"]);
 }
 
 #[test]

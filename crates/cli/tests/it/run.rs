@@ -216,12 +216,12 @@ fn variables_count_where_no_flag_is_given() {
     assert_eq!(ran.stdout, format!("2097152|/a/*:**/*.b|signal|{heap}||{library}:libm.so.6|"), "{}", ran.stderr);
     assert!(set(&["--cache", "1MiB", "--faults", "service"]).stdout.starts_with("1048576|/a/*:**/*.b|service|"));
     for (variable, value, part) in [
-        ("FASTMAP_CACHE", "lots", "is no size: give"),
+        ("FASTMAP_CACHE", "lots", "is not a size: give"),
         ("FASTMAP_CACHE", "4096", "is too small: give at least 64KiB"),
         ("FASTMAP_MAP", "", "an empty glob"),
-        ("FASTMAP_FAULTS", "no", "is no way to serve faults: give signal or service"),
-        ("FASTMAP_DIRECT", "no", "is no way to map files in memory: give auto or always or never"),
-        ("FASTMAP_PERSIST", "no", "is no way to make stores last: give auto or cache-lines"),
+        ("FASTMAP_FAULTS", "no", "is not a way to serve faults: give signal or service"),
+        ("FASTMAP_DIRECT", "no", "is not a way to map files in memory: give auto or always or never"),
+        ("FASTMAP_PERSIST", "no", "is not a way to make stores last: give auto or cache-lines"),
     ] {
         let with_heap = ["--heap", "heap", "--", "true"];
         run_in(place.path(), place.command(&with_heap).env(variable, value)).failed_with(2, &[variable, part]);
@@ -239,7 +239,7 @@ fn usage() {
     let place = Place::new();
     place.run(&[]).failed_with(2, &["PROGRAM"]);
     place.run(&["--bogus", "--", "true"]).failed_with(2, &["--bogus", "see `fastmap --help`"]);
-    place.run(&["--cache", "4KB", "--", "true"]).failed_with(2, &["--cache: \"4KB\" is no size"]);
+    place.run(&["--cache", "4KB", "--", "true"]).failed_with(2, &["--cache: \"4KB\" is not a size"]);
     place
         .run(&["--cache", "60KiB", "--", "true"])
         .failed_with(2, &["--cache: 60KiB is too small: give at least 64KiB"]);
@@ -258,7 +258,7 @@ fn usage() {
     let show = "printf %s \"$FASTMAP_DIRECT,$FASTMAP_PERSIST\"";
     let ran = cached(&["--direct", "never", "--persist", "cache-lines", "--", "sh", "-c", show]);
     assert_eq!(ran.stdout, "never,cache-lines");
-    cached(&["--map", "/a[", "--", "true"]).failed_with(2, &["--map: \"/a[\" is no glob: ", "--help"]);
+    cached(&["--map", "/a[", "--", "true"]).failed_with(2, &["--map: \"/a[\" is not a glob: ", "--help"]);
     cached(&["--map", "", "--", "true"]).failed_with(2, &["--map: an empty glob"]);
     cached(&["--map", "/a:b", "--", "true"]).failed_with(2, &["--map: \"/a:b\" has a colon"]);
     for flags in [
@@ -273,7 +273,7 @@ fn usage() {
         place.run(&[flags, &["--", "true"]].concat()).failed_with(2, &[&refused, "add --cache SIZE"]);
         place.run(&[flags, &["--heap", "heap", "--", "true"]].concat()).succeeded();
     }
-    place.run(&["--heap", "heap:1GB", "--", "true"]).failed_with(2, &["--heap: \"1GB\" is no size"]);
+    place.run(&["--heap", "heap:1GB", "--", "true"]).failed_with(2, &["--heap: \"1GB\" is not a size"]);
     let help = place.run(&["--help"]);
     help.succeeded();
     for part in [
@@ -373,7 +373,7 @@ fn heap_files() {
     heap("empty:1MiB").succeeded();
     heap("none/heap").failed_with(1, &["none/heap: there is no directory", "make it"]);
     heap(".").failed_with(1, &["is a directory"]);
-    heap("/dev/null").failed_with(1, &["/dev/null: is no regular file"]);
+    heap("/dev/null").failed_with(1, &["/dev/null: is not a regular file"]);
     heap("heap:1048576TiB").failed_with(1, &["heap: a heap of 1048576TiB does not fit into the ", "that are free"]);
     heap("heap:0").failed_with(2, &["--heap: ", "0 bytes"]);
 }
@@ -538,7 +538,7 @@ fn objects_that_cannot_be() {
     refused(&["--object", "s3://bucket/key=."], 2, &["--object: ", "directory"]);
     refused(&["--object", &file, "--object", "s3://b/k=./at"], 2, &["--object: ", "/at: two objects"]);
     refused(&["--deadline", "1"], 2, &["--deadline: there is no object"]);
-    refused(&["--object", &file, "--deadline", "soon"], 2, &["--deadline: \"soon\" is no deadline", "never"]);
+    refused(&["--object", &file, "--deadline", "soon"], 2, &["--deadline: \"soon\" is not a deadline", "never"]);
     refused(&["--object", &file, "--tier-limit", "1MiB"], 1, &["--tier: ", "too small"]);
     refused(&["--object", &file, "--tier", "/dev/null/tier"], 1, &["--tier: /dev/null/tier: "]);
 }

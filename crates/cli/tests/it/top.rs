@@ -158,15 +158,15 @@ fn a_table_has_the_program_and_its_files() {
 #[test]
 fn nothing_to_see() {
     let dir = dir();
-    fastmap(dir.path(), "top --once --interval 0.1 4194304").failed_with(1, &["process 4194304: there is none"]);
+    fastmap(dir.path(), "top --once --interval 0.1 4194304").failed_with(1, &["process 4194304: is not running"]);
     let own = format!("top --once {}", std::process::id());
     fastmap(dir.path(), &own).failed_with(1, &["maps no data file", "no files in a FastMap cache", "fastmap run"]);
     fastmap(dir.path(), "top --json").failed_with(2, &["--once"]);
-    fastmap(dir.path(), "top --once --interval 0").failed_with(2, &["--interval: \"0\" is no interval"]);
+    fastmap(dir.path(), "top --once --interval 0").failed_with(2, &["--interval: \"0\" is not an interval"]);
     fastmap(dir.path(), "top 99999999999").failed_with(2, &["is no process id"]);
     fastmap(dir.path(), "top x").failed_with(1, &["x: No such file", "name a file, or a process"]);
-    fastmap(dir.path(), "top .").failed_with(1, &["is no regular file"]);
-    fastmap(dir.path(), "top --metrics example").failed_with(2, &["--metrics: \"example\" is no address", "IP:PORT"]);
+    fastmap(dir.path(), "top .").failed_with(1, &["is not a regular file"]);
+    fastmap(dir.path(), "top --metrics example").failed_with(2, &["--metrics: \"example\" is not an address", "IP:PORT"]);
     fastmap(dir.path(), "top --metrics 0 --once").failed_with(2, &["--metrics", "--once"]);
     fastmap(dir.path(), "top --metrics 192.0.2.1:9742").failed_with(1, &["192.0.2.1:9742: ", "of this machine"]);
     let help = fastmap(dir.path(), "top --help");

@@ -1,7 +1,7 @@
-//! Many reads at a time that any thread may ask for and any may collect: Linux AIO (io_setup(2)).
+//! Linux AIO (io_setup(2)): many reads at a time. Any thread may start reads, and any thread may collect those that have ended.
 //!
-//! Completions are found in memory that the kernel shares, without a call, and nobody is woken or interrupted by one. Where a device works
-//! inside the system call, a read has ended when [`Aio::submit`] returns.
+//! The kernel writes completions to memory that it shares with the process. They are found there without a system call. A completion wakes
+//! and interrupts no thread. If a device does its work inside the system call, a read has ended when [`Aio::submit`] returns.
 
 use super::errno;
 use std::fs::File;
@@ -10,13 +10,13 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Reads under way in one context, at most.
+/// The most reads that one context has under way.
 pub const DEPTH: usize = 256;
 
-/// Reads that are waited for at a time, at most.
+/// The most reads that one [`Aio::wait`] waits for.
 const MOST_TAKEN: usize = 64;
 
-/// `struct io_event` of the kernel's.
+/// The kernel's `struct io_event`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Event {
@@ -26,7 +26,7 @@ struct Event {
     second: i64,
 }
 
-/// `struct aio_ring` of the kernel's; the events follow it.
+/// The kernel's `struct aio_ring`. The events follow it in memory.
 #[repr(C)]
 struct Shared {
     id: u32,
@@ -41,37 +41,38 @@ struct Shared {
 
 const MAGIC: u32 = 0xa10a_10a1;
 
-/// A context for reads, used by one thread at a time. Once open it neither allocates nor locks, so that a fault handler can use it.
+/// A context for reads. One thread at a time uses it. Once open, it neither allocates nor locks, so a fault handler can use it.
 pub struct Aio {
     shared: *mut Shared,
     requests: Box<[libc::iocb; DEPTH]>,
-    /// Requests written down and not submitted.
+    /// How many of `requests` are queued and not yet submitted.
     queued: usize,
-    /// What was not submitted, since the kernel refused it: the tag and the error.
+    /// A read that the kernel refused to start: its tag, and the error number as a negative.
     refused: Option<(u64, i32)>,
-    /// Those that `wait` has taken, the last of them first.
+    /// Completions that `wait` has taken from the kernel. `next_done` returns the last one first.
     taken: Vec<Event>,
     in_flight: usize,
 }
 
-// SAFETY: the context is the address space's, and no thread's own.
+// SAFETY: the context belongs to the address space, not to a thread.
 unsafe impl Send for Aio {}
 
 impl Aio {
-    /// Opens one. EAGAIN: `fs.aio-max-nr` is exhausted; ENOSYS or EPERM: the kernel, or a seccomp(2) filter, has none to give.
+    /// Opens a context. Errors: EAGAIN if `fs.aio-max-nr` is exhausted; ENOSYS or EPERM if the kernel has no AIO or a seccomp(2) filter
+    /// forbids it.
     pub fn open() -> io::Result<Self> {
         let mut context = 0usize;
-        // SAFETY: the kernel stores the context's address, which is that of the memory it shares.
+        // SAFETY: the kernel stores one word, the context. Its value is the address of the memory that the kernel shares.
         if unsafe { libc::syscall(libc::SYS_io_setup, DEPTH, &mut context) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let shared = context as *mut Shared;
-        // SAFETY: shared by the kernel until io_destroy(2).
+        // SAFETY: the kernel shares this memory until io_destroy(2).
         let is_known = unsafe {
             (*shared).magic == MAGIC && (*shared).incompatible == 0 && (*shared).header as usize == size_of::<Shared>()
         };
         if !is_known {
-            // SAFETY: the context from above, with nothing in it.
+            // SAFETY: the context was opened above, and has no reads.
             unsafe { libc::syscall(libc::SYS_io_destroy, context) };
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -80,25 +81,25 @@ impl Aio {
         Ok(Aio { shared, requests, queued: 0, refused: None, taken: Vec::with_capacity(MOST_TAKEN), in_flight: 0 })
     }
 
-    /// Reads queued or under way, and not returned by `next_done`.
+    /// How many reads `next_done` has still to return: those queued, under way or ended.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether all of them have ended.
+    /// Whether all reads in flight have ended.
     pub fn has_all_done(&self) -> bool {
-        // SAFETY: shared by the kernel until io_destroy(2).
+        // SAFETY: the kernel shares this memory until io_destroy(2).
         let shared = unsafe { &*self.shared };
         let (head, tail) = (shared.head.load(Ordering::Relaxed), shared.tail.load(Ordering::Acquire));
         let in_ring = (tail + shared.count - head) % shared.count;
         in_ring as usize + self.taken.len() + usize::from(self.refused.is_some()) == self.in_flight
     }
 
-    /// Writes a read down, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in flight. One that
-    /// may not wait ends with EAGAIN where `submit` would wait, for the file's lock say.
+    /// Queues a read; the next `submit` starts it. The caller makes sure that fewer than [`DEPTH`] reads are in flight. If `waits` is
+    /// false, the read ends with EAGAIN where `submit` would have to wait, for example for the file's lock.
     ///
     /// # Safety
-    /// `to` stays valid for `len` writes by the kernel, and nobody else uses it, until `next_done` returns `tag` or this is dropped.
+    /// `to` stays valid for `len` writes by the kernel, and nobody else uses it, until `next_done` returns `tag` or this value is dropped.
     pub unsafe fn read(&mut self, file: &File, to: *mut u8, len: usize, offset: u64, tag: u64, waits: bool) {
         let request = &mut self.requests[self.queued];
         request.aio_data = tag;
@@ -114,36 +115,37 @@ impl Aio {
         }
     }
 
-    /// Whether something is written down that has not been started.
+    /// Whether reads are queued that have not been submitted.
     pub fn has_queued(&self) -> bool {
         self.queued > 0
     }
 
-    /// Starts what is written down, if anything is; whether it was. What the kernel refuses ends with its error.
+    /// Submits the queued reads. Returns whether there were any. A read that the kernel refuses ends with the kernel's error; the reads
+    /// queued behind it stay queued.
     pub fn submit(&mut self) -> bool {
         let (mut from, is_any) = (0, self.queued > 0);
         let mut list = [ptr::null::<libc::iocb>(); 32];
         while from < self.queued && self.refused.is_none() {
             let count = list.len().min(self.queued - from);
             (0..count).for_each(|index| list[index] = &raw const self.requests[from + index]);
-            // SAFETY: requests of this structure's, which the kernel copies, for memory that `read` was promised.
+            // SAFETY: the kernel copies the requests, which are this structure's. Callers of `read` promised that their memory stays valid.
             let begun =
                 unsafe { libc::syscall(libc::SYS_io_submit, self.shared, count as libc::c_long, list.as_ptr()) };
             if begun > 0 {
                 from += begun as usize;
             } else {
-                // The first of them is what it does not like.
+                // The kernel refused the first request of the list.
                 self.refused = Some((self.requests[from].aio_data, -errno()));
                 from += 1;
             }
         }
-        // The rest waits until the refused one has been returned.
+        // The rest stays queued until `next_done` has returned the refused read.
         self.requests.copy_within(from..self.queued, 0);
         self.queued -= from;
         is_any
     }
 
-    /// A read that has ended: its tag, and the count of bytes or a negative error number.
+    /// Takes a read that has ended: its tag, and the count of bytes or a negative error number.
     pub fn next_done(&mut self) -> Option<(u64, i32)> {
         let taken = |event: Event| (event.data, event.result as i32);
         let done = self.refused.take().or_else(|| self.taken.pop().map(taken)).or_else(|| self.next_event())?;
@@ -152,21 +154,22 @@ impl Aio {
     }
 
     fn next_event(&mut self) -> Option<(u64, i32)> {
-        // SAFETY: shared by the kernel until io_destroy(2); only this thread takes events at this time.
+        // SAFETY: the kernel shares this memory until io_destroy(2). Only this thread takes events now.
         let shared = unsafe { &*self.shared };
         let head = shared.head.load(Ordering::Relaxed);
-        // Acquire: the event was written before.
+        // Acquire: the kernel wrote the event before it moved the tail.
         if head == shared.tail.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: the events follow the head, and this one is written.
+        // SAFETY: the events follow the ring's header, and the kernel has written this one.
         let event = unsafe { self.shared.add(1).cast::<Event>().add(head as usize).read() };
-        // Release: the place is the kernel's again.
+        // Release: the event has been read before the kernel may overwrite its place.
         shared.head.store((head + 1) % shared.count, Ordering::Release);
         Some((event.data, event.result as i32))
     }
 
-    /// Waits until so many reads have ended, if as many are under way; for one at least and [`MOST_TAKEN`] at most.
+    /// Submits the queued reads and waits until `wanted` reads have ended. Waits for at least one read, and for at most [`MOST_TAKEN`]
+    /// or the number in flight. Returns at once if `next_done` already has a read to return, or if none is in flight.
     pub fn wait(&mut self, wanted: usize) {
         self.submit();
         if self.refused.is_some() || !self.taken.is_empty() || self.in_flight == 0 {
@@ -175,13 +178,13 @@ impl Aio {
         let wanted = wanted.min(self.in_flight).clamp(1, MOST_TAKEN);
         let no_limit = ptr::null::<libc::timespec>();
         let events = self.taken.as_mut_ptr();
-        // SAFETY: room for as many events.
+        // SAFETY: `taken` is empty, and has room for MOST_TAKEN events.
         let got = unsafe { libc::syscall(libc::SYS_io_getevents, self.shared, wanted, wanted, events, no_limit) };
         if got > 0 {
-            // SAFETY: the kernel has written them.
+            // SAFETY: the kernel has written this many events.
             unsafe { self.taken.set_len(got as usize) };
         } else {
-            // A debugger has interrupted it, or a filter forbids it; the caller comes again.
+            // A debugger interrupted the call, or a seccomp(2) filter forbids it. The caller calls again.
             std::thread::yield_now();
         }
     }
@@ -189,7 +192,7 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the context any more. The kernel waits for what is under way.
+        // SAFETY: nobody uses the context any more. The kernel waits for the reads that are under way.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.shared) };
     }
 }
@@ -222,14 +225,14 @@ mod tests {
         for round in 0..5 {
             let tags = round..round + DEPTH as u64;
             for tag in tags.clone() {
-                // The last but one is refused, the last reads past the end.
+                // The kernel refuses the last but one. The last reads past the end of the file.
                 let (from, at) = match tag - tags.start {
                     254 => (&null, u64::MAX / 2 + 1),
                     255 => (&file, 1 << 20),
                     _ => (&file, tag * 4),
                 };
                 let to = (&raw mut bytes[tag as usize]).cast();
-                // SAFETY: the bytes stay until the read has ended.
+                // SAFETY: `bytes` lives until all reads have ended.
                 unsafe { aio.read(from, to, 4, at, tag, true) };
             }
             let mut left: BTreeSet<_> = tags.clone().collect();

@@ -1,9 +1,9 @@
-//! How much memory this process may use: sysconf(3), cgroups(7) versions 1 and 2.
+//! The amount of memory that this process may use: sysconf(3), cgroups(7) versions 1 and 2.
 
 use super::proc_files;
 use std::path::{Path, PathBuf};
 
-/// The smaller of physical memory and the memory limits of the process's cgroup and its ancestors, bytes.
+/// The least of physical memory and the memory limits of the process's cgroup and of that group's ancestors, in bytes.
 pub fn memory_limit() -> usize {
     let limits = group_folders().into_iter().flat_map(|(root, folder, limit_file)| {
         let mut limits = Vec::new();
@@ -18,13 +18,14 @@ pub fn memory_limit() -> usize {
     limits.chain([physical_memory()]).min().unwrap_or(usize::MAX)
 }
 
-/// Physical memory, bytes (sysconf(3)).
+/// Physical memory in bytes (sysconf(3)).
 pub fn physical_memory() -> usize {
     // SAFETY: sysconf has no preconditions.
     unsafe { libc::sysconf(libc::_SC_PHYS_PAGES).max(0) as usize * libc::sysconf(libc::_SC_PAGESIZE).max(0) as usize }
 }
 
-/// For each hierarchy that limits memory: its mount point, this process's folder, and the file with the limit.
+/// For each cgroup hierarchy that limits memory: its mount point, the folder of this process's group, and the name of the file that holds
+/// the limit.
 pub(super) fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
     let groups = proc_files::text("/proc/self/cgroup");
     let mounts = proc_files::text("/proc/self/mountinfo");
@@ -38,7 +39,7 @@ pub(super) fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
             _ => continue,
         };
         for (root, mount) in mount_points(&mounts, file_system) {
-            // Inside a container the mount shows a part of the hierarchy: `root` is what stands at the mount point.
+            // Inside a container the mount shows only a part of the hierarchy: the group `root` is at the mount point.
             let inside = Path::new(path).strip_prefix(&root).or_else(|_| Path::new(path).strip_prefix("/"));
             let folder = inside.map_or(mount.clone(), |inside| mount.join(inside));
             if folder.join(limit_file).exists() || mount.join(limit_file).exists() {
@@ -49,7 +50,7 @@ pub(super) fn group_folders() -> Vec<(PathBuf, PathBuf, &'static str)> {
     folders
 }
 
-/// The (root, mount point) pairs of one file system type in /proc/self/mountinfo (proc_pid_mountinfo(5)).
+/// The (root, mount point) pairs of all mounts of one file system type in /proc/self/mountinfo (proc_pid_mountinfo(5)).
 fn mount_points(mounts: &str, file_system: &str) -> Vec<(PathBuf, PathBuf)> {
     let of_type =
         |line: &&str| line.split(" - ").nth(1).is_some_and(|tail| tail.split(' ').next() == Some(file_system));

@@ -11,7 +11,7 @@ use super::errno;
 ///
 /// The process keeps its user id. With another user id, either that user could trace it (ptrace(2)) and so reach the program's memory, or the
 /// kernel would mark the memory as not to be dumped (`PR_SET_DUMPABLE`), which holds for the program as well. The user id gives little
-/// without capabilities: of the allowed calls only process_vm_readv(2) checks it.
+/// without capabilities: of the allowed calls only process_vm_readv(2) and prlimit64(2), which here may only read limits, check it.
 ///
 /// `program` is a process id. This process may still ask two things about that process: whether it has ended (pidfd_open(2), poll(2)),
 /// and whether it still has this memory (process_vm_readv(2)).
@@ -48,7 +48,7 @@ pub fn confine(program: u32) -> Result<(), i32> {
         (libc::SYS_unshare, Some((0, [libc::CLONE_VM as u32, libc::CLONE_FILES as u32]))),
         (libc::SYS_ioctl, Some((1, [POISON, BLKGETSIZE64]))),
         (libc::SYS_fcntl, Some((1, [libc::F_OFD_SETLK as u32; 2]))),
-        // Reads its own memory or the program's, which may be the same.
+        // For this process's own memory and for the program's. The two may be the same memory.
         (libc::SYS_process_vm_readv, Some((0, [own, program]))),
         (libc::SYS_pidfd_open, Some((0, [program; 2]))),
         any(libc::SYS_poll),

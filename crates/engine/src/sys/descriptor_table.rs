@@ -1,10 +1,10 @@
-//! Tells whether a thread has the engine's descriptor table: the table of the threads that read and write for the engine.
+//! Tells whether a thread has the engine's descriptor table, which is the table of the threads that read and write for the engine.
 //!
 //! A thread may have a table of its own (unshare(2), close_range(2) with `CLOSE_RANGE_UNSHARE`, vfork(2)). A descriptor that is opened there
 //! is not open for the engine's threads, and its number may stand for another file there.
 //!
 //! A record lock (fcntl(2) `F_SETLK`) belongs to a table, and the engine's table has locked a memfd. A thread that has another table finds
-//! that lock in its way, or does not find the memfd. It can ask this in signal handlers, and in containers, too, most of which refuse
+//! that lock in its way, or does not find the memfd. The test works in signal handlers. It also works in containers, most of which refuse
 //! kcmp(2).
 
 use super::engine_fd::EngineFd;
@@ -72,10 +72,10 @@ mod tests {
         assert!(is_engines());
         let run = |body: fn() -> bool| std::thread::spawn(body).join().unwrap();
         assert!(run(is_engines), "threads share it");
-        // SAFETY: the thread's own table, from here on.
+        // SAFETY: only this thread's table changes: it is the thread's own from here on.
         assert!(run(|| unsafe { libc::unshare(libc::CLONE_FILES) == 0 } && !is_engines()), "a copy is another");
         let close = || {
-            // SAFETY: the call gives the thread a table of its own first; what it closes there is open in the engine's.
+            // SAFETY: the call first gives the thread a table of its own. The descriptors that it closes there stay open in the engine's table.
             let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
             closed == 0 && !is_engines()
         };

@@ -1,9 +1,8 @@
-//! Descriptors of the engine's own, kept where programs do not look, and known by their numbers: fcntl(2)
-//! `F_DUPFD_CLOEXEC`.
+//! The engine's own descriptors. They have high numbers (fcntl(2) `F_DUPFD_CLOEXEC`), and a bitmap marks these numbers.
 //!
-//! Programs close what they have not opened (everything above 2, before exec(2) or as daemons do), or put a file of
-//! theirs at a fixed number (dup2(2)). So a descriptor of ours moves up as soon as it is there, and its number is
-//! marked in a bitmap, which the preload library's close(2) and its kin ask.
+//! Programs close descriptors that they have not opened: everything above 2, for example, before exec(2) or when they become daemons. They
+//! also put a file of theirs at a fixed number (dup2(2)). So the engine moves each of its descriptors to a high number as soon as it is open,
+//! and marks the number in a bitmap. The preload library's close(2) and related functions ask the bitmap.
 
 use super::process::pause_for;
 use super::{descriptor_table, fork, record_locks};
@@ -14,18 +13,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Numbers that can be marked. A descriptor beyond them is one of a program that has opened as many files itself.
+/// Numbers below this can be marked. The engine gets a higher number only if the program itself has about this many files open.
 const MOST: usize = 1 << 16;
-/// Where ours begin at most: above what programs name (shells use 255), and no higher, since the kernel has a table of
-/// pointers up to the highest number, and fork(2) copies it.
+/// The engine's numbers begin here, or lower under a small limit of descriptors. This is above the numbers that programs name (shells use
+/// 255). It is no higher, since the kernel has a table of pointers up to the highest number, and fork(2) copies the table.
 const MOST_LEAST: libc::rlim_t = 3072;
 
-/// A set of descriptors, a bit each. All zeros is the empty one.
+/// A set of descriptor numbers, one bit each. All zeros is the empty set.
 #[derive(Debug)]
 pub struct Numbers([AtomicU64; MOST / 64]);
 
 static MARKED: Numbers = Numbers::new();
-/// Of these, those that the engine opened: their open file descriptions are nobody else's.
+/// Those of `MARKED` that the engine opened itself: nobody else has their open file descriptions.
 static ANEW: Numbers = Numbers::new();
 
 impl Numbers {
@@ -33,7 +32,7 @@ impl Numbers {
         Numbers([const { AtomicU64::new(0) }; MOST / 64])
     }
 
-    /// Whether a number can be in it.
+    /// Whether the set has a bit for a number.
     pub fn has_room_for(number: RawFd) -> bool {
         usize::try_from(number).is_ok_and(|number| number < MOST)
     }
@@ -43,14 +42,14 @@ impl Numbers {
         Some((self.0.get(number / 64)?, 1 << (number % 64)))
     }
 
-    /// Puts a number in.
+    /// Puts a number in. A number that the set has no bit for is ignored.
     pub fn insert(&self, number: RawFd) {
         if let Some((word, bit)) = self.word_of(number) {
             word.fetch_or(bit, Ordering::AcqRel);
         }
     }
 
-    /// Takes a number out; whether it was there.
+    /// Takes a number out. Returns whether it was in the set.
     pub fn remove(&self, number: RawFd) -> bool {
         self.word_of(number).is_some_and(|(word, bit)| word.fetch_and(!bit, Ordering::AcqRel) & bit != 0)
     }
@@ -60,7 +59,7 @@ impl Numbers {
         self.word_of(number).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
     }
 
-    /// The first of them at or after `from`.
+    /// The first number in the set at or after `from`.
     pub fn next(&self, from: RawFd) -> Option<RawFd> {
         let from = from.max(0) as usize;
         let mut ignored = (1u64 << (from % 64)) - 1;
@@ -74,17 +73,17 @@ impl Numbers {
     }
 }
 
-/// Whether a number is that of a descriptor of the engine's. In a child made by fork(2) none is, once its maps are the
-/// kernel's: the engine does not run there, and what it left there may be closed.
+/// Whether a number is a descriptor of the engine's. In a child made by fork(2), no number is one after the child's maps have become kernel
+/// mappings: the engine does not run there, and the descriptors that it left there may be closed.
 #[inline]
 pub fn is_engine_fd(number: RawFd) -> bool {
     MARKED.has(number) && are_kept()
 }
 
-/// A child still needs what it has inherited (`files/children.rs`).
+/// Whether this child made by fork(2) still needs the engine's descriptors that it has inherited (`files/children.rs`).
 static KEPT_IN_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Notes that, or that it does not any more.
+/// Sets whether this child still needs the engine's descriptors that it has inherited.
 pub fn keep_in_child(kept: bool) {
     KEPT_IN_CHILD.store(kept, Ordering::Release);
 }
@@ -93,20 +92,20 @@ fn are_kept() -> bool {
     !fork::is_child() || KEPT_IN_CHILD.load(Ordering::Acquire)
 }
 
-/// The first of them at or after `from`.
+/// The first descriptor of the engine's at or after `from`.
 pub fn next_engine_fd(from: RawFd) -> Option<RawFd> {
     MARKED.next(from).filter(|_| are_kept())
 }
 
-/// Whether a descriptor's open file description is the engine's own.
+/// Whether the engine opened a descriptor itself, so that nobody else has its open file description.
 pub fn is_opened_anew(number: RawFd) -> bool {
     ANEW.has(number)
 }
 
-/// Owns a descriptor that the engine opened, and says so.
+/// Takes ownership of a descriptor that the engine opened itself, and marks it as such.
 ///
 /// # Safety
-/// Nobody else owns it.
+/// Nobody else owns the descriptor.
 pub unsafe fn opened_anew(number: RawFd) -> EngineFd<File> {
     // SAFETY: the caller's contract.
     let owner = EngineFd::marked(unsafe { File::from_raw_fd(number) });
@@ -114,25 +113,26 @@ pub unsafe fn opened_anew(number: RawFd) -> EngineFd<File> {
     owner
 }
 
-/// Threads that have a descriptor open at a low number, where the kernel puts every new one.
+/// The number of engine threads that may have a descriptor at a low number. The kernel opens every descriptor at the lowest free number.
 static LOW: AtomicU32 = AtomicU32::new(0);
 
-/// Calls of the program's that close or replace descriptors, perhaps such that it has not opened.
+/// The number of calls under way in which the program closes or replaces descriptors, perhaps some that it has not opened.
 static CLOSING: AtomicU32 = AtomicU32::new(0);
 
-/// How often the program's thread looks whether none of ours is there any more, at intervals of 50 us and what a sleep takes more: about a
-/// tenth of a second in all.
+/// How often a thread of the program looks whether the engine's descriptors have left the low numbers. It sleeps 50 us, and the overhead of a
+/// sleep, between two looks: about a tenth of a second in all.
 const LOOKS: u32 = 1000;
-/// The same of ours, for calls that have begun: a close(2) may itself wait, and a thread may end there.
+/// How often a thread of the engine looks whether the program's calls have ended. It does not wait for long: a close(2) may itself wait, and
+/// a thread may end in it.
 const LOOKS_OF_OURS: u32 = 200;
 
-/// Held by a thread of the engine while it has one there: until it has moved up, or is closed.
+/// Held by a thread of the engine while it has a descriptor at a low number: until the descriptor has moved up, or is closed.
 #[must_use]
 #[derive(Debug)]
 pub struct Low(());
 
-/// Says that this thread is about to open a descriptor. Waits for the program's calls that are closing or replacing one, but not for long;
-/// those that come later wait for this.
+/// Announces that this thread is about to open a descriptor. Waits, but not for long, for calls of the program that close or replace
+/// descriptors. Later calls of the program wait until the guard is dropped.
 pub fn low() -> Low {
     LOW.fetch_add(1, Ordering::SeqCst);
     for _ in 0..LOOKS_OF_OURS {
@@ -150,18 +150,18 @@ impl Drop for Low {
     }
 }
 
-/// In a child made by fork(2), where these threads are not.
+/// Resets both counts in a child made by fork(2), which does not have the threads that they count.
 pub fn in_child() {
     LOW.store(0, Ordering::SeqCst);
     CLOSING.store(0, Ordering::SeqCst);
 }
 
-/// Held while the program closes or replaces descriptors: none of ours comes to a low number meanwhile.
+/// Held while the program closes or replaces descriptors. A thread of the engine that wants to open a descriptor waits meanwhile.
 #[must_use]
 #[derive(Debug)]
 pub struct Closing(());
 
-/// Before the program closes or replaces a descriptor: waits until none of ours is at a low number, but not for long.
+/// Called before the program closes or replaces a descriptor. Waits, but not for long, until no descriptor of the engine's is at a low number.
 /// Async-signal-safe.
 #[inline]
 pub fn closing() -> Closing {
@@ -198,7 +198,7 @@ fn pause() {
 /// Closes a descriptor of the engine's.
 ///
 /// # Safety
-/// Nobody owns it.
+/// Nobody owns the descriptor.
 pub unsafe fn close(number: RawFd) {
     unmark(number);
     // SAFETY: the caller's contract.
@@ -210,36 +210,37 @@ fn mark(number: RawFd) {
     MARKED.insert(number);
 }
 
-/// Before it is closed: another thread may open one of ours by the same number right after that.
+/// Called before the descriptor is closed: right after the close, another thread may open a descriptor of the engine's with the same number.
 fn unmark(number: RawFd) {
     ANEW.remove(number);
     MARKED.remove(number);
 }
 
-/// The least number that is ours to take: three quarters of the numbers there may be are the program's alone.
+/// The engine's least number: three quarters of the limit of descriptors (`RLIMIT_NOFILE`), and at most [`MOST_LEAST`]. The numbers below it
+/// are the program's alone.
 fn least() -> RawFd {
     static LEAST: OnceLock<RawFd> = OnceLock::new();
     *LEAST.get_or_init(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: fills the structure.
+        // SAFETY: the call fills the structure.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
         (limit.rlim_cur / 4 * 3).min(MOST_LEAST) as RawFd
     })
 }
 
-/// A second descriptor at a number of ours, if there is room; it is not marked yet.
+/// Duplicates a descriptor to one of the engine's numbers. `None` if none is free. The new number is not marked yet.
 pub fn copy_up(descriptor: BorrowedFd<'_>) -> Option<OwnedFd> {
-    // SAFETY: makes a descriptor.
+    // SAFETY: the call only makes a descriptor.
     let number = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least()) };
-    // SAFETY: made just now.
+    // SAFETY: the descriptor was made just now, so nobody else owns it.
     (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Owner of a descriptor of the engine's. Its number is marked until it is closed.
+/// Owns a descriptor of the engine's. Its number is marked until the descriptor is closed.
 pub struct EngineFd<T: AsRawFd>(ManuallyDrop<T>);
 
 impl<T: AsRawFd> EngineFd<T> {
-    /// Marks the number that it has.
+    /// Marks a descriptor at the number that it has.
     pub fn marked(owner: T) -> Self {
         mark(owner.as_raw_fd());
         EngineFd(ManuallyDrop::new(owner))
@@ -247,9 +248,9 @@ impl<T: AsRawFd> EngineFd<T> {
 }
 
 impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> EngineFd<T> {
-    /// Moves up and marks what was opened just now. Where there is no room it stays, and where closing the lower number
-    /// would take the program's locks away. In another descriptor table than the engine's numbers are not the engine's:
-    /// there it stays, unmarked.
+    /// Moves a descriptor that was opened just now to one of the engine's numbers, and marks it. It keeps its number if no number of the
+    /// engine's is free, or if closing the lower number would take record locks of the program away (`record_locks.rs`). In a thread with
+    /// another descriptor table than the engine's (`descriptor_table.rs`), it keeps its number and is not marked.
     pub fn new(opened: T) -> Self {
         if !descriptor_table::is_engines() {
             return EngineFd(ManuallyDrop::new(opened));
@@ -262,7 +263,7 @@ impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> EngineFd<T> {
         Self::marked(copy_up(opened.as_fd()).unwrap_or(opened).into())
     }
 
-    /// Keeps the descriptor for good; its number.
+    /// Keeps the descriptor open for good. Returns its number.
     pub fn leak(self) -> RawFd {
         let number = self.as_raw_fd();
         std::mem::forget(self);
@@ -271,8 +272,8 @@ impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> EngineFd<T> {
 }
 
 impl EngineFd<File> {
-    /// As `new`, for a file that the engine opened itself: another may have the descriptor after this, should the
-    /// program's locks keep it from being closed.
+    /// The same as `new`, for a file that the engine opened itself. If the program's record locks keep the descriptor from being closed later,
+    /// [`record_locks::take`] can hand it to another owner.
     pub fn opened(file: File) -> Self {
         let own = EngineFd::new(file);
         ANEW.insert(own.as_raw_fd());
@@ -283,13 +284,13 @@ impl EngineFd<File> {
 impl<T: AsRawFd> Drop for EngineFd<T> {
     fn drop(&mut self) {
         let number = self.as_raw_fd();
-        // One of the engine's is not this thread's to close if its table is another: its number may be another file's
-        // there.
+        // A thread with another descriptor table must not close a descriptor of the engine's: the number may stand for another file in that
+        // table.
         if MARKED.has(number) && !descriptor_table::is_engines() || record_locks::hold(number) {
             return record_locks::put_aside(number);
         }
         unmark(number);
-        // SAFETY: dropped once, here.
+        // SAFETY: the field is dropped once, here.
         unsafe { ManuallyDrop::drop(&mut self.0) };
         record_locks::look_again();
     }
@@ -333,16 +334,16 @@ mod tests {
         );
         let two = EngineFd::new(one.try_clone().unwrap());
         assert!(two.as_raw_fd() != number && is_engine_fd(two.as_raw_fd()));
-        // Other tests of this process have some as well.
+        // Other tests in this process have descriptors of the engine's as well.
         let all: Vec<_> = std::iter::successors(next_engine_fd(0), |last| next_engine_fd(last + 1)).collect();
         assert!(all.is_sorted() && all.contains(&number) && all.contains(&two.as_raw_fd()), "{all:?}");
         assert_eq!((next_engine_fd(number), next_engine_fd(MOST as RawFd)), (Some(number), None));
-        // SAFETY: reads a descriptor's flags.
+        // SAFETY: the call reads a descriptor's flags.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, libc::FD_CLOEXEC);
         drop(two);
         let kept = one.leak();
         assert!(is_engine_fd(kept));
-        // SAFETY: leaked just now.
+        // SAFETY: the descriptor was leaked just now, so nobody owns it.
         drop(EngineFd::<File>::marked(unsafe { File::from_raw_fd(kept) }));
     }
 
@@ -352,7 +353,7 @@ mod tests {
         let before = file.as_raw_fd();
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         let least = least();
-        // SAFETY: this process's own limit, put back at once; other tests' descriptors stay where they are meanwhile.
+        // SAFETY: changes this process's own limit, and restores it at once. Other tests' descriptors keep their numbers meanwhile.
         let moved = unsafe {
             libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
             let low = libc::rlimit { rlim_cur: least as libc::rlim_t, ..limit };

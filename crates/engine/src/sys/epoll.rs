@@ -1,18 +1,20 @@
-//! Waiting for many descriptors in many threads: epoll(7).
+//! Many threads wait for many descriptors: epoll(7).
 
 use super::engine_fd::EngineFd;
 use super::process;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Wakes one thread for each event: level-triggered, so a thread that takes one of two hands the other on.
+/// A set of descriptors to wait for. Each event wakes one thread. The set is level-triggered: when a thread takes one of two events, the
+/// kernel wakes another thread for the second.
 #[derive(Debug)]
 pub struct Epoll(EngineFd<OwnedFd>);
 
 impl Epoll {
-    /// Watches descriptors for something to read, each known by its place among them. They stay open for as long.
+    /// Watches descriptors for something to read. `wait` names a descriptor by its place in `watched`. The caller keeps the descriptors open
+    /// as long as this value lives.
     pub fn of<T: AsRawFd>(watched: &[T]) -> io::Result<Self> {
-        // SAFETY: opens a descriptor that is ours.
+        // SAFETY: the call opens a descriptor, which nobody else owns.
         let epoll = unsafe {
             match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
                 -1 => return Err(io::Error::last_os_error()),
@@ -29,8 +31,8 @@ impl Epoll {
         Ok(Epoll(epoll))
     }
 
-    /// The place of one that has something to read; `None` after so many milliseconds (-1: none pass), or if the kernel
-    /// cannot say, which takes a moment too. Not through glibc's wrapper: that is a cancellation point.
+    /// Waits until a descriptor has something to read, and returns its place. `None` after `milliseconds` (-1: no limit), or after a short
+    /// pause if the call fails. glibc's wrapper is not used, since it is a cancellation point (pthreads(7)).
     pub fn wait(&self, milliseconds: i32) -> Option<usize> {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         let (number, signals) = (self.0.as_raw_fd(), std::ptr::null::<libc::sigset_t>());

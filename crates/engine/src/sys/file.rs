@@ -11,25 +11,25 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a descriptor leads to.
+/// Identifies a file: its device and inode. Every descriptor of one file has the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     device: u64,
     inode: u64,
 }
 
-/// What fstat(2) says of a file that may be mapped.
+/// Facts about a file that may be mapped (fstat(2)).
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
-    /// Same for every descriptor of one file.
+    /// The same for every descriptor of one file.
     pub identity: Identity,
-    /// Length, bytes.
+    /// Length in bytes.
     pub size: u64,
     /// A block device, not a regular file.
     pub is_device: bool,
 }
 
-/// Looks at a file; `Err(Ok(kind))` names what it is when it cannot be mapped.
+/// Looks at a file. `Err(Ok(kind))` names the kind of a file that cannot be mapped. `Err(Err(error))`: a call failed.
 pub fn facts(file: &File) -> Result<Facts, Result<&'static str, io::Error>> {
     let metadata = file.metadata().map_err(Err)?;
     let kind = metadata.file_type();
@@ -48,47 +48,47 @@ pub fn facts(file: &File) -> Result<Facts, Result<&'static str, io::Error>> {
 }
 
 impl Identity {
-    /// One that no file has.
+    /// An identity that no file has, and no earlier call returned.
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Identity { device: Self::NO_DEVICE, inode: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Whether it is one of those.
+    /// Whether this is an identity made by [`Identity::unique`].
     pub fn is_unique(&self) -> bool {
         self.device == Self::NO_DEVICE
     }
 
     const NO_DEVICE: u64 = u64::MAX - 1;
 
-    /// What stat(2) says of a file; `None` if it is of no kind that is mapped. In fault and signal handlers, too.
+    /// The identity in the result of a stat(2). `None` if the file is of a kind that cannot be mapped. Callable from fault and signal handlers.
     pub fn of(stat: &libc::stat) -> Option<Self> {
         match stat.st_mode & libc::S_IFMT {
             libc::S_IFREG => Some(Identity { device: stat.st_dev, inode: stat.st_ino }),
-            // Two nodes of one device are one file: known by the device's number, in an inode space of its own.
+            // Two nodes of one device are one file. The device's number identifies it; the first number keeps it apart from inodes.
             libc::S_IFBLK => Some(Identity { device: u64::MAX, inode: stat.st_rdev }),
             _ => None,
         }
     }
 
-    /// As two numbers.
+    /// Turns it into two numbers.
     pub fn numbers(self) -> [u64; 2] {
         [self.device, self.inode]
     }
 
-    /// The same back.
+    /// Turns the two numbers of `numbers` back into an identity.
     pub fn from_numbers([device, inode]: [u64; 2]) -> Self {
         Identity { device, inode }
     }
 }
 
-/// When a file was made, as far as its file system knows (statx(2), Linux 4.11): tells it from a later one of the same
-/// number.
+/// The time at which a file was made: seconds and nanoseconds (statx(2), Linux 4.11). Zero if the file system does not know. It tells a file
+/// from a later one with the same inode number.
 pub type Birth = (i64, u32);
 
-/// When the file behind a descriptor was made.
+/// The time at which the file behind a descriptor was made.
 pub fn birth(file: &File) -> Birth {
-    // SAFETY: an empty path asks about the descriptor; statx fills the zeroed structure.
+    // SAFETY: with an empty path, the call asks about the descriptor. It fills the zeroed structure.
     unsafe {
         let mut facts: libc::statx = std::mem::zeroed();
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut facts);
@@ -96,7 +96,7 @@ pub fn birth(file: &File) -> Birth {
     }
 }
 
-/// Which file a path leads to, without opening it; `None` if it cannot be told or is of no kind that is mapped.
+/// The identity of the file that a path leads to. Does not open the file. `None` if the call fails, or if the file cannot be mapped.
 pub fn identity_of(path: &Path) -> Option<Identity> {
     identity(&std::fs::metadata(path).ok()?)
 }
@@ -106,30 +106,30 @@ fn identity(metadata: &std::fs::Metadata) -> Option<Identity> {
     if kind.is_file() {
         return Some(Identity { device: metadata.dev(), inode: metadata.ino() });
     }
-    // Two nodes of one device are one file: known by the device's number, in an inode space of its own.
+    // As in `Identity::of`.
     kind.is_block_device().then(|| Identity { device: u64::MAX, inode: metadata.rdev() })
 }
 
 fn device_size(file: &File) -> io::Result<u64> {
     const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
     let mut size = 0u64;
-    // SAFETY: the request writes one u64.
+    // SAFETY: this request writes one u64.
     match unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &mut size) } {
         0 => Ok(size),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The current size, or an error number: EBADF if the descriptor does not lead to the file that it was opened for, as
-/// in a thread with a descriptor table of its own. Callable from a fault handler.
+/// The current size in bytes, or an error number. EBADF: the descriptor does not lead to the file `opened_for`, which happens in a thread with
+/// a descriptor table of its own. Callable from a fault handler.
 pub fn size_now(file: &File, opened_for: Option<Identity>, is_device: bool) -> Result<u64, i32> {
     if is_device && opened_for.is_none() {
         return device_size(file).map_err(|_| errno());
     }
-    // SAFETY: all-zero bytes are a valid stat, which fstat fills.
+    // SAFETY: a zeroed stat is a valid one, and fstat fills it.
     let stat = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        // Not glibc's wrapper, which asks by a path: the keeper may not.
+        // glibc's wrapper would call newfstatat(2), which the keeper may not (`confine.rs`).
         if libc::syscall(libc::SYS_fstat, file.as_raw_fd(), &mut stat) != 0 {
             return Err(errno());
         }
@@ -142,17 +142,17 @@ pub fn size_now(file: &File, opened_for: Option<Identity>, is_device: bool) -> R
     }
 }
 
-/// `O_RDONLY`, `O_WRONLY` or `O_RDWR` of an open descriptor.
+/// The access mode of an open descriptor: `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
 pub fn access_mode(file: &File) -> i32 {
-    // SAFETY: reads flags.
+    // SAFETY: the call reads flags.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_ACCMODE }
 }
 
-/// Whether this process has a file open to write, by a descriptor that is not the engine's.
+/// Whether this process has a file open for writing, by a descriptor that is not the engine's.
 pub fn is_open_to_write(wanted: Identity) -> bool {
     proc_files::numbers("/proc/self/fd").into_iter().any(|number| {
         let fd = number as i32;
-        // SAFETY: a number, which may be no descriptor any more, and a structure of zeros, which the call fills.
+        // SAFETY: the number may be closed by now, and then the calls fail. fstat fills the zeroed structure.
         unsafe {
             let mut stat: libc::stat = std::mem::zeroed();
             let flags = libc::fcntl(fd, libc::F_GETFL);
@@ -165,14 +165,15 @@ pub fn is_open_to_write(wanted: Identity) -> bool {
     })
 }
 
-/// The name /proc gives a descriptor, for messages. This thread's: the process's first one may have another descriptor
-/// table, or none.
+/// The name that /proc gives a descriptor, for messages. The look-up uses this thread's folder, since the process's first thread may have
+/// another descriptor table, or may have ended.
 pub fn path_of(file: &File) -> PathBuf {
     let link = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
-/// Opens the same file anew, with flags of its own: unlike dup(2), which shares them with the program.
+/// Opens the file behind a descriptor again. The new descriptor has flags and a position of its own; one made by dup(2) would share the
+/// program's. May return a descriptor that was put aside earlier (`record_locks.rs`).
 pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<EngineFd<File>> {
     if let Some(aside) = record_locks::take(file.as_raw_fd(), writable, direct) {
         return Ok(aside);
@@ -182,21 +183,21 @@ pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<EngineFd<
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let mut options = OpenOptions::new();
     options.read(true).write(writable);
-    // O_NOATIME saves the inode update on each read; only the owner may ask for it.
+    // O_NOATIME saves an update of the inode on each read. Only the file's owner may ask for it, so the second try is without.
     let opened = options.custom_flags(flags | libc::O_NOATIME).open(&path);
     opened.or_else(|_| options.custom_flags(flags).open(&path)).map(EngineFd::opened)
 }
 
-/// Another descriptor of the same file, for what needs neither a position nor flags: opened anew if that is possible,
-/// since such a one can be used again.
+/// Another descriptor of the same file, for uses that need neither a position nor flags. It is opened anew if possible, since a descriptor
+/// opened anew can be used again if it has to be put aside (`record_locks.rs`). Otherwise it is a duplicate.
 pub fn another(file: &File) -> io::Result<EngineFd<File>> {
     reopen(file, access_mode(file) == libc::O_RDWR, false).or_else(|_| file.try_clone().map(EngineFd::new))
 }
 
-/// Whether direct reads of 4 KiB at multiples of 4 KiB are possible: statx(2) `STATX_DIOALIGN` (Linux 6.1), or a try.
+/// Whether direct reads of 4 KiB at multiples of 4 KiB are possible. Asks statx(2) for `STATX_DIOALIGN` (Linux 6.1), or else tries one read.
 pub fn direct_works(direct: &File) -> bool {
     const STATX_DIOALIGN: u32 = 0x2000;
-    // SAFETY: an empty path with AT_EMPTY_PATH asks about the descriptor; statx fills the zeroed structure.
+    // SAFETY: with an empty path and AT_EMPTY_PATH, the call asks about the descriptor. It fills the zeroed structure.
     let answer = unsafe {
         let mut facts: libc::statx = std::mem::zeroed();
         let asked = libc::statx(direct.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, &mut facts);
@@ -209,36 +210,37 @@ pub fn direct_works(direct: &File) -> bool {
     #[repr(align(4096))]
     struct Aligned([u8; super::PAGE]);
     let mut page = Box::new(Aligned([0; super::PAGE]));
-    // SAFETY: the buffer is a page of our own.
+    // SAFETY: the buffer is this function's, and one page long.
     unsafe { read_at(direct, page.0.as_mut_ptr(), super::PAGE, 0) }.is_ok()
 }
 
-/// Waits for calls that change a file and have begun (write(2), ftruncate(2)): they hold the lock of its inode, and so does this call, which
-/// takes away an attribute that is not there and changes nothing.
+/// Waits until calls that are changing a file have ended (write(2), ftruncate(2)). These calls hold the lock of the file's inode. To wait for
+/// that lock, this function removes an extended attribute that does not exist, which takes the lock too and changes nothing.
 pub fn await_changes(file: &File) {
-    // SAFETY: a descriptor and a name.
+    // SAFETY: the call reads a descriptor and a C string.
     unsafe { libc::fremovexattr(file.as_raw_fd(), c"user.fastmap.never.set".as_ptr()) };
 }
 
-/// lseek(2), callable from a fault handler.
+/// lseek(2). Returns the new position, or an error number. Callable from a fault handler.
 pub fn seek(file: &File, whence: i32, offset: u64) -> Result<u64, i32> {
-    // SAFETY: moves the position of a descriptor of our own, which nobody reads from.
+    // SAFETY: the call only moves the position of a descriptor of the engine's. Nobody reads from that position.
     let found = unsafe { libc::syscall(libc::SYS_lseek, file.as_raw_fd(), offset, whence) };
     if found < 0 { Err(errno()) } else { Ok(found as u64) }
 }
 
-/// One pread(2) or pwrite(2), not through glibc's wrappers: those are cancellation points (pthreads(7)), and a thread
-/// cancelled in a fault would leave its page claimed for ever.
+/// One pread(2) or pwrite(2). glibc's wrappers are not used, since they are cancellation points (pthreads(7)): a thread cancelled in a fault
+/// would leave its page claimed for ever.
 ///
 /// # Safety
-/// `buffer` is valid for `len` bytes of what the call does.
+/// `buffer` is valid for `len` bytes: for writes if the call is a pread(2), for reads if it is a pwrite(2).
 #[inline]
 unsafe fn transfer(call: libc::c_long, file: &File, buffer: *mut u8, len: usize, offset: u64) -> isize {
     // SAFETY: the caller's contract.
     unsafe { libc::syscall(call, file.as_raw_fd(), buffer, len, offset as i64) as isize }
 }
 
-/// pread(2) until `len` bytes or the end of the file; the count, or an error number. For fault handlers.
+/// Reads until it has `len` bytes or reaches the end of the file (pread(2)). Returns the count of bytes, or an error number. Callable from a
+/// fault handler.
 ///
 /// # Safety
 /// `to` is valid for `len` writes.
@@ -246,13 +248,13 @@ unsafe fn transfer(call: libc::c_long, file: &File, buffer: *mut u8, len: usize,
 pub unsafe fn read_at(file: &File, to: *mut u8, len: usize, offset: u64) -> Result<usize, i32> {
     let mut done = 0;
     while done < len {
-        // SAFETY: inside the caller's buffer.
+        // SAFETY: the part is inside the caller's buffer.
         let got = unsafe { transfer(libc::SYS_pread64, file, to.add(done), len - done, offset + done as u64) };
         match got {
             0 => break,
             1.. => done += got as usize,
             _ if errno() == libc::EINTR => {}
-            // A direct read that ended at the file's end, inside a sector, is not aligned to go on.
+            // A direct read that ended inside a sector has reached the file's end, and cannot go on from an offset that is not aligned.
             _ if errno() == libc::EINVAL && done > 0 => break,
             _ => return Err(errno()),
         }
@@ -260,14 +262,14 @@ pub unsafe fn read_at(file: &File, to: *mut u8, len: usize, offset: u64) -> Resu
     Ok(done)
 }
 
-/// pwrite(2) of all `len` bytes, or an error number.
+/// Writes all `len` bytes (pwrite(2)), or returns an error number.
 ///
 /// # Safety
 /// `from` is valid for `len` reads by the kernel.
 pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) -> Result<(), i32> {
     let mut done = 0;
     while done < len {
-        // SAFETY: inside the caller's buffer.
+        // SAFETY: the part is inside the caller's buffer.
         let put =
             unsafe { transfer(libc::SYS_pwrite64, file, from.add(done).cast_mut(), len - done, offset + done as u64) };
         match put {
@@ -280,21 +282,21 @@ pub unsafe fn write_at(file: &File, from: *const u8, len: usize, offset: u64) ->
     Ok(())
 }
 
-/// The offset from which on the kernel refuses to write to files (`RLIMIT_FSIZE`), inside their length too, and sends SIGXFSZ; of this
-/// process now. A store by mmap(2) inside a file's length is not held against it.
+/// This process's present limit on the offset of writes to files (`RLIMIT_FSIZE`), in bytes. The kernel refuses a write(2) beyond it, even
+/// inside the file's length, and sends SIGXFSZ. The limit does not apply to a store by mmap(2) inside a file's length.
 pub fn write_limit() -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
-    // SAFETY: our own structure.
+    // SAFETY: the call fills this function's structure.
     unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, std::ptr::null::<u8>(), &mut limit) };
     limit.rlim_cur
 }
 
-/// Lifts this process's limit of [`write_limit`] as far as it may: for the keeper, whose limits are its own.
+/// Raises this process's [`write_limit`] as far as the kernel allows. For the keeper, whose limits do not affect the program.
 pub fn lift_write_limit() {
     const NONE: libc::rlimit64 = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
     let own = std::ptr::null_mut::<libc::rlimit64>();
     let mut limit = NONE;
-    // SAFETY: our own structures.
+    // SAFETY: the calls read and fill this function's structures.
     unsafe {
         if libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, &NONE, own) != 0
             && libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, own, &mut limit) == 0
@@ -305,15 +307,16 @@ pub fn lift_write_limit() {
     }
 }
 
-/// Writes `len` bytes inside a file's length as a store by mmap(2) does, into the page cache: for what lies past [`write_limit`].
+/// Writes `len` bytes inside a file's length into the page cache, through a mapping. So it can write past [`write_limit`]. Returns an error
+/// number.
 ///
 /// # Safety
 /// `from` is valid for `len` reads by the kernel.
 pub unsafe fn write_by_mapping(file: &File, from: *const u8, len: usize, offset: u64) -> Result<(), i32> {
     let skipped = offset as usize % PAGE;
     let (fd, start) = (file.as_raw_fd(), offset as usize - skipped);
-    // SAFETY: a mapping of this function's, to which the kernel copies (an end that moves meanwhile is an error, and no signal); raw calls,
-    // since the C library's may be wrapped for the program.
+    // SAFETY: the mapping is this function's. The kernel copies to it, so that a file that is truncated meanwhile causes an error and no
+    // signal. The calls are raw, since the preload library may wrap the C library's for the program.
     unsafe {
         let (prot, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         let at = libc::syscall(libc::SYS_mmap, 0usize, skipped + len, prot, shared, fd, start);
@@ -326,49 +329,49 @@ pub unsafe fn write_by_mapping(file: &File, from: *const u8, len: usize, offset:
     }
 }
 
-/// Takes the SIGXFSZ that a refused write has left pending for this thread, which blocks all signals.
+/// Discards the SIGXFSZ that a refused write has left pending. This thread blocks all signals.
 pub fn forget_limit_signal() {
     const SET: u64 = 1 << (libc::SIGXFSZ - 1);
     const AT_ONCE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let nobody = std::ptr::null_mut::<u8>();
-    // SAFETY: a set and a time that the kernel reads.
+    // SAFETY: the kernel reads a set and a time.
     unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &SET, nobody, &AT_ONCE, size_of_val(&SET)) };
 }
 
-/// Makes a file at least `end` bytes long (ftruncate(2)), never shorter. The caller keeps other threads from doing the
-/// same.
+/// Makes a file at least `end` bytes long (ftruncate(2)), and never shorter. The caller makes sure that no other thread does so at the same
+/// time.
 pub fn extend(file: &File, end: u64) -> io::Result<()> {
     if file.metadata()?.len() < end { file.set_len(end) } else { Ok(()) }
 }
 
-/// Allocates disk space for a range of a file, past its end too, and leaves its length alone (fallocate(2)): glibc's
-/// posix_fallocate(3) would write zeros where the file system cannot.
+/// Allocates disk space for a range of a file, which may lie past the file's end, and does not change the length (fallocate(2)). glibc's
+/// posix_fallocate(3) is not used: where the file system cannot allocate, it would write zeros.
 ///
-/// The call takes what there is before it fails: a lack that can be seen in advance (statvfs(3)) is an error at once,
-/// and takes nothing.
+/// fallocate(2) takes all free space before it fails. So this function looks at the free space first (statvfs(3)): if it is plainly too
+/// small, the error comes at once, and nothing is taken.
 pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     let len = range.end - range.start;
-    // SAFETY: fstatvfs fills the zeroed structure; geteuid has no preconditions.
+    // SAFETY: fstatvfs fills the zeroed structure. geteuid has no preconditions.
     let free = unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         let known = libc::fstatvfs(file.as_raw_fd(), &mut stat) == 0 && stat.f_blocks > 0;
-        // Some is kept back for root.
+        // Some blocks are reserved for root.
         let blocks = if libc::geteuid() == 0 { stat.f_bfree } else { stat.f_bavail };
         if known { blocks.saturating_mul(stat.f_frsize) } else { u64::MAX }
     };
-    // The part may have every block the file has.
+    // Every block that the file already has may lie in the range.
     if len.saturating_sub(file.metadata()?.blocks() * 512) > free {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     let mut blocked = None;
     loop {
         let (mode, start) = (libc::FALLOC_FL_KEEP_SIZE, range.start as i64);
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         if unsafe { libc::syscall(libc::SYS_fallocate, file.as_raw_fd(), mode, start, len as i64) } == 0 {
             return Ok(());
         }
         match errno() {
-            // tmpfs takes back what it had: under a timer's signals it would never be done.
+            // An interrupted call on tmpfs frees what it had allocated. Under a timer's signals it would never end, so they are blocked.
             libc::EINTR => {
                 blocked.get_or_insert_with(Blocked::all);
             }
@@ -377,11 +380,11 @@ pub fn allocate(file: &File, range: Range<u64>) -> io::Result<()> {
     }
 }
 
-/// The same without a look at what there is, for fault handlers: signals are blocked. An error number.
+/// The same as [`allocate`] for fault handlers, which block all signals: it does not look at the free space first. Returns an error number.
 pub fn allocate_blocks(file: &File, range: Range<u64>) -> Result<(), i32> {
     let (fd, len) = (file.as_raw_fd(), range.end - range.start);
     loop {
-        // SAFETY: numbers only.
+        // SAFETY: the call takes numbers only.
         match unsafe { libc::syscall(libc::SYS_fallocate, fd, libc::FALLOC_FL_KEEP_SIZE, range.start, len) } {
             0 => return Ok(()),
             _ if errno() == libc::EINTR => {}
@@ -390,14 +393,14 @@ pub fn allocate_blocks(file: &File, range: Range<u64>) -> Result<(), i32> {
     }
 }
 
-/// Copies a part of a file to the same place of another (copy_file_range(2), Linux 5.3 between file systems), or byte
-/// by byte where the kernel cannot.
+/// Copies a part of a file to the same place in another file (copy_file_range(2), Linux 5.3 between file systems). Where the kernel cannot,
+/// copies through a buffer.
 pub fn copy_range(from: &File, to: &File, at: u64, len: usize) -> io::Result<()> {
     let (mut source, end) = (at as i64, at as i64 + len as i64);
     let mut target = source;
     while source < end {
         let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
-        // SAFETY: two descriptors and two offsets of our own.
+        // SAFETY: the call takes two descriptors, and changes this function's two offsets.
         match unsafe { libc::copy_file_range(from, &mut source, to, &mut target, (end - source) as usize, 0) } {
             1.. => {}
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -418,24 +421,24 @@ pub fn copy_range(from: &File, to: &File, at: u64, len: usize) -> io::Result<()>
     Ok(())
 }
 
-/// What a file's bytes lie in.
+/// The kind of storage that holds a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// A device with blocks, or nobody knows what.
+    /// A block device, or unknown storage.
     Storage,
-    /// Memory that is lost with power (tmpfs, ramfs, hugetlbfs). Mappings of it go by multiples of so many bytes.
+    /// Memory that is lost with power (tmpfs, ramfs, hugetlbfs). Mappings of it are made in multiples of `unit` bytes.
     Memory { unit: usize },
-    /// Memory that the processor reaches by itself (statx(2) `STATX_ATTR_DAX`, Linux 5.8).
+    /// Persistent memory, which the processor loads and stores directly (statx(2) `STATX_ATTR_DAX`, Linux 5.8).
     Dax,
 }
 
-/// Looks at what a file lies in.
+/// Looks up the kind of storage that holds a file's bytes.
 pub fn medium(file: &File) -> Medium {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
     const HUGETLBFS: i64 = 0x9584_58f6;
     const ATTR_DAX: u64 = 0x0020_0000;
-    // SAFETY: both structures are zeroed, and filled if the calls say so; an empty path asks about the descriptor.
+    // SAFETY: both structures are zeroed, and the calls fill them if they succeed. With an empty path, statx asks about the descriptor.
     unsafe {
         let mut system: libc::statfs = std::mem::zeroed();
         let mut facts: libc::statx = std::mem::zeroed();
@@ -443,7 +446,7 @@ pub fn medium(file: &File) -> Medium {
             || libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_TYPE, &mut facts) != 0
             || u32::from(facts.stx_mode) & libc::S_IFMT != libc::S_IFREG
         {
-            // A block device's node lies on a tmpfs, which says nothing of the device.
+            // The node of a block device is in a tmpfs. That file system says nothing about the device.
             return Medium::Storage;
         }
         match system.f_type as i64 {
@@ -455,21 +458,21 @@ pub fn medium(file: &File) -> Medium {
     }
 }
 
-/// What locking a byte came to.
+/// The result of [`lock_byte`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteLock {
-    /// It is this descriptor's.
+    /// The open file behind this descriptor has the lock.
     Taken,
-    /// Another open file has the same byte, as this would have it.
+    /// Another open file has the same kind of lock on the byte.
     Held,
-    /// Some other lock lies on it, of this process or another: over a longer range, for reading, or a process's own
+    /// A lock of another kind, of this process or another, is on the byte: over a longer range, for reading, or owned by a process
     /// (`F_SETLK`).
     Covered,
-    /// No such locks here (an error number).
+    /// The file system has no such locks, or the call failed otherwise (an error number).
     Failed(i32),
 }
 
-/// Locks one byte for the open file behind a descriptor (`F_OFD_SETLK`, Linux 3.15), which may write, without waiting.
+/// Locks one byte for the open file behind a descriptor (`F_OFD_SETLK`, Linux 3.15). The descriptor may write. Does not wait.
 pub fn lock_byte(file: &File, at: i64) -> ByteLock {
     match byte_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK, at) {
         Ok(_) => ByteLock::Taken,
@@ -481,24 +484,23 @@ pub fn lock_byte(file: &File, at: i64) -> ByteLock {
     }
 }
 
-/// Whether another open file has locked just this byte for itself.
+/// Whether another open file has locked this one byte by `lock_byte`.
 pub fn byte_is_locked(file: &File, at: i64) -> bool {
     byte_lock(file, libc::F_OFD_GETLK, libc::F_RDLCK, at).is_ok_and(|other| is_byte_lock(&other))
 }
 
-/// Whether a lock is such as `lock_byte` takes. One for reading is not: a descriptor that may only read is enough for
-/// it.
+/// Whether a lock is of the kind that `lock_byte` takes. A lock for reading is not: every process that may read the file can take one.
 fn is_byte_lock(lock: &libc::flock) -> bool {
     lock.l_type == libc::F_WRLCK as i16 && lock.l_len == 1 && lock.l_pid == -1
 }
 
-/// Takes back `lock_byte`. For the keeper, too.
+/// Releases the lock of `lock_byte`. The keeper calls this too.
 pub fn unlock_byte(file: &File, at: i64) {
     let _ = byte_lock(file, libc::F_OFD_SETLK, libc::F_UNLCK, at);
 }
 
 fn byte_lock(file: &File, command: i32, kind: i32, at: i64) -> Result<libc::flock, i32> {
-    // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes.
+    // SAFETY: a zeroed flock is a valid one. The kernel reads and writes it.
     unsafe {
         let mut lock: libc::flock = std::mem::zeroed();
         (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (kind as i16, libc::SEEK_SET as i16, at, 1);
@@ -509,10 +511,11 @@ fn byte_lock(file: &File, command: i32, kind: i32, at: i64) -> Result<libc::floc
     }
 }
 
-/// fdatasync(2). Not a cancellation point (pthreads(7)), as the C library's is: others wait for the end of it.
+/// fdatasync(2). The C library's function is not used, since it is a cancellation point (pthreads(7)), and other threads wait for this call
+/// to end.
 pub fn sync_data(file: &File) -> io::Result<()> {
     loop {
-        // SAFETY: no memory.
+        // SAFETY: the call touches no memory.
         if unsafe { libc::syscall(libc::SYS_fdatasync, file.as_raw_fd()) } == 0 {
             return Ok(());
         }

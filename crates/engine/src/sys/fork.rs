@@ -1,40 +1,40 @@
-//! Whether this is the address space in which the engine runs: a word that the kernel clears in children (madvise(2),
-//! `MADV_WIPEONFORK`, Linux 4.14).
+//! Tells whether the engine runs in this address space, by a word that the kernel clears in children (madvise(2) `MADV_WIPEONFORK`,
+//! Linux 4.14).
 //!
-//! Asked by every call on a map, which may cost no system call. A child made by fork(2), or by clone(2) without
-//! `CLONE_VM`, whatever made it, has its parent's values and neither regions nor threads, and finds the word zero. One
-//! that shares the memory (vfork(2), the keeper) has the regions too, and is no child in this sense.
+//! Every call on a map asks this, so the answer must not cost a system call. A child made by fork(2), or by clone(2) without `CLONE_VM`, has
+//! copies of its parent's values, but neither the regions nor the threads. There the word is zero, however the child was made. A process that
+//! shares the memory (vfork(2), the keeper) has the regions too, and does not count as a child here.
 
 use super::{PAGE, memory};
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The word, in a page of its own; null before the engine runs.
+/// The word, in a page of its own. Null before the engine runs.
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Says that the engine runs in this address space; before its first region. Idempotent.
+/// Notes that the engine runs in this address space. Called before its first region is made. Idempotent.
 pub fn claim() -> io::Result<()> {
     if !WORD.load(Ordering::Acquire).is_null() {
         return Ok(());
     }
     let at = wiped_in_children(PAGE)?;
-    // SAFETY: made just now, and known to nobody.
+    // SAFETY: the page was made just now, and no other thread knows it.
     unsafe {
         let word = at.cast::<AtomicU32>();
         (*word).store(1, Ordering::Relaxed);
         if WORD.compare_exchange(ptr::null_mut(), word, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // Another thread was first.
+            // Another thread has set the word first.
             memory::release(at, PAGE);
         }
     }
     Ok(())
 }
 
-/// Zeros, whole pages of them, to be written to; a child finds zeros again.
+/// Makes writable memory of zeros: `len` bytes, a multiple of the page size. A child made by fork(2) finds zeros there again.
 pub fn wiped_in_children(len: usize) -> io::Result<*mut u8> {
     let at = memory::reserve(len, PAGE)?;
-    // SAFETY: reserved just now, and known to nobody.
+    // SAFETY: the range was reserved just now, and no other thread knows it.
     unsafe {
         let release = |_: &io::Error| memory::release(at, len);
         memory::protect(at, len, true).inspect_err(release)?;
@@ -50,10 +50,10 @@ pub fn is_claimed() -> bool {
     !WORD.load(Ordering::Acquire).is_null()
 }
 
-/// Whether the engine runs in an ancestor of this process, and so not here.
+/// Whether the engine runs in an ancestor of this process, and therefore not in this process.
 #[inline]
 pub fn is_child() -> bool {
-    // SAFETY: null or a word that lives as long as the address space.
+    // SAFETY: the pointer is null, or points to a word that lives as long as the address space.
     unsafe { WORD.load(Ordering::Acquire).as_ref() }.is_some_and(|word| word.load(Ordering::Relaxed) == 0)
 }
 
@@ -72,7 +72,7 @@ mod tests {
             }
             let mut stack = vec![0u128; 4096];
             let mut status = 0;
-            // SAFETY: the stack is the child's, which looks at one word and ends before this goes on.
+            // SAFETY: the child alone uses the stack. It looks at one word, and ends before this function goes on.
             unsafe {
                 let top = stack.as_mut_ptr().add(stack.len()).cast();
                 let child = libc::clone(answer, top, flags | libc::CLONE_VFORK, ptr::null_mut());

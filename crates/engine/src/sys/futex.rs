@@ -1,15 +1,15 @@
-//! Sleeping on a 32-bit word: futex(2), process-private, but for the two on words in shared memory.
+//! Sleeping on a 32-bit word: futex(2). The calls are process-private, except the two for words in shared memory.
 
 use crate::sys::sync::AtomicU32;
 use std::ptr;
 use std::time::Duration;
 
-/// Sleeps while `word` holds `expected`, until woken, or for at most `timeout`. Returns at once when it does not.
+/// Sleeps until another thread wakes it, for at most `timeout`. Returns at once if `word` does not hold `expected`. May also return early.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     sleep(ptr::from_ref(word).cast(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, timeout);
 }
 
-/// [`wait`] on a word that other processes have mapped too.
+/// The same as [`wait`], on a word that other processes have mapped too.
 pub fn wait_shared(word: &std::sync::atomic::AtomicU32, expected: u32, timeout: Option<Duration>) {
     sleep(ptr::from_ref(word).cast(), libc::FUTEX_WAIT, expected, timeout);
 }
@@ -23,7 +23,7 @@ pub fn wake_all_shared(word: &std::sync::atomic::AtomicU32) {
 fn sleep(word: *const u32, operation: libc::c_int, expected: u32, timeout: Option<Duration>) {
     let spec = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as _, tv_nsec: t.subsec_nanos() as _ });
     let spec = spec.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the callers' word outlives the call; the kernel only reads it.
+    // SAFETY: the caller's word outlives the call, and the kernel only reads it.
     unsafe { libc::syscall(libc::SYS_futex, word, operation, expected, spec) };
 }
 

@@ -1,14 +1,13 @@
 //! The version of the running kernel (uname(2)).
 
-/// Whether this is a Linux as recent as that.
+/// Whether the running kernel is of this version or a later one.
 pub fn is_at_least(major: u32, minor: u32) -> bool {
     is_recent(&release(), (major, minor))
 }
 
-/// As uname(2) has it.
-/// The kernel's release, such as "6.18.44-generic".
+/// The kernel's release (uname(2)), such as "6.18.44-generic".
 pub fn release() -> String {
-    // SAFETY: uname fills the structure; its release is a C string.
+    // SAFETY: uname fills the zeroed structure. The release is a C string.
     unsafe {
         let mut names: libc::utsname = std::mem::zeroed();
         libc::uname(&mut names);

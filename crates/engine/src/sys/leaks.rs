@@ -1,24 +1,25 @@
-//! LeakSanitizer, in programs that are built with it: what the engine allocates is not the program's to leak.
+//! Keeps LeakSanitizer, in programs that are built with it, from reporting the engine's allocations as leaks of the program.
 //!
-//! It looks for pointers to each block of malloc(3) in the program's memory, and does not know the preload library's, which is none of
-//! malloc's: a thread's handle there, for one, it takes for lost, and a program that ends well exits with another status.
+//! LeakSanitizer searches the program's memory for pointers to each block of malloc(3). It does not search the preload library's own memory,
+//! which does not come from malloc(3). So it takes a block for lost if only that memory points to it: a thread's handle, for example. A
+//! program that ended well would then exit with another status.
 
 use std::arch::asm;
 use std::marker::PhantomData;
 
-/// While it lives this thread's allocations are no leaks. Elsewhere than under LeakSanitizer it does nothing.
+/// While this value lives, LeakSanitizer ignores allocations of this thread. In programs without LeakSanitizer it does nothing.
 #[derive(Debug)]
 pub struct Unseen(PhantomData<*const ()>);
 
 impl Unseen {
-    /// From now on.
+    /// Starts to hide this thread's allocations, until the value is dropped.
     #[inline]
     pub fn begin() -> Self {
         call(disable());
         Unseen(PhantomData)
     }
 
-    /// For as long as this thread lives.
+    /// Hides this thread's allocations until the thread ends.
     pub fn for_good() {
         std::mem::forget(Unseen::begin());
     }
@@ -34,14 +35,15 @@ impl Drop for Unseen {
 #[inline]
 fn call(address: usize) {
     if address != 0 {
-        // SAFETY: the linker's address of a function of sanitizer/lsan_interface.h, which takes nothing and returns nothing.
+        // SAFETY: the dynamic linker has given this address for a function of sanitizer/lsan_interface.h. The function takes nothing and
+        // returns nothing.
         let function = unsafe { std::mem::transmute::<usize, extern "C" fn()>(address) };
         function();
     }
 }
 
-/// The address of a function that the program may have; zero: it has none. The linker finds it when it loads this, so that no call waits
-/// for the linker's lock.
+/// Makes functions that return the address of a function of the program, or zero if the program has no such function. The dynamic linker
+/// looks the address up when it loads this library, so no call waits for the linker's lock.
 macro_rules! addresses {
     ($($name:ident $symbol:literal)*) => { $(
         #[inline]
@@ -51,7 +53,7 @@ macro_rules! addresses {
             #[cfg(not(miri))]
             {
                 let address;
-                // SAFETY: it reads the table that the linker has filled.
+                // SAFETY: reads the global offset table, which the dynamic linker has filled.
                 unsafe {
                     asm!(
                         concat!(".weak ", $symbol),

@@ -1,31 +1,31 @@
-//! Cache lines written to memory from user space: CLWB, CLFLUSHOPT or CLFLUSH, and a fence (Intel SDM, volume 2).
+//! Writes cache lines to memory from user space: CLWB, CLFLUSHOPT or CLFLUSH, and a fence (Intel SDM, volume 2).
 //!
-//! A line of a page past its file's end, or of memory that went bad, raises SIGBUS. The handler asks [`give_up`] first:
-//! inside the loop below it goes on behind the loop, and the caller learns how far it came. So a flush needs no system
-//! call to know the file's length.
+//! A line raises SIGBUS if its page is past the end of the file, or if its memory went bad. The signal handler calls [`give_up`] first. If the
+//! thread trapped inside the loop below, it goes on behind the loop, and the caller learns how far the loop came. So a flush needs no system
+//! call to learn the file's length.
 
 use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Bytes in a cache line of every x86-64 processor.
+/// Bytes in a cache line, on every x86-64 processor.
 pub const LINE: usize = 64;
 
-/// What writes a line to memory.
+/// The instruction that writes a line to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Instruction {
-    /// Writes it and keeps it in the cache.
+    /// Writes the line and keeps it in the cache.
     Clwb = 0,
-    /// Writes it and drops it; many at a time.
+    /// Writes the line and drops it from the cache. Many run at a time.
     Clflushopt = 1,
-    /// Writes it and drops it, one after another. Every x86-64 processor has it.
+    /// Writes the line and drops it from the cache. They run one after another. Every x86-64 processor has this instruction.
     Clflush = 2,
 }
 
 impl Instruction {
-    /// The best that this processor has (cpuid, leaf 7).
+    /// The best of them that this processor has (cpuid, leaf 7).
     pub fn best() -> Self {
         static BEST: OnceLock<Instruction> = OnceLock::new();
         *BEST.get_or_init(|| {
@@ -40,7 +40,7 @@ impl Instruction {
         })
     }
 
-    /// As its manual has it.
+    /// The name in Intel's manual.
     pub fn name(self) -> &'static str {
         match self {
             Instruction::Clwb => "CLWB",
@@ -50,7 +50,7 @@ impl Instruction {
     }
 }
 
-// rdi: the next line, rsi: where to end, rdx: the instruction. Returns the first line that was not written.
+// rdi: the next line, rsi: the end of the range, rdx: the instruction. Returns the address of the first line that was not written.
 global_asm!(
     ".pushsection .text.fastmap_lines, \"ax\", @progbits",
     ".globl fastmap_lines_begin, fastmap_lines_end",
@@ -85,23 +85,23 @@ unsafe extern "C" {
     fn fastmap_lines_end();
 }
 
-/// Writes the lines of a range of addresses to memory and waits until they are there. `Err`: the first address that has
-/// none behind it (SIGBUS); those before it were written.
+/// Writes the cache lines of a range of addresses to memory, and waits until they are there. The error is the address of the first line that
+/// has no memory behind it (SIGBUS). The lines before that one were written.
 ///
 /// # Safety
-/// All of it is mapped and may be read. The process's SIGBUS handler asks [`give_up`].
+/// The whole range is mapped and may be read. The process's SIGBUS handler calls [`give_up`].
 #[inline]
 pub unsafe fn write_back(range: Range<usize>) -> Result<(), usize> {
     if range.is_empty() {
         return Ok(());
     }
     let start = range.start / LINE * LINE;
-    // SAFETY: the caller's contract; the routine changes no memory and keeps the registers that it must.
+    // SAFETY: the caller's contract. The routine changes no memory, and preserves the registers that a called function must preserve.
     let stopped = unsafe { fastmap_lines_begin(start, range.end, Instruction::best()) };
     if stopped >= range.end { Ok(()) } else { Err(stopped) }
 }
 
-/// Lets a thread that trapped in [`write_back`] go on behind its loop; false: it trapped elsewhere.
+/// If the thread trapped in the loop of [`write_back`], makes it go on behind the loop. Returns false if it trapped elsewhere.
 ///
 /// # Safety
 /// Called from a signal handler with the context that the kernel gave it.

@@ -1,7 +1,7 @@
-//! The engine's lock: a futex word, safe to take in a fault handler.
+//! The engine's lock: a futex word. A fault handler may take it.
 //!
-//! It is held only by threads that have every signal blocked, so that its owner is never interrupted by a handler that
-//! faults on a map and waits for the lock beneath it.
+//! Only threads that block all signals hold it. Otherwise a signal handler could interrupt the holder, fault on a map, and wait for the lock
+//! that its own thread holds.
 
 use crate::sys::signal::Blocked;
 use crate::sys::sync::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ const CONTENDED: u32 = 2;
 #[derive(Debug)]
 pub struct Lock(AtomicU32);
 
-/// Releases its lock when dropped.
+/// Shows that a lock is held. Releases the lock when dropped.
 #[derive(Debug)]
 pub struct Held<'a>(&'a Lock);
 
@@ -32,12 +32,12 @@ impl Lock {
         self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Held(self))
     }
 
-    /// Takes the lock, sleeping while another thread has it.
+    /// Takes the lock. Sleeps while another thread has it.
     pub fn lock(&self) -> Held<'_> {
         if let Some(held) = self.try_lock() {
             return held;
         }
-        // A thread that slept marks the lock contended when it gets it: others may sleep still.
+        // A thread that had to wait takes the lock as CONTENDED, since others may still sleep.
         while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
             crate::sys::futex::wait(&self.0, CONTENDED, None);
         }
@@ -47,7 +47,7 @@ impl Lock {
     /// Releases the lock without a guard.
     ///
     /// # Safety
-    /// The caller holds the lock: it took it and forgot the guard.
+    /// The caller holds the lock: it has taken the lock and forgotten the guard.
     #[inline]
     pub unsafe fn release(&self) {
         if self.0.swap(FREE, Ordering::Release) == CONTENDED {
@@ -59,12 +59,12 @@ impl Lock {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the guard stands for the lock being held.
+        // SAFETY: the guard exists, so the lock is held.
         unsafe { self.0.release() };
     }
 }
 
-/// A value that a lock guards, taken with signals blocked.
+/// A value guarded by a lock. A thread blocks all signals while it holds the lock.
 #[derive(Debug)]
 pub struct Guarded<T> {
     lock: LazyLock<Lock>,
@@ -75,7 +75,7 @@ pub struct Guarded<T> {
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
-    /// A value that nobody has.
+    /// Guards `value` with a free lock.
     pub const fn new(value: T) -> Self {
         Guarded { lock: LazyLock::new(Lock::new), value: UnsafeCell::new(value) }
     }
@@ -84,11 +84,11 @@ impl<T> Guarded<T> {
     pub fn with<R>(&self, then: impl FnOnce(&mut T) -> R) -> R {
         let _blocked = Blocked::all();
         let _held = self.lock.lock();
-        // SAFETY: under the lock.
+        // SAFETY: this thread holds the lock.
         then(unsafe { &mut *self.value.get() })
     }
 
-    /// Takes the lock for as long as a fork(2) lasts. Signals are blocked meanwhile.
+    /// Takes the lock for the time of a fork(2), until [`Guarded::thaw`]. The caller blocks all signals for that time.
     pub fn freeze(&self) {
         std::mem::forget(self.lock.lock());
     }
@@ -96,16 +96,16 @@ impl<T> Guarded<T> {
     /// The frozen value.
     ///
     /// # Safety
-    /// This thread has frozen it, and not thawed it since.
+    /// This thread has frozen the value, and has not thawed it since.
     pub unsafe fn frozen(&self) -> &T {
-        // SAFETY: under the lock.
+        // SAFETY: the caller's contract: this thread holds the lock.
         unsafe { &*self.value.get() }
     }
 
-    /// Lets it go, in the parent or in the child.
+    /// Releases the lock that `freeze` took, in the parent or in the child.
     ///
     /// # Safety
-    /// This thread has frozen it, or is the one that a child was made of.
+    /// This thread has frozen the value, or is the child's copy of the thread that has.
     pub unsafe fn thaw(&self) {
         // SAFETY: the caller's contract.
         unsafe { self.lock.release() };

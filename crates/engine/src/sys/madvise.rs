@@ -5,39 +5,39 @@ use super::errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Like `MADV_DONTNEED`, and also on memory that mlockall(2) locked (Linux 5.18).
+/// Does the same as `MADV_DONTNEED`, but also on memory locked by mlockall(2) (Linux 5.18).
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// Set when this kernel refuses process_madvise(DONTNEED) on the calling process (before Linux 6.13, or seccomp).
+/// Set once the kernel has refused process_madvise(2) with this advice on the calling process (before Linux 6.13, or by seccomp(2)).
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// A pidfd of this process, -1 before it is opened.
+/// A pidfd of this process. -1 before it is opened.
 static PIDFD: AtomicI32 = AtomicI32::new(-1);
 
-/// Opens what `drop_pages` needs; call before the first fault. Idempotent.
+/// Opens the pidfd that `drop_pages` needs. Called before the first fault. Idempotent.
 pub fn prepare() {
     if PIDFD.load(Ordering::Acquire) >= 0 {
         return;
     }
-    // SAFETY: plain system call, the descriptor is close-on-exec by definition.
+    // SAFETY: the call takes numbers only. (It makes the descriptor close-on-exec.)
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
     if pidfd < 0 {
         REFUSED.store(true, Ordering::Release);
         return;
     }
-    // SAFETY: opened just now.
+    // SAFETY: the descriptor was opened just now, so nobody else owns it.
     let pidfd = EngineFd::new(unsafe { OwnedFd::from_raw_fd(pidfd) });
     if PIDFD.compare_exchange(-1, pidfd.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire).is_ok() {
         pidfd.leak();
     }
 }
 
-/// True when batches go out in one process_madvise(2); asks the kernel with an empty list.
+/// Whether a batch of ranges can be dropped by one process_madvise(2). Asks the kernel with one empty range.
 pub fn batches() -> bool {
     prepare();
     if !REFUSED.load(Ordering::Acquire) {
         let page = std::cell::UnsafeCell::new([0u8; 1]);
-        // An empty vector passes every check and touches nothing.
+        // The kernel makes all its checks of the call, and then drops nothing, since the range has no bytes.
         let none = libc::iovec { iov_base: page.get().cast(), iov_len: 0 };
         if process_madvise(&[none]) < 0 && matches!(errno(), libc::EINVAL | libc::EPERM | libc::ENOSYS) {
             REFUSED.store(true, Ordering::Release);
@@ -48,17 +48,18 @@ pub fn batches() -> bool {
 
 fn process_madvise(ranges: &[libc::iovec]) -> isize {
     let pidfd = PIDFD.load(Ordering::Acquire);
-    // SAFETY: the kernel reads the list; what the advice does to the ranges is the contract of `drop_pages`.
+    // SAFETY: the kernel reads the list. The contract of `drop_pages` allows the advice on the ranges.
     unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), MADV_DONTNEED_LOCKED, 0) as isize
     }
 }
 
-/// Drops the memory behind every range: one call with one TLB flush where the kernel allows (0.3 to 0.7 µs a page in
-/// batches of 512), else one madvise(2) a range (1.3 µs a page). False if some range could not be dropped.
+/// Drops the memory behind every range. Where the kernel allows it, this is one call with one TLB flush (0.3 to 0.7 µs a page in batches of
+/// 512). Otherwise it is one madvise(2) for each range (1.3 µs a page). Returns false if a range could not be dropped; the ranges behind it
+/// are then left alone.
 ///
 /// # Safety
-/// Each range is page-aligned, at most 1024 of them, and nobody needs its contents.
+/// There are at most 1024 ranges. Each range is page-aligned, and nobody needs its contents.
 pub unsafe fn drop_pages(ranges: &[libc::iovec]) -> bool {
     let mut done = 0;
     while done < ranges.len() && !REFUSED.load(Ordering::Relaxed) {
@@ -71,7 +72,7 @@ pub unsafe fn drop_pages(ranges: &[libc::iovec]) -> bool {
             }
             break;
         }
-        // The count of bytes says how many ranges went; a short count stops inside the list (process_madvise(2)).
+        // The kernel returns a count of bytes, from which follows how many ranges it has dropped. It may stop early (process_madvise(2)).
         let mut bytes = advised as usize;
         while done < ranges.len() && bytes >= ranges[done].iov_len {
             bytes -= ranges[done].iov_len;
@@ -79,7 +80,7 @@ pub unsafe fn drop_pages(ranges: &[libc::iovec]) -> bool {
         }
     }
     ranges[done..].iter().all(|range| {
-        // SAFETY: the caller's contract. The second advice is for kernels before 5.18.
+        // SAFETY: the caller's contract. (The second advice is for kernels before 5.18.)
         unsafe {
             libc::madvise(range.iov_base, range.iov_len, MADV_DONTNEED_LOCKED) == 0
                 || libc::madvise(range.iov_base, range.iov_len, libc::MADV_DONTNEED) == 0
@@ -87,27 +88,28 @@ pub unsafe fn drop_pages(ranges: &[libc::iovec]) -> bool {
     })
 }
 
-/// Keeps a region as the engine needs it: 4 KiB pages only, not inherited by fork(2) (a child would read zeros where
-/// pages are absent).
+/// Prepares the memory of a region. It gets 4 KiB pages only. Children made by fork(2) do not inherit it, since they would read zeros where
+/// pages are absent.
 ///
 /// # Safety
 /// The range is the caller's own mapping.
 pub unsafe fn prepare_region(at: *mut u8, len: usize) {
-    // SAFETY: the caller's contract; a kernel that lacks an advice answers EINVAL, which loses nothing.
+    // SAFETY: the caller's contract. A kernel that lacks an advice answers EINVAL, which loses nothing.
     unsafe {
         libc::madvise(at.cast(), len, libc::MADV_NOHUGEPAGE);
         libc::madvise(at.cast(), len, libc::MADV_DONTFORK);
     }
 }
 
-/// Keeps staging memory as the engine needs it: in huge pages, or in none also where the system gives them to all (the one that a buffer
-/// touches would be sixteen buffers' memory), and not inherited by fork(2), after which the kernel would refuse to move pages.
+/// Prepares staging memory. If `huge`, it gets huge pages. If not, it gets none, even where the system gives them to all memory: the huge page
+/// that one buffer touches would take the memory of sixteen buffers. Children made by fork(2) do not inherit the memory: after a fork that
+/// shares it, the kernel would refuse to move its pages.
 ///
 /// # Safety
 /// The range is the caller's own mapping.
 pub unsafe fn prepare_staging(at: *mut u8, len: usize, huge: bool) {
-    // SAFETY: the caller's contract; without huge pages moves take longer, and without the other advice they fail in a
-    // process that has forked.
+    // SAFETY: the caller's contract. (If the first advice fails, moves take longer. If the second fails, moves fail in a process that has
+    // forked.)
     unsafe {
         libc::madvise(at.cast(), len, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
         libc::madvise(at.cast(), len, libc::MADV_DONTFORK);

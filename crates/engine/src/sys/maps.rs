@@ -1,4 +1,4 @@
-//! What is mapped where: proc_pid_maps(5).
+//! Lists of mappings: proc_pid_maps(5).
 
 use super::{PAGE, proc_files};
 use std::fs::File;
@@ -13,23 +13,23 @@ use std::ptr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileMapping {
     pub at: Range<usize>,
-    /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
+    /// Bits of `PROT_READ`, `PROT_WRITE` and `PROT_EXEC`.
     pub prot: i32,
-    /// `MAP_SHARED`.
+    /// Whether it was made with `MAP_SHARED`.
     pub is_shared: bool,
-    /// The file, as this list has it: device numbers and inode.
+    /// The file's name in the list: major and minor device number, and inode.
     pub file: (u32, u32, u64),
 }
 
-/// The mappings of files of this process, in ascending order.
+/// This process's mappings of files, in ascending order of address.
 pub fn own() -> io::Result<Vec<FileMapping>> {
     // Whole: a read of part of it shows one moment, several need not.
     Ok(parse(&proc_files::bytes("/proc/self/maps")?))
 }
 
-/// How lists of mappings name a file that is open to be read.
+/// The name by which lists of mappings know a file. The descriptor may read.
 pub fn name_of(file: &File) -> Option<(u32, u32, u64)> {
-    // SAFETY: a mapping of its own, which nobody looks into: the file may have no page.
+    // SAFETY: the mapping is this function's. Nothing reads from it, since the file may have no page there.
     unsafe {
         let at = libc::mmap(ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
         if at == libc::MAP_FAILED {
@@ -41,23 +41,24 @@ pub fn name_of(file: &File) -> Option<(u32, u32, u64)> {
     }
 }
 
-/// Those of one file in another process, a folder of /proc, as far as this one may see them.
+/// Another process's mappings of one file. `folder` is that process's folder in /proc. Empty if this process may not read the list.
 pub fn of_process(folder: &Path, file: (u32, u32, u64)) -> Vec<FileMapping> {
     let text = proc_files::bytes(folder.join("maps")).unwrap_or_default();
     of_file(&text, file)
 }
 
 fn of_file(text: &[u8], file: (u32, u32, u64)) -> Vec<FileMapping> {
-    // Lists are long, and most have nothing of it.
+    // Lists are long, and most do not have the file: search for its name before the list is parsed.
     let (major, minor, inode) = file;
     let name = format!(" {major:02x}:{minor:02x} {inode} ");
-    // SAFETY: memory with its length, both of them.
+    // SAFETY: two pointers, each with the length of its memory.
     let has_it = unsafe { !libc::memmem(text.as_ptr().cast(), text.len(), name.as_ptr().cast(), name.len()).is_null() };
     let all = if has_it { parse(text) } else { Vec::new() };
     all.into_iter().filter(|one| one.file == file).collect()
 }
 
-/// Whether a mapping of a process, a folder of /proc, is of a descriptor that may write: mprotect(2) may ask for that later.
+/// Whether a mapping was made from a descriptor that may write, so that mprotect(2) may make it writable later. `folder` is the process's
+/// folder in /proc.
 pub fn may_write(folder: &Path, mapping: &FileMapping) -> bool {
     let link = folder.join(format!("map_files/{:x}-{:x}", mapping.at.start, mapping.at.end));
     link.symlink_metadata().is_ok_and(|link| link.mode() & 0o200 != 0)

@@ -7,13 +7,13 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Its length is fixed, so that no process that maps it gets SIGBUS.
+/// Seals that fix the length, so that no process that maps the memory gets SIGBUS.
 const FIXED: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Makes `len` bytes of zeros of a fixed length, which other processes see as `/proc/PID/fd/N -> /memfd:NAME
-/// (deleted)`. They cost memory where they are touched. Closed by exec(2).
+/// Makes a memfd of `len` bytes of zeros. Its length is fixed. Other processes see it as `/proc/PID/fd/N -> /memfd:NAME (deleted)`. Pages take
+/// memory once they are touched. exec(2) closes the descriptor.
 pub fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
-    // SAFETY: a C string; the descriptor is this value's own from here on.
+    // SAFETY: `name` is a C string. The descriptor was made just now, and `OwnedFd` alone owns it.
     let memory = unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) {
             -1 => return Err(io::Error::last_os_error()),
@@ -22,34 +22,35 @@ pub fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     };
     let memory = File::from(memory);
     memory.set_len(len as u64)?;
-    // SAFETY: a descriptor of our own.
+    // SAFETY: the descriptor is this function's.
     match unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, FIXED) } {
         0 => Ok(memory.into()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A memfd, or a part of one, in memory; unmapped when dropped. Shared with other processes: only atomics belong there.
+/// A mapping of a memfd, or of the first part of one. It is unmapped when dropped. Other processes share the memory, so only atomics belong
+/// there.
 #[derive(Debug)]
 pub struct Shared {
     at: *mut u8,
     len: usize,
 }
 
-// SAFETY: it owns its mapping, which any thread may unmap.
+// SAFETY: the value owns its mapping, and any thread may unmap it.
 unsafe impl Send for Shared {}
-// SAFETY: what it maps is touched through atomics only, by this process and others.
+// SAFETY: this process and others touch the mapped memory through atomics only.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Maps `len` bytes of a memfd that has as many and keeps them; anything else is refused.
+    /// Maps the first `len` bytes of a memfd. `InvalidData` if the file is shorter, or is not sealed against shrinking.
     pub fn map(memory: &File, len: usize) -> io::Result<Shared> {
-        // SAFETY: a descriptor that is open.
+        // SAFETY: the descriptor is open.
         let seals = unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || memory.metadata()?.len() < len as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // SAFETY: a fresh mapping where the kernel likes, of bytes that do not go away.
+        // SAFETY: a new mapping at an address of the kernel's choice. The file cannot shrink below it.
         let at = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, memory.as_raw_fd(), 0)
@@ -60,16 +61,16 @@ impl Shared {
         Ok(Shared { at: at.cast(), len })
     }
 
-    /// Keeps it out of children made by fork(2), which would go on changing it.
+    /// Keeps the mapping out of children made by fork(2). A child that inherited it would change the shared memory as well.
     pub fn keep_from_children(&self) -> io::Result<()> {
-        // SAFETY: our own mapping.
+        // SAFETY: the mapping is this value's own.
         match unsafe { libc::madvise(self.at.cast(), self.len, libc::MADV_DONTFORK) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Its first byte; page-aligned.
+    /// The address of the first byte, which is page-aligned.
     pub fn start(&self) -> *const u8 {
         self.at
     }
@@ -77,7 +78,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
+        // SAFETY: the mapping is this value's own.
         unsafe { memory::release(self.at, self.len) };
     }
 }
@@ -92,7 +93,7 @@ mod tests {
         let memory = File::from(create(c"fastmap-test", 8192).unwrap());
         let (one, other) = (Shared::map(&memory, 8192).unwrap(), Shared::map(&memory, 4096).unwrap());
         memory.write_all_at(b"seen", 100).unwrap();
-        // SAFETY: inside both mappings, which nobody changes now.
+        // SAFETY: the bytes are inside both mappings, and nobody changes them now.
         unsafe {
             assert_eq!(std::slice::from_raw_parts(one.start().add(100), 4), b"seen");
             assert_eq!(std::slice::from_raw_parts(other.start().add(100), 4), b"seen");

@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr;
 
-/// Reserves `len` bytes of address space, neither readable nor backed. `align` is a power of two.
+/// Reserves `len` bytes of address space. The range has no memory and no access rights. `align` is a power of two, and at least a page.
 pub fn reserve(len: usize, align: usize) -> io::Result<*mut u8> {
     let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh anonymous mapping where the kernel likes.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
     let at = unsafe { libc::mmap(ptr::null_mut(), padded, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -18,7 +18,7 @@ pub fn reserve(len: usize, align: usize) -> io::Result<*mut u8> {
     let start = at.cast::<u8>();
     let before = start.align_offset(align);
     let aligned = start.wrapping_add(before);
-    // SAFETY: both trimmed parts belong to the mapping just made and nobody uses them.
+    // SAFETY: both parts that are trimmed belong to the mapping made above, and nobody uses them.
     unsafe {
         if before > 0 {
             release(start, before);
@@ -28,10 +28,10 @@ pub fn reserve(len: usize, align: usize) -> io::Result<*mut u8> {
     Ok(aligned)
 }
 
-/// Reserves address space where the caller says, in place of what is there.
+/// Reserves address space at a given address. It replaces mappings that are there.
 ///
 /// # Safety
-/// Nobody needs what is there any more.
+/// Nobody uses the memory that is there any more.
 pub unsafe fn reserve_at(at: *mut u8, len: usize) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller's contract.
@@ -39,7 +39,7 @@ pub unsafe fn reserve_at(at: *mut u8, len: usize) -> io::Result<()> {
     if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives a reservation's pages their protection.
+/// Makes a range of a reservation readable, and writable if `writable`.
 ///
 /// # Safety
 /// The range belongs to the caller, and references into it are used only as the new protection allows.
@@ -52,42 +52,40 @@ pub unsafe fn protect(at: *mut u8, len: usize, writable: bool) -> io::Result<()>
     }
 }
 
-/// Whether a byte can be read; waits for a page that somebody else brings in.
+/// Whether a byte can be read. Waits for its page if another thread brings the page in.
 pub fn is_readable(at: usize) -> bool {
     read(at, &mut [0]) == 1
 }
 
-/// Arguments of process_vm_readv(2) and its twin in full width: syscall(3) passes the last on as eight bytes of the
-/// stack.
+/// Arguments of process_vm_readv(2) and process_vm_writev(2). They have the full width, since syscall(3) reads the last argument as eight bytes
+/// from the stack.
 const ONE: libc::c_ulong = 1;
 const NO_FLAGS: libc::c_ulong = 0;
 
-/// Reads memory that need not be there, by the kernel (process_vm_readv(2)): how many bytes there are, from the first
-/// on.
+/// Copies memory that may be absent, by the kernel (process_vm_readv(2)). Returns how many bytes could be read, from the first on.
 pub fn read(at: usize, into: &mut [u8]) -> usize {
-    // SAFETY: no preconditions.
+    // SAFETY: getpid has no preconditions.
     read_of(unsafe { libc::getpid() }, at, into).unwrap_or(0)
 }
 
-/// The same of another process's memory; the error number.
+/// The same as [`read`], of a process's memory. Returns an error number if nothing could be read.
 pub fn read_of(process: libc::pid_t, at: usize, into: &mut [u8]) -> Result<usize, i32> {
     let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let from = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: into.len() };
-    // SAFETY: the kernel writes bytes of our own, and finds out about the others.
+    // SAFETY: the kernel writes to `into`, and checks the memory that it reads.
     let got = unsafe { libc::syscall(libc::SYS_process_vm_readv, process, &to, ONE, &from, ONE, NO_FLAGS) };
     usize::try_from(got).map_err(|_| errno())
 }
 
-/// Writes to memory that this thread may be forbidden to store to (mprotect(2)), by the kernel; a failure is an error
-/// number and no signal. Of memory that may not be stored to, a file of proc(5) is the way (`/proc/self/mem`), if the
-/// kernel allows it.
+/// Writes to memory by the kernel (process_vm_writev(2)). A failure is an error number, and no signal. The memory may be protected from stores
+/// (mprotect(2)): then the write goes through `/proc/self/mem` (proc(5)), if the kernel allows that.
 ///
 /// # Safety
-/// The memory is there, and nobody minds.
+/// The memory is mapped, and the caller may change it.
 pub unsafe fn put(to: *mut u8, bytes: &[u8]) -> Result<(), i32> {
     let from = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let there = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
-    // SAFETY: the caller's contract; paths, numbers and our own structures.
+    // SAFETY: the caller's contract. The other arguments are a path, numbers, and this function's structures.
     unsafe {
         let put = libc::syscall(libc::SYS_process_vm_writev, libc::getpid(), &from, ONE, &there, ONE, NO_FLAGS);
         if put as usize == bytes.len() {
@@ -114,26 +112,27 @@ pub unsafe fn release(at: *mut u8, len: usize) {
     unsafe { libc::munmap(at.cast(), len) };
 }
 
-/// Size of a huge page. Large tables are made of them: a random look-up then misses neither the TLB nor the page tables
-/// below it, which is worth 0.1 µs a fault on a virtual machine.
+/// Size of a huge page in bytes. Large tables consist of huge pages: a random look-up then misses neither the TLB nor the cached page tables,
+/// which saves 0.1 µs a fault on a virtual machine.
 const HUGE: usize = 2 << 20;
 
-/// A slice of zeroed words in memory of its own, which costs nothing where it is not touched.
+/// A slice of items that begin as zeros, in a mapping of its own. A page takes memory only once it is touched.
 pub struct Zeroed<T> {
     at: *mut u8,
     count: usize,
     items: PhantomData<T>,
 }
 
-// SAFETY: it owns its memory, like a boxed slice.
+// SAFETY: the value owns its memory, like a boxed slice.
 unsafe impl<T: Send> Send for Zeroed<T> {}
 // SAFETY: `&Zeroed<T>` gives no more than `&T`, as a shared slice does.
 unsafe impl<T: Sync> Sync for Zeroed<T> {}
 
 impl<T> Zeroed<T> {
-    /// Makes it all zeros again, and gives its memory back. Who reads meanwhile finds what was, or zeros.
+    /// Makes all items zero again, and gives their memory back to the kernel. A thread that reads meanwhile finds the old items, or zeros.
     pub fn clear(&self) {
-        // SAFETY: its own memory; all zeros are values of the type, which may change beneath a shared reference (atomics).
+        // SAFETY: the memory is this value's own. All zeros are a value of the type. The items are atomics, which may change beneath a shared
+        // reference.
         unsafe { libc::madvise(self.at.cast(), self.count * size_of::<T>(), libc::MADV_DONTNEED) };
     }
 }
@@ -141,7 +140,7 @@ impl<T> Zeroed<T> {
 /// Types for which bytes of zero are a valid value.
 ///
 /// # Safety
-/// All-zero bytes are a value of the type, and it needs no drop.
+/// All-zero bytes are a value of the type, and the type needs no drop.
 pub unsafe trait Zeroable {}
 // SAFETY: an integer.
 unsafe impl Zeroable for u64 {}
@@ -153,15 +152,15 @@ unsafe impl Zeroable for [u8; PAGE] {}
 // SAFETY: an integer.
 unsafe impl Zeroable for std::sync::atomic::AtomicU64 {}
 #[cfg(loom)]
-// SAFETY: never touched in a model, which builds its bitmaps from boxed slices.
+// SAFETY: no model touches such memory: models build their bitmaps from boxed slices.
 unsafe impl Zeroable for crate::sys::sync::AtomicU64 {}
 #[cfg(not(loom))]
 // SAFETY: an integer.
 unsafe impl Zeroable for std::sync::atomic::AtomicU32 {}
 #[cfg(loom)]
-// SAFETY: never touched in a model: none has clean queues.
+// SAFETY: no model touches such memory, since no model has clean queues.
 unsafe impl Zeroable for crate::sys::sync::AtomicU32 {}
-// SAFETY: a null pointer and a length of zero.
+// SAFETY: all zeros are a null pointer and a length of zero.
 unsafe impl Zeroable for libc::iovec {}
 
 impl<T: Zeroable> Zeroed<T> {
@@ -170,18 +169,19 @@ impl<T: Zeroable> Zeroed<T> {
         Self::sparse(count, count)
     }
 
-    /// Maps room for `count` items of which only the first `likely` will all be touched: where the others are, one that
-    /// is takes a page and no huge one. (A table of a region with room for 64 GiB would hold 2 MiB for a file of one.)
+    /// Maps room for `count` items. All of the first `likely` items are expected to be touched, so they get huge pages. The others get 4 KiB
+    /// pages: one that is touched takes no more. (With huge pages, a table for a region of 64 GiB would take 2 MiB as soon as one page of the
+    /// region is used.)
     pub fn sparse(count: usize, likely: usize) -> io::Result<Self> {
         let len = Self::bytes(count).ok_or(io::ErrorKind::OutOfMemory)?;
         let huge = Self::bytes(likely.min(count)).ok_or(io::ErrorKind::OutOfMemory)?;
         let at = reserve(len, if huge >= HUGE { HUGE } else { PAGE })?;
-        // SAFETY: reserved just now, for this slice alone. Without huge pages it works the same.
+        // SAFETY: the range was reserved just now, for this slice alone. (Without huge pages it works the same.)
         unsafe {
             if huge >= HUGE {
                 libc::madvise(at.cast(), huge, libc::MADV_HUGEPAGE);
             }
-            // Also where huge pages are the rule; none at all, if the table is small.
+            // The rest gets none, even where the system gives huge pages to all memory. If the likely part is small, no part gets any.
             let rest = if huge >= HUGE { huge.next_multiple_of(HUGE) } else { 0 };
             if len >= HUGE && rest < len {
                 libc::madvise(at.wrapping_add(rest).cast(), len - rest, libc::MADV_NOHUGEPAGE);
@@ -195,7 +195,7 @@ impl<T: Zeroable> Zeroed<T> {
         count.checked_mul(size_of::<T>())?.max(1).checked_next_multiple_of(PAGE)
     }
 
-    /// The first item, for code that hands out disjoint parts itself.
+    /// The address of the first item, for code that hands out disjoint parts itself.
     pub fn as_mut_ptr(&self) -> *mut T {
         self.at.cast()
     }
@@ -205,7 +205,7 @@ impl<T> Deref for Zeroed<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: mapped, page-aligned, zero is a valid T, and it lives as long as self.
+        // SAFETY: the memory is mapped and page-aligned, and lives as long as self. Zeros are a valid T.
         unsafe { std::slice::from_raw_parts(self.at.cast(), self.count) }
     }
 }
@@ -213,7 +213,7 @@ impl<T> Deref for Zeroed<T> {
 impl<T> Drop for Zeroed<T> {
     fn drop(&mut self) {
         let len = (self.count * size_of::<T>()).max(1).next_multiple_of(PAGE);
-        // SAFETY: the mapping is this value's own.
+        // SAFETY: the mapping is this value's own, and nobody uses it any more.
         unsafe { release(self.at, len) };
     }
 }
@@ -224,30 +224,30 @@ impl<T> std::fmt::Debug for Zeroed<T> {
     }
 }
 
-/// Address space for a table of zeroed words that grows in place, memory behind its first part only: a locked address
-/// space (mlockall(2)) or strict accounting of memory then sees what is in use.
+/// Address space for a table of words that begin as zeros. The table grows in place, and only its first part is usable. So a locked address
+/// space (mlockall(2)) holds, and strict accounting of memory counts, only the part in use.
 #[derive(Debug)]
 pub struct Growing {
     at: *mut u64,
     most: usize,
 }
 
-// SAFETY: it owns its memory, and nothing in it belongs to a thread.
+// SAFETY: the value owns its memory, and nothing in it belongs to one thread.
 unsafe impl Send for Growing {}
-// SAFETY: `&Growing` gives the address only; its users agree on which thread touches which word.
+// SAFETY: `&Growing` gives the address only. Its users agree on which thread touches which word.
 unsafe impl Sync for Growing {}
 
 impl Growing {
-    /// Reserves room for `most` words, none of them usable yet.
+    /// Reserves room for `most` words. None of them is usable yet.
     pub fn new(most: usize) -> io::Result<Self> {
         let len = Zeroed::<u64>::bytes(most).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Growing { at: reserve(len, if len >= HUGE { HUGE } else { PAGE })?.cast(), most })
     }
 
-    /// Makes the first `count` words usable; those that were so keep their values.
+    /// Makes the first `count` words usable. Words that were usable before keep their values.
     pub fn commit(&self, count: usize) -> io::Result<()> {
         let len = Zeroed::<u64>::bytes(count.min(self.most)).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the start of the reservation. Without huge pages it works the same.
+        // SAFETY: the range is the start of the reservation. (Without huge pages it works the same.)
         unsafe {
             if len >= HUGE {
                 libc::madvise(self.at.cast(), len, libc::MADV_HUGEPAGE);
@@ -256,7 +256,7 @@ impl Growing {
         }
     }
 
-    /// The first word.
+    /// The address of the first word.
     pub fn as_mut_ptr(&self) -> *mut u64 {
         self.at
     }
@@ -265,7 +265,7 @@ impl Growing {
 impl Drop for Growing {
     fn drop(&mut self) {
         let len = (self.most * size_of::<u64>()).max(1).next_multiple_of(PAGE);
-        // SAFETY: the mapping is this value's own.
+        // SAFETY: the mapping is this value's own, and nobody uses it any more.
         unsafe { release(self.at.cast(), len) };
     }
 }

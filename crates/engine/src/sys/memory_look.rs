@@ -1,7 +1,7 @@
-//! How short of memory this process is, at a moment: memory.limit_in_bytes and its kin of cgroups(7) version 1,
-//! memory.max and its kin of version 2, proc_meminfo(5), PSI.
+//! Measures how short of memory this process is: cgroups(7) version 1 (memory.limit_in_bytes and others) and version 2 (memory.max and
+//! others), proc_meminfo(5), and PSI (pressure stall information).
 //!
-//! Asked many times a second, so the files stay open and are read into a buffer on the stack.
+//! The engine looks many times a second. So the files stay open, and are read into a buffer on the stack.
 
 use super::cgroup::{group_folders, physical_memory};
 use super::engine_fd::{self, EngineFd};
@@ -11,33 +11,33 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is known of the memory of this process's group at a moment; bytes, except for pages where said. Of nested
-/// groups it is the one with the least headroom; the whole machine where that has less, or where there is no group with
-/// a limit.
+/// The memory of this process's group at one moment. Numbers are bytes unless the field says pages. Of nested groups, it is the one with the
+/// least headroom. It is the whole machine if that has less headroom than any group, or if no group has a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryLook {
     pub limit: u64,
     pub used: u64,
-    /// Page cache that can be reclaimed at once: less what is dirty, or being written.
+    /// Page cache that can be reclaimed at once: all of it, except dirty pages and pages under write-back. Zero for the machine, whose `used`
+    /// does not count page cache.
     pub file: u64,
-    /// Pages that were read again after they were reclaimed from the page cache, since the group was made.
+    /// Count of pages that were read again after they had been reclaimed from the page cache, since the group was made.
     pub refaults: u64,
-    /// Time in which a thread waited for memory (PSI, "some"), since the group was made. `None` where it is not told.
+    /// Time in which at least one thread waited for memory (PSI, "some"), since the group was made. `None` if the kernel does not tell.
     pub stalled: Option<Duration>,
 }
 
 impl MemoryLook {
-    /// What can still be allocated.
+    /// How many bytes can still be allocated.
     pub fn headroom(&self) -> u64 {
         (self.limit + self.file).saturating_sub(self.used)
     }
 }
 
-/// What the two versions call their files, and the numbers in memory.stat.
+/// The names of one cgroup version's files, and of the numbers in its memory.stat.
 struct Names {
     limit: &'static str,
     used: &'static str,
-    /// Page cache by the two lists that it is reclaimed from; of that, dirty and being written; refaults.
+    /// In this order: page cache on the active list and on the inactive list; dirty page cache; page cache under write-back; refaults.
     stat: [&'static [u8]; 5],
 }
 
@@ -58,7 +58,7 @@ const V2: Names = Names {
     stat: [b"active_file", b"inactive_file", b"file_dirty", b"file_writeback", b"workingset_refault_file"],
 };
 
-/// Room for any of the files, or the beginning of /proc/vmstat, which has what is wanted.
+/// Room in bytes for any of the files. Only the beginning of /proc/vmstat has room; it holds the number that is read.
 const TEXT: usize = 8192;
 
 /// A file that stays open.
@@ -70,7 +70,7 @@ impl Source {
         File::open(path).ok().map(|file| Source(EngineFd::opened(file)))
     }
 
-    /// What it says now; nothing if it cannot be read.
+    /// The file's present text. Empty if it cannot be read.
     fn text<'a>(&self, buffer: &'a mut [u8; TEXT]) -> &'a [u8] {
         let read = self.0.read_at(buffer, 0).unwrap_or(0);
         &buffer[..read]
@@ -102,9 +102,9 @@ impl Level {
         })
     }
 
-    /// `None`: it has no limit below `physical` memory.
+    /// Looks at this group. `None` if it has no limit below `physical` memory.
     fn look(&self, physical: u64, buffer: &mut [u8; TEXT]) -> Option<MemoryLook> {
-        // Each time: a limit may be set, or changed, while the program runs.
+        // The limit is read each time: it may be set or changed while the program runs.
         let limit = self.limit.number(buffer).filter(|limit| *limit < physical)?;
         let used = self.used.number(buffer)?;
         let [active, inactive, dirty, writeback, refaults] = numbers(self.stat.text(buffer), self.names.stat);
@@ -114,20 +114,20 @@ impl Level {
     }
 }
 
-/// Looks at the memory of this process's group, again and again.
+/// The open files for repeated looks at the memory of this process's group.
 pub struct MemoryWatch {
-    /// This process's group and those above it.
+    /// This process's group, and then the groups above it, in each hierarchy.
     levels: Vec<Level>,
     physical: u64,
     meminfo: Option<Source>,
     vmstat: Option<Source>,
     pressure: Option<Source>,
-    /// The level that the last look was at; `None`: the machine.
+    /// The index in `levels` of the group that the last look returned. `None`: it returned the machine.
     scarce: Cell<Option<usize>>,
 }
 
 impl MemoryWatch {
-    /// Opens what is there. Where the process is moved to another group later, it is this one that is looked at.
+    /// Opens the files that exist. If the process is moved to another group later, the looks still go to its present group.
     pub fn new() -> Self {
         let groups = group_folders();
         let levels = groups.iter().flat_map(|(root, folder, limit_file)| {
@@ -148,7 +148,7 @@ impl MemoryWatch {
         }
     }
 
-    /// What is known now.
+    /// Looks at the memory now.
     pub fn look(&self) -> MemoryLook {
         let mut buffer = [0; TEXT];
         let machine = self.machine(&mut buffer);
@@ -160,7 +160,7 @@ impl MemoryWatch {
         group.map_or_else(|| self.with_history(machine, &mut buffer), |(_, look)| look)
     }
 
-    /// What is used now, where the last look was at: one file, and not all that a look takes.
+    /// Bytes used now by the group, or the machine, that the last look returned. Reads one file only, so it is cheaper than a look.
     pub fn used(&self) -> u64 {
         let mut buffer = [0; TEXT];
         match self.scarce.get() {
@@ -169,17 +169,17 @@ impl MemoryWatch {
         }
     }
 
-    /// The machine, without its history. What the kernel says is available is what is not used.
+    /// The machine, without `refaults` and `stalled`. Memory counts as used unless the kernel says that it is available.
     fn machine(&self, buffer: &mut [u8; TEXT]) -> MemoryLook {
         let text = self.meminfo.as_ref().map_or(&[][..], |meminfo| meminfo.text(buffer));
         let [available] = numbers(text, [b"MemAvailable:"]);
-        // Without /proc nothing is known to be used.
+        // Without /proc the use is unknown, and counts as zero.
         let used = if text.is_empty() { 0 } else { self.physical.saturating_sub(available << 10) };
         MemoryLook { limit: self.physical, used, ..MemoryLook::default() }
     }
 
-    /// With the history of this process's own group, if it has one, limited or not: what others read again says nothing
-    /// about it, and /proc/vmstat takes 35 us to read, eight times as long as memory.stat.
+    /// Adds `refaults` and `stalled` to a look at the machine. They are those of this process's own group, if it has one, with a limit or not:
+    /// refaults of other groups say nothing about this process. Also, /proc/vmstat takes 35 us to read, eight times as long as memory.stat.
     fn with_history(&self, machine: MemoryLook, buffer: &mut [u8; TEXT]) -> MemoryLook {
         let mut look = machine;
         if let Some(own) = self.levels.first() {
@@ -193,14 +193,14 @@ impl MemoryWatch {
     }
 }
 
-/// The number that a text begins with, after blanks.
+/// The number at the beginning of a text, after white space.
 fn leading_number(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii_start();
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }
 
-/// The numbers of lines `NAME NUMBER`; zero for those that are not there.
+/// The numbers in lines `NAME NUMBER`, for the given names. Zero for a name that has no line.
 fn numbers<const COUNT: usize>(text: &[u8], names: [&[u8]; COUNT]) -> [u64; COUNT] {
     let mut found = [0; COUNT];
     for line in text.split(|byte| *byte == b'\n') {
@@ -212,7 +212,7 @@ fn numbers<const COUNT: usize>(text: &[u8], names: [&[u8]; COUNT]) -> [u64; COUN
     found
 }
 
-/// The total of the line `some` of a PSI file, which is in microseconds.
+/// The total in the line `some` of a PSI file. The file gives it in microseconds.
 fn stalled(text: &[u8]) -> Option<Duration> {
     const TOTAL: &[u8] = b"total=";
     let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(b"some "))?;
@@ -228,7 +228,7 @@ impl OwnMemory {
         OwnMemory(Source::open(Path::new("/proc/self/statm")))
     }
 
-    /// Bytes of private writable mappings, and how much of all of its memory is no page of a file.
+    /// Two counts of bytes: the size of private writable mappings, and the resident memory that is neither shared nor a page of a file.
     pub fn look(&self) -> (u64, u64) {
         let mut buffer = [0; TEXT];
         let text = self.0.as_ref().map_or(&[][..], |statm| statm.text(&mut buffer));
@@ -236,7 +236,7 @@ impl OwnMemory {
     }
 }
 
-/// Pages: all, resident, of these shared or of files, text, zero, data and stack.
+/// The fields are counts of pages: all, resident, resident pages that are shared or of files, text, zero, data and stack.
 fn parse_statm(text: &[u8]) -> (u64, u64) {
     let mut fields = text.split(|byte| *byte == b' ').map(|field| leading_number(field).unwrap_or(0));
     let mut field = |skipped: usize| fields.nth(skipped).unwrap_or(0) * super::PAGE as u64;
@@ -252,7 +252,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A folder like /proc of a machine.
+    /// Makes a folder with the files of a machine's /proc.
     fn proc(at: &Path, available: u64) {
         fs::create_dir_all(at.join("pressure")).unwrap();
         fs::write(
@@ -266,7 +266,7 @@ mod tests {
             .unwrap();
     }
 
-    /// A folder like one of a cgroup's.
+    /// Makes a folder with the files of a cgroup.
     fn group(at: &Path, names: &Names, limit: &str, used: u64, stat: &str) {
         fs::create_dir_all(at).unwrap();
         fs::write(at.join(names.limit), format!("{limit}\n")).unwrap();
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!((look.limit, look.file, look.headroom()), (4 * GIB, 4000, 9000));
         fs::write(at.join("a/memory.current"), "12\n").unwrap();
         assert_eq!(watch.used(), 12);
-        // All of what follows is seen without opening anything again: other limits, more page cache, the machine.
+        // The watch sees all changes below without opening a file again: other limits, and the machine's memory.
         fs::write(at.join("a/memory.max"), "max\n").unwrap();
         let look = watch.look();
         assert_eq!((look.limit, look.used, look.stalled), (2 * GIB, GIB, Some(Duration::from_micros(9_000_042))));

@@ -1,4 +1,5 @@
-//! The kernel's edge: every raw interface the engine uses, one file each, nothing else.
+//! The kernel's edge: every raw interface that the engine uses, one file each. `lock.rs` is the engine's lock, and `range_table.rs` a table
+//! that signal handlers may read.
 
 pub mod aio;
 pub mod cgroup;
@@ -37,12 +38,12 @@ pub mod trap_stack;
 pub mod uring;
 pub mod userfaultfd;
 
-/// Bytes in a page. The engine is built for 4 KiB pages (x86-64).
+/// Bytes in a page. The engine works with 4 KiB pages only (x86-64).
 pub const PAGE: usize = 4096;
 
-/// The last system call's error number.
+/// The error number of this thread's last failed call (errno(3)).
 #[inline]
 pub fn errno() -> i32 {
-    // SAFETY: returns this thread's errno location, always valid.
+    // SAFETY: the function returns the address of this thread's errno, which is always valid.
     unsafe { *libc::__errno_location() }
 }

@@ -39,7 +39,7 @@ const STARTED: u32 = 2;
 #[derive(Debug)]
 pub struct Preads {
     state: AtomicU32,
-    /// Threads that were made.
+    /// How many threads were made.
     count: AtomicUsize,
     lock: Lock,
     asked: UnsafeCell<VecDeque<Request>>,
@@ -113,7 +113,7 @@ impl Preads {
         self.state.load(Ordering::SeqCst) == WANTED
     }
 
-    /// Threads that were made.
+    /// How many threads were made.
     pub fn threads(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }

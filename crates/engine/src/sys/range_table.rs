@@ -1,7 +1,7 @@
 //! Sorted ranges of addresses with a few words for each, under a sequence lock.
 //!
-//! Fault handlers and signal handlers look addresses up in it: a lookup takes no lock, no heap memory, and stores nothing. A change takes no heap
-//! memory either, since allocators call munmap(2).
+//! Fault handlers and signal handlers look addresses up in the table. A lookup takes no lock and no heap memory, and stores nothing. A change takes
+//! no heap memory either, since allocators call munmap(2).
 
 use crate::sys::signal::Blocked;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub struct RangeTable<const ROWS: usize, const WORDS: usize> {
     rows: Rows<ROWS, WORDS>,
 }
 
-/// The rows, for [`RangeTable::change`].
+/// The rows, which [`RangeTable::change`] hands to its caller.
 #[derive(Debug)]
 pub struct Rows<const ROWS: usize, const WORDS: usize> {
     count: AtomicUsize,
@@ -50,7 +50,7 @@ impl<const ROWS: usize, const WORDS: usize> RangeTable<ROWS, WORDS> {
         RangeTable { sequence: AtomicUsize::new(0), rows }
     }
 
-    /// The range that holds an address, or else the next one above it.
+    /// Returns the range that holds an address, or else the next range above it, with its words.
     #[inline]
     pub fn from(&self, address: usize) -> Option<(Range<usize>, [u64; WORDS])> {
         loop {
@@ -66,7 +66,7 @@ impl<const ROWS: usize, const WORDS: usize> RangeTable<ROWS, WORDS> {
         }
     }
 
-    /// Whether it has no range: one load.
+    /// Whether the table is empty. This costs one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rows.len() == 0
@@ -88,14 +88,14 @@ impl<const ROWS: usize, const WORDS: usize> RangeTable<ROWS, WORDS> {
         result
     }
 
-    /// In a child made by fork(2): ends a change that a thread of the parent's had begun.
+    /// Ends a change that a thread of the parent had begun. Called in a child made by fork(2).
     pub fn in_child(&self) {
         self.sequence.store(0, Ordering::Relaxed);
     }
 }
 
 impl<const ROWS: usize, const WORDS: usize> Rows<ROWS, WORDS> {
-    /// How many there are.
+    /// How many rows there are.
     #[inline]
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -122,7 +122,7 @@ impl<const ROWS: usize, const WORDS: usize> Rows<ROWS, WORDS> {
         self.rows[row].words()
     }
 
-    /// Changes a row, which stays in order.
+    /// Replaces a row. The new range must keep the rows in order.
     pub fn set(&self, row: usize, at: Range<usize>, words: [u64; WORDS]) {
         let to = &self.rows[row];
         to.start.store(at.start, Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl<const ROWS: usize, const WORDS: usize> Rows<ROWS, WORDS> {
         to.words.iter().zip(words).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 
-    /// Adds a range where it belongs. There is room.
+    /// Adds a range at its place in the order. The caller makes sure that there is room.
     pub fn insert(&self, at: Range<usize>, words: [u64; WORDS]) {
         let (place, count) = (self.place(at.start), self.len());
         (place..count).rev().for_each(|row| self.set(row + 1, self.at(row), self.words(row)));
@@ -145,7 +145,7 @@ impl<const ROWS: usize, const WORDS: usize> Rows<ROWS, WORDS> {
         self.count.store(count - 1, Ordering::Relaxed);
     }
 
-    /// Removes the rows with words that are not wanted.
+    /// Keeps the rows whose words are wanted, and removes the others.
     pub fn retain(&self, wanted: impl Fn([u64; WORDS]) -> bool) {
         let kept = (0..self.len()).filter(|row| wanted(self.words(*row))).fold(0, |kept, row| {
             self.set(kept, self.at(row), self.words(row));
@@ -177,7 +177,7 @@ mod tests {
         assert!(table.is_empty() && table.from(0).is_none());
     }
 
-    /// Rows are moved under the eyes of threads that look. The word says where its range begins.
+    /// Rows move while threads look them up. The words of a row say where its range begins and ends.
     #[test]
     fn a_lookup_sees_one_version() {
         static TABLE: RangeTable<64, 2> = RangeTable::new();

@@ -1,17 +1,18 @@
-//! The program's record locks (fcntl(2) `F_SETLK`, lockf(3)), which any close(2) of any descriptor of the file by the
-//! process takes away, also of one that the engine opened for itself.
+//! Keeps the program's record locks (fcntl(2) `F_SETLK`, lockf(3)). When a process closes a descriptor of a file, it loses all its record locks on
+//! that file. A descriptor that the engine opened for itself is no exception.
 //!
-//! So before the engine closes a descriptor it asks whether the file is locked: an open file description that asks
-//! (`F_OFD_GETLK`, Linux 3.15) is told of the locks of its own process too. The owner of a lock makes no difference,
-//! since behind the one that the kernel names there may be others. While there is one the descriptor is put aside: it
-//! stays open, is used again when the file is opened anew, and is closed when a later look finds the file without
-//! locks. (A lock that the program takes between the look and the close(2), by another thread, is not seen.)
+//! So before the engine closes a descriptor it asks whether the file is locked (`F_OFD_GETLK`, Linux 3.15). An open file description asks, so it is
+//! told of locks of its own process, too. The owner of the lock makes no difference: the kernel names one lock, and others may be behind it.
 //!
-//! So is one that a thread drops which has another descriptor table than the engine's (`descriptor_table.rs`): it is
-//! closed where it was opened.
+//! If the file is locked, the engine puts the descriptor aside. The descriptor stays open. It is used again when the engine opens the file anew. It
+//! is closed when a later look finds the file without locks. (If another thread of the program takes a lock between the look and the close(2), the
+//! engine does not see that lock.)
 //!
-//! Which descriptors these are is a bit each, in memory that children made by fork(2) find empty: theirs are not the
-//! engine's any more. Nothing here allocates or locks.
+//! A descriptor is put aside, too, if the thread that drops it has another descriptor table than the engine's (`descriptor_table.rs`). It is closed
+//! later, in the table where it was opened.
+//!
+//! A bitmap tells which descriptors are aside. Children made by fork(2) find the bitmap empty: their descriptors are not the engine's any more.
+//! Nothing here allocates or locks.
 
 use super::PAGE;
 use super::descriptor_table;
@@ -22,15 +23,15 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Descriptors put aside that one look asks about.
+/// The most descriptors that one look asks about.
 const LOOK: usize = 64;
 
 #[derive(Debug)]
 struct Aside {
     numbers: Numbers,
-    /// How many: most programs lock nothing.
+    /// How many descriptors are aside. Mostly none, since most programs lock nothing.
     count: AtomicUsize,
-    /// Where the next look begins.
+    /// The number at which the next look begins.
     next: AtomicUsize,
 }
 
@@ -38,7 +39,7 @@ struct Aside {
 static ASIDE: AtomicPtr<Aside> = AtomicPtr::new(ptr::null_mut());
 
 fn aside() -> Option<&'static Aside> {
-    // SAFETY: null or what `make` put there for good. Zeros, which a child finds, are a value.
+    // SAFETY: the pointer is null, or what `make` put there for good. The zeros that a child finds are a valid value.
     unsafe { ASIDE.load(Ordering::Acquire).as_ref() }.filter(|aside| aside.count.load(Ordering::Acquire) > 0)
 }
 
@@ -47,7 +48,7 @@ fn make() -> Option<&'static Aside> {
         let len = size_of::<Aside>().next_multiple_of(PAGE);
         let at = fork::wiped_in_children(len).ok()?;
         if ASIDE.compare_exchange(ptr::null_mut(), at.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: made just now; another thread was first.
+            // SAFETY: this thread made it just now. Another thread was first, so nobody uses this memory.
             unsafe { super::memory::release(at, len) };
         }
     }
@@ -61,7 +62,7 @@ impl Aside {
         self.numbers.insert(number);
     }
 
-    /// Makes a descriptor this thread's.
+    /// Takes a descriptor out. True: it belongs to this thread now.
     fn claim(&self, number: RawFd) -> bool {
         let claimed = self.numbers.remove(number);
         if claimed {
@@ -79,11 +80,11 @@ fn identity(fd: RawFd) -> Option<(u64, u64)> {
     }
 }
 
-/// Whether closing a descriptor might take locks away. The last two bytes that a lock can name are not asked about: one
-/// of them is the engine's own to lock (`store/one_writer.rs`), for another open file description than this may be.
+/// Whether closing a descriptor might take the program's locks away. The last two bytes that a lock can name are left out. The engine itself locks
+/// one of them (`store/one_writer.rs`), perhaps through another open file description.
 pub fn hold(fd: RawFd) -> bool {
-    // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes. Where it knows of no locks there are
-    // none.
+    // SAFETY: a zeroed flock is a valid one, which the kernel reads and writes.
+    // A file system that fails the call knows of no locks, so there are none.
     unsafe {
         let mut lock: libc::flock = std::mem::zeroed();
         (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16, i64::MAX - 1);
@@ -91,14 +92,14 @@ pub fn hold(fd: RawFd) -> bool {
     }
 }
 
-/// Puts a descriptor aside; its owner forgets it. One for which there is no room to note it stays open for good.
+/// Puts a descriptor aside. Its owner must forget it. If there is no room to note the descriptor, it stays open for good.
 pub fn put_aside(number: RawFd) {
     if let Some(aside) = make().filter(|_| Numbers::has_room_for(number)) {
         aside.put(number);
     }
 }
 
-/// A descriptor put aside of the file behind `like`, with these flags; of its own open file description, not the
+/// Takes a descriptor that was put aside, of the file behind `like` and with these flags. Its open file description is the engine's own, never the
 /// program's.
 pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<EngineFd<File>> {
     let aside = aside().filter(|_| descriptor_table::is_engines())?;
@@ -115,7 +116,7 @@ pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<EngineFd<File>>
         from = number + 1;
         if engine_fd::is_opened_anew(number) && aside.claim(number) {
             if is_wanted(number) {
-                // SAFETY: put aside by an owner that has forgotten it, and this thread's now.
+                // SAFETY: its owner put it aside and has forgotten it. It is this thread's now.
                 return Some(unsafe { engine_fd::opened_anew(number) });
             }
             aside.put(number);
@@ -124,7 +125,7 @@ pub fn take(like: RawFd, writable: bool, direct: bool) -> Option<EngineFd<File>>
     None
 }
 
-/// Closes descriptors put aside of files that nobody locks any more.
+/// Closes the descriptors put aside whose files nobody locks any more. One call looks at `LOOK` descriptors at most.
 pub fn look_again() {
     let Some(aside) = aside().filter(|_| descriptor_table::is_engines()) else { return };
     let mut from = aside.next.load(Ordering::Relaxed) as RawFd;
@@ -177,10 +178,10 @@ mod tests {
         let number = one.as_raw_fd();
         drop(one);
         assert!(hold(file.as_raw_fd()), "dropped, not closed");
-        // But for the moment in which another test's thread looks at it.
+        // Not at once, if another test's thread looks at it just then.
         let used_again = || reopen(file.as_file(), true, false).unwrap().as_raw_fd() == number;
         assert!((0..1000).any(|_| used_again()), "never used again");
-        // Nothing of the engine's is used for what the program's own description is for.
+        // A copy of the program's own descriptor goes aside as well, but is never used again.
         let copy = EngineFd::new(file.as_file().try_clone().unwrap());
         let shared = copy.as_raw_fd();
         drop(copy);
@@ -190,7 +191,7 @@ mod tests {
         drop([first, second]);
         assert!(hold(file.as_raw_fd()));
         lock(file.as_file(), libc::F_UNLCK);
-        // By any descriptor of the engine's that comes or goes; other tests' may be aside too.
+        // Any descriptor of the engine's that comes or goes makes it look again. Other tests' descriptors may be aside, too.
         let ours = identity(file.as_raw_fd());
         while identity(number) == ours || identity(shared) == ours {
             drop(EngineFd::new(File::open("/dev/null").unwrap()));

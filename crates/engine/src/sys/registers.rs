@@ -1,9 +1,8 @@
-//! The registers and the code of a thread that a signal interrupted: sigreturn(2)'s ucontext, and in it what XSAVE
-//! wrote.
+//! The registers and the code of a thread that a signal interrupted. They are in the ucontext that sigreturn(2) restores, and in what XSAVE wrote
+//! there.
 //!
-//! The vector registers are in up to four parts, one XSAVE component each: the low halves of XMM0 to XMM15 where FXSAVE
-//! has always put them, the rest where CPUID's leaf 0xD says. A component that is in its initial state is zeros,
-//! whatever its place holds.
+//! The vector registers are spread over four XSAVE components. XMM0 to XMM15 are where FXSAVE has always put them. CPUID's leaf 0xD tells where the
+//! others are. A component in its initial state counts as zeros, whatever its place holds.
 
 use super::{PAGE, memory};
 use std::arch::asm;
@@ -16,7 +15,7 @@ pub const LONGEST: usize = 15;
 /// Bytes in the widest vector register.
 pub const WIDEST: usize = 64;
 
-/// Where the kernel puts the general registers, in the order of their numbers in instructions: RAX, RCX, RDX, RBX, RSP…
+/// The kernel's index of each general register, in the order of their numbers in instructions: RAX, RCX, RDX, RBX, RSP…
 const GENERAL: [libc::c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -39,7 +38,7 @@ const GENERAL: [libc::c_int; 16] = [
 // <asm/sigcontext.h>
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
-/// struct _fpx_sw_bytes.
+/// The offset of struct _fpx_sw_bytes in the frame.
 const SOFTWARE: usize = 464;
 const HEADER: usize = 512;
 
@@ -50,18 +49,18 @@ const ZMM_HI256: u32 = 6;
 const HI16_ZMM: u32 = 7;
 const XMM: usize = 160;
 
-/// What has to be asked of the processor.
+/// Facts that only the processor can tell.
 #[derive(Debug)]
 struct Processor {
-    /// Where the components are that can be anywhere, by number.
+    /// The offsets of the components that can be anywhere, by component number.
     places: [usize; 8],
-    /// Pages have protection keys (pkeys(7)).
+    /// Whether pages have protection keys (pkeys(7)).
     has_keys: bool,
 }
 
 static PROCESSOR: OnceLock<Processor> = OnceLock::new();
 
-/// Asks the processor where vector registers are; not in a handler.
+/// Asks the processor where the vector registers are. Not to be called in a handler.
 pub fn prepare() {
     // SAFETY: every 64-bit processor has the instruction.
     #[allow(unused_unsafe)]
@@ -72,14 +71,15 @@ pub fn prepare() {
         for component in [AVX, OPMASK, ZMM_HI256, HI16_ZMM] {
             places[component as usize] = if most < 0xd { 0 } else { ask(0xd, component).ebx as usize };
         }
-        // OSPKE: the system has switched them on.
+        // Bit OSPKE: the system has switched protection keys on.
         Processor { places, has_keys: most >= 7 && ask(7, 0).ecx & 1 << 4 != 0 }
     });
 }
 
-/// Copies bytes of a page that the processor can read instructions from. That it can be read as well is the rule, but
-/// for keys: a handler starts with those of the system, which close all pages with a key other than 0, and a page that
-/// may only be executed (mprotect(2)) has such a key.
+/// Copies bytes of a page from which the processor can read instructions.
+///
+/// Such a page can usually be read as well. Protection keys are the exception. A handler starts with the system's default keys, which close all pages
+/// with a key other than 0. A page that may only be executed (mprotect(2)) has such a key. So this opens all keys for the copy.
 ///
 /// # Safety
 /// The bytes are on such a page.
@@ -102,14 +102,14 @@ unsafe fn copy_code(from: *const u8, to: &mut [u8], has_keys: bool) {
     }
 }
 
-/// The registers of the thread that a handler runs on, as they were and as they will be.
+/// The registers of the interrupted thread. The thread goes on with them when the handler returns, changed or not.
 #[derive(Debug)]
 pub struct Registers(*mut libc::ucontext_t);
 
 impl Registers {
     /// # Safety
-    /// What the kernel gave the handler, for a signal that an instruction raised; nobody else looks at it, and it is
-    /// not used when the handler has returned.
+    /// `context` is what the kernel gave the handler, for a signal that an instruction raised. Nobody else looks at it. It is not used after the
+    /// handler has returned.
     #[inline]
     pub unsafe fn new(context: *mut libc::c_void) -> Self {
         Registers(context.cast())
@@ -133,7 +133,7 @@ impl Registers {
         GENERAL.get(number).map(|register| self.get(*register))
     }
 
-    /// Where the thread goes on.
+    /// The address where the thread goes on.
     #[inline]
     pub fn next(&self) -> u64 {
         self.get(libc::REG_RIP)
@@ -145,13 +145,13 @@ impl Registers {
         self.set(libc::REG_RIP, at);
     }
 
-    /// What repeated instructions count down.
+    /// The count of a repeated instruction (RCX).
     #[inline]
     pub fn count(&self) -> u64 {
         self.get(libc::REG_RCX)
     }
 
-    /// Moves a repeated instruction on: RDI by `to` bytes, RSI by `from` bytes, RCX by so many repetitions.
+    /// Advances a repeated instruction: adds `to` bytes to RDI and `from` bytes to RSI, and takes `repetitions` from RCX.
     #[inline]
     pub fn step(&mut self, to: u64, from: u64, repetitions: u64) {
         for (register, by) in [(libc::REG_RDI, to), (libc::REG_RSI, from), (libc::REG_RCX, repetitions.wrapping_neg())]
@@ -160,13 +160,13 @@ impl Registers {
         }
     }
 
-    /// Repeated instructions go down (the direction flag).
+    /// Whether repeated instructions go down in memory (the direction flag).
     #[inline]
     pub fn goes_down(&self) -> bool {
         self.get(libc::REG_EFL) & 1 << 10 != 0
     }
 
-    /// The bytes of the code that comes next, as many as there are and an instruction can have.
+    /// Copies the code where the thread goes on: as many bytes as can be read, and as an instruction can have. Returns their count.
     #[inline]
     pub fn code(&self, into: &mut [u8; LONGEST]) -> usize {
         let Some(processor) = PROCESSOR.get() else { return 0 };
@@ -178,7 +178,7 @@ impl Registers {
         len + if beyond.is_empty() { 0 } else { memory::read(at + len, beyond) }
     }
 
-    /// The first `width` bytes of vector register `number`, and zeros.
+    /// The value of vector register `number`, of which at least the first `width` bytes are filled in. `None` if the frame lacks them.
     pub fn vector(&self, number: usize, width: usize) -> Option<[u8; WIDEST]> {
         let parts: &[(u32, Range<usize>)] = match number {
             0..16 => &[(SSE, 0..16), (AVX, 16..32), (ZMM_HI256, 32..64)],
@@ -193,18 +193,18 @@ impl Registers {
         Some(value)
     }
 
-    /// Mask register `number`.
+    /// The value of mask register `number`. `None` if the frame lacks it.
     pub fn mask(&self, number: usize) -> Option<u64> {
         let mut value = [0; 8];
         self.component(OPMASK, number * value.len(), &mut value)?;
         Some(u64::from_le_bytes(value))
     }
 
-    /// Bytes of a component from `offset` on; left as they are in its initial state, `None` where the frame has no such
+    /// Copies bytes of a component, from `offset` on. Leaves `into` as it is if the component is in its initial state. `None`: the frame has no such
     /// component.
     fn component(&self, component: u32, offset: usize, into: &mut [u8]) -> Option<()> {
-        // SAFETY: see `new`; the kernel's frame, of which the first 512 bytes are always there and the rest up to the
-        // size that it says, with two magic numbers.
+        // SAFETY: see `new`. The first 512 bytes of the kernel's frame are always there. The rest is there up to the size that the frame states, if
+        // two magic numbers say so.
         unsafe {
             let state = (&raw const (*self.0).uc_mcontext.fpregs).read().cast::<u8>();
             if state.is_null() {
@@ -219,7 +219,7 @@ impl Registers {
                 _ if !is_extended || features >> component & 1 == 0 => return None,
                 _ => *PROCESSOR.get()?.places.get(component as usize)?,
             };
-            // The second word of the header is for the compact format, which the kernel does not use here.
+            // The second word of the header is for the compact format. The kernel does not use that here, so a frame in that format is not read.
             if is_extended && (double(HEADER) >> component & 1 == 0 || double(HEADER + 8) != 0) {
                 return (double(HEADER + 8) == 0).then_some(());
             }

@@ -1,38 +1,38 @@
-//! What the engine's threads may do: capabilities(7) of a thread, by capget(2) and capset(2).
+//! The capabilities(7) of the engine's threads: capget(2) and capset(2).
 //!
-//! A thread begins with the capabilities of the one that starts it, and keeps them when that one gives them up: capset(2) is the calling
-//! thread's. So each of the engine's threads gives up what it has no use for when it starts ([`KEPT`] says what stays, and why), and gives up
-//! more when the program does ([`follow`]).
+//! A thread begins with the capabilities of the thread that starts it. It keeps them when that thread gives them up, since capset(2) changes the
+//! calling thread only. So each of the engine's threads gives up the capabilities it does not need when it starts ([`KEPT`] lists the others, and
+//! why). It gives up more when the program does ([`follow`]).
 
 use super::{errno, proc_files};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a thread of the engine keeps, if it has it:
+/// The capabilities that a thread of the engine keeps, if it has them:
 ///
-/// * CAP_SETGID (6), CAP_SETUID (7): the C library has setuid(2) of the program done by every thread, and aborts where one is refused what
-///   another is granted;
-/// * CAP_FSETID (4): what it writes of a set-user-id file leaves the mode as a store by mmap(2) does;
-/// * CAP_IPC_LOCK (14): in a locked address space (mlockall(2)) it maps files over regions;
-/// * CAP_LEASE (28): it gives leases back (fcntl(2)).
+/// * CAP_SETGID (6), CAP_SETUID (7): when the program calls setuid(2), the C library has every thread do it. It aborts if one thread is refused what
+///   another is granted.
+/// * CAP_FSETID (4): when the thread writes to a set-user-id file, the mode stays as it does after a store through mmap(2).
+/// * CAP_IPC_LOCK (14): in a locked address space (mlockall(2)) the thread maps files over regions.
+/// * CAP_LEASE (28): the thread gives leases back (fcntl(2)).
 const KEPT: u64 = 1 << 4 | 1 << 6 | 1 << 7 | 1 << 14 | 1 << 28;
 
-/// The engine's threads by their ids; zero: room for one. A thread that finds none is one that [`follow`] does not reach.
+/// The ids of the engine's threads. Zero is a free place. [`follow`] does not reach a thread that finds no free place.
 static THREADS: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 
-/// The capabilities of the program's threads, all of them together: permitted, effective.
+/// The capabilities that any of the program's threads has: permitted, effective.
 static PROGRAMS: [AtomicU64; 2] = [const { AtomicU64::new(u64::MAX) }; 2];
 
-/// Threads that have done what [`follow`] asked for.
+/// How many threads have done what [`follow`] asked for.
 static FOLLOWED: AtomicU32 = AtomicU32::new(0);
 
-/// The C library's handler of [`SIGNAL`].
+/// The C library's handler of [`SIGNAL`]. Zero until ours is before it.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// The C library's own signal for setuid(2) in all threads (nptl): no thread can block it, and no program can have a handler for it.
+/// The signal by which the C library (nptl) has all threads do setuid(2). The C library lets no thread block it, and lets no program handle it.
 const SIGNAL: i32 = 33;
-/// What the kernel needs to take a thread's capabilities for those of version 3, 64 of them.
+/// The version of the kernel's structures: 3, with 64 capabilities.
 const VERSION: u32 = 0x2008_0522;
 
 /// A thread's capabilities, a bit each.
@@ -43,10 +43,10 @@ struct Rights {
 }
 
 impl Rights {
-    /// Of a thread; 0 is the calling one.
+    /// The capabilities of a thread; 0 is the calling one.
     fn of(thread: i32) -> Result<Self, i32> {
         let header = [VERSION, thread as u32];
-        // Effective, permitted, inheritable; the lower halves, then the upper.
+        // First the lower halves of effective, permitted and inheritable, then the upper halves.
         let mut words = [0u32; 6];
         // SAFETY: structures of this function.
         if unsafe { libc::syscall(libc::SYS_capget, &header, &mut words) } != 0 {
@@ -56,30 +56,31 @@ impl Rights {
         Ok(Rights { permitted: whole(1), effective: whole(0) })
     }
 
-    /// Makes them the calling thread's. It inherits none to a program that it might execute; without those its ambient ones go.
+    /// Makes these the capabilities of the calling thread. None is inheritable, so a program that it executes inherits none. The kernel then takes
+    /// its ambient capabilities away as well.
     fn apply(self) {
         let half = |upper: u32| [self.effective, self.permitted, 0].map(|set| (set >> upper) as u32);
         let words = [half(0), half(32)];
         let header = [VERSION, 0];
-        // Refused it is by a filter only (seccomp(2)): then the thread stays as it is.
+        // Only a filter (seccomp(2)) refuses this call. Then the thread keeps what it has.
         // SAFETY: structures of this function.
         unsafe { libc::syscall(libc::SYS_capset, &header, &words) };
     }
 
-    /// What is left of a thread's when it may have no more than `most`.
+    /// The part of these capabilities that is also in `most`.
     fn within(self, most: Rights) -> Self {
         let permitted = self.permitted & most.permitted;
         Rights { permitted, effective: permitted & most.effective }
     }
 }
 
-/// A thread of the engine, as long as it runs.
+/// Registers a thread of the engine for as long as it lives.
 #[derive(Debug)]
 pub struct Own(Option<usize>);
 
 impl Own {
-    /// Notes the calling thread as one of the engine's, which then has what [`KEPT`] says. `all`: it acts in place of the program's, and keeps
-    /// what they have.
+    /// Registers the calling thread as one of the engine's. The thread then keeps only what [`KEPT`] lists. With `all` it acts in place of the
+    /// program's threads, and keeps all that it has.
     pub fn begin(all: bool) -> Self {
         // SAFETY: no memory.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
@@ -91,7 +92,7 @@ impl Own {
         own
     }
 
-    /// Gives up what the calling thread, which is this one, does not need.
+    /// Gives up the capabilities that the thread does not need. Called by the registered thread itself.
     pub fn give_up(&self) {
         if let Ok(now) = Rights::of(0) {
             now.within(Rights { permitted: KEPT, effective: KEPT }).apply();
@@ -109,8 +110,8 @@ fn is_own(thread: i32) -> bool {
     THREADS.iter().any(|one| one.load(Ordering::Acquire) == thread)
 }
 
-/// After the calling thread has given up capabilities: the engine's threads give up what none of the program's has any more. When this
-/// returns they have; one that does not answer within a second has not.
+/// Has the engine's threads give up each capability that no thread of the program has any more. Called after the calling thread has given up
+/// capabilities. Waits until the engine's threads have done so, but only for a second: a thread that does not answer by then may still have them.
 pub fn follow() {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let own = || THREADS.iter().map(|thread| thread.load(Ordering::Acquire)).filter(|thread| *thread != 0);
@@ -123,7 +124,7 @@ pub fn follow() {
     }
     let mut programs = Rights::of(0).unwrap_or(Rights { permitted: 0, effective: 0 });
     for thread in proc_files::numbers("/proc/self/task").into_iter().map(|thread| thread as i32) {
-        // Not those that the kernel keeps for io_uring(7), which run nothing of the program's: no signal comes to them.
+        // The program's threads only. The kernel's threads for io_uring(7) run nothing of the program's, and no signal reaches them.
         let name = || proc_files::text(format!("/proc/self/task/{thread}/comm"));
         if !is_own(thread)
             && !name().starts_with("iou-")
@@ -143,7 +144,7 @@ pub fn follow() {
     }
 }
 
-/// Sends a thread the signal, as nobody else does: not by tgkill(2), so that the C library does not take it for its own.
+/// Sends a thread the signal in a way that nobody else uses. It is not sent by tgkill(2), or the C library would take it for its own.
 fn tell(thread: i32) -> bool {
     // SAFETY: a zeroed siginfo_t is a value; the kernel reads it.
     unsafe {
@@ -154,14 +155,14 @@ fn tell(thread: i32) -> bool {
     }
 }
 
-/// Puts our handler before the C library's, once; false: that has none.
+/// Puts our handler before the C library's, once. False: the C library has no handler.
 fn is_handled() -> bool {
-    /// A handler, flags, where it returns to, a mask, as the kernel has them.
+    /// The kernel's form of an action: handler, flags, return address, mask.
     type Action = [usize; 4];
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let mut action: Action = [0; 4];
-        // SAFETY: structures of this function; the flags, mask and return of the C library's handler, which ours calls.
+        // SAFETY: structures of this function. The flags, the mask and the return address stay those of the C library's handler, which ours calls.
         unsafe {
             let none = std::ptr::null_mut::<Action>();
             if libc::syscall(libc::SYS_rt_sigaction, SIGNAL, none, &mut action, 8) == 0
@@ -179,7 +180,7 @@ fn is_handled() -> bool {
 }
 
 extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: what the kernel gave; the C library's handler is one of three arguments (SA_SIGINFO).
+    // SAFETY: the kernel gave these pointers. The C library's handler takes three arguments (SA_SIGINFO).
     unsafe {
         if (*info).si_code == libc::SI_QUEUE && is_own(libc::syscall(libc::SYS_gettid) as i32) {
             let location = libc::__errno_location();
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_thread_of_the_engine_keeps_what_it_needs_and_no_more_than_the_program() {
-        // A thread whose own rights are cut, and that makes one of the engine's.
+        // This thread cuts its own rights, and makes a thread of the engine's.
         std::thread::spawn(|| {
             let before = Rights::of(0).unwrap();
             let (tell, told) = mpsc::channel();
@@ -220,7 +221,7 @@ mod tests {
             let kept = Rights { permitted: KEPT, effective: KEPT };
             assert_eq!(told.recv().unwrap(), before.within(kept));
             assert_eq!(Rights::of(0).unwrap(), before, "the program's are its own");
-            // The test's other threads still have theirs: all stays.
+            // The test's other threads still have their rights. So the engine's thread keeps all.
             Rights { permitted: 0, effective: 0 }.apply();
             follow();
             assert!(is_handled());

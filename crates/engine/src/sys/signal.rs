@@ -1,4 +1,4 @@
-//! Signals: sigaction(2), pthread_sigmask(3), and chaining to the handler that was there before.
+//! The SIGBUS handler's installation (sigaction(2)), the program's action behind it, and the blocking of signals (pthread_sigmask(3)).
 
 use super::trap_stack::{self, Serve};
 use std::io;
@@ -15,24 +15,24 @@ pub type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c
 pub struct Trap {
     /// The address the program touched.
     pub address: usize,
-    /// A store, not a load (bit 1 of the x86 page-fault error code, in the saved context).
+    /// Whether it was a store (bit 1 of the x86 page-fault error code, in the saved context).
     pub is_store: bool,
-    /// The memory is bad, or has been made so (`UFFDIO_POISON`).
+    /// Whether the memory is bad, or was made so (`UFFDIO_POISON`).
     pub is_poisoned: bool,
-    /// The state of the thread (`ucontext_t`), which it goes on with when the handler returns.
+    /// The saved state of the thread (`ucontext_t`). The thread goes on with it when the handler returns.
     pub context: *mut libc::ucontext_t,
 }
 
-/// What the program wants done with a SIGBUS that is not ours: its action, as the kernel would have it. Our handler
-/// reads it without a lock, and it may be replaced at any time, from a signal handler too.
+/// The program's action for a SIGBUS that is not ours, as the kernel would have it. Our handler reads it without a lock. The program may replace it
+/// at any time, from a signal handler, too.
 struct Program {
-    /// Odd while the words below change, and at every change two more.
+    /// Odd while the words below change. Each change adds two.
     version: AtomicU32,
     handler: AtomicUsize,
     flags: AtomicI32,
     /// The signals of `sa_mask`, a bit each. The kernel has 64; glibc's set has room for more.
     mask: AtomicU64,
-    /// Our handler is in force.
+    /// Whether our handler is in force.
     replaced: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ static PROGRAM: Program = Program {
 
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
-/// An action, in words.
+/// A signal action as plain words.
 #[derive(Debug, Clone, Copy)]
 struct Action {
     handler: usize,
@@ -55,11 +55,11 @@ struct Action {
 }
 
 impl Action {
-    /// `action` may be in a map: it is read here, and nowhere else.
+    /// `action` may be in a map, where a read can fault. So it is read here, and nowhere else.
     fn of(action: &libc::sigaction) -> Self {
         // SAFETY: looks at a set.
         let is_in = |signal: &i32| unsafe { libc::sigismember(&action.sa_mask, *signal) } == 1;
-        // As the kernel does: nothing blocks these two.
+        // The kernel, too, leaves these two out: nothing blocks them.
         let blockable = |signal: &i32| !matches!(*signal, libc::SIGKILL | libc::SIGSTOP);
         let mask = SIGNALS.filter(is_in).filter(blockable).fold(0, |mask, signal| mask | 1 << (signal - 1));
         Action { handler: action.sa_sigaction, flags: action.sa_flags, mask }
@@ -88,7 +88,7 @@ impl Program {
         loop {
             let before = self.version.load(Ordering::Acquire);
             let action = self.words();
-            // Pairs with the fence in `change`: all that was read belongs to one version.
+            // Pairs with the fence in `change`: all words read here belong to one version.
             fence(Ordering::Acquire);
             if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
                 return action;
@@ -105,8 +105,8 @@ impl Program {
         }
     }
 
-    /// Replaces the action that is in force by what `next` makes of it; returns the former. One thread at a time, with
-    /// signals blocked: none waits for itself. `next` touches no map.
+    /// Replaces the action by the one that `next` returns, if any. Returns the former action. One thread at a time does this, with signals blocked,
+    /// so no thread waits for itself. `next` touches no map.
     fn change(&self, next: impl FnOnce(Action) -> Option<Action>) -> Action {
         let _blocked = Blocked::all();
         let version = loop {
@@ -129,7 +129,8 @@ impl Program {
         old
     }
 
-    /// The action for a signal that is being delivered: a handler that wants one signal only has had it now.
+    /// Returns the action for a signal that is being delivered. A handler that was installed for one signal only (SA_RESETHAND) makes way for the
+    /// default action.
     fn deliver(&self) -> Action {
         let once = |action: &Action| {
             action.flags & libc::SA_RESETHAND != 0 && !matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
@@ -142,17 +143,18 @@ impl Program {
     }
 }
 
-/// Makes `serve` the handler of SIGBUS, once in the life of the process; later calls only see to the calling thread's
-/// stack. What was in force before becomes the program's action.
+/// Makes `serve` the handler of SIGBUS, once in the life of the process. Later calls only prepare the calling thread's stack. The action that was in
+/// force before becomes the program's action.
 ///
-/// It runs on a stack of the engine's (`trap_stack.rs`), and with every signal blocked: a handler of the program
-/// that interrupted it and touched the page it is loading would wait for itself.
+/// `trap_stack.rs` gives the handler a stack with enough room. The handler runs with every signal blocked. Otherwise a handler of the program could
+/// interrupt it and touch the page that it is loading, and would wait for itself.
 pub fn install(serve: Serve) -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
         let handler = trap_stack::set_up(serve).map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))?;
         let mut error = 0;
-        // The program's action is known before a signal that is not ours can come: its reader waits for this.
+        // A signal that is not ours can come as soon as our handler is in force. Its reader waits for the end of this change, and so finds the
+        // program's action.
         PROGRAM.change(|_| {
             // SAFETY: both structures are ours; a zeroed sigaction is a valid one.
             unsafe {
@@ -175,8 +177,7 @@ pub fn install(serve: Serve) -> io::Result<()> {
     installed.map_err(io::Error::from_raw_os_error)
 }
 
-/// Replaces the program's action, if `new` is given, and returns the former; `None` if our handler is not installed.
-/// Async-signal-safe.
+/// Replaces the program's action by `new`, if given. Returns the former action, or `None` if our handler is not installed. Async-signal-safe.
 pub fn replace(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     if !PROGRAM.replaced.load(Ordering::Acquire) {
         return None;
@@ -188,10 +189,10 @@ pub fn replace(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     Some(old.to_kernel())
 }
 
-/// What the kernel says of a SIGBUS; `None` when no access raised it (sent by kill(2), a bad page that nobody touched).
+/// Returns what the kernel says of a SIGBUS. `None`: no access raised it (kill(2), or a bad page that nobody touched).
 ///
 /// # Safety
-/// The pointers are those the kernel gave the handler.
+/// The pointers are those that the kernel gave the handler.
 #[inline]
 pub unsafe fn trap(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Option<Trap> {
     const STORE: i64 = 2;
@@ -207,19 +208,17 @@ pub unsafe fn trap(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
     }
 }
 
-/// Decides what becomes of a SIGBUS that is the program's, as if our handler were not there: returns the handler that
-/// it has installed, for `trap_stack.rs` to run; or zero, and the default action is restored, so that the signal kills
-/// as it would have.
+/// Decides what becomes of a SIGBUS that is the program's, as if our handler were not there. Returns the program's handler, for `trap_stack.rs` to
+/// run, or zero. Zero means one of two things: the signal is ignored, or the default action is restored and the signal kills as it would have.
 ///
 /// # Safety
-/// Called from the handler with what the kernel gave it.
+/// Called from the handler, with what the kernel gave it.
 #[cold]
 pub unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> usize {
     let action = PROGRAM.deliver();
     // SAFETY: the kernel's structures; a zeroed sigaction is a valid one.
     unsafe {
-        // By a process (SI_USER and its kin are zero or negative), or over a bad page that nobody touched: no access is
-        // going to repeat it.
+        // A process sent it (SI_USER and its kin are zero or negative), or it is about a bad page that nobody touched. No access will raise it again.
         let sent = (*info).si_code <= 0 || (*info).si_code == libc::BUS_MCEERR_AO;
         match action.handler {
             libc::SIG_IGN if sent => 0,
@@ -228,13 +227,13 @@ pub unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
                 action.sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, &action, ptr::null_mut());
                 if sent {
-                    // Nothing will fault again on return: send it once more; it stays pending until we return.
+                    // No access raises it again, so it is sent once more. It stays pending until the handler returns.
                     libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal);
                 }
                 0
             }
             handler => {
-                // The mask it would have run with: the thread's own, its sa_mask, and the signal unless SA_NODEFER.
+                // The mask that the program's handler would have run with: the thread's own, its sa_mask, and the signal unless SA_NODEFER.
                 let before = (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read();
                 let own = if action.flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
                 trap_stack::leave_mask(info, before | action.mask | own);
@@ -244,9 +243,9 @@ pub unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
     }
 }
 
-/// Keeps every signal away from this thread until dropped. Engine locks are only held so (or in the fault handler,
-/// where it is so already): a handler of the program that faulted on a map while its own thread held one would never
-/// get it.
+/// Keeps every signal from this thread until dropped. An engine lock is held only under this, or in the fault handler, where signals are blocked
+/// already. Otherwise a handler of the program could fault on a map while its own thread holds the lock. That handler would wait for the lock for
+/// ever.
 #[derive(Debug)]
 pub struct Blocked(libc::sigset_t);
 
@@ -254,7 +253,7 @@ impl Blocked {
     /// Blocks all signals.
     pub fn all() -> Self {
         type Words = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
-        // SAFETY: both sets are ours, and bits.
+        // SAFETY: both sets are ours, and are plain bits.
         unsafe {
             let mut all = std::mem::zeroed();
             let mut before = std::mem::zeroed();
@@ -267,7 +266,8 @@ impl Blocked {
         }
     }
 
-    /// Blocks all but SIGBUS: for a thread that may touch what is not there, and whose lock our handler does not want.
+    /// Blocks all signals but SIGBUS, which stays as it was. For a thread that may touch absent memory, and that holds no lock which our handler
+    /// takes.
     pub fn but_sigbus() -> Self {
         let blocked = Blocked::all();
         // SAFETY: the set is ours.
@@ -283,8 +283,8 @@ impl Blocked {
     }
 }
 
-/// Keeps pthread_cancel(3) from ending this thread, in a system call that is a cancellation point, until dropped: what it has begun others
-/// wait for. Not in a fault handler, where the thread may be none of the C library's.
+/// Keeps pthread_cancel(3) from ending this thread in a system call that is a cancellation point, until dropped. Other threads wait for the work that
+/// this thread has begun. Not for a fault handler, since the C library may not know its thread.
 #[derive(Debug)]
 pub struct Uncancelled {
     was_enabled: bool,
@@ -293,13 +293,13 @@ pub struct Uncancelled {
 const PTHREAD_CANCEL_ENABLE: libc::c_int = 0;
 const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
 
-// SAFETY: declared as pthread.h has it; these numbers will do.
+// SAFETY: declared as in pthread.h. The function takes either of the numbers above.
 unsafe extern "C" {
     safe fn pthread_setcancelstate(state: libc::c_int, before: &mut libc::c_int) -> libc::c_int;
 }
 
 impl Uncancelled {
-    /// From here on.
+    /// Begins to keep it from that.
     pub fn begin() -> Self {
         let mut before = PTHREAD_CANCEL_DISABLE;
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before);
@@ -317,9 +317,9 @@ impl Drop for Uncancelled {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // Not by the mask that was found: the C library's signals, which a thread of ours blocks (`foreign_writers.rs`), it would
-        // leave out, and so unblock.
-        // SAFETY: what this has blocked.
+        // The former mask is not set again. The C library would leave its own signals out of that mask, and so would unblock them, but a thread of
+        // ours blocks one of them (`foreign_writers.rs`).
+        // SAFETY: the set holds only signals that this has blocked.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &self.0, ptr::null_mut()) };
     }
 }
@@ -328,7 +328,7 @@ impl Drop for Blocked {
 mod tests {
     use super::*;
 
-    /// The mask of this thread as the kernel has it.
+    /// This thread's mask, as the kernel has it.
     fn mask() -> u64 {
         let mut mask = 0u64;
         // SAFETY: as many bytes as the kernel's masks have.
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_mask_is_put_back_as_it_was() {
-        // With one of the C library's own, and SIGBUS or not.
+        // An empty mask, one with a signal of the C library's own, and one with SIGBUS besides.
         for own in [0, 1 << 31, 1 << 31 | 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGUSR1 - 1)] {
             let body = move || {
                 // SAFETY: a set that the kernel reads.

@@ -1,16 +1,17 @@
-//! Whether what outlives this process outlives all that can end it: pid_namespaces(7), cgroups(7).
+//! Tells what could end the keeper together with this process: pid_namespaces(7), cgroups(7). The keeper is a process that outlives this one, and
+//! saves what was stored.
 
 use super::{cgroup, proc_files};
 use std::fmt;
 
-/// What may end this process and the keeper, which saves what it stored, at the same moment.
+/// A danger that may end this process and its keeper at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peril {
-    /// It is the first process of a PID namespace: with it the kernel kills all others.
+    /// This is the first process of a PID namespace. When it ends, the kernel kills all others there.
     First,
-    /// It is in a PID namespace, whose end ends the keeper, too.
+    /// This process is in a PID namespace. The end of that namespace ends the keeper, too.
     Namespace,
-    /// Its memory group has a limit, bytes: the group's OOM killer kills all that share the memory of what it kills.
+    /// The memory group has a limit, in bytes. When the group's OOM killer kills a process, it kills all that share its memory.
     Limit(usize),
     /// /proc does not tell.
     Unknown,
@@ -27,8 +28,8 @@ impl fmt::Display for Peril {
     }
 }
 
-/// What threatens the keeper of the calling process now. A group that the process is moved to later, and a limit that is set or comes in
-/// sight later, are not seen.
+/// Returns what threatens the keeper of the calling process now. Later changes are not seen: a move of the process to another group, or a limit that
+/// is set or becomes visible later.
 pub fn peril() -> Option<Peril> {
     /// The inode of the initial PID namespace (include/uapi/linux/nsfs.h).
     const INITIAL: &str = "pid:[4026531836]";

@@ -1,4 +1,4 @@
-//! Atomics and locks for the structures that loom models: std's in the library, loom's under `--cfg loom`.
+//! Atomics and locks for the structures that loom models. They come from std in the library, and from loom under `--cfg loom`.
 
 #[cfg(loom)]
 pub use loom::{
@@ -25,7 +25,7 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Hands a pointer for exclusive access to `f`; the caller holds the lock that makes it so.
+    /// Calls `f` with a pointer for exclusive access. The caller holds the lock that makes the access exclusive.
     #[inline(always)]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
@@ -41,7 +41,7 @@ pub fn spin() {
     std::hint::spin_loop();
 }
 
-/// Keeps two cores' data out of one another's cache lines; 128 bytes, since x86 fetches lines in pairs.
+/// Keeps the data of two cores in separate cache lines. It is 128 bytes, since x86 fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Padded<T>(pub T);

@@ -1,4 +1,4 @@
-//! The threads of this process, the engine's told from the program's by their names: proc(5).
+//! Tells the engine's threads from the program's by their names: proc(5).
 
 use super::leaks::Unseen;
 use super::proc_files;
@@ -7,17 +7,19 @@ use super::rights;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Threads of the engine's that were made, and that have their names: what tells them from the program's.
+/// How many threads of the engine were made. [`NAMED`] lags behind until all of them have their names.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
+/// How many of these threads have their names, or could not be made.
 static NAMED: AtomicU32 = AtomicU32::new(0);
 
-/// A thread's work, counted: it begins once the thread has its name, and with the rights of one of the engine's (`rights.rs`).
+/// Wraps the work of a new thread, and counts the thread. The work begins once the thread has its name, and with the rights of the engine's threads
+/// (`rights.rs`).
 pub fn named<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     with_rights(false, body)
 }
 
-/// The same, of a thread that acts in place of the program's: it keeps their rights.
+/// The same for a thread that acts in place of the program's threads: it keeps their rights.
 pub fn named_with_rights<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     with_rights(true, body)
 }
@@ -30,7 +32,7 @@ fn with_rights<T>(all: bool, body: impl FnOnce() -> T) -> impl FnOnce() -> T {
         }
     }
     MADE.fetch_add(1, Ordering::Relaxed);
-    // Dropped, too, when no thread could be made.
+    // The ticket is dropped, too, when no thread could be made.
     let ticket = Ticket;
     move || {
         Unseen::for_good();
@@ -40,23 +42,24 @@ fn with_rights<T>(all: bool, body: impl FnOnce() -> T) -> impl FnOnce() -> T {
     }
 }
 
-/// Waits until threads of the engine's that were made have their names, and their rights.
+/// Waits until all threads of the engine that were made have their names and their rights.
 pub fn await_names() {
     while NAMED.load(Ordering::Acquire) != MADE.load(Ordering::Relaxed) {
         pause();
     }
 }
 
-/// Whether the calling thread is the only one of its process, but for the engine's and those that the kernel keeps for
-/// io_uring(7). Without /proc: as if it were.
+/// Whether the calling thread is the only one of the program's. The engine's threads do not count, nor do those that the kernel keeps for
+/// io_uring(7). Without /proc the answer is yes.
 pub fn is_alone() -> bool {
     await_names();
     names().iter().filter(|name| !name.starts_with("fastmap-") && !name.starts_with("iou-")).count() <= 1
 }
 
-/// Waits until the engine's threads, which have been told to end, are gone, and those that the kernel had for their
-/// writes. False: one does not end. A thread of the program's that the kernel keeps another for is not waited for: that
-/// stays as long as it does.
+/// Waits until the engine's threads, which were told to end, are gone: a second at most. False: one of them has not ended.
+///
+/// Then it waits, half a second at most, for the threads that the kernel keeps for the engine's writes. It cannot wait longer: the kernel may keep
+/// such a thread for one of the program's, and keeps it as long as that thread lives.
 pub fn await_own_threads() -> bool {
     const PATIENCE: Duration = Duration::from_secs(1);
     const KERNELS: Duration = Duration::from_millis(500);
@@ -76,8 +79,7 @@ pub fn await_own_threads() -> bool {
     are_gone
 }
 
-/// The names of this process's threads (proc(5)). Where one ends while they are listed others may be left out: they are
-/// listed anew.
+/// Returns the names of this process's threads (proc(5)). If a thread ends while they are listed, others may be left out. Then they are listed anew.
 fn names() -> Vec<String> {
     loop {
         let threads = proc_files::numbers("/proc/self/task");

@@ -1,18 +1,18 @@
-//! Where the SIGBUS handler runs: sigaltstack(2), on stacks of the engine's own size.
+//! The stacks that the SIGBUS handler runs on: sigaltstack(2), and stacks of the engine's own.
 //!
-//! The kernel puts a signal's frame onto the thread's alternate stack, or without one onto the thread's own stack. The frame takes up to
-//! 3.4 KiB without AVX-512, 3.6 KiB with it, and over 11 KiB with AMX (`AT_MINSIGSTKSZ`, getauxval(3)).
+//! The kernel puts a signal's frame onto the thread's alternate stack, or onto the thread's own stack if it has no alternate one. The frame takes up
+//! to 3.4 KiB without AVX-512, 3.6 KiB with it, and over 11 KiB with AMX (`AT_MINSIGSTKSZ`, getauxval(3)).
 //!
-//! Neither stack is sure to have room for the handler. Rust, for example, gives its threads alternate stacks of 8 KiB, or of just the frame
-//! where that is larger. So [`entrance`] takes nothing of a stack before it knows its size. Until then it works in registers that any
-//! function may overwrite, since a handler of the program may call it as the handler before its own. Then the handler runs:
+//! Neither stack is sure to have room for the handler. Rust, for example, gives its threads alternate stacks of 8 KiB, or of just the frame where
+//! that is larger. So [`entrance`] uses no byte of a stack before it knows the stack's size. Until then it works in registers that any function may
+//! overwrite: a handler of the program may call `entrance` as the handler that was there before its own. Then the handler runs:
 //!
 //! * on the alternate stack itself, if that has [`ROOM`] left;
-//! * else on a stack of a pool, borrowed for as long as the handler runs. Meanwhile the thread gets an alternate stack of the engine's
-//!   ([`STACK`] bytes), which it keeps. So a thread usually borrows once, and handlers of the program then have room as well.
+//! * else on a stack of a pool, borrowed for as long as the handler runs. Meanwhile the thread gets an alternate stack of the engine's ([`STACK`]
+//!   bytes), which it keeps. So a thread usually borrows once, and handlers of the program then have room as well.
 //!
-//! A SIGBUS that the engine does not serve goes to the program's handler. That one runs on the stack that the kernel chose, with the kernel's
-//! frame, as if the engine had not been there.
+//! A SIGBUS that the engine does not serve goes to the program's handler. The program's handler runs on the stack that the kernel chose, with the
+//! kernel's frame, as if the engine had not been there.
 
 use super::memory::{protect, reserve};
 use super::signal::Handler;
@@ -23,21 +23,20 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The room that the handler has at least, bytes. `tests/suite/depth.rs` checks that an unoptimised one takes two thirds of it at most.
+/// The least room that the handler has, bytes. `tests/suite/depth.rs` checks that an unoptimised one takes two thirds of it at most.
 const ROOM: usize = 20 << 10;
 
 /// No frame of the kernel's is larger than this, bytes. With AMX it is 11.5 KiB.
 const FRAME: usize = 12 << 10;
 
-/// A thread's stack, bytes: room for the handler, for two of the largest frames, and for a handler of the program
-/// between them.
+/// The size of a stack, bytes. It holds the handler, two of the largest frames, and a handler of the program between them.
 const STACK: usize = 64 << 10;
 const _: () = assert!(STACK >= 2 * FRAME + ROOM + (16 << 10));
 
-/// Threads that have an alternate stack of the engine's at a time, at most. Other threads borrow one for each trap.
+/// The most threads that have an alternate stack of the engine's at a time. Other threads borrow a stack for each trap.
 const MOST_THREADS: usize = 4096;
 
-/// Stacks of the pool, which are borrowed. `FREE` has a bit for each.
+/// How many stacks the pool has. `FREE` has a bit for each.
 const POOL: usize = 64;
 
 /// Bytes from one stack to the next: a stack, and a page below it that stops an overflow.
@@ -78,7 +77,7 @@ pub fn set_up(serve: Serve) -> io::Result<Handler> {
 #[unsafe(naked)]
 extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     naked_asm!(
-        // rcx: bytes left of the alternate stack. No less than its size: this does not run there.
+        // rcx: bytes left of the alternate stack. If they are not below its size, this runs on another stack.
         "mov r10, rsp",
         "xor r8d, r8d",
         "mov rcx, rsp",
@@ -101,7 +100,7 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
         "imul rsp, r8, {stride}",
         "add rsp, [rip + {stacks}]",
         "jmp 5f",
-        // All are taken. A thread that has borrowed a stack never waits for a thread without one, so one becomes free.
+        // All stacks are taken. A thread that has borrowed a stack never waits for a thread without one, so a stack becomes free.
         "4:",
         "mov eax, {yield_}",
         "syscall",
@@ -171,8 +170,8 @@ pub unsafe fn leave_mask(info: *mut libc::siginfo_t, mask: u64) {
     unsafe { info.byte_add(MASK_AT).cast::<u64>().write(mask) };
 }
 
-/// Called by the handler. Gives the thread an alternate stack of the engine's if the handler does not run on the thread's: then that is too
-/// small, or there is none.
+/// Called by the handler. Gives the thread an alternate stack of the engine's, unless the handler runs on the thread's alternate stack. If it does
+/// not run there, that stack is too small, or there is none.
 ///
 /// # Safety
 /// `context` is the one that the kernel gave the handler that runs now.
@@ -195,13 +194,13 @@ fn is_on(stack: &libc::stack_t, address: usize) -> bool {
 fn give(context: &mut libc::ucontext_t) {
     let interrupted = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
     let now = &mut context.uc_stack;
-    // The trap interrupted a handler on the alternate stack, which goes on there.
+    // The trap interrupted a handler that runs on the alternate stack, and goes on there.
     if is_on(now, interrupted) {
         return;
     }
     if let Some(stack) = of_this_thread() {
-        // The flags stay as they were (`SS_AUTODISARM`). The stack is set in the frame, since sigreturn(2) restores what the frame says. It is
-        // also set now, since sigreturn(2) changes no alternate stack while it runs on that.
+        // The flags stay as they were (`SS_AUTODISARM`). The stack is set in the frame, since sigreturn(2) restores the stack that the frame names.
+        // The stack is also set now, since sigreturn(2) changes no alternate stack while it runs on that.
         let flags = now.ss_flags & !libc::SS_DISABLE;
         *now = libc::stack_t { ss_flags: flags, ..stack };
         // SAFETY: a description that the kernel reads; the handler runs on a stack that it has borrowed.
@@ -235,8 +234,8 @@ pub fn prepare_thread() {
     }
 }
 
-/// The calling thread's stack of the engine's; it takes one if it has none yet. `None`: none can be had, or this is another process that
-/// has this memory or a copy of it, and might take living threads for dead.
+/// Returns the calling thread's stack of the engine's. The thread takes a stack if it has none yet. `None`: no stack is free, or this is another
+/// process, with this memory or a copy of it. Such a process might take living threads for dead.
 fn of_this_thread() -> Option<libc::stack_t> {
     let stacks = STACKS.load(Ordering::Acquire);
     // SAFETY: no preconditions.

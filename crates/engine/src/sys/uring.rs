@@ -12,41 +12,39 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Requests in flight in one ring, at most.
+/// The most requests in flight in one ring.
 pub const DEPTH: usize = 128;
 
-/// A ring for reads or writes, used by one thread at a time. Once open it neither allocates nor locks, so that a fault
-/// handler can use it.
+/// A ring for reads or writes. One thread at a time uses it. An open ring neither allocates nor locks, so a fault handler can use it.
 pub struct Ring {
     uring: EngineFd<IoUring>,
-    /// What the caller knows each request by; the kernel knows it by its index here.
+    /// The caller's tag of each request. The kernel knows the request by its index here.
     tags: [u64; DEPTH],
     /// One bit for each index in use.
     used: u128,
     broken: bool,
-    /// A thread is between the ring's memory and `used`: should it die there, these differ by one.
+    /// True while a thread changes both the ring's memory and `used`. If the thread dies then, the two differ by one.
     between: AtomicBool,
-    /// Completions come whatever this thread calls; else only when it enters the ring.
+    /// True: completions come in any system call of this thread. False: they come only when it enters the ring.
     completes_anywhere: bool,
 }
 
 /// Moves a ring to a descriptor at a high number.
 fn move_up(uring: IoUring) -> io::Result<EngineFd<IoUring>> {
-    // SAFETY: it is open for as long as this.
+    // SAFETY: the ring is open for as long as this borrow.
     let Some(above) = engine_fd::copy_up(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }) else {
         return Ok(EngineFd::marked(uring));
     };
-    // SAFETY: a descriptor of this ring, and what the kernel said of it.
+    // SAFETY: a descriptor of this ring, with the parameters that the kernel gave for it.
     unsafe { IoUring::from_fd(above.into_raw_fd(), uring.params().clone()) }.map(EngineFd::marked)
 }
 
 impl Ring {
-    /// Opens one. EPERM, ENOSYS: io_uring is not allowed here (sysctl `kernel.io_uring_disabled`, seccomp) or not
-    /// there.
+    /// Opens a ring. Errors: EPERM or ENOSYS if io_uring is not allowed (sysctl `kernel.io_uring_disabled`, seccomp(2)) or not there.
     pub fn open() -> io::Result<Self> {
         let _low = engine_fd::low();
-        // Completions wait until this thread enters the kernel of its own accord (Linux 5.19): it takes them there
-        // anyway, and interrupting it for each costs the program's thread more.
+        // Completions wait until this thread enters the kernel of its own accord (Linux 5.19). The thread takes them there anyway. To interrupt it
+        // for each completion costs the program's thread more.
         let uring = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32)?;
         Ok(Self::of(move_up(uring)?, true))
     }
@@ -55,51 +53,48 @@ impl Ring {
         Ring { uring, tags: [0; DEPTH], used: 0, broken: false, between: AtomicBool::new(false), completes_anywhere }
     }
 
-    /// Whether one can be opened; found out in a thread of its own. Once a ring is gone the kernel interrupts the
-    /// system calls of the thread that used it (epoll_wait(2) fails with EINTR, getrandom(2) stops short), which no
-    /// thread of the program's expects.
+    /// Tells whether `open` can open a ring. A thread of its own tries that. Once a ring is gone, the kernel interrupts the system calls of the
+    /// thread that used it (epoll_wait(2) fails with EINTR, getrandom(2) stops short), and no thread of the program expects that.
     pub fn try_out(open: fn() -> io::Result<Ring>) -> io::Result<()> {
         let _blocked = Blocked::all();
         let thread = std::thread::Builder::new().name("fastmap-ring".into()).spawn(move || open().map(drop))?;
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that opened it ended")))
     }
 
-    /// Opens one that only the calling thread will use, which the kernel then serves at less cost (Linux 6.1).
+    /// Opens a ring that only the calling thread will use. The kernel serves it at less cost (Linux 6.1).
     pub fn open_for_this_thread() -> io::Result<Self> {
         let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(DEPTH as u32)?;
         Ok(Self::of(move_up(uring)?, false))
     }
 
-    /// Its descriptor.
+    /// The descriptor of the ring.
     pub fn descriptor(&self) -> RawFd {
         self.uring.as_raw_fd()
     }
 
-    /// Whether it still works.
+    /// Whether the ring still works: no submission has failed.
     pub fn works(&self) -> bool {
         !self.broken
     }
 
-    /// Requests in the ring that `next_done` has not returned.
+    /// How many requests are in the ring that `next_done` has not returned.
     pub fn in_flight(&self) -> usize {
         self.used.count_ones() as usize
     }
 
-    /// Writes that the kernel has begun and not ended, by what the ring's memory says: for a ring that nobody uses any
-    /// more.
+    /// How many requests the kernel has begun and not ended, by what the ring's memory says. For a ring that broke, or that nobody uses any more.
     pub fn unfinished(&mut self) -> usize {
         let not_begun = self.uring.submission().len();
         let ended = self.uring.completion().len();
         self.in_flight().saturating_sub(not_begun + ended)
     }
 
-    /// Whether the thread that used the ring ended where `unfinished` may be one too high.
+    /// Whether the thread that used the ring ended at a moment when `unfinished` may be one too high.
     pub fn is_between(&self) -> bool {
         self.between.load(Ordering::Acquire)
     }
 
-    /// Queues a write, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in
-    /// flight.
+    /// Queues a write, which starts with the next `submit`. The caller makes sure that fewer than [`DEPTH`] requests are in flight.
     ///
     /// # Safety
     /// `from` stays valid for `len` reads by the kernel until `next_done` returns `tag`.
@@ -109,12 +104,11 @@ impl Ring {
         unsafe { self.push(write.build(), tag) };
     }
 
-    /// Queues a read, which starts with the next `submit`. The caller sees to it that fewer than [`DEPTH`] are in
-    /// flight.
+    /// Queues a read, which starts with the next `submit`. The caller makes sure that fewer than [`DEPTH`] requests are in flight.
     ///
     /// # Safety
-    /// `to` stays valid for `len` writes by the kernel, and nobody else uses it, until `next_done` returns `tag`; for
-    /// ever if the ring breaks.
+    /// Until `next_done` returns `tag`, `to` stays valid for `len` writes by the kernel, and nobody else uses that memory. If the ring breaks, this
+    /// holds for ever.
     pub unsafe fn read(&mut self, file: &File, to: *mut u8, len: usize, offset: u64, tag: u64) {
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), to, len as u32).offset(offset);
         // SAFETY: the caller's contract covers the memory.
@@ -126,17 +120,18 @@ impl Ring {
         self.between.store(true, Ordering::Release);
         self.used |= 1 << index;
         self.tags[index] = tag;
-        // SAFETY: the caller's.
+        // SAFETY: the caller's contract.
         let pushed = unsafe { self.uring.submission().push(&request.user_data(index as u64)) };
-        // As many entries as tags, while the kernel takes them: a ring that does not is broken, and says so of all it
-        // has.
+        // The ring has as many entries as tags, so it is full only if the kernel takes no more entries. Such a ring is broken, and reports all its
+        // requests as failed.
         self.broken |= pushed.is_err();
         self.between.store(false, Ordering::Release);
     }
 
-    /// Starts what is queued and waits until `wanted` requests have ended since completions were last taken. An error
-    /// is no request's own: the ring is broken then, and every request in it that the kernel has not begun counts as
-    /// failed; of one that only this thread uses, every request.
+    /// Starts the queued requests. Waits until `wanted` requests have ended since completions were last taken.
+    ///
+    /// An error does not belong to one request: it breaks the ring. Then every request that the kernel has not begun counts as failed. In a ring that
+    /// only this thread uses, every request counts as failed.
     pub fn submit(&mut self, wanted: usize) {
         loop {
             match self.uring.submit_and_wait(wanted) {
@@ -147,22 +142,22 @@ impl Ring {
                     Some(libc::EAGAIN | libc::EBUSY) if !self.uring.completion().is_empty() => return,
                     Some(libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
                     Some(libc::EINTR) => {}
-                    // The program closed the ring's descriptor, as it happens to daemons.
+                    // The program closed the ring's descriptor, as daemons do.
                     _ => return self.broken = true,
                 },
             }
         }
     }
 
-    /// A request that has ended: its tag, and the count of bytes or a negative error number. Of a ring that broke this
-    /// waits for those that the kernel has begun: a write that ended later, on top of a newer one, would bring old
+    /// Takes a request that has ended. Returns its tag, and the count of bytes or a negative error number. If the ring broke, and is not one that
+    /// only this thread uses, this waits for the requests that the kernel has begun. A write that ended later, on top of a newer one, would bring old
     /// bytes back.
     pub fn next_done(&mut self) -> Option<(u64, i32)> {
         while self.broken && self.completes_anywhere && self.uring.completion().is_empty() && self.unfinished() > 0 {
-            // The kernel says so on the way out of any system call.
+            // The kernel reports completions on the way out of any system call, such as this sleep.
             process::pause();
         }
-        // One that was given up when the ring broke may still come.
+        // A request that was given up when the ring broke may still complete. It is passed over.
         let used = self.used;
         self.between.store(true, Ordering::Release);
         let done = self.uring.completion().find(|done| used & 1 << done.user_data() != 0);
@@ -180,24 +175,24 @@ impl Ring {
     }
 }
 
-/// What wakes a thread: a futex(2) word, which counts. (A descriptor would do as
-/// well, until the program closes it and opens a file that gets its number.)
+/// Wakes a thread by a futex(2) word, which counts the rings. (A descriptor would do as well, until the program closes it and opens a file that gets
+/// its number.)
 #[derive(Debug, Default)]
 pub struct Bell(AtomicU32);
 
 impl Bell {
-    /// How often it was rung.
+    /// How often the bell was rung.
     pub fn rung(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Rings it. Called by fault handlers.
+    /// Rings the bell. Fault handlers may call this.
     pub fn ring(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         futex::wake_all(&self.0);
     }
 
-    /// Waits until it has been rung more often than so many times, or for so long.
+    /// Waits until the bell has been rung more than `rung` times, but no longer than `at_most`. May return early.
     pub fn wait(&self, rung: u32, at_most: Option<Duration>) {
         futex::wait(&self.0, rung, at_most);
     }
@@ -216,7 +211,7 @@ mod tests {
     use std::os::fd::FromRawFd;
     use std::sync::mpsc;
 
-    /// A pipe that is full, and as many bytes: a write of them is under way until somebody reads.
+    /// A full pipe, and as many bytes as it holds. A write of these bytes is under way until somebody reads the pipe.
     fn full_pipe() -> (File, File, Vec<u8>) {
         let mut ends = [0; 2];
         // SAFETY: two descriptors, each owned once; the pipe is asked for a number.
@@ -250,14 +245,13 @@ mod tests {
                 unsafe { ring.write(writing, bytes.as_ptr(), bytes.len(), 0, 7) };
                 ring.submit(0);
                 assert_eq!((ring.unfinished(), ring.works()), (1, true));
-                // The number is another file's. What has begun goes on: the ring is there as long as its memory is
-                // mapped.
+                // The number becomes another file's. The write goes on: the ring lives as long as its memory is mapped.
                 let other = File::open("/dev/null").unwrap();
-                // SAFETY: the ring's own number, and what it owns from here on.
+                // SAFETY: the number is the ring's own, and stays the ring's to close.
                 assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), ring.descriptor()) }, ring.descriptor());
-                // SAFETY: never in a system call here.
+                // SAFETY: no preconditions.
                 tell.send(unsafe { libc::gettid() }).unwrap();
-                // One that is not begun fails.
+                // A request that the kernel has not begun fails.
                 // SAFETY: `bytes` is valid until the ring has ended, as for the first write.
                 unsafe { ring.write(writing, bytes.as_ptr(), 1, 0, 8) };
                 ring.submit(0);

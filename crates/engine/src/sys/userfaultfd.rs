@@ -1,9 +1,12 @@
-//! User-space page faults: userfaultfd(2), ioctl_userfaultfd(2).
+//! Page faults in user space: userfaultfd(2), ioctl_userfaultfd(2).
 //!
-//! Opened with `UFFD_USER_MODE_ONLY` (Linux 5.11), so no privilege is needed, and with `UFFD_FEATURE_SIGBUS` (4.14), so
-//! that a miss reaches the faulting thread itself as a signal. Write-protection of anonymous memory is Linux 5.7. Or
-//! opened without both, so that faults, those of system calls too, are messages to be read: a privilege (see
-//! `open_for_service`).
+//! The engine serves faults in one of two ways:
+//!
+//! * In SIGBUS mode, a miss reaches the faulting thread itself as a signal (`UFFD_FEATURE_SIGBUS`, Linux 4.14). `UFFD_USER_MODE_ONLY` (Linux 5.11)
+//!   makes this possible without a privilege.
+//! * Without both, faults are messages that service threads read, also faults inside system calls. This needs a privilege (`open_for_service`).
+//!
+//! Write-protection of anonymous memory needs Linux 5.7.
 
 use super::engine_fd::EngineFd;
 use super::errno;
@@ -16,7 +19,7 @@ const API: u64 = 0xAA;
 const FEATURE_WP: u64 = 1 << 0;
 /// Faults are delivered as SIGBUS to the faulting thread (`UFFD_FEATURE_SIGBUS`).
 const FEATURE_SIGBUS: u64 = 1 << 7;
-/// Write-protection of memory of files, too (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, Linux 5.19).
+/// Write-protection works for memory of files, too (`UFFD_FEATURE_WP_HUGETLBFS_SHMEM`, Linux 5.19).
 const FEATURE_WP_FILES: u64 = 1 << 12;
 /// The kernel lifts the protection itself at the first store, and tells nobody (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
 const FEATURE_WP_ASYNC: u64 = 1 << 15;
@@ -93,21 +96,21 @@ struct Message {
     thread: u64,
 }
 
-/// A fault of a thread that waits.
+/// A page fault whose thread waits.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
-    /// The address it touched, or its page's.
+    /// The address that the thread touched, or the address of its page.
     pub address: usize,
-    /// A store.
+    /// Whether it was a store.
     pub is_store: bool,
 }
 
-/// `_IOWR(0xAA, number, T)`: every request used here passes a structure both ways.
+/// `_IOWR(0xAA, number, T)`: the number of a request that passes a structure both ways. All requests here do, but for `UFFDIO_WAKE`.
 const fn request<T>(number: u64) -> u64 {
     3 << 30 | (size_of::<T>() as u64) << 16 | API << 8 | number
 }
 
-/// One userfaultfd, with its features agreed.
+/// A userfaultfd whose features are agreed with the kernel.
 #[derive(Debug)]
 pub struct Userfaultfd(EngineFd<OwnedFd>);
 
@@ -118,27 +121,28 @@ impl AsRawFd for Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Opens one in SIGBUS mode. ENOSYS or EPERM: this kernel, or its seccomp filter, has none to give. EINVAL: it
+    /// Opens a userfaultfd in SIGBUS mode. Errors: ENOSYS or EPERM if this kernel, or its seccomp filter, does not give any; EINVAL if the kernel
     /// lacks a feature.
     pub fn open() -> io::Result<Self> {
         Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_SIGBUS | FEATURE_WP)
     }
 
-    /// Opens one whose faults are read ([`next_fault`](Self::next_fault)), those taken inside the kernel too. EPERM,
-    /// EACCES: this process may not: it needs CAP_SYS_PTRACE, or `vm.unprivileged_userfaultfd`, or access to
-    /// /dev/userfaultfd (Linux 6.1). EINVAL: the kernel lacks a feature.
+    /// Opens a userfaultfd whose faults are read ([`next_fault`](Self::next_fault)), also those taken inside the kernel.
+    ///
+    /// The process needs CAP_SYS_PTRACE, or `vm.unprivileged_userfaultfd`, or access to /dev/userfaultfd (Linux 6.1). Errors: EPERM or EACCES if it
+    /// has none of these; ENOENT if it has neither of the first two and the device is not there; EINVAL if the kernel lacks a feature.
     pub fn open_for_service() -> io::Result<Self> {
         Self::with_features(Self::open_raw(0).or_else(|_| Self::open_by_device())?, FEATURE_WP | FEATURE_POISON)
     }
 
-    /// Opens one for memory whose faults nobody serves: they are SIGBUS, or EFAULT. For a process that may have
-    /// `open_for_service`.
+    /// Opens a userfaultfd for memory whose faults nobody serves: a touch raises SIGBUS, and a system call fails with EFAULT. For a process that may
+    /// use `open_for_service`.
     pub fn open_for_nobody() -> io::Result<Self> {
         Self::with_features(Self::open_raw(0).or_else(|_| Self::open_by_device())?, FEATURE_SIGBUS)
     }
 
-    /// Opens one for asynchronous write-protection: no store waits, and which pages were stored to is asked of
-    /// `pagemap.rs`. EINVAL: the kernel is older than Linux 6.7, or lacks it.
+    /// Opens a userfaultfd for asynchronous write-protection: no store waits, and `pagemap.rs` tells which pages were stored to. Error: EINVAL if the
+    /// kernel is older than Linux 6.7, or lacks the feature.
     pub fn open_for_tracking() -> io::Result<Self> {
         Self::with_features(Self::open_raw(USER_MODE_ONLY)?, FEATURE_WP_ASYNC | FEATURE_WP_FILES)
     }
@@ -148,7 +152,7 @@ impl Userfaultfd {
         Ok(Userfaultfd(fd))
     }
 
-    /// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd: its permissions say which users may.
+    /// Opens a userfaultfd by `USERFAULTFD_IOC_NEW` of /dev/userfaultfd. The device's permissions tell which users may do this.
     fn open_by_device() -> io::Result<EngineFd<OwnedFd>> {
         const NEW: libc::c_ulong = API << 8;
         let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd")?;
@@ -189,7 +193,7 @@ impl Userfaultfd {
         unsafe { self.register_as(at, len, MODE_MISSING | MODE_WP) }
     }
 
-    /// `UFFDIO_REGISTER` for memory that pages are only moved to: misses trap from now on.
+    /// `UFFDIO_REGISTER` for memory to which pages are only moved: misses trap from now on.
     ///
     /// # Safety
     /// As for `register`.
@@ -198,11 +202,11 @@ impl Userfaultfd {
         unsafe { self.register_as(at, len, MODE_MISSING) }
     }
 
-    /// `UFFDIO_REGISTER` for memory of which only stores are of interest. Nothing is protected yet.
+    /// `UFFDIO_REGISTER` for memory in which only stores are of interest. Nothing is protected yet.
     ///
     /// # Safety
-    /// As for `register`; a mapping of a file in memory will do. Not of one on DAX: there stores are lost, or never end
-    /// (ARCHITECTURE.md, "Direct mappings").
+    /// As for `register`, but the range may also be a mapping of a file in memory. It must not be a mapping of a file on DAX: there stores are lost,
+    /// or faults never end (`direct/mod.rs`).
     pub unsafe fn register_stores(&self, at: *mut u8, len: usize) -> io::Result<()> {
         // SAFETY: the caller's contract.
         unsafe { self.register_as(at, len, MODE_WP) }
@@ -218,9 +222,10 @@ impl Userfaultfd {
         }
     }
 
-    /// `UFFDIO_COPY` of one page: makes `to` resident with the bytes at `from`, write-protected if asked. A page that
-    /// is there already is left alone. ENOMEM: no memory, or the cgroup's limit. Errors are error numbers, so that a
-    /// fault handler can call this.
+    /// `UFFDIO_COPY` of one page: makes `to` resident with the bytes at `from`, write-protected if `protected`. A page that is there already is left
+    /// alone.
+    ///
+    /// The error is an error number, so that a fault handler can call this. ENOMEM: there is no memory, or the cgroup is at its limit.
     ///
     /// # Safety
     /// `to` is an absent page registered here, `from` a readable page.
@@ -240,7 +245,7 @@ impl Userfaultfd {
         }
     }
 
-    /// `UFFDIO_COPY` of neighbouring pages at once; the count of those that are resident now. 0.9 µs a page.
+    /// `UFFDIO_COPY` of neighbouring pages at once. Returns how many were copied, from the first on. 0.9 µs a page.
     ///
     /// # Safety
     /// As for `copy_page`, for each of them.
@@ -253,7 +258,7 @@ impl Userfaultfd {
             let mut copy = Copy { dst, src, len, mode, copied: 0 };
             // SAFETY: UFFDIO_COPY reads and writes this structure; the pages are the caller's.
             let all = unsafe { libc::ioctl(self.0.as_raw_fd(), request::<Copy>(0x03), &mut copy) } == 0;
-            // Cut short, it says how far it came and asks to be called again.
+            // A copy that was cut short says how far it came, and asks to be called again.
             match (all, errno()) {
                 (true, _) => done += len as usize,
                 (false, libc::EAGAIN) => done += copy.copied.max(0) as usize,
@@ -263,15 +268,16 @@ impl Userfaultfd {
         done / super::PAGE
     }
 
-    /// `UFFDIO_MOVE` of memory (Linux 6.8): its pages are at `to` afterwards, writable, and no longer at `from`. 1 µs
-    /// for a huge page, 22 µs where other processors have to be told; 0.9 µs a page otherwise. On failure (an error
-    /// number) some pages may have gone over. EINVAL: one of the two is locked (mlock(2)) and the other is not.
+    /// `UFFDIO_MOVE` (Linux 6.8): moves the pages at `from` to `to`. Afterwards they are writable at `to`, and no longer at `from`. A huge page takes
+    /// 1 µs, or 22 µs where other processors have to be told. Other pages take 0.9 µs each.
+    ///
+    /// On failure (an error number) some pages may have been moved. EINVAL: one of the two ranges is locked (mlock(2)) and the other is not.
     ///
     /// # Safety
-    /// `to` is registered here and nothing is there; `from` is the caller's own anonymous memory, as long as a multiple
-    /// of pages, both mapped readable and writable, and nobody uses it.
+    /// `to` is registered here and nothing is there. `from` is the caller's own anonymous memory, and nobody uses it. `len` is a multiple of the page
+    /// size. Both ranges are mapped readable and writable.
     pub unsafe fn move_pages(&self, to: *mut u8, from: *mut u8, len: usize) -> Result<(), i32> {
-        /// Direct I/O into the pages holds references for a moment after it has ended (EBUSY).
+        /// How often to try. Direct I/O into the pages holds references for a moment after it has ended (EBUSY).
         const PATIENCE: usize = 10_000;
         let mut done = 0;
         for _ in 0..PATIENCE {
@@ -292,14 +298,14 @@ impl Userfaultfd {
         Err(libc::EBUSY)
     }
 
-    /// Reads a fault that no thread has read yet, if there is one. Its thread sleeps until its page is woken.
+    /// Reads a fault that no thread has read yet, if there is one. The faulting thread sleeps until its page is woken.
     pub fn next_fault(&self) -> Option<Fault> {
         const PAGE_FAULT: u8 = 0x12;
         const WRITE: u64 = 1;
         const PROTECTED: u64 = 2;
         loop {
             let mut message = Message::default();
-            // Not through glibc's wrapper: that is a cancellation point.
+            // This is a raw system call, since glibc's wrapper is a cancellation point.
             // SAFETY: the kernel writes at most one message.
             let got =
                 unsafe { libc::syscall(libc::SYS_read, self.as_raw_fd(), &raw mut message, size_of::<Message>()) };
@@ -321,8 +327,8 @@ impl Userfaultfd {
         unsafe { libc::ioctl(self.as_raw_fd(), WAKE, &mut range) };
     }
 
-    /// `UFFDIO_POISON` of one absent page (Linux 6.6): a touch raises SIGBUS, a system call fails with EFAULT, and
-    /// nobody waits for it. Copying a page there ends it, and so does dropping it. EEXIST: a page is there, or poison.
+    /// `UFFDIO_POISON` of one absent page (Linux 6.6): a touch raises SIGBUS, and a system call fails with EFAULT. No thread waits for the page. The
+    /// poison ends when a page is copied there, or when it is dropped. EEXIST: a page is there, or poison.
     ///
     /// # Safety
     /// The page is the caller's own memory.
@@ -341,7 +347,7 @@ impl Userfaultfd {
         }
     }
 
-    /// `UFFDIO_WRITEPROTECT`: protects the range, or lifts the protection. 0.7 µs for a page, 0.1 µs a page in ranges.
+    /// `UFFDIO_WRITEPROTECT`: protects the range if `on`, else lifts the protection. 0.7 µs for a single page, 0.1 µs a page in ranges.
     ///
     /// # Safety
     /// The range is registered here.

@@ -27,8 +27,8 @@ fn fcntl_size(command: c_int) -> usize {
 const ENGINES_BYTE: i64 = i64::MAX - 1;
 
 /// Called before the program locks `len` bytes of a file from `start` on, or asks who holds such a lock. A length of 0
-/// means every byte from `start` on. If the range has the byte that the engine locks of a writable file, the file goes
-/// back to the kernel for good. Unlocking needs no such step, and must not cause it: SQLite unlocks whole files.
+/// means every byte from `start` on. If the range includes the byte that the engine locks of a writable file, the file
+/// goes back to the kernel for good. Unlocking needs no such step, and must not cause it: SQLite unlocks whole files.
 fn before_lock(fd: c_int, start: i64, len: i64) {
     let reaches = len == 0 || len > 0 && start.saturating_add(len) > ENGINES_BYTE;
     if reaches && coherence::file(fd).is_some_and(|mapped| mapped.may_be_stored_to()) {

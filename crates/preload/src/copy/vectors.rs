@@ -128,7 +128,7 @@ pub unsafe fn exchange(
     };
     let most = if unit == Unit::Piece { PIECE } else { MOST };
     let room = if whole { needed } else { CHUNK + PAGE };
-    let few: MaybeUninit<[u64; 128]> = MaybeUninit::uninit();
+    let mut few: MaybeUninit<[u64; 128]> = MaybeUninit::uninit();
     let buffer = if needed <= size_of_val(&few) && unit != Unit::KeptCall {
         None
     } else {
@@ -139,7 +139,7 @@ pub unsafe fn exchange(
         }
         buffer
     };
-    let memory: *mut u8 = buffer.as_ref().map_or(std::ptr::from_ref(&few).cast_mut().cast(), Buffer::start);
+    let memory: *mut u8 = buffer.as_ref().map_or(few.as_mut_ptr().cast(), Buffer::start);
     let (Some(mut window), Some(mut copies)) = (List::<iovec>::new(count), List::<Copied>::new(count)) else {
         set_errno(libc::ENOMEM);
         return -1;

@@ -1,5 +1,5 @@
-//! Calls that move bytes from one file to another inside the kernel: sendfile(2), copy_file_range(2), splice(2), and
-//! clones.
+//! Calls that move bytes from one file to another inside the kernel: sendfile(2), copy_file_range(2), splice(2), and the
+//! ioctl(2) requests that clone.
 
 use super::coherence::{
     Mapped, Span, appends, changing, changing_file, file, length_of, position_of, reading, refused,
@@ -10,13 +10,14 @@ use crate::{next, objects};
 use fastmap::coherence;
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
-/// The place where a call with an offset argument reads or writes.
+/// The place where a call with this offset argument reads or writes. Null stands for the descriptor's position.
 unsafe fn place(fd: c_int, offset: *const off_t) -> off_t {
-    // SAFETY: null or the caller's offset, in ordinary memory by now.
+    // SAFETY: the pointer is null or leads to the caller's offset, which is in ordinary memory by now.
     unsafe { offset.as_ref() }.copied().unwrap_or_else(|| position_of(fd))
 }
 
-/// sendfile(2), copy_file_range(2): from one descriptor to another, in pieces if one of them is in the engine.
+/// sendfile(2) or copy_file_range(2): moves bytes from one descriptor to another. If the file of either is in the engine, it
+/// moves pieces of at most `PIECE` bytes.
 ///
 /// # Safety
 /// The offsets are null or in ordinary memory.
@@ -63,7 +64,8 @@ unsafe fn copying_piece(
     call: &mut dyn FnMut(size_t) -> ssize_t,
 ) -> ssize_t {
     let before = errno();
-    // Released before the call, which may wait for a socket or a pipe: munmap(2) of the file would wait for it too.
+    // The source is released before the call. The call may wait for a socket or a pipe, and munmap(2) of the source would
+    // have to wait as well.
     if let Some(Mapped { file: source, .. }) = file(from) {
         // SAFETY: the contract.
         let start = unsafe { place(from, from_offset) };
@@ -82,8 +84,8 @@ unsafe fn copying_piece(
     changing_file(target, Span::of(start, len as off_t), || call(len))
 }
 
-/// splice(2), by `copying`. A pipe is waited for before pages are taken out of reach, since this program itself may
-/// have to fill it.
+/// splice(2), by `copying`. If the target is in the engine, this waits for the pipe before it takes pages out of reach: the
+/// program itself may have to fill the pipe, and may need these pages for it.
 ///
 /// # Safety
 /// The offsets are null or in ordinary memory.
@@ -111,7 +113,7 @@ pub unsafe fn splicing(
         if moved >= 0 || errno() != libc::EAGAIN || flags & libc::SPLICE_F_NONBLOCK != 0 {
             return moved;
         }
-        // SAFETY: F_GETFL takes no memory, and poll one local description.
+        // SAFETY: F_GETFL takes no memory, and poll(2) takes one local structure.
         unsafe {
             if next::fcntl(from, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 {
                 return moved;
@@ -124,13 +126,15 @@ pub unsafe fn splicing(
     }
 }
 
-/// What moves bytes of an object inside the kernel fails as on file systems that cannot do it: programs read and write then.
+/// The result of a call that would move bytes of an object inside the kernel. It fails with EINVAL, as on file systems that
+/// cannot do this. Programs then read and write instead.
 fn objects_are_read() -> ssize_t {
     set_errno(libc::EINVAL);
     -1
 }
 
-/// ioctl(2) FICLONE and FICLONERANGE. `range`: offset and length in the source, and the offset in the target.
+/// ioctl(2) FICLONE and FICLONERANGE. `range` is the offset and length in the source, and the offset in the target, bytes.
+/// `None` is the whole file. A length of 0 means the bytes up to the source's end.
 pub fn cloning(from: c_int, to: c_int, range: Option<[i64; 3]>, call: impl FnOnce() -> c_int) -> c_int {
     let [start, len, at] = range.unwrap_or([0; 3]);
     let len = if len == 0 { off_t::MAX } else { len };

@@ -1,7 +1,7 @@
-//! A system call on a file that is in the engine: what `fastmap::coherence` asks for before and after it.
+//! The steps that `fastmap::coherence` asks for before and after a system call on a file that is in the engine.
 //!
-//! Nothing in here touches a mapping: while a file's pages are out of reach signals are blocked, and the calling thread
-//! would wait for itself. Buffers in mappings are copied before and after (`copy/vectors.rs`).
+//! Nothing in this file touches a mapping. While a file's pages are out of reach, signals are blocked, and a thread that
+//! touched such a page would wait for itself. So buffers in mappings are copied before and after (`copy/vectors.rs`).
 
 use super::At;
 use crate::copy::{Unit, Way, exchange, mapped};
@@ -35,7 +35,7 @@ impl Failure for ssize_t {
     }
 }
 
-/// A result that means success when it is not zero: a descriptor, a stream, a count.
+/// The result of a call that returns something on success: a descriptor, a stream or a count.
 pub struct Opened<R>(pub R);
 
 impl Failure for Opened<c_int> {
@@ -45,7 +45,7 @@ impl Failure for Opened<c_int> {
     }
 }
 
-/// fwrite(3)'s count.
+/// The count that fwrite(3) returns.
 impl Failure for Opened<usize> {
     const FAILED: Self = Opened(0);
     fn has_failed(&self) -> bool {
@@ -73,8 +73,8 @@ pub fn file(fd: c_int) -> Option<Mapped> {
 fn ask(fd: c_int, seen: Seen) -> Option<Mapped> {
     let before = errno();
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills the structure where the call returns 0. By number: the C library's fstat(3) of some
-    // versions has the kernel look at a path too.
+    // SAFETY: the kernel fills the structure if the call returns 0. The call is made by number, since fstat(3) of some C
+    // libraries has the kernel look at a path too.
     let found = unsafe {
         let known = libc::syscall(libc::SYS_fstat, fd, stat.as_mut_ptr()) == 0;
         known.then(|| stat.assume_init()).and_then(|stat| {
@@ -89,7 +89,7 @@ fn ask(fd: c_int, seen: Seen) -> Option<Mapped> {
     found.map(|file| Mapped { file, seen })
 }
 
-/// A range of a file, as calls give it.
+/// A range of a file, as calls give it. Bytes.
 #[derive(Clone, Copy)]
 pub struct Span {
     offset: off_t,
@@ -106,7 +106,7 @@ impl Span {
         Span { offset, len: off_t::MAX }
     }
 
-    /// The range in bytes; empty for a bad one, which the kernel will refuse.
+    /// The range of bytes. It is empty for a negative offset, which the kernel will refuse.
     pub fn range(self) -> Range<u64> {
         let start = self.offset.max(0) as u64;
         if self.offset < 0 { 0..0 } else { start..start.saturating_add(self.len.max(0) as u64) }
@@ -115,14 +115,14 @@ impl Span {
 
 /// A descriptor's position; 0 if it has none.
 pub(super) fn position_of(fd: c_int) -> off_t {
-    // SAFETY: lseek takes no memory.
+    // SAFETY: lseek(2) takes no memory.
     unsafe { next::lseek(fd, 0, libc::SEEK_CUR) }.max(0)
 }
 
-/// The file's length.
+/// The length of a descriptor's file, bytes; 0 if it is not known.
 pub(super) fn length_of(fd: c_int) -> off_t {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: fstat fills the structure, or leaves its zeros.
+    // SAFETY: fstat(2) fills the structure, or leaves its zeros.
     unsafe {
         next::fstat(fd, stat.as_mut_ptr());
         stat.assume_init().st_size
@@ -138,25 +138,25 @@ fn total(window: &[iovec]) -> off_t {
     window.iter().map(|entry| entry.iov_len as off_t).sum()
 }
 
-/// A failed call's result, with the engine's error in errno.
+/// The result of a failed call, with the engine's error in errno.
 pub(super) fn refused<R: Failure>(error: i32) -> R {
     set_errno(error);
     R::FAILED
 }
 
-/// A file in the engine, and what is remembered of the descriptor that it was found by.
+/// A file in the engine, and what was remembered of the descriptor that led to it.
 pub struct Mapped {
     pub(super) file: MappedFile,
     seen: Seen,
 }
 
 impl Mapped {
-    /// Whether the engine has it to be stored to, and a lock on it.
+    /// Whether the engine maps the file writable. Then it also holds a lock on the file.
     pub fn may_be_stored_to(&self) -> bool {
         self.file.may_be_stored_to()
     }
 
-    /// Keeps others from moving the descriptor's position, while it is asked for and used.
+    /// Keeps other threads from moving the descriptor's position until the guard is dropped.
     fn position(&self) -> Position<'_> {
         match self.seen.description() {
             Some(description) => self.file.position_of(description),
@@ -164,16 +164,17 @@ impl Mapped {
         }
     }
 
-    /// Whether a read may go wherever it goes: there is nothing to be written before it, and no write of ours looks
-    /// for its place by this position.
+    /// Whether a read needs no preparation: no stores have to be written before it, and no write of this program takes its
+    /// place from this descriptor's position.
     fn may_read_anywhere(&self) -> bool {
         self.seen.reads_only() && !self.file.may_be_stored_to()
     }
 }
 
-/// A read of any form of a file that was in the engine a moment ago. The file is looked up for each piece, and released
-/// before its bytes are copied to the caller's memory: a handler that leaves that copy by longjmp(3) holds nothing, and
-/// munmap(2) of the file does not wait for the copy's own page faults.
+/// A read, of any form, of a file that was in the engine a moment ago.
+///
+/// The file is looked up for each piece, and released before the piece is copied to the caller's memory. So a handler
+/// that leaves the copy by longjmp(3) holds nothing, and munmap(2) of the file does not wait for the copy's page faults.
 ///
 /// # Safety
 /// The entries are valid, as for `exchange`.
@@ -205,7 +206,7 @@ pub unsafe fn read(
     unsafe { exchange(Way::In, Unit::Piece, entries, count, &mut piece) }
 }
 
-/// A write of any form. The file is looked up and released for each piece, as in `read`.
+/// A write, of any form, to such a file. The file is looked up and released for each piece, as in `read`.
 ///
 /// # Safety
 /// The entries are valid, as for `exchange`.
@@ -227,7 +228,7 @@ pub unsafe fn write(
             At::Offset(_) => None,
         };
         let offset = match at {
-            // Linux appends whatever offset pwrite(2) is given.
+            // Linux appends, even if pwrite(2) gives an offset.
             _ if append => length_of(fd),
             At::Position => position_of(fd),
             At::Offset(_) => at.after(done),
@@ -240,11 +241,11 @@ pub unsafe fn write(
         let written = call(window, at.after(done));
         let after = errno();
         if written > 0 {
-            // SAFETY: the window's entries are ordinary memory that the call has read.
+            // SAFETY: the window's entries are ordinary memory, which the call has read.
             unsafe { writing.written(offset as u64, window, written as usize) };
         } else {
-            // SAFETY: the program's own call changed the file, as it may with kernel mappings; it may have failed
-            // half-way.
+            // SAFETY: the program's own call may have changed the file, even if it failed half-way. The program may do so with
+            // kernel mappings too.
             unsafe { writing.done() };
         }
         set_errno(after);
@@ -254,8 +255,8 @@ pub unsafe fn write(
     unsafe { exchange(Way::Out, Unit::Piece, entries, count, &mut piece) }
 }
 
-/// Before the kernel reads a range of a file in any way: what was stored there reaches the file. An error shows at the
-/// next sync.
+/// Called before the kernel reads a range of a file in any way. Stores to this range are written to the file. An error
+/// shows at the next sync.
 pub fn reading(fd: c_int, span: Span) {
     if let Some(Mapped { file, .. }) = file(fd) {
         let before = errno();
@@ -264,7 +265,7 @@ pub fn reading(fd: c_int, span: Span) {
     }
 }
 
-/// A stream's read, of at most `len` bytes from where its descriptor stands.
+/// Called before a stream reads at most `len` bytes from its descriptor's position.
 pub fn reading_here(fd: c_int, len: usize) {
     let before = errno();
     let start = position_of(fd);
@@ -272,7 +273,7 @@ pub fn reading_here(fd: c_int, len: usize) {
     reading(fd, Span::of(start, len as off_t));
 }
 
-/// A stream's write of up to `len` bytes; it may go back by a buffer's length first.
+/// A stream's write of up to `len` bytes. The stream may move its position back first, by up to `back` bytes.
 pub fn writing_here<R: Failure>(fd: c_int, back: usize, len: usize, call: impl FnOnce() -> R) -> R {
     let Some(mapped) = file(fd) else { return call() };
     let before = errno();
@@ -284,7 +285,7 @@ pub fn writing_here<R: Failure>(fd: c_int, back: usize, len: usize, call: impl F
     changing_file(&mapped.file, Span::of(start, here - start + len as off_t), call)
 }
 
-/// A call that changes a range of a file in ways that only the kernel knows.
+/// Makes a call that changes a range of a file in a way that only the kernel knows.
 pub(super) fn changing<R: Failure>(fd: c_int, span: Span, call: impl FnOnce() -> R) -> R {
     let Some(Mapped { file, .. }) = file(fd) else { return call() };
     changing_file(&file, span, call)
@@ -299,7 +300,7 @@ pub(super) fn changing_file<R: Failure>(file: &MappedFile, span: Span, call: imp
     set_errno(before);
     let result = call();
     let after = errno();
-    // SAFETY: the program's own call changed the file, as it may with kernel mappings.
+    // SAFETY: the program's own call changed the file. The program may do so with kernel mappings too.
     unsafe { writing.done() };
     set_errno(after);
     result
@@ -317,7 +318,7 @@ fn resizing_file<R: Failure>(file: &MappedFile, len: off_t, call: impl FnOnce() 
     if result.has_failed() {
         drop(resizing)
     } else {
-        // SAFETY: the program's own call set the length, and it has succeeded.
+        // SAFETY: the program's own call has succeeded, and set the length.
         unsafe { resizing.done() }
     }
     set_errno(after);
@@ -332,14 +333,14 @@ pub fn resizing(fd: c_int, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// The file that a path names and that a call is about to cut, if it is in the engine and stays there.
+/// The file at a path that a call is about to cut, if the file is in the engine and stays there.
 ///
 /// # Safety
 /// `path` is a string in ordinary memory, or null.
 unsafe fn named(folder: c_int, path: *const c_char) -> Option<MappedFile> {
     let before = errno();
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the contract. The structure is filled where the call returns 0.
+    // SAFETY: the contract. The structure is filled if the call returns 0.
     let found = unsafe {
         (next::fstatat(folder, path, stat.as_mut_ptr(), 0) == 0)
             .then(|| coherence::by_stat(stat.assume_init_ref()))
@@ -362,7 +363,7 @@ pub unsafe fn resizing_path(path: *const c_char, len: off_t, call: impl FnOnce()
     }
 }
 
-/// A call that opens a file; `emptied` names it if the call empties it.
+/// Makes a call that opens a file. If the call empties the file, `emptied` is the file's folder and path.
 ///
 /// # Safety
 /// The path is a string in ordinary memory, or null.
@@ -382,12 +383,13 @@ where
 pub fn allocating(fd: c_int, mode: c_int, offset: off_t, len: off_t, call: impl FnOnce() -> c_int) -> c_int {
     let Some(Mapped { file, .. }) = file(fd) else { return call() };
     if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 {
-        // All that follows moves. The engine notices that the file is shorter when a page past its end is touched.
+        // All bytes behind the offset move. If the file becomes shorter, the engine notices when a page past its end is
+        // touched.
         return changing_file(&file, Span::from(offset), call);
     }
     let end = offset.saturating_add(len);
     if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) == 0 {
-        // Nothing that can be read changes, but the length may.
+        // No byte that can be read changes, but the length may.
         return if mode & libc::FALLOC_FL_KEEP_SIZE == 0 && end > length_of(fd) {
             resizing_file(&file, end, call)
         } else {
@@ -397,7 +399,7 @@ pub fn allocating(fd: c_int, mode: c_int, offset: off_t, len: off_t, call: impl 
     changing_file(&file, Span::of(offset, len), call)
 }
 
-/// fsync(2) and fdatasync(2): the maps' dirty pages are written first.
+/// fsync(2) and fdatasync(2). The dirty pages of the file's maps are written first.
 pub fn syncing(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if let Some(Mapped { file, .. }) = file(fd) {
         let before = errno();
@@ -409,7 +411,7 @@ pub fn syncing(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     call()
 }
 
-/// sync(2).
+/// Called before sync(2) and syncfs(2): writes the dirty pages of all maps.
 pub fn save_all() {
     if mapped() {
         let before = errno();

@@ -1,18 +1,19 @@
-//! Making, closing and copying descriptors: the engine's own are out of the program's reach, to which they are not open,
-//! and what is remembered of the program's (`own/remembered.rs`) goes with them.
+//! Making, closing and copying descriptors. The program cannot close or replace the hidden descriptors, which are the
+//! engine's and the session's of objects: for the program they are not open. `own/remembered.rs` is told of the
+//! program's own descriptors.
 
 use crate::own::{errno, remembered, set_errno};
 use crate::{next, objects};
 use fastmap::descriptors::{self, closing};
 use libc::{c_int, c_uint, c_void};
 
-/// Whether a descriptor is none of the program's.
+/// Whether a descriptor is hidden from the program.
 #[inline]
 fn is_ours(fd: c_int) -> bool {
     descriptors::is_engine(fd) || objects::is_hidden(fd)
 }
 
-/// The first of these at or after `from`.
+/// The first hidden descriptor at or after `from`.
 fn next_ours(from: c_int) -> Option<c_int> {
     [descriptors::next_engine(from), objects::next_hidden(from)].into_iter().flatten().min()
 }
@@ -22,8 +23,8 @@ fn bad_descriptor() -> c_int {
     -1
 }
 
-// The functions behind the exported names: a call of an exported one from here would be the C library's
-// (`next/mod.rs`).
+// `close_one`, `close_many` and `copy` are the functions behind the exported names. A call of an exported name from inside
+// this library would be redirected to the C library (`next/mod.rs`).
 
 pub(crate) fn close_one(fd: c_int) -> c_int {
     let _closing = closing();
@@ -41,13 +42,13 @@ pub extern "C-unwind" fn close(fd: c_int) -> c_int {
     close_one(fd)
 }
 
-/// close(2), by its other name.
+/// close(2), under its other name.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn __close(fd: c_int) -> c_int {
     close_one(fd)
 }
 
-/// close_range(2), around the engine's.
+/// close_range(2), without the hidden descriptors in the range.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     close_many(first, last, flags)
@@ -59,7 +60,7 @@ pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         crate::own::remembered::divide();
     }
     remembered::closing_all(first, last);
-    // No descriptor has a number beyond an int's.
+    // No descriptor's number is larger than an int.
     let mut at = first.min(c_int::MAX as c_uint);
     let stops = std::iter::from_fn(|| {
         let stop = next_ours(at as c_int)? as c_uint;
@@ -68,24 +69,24 @@ pub(crate) fn close_many(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     });
     let mut from = first;
     for stop in stops {
-        // SAFETY: numbers only, and none of the engine's among them.
+        // SAFETY: the call takes numbers only, and no hidden descriptor is among them.
         if from < stop && unsafe { next::close_range(from, stop - 1, flags) } != 0 {
             return -1;
         }
         from = stop + 1;
     }
-    // Nothing may be left of it; but a range that was wrong from the beginning is for the kernel to refuse.
+    // Nothing may be left of the range. But the kernel must refuse a range that was wrong from the beginning.
     if from > last && from != first {
         return 0;
     }
-    // SAFETY: numbers only; the engine's descriptors are below `from` or above `last`.
+    // SAFETY: the call takes numbers only. The hidden descriptors are below `from` or above `last`.
     unsafe { next::close_range(from, last, flags) }
 }
 
 /// closefrom(3).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn closefrom(first: c_int) {
-    // SAFETY: numbers only; the engine's descriptors are left out.
+    // SAFETY: the calls take numbers only. The hidden descriptors are left out.
     unsafe {
         let closing = closing();
         let first = first.max(0);
@@ -93,11 +94,11 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
         if next_ours(first).is_none() {
             return next::closefrom(first);
         }
-        // The calls below hold it themselves, and wait less without this one.
+        // The calls below take this guard themselves, and wait less if it is free.
         drop(closing);
         let before = errno();
         if close_many(first as c_uint, c_uint::MAX, 0) != 0 {
-            // Before Linux 5.9 there is no close_range(2).
+            // Linux before 5.9 has no close_range(2).
             for fd in first..libc::sysconf(libc::_SC_OPEN_MAX) as c_int {
                 close_one(fd);
             }
@@ -106,7 +107,7 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
     }
 }
 
-/// dup2(2), dup3(2): the engine's descriptors can be neither replaced nor copied.
+/// dup2(2) and dup3(2). They neither replace nor copy a hidden descriptor.
 pub(crate) fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let _closing = closing();
     if is_ours(old) || is_ours(new) {
@@ -123,7 +124,7 @@ pub(crate) fn copy(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_in
 /// dup(2).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn dup(old: c_int) -> c_int {
-    // SAFETY: numbers only.
+    // SAFETY: the call takes a number only.
     let copy = unsafe { next::dup(old) };
     remembered::copied(old, copy);
     copy
@@ -132,7 +133,7 @@ pub extern "C-unwind" fn dup(old: c_int) -> c_int {
 /// socket(2).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: numbers only.
+    // SAFETY: the call takes numbers only.
     let made = unsafe { next::socket(domain, kind, protocol) };
     remembered::opened(made, false);
     made
@@ -141,7 +142,7 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 /// eventfd(2).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn eventfd(value: c_uint, flags: c_int) -> c_int {
-    // SAFETY: numbers only.
+    // SAFETY: the call takes numbers only.
     let made = unsafe { next::eventfd(value, flags) };
     remembered::opened(made, false);
     made
@@ -162,7 +163,7 @@ unsafe extern "C-unwind" fn open_by_handle_at(mount: c_int, handle: *mut c_void,
 /// pidfd_getfd(2).
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pidfd_getfd(process: c_int, target: c_int, flags: c_uint) -> c_int {
-    // SAFETY: numbers only.
+    // SAFETY: the call takes numbers only.
     let got = unsafe { next::pidfd_getfd(process, target, flags) };
     remembered::received(got);
     got
@@ -190,7 +191,7 @@ pub extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     copy(old, new, || unsafe { next::dup2(old, new) })
 }
 
-/// dup2(2), by its other name.
+/// dup2(2), under its other name.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn __dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: `copy` calls this with descriptors of the program's own.

@@ -1,4 +1,4 @@
-//! Calls that change a file's length or its blocks, that sync it, and that look for its holes.
+//! Calls that change a file's length or blocks, sync it, look for its holes, fetch it ahead, or lock it (flock(2)).
 
 use super::coherence::{self, Span};
 use crate::copy::Call;
@@ -52,8 +52,8 @@ macro_rules! fallocates {
 }
 fallocates!(fallocate fallocate64);
 
-/// Wrappers of posix_fallocate(3), which returns the error. Where a file system has no fallocate(2) the C library
-/// writes a byte to each block, which the brackets of an allocation cover too.
+/// Wrappers of posix_fallocate(3), which returns the error's number. On a file system without fallocate(2) the C library
+/// writes a byte to each block instead. `coherence::allocating` covers this as well.
 macro_rules! posix_fallocates {
     ($($name:ident)*) => { $(
         // SAFETY: the C library's name and signature.
@@ -66,21 +66,21 @@ macro_rules! posix_fallocates {
 }
 posix_fallocates!(posix_fallocate posix_fallocate64);
 
-/// fsync(2), of the dirty pages of the file's maps too.
+/// fsync(2). Dirty pages of the file's maps are written first.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     // SAFETY: the call takes no memory.
     coherence::syncing(fd, || unsafe { next::fsync(fd) })
 }
 
-/// fdatasync(2).
+/// fdatasync(2). Dirty pages of the file's maps are written first.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     // SAFETY: the call takes no memory.
     coherence::syncing(fd, || unsafe { next::fdatasync(fd) })
 }
 
-/// sync_file_range(2): dirty pages of maps are written back first; the rest is the kernel's.
+/// sync_file_range(2). Dirty pages of the file's maps in the range are written first. The kernel does the rest.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int {
     coherence::reading(fd, Span::of(offset, if len == 0 { off_t::MAX } else { len }));
@@ -88,7 +88,7 @@ unsafe extern "C-unwind" fn sync_file_range(fd: c_int, offset: off_t, len: off_t
     unsafe { next::sync_file_range(fd, offset, len, flags) }
 }
 
-/// syncfs(2): of all maps, those of other file systems too.
+/// syncfs(2). Dirty pages of all maps are written first, even of files on other file systems.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     coherence::save_all();
@@ -96,15 +96,16 @@ unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     unsafe { next::syncfs(fd) }
 }
 
-/// sync(2).
+/// sync(2). Dirty pages of all maps are written first.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sync() -> c_int {
     coherence::save_all();
-    // SAFETY: sync has no preconditions.
+    // SAFETY: sync(2) has no preconditions.
     unsafe { next::sync() }
 }
 
-/// Wrappers of lseek(2): data that only a map has is no hole.
+/// Wrappers of lseek(2). A search for data or holes first has stores written to the file: data that only a map has is no
+/// hole.
 macro_rules! seeks {
     ($($name:ident)*) => { $(
         // SAFETY: the C library's name and signature.
@@ -123,7 +124,7 @@ macro_rules! seeks {
 }
 seeks!(lseek lseek64);
 
-/// lseek(2) for data or a hole of an object, all of which is data. `None`: the kernel knows the answer.
+/// lseek(2) for data or a hole of an object. All of an object is data. `None`: the kernel has the answer.
 pub(crate) fn seeking_object(fd: c_int, offset: off_t, whence: c_int) -> Option<off_t> {
     if !matches!(whence, libc::SEEK_HOLE | libc::SEEK_DATA) {
         return None;
@@ -138,7 +139,7 @@ pub(crate) fn seeking_object(fd: c_int, offset: off_t, whence: c_int) -> Option<
     Some(unsafe { next::lseek64(fd, place, libc::SEEK_SET) })
 }
 
-/// Wrappers of posix_fadvise(3): what will be needed of an object is fetched.
+/// Wrappers of posix_fadvise(3). For an object, `POSIX_FADV_WILLNEED` has the range fetched.
 macro_rules! advises {
     ($($name:ident)*) => { $(
         // SAFETY: the C library's name and signature.
@@ -155,7 +156,7 @@ macro_rules! advises {
 }
 advises!(posix_fadvise posix_fadvise64);
 
-/// readahead(2).
+/// readahead(2). For an object it has the range fetched.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, len: size_t) -> ssize_t {
     if len > 0
@@ -168,7 +169,8 @@ unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, len: size_t) -> 
     unsafe { next::readahead(fd, offset, len) }
 }
 
-/// flock(2). On the local copy of an object is a shared lock already, of every process that uses it; nobody may lock it alone.
+/// flock(2). Every process that uses an object holds a shared lock on its local copy. So no process can lock it exclusively:
+/// `LOCK_EX` is EBADF.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn flock(fd: c_int, operation: c_int) -> c_int {
     if operation & libc::LOCK_EX != 0 && objects::of(fd).is_some() {

@@ -1,8 +1,9 @@
 //! Calls that move bytes between memory and a pipe or another process: vmsplice(2), process_vm_readv(2),
-//! process_vm_writev(2); and the files in /proc that are this process's memory (proc_pid_mem(5)).
+//! process_vm_writev(2). Also reads and writes of the files in /proc that are this process's memory (proc_pid_mem(5)).
 //!
-//! What these reach in this process by an address is pinned, since the kernel finds no page of the engine's that is absent. In another
-//! process nobody can: a debugger is answered EFAULT or EIO (docs/intercepted.md).
+//! The kernel finds no engine page that is absent. So the memory of this process that such a call reaches by its address
+//! is kept in memory meanwhile. Nothing can do that in another process: a debugger gets EFAULT or EIO
+//! (docs/intercepted.md).
 
 use super::At;
 use crate::copy::{Call, Unit, Way, any_held, exchange, held, mapped};
@@ -15,19 +16,22 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes that are pinned at a time: a small part of any cache.
+/// The most bytes that are kept in memory at a time: a small part of any cache.
 const PINNED: usize = 64 << 10;
 
-/// Makes a call that reaches memory of this process by its address, with the engine's pages there in memory meanwhile; for writing with
-/// `writing`. Of a range that is not all mapped it is the first page; where that cannot be had, the call finds what the kernel has. Returns
-/// what the call does, and of how many bytes it was.
+/// Makes a call that reaches memory of this process by its address. `writing` says whether it writes there. The engine's
+/// pages in the range stay in memory meanwhile. If they cannot all be kept, since part of the range is not mapped, the
+/// call is made for the first page only. If not even this page can be kept, the call finds the pages that the kernel has.
+///
+/// Returns the call's result, and the number of bytes for which the call was made.
 fn reaching(place: usize, len: usize, writing: bool, call: impl FnOnce(usize) -> isize) -> (isize, usize) {
     let page = len.min(PAGE - place % PAGE);
     let keep = |len: usize| undisturbed(false, || by_address::keep(place, len, writing).is_ok());
     let (len, kept) = match held(std::ptr::without_provenance::<c_void>(place), len) {
         false => (len, false),
         true if keep(len) => (len, true),
-        // A private page that may only be read is copied for such a write, which only the kernel does.
+        // For a write to a read-only private page the kernel makes a private copy, which the engine cannot. So the kernel
+        // gets the mapping.
         true if writing && leave_to_kernel(place as *const c_void, page, Why::Call).is_ok() => (page, false),
         true => (page, page < len && keep(page)),
     };
@@ -40,13 +44,13 @@ fn reaching(place: usize, len: usize, writing: bool, call: impl FnOnce(usize) ->
     (done, len)
 }
 
-/// Whether a file that may be this process's memory was ever opened: most programs do not, and are asked one load for it.
+/// Whether the process ever opened a file that may be its own memory. Most programs never do, and pay one load for this.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// A file has been opened by this path.
+/// Notes that a file has been opened by this path.
 ///
 /// # Safety
-/// It is a path that the kernel has read.
+/// The kernel has read the path, so it is a string.
 pub unsafe fn opened(path: *const c_char) {
     // SAFETY: the contract.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -55,7 +59,7 @@ pub unsafe fn opened(path: *const c_char) {
     }
 }
 
-/// Whether a descriptor is of this process's memory, and part of that may be the engine's.
+/// Whether a descriptor is of this process's memory, while the engine maps any file.
 #[inline]
 pub fn is_own(fd: c_int) -> bool {
     ANY.load(Ordering::Relaxed) && mapped() && names_own(fd)
@@ -67,7 +71,7 @@ fn names_own(fd: c_int) -> bool {
     let _ = write!(&mut link[..31], "/proc/self/fd/{fd}");
     let mut path = [0u8; 64];
     let before = errno();
-    // SAFETY: a C string, since the text is shorter than the array, and room for what the call fills.
+    // SAFETY: `link` is a C string, since its text is shorter than the array. The call fills no more than `path`.
     let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
     set_errno(before);
     let mut parts = path[..len.max(0) as usize].split(|byte| *byte == b'/').skip(1);
@@ -75,7 +79,8 @@ fn names_own(fd: c_int) -> bool {
     parts.next() == Some(b"proc") && parts.next().is_some_and(is_own) && parts.last() == Some(b"mem")
 }
 
-/// A read or write of this process's memory: `call` gets one entry and its offset, and moves the position if it has none.
+/// Reads or writes this process's memory through its file in /proc. `call` gets one entry and its offset. An offset of -1
+/// stands for the descriptor's position, which `call` moves.
 ///
 /// # Safety
 /// There are `count` valid entries, as for readv(2) or writev(2).
@@ -95,7 +100,7 @@ pub unsafe fn through(
                 let len = (entry.iov_len - within).min(PINNED);
                 let offset = at.after(before + done);
                 let place = match at {
-                    // SAFETY: no memory.
+                    // SAFETY: the call takes no memory.
                     At::Position => unsafe { next::lseek(fd, 0, libc::SEEK_CUR) },
                     At::Offset(_) => offset,
                 };
@@ -117,17 +122,18 @@ pub unsafe fn through(
     unsafe { exchange(way, Unit::Piece, entries, count, &mut window) }
 }
 
-/// Whether this is the number of the process, or of a thread of it.
+/// Whether this is the id of this process, or of one of its threads.
 fn is_self(pid: pid_t) -> bool {
     let before = errno();
-    // SAFETY: signal 0 is none.
+    // SAFETY: signal 0 sends nothing.
     let is_thread = || unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), pid, 0) } == 0;
     let is_self = pid > 0 && is_thread();
     set_errno(before);
     is_self
 }
 
-/// The first part of a list that begins so many bytes behind its start; `None`: there is none.
+/// The place that is `skip` bytes behind the start of a list, and the bytes from there to the end of its entry. `None`:
+/// the list ends before.
 ///
 /// # Safety
 /// There are `count` valid entries.
@@ -143,8 +149,8 @@ unsafe fn part_at(entries: *const iovec, count: usize, mut skip: usize) -> Optio
     None
 }
 
-/// What process_vm_readv(2) and process_vm_writev(2) do with memory of this process, for one window of the local entries; `call` gets an
-/// entry of each list.
+/// process_vm_readv(2) or process_vm_writev(2) of this process's own memory, for one window of the local entries. `before`
+/// is the number of bytes in the windows before. `call` gets one local and one remote entry.
 ///
 /// # Safety
 /// There are `remotes` valid entries.
@@ -158,7 +164,7 @@ unsafe fn within(
 ) -> isize {
     let mut done = 0;
     loop {
-        // SAFETY: the window's entries, and the contract.
+        // SAFETY: the window's entries are valid, and so are the remote entries by the contract.
         let parts = unsafe { (part_at(window.as_ptr(), window.len(), done), part_at(remote, remotes, before + done)) };
         let (Some((local, there)), Some((place, len))) = parts else { break };
         let len = len.min(there).min(PINNED);
@@ -176,7 +182,7 @@ unsafe fn within(
     done as isize
 }
 
-/// vmsplice(2). Pages of a mapping are copied: what is stored there afterwards does not show in the pipe.
+/// vmsplice(2). Pages of an engine mapping are copied, so later stores to the mapping do not show in the pipe.
 ///
 /// # Safety
 /// The caller keeps the contract of vmsplice(2).
@@ -192,8 +198,8 @@ pub unsafe fn vmsplice(fd: c_int, entries: *const iovec, count: size_t, flags: c
     }
 }
 
-/// Wrappers of process_vm_readv(2) and process_vm_writev(2): the local buffers are copied; the remote addresses are another process's
-/// memory, as a rule.
+/// Wrappers of process_vm_readv(2) and process_vm_writev(2). Local buffers in engine mappings are copied. The remote
+/// addresses are usually another process's. If they are this process's own, `within` makes the call.
 macro_rules! between_processes {
     ($($way:ident $name:ident;)*) => { $(
         /// The C library's function of this name, with local buffers in mappings.

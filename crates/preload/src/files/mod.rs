@@ -1,10 +1,13 @@
-//! Calls on files: read(2), write(2) and what else changes a file. Buffers in mappings are copied (`copy`), and a file
-//! that the engine has mapped is kept coherent (`coherence.rs`): before a call reads, what was stored is written to the
-//! file; while a call writes, the pages that it changes are out of every thread's reach.
+//! Calls on files: read(2), write(2) and all other calls that change a file.
 //!
-//! Functions that are called from elsewhere in this library have a name of their own inside the exported one: the
-//! linker would take a call of `read` in here for one of the C library's (`next`). Calls `own`, `next`, `copy` and
-//! `processes`.
+//! Buffers in engine mappings are copied (`copy`). A file that the engine maps is kept coherent (`coherence.rs`): before
+//! a call reads, the stores to its mappings are written to the file; while a call writes, no thread can reach the pages
+//! that it changes.
+//!
+//! Some functions are also called from elsewhere in this library. Each of these is a function of the module, and
+//! `exported!` exports it: the linker would redirect a call of the exported `read` to the C library's (`next`).
+//!
+//! This room calls `own`, `next`, `copy`, `objects`, `mappings` and `processes`.
 
 mod between;
 pub(crate) mod coherence;
@@ -24,21 +27,21 @@ pub(crate) use read_write::{
 
 use libc::off_t;
 
-/// Where a call reads or writes.
+/// The place where a call reads or writes.
 #[derive(Clone, Copy)]
 pub enum At {
-    /// At the descriptor's position, which moves.
+    /// The descriptor's position, which the call moves.
     Position,
     Offset(off_t),
 }
 
 impl At {
-    /// preadv2(2)'s offset, of which -1 means the descriptor's position.
+    /// The place that preadv2(2) means by an offset: -1 is the descriptor's position.
     fn or_position(offset: off_t) -> At {
         if offset == -1 { At::Position } else { At::Offset(offset) }
     }
 
-    /// The offset argument after `done` bytes.
+    /// The offset argument of the next call, after `done` bytes.
     pub fn after(self, done: usize) -> off_t {
         match self {
             At::Position => -1,

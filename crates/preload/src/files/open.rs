@@ -1,4 +1,4 @@
-//! open(2) and its kin, which may empty a file.
+//! open(2), openat(2) and creat(2), which may empty a file.
 
 use super::{coherence, memory};
 use crate::copy::{Call, held, mapped};
@@ -7,10 +7,10 @@ use crate::processes::sandbox;
 use crate::{next, objects};
 use libc::{c_char, c_int, mode_t};
 
-/// A call that opens a file with these flags, and may empty it.
+/// Makes a call that opens a file with these flags, and may empty it. `call` gets the path to use.
 ///
 /// # Safety
-/// The path is one that the call may have.
+/// `call` may be made with this path.
 #[inline]
 pub unsafe fn opening(
     folder: c_int,
@@ -48,11 +48,11 @@ pub unsafe fn opening(
     }
 }
 
-/// Wrappers that open: `NAME(folder?; flags?; mode?)`.
+/// Wrappers of calls that open a file: `NAME(folder?; flags?; mode?)`.
 macro_rules! opens {
     ($($name:ident($($folder:ident)?; $($flags:ident)?; $($mode:ident)?);)*) => { $(
-        // SAFETY: the C library's name and signature; the mode that a caller did not give is a register of any content,
-        // as in the C library, which does not look at it then.
+        // SAFETY: the C library's name and signature. If the caller gave no mode, it is a register with any content. So it is
+        // in the C library, which does not use it then.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($folder: c_int,)? path: *const c_char $(, $flags: c_int)? $(, $mode: mode_t)?) -> c_int {
             // SAFETY: the caller's contract, which is the C library's.

@@ -1,4 +1,4 @@
-//! read(2), write(2) and their kin: one buffer or several, at the position or at an offset.
+//! read(2), write(2) and similar functions: with one buffer or several, at the position or at an offset.
 
 use super::{At, coherence, memory};
 use crate::copy::{Unit, Way, any_held, exchange, held, is_taken_since, mapped};
@@ -7,7 +7,7 @@ use crate::objects::{self, Read};
 use crate::own::remembered::is_foreign;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
-/// Moves one call's bytes. `call` gets a window and its offset.
+/// Makes a read or write on an engine file, or with buffers in engine mappings. `call` gets a window and its offset.
 ///
 /// # Safety
 /// There are `count` valid entries, as for readv(2) or writev(2).
@@ -35,7 +35,7 @@ unsafe fn moved(
     }
 }
 
-/// Returns what a call that reads the descriptor of an object does.
+/// If a call reads an object's descriptor, makes the read and returns its result.
 macro_rules! object {
     (In, $fd:ident, objects::read($entries:expr, $count:expr), $how:expr) => {
         if let Some(object) = objects::of($fd) {
@@ -45,7 +45,8 @@ macro_rules! object {
     (Out, $fd:ident, objects::read($entries:expr, $count:expr), $how:expr) => {};
 }
 
-/// Wrappers of calls with one buffer: `WAY NAME(type of the buffer; offset?; size, for the checked ones?)`.
+/// Wrappers of calls with one buffer: `WAY NAME(type of the buffer; offset?; size?)`. The functions that check the buffer's
+/// size (`__read_chk`) have a size.
 macro_rules! buffers {
     ($($way:ident $name:ident($buffer:ty; $($offset:ident)?; $($size:ident)?);)*) => { $(
         /// The C library's function of this name, on a mapped file or with a buffer in a mapping.
@@ -81,17 +82,19 @@ macro_rules! buffers {
     (at $done:ident, $offset:ident) => { At::Offset($offset.saturating_add($done as off_t)) };
 }
 
-/// Whether a call on a file moved less than it was asked for because the rest of the buffer has become the engine's meanwhile.
+/// Whether a call on a file moved fewer bytes than it was asked for, and the rest of the buffer is now the engine's. Then
+/// the mapping may have changed hands during the call, and the rest must be moved by another call.
 unsafe fn is_cut_short(fd: c_int, done: isize, buffer: *const u8, len: usize) -> bool {
     let is_short =
         (0..len as isize).contains(&done) && mapped() && held(buffer.wrapping_offset(done), len - done as usize);
     is_short && is_regular(fd)
 }
 
-/// Whether a descriptor is a file's, which gives and takes all that there is. Elsewhere less may be all that there is now.
+/// Whether a descriptor is of a regular file, which moves all bytes that there are. On other files a short call may be
+/// complete.
 #[cold]
 fn is_regular(fd: c_int) -> bool {
-    // SAFETY: a structure of zeros is one, which the call fills.
+    // SAFETY: a structure of zeros is a valid one, and the call fills it.
     unsafe {
         let mut facts: libc::stat = std::mem::zeroed();
         libc::fstat(fd, &mut facts) == 0 && facts.st_mode & libc::S_IFMT == libc::S_IFREG
@@ -122,8 +125,8 @@ macro_rules! vectors {
         /// # Safety
         /// The caller keeps the contract of the C library's function of this name.
         pub unsafe fn $name(fd: c_int, entries: *const iovec, count: c_int $(, $offset: off_t)? $(, $flags: c_int)?) -> ssize_t {
-            // SAFETY: the caller's contract, which is the C library's; a count that is none is for the kernel to
-            // refuse.
+            // SAFETY: the caller's contract, which is the C library's. Entries are read only if the count is in range. The
+            // kernel refuses any other count.
             unsafe {
                 if (0..=libc::UIO_MAXIOV).contains(&count) $(&& $flags & !(libc::RWF_HIPRI | libc::RWF_NOWAIT) == 0)? {
                     object!($way, fd, objects::read(entries, count as usize), vectors!(how $($offset)?; $($flags)?));

@@ -1,5 +1,5 @@
-//! Reading, writing and opening files, and calls whose arguments depend on a command. The wrappers are in the rooms `files`
-//! and `calls`.
+//! Reading, writing and opening files, and calls whose arguments depend on a command. The wrappers are in the rooms `files`,
+//! `calls` and `objects`.
 
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 

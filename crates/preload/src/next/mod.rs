@@ -94,7 +94,7 @@ pub unsafe fn failed<R>() -> R {
     unsafe { std::mem::transmute_copy(&-1isize) }
 }
 
-/// The result of a call inside this library. The standard library opens files with open64(2), so that one may be lifted.
+/// The result of a call inside this library. The standard library opens files with `open64`, so only its result is lifted.
 macro_rules! lifted {
     (open64 $result:ident) => {
         $crate::next::Lifting::lift($result)

@@ -30,7 +30,7 @@ def size_of(size: Union[int, str]) -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"([0-9]+)(|KiB|MiB|GiB|TiB)", size, re.ASCII)
         if match is None:
-            raise ValueError(f"{size!r} is no size: give bytes, or a number with KiB, MiB, GiB or TiB")
+            raise ValueError(f"{size!r} is not a size: give bytes, or a number with KiB, MiB, GiB or TiB")
         size = int(match[1]) * _UNITS[match[2]]
     elif isinstance(size, bool) or not hasattr(size, "__index__"):
         raise TypeError(f"a size is an int or a str such as '1GiB', not {type(size).__name__}")

@@ -127,7 +127,7 @@ fn where_it_lies_is_told_by_the_environment() {
         ("error set FASTMAP_TIER to one, or HOME", &[]),
         ("error set FASTMAP_TIER to one, or HOME", &[("HOME", "".into())]),
         (
-            "error FASTMAP_TIER_LIMIT: \"32MB\" is no size",
+            "error FASTMAP_TIER_LIMIT: \"32MB\" is not a size",
             &[("FASTMAP_TIER", at("c")), ("FASTMAP_TIER_LIMIT", "32MB".into())],
         ),
         ("error too small", &[("FASTMAP_TIER", at("d")), ("FASTMAP_TIER_LIMIT", "1MiB".into())]),
