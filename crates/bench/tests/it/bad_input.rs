@@ -15,7 +15,8 @@ fn a_size_that_is_no_size() {
     let dir = dir();
     for size in ["12XB", "1.5GiB", "-1", "1KB", "big", ""] {
         let line = ["micro", &format!("--size={size}")];
-        run_in(dir.path(), Command::new(FASTMAP).args(line)).failed_with(2, &["--size: ", "is not a size: give", "64KiB"]);
+        run_in(dir.path(), Command::new(FASTMAP).args(line))
+            .failed_with(2, &["--size: ", "is not a size: give", "64KiB"]);
     }
     fastmap(dir.path(), "micro --size 99999999TiB").failed_with(2, &["--size", "too large: give at most"]);
     fastmap(dir.path(), "micro --memory lots").failed_with(2, &["--memory", "\"lots\" is not a size", "or none"]);

@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn what_is_no_glob_is_refused() {
-        for (glob, what) in [("", "an empty glob"), ("/a[", "is not a glob"), ("/a{b", "is not a glob"), ("/a:b", "a colon")]
+        for (glob, what) in
+            [("", "an empty glob"), ("/a[", "is not a glob"), ("/a{b", "is not a glob"), ("/a:b", "a colon")]
         {
             assert!(absolute("--map", glob, "/").unwrap_err().to_string().contains(what), "{glob}");
         }

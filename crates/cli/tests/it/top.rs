@@ -166,7 +166,8 @@ fn nothing_to_see() {
     fastmap(dir.path(), "top 99999999999").failed_with(2, &["is no process id"]);
     fastmap(dir.path(), "top x").failed_with(1, &["x: No such file", "name a file, or a process"]);
     fastmap(dir.path(), "top .").failed_with(1, &["is not a regular file"]);
-    fastmap(dir.path(), "top --metrics example").failed_with(2, &["--metrics: \"example\" is not an address", "IP:PORT"]);
+    fastmap(dir.path(), "top --metrics example")
+        .failed_with(2, &["--metrics: \"example\" is not an address", "IP:PORT"]);
     fastmap(dir.path(), "top --metrics 0 --once").failed_with(2, &["--metrics", "--once"]);
     fastmap(dir.path(), "top --metrics 192.0.2.1:9742").failed_with(1, &["192.0.2.1:9742: ", "of this machine"]);
     let help = fastmap(dir.path(), "top --help");
