@@ -73,7 +73,7 @@ impl Numbers {
     }
 }
 
-/// Whether a number is a descriptor of the engine's. In a child made by fork(2), no number is one after the child's maps have become kernel
+/// Whether a number is a descriptor of the engine's. In a child made by fork(2) the answer is no, once the child's maps have become kernel
 /// mappings: the engine does not run there, and the descriptors that it left there may be closed.
 #[inline]
 pub fn is_engine_fd(number: RawFd) -> bool {
@@ -156,7 +156,8 @@ pub fn in_child() {
     CLOSING.store(0, Ordering::SeqCst);
 }
 
-/// Held while the program closes or replaces descriptors. A thread of the engine that wants to open a descriptor waits meanwhile.
+/// Held while the program closes or replaces descriptors. A thread of the engine that wants to open a
+/// descriptor waits meanwhile, but not for long.
 #[must_use]
 #[derive(Debug)]
 pub struct Closing(());

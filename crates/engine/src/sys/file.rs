@@ -65,7 +65,7 @@ impl Identity {
     pub fn of(stat: &libc::stat) -> Option<Self> {
         match stat.st_mode & libc::S_IFMT {
             libc::S_IFREG => Some(Identity { device: stat.st_dev, inode: stat.st_ino }),
-            // Two nodes of one device are one file. The device's number identifies it; the first number keeps it apart from inodes.
+            // Two nodes of one device are one file, which the device's number identifies. `u64::MAX` keeps it apart from inode numbers.
             libc::S_IFBLK => Some(Identity { device: u64::MAX, inode: stat.st_rdev }),
             _ => None,
         }
@@ -172,8 +172,8 @@ pub fn path_of(file: &File) -> PathBuf {
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
-/// Opens the file behind a descriptor again. The new descriptor has flags and a position of its own; one made by dup(2) would share the
-/// program's. May return a descriptor that was put aside earlier (`record_locks.rs`).
+/// Opens the file behind a descriptor again. The new descriptor has flags and a position of its own. A duplicate (dup(2)) would share
+/// the program's. May return a descriptor that was put aside earlier (`record_locks.rs`).
 pub fn reopen(file: &File, writable: bool, direct: bool) -> io::Result<EngineFd<File>> {
     if let Some(aside) = record_locks::take(file.as_raw_fd(), writable, direct) {
         return Ok(aside);

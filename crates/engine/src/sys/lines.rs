@@ -20,7 +20,7 @@ pub enum Instruction {
     Clwb = 0,
     /// Writes the line and drops it from the cache. Many run at a time.
     Clflushopt = 1,
-    /// Writes the line and drops it from the cache. They run one after another. Every x86-64 processor has this instruction.
+    /// Writes the line and drops it from the cache. Several of them run one after another. Every x86-64 processor has this instruction.
     Clflush = 2,
 }
 

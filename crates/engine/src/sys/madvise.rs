@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 /// Does the same as `MADV_DONTNEED`, but also on memory locked by mlockall(2) (Linux 5.18).
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// Set once the kernel has refused process_madvise(2) with this advice on the calling process (before Linux 6.13, or by seccomp(2)).
+/// Set once the kernel has refused a pidfd, or process_madvise(2) with this advice on the calling process (before Linux 6.13, or by
+/// seccomp(2)).
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// A pidfd of this process. -1 before it is opened.

@@ -23,7 +23,7 @@ pub struct FileMapping {
 
 /// This process's mappings of files, in ascending order of address.
 pub fn own() -> io::Result<Vec<FileMapping>> {
-    // Whole: a read of part of it shows one moment, several need not.
+    // The whole list is read before it is parsed, so the reads follow each other closely: each read(2) shows the mappings at another moment.
     Ok(parse(&proc_files::bytes("/proc/self/maps")?))
 }
 

@@ -18,7 +18,7 @@ pub struct MemoryLook {
     pub limit: u64,
     pub used: u64,
     /// Page cache that can be reclaimed at once: all of it, except dirty pages and pages under write-back. Zero for the machine, whose `used`
-    /// does not count page cache.
+    /// leaves out the page cache that is available.
     pub file: u64,
     /// Count of pages that were read again after they had been reclaimed from the page cache, since the group was made.
     pub refaults: u64,
