@@ -22,14 +22,14 @@
 //!
 //! A glob that begins with a slash must match the whole path of the file. Any other glob must match the end of the
 //! path: `*.db` matches every file with such a name, `data/*.db` only those in a folder `data`. `*` and `?` do not match
-//! a slash, `**` does.
+//! a slash, `**` does. (`fastmap run` expands `{one,other}`; this library does not.)
 
 use fastmap::faults::Faults;
 use fastmap::{Mode, Persist};
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use glob::{MatchOptions, Pattern};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Config {
     /// The cache's capacity, bytes; `None`: as much memory as the process's control group leaves.
     pub cache: Option<usize>,
     /// The files to be mapped; `None`: all.
-    globs: Option<GlobSet>,
+    globs: Option<Vec<Pattern>>,
     /// How page faults are served.
     pub faults: Faults,
     /// Stores to absent pages do not wait.
@@ -96,7 +96,9 @@ impl Config {
 
     /// Whether the file at a path is to be mapped: it matches a glob, or no files were named.
     pub fn matches(&self, path: &[u8]) -> bool {
-        self.globs.as_ref().is_none_or(|globs| globs.is_match(Path::new(std::ffi::OsStr::from_bytes(path))))
+        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+        let path = String::from_utf8_lossy(path);
+        self.globs.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.matches_with(&path, options)))
     }
 }
 
@@ -154,16 +156,14 @@ fn heap(text: OsString) -> Result<(PathBuf, Option<u64>), String> {
     Ok((PathBuf::from(OsString::from_vec(name.to_vec())), bytes))
 }
 
-fn globs(text: &OsString) -> Result<GlobSet, String> {
+fn globs(text: &OsString) -> Result<Vec<Pattern>, String> {
     let Some(text) = text.to_str() else { return Err(format!("FASTMAP_MAP={text:?} is not UTF-8")) };
-    let mut set = GlobSetBuilder::new();
-    for glob in text.split(':').filter(|glob| !glob.is_empty()) {
+    let pattern = |glob: &str| {
         let anywhere = format!("**/{}", glob.strip_prefix("./").unwrap_or(glob));
         let glob = if glob.starts_with('/') { glob } else { &anywhere };
-        let glob = GlobBuilder::new(glob).literal_separator(true).build();
-        set.add(glob.map_err(|why| format!("FASTMAP_MAP={text:?}: {why}"))?);
-    }
-    set.build().map_err(|why| format!("FASTMAP_MAP={text:?}: {why}"))
+        Pattern::new(glob).map_err(|why| format!("FASTMAP_MAP={text:?}: {}", why.msg))
+    };
+    text.split(':').filter(|glob| !glob.is_empty()).map(pattern).collect()
 }
 
 fn no_size(name: &str, text: &[u8]) -> String {
@@ -261,7 +261,7 @@ mod tests {
         for path in ["/a.dbx", "/data/q/r/x1", "/data/q/x12", "/sub/more/1.bin", "/al/of/it", "/x/data/q/x1"] {
             assert!(!config.matches(path.as_bytes()), "{path}");
         }
-        // A name that is no UTF-8 is matched as bytes.
+        // A name that is not UTF-8 has some other character there.
         assert!(config.matches(b"/all/\xff\xfe"));
     }
 }

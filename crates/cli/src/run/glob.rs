@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use globset::GlobBuilder;
+use glob::Pattern;
 
 use crate::failure::Failure;
 
@@ -23,10 +23,41 @@ fn joined(source: &str, globs: impl Iterator<Item = String>) -> Result<OsString,
     let here = env::current_dir().unwrap_or_default();
     let mut all = Vec::new();
     for glob in globs {
-        all.push(absolute(source, &glob, &here.to_string_lossy())?);
+        for choice in expanded(source, &glob)? {
+            all.push(absolute(source, &choice, &here.to_string_lossy())?);
+        }
     }
     Ok(all.join(":").into())
 }
+
+/// What a glob with `{one,other}` stands for: a glob for each choice.
+fn expanded(source: &str, glob: &str) -> Result<Vec<String>, Failure> {
+    /// Each file that is mapped is matched against all of them.
+    const MOST: usize = 256;
+    let refuse = |what: &str| Err(Failure::usage(source, format!("\"{glob}\" is not a glob: {what}"), REMEDY));
+    let (mut done, mut left) = (Vec::new(), vec![glob.to_owned()]);
+    while let Some(one) = left.pop() {
+        // The innermost choice: the first that closes.
+        let Some(end) = one.find('}') else {
+            if one.contains('{') {
+                return refuse("a { without a }");
+            }
+            done.push(one);
+            continue;
+        };
+        let Some(start) = one[..end].rfind('{') else { return refuse("a } without a {") };
+        left.extend(
+            one[start + 1..end].split(',').map(|choice| format!("{}{choice}{}", &one[..start], &one[end + 1..])),
+        );
+        if done.len() + left.len() > MOST {
+            return refuse("it has more than 256 choices");
+        }
+    }
+    done.reverse();
+    Ok(done)
+}
+
+const REMEDY: &str = "see `fastmap run --help` for what a glob is made of";
 
 /// The glob as it is matched against absolute paths.
 fn absolute(source: &str, glob: &str, here: &str) -> Result<String, Failure> {
@@ -40,14 +71,11 @@ fn absolute(source: &str, glob: &str, here: &str) -> Result<String, Failure> {
     let whole = match glob {
         _ if glob.starts_with('/') => glob.to_owned(),
         _ if !glob.contains('/') => format!("**/{glob}"),
-        _ => format!("{}/{}", globset::escape(here), glob.trim_start_matches("./")),
+        _ => format!("{}/{}", Pattern::escape(here), glob.trim_start_matches("./")),
     };
-    match GlobBuilder::new(&whole).literal_separator(true).build() {
+    match Pattern::new(&whole) {
         Ok(_) => Ok(whole),
-        Err(error) => {
-            let what = format!("\"{glob}\" is not a glob: {}", error.kind());
-            refuse(what, "see `fastmap run --help` for what a glob is made of")
-        }
+        Err(error) => refuse(format!("\"{glob}\" is not a glob: {}", error.msg), REMEDY),
     }
 }
 
@@ -69,11 +97,34 @@ mod tests {
     }
 
     #[test]
+    fn choices_become_globs_of_their_own() {
+        for (glob, all) in [
+            ("/a/*.db", "/a/*.db"),
+            ("/a.{db,idx}", "/a.db:/a.idx"),
+            ("/{a,b}/{c,d}", "/a/c:/b/c:/a/d:/b/d"),
+            ("/{a,b{c,d}}", "/a:/bc:/bd"),
+            ("/x{}y", "/xy"),
+        ] {
+            let mut found = expanded("--map", glob).unwrap();
+            let mut wanted: Vec<_> = all.split(':').collect();
+            found.sort();
+            found.dedup();
+            wanted.sort();
+            assert_eq!(found, wanted, "{glob}");
+        }
+        assert!(expanded("--map", &"{a,b}".repeat(9)).unwrap_err().to_string().contains("256 choices"));
+    }
+
+    #[test]
     fn what_is_no_glob_is_refused() {
-        for (glob, what) in
-            [("", "an empty glob"), ("/a[", "is not a glob"), ("/a{b", "is not a glob"), ("/a:b", "a colon")]
-        {
-            assert!(absolute("--map", glob, "/").unwrap_err().to_string().contains(what), "{glob}");
+        for (glob, what) in [
+            ("", "an empty glob"),
+            ("/a[", "is not a glob"),
+            ("/a{b", "is not a glob"),
+            ("/a}b", "is not a glob"),
+            ("/a:b", "a colon"),
+        ] {
+            assert!(joined("--map", [glob.to_owned()].into_iter()).unwrap_err().to_string().contains(what), "{glob}");
         }
     }
 }

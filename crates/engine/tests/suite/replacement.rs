@@ -50,11 +50,11 @@ fn at_best(trace: &[usize]) -> usize {
     }
     // What is there, by the time of its next touch. A page that is never touched again has a time of its own.
     let (mut there, mut hits) = (BTreeSet::new(), 0);
-    for time in 0..trace.len() {
+    for (time, next) in next.into_iter().enumerate() {
         if there.remove(&time) {
             hits += usize::from(time >= trace.len() / 2);
         }
-        there.insert(next[time]);
+        there.insert(next);
         if there.len() > FRAMES {
             there.pop_last();
         }
