@@ -34,10 +34,11 @@ pub use self::summary::Verdict;
 Show what benchmarks measured.
 
 Reads what `fastmap bench NAME --json FILE` wrote, of any experiments, in the order given, and writes one Markdown document. It begins with \
-a page for people: a table of works and storages, with what was slower than the kernel in its place. Then come the comparisons one by \
-one, the papers' figures beside ours, and for each experiment its numbers, how its answers were checked, the machine, and the command that \
-reproduces it. The page's picture goes beside the document, once for light and once for dark screens: of results.md they are \
-results-light.svg and results-dark.svg. Results that have no works for the page, as those of some experiments, give neither page nor picture.")]
+a page for people: a table with rows for each work (something that a benchmark measures) and a column for each storage. It also has what was \
+slower than the kernel. Then come the comparisons one by one, the papers' ratios beside ours, and for each experiment its numbers, how its \
+answers were checked, the machine, and the command that reproduces it. The page's picture goes beside the document, once for light and once \
+for dark screens: of results.md they are results-light.svg and results-dark.svg. Some experiments have no works. Their results alone make \
+neither page nor picture.")]
 #[command(override_usage = "fastmap report RESULTS... --output FILE.md")]
 #[command(after_help = "\
 Examples:
@@ -86,7 +87,8 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(refused)
 }
 
-/// The names of the experiments. If an experiment is there several times, its storage stands behind its name, or else a number.
+/// The names of the experiments. If an experiment is there several times, its storage follows its name. If the storage is not known, or two of the
+/// experiment's results have the same storage, a number follows instead.
 fn names(experiments: &[Results]) -> Vec<String> {
     let name = |(at, results): (usize, &Results)| {
         let Report { experiment, storage, .. } = results;

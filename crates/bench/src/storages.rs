@@ -52,7 +52,7 @@ pub enum Kind {
     Here,
 }
 
-names!(Kind, "storage", { Disk => "disk", Slow => "slow", Fast => "fast", Here => "here" });
+names!(Kind, "a storage", { Disk => "disk", Slow => "slow", Fast => "fast", Here => "here" });
 
 /// A place for files while this value lives.
 pub struct Storage {

@@ -56,7 +56,7 @@ impl Target {
         };
         let kind = file.metadata().map_err(cannot_open)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            return Err(Failure::new(&label, "is no file", "name a regular file, a block device, or a new file"));
+            return Err(Failure::new(&label, "is not a file", "name a regular file, a block device, or a new file"));
         }
         let length = file.seek(SeekFrom::End(0)).map_err(cannot_open)?;
         let present = length / PAGE as u64;
@@ -204,7 +204,7 @@ pub fn length_for(file: Option<&Path>, size: Option<Size>, default: u64) -> Resu
     match size {
         Some(size) if !size.0.is_multiple_of(PAGE as u64) || size.0 == 0 => {
             let up = Size(size.0.max(1).next_multiple_of(PAGE as u64));
-            Err(Failure::usage("--size", format!("{size} is no multiple of 4096"), format!("give {up}")))
+            Err(Failure::usage("--size", format!("{size} is not a multiple of 4096"), format!("give {up}")))
         }
         Some(size) => Ok(size.0),
         None if existing > 0 => Ok(existing),

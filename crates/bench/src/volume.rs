@@ -64,7 +64,7 @@ impl std::str::FromStr for FileSystem {
     fn from_str(text: &str) -> Result<FileSystem, String> {
         let mut all = FileSystem::MADE.into_iter().chain([FileSystem::Here]);
         let known = all.find(|one| one.name() == text);
-        known.ok_or_else(|| format!("\"{text}\" is no file system: choose from ext4, xfs, btrfs, here"))
+        known.ok_or_else(|| format!("\"{text}\" is not a file system: choose from ext4, xfs, btrfs, here"))
     }
 }
 

@@ -117,7 +117,7 @@ pub fn lock() -> impl Sized + 'static {
 
 fn unknown(handle: *const fm_cache) -> Failure {
     let why =
-        format_args!("{handle:p} is no cache, or one that has been destroyed: pass what fm_cache_create returned");
+        format_args!("{handle:p} is not a cache, or one that has been destroyed: pass what fm_cache_create returned");
     Failure::new(libc::EINVAL, why)
 }
 

@@ -24,7 +24,10 @@ fn ranges_at(ranges: *const fm_range, count: usize) -> Result<Vec<Range<usize>>,
         return Ok(vec![]);
     }
     if ranges.is_null() || !ranges.is_aligned() {
-        return Err(Failure::new(libc::EFAULT, "ranges is no array of struct fm_range: pass one of `count` entries"));
+        return Err(Failure::new(
+            libc::EFAULT,
+            "ranges is not an array of struct fm_range: pass one of `count` entries",
+        ));
     }
     if count > isize::MAX as usize / size_of::<fm_range>() {
         let why = format_args!("{count} ranges do not fit the address space: pass how many there are");

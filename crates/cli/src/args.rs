@@ -570,7 +570,7 @@ pub struct RmArgs {
 }
 
 fn process(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("\"{text}\" is no process id: give one as ps(1) shows it"))
+    text.parse().map_err(|_| format!("\"{text}\" is not a process id: give one as ps(1) shows it"))
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -602,7 +602,7 @@ mod tests {
         assert_eq!(what("4711"), Ok(What::Process(4711)));
         assert_eq!(what("./4711"), Ok(What::File("./4711".into())));
         assert_eq!(what("x"), Ok(What::File("x".into())));
-        assert!(what("99999999999").unwrap_err().contains("is no process id"));
+        assert!(what("99999999999").unwrap_err().contains("is not a process id"));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     }
     if !args.once {
         if !stdout().is_terminal() {
-            return Err(Failure::usage("top", "standard output is no terminal", "give --once for one table"));
+            return Err(Failure::usage("top", "standard output is not a terminal", "give --once for one table"));
         }
         screen::run(&mut watch, interval)?;
         return Ok(ExitCode::SUCCESS);

@@ -4,7 +4,7 @@
 //!     FASTMAP_MINIO=~/go/bin/minio FASTMAP_PYTHON=python3 cargo run --release -p fastmap-object --example bench [FOLDER [MIB [WHICH]]]
 //!
 //! The mounts are rclone's and s3fs-fuse's, where these are installed and FUSE works.
-//! FASTMAP_MINIO names the server, beside which mc lies (`scripts/minio` builds both); FASTMAP_PYTHON an interpreter with s3fs and pyarrow, if there is
+//! FASTMAP_MINIO names the server, beside which mc lies (`scripts/minio mc` builds both); FASTMAP_PYTHON an interpreter with s3fs and pyarrow, if there is
 //! one. FOLDER is on the disk to be measured; there must be room for four times the object. WHICH: only rows with this in them.
 
 use fastmap::{Cache, Map, MapOptions};

@@ -1,4 +1,4 @@
-//! Errors at the library's edge: each names the object, and what to do next.
+//! Errors at the library's edge. An error about an object names it and, where there is one, a remedy.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub enum Error {
     Store {
         /// The object.
         url: String,
-        /// `ENOENT`, `EACCES`, `ETIMEDOUT` or `EIO`: as [`fastmap_tier::TierOrigin`] has them.
+        /// The error number: `ENOENT`, `EACCES`, `ETIMEDOUT`, or `EIO` for any other reason.
         errno: i32,
         /// The reason.
         why: String,
@@ -45,7 +45,7 @@ pub enum Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The remedy for an error, to stand behind the message.
+/// The remedy that follows the message of an error. Empty if there is none.
 fn remedy(errno: i32) -> &'static str {
     match errno {
         libc::EACCES => {

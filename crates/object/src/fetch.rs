@@ -167,7 +167,7 @@ impl Source {
         let found = timeout(self.patience, stat).await.map_err(|_| again("it did not answer"))?;
         let found = found.map_err(|error| self.trouble(&exchange, &error))?;
         if !found.is_file() {
-            return Err(Trouble::Final(Failure { errno: libc::EIO, why: "is no object but a folder".to_owned() }));
+            return Err(Trouble::Final(Failure { errno: libc::EIO, why: "is a folder, not an object".to_owned() }));
         }
         let mut version = Version {
             url: self.location.name.clone(),

@@ -48,7 +48,7 @@ unsafe impl dlmalloc::Allocator for Kernel {
     }
 }
 
-/// dlmalloc under a spin lock. Once the program runs, only the watcher allocates. There are two exceptions: a moment before the watcher starts
+/// dlmalloc under a spin lock. Once the program runs, only the watcher uses this heap. There are two exceptions: a moment before the watcher starts
 /// (`mapped::begin`), and the exit.
 struct Own {
     is_held: AtomicBool,

@@ -126,7 +126,7 @@ fn parse(variable: impl Fn(&str) -> Option<OsString>) -> Result<Config, String> 
     config.heap = given("FASTMAP_HEAP").map(heap).transpose()?;
     if let Some(text) = given("FASTMAP_RUN_PID") {
         let pid = text.to_str().and_then(|text| text.parse().ok());
-        config.run_pid = Some(pid.ok_or_else(|| format!("FASTMAP_RUN_PID={text:?} is no process id"))?);
+        config.run_pid = Some(pid.ok_or_else(|| format!("FASTMAP_RUN_PID={text:?} is not a process id"))?);
     }
     Ok(config)
 }

@@ -22,7 +22,10 @@
 //! | `streams` | stdio(3) |
 //! | `calls` | syscall(2), ioctl(2), messages |
 //!
-//! There is an exception. The tables of `next` are written in macros of `copy`, and some of these macros call upward:
+//! A new call takes a wrapper in its room, a line in a table of `next`, an arm in `calls/by_number.rs`, a row in docs/intercepted.md, and a case in
+//! `tests/programs`. The wrapper is exported by `exported!` if this crate calls it, too (by number, for example), else by `no_mangle`.
+//!
+//! There is an exception to the order of rooms. The tables of `next` are written in macros of `copy`, and some of these macros call upward:
 //! one asks `processes::sandbox` whether a path names the process's threads, others ask `objects` whether a path names
 //! an object.
 
@@ -46,7 +49,7 @@ mod threads;
 
 pub(crate) use config::config;
 
-use own::{errno, set_errno};
+use own::kernel;
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
@@ -82,12 +85,9 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
     let mut line = Line([0; 1024], 0);
     let _ = write!(line, "fastmap: {what}");
     line.0[line.1] = b'\n';
-    // SAFETY: the call reads the line's bytes only. It may fail, since standard error may be closed; errno must not change.
-    unsafe {
-        let before = errno();
-        libc::syscall(libc::SYS_write, libc::STDERR_FILENO, line.0.as_ptr(), line.1 + 1);
-        set_errno(before);
-    }
+    // SAFETY: the call reads the line's bytes only. It may fail, since standard error may be closed.
+    let _ =
+        unsafe { kernel::call(libc::SYS_write, [libc::STDERR_FILENO as usize, line.0.as_ptr().addr(), line.1 + 1]) };
 }
 
 /// The dynamic linker calls this function when it loads the library.

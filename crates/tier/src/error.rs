@@ -41,7 +41,7 @@ pub enum Error {
         lacks: &'static str,
     },
     /// The environment variable `FASTMAP_TIER_LIMIT` cannot be read.
-    #[error("FASTMAP_TIER_LIMIT: {0:?} is no size: give bytes, KiB, MiB, GiB or TiB, such as 512MiB or 10GiB")]
+    #[error("FASTMAP_TIER_LIMIT: {0:?} is not a size: give bytes, KiB, MiB, GiB or TiB, such as 512MiB or 10GiB")]
     NoSize(String),
     /// The limit is below [`Tier::MIN_LIMIT`](crate::Tier::MIN_LIMIT).
     #[error("{path}: a limit of {limit} bytes is too small: give it at least {minimum} bytes", path = path.display())]

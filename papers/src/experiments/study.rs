@@ -204,7 +204,7 @@ impl Experiment for Study {
         let small_pages = args.small.0 / PAGE as u64;
         if small_pages == 0 || !args.small.0.is_multiple_of(PAGE as u64) {
             let up = Size(args.small.0.max(1).next_multiple_of(PAGE as u64));
-            return Err(Failure::usage("--small", format!("{} is no multiple of 4096", args.small), format!("give {up}")));
+            return Err(Failure::usage("--small", format!("{} is not a multiple of 4096", args.small), format!("give {up}")));
         }
         let (works, engines) = (once_each(&args.works), once_each(&args.engines));
         let most = (bytes / PAGE as u64).max(small_pages);

@@ -224,6 +224,6 @@ impl Stage<Async> for Lines {
 fn records_order(text: &str) -> Result<Pattern, String> {
     match text.parse() {
         Ok(pattern @ (Pattern::Zipf | Pattern::Random)) => Ok(pattern),
-        _ => Err(format!("\"{text}\" is no order of records: give zipf or random")),
+        _ => Err(format!("\"{text}\" is not an order of records: give zipf or random")),
     }
 }

@@ -43,7 +43,7 @@ pub enum Kind {
     StockLevel,
 }
 
-names!(Kind, "transaction", {
+names!(Kind, "a transaction", {
     NewOrder => "new-order", Payment => "payment", OrderStatus => "order-status", Delivery => "delivery",
     StockLevel => "stock-level",
 });

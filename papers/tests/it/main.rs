@@ -34,7 +34,7 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ("async --ops 5000 --size 16MiB", &["--ops", "give fewer, more --size, or --work record"]),
     ("async --pattern forward", &["--pattern", "give zipf or random"]),
     ("ablation --loads fill --off readahead --size 1MiB", &["--loads", "nothing in --off matters"]),
-    ("study --small 5000 --size 1MiB", &["--small", "no multiple of 4096: give 8KiB"]),
+    ("study --small 5000 --size 1MiB", &["--small", "not a multiple of 4096: give 8KiB"]),
     ("kv --stores own --records 1000 --memory sixth", &["--records", "too little memory", "--memory all"]),
     ("kv --memory lots", &["--memory", "or all, or sixth"]),
     ("graph --edges 0", &["--edges", "give 1 to 1000"]),

@@ -202,7 +202,7 @@ impl Experiment for Programs {
         let bytes = args.size.0;
         if bytes < 1 << 20 || !bytes.is_multiple_of(1 << 20) {
             let up = Size(bytes.max(1).next_multiple_of(1 << 20));
-            return Err(Failure::usage("--size", format!("{} is no multiple of 1 MiB", args.size), format!("give {up}")));
+            return Err(Failure::usage("--size", format!("{} is not a multiple of 1 MiB", args.size), format!("give {up}")));
         }
         let dir = ctx.dir_for(bytes * 2)?;
         let place = own_directory(&dir, bytes + bytes / 2)?;
@@ -460,7 +460,7 @@ impl Checks {
 
 fn program(name: &str) -> Result<&'static Program, String> {
     let known = || ALL.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
-    named(name).ok_or_else(|| format!("\"{name}\" is no program here: choose from {}", known()))
+    named(name).ok_or_else(|| format!("\"{name}\" is not a program here: choose from {}", known()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::words::{bytes, date, duration, machine, parts, times, times_of};
 use super::{Results, names, table as rows};
 use crate::results::Figure;
 
-/// Most rows in the table of a plot. Nobody reads more.
+/// The largest number of rows in the table of a plot. Nobody reads more.
 const ROWS: usize = 40;
 
 /// The whole document. `pictures` has the names of the pictures' files.
@@ -57,8 +57,8 @@ fn papers(all: &[Said<'_>], names: &[String]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let headings = ["What", "Paper", "Here", "Where the paper has it from"].map(str::to_owned);
-    format!("\n## The papers' figure beside ours\n\n{}", rendered(&headings, &rows, 3))
+    let headings = ["What", "Paper", "Here", "Place in the paper, and setting"].map(str::to_owned);
+    format!("\n## The papers' ratios beside ours\n\n{}", rendered(&headings, &rows, 3))
 }
 
 fn experiment(results: &Results, name: &str) -> String {
@@ -108,19 +108,19 @@ fn facts(results: &Results) -> [(&'static str, String); 3] {
     [("Machine", machine(on)), ("Data", data), ("Memory", limit)]
 }
 
-/// How answers were checked. A reader is told if the results do not say that.
+/// The sentence that says how answers were checked. If the results have none, it says so.
 fn verified(results: &Results) -> &str {
     if results.verified.is_empty() { "The result does not say." } else { &results.verified }
 }
 
-/// A Markdown table of texts, which are escaped. The columns from the second to `numbers` hold numbers.
+/// A Markdown table of texts. Escapes the texts. The columns from the second to `numbers` hold numbers.
 fn rendered(headings: &[String], rows: &[Vec<String>], numbers: usize) -> String {
     let all_escaped = |cells: &[String]| cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>();
     let rows: Vec<_> = rows.iter().map(|row| all_escaped(row)).collect();
     table(&all_escaped(headings), &rows, numbers)
 }
 
-/// A Markdown table of cells that are escaped already. The columns from the second to `numbers` hold numbers.
+/// A Markdown table of cells that the caller has escaped. The columns from the second to `numbers` hold numbers.
 pub fn table(headings: &[String], rows: &[Vec<String>], numbers: usize) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let rule =

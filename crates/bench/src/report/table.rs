@@ -7,14 +7,14 @@ use crate::results::{Figure, Kind, Point, X};
 pub struct Table {
     /// The headings of the columns.
     pub headings: Vec<String>,
-    /// The rows. The first cell of a row says where its points are.
+    /// The rows. The first cell of a row is the place of its points on the x axis. In a scatter plot it is the series, and the second is the place.
     pub rows: Vec<Vec<String>>,
     /// A sentence about rows that were left out.
     pub left_out: Option<String>,
 }
 
-/// The numbers of `figure`, in at most about `most` rows. There is a row for each place and a column for each series. A scatter plot has a
-/// row for each point, and at most half as many rows. If there are more, only every n-th row is kept.
+/// The numbers of `figure`, in at most `most` rows. There is a row for each place and a column for each series. A scatter plot has a row for each
+/// point, and at most `most / 2` rows. If there are more rows, only every n-th is kept.
 pub fn of(figure: &Figure, most: usize) -> Table {
     let (mut table, most) = match figure.kind {
         Kind::Scatter => (scattered(figure), most / 2),

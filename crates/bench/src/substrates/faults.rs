@@ -1,10 +1,10 @@
 //! Random page faults: every operation is a load from, or a store to, a page that is not in memory (FastMap, USENIX ATC '20, section 4: "We
 //! ensure that each load/store results in a page fault").
 //!
-//! Pages are touched in a scattered order, each once before any is touched again. So if the data fit into memory and begin cold, no page is
-//! met twice. If they do not fit, any cache that goes by recency has dropped a page long before its next touch.
+//! Pages are touched in a scattered order, each once before any is touched again. If the data fit into memory, they begin cold, and the run ends when
+//! each page was touched once. If they do not fit, any cache that goes by recency has dropped a page long before its next touch.
 //!
-//! The share of operations that are page faults is counted, since it can be lower. The kernel may read around a fault. FastMap recognises
+//! The share of operations that are page faults is counted, since it can be below 1. The kernel may read around a fault. FastMap recognises
 //! such a loop and then keeps as much of it as fits: with memory for an eighth of the data, up to an eighth of the operations are no
 //! faults.
 
@@ -28,7 +28,7 @@ pub enum Room {
     OutOfMemory,
 }
 
-names!(Room, "room", { InMemory => "in-memory", OutOfMemory => "out-of-memory" });
+names!(Room, "a room", { InMemory => "in-memory", OutOfMemory => "out-of-memory" });
 
 /// One run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Outcome {
     pub pid: u32,
     /// The threads that made its operations, for a profiler.
     pub load_tids: Vec<u32>,
-    /// Whether memory was full when the measurement began, if it should be. If not, the device was too slow to fill it in time.
+    /// False: memory should have been full when the measurement began, but the device was too slow to fill it in time.
     pub filled: bool,
     /// Page faults per operation: the kernel's, minor and major, or traps into the engine. 1 if each operation is a fault.
     pub faults_per_op: f64,
@@ -57,7 +57,7 @@ pub struct Outcome {
     pub time: Time,
 }
 
-/// Memory that has room for a file of `pages` pages, bytes. It suffices for the kernel's page cache and for the cache of the fastmap
+/// The bytes of memory that have room for a file of `pages` pages. They suffice for the kernel's page cache and for the cache of the fastmap
 /// engine, which keeps some pages free.
 pub fn memory_for_all(pages: u64) -> u64 {
     memory_for(pages + pages / 8 + 2048, pages) + pages * 8
@@ -67,7 +67,7 @@ pub fn memory_for_all(pages: u64) -> u64 {
 ///
 /// # Errors
 ///
-/// The engine cannot run, or a byte is wrong. An operation may find it, or the read-back after a load that stores.
+/// The engine cannot run, or a byte is wrong. An operation finds that, or the read-back after a run that stores.
 pub fn run(order: &Order, meter: &Meter) -> Result<(Reading, Outcome)> {
     let spec = &order.spec;
     let writes = spec.op.writes();

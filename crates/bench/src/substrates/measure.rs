@@ -14,20 +14,21 @@ use crate::substrates::{Error, Meter, Op, PAGE, Pattern, Reading, Result, Sequen
 /// Operations between two checks whether the warm-up is over.
 const WARMUP_BATCH: u64 = 16;
 
-/// How often the kernel is asked how many bytes were read.
+/// The pause between two questions to the kernel how many bytes were read.
 const WARMUP_LOOK: Duration = Duration::from_millis(2);
 
-/// The warm-up takes at most so many times the measurement, or so many seconds if that is longer.
+/// The warm-up takes at most this many times the measurement, or this many seconds if that is longer.
 const WARMUP_TIMES: f64 = 4.0;
 const WARMUP_SECONDS: f64 = 2.0;
 
-/// Operations for each page that the warm-up is to read. After so many the warm-up ends in any case: nearly all pages are in memory then.
+/// The warm-up ends after this many operations for each page that it is to read, even if fewer pages were read: then nearly all operations find
+/// their pages in memory.
 const WARMUP_HITS: u64 = 16;
 
-/// The longest latency that is told apart, nanoseconds. Longer ones count as this one.
+/// The longest latency that is recorded, in nanoseconds. Longer ones count as this one.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// The expected generation of every page, or of every other unit of a file: how often this run has stored to it.
+/// The expected generation of each page of a file: the base of this run's epoch, plus the number of this run's stores to the page.
 ///
 /// Only one thread stores to each page, so relaxed ordering is enough. The thread that reads the values at the end has joined that thread
 /// first.
@@ -88,8 +89,8 @@ struct Shared<'a, A> {
     op: Op,
     shadow: &'a Shadow,
     warmup: Warmup,
-    /// For so long the warm-up ends with the operations that are to be measured, if they store. So the engine has learnt which pages are
-    /// stored to.
+    /// At its end, the warm-up runs operations like those to be measured for this long. Zero if they do not store. The engine learns by them which
+    /// pages are stored to.
     stores_before: Duration,
     /// Passed twice: when all threads are warm, and when the window's end is set.
     barrier: Barrier,
@@ -98,7 +99,8 @@ struct Shared<'a, A> {
     failed: AtomicBool,
 }
 
-/// The warm-up. It fills memory by reads until everything in it has been replaced once. Nothing is measured meanwhile.
+/// The warm-up. It reads until [`Spec::warmup_bytes`] have come from storage. Usually memory is then full, and everything in it has been replaced
+/// once. Nothing is measured meanwhile.
 struct Warmup {
     /// Operations so far.
     done: AtomicU64,
@@ -106,8 +108,8 @@ struct Warmup {
 }
 
 impl Warmup {
-    /// Waits until this process has read as many bytes from storage as the spec asks for. Returns false if time ran out before. Operations
-    /// count instead of bytes if the kernel does not count those, and if nearly all pages are found in memory.
+    /// Waits until this process has read as many bytes from storage as the spec asks for, or has made enough operations ([`WARMUP_HITS`]). If the
+    /// kernel does not count the bytes that were read, each operation counts as a page. Returns false if time ran out before, or a thread failed.
     fn wait(&self, spec: &Spec, failed: &AtomicBool) -> bool {
         let (enough, deadline) = (
             spec.warmup_bytes(),
@@ -241,7 +243,7 @@ fn warm_up<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &m
     Ok(())
 }
 
-/// Makes the operations to be measured, for as long as the window will be. They store.
+/// Runs operations like those to be measured, without measuring them ([`Shared::stores_before`]).
 fn store_before<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &mut Sequence) -> Result<()> {
     let end = Instant::now() + shared.stores_before;
     while Instant::now() < end && !shared.failed.load(Relaxed) {
@@ -260,8 +262,8 @@ fn operate<A: Access>(shared: &Shared<'_, A>, local: &mut A::Local, sequence: &m
     }
 }
 
-/// A histogram with three significant digits, from 1 ns to a minute. Counts of 32 bits suffice, since one thread makes fewer than 2^32
-/// operations in a run.
+/// A histogram with three significant digits, from 1 ns to a minute. Counts of 32 bits suffice for a thread, which makes fewer than 2^32 operations
+/// in a run. In the sum of all threads, a count that would be higher stays at 2^32 - 1. The total number of operations has 64 bits.
 pub fn histogram() -> Histogram<u32> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds are legal")
 }

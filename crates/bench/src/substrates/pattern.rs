@@ -37,7 +37,7 @@ pub enum Pattern {
     Fill,
 }
 
-names!(Pattern, "pattern", {
+names!(Pattern, "a pattern", {
     Random => "random", Zipf => "zipf", Forward => "forward", Backward => "backward", Stride => "stride",
     Order => "order", Fill => "fill",
 });

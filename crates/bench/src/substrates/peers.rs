@@ -45,7 +45,7 @@ pub enum Work {
     ZipfUpdate,
 }
 
-names!(Work, "work", { RandomRead => "random-read", ZipfRead => "zipf-read", ZipfUpdate => "zipf-update" });
+names!(Work, "a work", { RandomRead => "random-read", ZipfRead => "zipf-read", ZipfUpdate => "zipf-update" });
 
 impl Work {
     /// The order of pages.

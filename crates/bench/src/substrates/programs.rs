@@ -47,7 +47,7 @@ pub enum Way {
     FastmapSized,
 }
 
-names!(Way, "way", {
+names!(Way, "a way", {
     Kernel => "kernel", Advised => "advised", Fastmap => "fastmap", FastmapSized => "fastmap-sized",
 });
 

@@ -14,7 +14,7 @@ pub fn run(spec: &Spec, meter: &Meter) -> Result<Reading> {
     checked(spec, meter, |shadow| engine::with(spec, Measure { spec, shadow, meter }))
 }
 
-/// Calls `measure`. If the load writes, reads the file back and checks it.
+/// Calls `measure`. If the spec's operation writes, reads the file back and checks it.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn every_engine_fills_a_file_to_the_last_byte() {
         for &engine in Engine::PAGED {
-            // With 515 pages neither the threads' parts nor the file end where a call of 1 MiB does.
+            // Plain calls write 1 MiB at a time (256 pages). With 515 pages neither the file nor a thread's part ends with a whole call.
             for pages in [PAGES, 515] {
                 let file = stamped();
                 let mut spec = spec(&file, engine, Pattern::Fill, Op::Write);

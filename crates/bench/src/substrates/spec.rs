@@ -9,11 +9,11 @@ use crate::substrates::{PAGE, Pattern};
 
 /// A name that is not one of the known names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{name}\" is no {kind}: choose from {known}")]
+#[error("\"{name}\" is not {kind}: choose from {known}")]
 pub struct Unknown {
     /// The name that was given.
     pub name: String,
-    /// `engine`, `pattern` or `op`.
+    /// `an engine`, `a pattern` or `an op`, for example.
     pub kind: &'static str,
     /// All known names, separated by commas.
     pub known: String,
@@ -107,7 +107,7 @@ pub enum Engine {
     Redb,
 }
 
-names!(Engine, "engine", {
+names!(Engine, "an engine", {
     Mmap => "mmap", MmapRandom => "mmap-random", MmapSequential => "mmap-sequential",
     MmapWillneed => "mmap-willneed", MmapFadvise => "mmap-fadvise", MmapPopulate => "mmap-populate",
     MmapAdvised => "mmap-advised",
@@ -177,7 +177,7 @@ pub enum Op {
     Rmw,
 }
 
-names!(Op, "op", { Read => "read", Write => "write", Rmw => "rmw" });
+names!(Op, "an op", { Read => "read", Write => "write", Rmw => "rmw" });
 
 impl Op {
     /// Whether the operation changes the file.
@@ -201,7 +201,7 @@ pub enum Advice {
     Backward,
 }
 
-names!(Advice, "advice", {
+names!(Advice, "an advice", {
     Normal => "normal", Random => "random", Sequential => "sequential", Backward => "backward",
 });
 

@@ -32,7 +32,7 @@ pub enum Trace {
     Shifting,
 }
 
-names!(Trace, "trace", {
+names!(Trace, "a trace", {
     Zipf06 => "zipf-0.6", Zipf099 => "zipf-0.99", Zipf12 => "zipf-1.2", ScanMixed => "scan-mixed", Loop => "loop",
     Shifting => "shifting",
 });

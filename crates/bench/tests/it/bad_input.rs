@@ -20,7 +20,7 @@ fn a_size_that_is_no_size() {
     }
     fastmap(dir.path(), "micro --size 99999999TiB").failed_with(2, &["--size", "too large: give at most"]);
     fastmap(dir.path(), "micro --memory lots").failed_with(2, &["--memory", "\"lots\" is not a size", "or none"]);
-    fastmap(dir.path(), "micro --size 5000").failed_with(2, &["--size", "no multiple of 4096: give 8KiB"]);
+    fastmap(dir.path(), "micro --size 5000").failed_with(2, &["--size", "not a multiple of 4096: give 8KiB"]);
     fastmap(dir.path(), "micro --size 0").failed_with(2, &["--size", "give 4KiB"]);
     fastmap(dir.path(), "micro --size 64KiB --threads 2")
         .failed_with(2, &["too small for 2 threads: give at least 128KiB"]);
@@ -127,7 +127,7 @@ fn a_directory_for_a_file() {
 fn what_is_neither_a_file_nor_a_block_device() {
     let dir = dir();
     fastmap(dir.path(), &format!("micro {SHORT} --memory none --size 1MiB --file /dev/null"))
-        .failed_with(1, &["/dev/null: is no file: name a regular file"]);
+        .failed_with(1, &["/dev/null: is not a file: name a regular file"]);
 }
 
 #[test]

@@ -35,14 +35,14 @@ pub const ALL: &[(&str, &str, &str, bool)] = &[
 
 /// What makes no sense, and what is said of it.
 pub const REFUSED: &[(&str, &[&str])] = &[
-    ("replacement --traces lop", &["--traces", "no trace", "zipf-0.6"]),
+    ("replacement --traces lop", &["--traces", "not a trace", "zipf-0.6"]),
     ("replacement --size 64MiB --memory 60MiB", &["--size", "four times"]),
     ("replacement --touches 0", &["--touches", "touches a page"]),
     ("scale --engines pread", &["--engines", "choose from mmap, mmap-random, fastmap"]),
-    ("programs --programs lmdb,emacs", &["--programs", "no program here", "search, files"]),
+    ("programs --programs lmdb,emacs", &["--programs", "not a program here", "search, files"]),
     ("programs --memory third", &["--memory"]),
-    ("programs --size 5000", &["--size", "no multiple of 1 MiB: give 1MiB"]),
-    ("loads --size 5000", &["--size", "no multiple of 4096: give 8KiB"]),
+    ("programs --size 5000", &["--size", "not a multiple of 1 MiB: give 1MiB"]),
+    ("loads --size 5000", &["--size", "not a multiple of 4096: give 8KiB"]),
     ("storage --latency 2 .", &["--latency", "is not a time: give up to a minute"]),
     ("storage --bandwidth 1GB .", &["--bandwidth", "is not a bandwidth: give 1MB/s to"]),
     ("micro --file data --storage slow", &["--file", "cannot be used with", "--storage"]),

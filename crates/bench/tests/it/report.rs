@@ -234,8 +234,8 @@ fn what_is_no_result_is_refused_in_one_line() {
         1,
         &["gone.json: cannot be read: No such file", "name files that `fastmap bench NAME --json FILE` wrote"],
     );
-    refused("no.json -o a.md", 1, &["no.json: is no result: missing field", "name files that"]);
-    refused("text.json -o a.md", 1, &["text.json: is no result: expected", "name files that"]);
+    refused("no.json -o a.md", 1, &["no.json: is not a result: missing field", "name files that"]);
+    refused("text.json -o a.md", 1, &["text.json: is not a result: expected", "name files that"]);
     refused(". -o a.md", 1, &[".: cannot be read: Is a directory", "name files that"]);
     refused(
         "good.json old.json -o a.md",

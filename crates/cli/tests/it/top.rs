@@ -163,7 +163,7 @@ fn nothing_to_see() {
     fastmap(dir.path(), &own).failed_with(1, &["maps no data file", "no files in a FastMap cache", "fastmap run"]);
     fastmap(dir.path(), "top --json").failed_with(2, &["--once"]);
     fastmap(dir.path(), "top --once --interval 0").failed_with(2, &["--interval: \"0\" is not an interval"]);
-    fastmap(dir.path(), "top 99999999999").failed_with(2, &["is no process id"]);
+    fastmap(dir.path(), "top 99999999999").failed_with(2, &["is not a process id"]);
     fastmap(dir.path(), "top x").failed_with(1, &["x: No such file", "name a file, or a process"]);
     fastmap(dir.path(), "top .").failed_with(1, &["is not a regular file"]);
     fastmap(dir.path(), "top --metrics example")
@@ -386,7 +386,7 @@ fn other_users_programs_are_not_shown() {
 fn without_a_terminal_it_wants_once() {
     let Some(worker) = Worker::start() else { return };
     let ran = fastmap(worker.path.parent().unwrap(), &format!("top {}", worker.pid()));
-    ran.failed_with(2, &["standard output is no terminal", "--once"]);
+    ran.failed_with(2, &["standard output is not a terminal", "--once"]);
 }
 
 fn top(pid: Option<u32>, rows: u16, columns: u16) -> Terminal {

@@ -1,4 +1,4 @@
-//! Conversion: all maps of a file become ordinary kernel mappings, in place. And notes of kernel mappings.
+//! Conversion: all maps of a file become ordinary kernel mappings, in place. Also: functions that record kernel mappings (`kernel_mappings.rs`).
 
 use super::keep::{Locked, Unlocked};
 use super::kernel_mappings::Made;
@@ -24,13 +24,14 @@ use std::sync::Arc;
 
 const CONVERTING: &str = "map it through the kernel instead";
 
-/// Makes every map of a file an ordinary kernel mapping. New maps are the kernel's, too, until the last of them goes.
+/// Makes every map of a file an ordinary kernel mapping. New maps of the file are the kernel's, too, until no kernel mapping of it is left.
 pub(super) fn convert(owner: &Owner, identity: file::Identity, why: Why) -> crate::error::Result<()> {
     convert_for(owner, identity, &(0..0), why)
 }
 
-/// Converts all maps of a file before other memory replaces a range. Pins that are asked for by an address in the range end, as with munmap(2).
-/// The kernel keeps locked what mlock(2) has locked outside the range. On failure all is as before.
+/// Converts all maps of a file before other memory replaces a range. Pins that were taken by address and meet it are released, as by munmap(2).
+/// Pages outside the range that were locked with mlock(2) stay locked, now by the kernel. On failure the maps are as before, and locks and pins are
+/// taken again. If one cannot be taken again, standard error says so.
 pub(super) fn convert_for(
     owner: &Owner,
     identity: file::Identity,
@@ -41,13 +42,13 @@ pub(super) fn convert_for(
         let piece = table.pieces().iter().find(|piece| piece.share.identity == identity)?;
         Some(piece.share.region.clone())
     };
-    // Maps that were unmapped just now may have left stores that are on their way to the file: the kernel would not see them.
+    // Stores to maps that were unmapped just now may still be on their way to the file. Kernel mappings would not show them.
     let Some(region) = look(region_in) else { return closing::await_end(identity) };
     if region.store().origin().is_some() {
-        // The kernel would show zeros for bytes that have not come yet.
+        // A kernel mapping would show zeros for bytes that have not been fetched yet.
         return Err(region.io_error(CONVERTING, std::io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
     }
-    // A file that cannot be saved stays, with its locks.
+    // A file that cannot be written stays with the engine, and keeps its locks.
     flush::flush(&region, 0..region.span() / PAGE, false)?;
     let mut unlocked = Vec::new();
     let mut shares = Vec::new();
@@ -59,7 +60,7 @@ pub(super) fn convert_for(
                 false => return Ok(false),
             };
             for part in unlocked.iter().filter(|one| one.key.is_none()).flat_map(|lock| rest(&lock.at, replaced)) {
-                // SAFETY: it brings memory in.
+                // SAFETY: the call only brings pages into memory.
                 unsafe { libc::mlock(part.start as *const _, part.len()) };
             }
             Ok(true)
@@ -71,7 +72,7 @@ pub(super) fn convert_for(
         region.set_leaving(false);
         lock_again(unlocked);
     }
-    // Nothing is left of a file whose maps were all replaced.
+    // If all maps of the file were replaced, no kernel mapping of it is left, and there is nothing to tell.
     if done.is_ok() && look(|table| table.kernel_mappings.has(identity, replaced)) {
         why::tell(&region, Some(why));
     }
@@ -109,23 +110,23 @@ fn convert_region(
     Ok(done)
 }
 
-/// Locks and pins again what a conversion that failed has let go.
+/// Takes the locks and pins again that a failed conversion has released.
 fn lock_again(unlocked: Vec<Unlocked>) {
     for Unlocked { at, share, key } in unlocked {
-        // SAFETY: the share beside it keeps the region.
+        // SAFETY: `share` owns the region. It goes into the same `Locked` as the hold, which is dropped before it.
         let region: &'static Region = unsafe { &*Arc::as_ptr(&share.region) };
         let pages = pages_at(region, &at);
         let hold = match Hold::new(region, pages.clone(), key.is_some_and(|key| key.writing)) {
             Ok(hold) => hold,
             Err(error) => {
-                report::say(region, pages.start, format_args!("and others are not locked any more: {error}"));
+                report::say(region, pages.start, format_args!("and others are no longer locked or pinned: {error}"));
                 continue;
             }
         };
         let lock = Locked { at, hold, share };
         note_kept(|table| match key {
             None => table.locked.push(lock),
-            // Unless it has been let go meanwhile.
+            // Not if the pin was released meanwhile.
             Some(key) => {
                 if let Some(pins) = table.pins.get_mut(&key) {
                     pins.holds.push(lock);
@@ -141,8 +142,8 @@ pub(super) fn convert_range(owner: &Owner, range: &Range<usize>, why: Why) -> Re
     identities.into_iter().try_for_each(|identity| convert(owner, identity, why).map_err(|error| error.errno()))
 }
 
-/// Waits, before the kernel maps a file by a descriptor, until what was stored to it through an engine is in the file: through this process's,
-/// or that of a program that was killed, whose keeper writes it.
+/// Waits until stores to a file that were made through an engine are in the file. To be called before the kernel maps the file. The engine may be
+/// this process's, or that of a program that was killed. Then the program's keeper, a process beside it, writes the stores.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -160,9 +161,9 @@ pub fn await_stores(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Notes a kernel mapping of a file that the engine could have mapped. While it is there all maps of the file are the kernel's,
-/// and so agree. The note ends by [`unmap`](super::unmap()), [`remap`](super::remap()) and [`make_way`](super::make_way). A caller that gives
-/// the arguments it was `made` with may ask for them by [`alone`]. Does nothing in a child made by fork(2) of a process that the engine runs in:
+/// Records a kernel mapping of a file that the engine could have mapped. While the record is there, all maps of the file are the kernel's, and so
+/// agree. [`unmap`](super::unmap()), [`remap`](super::remap()) and [`make_way`](super::make_way) change or end it. If `made` holds the arguments
+/// that the mapping was made with, [`alone`] can return them later. Does nothing in a child made by fork(2) of a process that the engine runs in:
 /// all maps there are the kernel's.
 pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize, made: Option<Made>) {
     if let (Some(identity), Ok(at)) = (identity(fd), range_of(addr, len, libc::EINVAL)) {
@@ -170,7 +171,7 @@ pub fn note_kernel(fd: BorrowedFd<'_>, addr: usize, len: usize, made: Option<Mad
     }
 }
 
-/// Whether a kernel mapping of a file is noted.
+/// Whether a kernel mapping of a file is recorded.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -180,8 +181,8 @@ pub fn is_kernels(fd: BorrowedFd<'_>) -> bool {
     identity(fd).is_some_and(|identity| look(|table| table.kernel_mappings.has(identity, &(0..0))))
 }
 
-/// The arguments by which a kernel mapping of exactly this range was made, if it was not changed since, no other kernel mapping of its file is
-/// noted, and the descriptor is still open on that file.
+/// The arguments that a kernel mapping of exactly this range was made with. `None`: there is none, it was changed since, another kernel mapping
+/// of its file is recorded, or the descriptor is not open on that file any more.
 ///
 /// ```
 /// assert!(fastmap::by_address::alone(0x1000, 4096).is_none()); // nothing is there
@@ -189,7 +190,8 @@ pub fn is_kernels(fd: BorrowedFd<'_>) -> bool {
 pub fn alone(addr: usize, len: usize) -> Option<Made> {
     let at = range_of(addr, len, libc::EINVAL).ok()?;
     let (file, made) = look(|table| table.kernel_mappings.alone(&at))?;
-    // SAFETY: a number that the program may have closed: another file there is told apart.
+    // SAFETY: used for fstat(2) only. The program may have closed the descriptor, and another file may have its number. The comparison with `file`
+    // finds that out.
     let is_open = made.fd >= 0 && identity(unsafe { BorrowedFd::borrow_raw(made.fd) }) == Some(file);
     is_open.then_some(made)
 }
@@ -207,7 +209,7 @@ fn identity(fd: BorrowedFd<'_>) -> Option<file::Identity> {
     file::Identity::of(&stat)
 }
 
-/// Notes that the kernel has mapped something else at a place that the caller fixed, over other kernel mappings perhaps.
+/// Forgets the kernel mappings that are recorded in a range. To be called after a mmap(2) with MAP_FIXED that has replaced them.
 pub fn note_replaced(addr: usize, len: usize) {
     if let Ok(at) = range_of(addr, len, libc::EINVAL) {
         own().change(|table| table.kernel_mappings.forget(&at));

@@ -163,7 +163,7 @@ impl<'a> Turn<'a> {
 ///
 /// # Errors
 /// As for [`MapOptions::map_origin`](crate::MapOptions::map_origin); [`Error::Io`] with EACCES for another protection than `PROT_READ`, EINVAL
-/// for a length of 0 or an offset that is no multiple of pages, EEXIST for a place that is taken, ENOMEM.
+/// for a length of 0 or an offset that is not a multiple of pages, EEXIST for a place that is taken, ENOMEM.
 pub unsafe fn map_origin(
     fd: BorrowedFd<'_>,
     origin: Arc<dyn Origin>,

@@ -16,10 +16,10 @@ pub struct GroupSync {
 /// Syncs are numbered from one, in the order in which they run.
 #[derive(Debug, Default)]
 struct State {
-    /// The last one that was started.
+    /// The last sync that was started.
     started: u64,
     running: bool,
-    /// The last one that succeeded.
+    /// The last sync that succeeded.
     succeeded: u64,
     /// The sync that failed, with its error number. No sync runs after it: the kernel marks the pages that it could not write as clean, so
     /// the next fdatasync(2) would succeed although data are lost.
@@ -27,7 +27,7 @@ struct State {
 }
 
 impl GroupSync {
-    /// Returns when a sync that started after this call has ended. This thread runs it with its `sync`, or another thread does with its own.
+    /// Waits for the end of a sync that starts after this call has begun. This thread runs it with its `sync`, or another thread does with its own.
     /// If a sync fails, all callers that it covers get its error. Other callers get the error of `lost` from then on, and no sync runs.
     pub fn run(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(|poison| poison.into_inner());
@@ -91,8 +91,8 @@ mod tests {
         assert_eq!(syncs, 3);
     }
 
-    /// While a sync runs, eight threads ask for one, whose result is that of `result`. Returns how many syncs these threads ran, what each of
-    /// them got, and the group.
+    /// While one sync runs, eight threads call `run`. A sync that one of them runs itself returns `result()`. Returns how many syncs these threads
+    /// ran, what each of them got, and the group.
     fn followers_of(result: fn() -> io::Result<()>) -> (usize, Vec<io::Result<()>>, GroupSync) {
         const FOLLOWERS: usize = 8;
         let (group, syncs) = (GroupSync::default(), AtomicUsize::new(0));

@@ -3,9 +3,10 @@
 //! The kernel puts a signal's frame onto the thread's alternate stack, or onto the thread's own stack if it has no alternate one. The frame takes up
 //! to 3.4 KiB without AVX-512, 3.6 KiB with it, and over 11 KiB with AMX (`AT_MINSIGSTKSZ`, getauxval(3)).
 //!
-//! Neither stack is sure to have room for the handler. Rust, for example, gives its threads alternate stacks of 8 KiB, or of just the frame where
-//! that is larger. So [`entrance`] uses no byte of a stack before it knows the stack's size. Until then it works in registers that any function may
-//! overwrite: a handler of the program may call `entrance` as the handler that was there before its own. Then the handler runs:
+//! Neither stack is sure to have room for the handler. Rust, for example, gives its threads alternate stacks of 8 KiB, or of the frame's size if a
+//! frame is larger. So [`entrance`] uses no byte of a stack before it knows the stack's size. Until then it uses only registers that a called
+//! function may overwrite, since it may be called as a plain function: a handler of the program may call the handler that was installed before it.
+//! Then the handler runs:
 //!
 //! * on the alternate stack itself, if that has [`ROOM`] left;
 //! * else on a stack of a pool, borrowed for as long as the handler runs. Meanwhile the thread gets an alternate stack of the engine's ([`STACK`]
@@ -26,14 +27,14 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 /// The least room that the handler has, bytes. `tests/suite/depth.rs` checks that an unoptimised one takes two thirds of it at most.
 const ROOM: usize = 20 << 10;
 
-/// No frame of the kernel's is larger than this, bytes. With AMX it is 11.5 KiB.
+/// Room for the largest frame that the kernel pushes, in bytes. With AMX a frame has 11.5 KiB.
 const FRAME: usize = 12 << 10;
 
 /// The size of a stack, bytes. It holds the handler, two of the largest frames, and a handler of the program between them.
 const STACK: usize = 64 << 10;
 const _: () = assert!(STACK >= 2 * FRAME + ROOM + (16 << 10));
 
-/// The most threads that have an alternate stack of the engine's at a time. Other threads borrow a stack for each trap.
+/// The most threads that can have one of the engine's alternate stacks at a time. Other threads borrow a stack for each trap.
 const MOST_THREADS: usize = 4096;
 
 /// How many stacks the pool has. `FREE` has a bit for each.
@@ -54,7 +55,7 @@ static SERVE: AtomicUsize = AtomicUsize::new(0);
 static STACKS: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// A bit for each stack of the pool that nobody has borrowed.
 static FREE: AtomicU64 = AtomicU64::new(u64::MAX);
-/// The thread that owns each of the threads' stacks; zero: none yet.
+/// For each of the threads' stacks, the id of the thread that owns it. Zero: no thread yet.
 static OWNERS: [AtomicU32; MOST_THREADS] = [const { AtomicU32::new(0) }; MOST_THREADS];
 /// The process that the stacks were made in.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -77,7 +78,8 @@ pub fn set_up(serve: Serve) -> io::Result<Handler> {
 #[unsafe(naked)]
 extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     naked_asm!(
-        // rcx: bytes left of the alternate stack. If they are not below its size, this runs on another stack.
+        // rcx: rsp less the alternate stack's start, unsigned. On the alternate stack, that is the room left. If it is not below the stack's size,
+        // rsp is not in that stack.
         "mov r10, rsp",
         "xor r8d, r8d",
         "mov rcx, rsp",
@@ -160,7 +162,7 @@ extern "C" fn entrance(number: libc::c_int, info: *mut libc::siginfo_t, context:
     )
 }
 
-/// Leaves the mask for the program's handler, a bit a signal, where `entrance` finds it.
+/// Leaves the mask for the program's handler (a bit for each signal) where `entrance` finds it.
 ///
 /// # Safety
 /// `info` is the one that the kernel gave the handler that runs now.
@@ -170,8 +172,8 @@ pub unsafe fn leave_mask(info: *mut libc::siginfo_t, mask: u64) {
     unsafe { info.byte_add(MASK_AT).cast::<u64>().write(mask) };
 }
 
-/// Called by the handler. Gives the thread an alternate stack of the engine's, unless the handler runs on the thread's alternate stack. If it does
-/// not run there, that stack is too small, or there is none.
+/// Called by the handler. Gives the thread one of the engine's alternate stacks, unless the handler runs on the thread's alternate stack. If the
+/// handler runs elsewhere, the alternate stack has too little room left, or there is none.
 ///
 /// # Safety
 /// `context` is the one that the kernel gave the handler that runs now.
@@ -194,16 +196,17 @@ fn is_on(stack: &libc::stack_t, address: usize) -> bool {
 fn give(context: &mut libc::ucontext_t) {
     let interrupted = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
     let now = &mut context.uc_stack;
-    // The trap interrupted a handler that runs on the alternate stack, and goes on there.
+    // The trap interrupted a handler that runs on the alternate stack and will go on there. So the thread keeps that stack.
     if is_on(now, interrupted) {
         return;
     }
     if let Some(stack) = of_this_thread() {
         // The flags stay as they were (`SS_AUTODISARM`). The stack is set in the frame, since sigreturn(2) restores the stack that the frame names.
-        // The stack is also set now, since sigreturn(2) changes no alternate stack while it runs on that.
+        // The stack is also set now. Otherwise the alternate stack would not change if this signal's frame lies on it: sigreturn(2) (Linux 6.18)
+        // changes no alternate stack that the thread is on.
         let flags = now.ss_flags & !libc::SS_DISABLE;
         *now = libc::stack_t { ss_flags: flags, ..stack };
-        // SAFETY: a description that the kernel reads; the handler runs on a stack that it has borrowed.
+        // SAFETY: the kernel reads `now`. The handler runs on a borrowed stack, so the alternate stack is not in use.
         unsafe { libc::sigaltstack(now, ptr::null_mut()) };
     }
 }
@@ -218,9 +221,9 @@ pub fn take_back_all() {
     FREE.store(u64::MAX, Ordering::Release);
 }
 
-/// Gives the calling thread an alternate stack of the engine's, unless the one it has is large enough, or it runs on that. Async-signal-safe.
+/// Gives the calling thread one of the engine's alternate stacks, unless its alternate stack is large enough or in use. Async-signal-safe.
 pub fn prepare_thread() {
-    // SAFETY: the kernel fills our description, and reads ours.
+    // SAFETY: the kernel fills `now` and reads `stack`. Both are valid.
     unsafe {
         let mut now: libc::stack_t = std::mem::zeroed();
         let asked = libc::sigaltstack(ptr::null(), &mut now) == 0;
@@ -234,8 +237,9 @@ pub fn prepare_thread() {
     }
 }
 
-/// Returns the calling thread's stack of the engine's. The thread takes a stack if it has none yet. `None`: no stack is free, or this is another
-/// process, with this memory or a copy of it. Such a process might take living threads for dead.
+/// Returns the engine's alternate stack for the calling thread. The thread takes one if it has none yet. `None`: no stack is free, or this is
+/// another process, with this memory or a copy of it. There, in another PID namespace, thread ids name other threads, so a living owner could look
+/// gone.
 fn of_this_thread() -> Option<libc::stack_t> {
     let stacks = STACKS.load(Ordering::Acquire);
     // SAFETY: no preconditions.
@@ -254,7 +258,7 @@ fn of_this_thread() -> Option<libc::stack_t> {
         let is_free = owner == thread || owner == 0 || is_gone(owner);
         is_free && OWNERS[*number].compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    // Only this thread enters its number in `OWNERS`.
+    // Only this thread enters its own id in `OWNERS`, so relaxed loads are enough to find it.
     let own = || numbers().take(64).find(|number| OWNERS[*number].load(Ordering::Relaxed) == thread);
     let known = own();
     let number = known.or_else(|| numbers().find(take))?;

@@ -38,11 +38,11 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     explore_some(preemptions, None, model);
 }
 
-/// Explores a model of a hundred thousand interleavings: when effort is quick not all of them, but of a step left out, which is to be
-/// found.
+/// Explores a model of a hundred thousand interleavings or more: some of them, and more when effort is full. A model from which a step is left out
+/// is explored until it fails.
 fn explore_large(preemptions: usize, omit: Omit, model: impl Fn() + Sync + Send + 'static) {
-    const QUICK: usize = 10_000;
-    explore_some(preemptions, quick_or_full((omit == Omit::Nothing).then_some(QUICK), None), model);
+    let most = quick_or_full(10_000, 200_000);
+    explore_some(preemptions, (omit == Omit::Nothing).then_some(most), model);
 }
 
 fn explore_some(preemptions: usize, most: Option<usize>, model: impl Fn() + Sync + Send + 'static) {

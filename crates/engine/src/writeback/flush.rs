@@ -23,7 +23,7 @@ fn post(writers: &WriteQueue, region: &Region, pages: Range<usize>, stable: bool
     writers.post(region.id(), region.serial(), region.store().clone(), pages, stable, asked)
 }
 
-/// The region of a request. `None`: it is gone, and all of it has been saved.
+/// The region of a request. `None`: the region is gone, and all of it has been saved.
 fn region_of(request: &FlushRequest) -> Option<InUse<'static>> {
     registry::enter(request.region).filter(|region| region.serial() == request.serial)
 }
@@ -47,24 +47,25 @@ pub fn carry_out(pool: &Pool, request: &FlushRequest, stripe: Stripe) {
             }
             Err(failure.into_error(&*request.store))
         }
-        // Also if the region is gone: the request is for the file.
+        // A gone region makes no difference: the request is for the file.
         None if request.stable => sync_store(pool, &*request.store),
         None => Ok(()),
     });
 }
 
-/// Waits for a request. If the file's length was being changed at any time since it was made, flushes once more: a truncation that failed
-/// makes pages dirty again (`region/in_flight.rs`).
+/// Waits for a request. If a change of the file's length was under way at any time since the request was made, flushes once more: a truncation
+/// that failed makes pages dirty again (`region/in_flight.rs`).
 pub fn finish(request: &FlushRequest) -> Result<()> {
     request.wait()?;
     let is_done = |region: &Region| region.in_flight().resizes().none_since(Mark(request.asked));
     // If the region is gone, it has been saved, and no change of its length is under way.
     let mut blocked = Some(Blocked::but_sigbus());
     let Some(entered) = region_of(request).filter(|region| !is_done(region)) else { return Ok(()) };
-    // SAFETY: if the work does not begin, the region is not used any more.
+    // SAFETY: `_at_work` begins before `entered` is dropped, and keeps the region from ending until this function returns. If the work does not
+    // begin, the function returns at once.
     let region = unsafe { entered.outlived() };
     let Some(_at_work) = region.in_flight().begin_work(&mut blocked, true) else { return Ok(()) };
-    // Before the flush: threads that it waits for may wait for this to go.
+    // `entered` is dropped before the flush: the flush waits for threads that may wait until nobody has entered the region.
     drop(entered);
     write_out(region, request.pages.clone())?;
     if request.stable { sync(region) } else { Ok(()) }

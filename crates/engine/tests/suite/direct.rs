@@ -328,7 +328,7 @@ fn hugetlbfs() {
             assert_eq!(flushed(&map, || map.flush()), 0);
         }
         drop(map);
-        // SAFETY: as above. At an offset that is no multiple of anything.
+        // SAFETY: as above. At an offset that is not a multiple of anything.
         let map = unsafe { MapOptions::new().persist(persist).offset(HUGE as u64 + 1).map(&file) }.unwrap();
         assert_eq!((map[2], map[HUGE + 4998], map.len()), (1, 1, 2 * HUGE - 1));
         drop(map);

@@ -6,6 +6,7 @@
 use super::At;
 use crate::copy::{Unit, Way, exchange, mapped};
 use crate::next;
+use crate::own::kernel;
 use crate::own::remembered::Seen;
 use crate::own::{errno, set_errno, undisturbed};
 use fastmap::by_address;
@@ -72,19 +73,13 @@ pub fn file(fd: c_int) -> Option<Mapped> {
 
 fn ask(fd: c_int, seen: Seen) -> Option<Mapped> {
     let before = errno();
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills the structure if the call returns 0. The call is made by number, since fstat(3) of some C
-    // libraries has the kernel look at a path too.
-    let found = unsafe {
-        let known = libc::syscall(libc::SYS_fstat, fd, stat.as_mut_ptr()) == 0;
-        known.then(|| stat.assume_init()).and_then(|stat| {
-            if !coherence::may_know(&stat) {
-                seen.note_foreign();
-                return None;
-            }
-            coherence::by_stat(&stat)
-        })
-    };
+    let found = kernel::facts_of(fd).and_then(|stat| {
+        if !coherence::may_know(&stat) {
+            seen.note_foreign();
+            return None;
+        }
+        coherence::by_stat(&stat)
+    });
     set_errno(before);
     found.map(|file| Mapped { file, seen })
 }

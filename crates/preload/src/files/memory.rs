@@ -9,7 +9,7 @@ use super::At;
 use crate::copy::{Call, Unit, Way, any_held, exchange, held, mapped};
 use crate::mappings::leave_to_kernel;
 use crate::next;
-use crate::own::{PAGE, errno, set_errno, undisturbed};
+use crate::own::{PAGE, errno, kernel, set_errno, undisturbed};
 use fastmap::by_address::{self, Why};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, pid_t, size_t, ssize_t};
 use std::ffi::CStr;
@@ -70,11 +70,7 @@ fn names_own(fd: c_int) -> bool {
     let mut link = [0u8; 32];
     let _ = write!(&mut link[..31], "/proc/self/fd/{fd}");
     let mut path = [0u8; 64];
-    let before = errno();
-    // SAFETY: `link` is a C string, since its text is shorter than the array. The call fills no more than `path`.
-    let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
-    set_errno(before);
-    let mut parts = path[..len.max(0) as usize].split(|byte| *byte == b'/').skip(1);
+    let mut parts = kernel::read_link(&link, &mut path).split(|byte| *byte == b'/').skip(1);
     let is_own = |part: &[u8]| std::str::from_utf8(part).is_ok_and(|part| part.parse() == Ok(std::process::id()));
     parts.next() == Some(b"proc") && parts.next().is_some_and(is_own) && parts.last() == Some(b"mem")
 }
@@ -124,12 +120,8 @@ pub unsafe fn through(
 
 /// Whether this is the id of this process, or of one of its threads.
 fn is_self(pid: pid_t) -> bool {
-    let before = errno();
     // SAFETY: signal 0 sends nothing.
-    let is_thread = || unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), pid, 0) } == 0;
-    let is_self = pid > 0 && is_thread();
-    set_errno(before);
-    is_self
+    pid > 0 && unsafe { kernel::call(libc::SYS_tgkill, [libc::getpid() as usize, pid as usize, 0]) }.is_ok()
 }
 
 /// The place that is `skip` bytes behind the start of a list, and the bytes from there to the end of its entry. `None`:

@@ -4,6 +4,7 @@ use super::{At, coherence, memory};
 use crate::copy::{Unit, Way, any_held, exchange, held, is_taken_since, mapped};
 use crate::next;
 use crate::objects::{self, Read};
+use crate::own::kernel;
 use crate::own::remembered::is_foreign;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
@@ -94,11 +95,7 @@ unsafe fn is_cut_short(fd: c_int, done: isize, buffer: *const u8, len: usize) ->
 /// complete.
 #[cold]
 fn is_regular(fd: c_int) -> bool {
-    // SAFETY: a structure of zeros is a valid one, and the call fills it.
-    unsafe {
-        let mut facts: libc::stat = std::mem::zeroed();
-        libc::fstat(fd, &mut facts) == 0 && facts.st_mode & libc::S_IFMT == libc::S_IFREG
-    }
+    kernel::facts_of(fd).is_some_and(|facts| facts.st_mode & libc::S_IFMT == libc::S_IFREG)
 }
 
 buffers! {

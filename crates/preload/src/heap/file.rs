@@ -6,7 +6,7 @@
 //!
 //! With `--direct always` the kernel maps the file, as libvmmalloc's heap is mapped. That is for comparison.
 
-use crate::config;
+use crate::{config, next};
 use fastmap::{Cache, Engine, Error, Fallback, MapMut, MapOptions, Mode};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -67,7 +67,7 @@ pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, Stri
         // A child that gets no copy must have no heap, instead of its parent's. (It does not inherit a region of the
         // engine either.)
         // SAFETY: the map's own memory, whose contents the advice leaves alone.
-        if unsafe { libc::madvise(map.as_ptr().cast_mut().cast(), map.len(), libc::MADV_DONTFORK) } != 0 {
+        if unsafe { next::madvise(map.as_ptr().cast_mut().cast(), map.len(), libc::MADV_DONTFORK) } != 0 {
             return Err(say(&format!("cannot keep it from children (madvise): {}", io::Error::last_os_error())));
         }
     }
@@ -81,7 +81,7 @@ pub fn map(path: &Path, size: Option<u64>, cache: &Cache) -> Result<MapMut, Stri
 fn check(path: &Path) -> Result<(), String> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err("is a folder: name a file in it".into()),
-        Ok(found) if !found.is_file() => Err("is no file: name one that does not exist".into()),
+        Ok(found) if !found.is_file() => Err("is not a file: name one that does not exist".into()),
         Ok(found) if found.len() > 0 => {
             Err(format!("exists, with {} bytes: the heap takes only a new file; name another", found.len()))
         }
@@ -105,7 +105,7 @@ pub fn make_another() -> io::Result<File> {
 pub fn copy(to: &File) -> io::Result<()> {
     let Some(from) = FILE.get() else { return Err(io::ErrorKind::NotFound.into()) };
     // SAFETY: a descriptor and an offset; nothing depends on the file's position.
-    let seek = |at: i64, what| match unsafe { libc::lseek(from.as_raw_fd(), at, what) } {
+    let seek = |at: i64, what| match unsafe { next::lseek(from.as_raw_fd(), at, what) } {
         -1 => Err(io::Error::last_os_error()),
         at => Ok(at),
     };
@@ -126,7 +126,7 @@ pub fn copy(to: &File) -> io::Result<()> {
 fn copy_part(from: &File, to: &File, at: i64, len: usize) -> io::Result<i64> {
     let (mut source, mut target) = (at, at);
     // SAFETY: the offsets are local.
-    match unsafe { libc::copy_file_range(from.as_raw_fd(), &mut source, to.as_raw_fd(), &mut target, len, 0) } {
+    match unsafe { next::copy_file_range(from.as_raw_fd(), &mut source, to.as_raw_fd(), &mut target, len, 0) } {
         copied @ 1.. => return Ok(copied as i64),
         0 => return Err(io::ErrorKind::UnexpectedEof.into()),
         _ => {}

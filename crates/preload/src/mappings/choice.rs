@@ -1,6 +1,7 @@
 //! Whether a mapping is to be the engine's: by its file, its size and its kind.
 
 use super::map::Wanted;
+use crate::own::kernel;
 use crate::{config, report};
 use fastmap::by_address::{self, Why};
 use libc::c_int;
@@ -68,11 +69,7 @@ pub(super) type Identity = (u64, u64);
 
 /// The file behind a descriptor, if it is of a kind that the engine caches: regular, or a block device.
 pub(super) fn identity(fd: c_int) -> Option<Identity> {
-    // SAFETY: fstat(2) fills the zeroed structure. (A raw call: the C library's is wrapped for the program.)
-    let stat = unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        (libc::syscall(libc::SYS_fstat, fd, &mut stat) == 0).then_some(stat)?
-    };
+    let stat = kernel::facts_of(fd)?;
     match stat.st_mode & libc::S_IFMT {
         libc::S_IFREG => Some((stat.st_dev, stat.st_ino)),
         libc::S_IFBLK => Some((u64::MAX, stat.st_rdev)),
@@ -98,8 +95,6 @@ pub(super) fn is_named(fd: c_int, counts: bool) -> bool {
 pub(super) fn path_of(fd: c_int, path: &mut [u8]) -> &[u8] {
     let mut link = [0u8; 32];
     let _ = write!(&mut link[..], "/proc/thread-self/fd/{fd}");
-    // SAFETY: `link` is a C string, since the text is shorter than the array, and `path` has this length.
-    let len = unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
-    let path = &path[..usize::try_from(len).unwrap_or(0)];
+    let path = kernel::read_link(&link, path);
     path.strip_suffix(b" (deleted)").unwrap_or(path)
 }

@@ -5,7 +5,7 @@
 //! Nothing is locked and nothing allocated: the program may be anywhere, and after fork(2).
 
 use super::choice::{SMALL, identity, path_of};
-use crate::own::{owner, undisturbed};
+use crate::own::{kernel, owner, undisturbed};
 use crate::{config, report, say};
 use fastmap::by_address::{Served, Why, say_kernels};
 use libc::{c_int, size_t};
@@ -62,8 +62,8 @@ pub(super) fn is_code(fd: c_int) -> bool {
     const KINDS: [u8; 2] = [2, 3]; // ET_EXEC, ET_DYN
     let mut head = [0u8; 17];
     // SAFETY: room for what is read; at an offset, so that the position stays.
-    let read = unsafe { libc::syscall(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0) };
-    read == head.len() as i64 && head.starts_with(b"\x7fELF") && KINDS.contains(&head[16])
+    let read = unsafe { kernel::call(libc::SYS_pread64, [fd as usize, head.as_mut_ptr().addr(), head.len(), 0]) };
+    read == Ok(head.len()) && head.starts_with(b"\x7fELF") && KINDS.contains(&head[16])
 }
 
 /// Notes that the engine has refused the file behind a descriptor, and the kernel has it.

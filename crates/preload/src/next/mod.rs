@@ -5,8 +5,8 @@
 //! `next::NAME(…)` calls the next definition after this library's (dlsym(3), `RTLD_NEXT`). The engine and the standard
 //! library, which are linked into this library, reach the same definition through the linker's `--wrap`.
 //!
-//! Rule: nothing in this crate calls `libc::NAME` for an intercepted name. If such a call lies in one object file with
-//! the wrapper, the linker does not redirect it, and the wrapper runs.
+//! Rule: nothing in this crate calls `libc::NAME` for an intercepted name, but `next::NAME`. If such a call lies in one object
+//! file with the wrapper, the linker does not redirect it, and the wrapper runs.
 //!
 //! The C library's functions are declared as functions that may unwind. pthread_cancel(3) ends a thread inside such a
 //! function by unwinding, and so releases everything that the wrappers hold.
@@ -238,17 +238,8 @@ mod tests {
         all
     }
 
-    #[test]
-    fn every_function_is_the_one_that_programs_get() {
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel's list");
-        let path =
-            maps.lines().find_map(|line| line.split(' ').next_back().filter(|path| path.ends_with("/libc.so.6")));
-        let path = path.expect("a C library");
-        let library = CString::new(path).expect("a path");
-        // SAFETY: the library is loaded already.
-        let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        assert!(!library.is_null());
-        let versions = versions(path);
+    /// The functions of the tables.
+    fn declared() -> impl Iterator<Item = &'static str> {
         let tables = [
             include_str!("files.rs"),
             include_str!("heap.rs"),
@@ -260,10 +251,42 @@ mod tests {
             include_str!("sync.rs"),
             include_str!("system.rs"),
         ];
-        let declared = tables.iter().flat_map(|table| table.lines()).filter_map(|line| line.strip_prefix("    fn "));
-        let declared = declared.filter_map(|line| line.split('(').next());
+        let lines = tables.into_iter().flat_map(|table| table.lines()).filter_map(|line| line.strip_prefix("    fn "));
+        lines.filter_map(|line| line.split('(').next())
+    }
+
+    #[test]
+    fn nothing_here_calls_an_intercepted_function_by_its_name() {
+        let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../preload/src"))];
+        let mut files = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder of sources").flatten() {
+                if entry.path().is_dir() {
+                    folders.push(entry.path());
+                    continue;
+                }
+                files += 1;
+                let text = std::fs::read_to_string(entry.path()).expect("a source");
+                let called = declared().chain(["syscall"]).find(|name| text.contains(&format!("libc::{name}(")));
+                assert_eq!(called, None, "{}: call it by `next`, or `own::kernel`", entry.path().display());
+            }
+        }
+        assert!(files > 50, "{files}");
+    }
+
+    #[test]
+    fn every_function_is_the_one_that_programs_get() {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel's list");
+        let path =
+            maps.lines().find_map(|line| line.split(' ').next_back().filter(|path| path.ends_with("/libc.so.6")));
+        let path = path.expect("a C library");
+        let library = CString::new(path).expect("a path");
+        // SAFETY: the library is loaded already.
+        let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        assert!(!library.is_null());
+        let versions = versions(path);
         let mut count = 0;
-        for name in declared.chain(["vfork", "getcontext", "pthread_exit"]) {
+        for name in declared().chain(["vfork", "getcontext", "pthread_exit"]) {
             let Some(all) = versions.get(name) else { continue };
             let name: &'static CStr = Box::leak(CString::new(name).expect("a name").into_boxed_c_str());
             // SAFETY: the arguments are C strings.

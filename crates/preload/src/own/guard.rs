@@ -1,5 +1,6 @@
 //! How a call of the program enters the engine, and how this library's own state is guarded.
 
+use super::kernel;
 use super::stack::with_room;
 use libc::{c_int, c_ulong};
 use std::cell::UnsafeCell;
@@ -27,8 +28,10 @@ pub(crate) const SIGBUS: KernelMask = 1 << (libc::SIGBUS - 1);
 /// Changes this thread's real signal mask, and returns the mask before. The program may be told of a different mask.
 pub(crate) fn real_mask(how: c_int, mask: KernelMask) -> KernelMask {
     let mut before: KernelMask = 0;
+    let masks = [(&raw const mask).addr(), (&raw mut before).addr()];
     // SAFETY: both masks are this function's, of the size that the kernel is told.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &mask, &mut before, size_of::<KernelMask>()) };
+    let _ =
+        unsafe { kernel::call(libc::SYS_rt_sigprocmask, [how as usize, masks[0], masks[1], size_of::<KernelMask>()]) };
     before
 }
 

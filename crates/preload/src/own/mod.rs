@@ -1,11 +1,11 @@
 //! The library's own state: its memory, its critical sections and stacks for them, errno, which process has maps of the
 //! engine, and what is known of descriptors.
 //!
-//! This room calls no other room. It calls the engine, the kernel, and functions of the C library. The linker leads its
-//! calls of syscall(2) past this library's wrapper (`next/mod.rs`).
+//! This room calls no other room. It calls the engine, the kernel (`kernel.rs`), and functions of the C library that are not intercepted.
 
 pub(crate) mod allocator;
 pub(crate) mod guard;
+pub(crate) mod kernel;
 pub(crate) mod owner;
 pub(crate) mod remembered;
 mod sanitizers;

@@ -20,6 +20,7 @@
 //! time changes a number's word. The exceptions are `Seen::note_foreign` and `Seen::note_plain`, which do nothing if the
 //! word has changed meanwhile.
 
+use super::kernel;
 use libc::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -109,7 +110,7 @@ pub(crate) fn divide() {
 pub(crate) fn begin() {
     for fd in 0..3 {
         // SAFETY: F_GETFD takes no memory.
-        if unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) } >= 0 {
+        if unsafe { kernel::call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize]) }.is_ok() {
             received(fd);
         }
     }

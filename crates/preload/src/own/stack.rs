@@ -4,8 +4,8 @@
 //! coroutines, a handler's alternate stack). A call that has less than [`NEEDED`] bytes, or for which the size is not
 //! known, runs on a stack of this library.
 
-use super::PAGE;
-use libc::{c_int, c_void};
+use super::{PAGE, kernel};
+use libc::c_void;
 use std::arch::naked_asm;
 use std::cell::Cell;
 use std::ptr::null_mut;
@@ -33,7 +33,7 @@ pub(crate) fn note_first() {
     let top = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills this function's structure.
-    unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_STACK, null_mut::<u8>(), &mut limit) };
+    let _ = unsafe { kernel::call(libc::SYS_prlimit64, [0, libc::RLIMIT_STACK as usize, 0, (&raw mut limit).addr()]) };
     note(top, usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX));
 }
 
@@ -97,9 +97,8 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
     let keep =
         |free: &AtomicPtr<u8>| free.compare_exchange(null_mut(), stack, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     if !FREE.iter().any(keep) {
-        // SAFETY: `made` mapped this stack, and nobody uses it any more. The call is made by number, since `munmap` is wrapped
-        // for the program.
-        unsafe { libc::syscall(libc::SYS_munmap, stack, SIZE) };
+        // SAFETY: `made` mapped this stack, and nobody uses it any more.
+        let _ = unsafe { kernel::call(libc::SYS_munmap, [stack.addr(), SIZE]) };
     }
     match job.result {
         Some(result) => result,
@@ -110,14 +109,11 @@ fn elsewhere<T>(call: impl FnOnce() -> T) -> T {
 
 fn made() -> Option<*mut u8> {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
-    let nobody: c_int = -1;
     // SAFETY: the memory is fresh, so nobody uses the page that becomes the guard.
     unsafe {
-        let at = libc::syscall(libc::SYS_mmap, 0usize, SIZE, prot, flags, nobody, 0usize);
-        if at < 0 || libc::syscall(libc::SYS_mprotect, at, PAGE, libc::PROT_NONE) != 0 {
-            return None;
-        }
-        Some(at as *mut u8)
+        let at = kernel::call(libc::SYS_mmap, [0, SIZE, prot as usize, flags as usize, usize::MAX, 0]).ok()?;
+        kernel::call(libc::SYS_mprotect, [at, PAGE, libc::PROT_NONE as usize]).ok()?;
+        Some(std::ptr::with_exposed_provenance_mut(at))
     }
 }
 

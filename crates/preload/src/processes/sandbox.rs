@@ -15,7 +15,7 @@
 //! it would be too late, is tried in a copy of the process (`attempt`).
 
 use crate::own::guard::Quiet;
-use crate::own::{errno, owner, remembered, set_errno, undisturbed};
+use crate::own::{errno, kernel, owner, remembered, set_errno, undisturbed};
 use crate::{config, next, report, say};
 use fastmap::by_address;
 use libc::{c_char, c_int, c_long, c_void};
@@ -94,10 +94,7 @@ fn names_threads(path: &CStr) -> bool {
 
 /// Whether this is what proc(5) calls this process: other than getpid(2) says where it is another namespace's.
 fn is_own_number(text: &[u8]) -> bool {
-    let mut number = [0u8; 16];
-    // SAFETY: a path, and an array of its length.
-    let len = unsafe { libc::readlink(c"/proc/self".as_ptr(), number.as_mut_ptr().cast(), number.len()) };
-    text.iter().all(u8::is_ascii_digit) && usize::try_from(len).is_ok_and(|len| number[..len] == *text)
+    text.iter().all(u8::is_ascii_digit) && *text == *kernel::read_link(b"/proc/self\0", &mut [0; 16])
 }
 
 /// Namespaces that one thread of several may join.

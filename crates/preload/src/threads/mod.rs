@@ -7,7 +7,7 @@
 pub(crate) mod stacks;
 pub(crate) mod waiting;
 
-use crate::own::{self, owner, undisturbed};
+use crate::own::{self, kernel, owner, undisturbed};
 use crate::{heap, next, signals};
 use fastmap::by_address;
 use libc::{c_int, c_ulong, c_void, size_t};
@@ -128,7 +128,7 @@ pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
 extern "C" fn before_pthread_exit() -> *mut c_void {
     static NEXT: next::Next = next::Next::new(c"pthread_exit");
     // SAFETY: gettid and getpid have no preconditions.
-    let is_first = unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
+    let is_first = unsafe { kernel::call(libc::SYS_gettid, []) == Ok(libc::getpid() as usize) };
     if is_first {
         // Noted before the look at the maps. So a thread that maps a file meanwhile sees this note, or this thread sees
         // the map.

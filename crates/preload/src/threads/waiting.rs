@@ -14,7 +14,7 @@
 //! memory of their own.
 
 use crate::copy::{held, mapped};
-use crate::own::{PAGE, errno, set_errno};
+use crate::own::{PAGE, errno, kernel, set_errno};
 use crate::{heap, mappings, next};
 use fastmap::by_address::{self, PinnedRange, Why};
 use libc::{CLOCK_REALTIME, c_int, c_void, clockid_t, timespec};
@@ -57,10 +57,10 @@ pub(crate) fn pin(object: *mut c_void, len: usize) -> Option<PinnedRange> {
 unsafe fn nap(until: Until) -> bool {
     std::thread::sleep(NAP);
     until.is_some_and(|(clock, until)| {
-        // SAFETY: clock_gettime fills the local time. A bad clock of the caller's leaves it zero.
+        // SAFETY: clock_gettime(2) fills the local time. A bad clock of the caller's leaves it zero.
         unsafe {
             let mut now: timespec = std::mem::zeroed();
-            libc::clock_gettime(clock, &mut now);
+            let _ = kernel::call(libc::SYS_clock_gettime, [clock as usize, (&raw mut now).addr()]);
             (now.tv_sec, now.tv_nsec) >= ((*until).tv_sec, (*until).tv_nsec)
         }
     })

@@ -116,7 +116,7 @@ def safetensors(
 
 def _check_length(path: Optional[str], size: int, length: int) -> None:
     if size < 8:
-        raise ValueError(f"{path!r} is no safetensors file: {size} bytes are less than the length of a header")
+        raise ValueError(f"{path!r} is not a safetensors file: {size} bytes are less than the length of a header")
     if length > _MOST or length > size - 8:
         raise ValueError(f"{path!r}: a header of {length} bytes is too large (at most {_MOST}, in a file of {size} bytes)")
 
@@ -135,7 +135,7 @@ def _parsed(path: Optional[str], text: bytes, room: int) -> Tuple[Dict[str, Tupl
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path!r}: the header is no JSON of this format: {error!s:.200}") from None
     if not isinstance(header, dict):
-        raise ValueError(f"{path!r}: the header is no object")
+        raise ValueError(f"{path!r}: the header is not an object")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError(f"{path!r}: __metadata__ is not names to strings")

@@ -3,8 +3,12 @@
 //! * [`shape`] tells the pattern of the pages that were touched in two looks, one after the other.
 //! * [`Case`] follows one mapping and decides on its advice.
 //! * [`Stream`] says what to read ahead of a walk in strides.
-//! * [`Round`] says what to drop behind a walk that comes round.
-//! * [`Load`] says what to bring of a file that is read from slow storage.
+//! * [`Round`] says what to drop behind a loop, a walk that starts again at its beginning.
+//! * [`Load`] says which pages of a file on slow storage to read into memory before the program touches them.
+//!
+//! A new pattern that one turn's looks show is another method of [`Shape`]. A new pattern that takes many turns is a follower like [`Stream`]: a
+//! field of the watcher's state of a mapping (`watcher/held.rs`), fed in `watcher/follow.rs` and reported in `watcher/done.rs`. Either has a row
+//! in docs/steering.md. `fastmap top` has a list of its own (`crates/cli/src/top/pattern.rs`).
 
 mod case;
 mod load;
@@ -34,5 +38,5 @@ impl Run {
     }
 }
 
-/// Pages of a *window*: the kernel maps as many at most for one touch, where it has them (`fault_around_bytes`, 64 KiB).
+/// Pages of a *window*. For one touch the kernel maps at most this many pages, those that are in the page cache (`fault_around_bytes`, 64 KiB).
 pub(crate) const WINDOW: u64 = 16;

@@ -1,5 +1,5 @@
-//! A walk forward that comes round, over more than memory holds. A part is kept, and the rest is dropped behind the walk. The kernel
-//! alone would drop each page just before it is wanted again.
+//! A loop: a walk forward over more pages than memory holds, which starts again at its beginning each time it reaches its end. One such pass is a
+//! round. A part of the pages is kept, and the rest is dropped behind the walk. The kernel alone would drop each page just before it is wanted again.
 
 use super::Run;
 use std::ops::Range;
@@ -9,11 +9,11 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Round {
     front: u64,
-    /// Pages that the walk has covered since it was found.
+    /// The walk's pages from its beginning to its end, as far as they are known.
     covered: Range<u64>,
-    /// Pages from the beginning that stay, once it has come round.
+    /// Pages from the beginning that are kept. 0 until the walk has started again.
     keep: u64,
-    /// How often it has come round.
+    /// How often the walk has started again at its beginning.
     rounds: u32,
     /// The page up to which this round has dropped what lies behind the walk. 0 at the beginning of a round.
     dropped: u64,
@@ -21,21 +21,21 @@ pub struct Round {
     began: Duration,
     /// Pages passed since `began`.
     passed: u64,
-    /// Pages a second before anything was kept.
+    /// The speed, in pages per second, while nothing was kept.
     before: f64,
 }
 
-/// Pages that are dropped at a time: 4 MiB.
+/// The least number of pages that are dropped at a time behind the walk: 4 MiB.
 const PIECE: u64 = 1024;
-/// Pages behind the walk that are left: other threads of the program may follow it.
+/// Pages just behind the walk that are not dropped: other threads of the program may follow it.
 const BEHIND: u64 = 512;
 /// Pages in a row that begin a new round.
 const WALK: u64 = 64;
-/// How far a walk may have come between two looks: 256 MiB.
+/// The most pages that a walk may pass between two looks: 256 MiB.
 const REACH: u64 = 65536;
-/// A walk that has not moved for so long has ended.
+/// A walk that has not moved for this long has ended.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// After so many rounds it is judged whether keeping pays.
+/// After this many rounds it is judged whether keeping pays.
 const TRIAL: u32 = 4;
 
 impl Round {
@@ -45,7 +45,8 @@ impl Round {
         Round { front, covered, keep: 0, rounds: 0, dropped: 0, moved: now, began: now, passed: 0, before: 0.0 }
     }
 
-    /// Where the next touches may be: ahead, and at the beginning of the part that is not kept.
+    /// The two ranges to look for new pages in: ahead of the walk, and where a new round would show first. Until the walk has started again once,
+    /// that is anywhere far behind it. Later it is just after the kept part, since kept pages do not show as new.
     pub fn ahead(&self) -> [Range<u64>; 2] {
         let behind = self.front.saturating_sub(REACH / 16);
         if self.rounds == 0 {
@@ -55,7 +56,7 @@ impl Round {
         [self.front + 1..self.covered.end, again..(again + REACH).min(behind)]
     }
 
-    /// Follows the walk to the pages that are new. `false` once it has ended, or if keeping a part of it does not pay.
+    /// Follows the walk to the pages that are new. `false`: the walk has ended, or keeping a part of it does not pay.
     pub fn follow(&mut self, new: &[Run], keep: u64, now: Duration) -> bool {
         let [ahead, again] = self.ahead();
         let in_range = |range: &Range<u64>, least: u64| {
@@ -83,7 +84,7 @@ impl Round {
             if self.rounds == 1 {
                 self.before = self.speed(now);
             }
-            // The first round with a part kept only fills that part: speed is counted after it.
+            // The first round in which a part is kept serves only to fill that part. Speed is measured from the next round on.
             if self.rounds <= 2 {
                 (self.began, self.passed) = (now, 0);
             }
@@ -97,7 +98,7 @@ impl Round {
         self.rounds < TRIAL || self.speed(now) * 4.0 >= self.before * 3.0
     }
 
-    /// Whether the walk may begin anew next.
+    /// Whether the walk is so near its end that it may start again next.
     fn is_at_the_end(&self) -> bool {
         let len = self.covered.end - self.covered.start;
         self.front + len / 8 >= self.covered.end
@@ -107,40 +108,42 @@ impl Round {
         self.passed as f64 / now.saturating_sub(self.began).as_secs_f64().max(1e-3)
     }
 
-    /// Pages a second before a part was kept, and now. `None` if it has not been kept for a round.
+    /// The speed in pages per second before a part was kept, and now. `None` until a whole round has passed since the
+    /// part was filled.
     pub fn progress(&self, now: Duration) -> Option<(f64, f64)> {
         (self.rounds > 2).then(|| (self.before, self.speed(now)))
     }
 
-    /// Whether it has come round.
+    /// Whether the walk has started again at its beginning.
     pub fn is_loop(&self) -> bool {
         self.rounds > 0
     }
 
-    /// Whether enough of a walk over `pages` can be kept for that to pay.
+    /// Whether keeping `keep` pages of a walk over `pages` can pay.
     pub fn is_worth(pages: u64, keep: u64) -> bool {
         keep * 3 >= pages
     }
 
-    /// Learns from a look at the whole mapping where the walk begins: the first look at a new round may have come late.
+    /// Learns from a look at the whole mapping where the walk begins. The first look at a new round may have come late, and so may have missed the
+    /// beginning.
     pub fn learn(&mut self, new: &[Run]) {
         let below = new.iter().find(|run| run.len >= WALK && run.at < self.covered.start);
         self.covered.start = below.map_or(self.covered.start, |run| run.at);
     }
 
-    /// How many pages it covers.
+    /// The number of pages from the walk's beginning to its end.
     pub fn pages(&self) -> u64 {
         self.covered.end - self.covered.start
     }
 
-    /// Pages to drop now: those that lie behind the walk and are not kept, and those that the round before has left.
+    /// Pages to drop now: those that lie behind the walk and are not kept, or at the start of a round those that the last round has not dropped.
     pub fn drop(&mut self) -> Option<Run> {
         let kept = self.covered.start + self.keep;
         if self.rounds == 0 || kept >= self.covered.end {
             return None;
         }
         if self.dropped == 0 {
-            // A new round has begun: what is left at the end of the last one goes.
+            // A new round has begun. The pages that are left from the end of the last round are dropped.
             self.dropped = kept;
             let from = (self.front + REACH / 4).max(kept);
             return (from < self.covered.end).then(|| Run { at: from, len: self.covered.end - from });
@@ -161,7 +164,7 @@ mod tests {
 
     const PAGES: u64 = 100_000;
 
-    /// One round in steps; what was dropped in it.
+    /// Makes one round in steps. Returns what was dropped in it.
     fn go_round(round: &mut Round, from: u64, keep: u64, now: &mut u64, millis: u64) -> Vec<Run> {
         let mut dropped = Vec::new();
         for at in (from..PAGES).step_by(1000) {

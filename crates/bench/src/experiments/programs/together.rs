@@ -7,7 +7,8 @@ use crate::experiment::{Row, paired};
 use crate::results::{Axis, Figure, Headline, Kind, Point, Series, Spread, X, median};
 use crate::substrates::Engine;
 
-/// A table with a column for each program and a line for each setting and way. The last columns are the means.
+/// A table with a column for each program. There is a line for each setting (memory, and cold or warm) and each way but kernel mmap as it is. The
+/// last columns are the means.
 pub fn table(rows: &[Row<Outcome>]) -> String {
     let programs = distinct(rows.iter().map(|row| row.text("program")));
     let titles: Vec<&str> = [""].into_iter().chain(programs.iter().copied()).chain(["mean", "to best"]).collect();
@@ -28,7 +29,8 @@ pub fn table(rows: &[Row<Outcome>]) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    let what = "Times kernel mmap as it is; geometric means of that, and to the better of kernel and advised, program by program";
+    let what = "How many times as fast as kernel mmap as it is. mean: the geometric mean of these ratios. to best: the geometric mean of the \
+                ratios to kernel or advised, whichever is better for the program";
     format!("\n{what}\n\n{}", render(&titles, &lines))
 }
 
@@ -54,7 +56,7 @@ pub fn headlines(rows: &[Row<Outcome>]) -> Vec<Headline> {
         for name in names(rows).into_iter().filter(|name| ours(name)) {
             let Some(ratio) = mean(rows, memory, temperature, name, Kernel::Best) else { continue };
             let what = format!("real programs, memory for {part} of the data, {temperature}, geometric mean");
-            let what = format!("{what}: {name} to the better of kernel and advised");
+            let what = format!("{what}: {name} to kernel or advised, whichever is better");
             told.push(Headline { what, ratio, paper: None });
         }
     }
@@ -72,7 +74,8 @@ pub fn figures(rows: &[Row<Outcome>]) -> Vec<Figure> {
             Series { name: name.to_owned(), points: points.collect() }
         };
         let series: Vec<Series> = names(rows).into_iter().map(series).filter(|series| !series.points.is_empty()).collect();
-        let caption = "Times kernel mmap as it is, over all programs, by how much of the data there is memory for; more is better.";
+        let caption = "How many times as fast as kernel mmap as it is, over all programs, for each share of the data that fits into memory; \
+                       more is better.";
         (!series.is_empty()).then(|| Figure {
             title: format!("Real programs, geometric mean, {temperature}"),
             caption: caption.to_owned(),
@@ -86,7 +89,7 @@ pub fn figures(rows: &[Row<Outcome>]) -> Vec<Figure> {
     distinct(settings(rows).into_iter().map(|(_, temperature)| temperature)).into_iter().filter_map(plot).collect()
 }
 
-/// How many times as many operations a second the row has as kernel mmap as it is. A median of the repetitions.
+/// The row's operations a second, divided by those of kernel mmap as it is. A median of the repetitions.
 pub fn times_kernel(row: &Row<Outcome>, rows: &[Row<Outcome>]) -> Option<f64> {
     let pairs = pairs(row, rows, Kernel::AsItIs)?;
     (!pairs.is_empty()).then(|| median(pairs))
@@ -183,7 +186,7 @@ mod tests {
         let of = |name, kernel| mean(&rows, "half", "cold", name, kernel).unwrap();
         let near = |spread: Spread, low: f64, high: f64| (spread.low - low).abs() < 1e-9 && (spread.high - high).abs() < 1e-9;
         assert!(near(of("fastmap", Kernel::AsItIs), 2.0, 2.0));
-        // The advice helps sqlite, and lmdb by its median.
+        // For sqlite advice is better in both repetitions. For lmdb it is better only in the first, but has the higher median.
         assert!(near(of("fastmap", Kernel::Best), 0.5f64.sqrt(), 1.0), "{:?}", of("fastmap", Kernel::Best));
         assert!(near(of("advised", Kernel::Best), 1.0, 1.0));
         assert!(mean(&rows, "half", "cold", "kernel", Kernel::Best).is_none());

@@ -30,7 +30,7 @@ pub struct Heard {
     pub seconds: f64,
     /// Operations a second between the last two reports.
     pub now: f64,
-    /// A checksum for each batch of operations, of the data that it read. Empty until the program's end.
+    /// For each batch of operations, a checksum of the data that the batch read. Empty until the program's end.
     pub sums: Vec<String>,
 }
 

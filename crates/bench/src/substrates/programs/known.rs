@@ -11,7 +11,7 @@ pub struct Program {
     pub packages: &'static str,
     /// The advice that suits all its maps best: `random` or `sequential`.
     pub advice: &'static str,
-    /// MiB of anonymous memory that it may have for itself: one and a half times what was seen, at least 4.
+    /// The anonymous memory that the program may use besides its share of the data, in MiB: one and a half times its measured use, at least 4.
     pub own_mib: u64,
     /// Its sources. The first one that can be built or found is used.
     pub from: &'static [From],
@@ -114,7 +114,7 @@ pub const ALL: &[Program] = &[
     program("fio", "fio, ioengine=mmap, random reads", 16, &[From::Fio]).of("fio"),
 ];
 
-/// A table that is read column by column: by numpy, and by Python alone. `fastmap bench try` runs it, beside LMDB or SQLite.
+/// Two programs that read a table column by column: with numpy, and with Python alone. `fastmap bench try` runs the first that can be had.
 pub const COLUMN: [Program; 2] = [
     program("column", "numpy.memmap, a column", 24, &[From::Python("column", include_str!("column.py"), "numpy")])
         .of("python3-numpy"),

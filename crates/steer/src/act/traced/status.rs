@@ -7,17 +7,17 @@ use crate::observe::text::{number, read};
 pub(super) struct Status(Vec<u8>);
 
 impl Status {
-    /// Of process `pid`. `None` if it is not there.
+    /// The status of process `pid`. `None`: there is no such process.
     pub(super) fn of(pid: u32) -> Option<Status> {
         Status::read(&format!("/proc/{pid}/status"))
     }
 
-    /// Of one of its threads.
+    /// The status of one of the process's threads.
     pub(super) fn of_thread(pid: u32, thread: u32) -> Option<Status> {
         Status::read(&format!("/proc/{pid}/task/{thread}/status"))
     }
 
-    /// Of the calling thread.
+    /// The status of the calling thread.
     pub(super) fn own() -> Option<Status> {
         Status::read("/proc/thread-self/status")
     }
@@ -60,7 +60,7 @@ impl Status {
         self.field("State:").and_then(|field| field.first().copied()).unwrap_or(b'X')
     }
 
-    /// Whether it has no memory of its own: a thread of the kernel, or one that ends.
+    /// Whether the process or thread has no memory of its own: it is a kernel thread, or is exiting.
     pub(super) fn has_no_memory(&self) -> bool {
         self.field("VmSize:").is_none()
     }
