@@ -1,6 +1,6 @@
 //! The library without the heap. `heap/mod.rs` takes the place of this file in `libfastmap_preload_heap.so`.
 
-use crate::{config, say};
+use crate::{config, next, say};
 use libc::{c_int, c_void};
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ pub(crate) fn begin() {
     if config().heap.is_some() {
         say(format_args!("FASTMAP_HEAP needs libfastmap_preload_heap.so in LD_PRELOAD: use `fastmap run --heap`"));
         // SAFETY: nothing of the program has run, so nothing is cut short.
-        unsafe { libc::_exit(1) };
+        unsafe { next::_exit(1) };
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) use fork::{before_fork, in_child, in_parent};
 pub(crate) use mappings::{advise, forget, lock, map_anonymous, part_of_heap, protect, release, remap, unlock, unmap};
 
 use crate::own::owner;
-use crate::{cache, config, say};
+use crate::{cache, config, next, say};
 use fastmap::{Cache, MapMut};
 use space::Space;
 use std::path::Path;
@@ -72,7 +72,7 @@ pub(crate) fn begin() {
             say(format_args!("{what}"));
         }
         // SAFETY: nothing of the program has run, so nothing is cut short.
-        unsafe { libc::_exit(1) };
+        unsafe { next::_exit(1) };
     }
     // The result is not needed: the first thread is this one, and has not ended.
     let _ = owner::note_maps();
