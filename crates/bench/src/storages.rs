@@ -128,6 +128,11 @@ impl Storage {
         let beside = Beside::of_folder(LATENCY, BANDWIDTH, source.path(), place.path())
             .map_err(|why| Failure::new("--storage slow", why, "give another --storage"))?;
         let image = OpenOptions::new().read(true).write(true).open(place.path().join(IMAGE)).map_err(broken)?;
+        // The last process of a namespace unmounts everything in it as it ends. If that were the process of slow storage, the file system above
+        // would wait for it, and it for the file system, for ever. So it keeps the namespace that has no such file system.
+        new_namespace()?;
+        // The image stays open.
+        unmount(place.path(), UnmountFlags::DETACH).map_err(|e| broken(e.into()))?;
         // The process of slow storage has the files open, so their folder can go.
         drop(source);
         let words = format!("a loop device with direct I/O on FUSE, {LATENCY} a request, {BANDWIDTH}");
@@ -201,12 +206,17 @@ fn own_namespace() -> Result<(), Failure> {
     if OWN.get() {
         return Ok(());
     }
+    new_namespace()?;
+    OWN.set(true);
+    Ok(())
+}
+
+/// Gives this thread a mount namespace that no other process has.
+fn new_namespace() -> Result<(), Failure> {
     let failed = |error| Failure::new("mount namespace", error, "give --storage here");
     // SAFETY: mounts, and the record of the root and working directory, become this thread's own. Descriptors and memory stay as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed)?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(failed)?;
-    OWN.set(true);
-    Ok(())
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(failed)
 }
 
 #[cfg(test)]

@@ -172,8 +172,10 @@ mod tests {
         let found = run(&data.order(Engine::QuickCache, Work::RandomRead, 0), &Meter::default());
         assert!(matches!(found, Err(Error::Stamp { .. })), "{found:?}");
         database::damage(&data.path(Engine::Redb), 77);
-        let found = run(&data.order(Engine::Redb, Work::RandomRead, 0), &Meter::default());
-        assert!(matches!(found, Err(Error::Stamp { page: 77, .. })), "{found:?}");
+        // A run on a busy machine reads few pages.
+        let read = || run(&data.order(Engine::Redb, Work::RandomRead, 0), &Meter::default());
+        let found = (0..100).map(|_| read()).find(Result::is_err);
+        assert!(matches!(found, Some(Err(Error::Stamp { page: 77, .. }))), "{found:?}");
         let found = run(&data.order(Engine::Redb, Work::ZipfUpdate, 1), &Meter::default());
         assert!(matches!(found, Err(Error::Stamp { page: 77, .. })), "the read back finds it: {found:?}");
     }

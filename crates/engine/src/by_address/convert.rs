@@ -2,7 +2,7 @@
 
 use super::keep::{Locked, Unlocked};
 use super::kernel_mappings::Made;
-use super::lookup::range_of;
+use super::lookup::{range_of, widen};
 use super::map::await_closing;
 use super::own::{Owner, look, note_kept, own};
 use super::table::{Table, intersection, pages_at, rest};
@@ -54,6 +54,7 @@ pub(super) fn convert_for(
     let mut shares = Vec::new();
     let attempt = || {
         owner.change(|table| {
+            widen(region.address().addresses());
             unlocked.extend(table.unlock_file(identity, replaced));
             shares = match convert_region(table, &region, identity, replaced)? {
                 true => table.make_kernels(identity),
@@ -204,7 +205,8 @@ fn identity(fd: BorrowedFd<'_>) -> Option<file::Identity> {
     // SAFETY: fstat(2) fills the zeroed structure.
     let stat = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        (libc::fstat(fd.as_raw_fd(), &mut stat) == 0).then_some(stat)?
+        // By number: C libraries before 2.33 have no function of this name.
+        (libc::syscall(libc::SYS_fstat, fd.as_raw_fd(), &mut stat) == 0).then_some(stat)?
     };
     file::Identity::of(&stat)
 }

@@ -35,7 +35,8 @@ pub fn save_all() {
 struct Forking {
     /// Its signals are blocked until this is dropped.
     _blocked: Blocked,
-    /// The engine runs, and so will not run in the child. Else the child keeps the table: it notes kernel mappings, which the child has, too.
+    /// The engine runs, so it will not run in the child, and the table is owned. Else the child keeps the table: it notes kernel mappings, which
+    /// the child has, too.
     engine_runs: bool,
 }
 
@@ -54,9 +55,10 @@ pub fn before_fork() {
         let _ = answer();
     }
     let blocked = Blocked::all();
-    own::freeze();
-    // Asked now: no other thread maps a file by address before the table is free.
+    // The owner may be starting the engine's threads, which takes memory of the program's allocator, whose locks this thread may have: with the
+    // first map it is not waited for.
     let engine_runs = fork::is_claimed();
+    own::freeze(engine_runs);
     if engine_runs {
         // SAFETY: this thread froze it.
         let table = unsafe { MAPS.frozen() };
@@ -123,14 +125,13 @@ pub unsafe fn in_parent() {
     if fork::is_child() {
         return;
     }
-    let forking = FORKING.lock().unwrap_or_else(|poison| poison.into_inner()).take();
-    if forking.as_ref().is_some_and(|forking| forking.engine_runs) {
+    let Some(forking) = FORKING.lock().unwrap_or_else(|poison| poison.into_inner()).take() else { return };
+    if forking.engine_runs {
         children::after_fork();
         child::after_fork();
     }
     // SAFETY: the caller's contract.
-    unsafe { own::thaw() };
-    drop(forking);
+    unsafe { own::thaw(forking.engine_runs) };
 }
 
 /// Starts, with the first map, the thread that answers children which want to see what is stored here. The thread cannot be started around a
@@ -249,10 +250,16 @@ pub unsafe fn in_child() {
         // A child's child: the parent did nothing before.
         return children::in_grandchild();
     }
-    // SAFETY: the caller says that this is the child of the thread that froze it. Signals stay blocked until the end of this function.
-    unsafe { own::thaw() };
+    // Signals stay blocked until the end of this function.
     let forking = FORKING.lock().unwrap_or_else(|poison| poison.into_inner()).take();
-    if forking.as_ref().is_some_and(|forking| forking.engine_runs) {
+    let engine_ran = forking.as_ref().is_some_and(|forking| forking.engine_runs);
+    // SAFETY: the caller says that this is the child of the thread that froze it.
+    unsafe { own::thaw(engine_ran) };
+    if !engine_ran {
+        own::disown_in_child();
+    }
+    // It may have begun to run after the table was frozen.
+    if engine_ran || fork::is_child() {
         // Regions and locks are the parent's: never dropped here.
         MAPS.with(|table| {
             std::mem::forget(std::mem::take(table));

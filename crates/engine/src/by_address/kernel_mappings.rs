@@ -66,6 +66,11 @@ impl KernelMappings {
         self.insert(at, identity, made);
     }
 
+    /// Whether any part of a range is in one.
+    pub fn meets(&self, range: &Range<usize>) -> bool {
+        self.last(range).is_some()
+    }
+
     /// Notes that a range is protected otherwise than its mappings were made.
     pub fn protected(&mut self, range: &Range<usize>) {
         let start = self.last(&(range.start..range.start + 1)).map_or(range.start, |(at, _)| at.start);

@@ -25,6 +25,13 @@ pub(super) fn publish(table: &Table) {
     end.store(bounds.end, Ordering::Relaxed);
 }
 
+/// Called before a region's addresses become kernel mappings: calls on them come to this module all the while. [`publish`] ends it.
+pub(super) fn widen(to: (usize, usize)) {
+    let [start, end] = &KERNELS;
+    start.fetch_min(to.0, Ordering::SeqCst);
+    end.fetch_max(to.1, Ordering::SeqCst);
+}
+
 /// Whether the table may have anything in a range: maps of the cache, kernel mappings that were noted, or direct mappings. Calls that change
 /// what lies there need not come to this module otherwise. A few nanoseconds, no lock; may be asked in signal handlers.
 ///

@@ -101,9 +101,13 @@ impl Drop for Owner {
     }
 }
 
-/// Owns and locks the table for the thread that forks, until [`thaw`]: a child finds no change half done. The caller has blocked signals.
-pub(super) fn freeze() {
-    take();
+/// Locks the table for the thread that forks, until [`thaw`], and owns it if it `owns`: then a child finds no change half done. The caller has
+/// blocked signals.
+pub(super) fn freeze(owns: bool) {
+    LazyLock::force(&LOCK);
+    if owns {
+        take();
+    }
     MAPS.freeze();
 }
 
@@ -111,10 +115,20 @@ pub(super) fn freeze() {
 ///
 /// # Safety
 /// This thread has frozen it, and not thawed it since, or is the one that a child was made of.
-pub(super) unsafe fn thaw() {
+pub(super) unsafe fn thaw(owns: bool) {
     // SAFETY: the caller's contract.
     unsafe { MAPS.thaw() };
-    give();
+    if owns {
+        give();
+    }
+}
+
+/// In a child whose table was frozen and not owned: the owner, if there was one, is a thread of the parent's.
+pub(super) fn disown_in_child() {
+    OWNER.store(0, Ordering::Relaxed);
+    DEPTH.store(0, Ordering::Relaxed);
+    // SAFETY: no thread of this process has it.
+    unsafe { LOCK.release() };
 }
 
 /// Looks at the table. It may change as soon as this returns, unless this thread owns it.

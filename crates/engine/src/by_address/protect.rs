@@ -2,7 +2,7 @@
 
 use super::convert::convert_range;
 use super::direct;
-use super::lookup::{Kind, check, kinds_in, range_of};
+use super::lookup::{Kind, check, holds, kinds_in, range_of};
 use super::map::{SERVED, watch_written};
 use super::own::{look, own};
 use super::table::Table;
@@ -33,6 +33,11 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
         return kernel();
     }
     let range = range_of(addr, len, libc::ENOMEM)?;
+    // Most ranges that a program protects have nothing of the table. They do not wait for its owner.
+    let concerns = holds(addr, len) || direct::holds_direct(addr, len);
+    if !concerns && !look(|table| table.kernel_mappings.meets(&range)) {
+        return kernel();
+    }
     let owner = own();
     direct::protecting(&range, prot);
     let kinds = kinds_in(&range);

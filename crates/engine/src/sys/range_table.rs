@@ -90,7 +90,7 @@ impl<const ROWS: usize, const WORDS: usize> RangeTable<ROWS, WORDS> {
 
     /// Ends a change that a thread of the parent had begun. Called in a child made by fork(2).
     pub fn in_child(&self) {
-        self.sequence.store(0, Ordering::Relaxed);
+        self.sequence.store((self.sequence.load(Ordering::Relaxed) | 1) + 1, Ordering::Relaxed);
     }
 }
 

@@ -48,7 +48,10 @@ extern "C" fn before_fork() {
         undisturbed((), by_address::save_all);
         undisturbed((), heap::before_fork);
     }
-    caught((), by_address::before_fork);
+    // A child of vfork(2) has its parent's table, and must not lock it.
+    if owner::guest().is_none() {
+        caught((), by_address::before_fork);
+    }
     allocator::HEAP.before_fork();
 }
 
